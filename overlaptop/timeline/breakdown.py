@@ -1,0 +1,89 @@
+"""One rank's step, taken apart: what ran beside what, to the nanosecond."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from overlaptop.timeline.spans import Spans, clip, difference, from_pairs, intersection, length_ns, union
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Where the time of one step went.
+
+    ``hidden + exposed + compute_only + copy_only + idle == step``, exactly.
+    """
+
+    step_ns: int
+    compute_ns: int
+    """Time in which compute ran, whatever else did."""
+    comm_ns: int
+    """Time in which communication ran, whatever else did."""
+    hidden_ns: int
+    """Communication with compute beside it."""
+    exposed_ns: int
+    """Communication with no compute beside it."""
+    compute_only_ns: int
+    copy_only_ns: int
+    """Copies with neither compute nor communication beside them."""
+    idle_ns: int
+
+    @property
+    def overlap(self) -> float | None:
+        """``hidden / comm``, in [0, 1]; None when there was no communication."""
+        if self.comm_ns == 0:
+            return None
+        return self.hidden_ns / self.comm_ns
+
+    @property
+    def speedup(self) -> float | None:
+        """``(compute + comm) / step``: how much faster than one after the other, without gaps.
+
+        Below 1 where the step is mostly copies and idle time; None where nothing ran.
+        """
+        busy_ns = self.compute_ns + self.comm_ns
+        if busy_ns == 0:
+            return None
+        return busy_ns / self.step_ns
+
+    @property
+    def attainable(self) -> float | None:
+        """``(compute + comm) / max(compute, comm)``: the speed-up of perfect overlap, in [1, 2].
+
+        None where nothing ran.
+        """
+        longer_ns = max(self.compute_ns, self.comm_ns)
+        if longer_ns == 0:
+            return None
+        return (self.compute_ns + self.comm_ns) / longer_ns
+
+
+def break_down(start_ns: int, end_ns: int, compute: Spans, comm: Spans, copy: Spans) -> Breakdown:
+    """Take the step ``[start_ns, end_ns)`` apart.
+
+    The lanes are (n, 2) arrays of ns on the same clock; they need not be canonical, and what lies
+    outside the step does not count.
+
+    Raises:
+        ValueError: the step ends before it starts.
+    """
+    if end_ns < start_ns:
+        raise ValueError(f"a step cannot end before it starts: [{start_ns}, {end_ns})")
+    in_compute, in_comm, in_copy = (
+        clip(from_pairs(lane), start_ns, end_ns) for lane in (compute, comm, copy)
+    )
+    step_ns = end_ns - start_ns
+    compute_ns = length_ns(in_compute)
+    comm_ns = length_ns(in_comm)
+    hidden_ns = length_ns(intersection(in_compute, in_comm))
+    copy_only_ns = length_ns(difference(in_copy, union(in_compute, in_comm)))
+    return Breakdown(
+        step_ns=step_ns,
+        compute_ns=compute_ns,
+        comm_ns=comm_ns,
+        hidden_ns=hidden_ns,
+        exposed_ns=comm_ns - hidden_ns,
+        compute_only_ns=compute_ns - hidden_ns,
+        copy_only_ns=copy_only_ns,
+        idle_ns=step_ns - (compute_ns + comm_ns - hidden_ns) - copy_only_ns,
+    )

@@ -1,0 +1,153 @@
+"""Spans: sets of half-open intervals ``[start, end)`` in whole nanoseconds, and set algebra on them.
+
+A set of spans is an int64 array of shape (n, 2) in **canonical form**: sorted, disjoint, not touching
+(touching intervals are one) and without empty intervals, so two equal sets are two equal arrays.
+`from_pairs` and `from_bounds` make that form out of anything; every other function expects it and gives
+it back. Times may lie anywhere within ±2**62 ns (as Unix time, until the year 2116); nothing is rounded
+on the way, and floats are refused because a float64 cannot hold today's Unix time to the nanosecond.
+
+Every function is O(n log n) or better and vectorised: 10,000 intervals take well under a millisecond.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Spans: TypeAlias = NDArray[np.int64]
+"""Shape (n, 2), C-contiguous, canonical (see the module)."""
+
+_TIME_MIN = np.iinfo(np.int64).min
+_TIME_MAX = np.iinfo(np.int64).max
+
+
+def empty() -> Spans:
+    """The empty set: shape (0, 2)."""
+    return np.empty((0, 2), dtype=np.int64)
+
+
+def from_pairs(pairs: ArrayLike) -> Spans:
+    """Canonical spans from (start, end) pairs in any order; empty and inverted pairs are dropped.
+
+    Raises:
+        ValueError: the pairs do not have shape (n, 2).
+        TypeError: the times are not integers.
+    """
+    array = _whole_ns(pairs)
+    if array.size == 0:
+        return empty()
+    if array.ndim != 2 or array.shape[1] != 2:
+        raise ValueError(f"spans are (start, end) pairs, shape (n, 2), not {array.shape}")
+    return from_bounds(array[:, 0], array[:, 1])
+
+
+def from_bounds(starts_ns: ArrayLike, ends_ns: ArrayLike) -> Spans:
+    """Canonical spans from n starts and n ends in any order; empty and inverted intervals are dropped.
+
+    Raises:
+        ValueError: not as many ends as starts.
+        TypeError: the times are not integers.
+    """
+    starts, ends = _whole_ns(starts_ns), _whole_ns(ends_ns)
+    if starts.ndim != 1 or starts.shape != ends.shape:
+        raise ValueError(f"as many starts as ends, please: shapes {starts.shape} and {ends.shape}")
+    if bool((starts < ends).all()) and bool((ends[:-1] < starts[1:]).all()):
+        return _side_by_side(starts, ends)
+
+    not_empty = starts < ends
+    starts, ends = starts[not_empty], ends[not_empty]
+    if starts.size == 0:
+        return empty()
+    order = np.argsort(starts, kind="stable")
+    starts = starts[order]
+    reached = np.maximum.accumulate(ends[order])
+    opens = np.append(True, starts[1:] > reached[:-1])
+    closes = np.append(opens[1:], True)
+    return _side_by_side(starts[opens], reached[closes])
+
+
+def union(*spans: Spans) -> Spans:
+    """What lies in any of the sets."""
+    if not spans:
+        return empty()
+    return from_pairs(np.concatenate(spans))
+
+
+def intersection(a: Spans, b: Spans) -> Spans:
+    """What lies in both sets."""
+    # Of each interval of a, the intervals of b that meet it are a contiguous range, found by bisection.
+    # There are at most len(a) + len(b) such pairs, and what they share is in canonical form already:
+    # between two neighbours lies a gap of a or one of b.
+    first = np.searchsorted(b[:, 1], a[:, 0], side="right")
+    stop = np.searchsorted(b[:, 0], a[:, 1], side="left")
+    met = np.maximum(stop - first, 0)
+    in_a = np.repeat(np.arange(len(a)), met)
+    nth = np.arange(len(in_a)) - np.repeat(np.cumsum(met) - met, met)
+    in_b = np.repeat(first, met) + nth
+    return _side_by_side(
+        np.maximum(a[in_a, 0], b[in_b, 0]),
+        np.minimum(a[in_a, 1], b[in_b, 1]),
+    )
+
+
+def difference(a: Spans, b: Spans) -> Spans:
+    """What lies in `a` and not in `b`."""
+    around_b = _side_by_side(np.append(_TIME_MIN, b[:, 1]), np.append(b[:, 0], _TIME_MAX))
+    return intersection(a, around_b)
+
+
+def clip(a: Spans, start_ns: int, end_ns: int) -> Spans:
+    """The part of `a` within ``[start_ns, end_ns)``; a copy, also where nothing is cut off."""
+    if end_ns <= start_ns:
+        return empty()
+    first = np.searchsorted(a[:, 1], start_ns, side="right")
+    stop = np.searchsorted(a[:, 0], end_ns, side="left")
+    clipped = a[first:stop].copy()
+    if len(clipped):
+        clipped[0, 0] = max(clipped[0, 0], start_ns)
+        clipped[-1, 1] = min(clipped[-1, 1], end_ns)
+    return clipped
+
+
+def length_ns(a: Spans) -> int:
+    """Total length of all intervals, in ns."""
+    return int((a[:, 1] - a[:, 0]).sum())
+
+
+def coalesce(a: Spans, max_segments: int) -> Spans:
+    """At most `max_segments` intervals that cover `a`: the smallest gaps are closed first.
+
+    For drawing and for messages of bounded size, not for arithmetic: the result is longer than `a`
+    by the gaps that were closed. Of equal gaps the later ones are closed first.
+
+    Raises:
+        ValueError: `max_segments` is less than 1.
+    """
+    if max_segments < 1:
+        raise ValueError(f"max_segments must be at least 1, not {max_segments}")
+    if len(a) <= max_segments:
+        return a.copy()
+    gaps_ns = a[1:, 0] - a[:-1, 1]
+    kept = np.sort(np.argsort(-gaps_ns, kind="stable")[: max_segments - 1])
+    return _side_by_side(np.append(a[0, 0], a[kept + 1, 0]), np.append(a[kept, 1], a[-1, 1]))
+
+
+def flatten(a: Spans) -> tuple[int, ...]:
+    """``(start, end, start, end, ...)`` as Python ints, as messages carry it."""
+    return tuple(a.ravel().tolist())
+
+
+def _whole_ns(times: ArrayLike) -> NDArray[np.int64]:
+    array = np.asarray(times)
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"times are whole nanoseconds, not {array.dtype}")
+    return array.astype(np.int64, copy=False)
+
+
+def _side_by_side(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Spans:
+    spans = np.empty((len(starts), 2), dtype=np.int64)
+    spans[:, 0] = starts
+    spans[:, 1] = ends
+    return spans

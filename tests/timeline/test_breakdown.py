@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+from hypothesis import given
+
+from overlaptop.timeline.breakdown import Breakdown, break_down
+from overlaptop.timeline.spans import empty, from_pairs
+
+from .strategies import offsets_ns, origins_ns, raw_pairs, shifted, ticks
+
+
+def swept(start_ns, end_ns, compute, comm, copy):
+    """The breakdown by looking at every ns of the step on its own."""
+    step = set(range(start_ns, end_ns))
+    in_compute, in_comm, in_copy = (ticks(lane) & step for lane in (compute, comm, copy))
+    return Breakdown(
+        step_ns=len(step),
+        compute_ns=len(in_compute),
+        comm_ns=len(in_comm),
+        hidden_ns=len(in_compute & in_comm),
+        exposed_ns=len(in_comm - in_compute),
+        compute_only_ns=len(in_compute - in_comm),
+        copy_only_ns=len(in_copy - in_compute - in_comm),
+        idle_ns=len(step - in_compute - in_comm - in_copy),
+    )
+
+
+@given(offsets_ns, offsets_ns, raw_pairs, raw_pairs, raw_pairs, origins_ns)
+def test_a_breakdown_is_what_a_sweep_of_every_ns_finds(
+    edge_ns, other_edge_ns, compute, comm, copy, origin_ns
+):
+    start_ns, end_ns = sorted((edge_ns, other_edge_ns))
+    lanes = (compute, comm, copy)
+    found = break_down(
+        start_ns + origin_ns, end_ns + origin_ns, *(shifted(lane, origin_ns) for lane in lanes)
+    )
+    assert found == swept(start_ns, end_ns, *lanes)
+
+
+@given(offsets_ns, offsets_ns, raw_pairs, raw_pairs, raw_pairs, origins_ns)
+def test_the_five_parts_sum_to_the_step(edge_ns, other_edge_ns, compute, comm, copy, origin_ns):
+    start_ns, end_ns = sorted((edge_ns, other_edge_ns))
+    found = break_down(
+        start_ns + origin_ns,
+        end_ns + origin_ns,
+        *(from_pairs(shifted(lane, origin_ns)) for lane in (compute, comm, copy)),
+    )
+    parts = (found.hidden_ns, found.exposed_ns, found.compute_only_ns, found.copy_only_ns, found.idle_ns)
+    assert sum(parts) == end_ns - start_ns
+    assert min(parts) >= 0
+    assert all(type(part) is int for part in parts)
+
+
+def test_the_five_parts_sum_to_the_step_for_twenty_thousand_spans_of_today():
+    random = np.random.default_rng(2)
+    origin_ns = 1_800_000_000_000_000_000
+    starts = origin_ns + random.integers(0, 50_000_000, 20_000)
+    lanes = np.stack((starts, starts + random.integers(0, 30_000, 20_000)), axis=1)
+    found = break_down(
+        origin_ns, origin_ns + 50_000_000, lanes[:12_000], lanes[12_000:16_000], lanes[16_000:]
+    )
+    parts = (found.hidden_ns, found.exposed_ns, found.compute_only_ns, found.copy_only_ns, found.idle_ns)
+    assert sum(parts) == 50_000_000
+
+
+def test_overlap_is_the_hidden_fraction_of_communication():
+    found = break_down(0, 100, from_pairs([(0, 60)]), from_pairs([(45, 80)]), empty())
+    assert found.overlap == pytest.approx(15 / 35)
+    assert found.speedup == pytest.approx(95 / 100)
+    assert found.attainable == pytest.approx(95 / 60)
+
+
+def test_overlap_is_none_without_communication():
+    found = break_down(0, 100, from_pairs([(0, 60)]), empty(), empty())
+    assert found.overlap is None
+    assert found.attainable == 1.0
+
+
+def test_no_ratio_is_made_up_for_a_step_in_which_nothing_ran():
+    for found in (
+        break_down(0, 100, empty(), empty(), empty()),
+        break_down(5, 5, empty(), empty(), empty()),
+    ):
+        assert (found.overlap, found.speedup, found.attainable) == (None, None, None)
+
+
+def test_a_step_that_ends_before_it_starts_is_an_error():
+    with pytest.raises(ValueError, match="cannot end before it starts"):
+        break_down(10, 9, empty(), empty(), empty())

@@ -1,0 +1,118 @@
+from pathlib import Path
+
+import pytest
+
+from overlaptop.timeline.lanes import Lane, LaneRules, parse_rule
+
+RECORDED = Path(__file__).with_name("recorded_kernels.txt").read_text().splitlines()
+"""Every kernel of four jobs on H200s (DDP, DDP with a straggler, FSDP2, tensor parallel)."""
+
+COMMUNICATES = (
+    "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+    "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
+    "ncclAllReduceRingLLKernel_sum_f32(ncclWorkElem)",
+    "ncclSymkDevKernel_AllReduce_RSxLDMC_AGxSTMC_sum_bf16(ncclSymkDevWorkArgs4K)",
+    "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)",
+    "void rcclGenericKernel<1, false>(ncclDevKernelArgsStorage<4096ul>)",
+    "void (anonymous namespace)::two_shot_all_reduce_kernel_inplace<c10::BFloat16, 16, 2>(float**)",
+    "void (anonymous namespace)::one_shot_all_reduce_kernel<float, 16, 8>(float**, float*)",
+    "void c10d::symmetric_memory::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)",
+    "multimem_all_gather_kernel",
+    "c10d::symmetric_memory::barrier_kernel(unsigned int**, int, int, int, unsigned long)",
+    "c10d::nvshmem_extension::allToAllV(void*, void*, long*, long*, unsigned long, int)",
+    "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*, vllm::RankSignals)",
+    "void sglang::cross_device_reduce_2stage<__half, 8>(sglang::RankData*, sglang::RankSignals)",
+    "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<1, half>()",
+    "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)",
+    "void deep_ep::internode_ll::combine<true, 7168, 9>(void*, void*)",
+    "void deep_ep::elastic::hybrid_dispatch_impl<true, 8>(void*)",
+    "nvshmemi_transfer_put(void*, void*, unsigned long)",
+    "barrier_on_stream_kernel_threadgroup(int, int)",
+    "void userbuffers_fp16_sum_inplace_gpu_rw_ag<8>(int, int, int, int, int, int, int, void**)",
+    "kuserbuffers_pushsend(int*, int*, int4*, int4*, int)",
+    # the same as CUPTI hands them over
+    "_Z40ncclDevKernel_AllReduce_Sum_bf16_RING_LL24ncclDevKernelArgsStorageILm4096EE",
+    "_ZN4vllm26cross_device_reduce_1stageI13__nv_bfloat16Li8EEEvPNS_8RankDataENS_11RankSignalsE",
+    "_ZN12_GLOBAL__N_134two_shot_all_reduce_kernel_inplaceIN3c108BFloat16ELi16ELi2EEEvPPT_",
+    "_ZN7deep_ep9intranode8dispatchILi8ELi768ELi8192EEEvP4int4Pf",
+    "_ZN4c10d16symmetric_memoryL14barrier_kernelEPPjiiim",
+)
+
+COMPUTES = (
+    # Inductor names what it fuses after the operations that the code came from
+    "triton_poi_fused_add_all_reduce_4",
+    "triton_red_fused__wait_tensor_all_gather_into_tensor_native_layer_norm_2",
+    "triton_poi_fused_nccl_one_shot_all_reduce_add_0",
+    # local halves of communication libraries
+    "void deep_ep::layout::get_dispatch_layout<256, 8, 64>(long const*, int*)",
+    "void deep_ep::elastic::combine_reduce_epilogue_impl<8>(__nv_bfloat16*)",
+    "void deep_ep::elastic::dispatch_copy_epilogue_impl<8>(void*, void*)",
+    "void reduce_bf16_cuda<8>(void*, void*, int, int)",
+    # block- and warp-wide reductions
+    "void cub::DeviceReduceKernel<cub::DeviceReducePolicy<float>, float*>(float*)",
+    "void softmax_warp_all_reduce<float>(float*)",
+    "",
+)
+
+
+@pytest.mark.parametrize("name", COMMUNICATES)
+def test_a_kernel_of_a_communication_library_is_communication(name):
+    assert LaneRules().lane(name, "kernel") is Lane.COMM
+
+
+@pytest.mark.parametrize("name", COMPUTES)
+def test_a_kernel_that_stays_on_its_gpu_is_compute_whatever_its_name_mentions(name):
+    assert LaneRules().lane(name, "kernel") is Lane.COMPUTE
+
+
+def test_of_the_kernels_of_recorded_jobs_exactly_those_of_nccl_communicate():
+    rules = LaneRules()
+    found = {name for name in RECORDED if rules.lane(name, "kernel") is Lane.COMM}
+    assert found == {name for name in RECORDED if name.startswith("nccl")}
+    assert 0 < len(found) < len(RECORDED)
+
+
+@pytest.mark.parametrize(
+    ("kind", "lane"),
+    [("memcpy", Lane.COPY), ("memset", Lane.COPY), ("peer_memcpy", Lane.COMM), ("kernel", Lane.COMPUTE)],
+)
+def test_copies_are_copies_except_those_to_another_gpu(kind, lane):
+    assert LaneRules().lane("anything", kind) is lane
+
+
+def test_the_users_rules_come_first_and_the_first_that_matches_wins():
+    rules = LaneRules(
+        parse_rule(text)
+        for text in ("comm=^my_allreduce", "compute=my_", "copy=ncclDevKernel_Broadcast", "comm=HtoD")
+    )
+    assert rules.lane("my_allreduce_v2", "kernel") is Lane.COMM
+    assert rules.lane("ncclDevKernel_my_", "kernel") is Lane.COMPUTE
+    assert rules.lane("ncclDevKernel_Broadcast_RING_LL", "kernel") is Lane.COPY
+    assert rules.lane("ncclDevKernel_AllGather_RING_LL", "kernel") is Lane.COMM
+    assert rules.lane("Memcpy HtoD (Pinned -> Device)", "memcpy") is Lane.COMM
+
+
+def test_one_name_has_a_lane_for_each_kind():
+    rules = LaneRules()
+    kinds = ("kernel", "memcpy", "kernel")
+    assert [rules.lane("same", kind) for kind in kinds] == [Lane.COMPUTE, Lane.COPY, Lane.COMPUTE]
+
+
+def test_a_rule_may_contain_equals_signs():
+    assert LaneRules([parse_rule("comm=a=b")]).lane("a=b", "kernel") is Lane.COMM
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("my_allreduce", "LANE=REGEX"),
+        ("comm=", "LANE=REGEX"),
+        ("", "LANE=REGEX"),
+        ("network=x", "unknown lane 'network'.*compute, comm, copy"),
+        ("comm=(", "not a regular expression"),
+    ],
+)
+def test_a_rule_that_is_none_is_refused_in_one_line(text, complaint):
+    with pytest.raises(ValueError, match=complaint) as caught:
+        parse_rule(text)
+    assert "\n" not in str(caught.value)
