@@ -1,0 +1,1 @@
+"""What agents, hubs and dashboards say to each other."""

@@ -1,0 +1,402 @@
+"""Where the hub of a job is found: the socket directory, a folder a job, and what is written there.
+
+    $OVERLAPTOP_DIR, else <temporary directory>/overlaptop-<uid>     mode 0700, ours, not a link
+      <job key>/
+        hub.lock          held with flock by the hub for as long as it lives
+        ranks.sock        unix stream: ranks speak to the hub
+        dash-<pid>.sock   ZeroMQ ipc: dashboards speak to the hub
+        job.json          JobRecord
+        hub.log           the hub's stderr
+
+Only the standard library: this module is imported in the training process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import json
+import os
+import re
+import site
+import stat
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+LOCK_NAME = "hub.lock"
+LOG_NAME = "hub.log"
+MAX_LOG_BYTES = 1 << 16
+_RANKS_NAME = "ranks.sock"
+_RECORD_NAME = "job.json"
+
+_KEY = re.compile(r"[a-z0-9-]{1,40}")
+_OUR_FILES = re.compile(r"hub\.lock|hub\.log|ranks\.sock|dash-\d+\.sock|job\.json(\.\d+)?")
+
+_MAX_SOCKET_PATH_BYTES = 107
+"""sun_path of Linux, less the closing NUL."""
+_MAX_RECORD_BYTES = 1 << 18
+
+
+class EndpointError(Exception):
+    """The socket directory or a job's folder cannot be used; the text is one line for a person."""
+
+
+def check_key(key: str) -> str:
+    """The key itself, if it may name a folder; EndpointError otherwise."""
+    if not _KEY.fullmatch(key):
+        raise EndpointError(f"job key {key[:60]!r} is not 1 to 40 of the characters a-z, 0-9 and -")
+    return key
+
+
+def base_dir(create: bool = True) -> Path:
+    """The socket directory, absolute.
+
+    Raises EndpointError when it is not a directory of ours that is closed to all others, or cannot be
+    made. With ``create=False`` a directory that does not exist is no error.
+    """
+    named = os.environ.get("OVERLAPTOP_DIR")
+    path = Path(named or Path(tempfile.gettempdir(), f"overlaptop-{os.geteuid()}")).absolute()
+    if create:
+        _make_private_dir(path)
+    elif os.path.lexists(path):
+        _check_private_dir(path)
+    return path
+
+
+def job_dir(key: str, create: bool = False) -> Path:
+    """The folder of a job, whether or not it exists. EndpointError as from :func:`base_dir`."""
+    path = base_dir(create) / check_key(key)
+    if create:
+        _make_private_dir(path)
+    elif os.path.lexists(path):
+        _check_private_dir(path)
+    return path
+
+
+def ranks_socket(key: str) -> Path:
+    """The unix socket on which the hub of this job listens for ranks."""
+    return _socket(key, _RANKS_NAME)
+
+
+def dashboards_socket(key: str, hub_pid: int) -> Path:
+    """The ZeroMQ ipc path of a hub. The pid is in it since ``bind`` would steal a living hub's path."""
+    return _socket(key, f"dash-{hub_pid}.sock")
+
+
+def _socket(key: str, name: str) -> Path:
+    path = job_dir(key) / name
+    length = len(os.fsencode(path))
+    if length > _MAX_SOCKET_PATH_BYTES:
+        raise EndpointError(
+            f"{path} is {length} bytes long, a socket's path may have {_MAX_SOCKET_PATH_BYTES}: "
+            "set OVERLAPTOP_DIR to a shorter directory"
+        )
+    return path
+
+
+def _make_private_dir(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise EndpointError(f"cannot create {path}: {error.strerror}") from None
+    _check_private_dir(path)
+
+
+def _check_private_dir(path: Path) -> None:
+    try:
+        status = path.lstat()
+    except OSError as error:
+        raise EndpointError(f"cannot use {path}: {error.strerror}") from None
+    if not stat.S_ISDIR(status.st_mode):
+        what = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a directory"
+        raise EndpointError(f"{path} is {what}: remove it or set OVERLAPTOP_DIR")
+    if status.st_uid != os.geteuid():
+        raise EndpointError(f"{path} belongs to uid {status.st_uid}, not to you: set OVERLAPTOP_DIR")
+    if status.st_mode & 0o777 != 0o700:
+        mode = status.st_mode & 0o777
+        raise EndpointError(f"{path} has mode {mode:04o}, not 0700: run chmod 700, or set OVERLAPTOP_DIR")
+
+
+# Processes
+
+
+def process_start_time(pid: int) -> int | None:
+    """When this process started, in clock ticks since boot; None when there is none (or a zombie).
+
+    With the pid it names a process for good: pids are used again, pairs of both are not. Raises OSError
+    when this process cannot look, for want of descriptors.
+    """
+    if pid <= 0:
+        return None
+    try:
+        data = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    # The second field is the program's name in parentheses and may contain spaces and parentheses.
+    after_name = data[data.rfind(b")") + 2 :].split()
+    if after_name[0] in (b"Z", b"X"):
+        return None
+    return int(after_name[19])
+
+
+def is_alive(pid: int, start_ticks: int | None) -> bool:
+    """Whether exactly this process still runs. A process that was never seen (None) does not; one that
+    cannot be looked at just now is taken to.
+    """
+    if start_ticks is None:
+        return False
+    try:
+        return process_start_time(pid) == start_ticks
+    except OSError:
+        return True
+
+
+# Records
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """What a job's folder says of the job: ``job.json``."""
+
+    protocol: int
+    job: str
+    """Key of the job, the folder's name."""
+    script: str
+    cwd: str
+    host: str
+    world_size: int
+    python: str
+    """Interpreter of the job, in which overlaptop can be imported."""
+    starter_pid: int
+    starter_start_ticks: int | None
+    """Of the process that started the hub, a rank; None if it had ended before the hub could look."""
+    hub_pid: int
+    hub_start_ticks: int
+    started_ns: int
+    """Unix time at which a hub saw this job first."""
+    dashboard_socket: str
+    """Name of the hub's ZeroMQ socket in the job's folder."""
+    rank_pids: tuple[int, ...]
+    """Of the ranks connected now, by rank."""
+
+    @property
+    def hub_alive(self) -> bool:
+        """Whether the hub that wrote this still runs."""
+        return is_alive(self.hub_pid, self.hub_start_ticks)
+
+    @property
+    def dashboard_path(self) -> Path:
+        """The hub's ZeroMQ socket."""
+        return job_dir(self.job) / self.dashboard_socket
+
+
+def write_job(record: JobRecord) -> None:
+    """Writes ``job.json`` so that a reader sees the old one or the new one, whole."""
+    path = job_dir(record.job) / _RECORD_NAME
+    draft = path.with_name(f"{_RECORD_NAME}.{os.getpid()}")
+    draft.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
+    draft.replace(path)
+
+
+def read_job(key: str) -> JobRecord | None:
+    """The record of this job; None when there is none that can be understood."""
+    try:
+        text = _read_regular(job_dir(key) / _RECORD_NAME)
+        values = json.loads(text)
+    except (OSError, ValueError, RecursionError, EndpointError):
+        return None
+    record = _record(values)
+    return record if record is not None and record.job == key else None
+
+
+def list_jobs() -> list[JobRecord]:
+    """The jobs of this user on this machine whose hub is alive, the newest first.
+
+    What is not a job is passed over. Raises EndpointError when the socket directory is not to be
+    trusted; one that does not exist has no jobs.
+    """
+    records = [record for key in _keys() if (record := read_job(key)) and record.hub_alive]
+    return sorted(records, key=lambda record: record.started_ns, reverse=True)
+
+
+def clean_stale() -> None:
+    """Removes the folders of jobs whose hub and starter are gone and whose lock nobody holds."""
+    for key in _keys():
+        with suppress(OSError, EndpointError):
+            _clean(key)
+
+
+def remove_job_files(folder: Path) -> None:
+    """Empties and removes a job's folder; the caller holds its lock. Files of others stay, and so does
+    then the folder.
+    """
+    names = [path.name for path in folder.iterdir() if _OUR_FILES.fullmatch(path.name)]
+    # The lock goes last: a hub that starts meanwhile waits for it, finds it removed, and begins anew.
+    for name in sorted(names, key=LOCK_NAME.__eq__):
+        (folder / name).unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def try_lock(folder: Path, create: bool) -> int | None:
+    """An open descriptor that holds this folder's hub lock; None when another has it.
+
+    The lock is free again as soon as the last copy of the descriptor is closed, however its process
+    ended. Raises OSError when the lock file cannot be opened.
+    """
+    path = folder / LOCK_NAME
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # A file that was removed or replaced before it was locked guards nothing.
+        if os.fstat(descriptor).st_ino == path.lstat().st_ino:
+            return descriptor
+    except OSError:
+        pass
+    os.close(descriptor)
+    return None
+
+
+def _keys() -> list[str]:
+    try:
+        return [path.name for path in base_dir(create=False).iterdir() if _KEY.fullmatch(path.name)]
+    except OSError:
+        return []
+
+
+def _clean(key: str) -> None:
+    record = read_job(key)
+    if record is not None and (
+        record.hub_alive or is_alive(record.starter_pid, record.starter_start_ticks)
+    ):
+        return
+    folder = job_dir(key)
+    try:
+        lock = try_lock(folder, create=False)
+    except FileNotFoundError:
+        remove_job_files(folder)
+        return
+    if lock is not None:
+        try:
+            remove_job_files(folder)
+        finally:
+            os.close(lock)
+
+
+def _read_regular(path: Path) -> str:
+    # O_NONBLOCK: opening a FIFO of this name must not wait for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(descriptor, encoding="utf-8") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is not a file")
+        text = file.read(_MAX_RECORD_BYTES + 1)
+    if len(text) > _MAX_RECORD_BYTES:
+        raise OSError(f"{path} is too long")
+    return text
+
+
+def _record(values: object) -> JobRecord | None:
+    if not isinstance(values, dict):
+        return None
+    pids = values.get("rank_pids")
+    if not (isinstance(pids, list) and all(map(_is_int64, pids))):
+        return None
+    checked: dict[str, object] = {"rank_pids": tuple(pids)}
+    for field in fields(JobRecord):
+        value = values.get(field.name)
+        match field.type:
+            case "str":
+                valid = isinstance(value, str)
+            case "int":
+                valid = _is_int64(value)
+            case "int | None":
+                valid = value is None or _is_int64(value)
+            case _:
+                continue
+        if not valid:
+            return None
+        checked[field.name] = value
+    record = JobRecord(**checked)  # type: ignore[arg-type] # checked by name just above
+    return record if _OUR_FILES.fullmatch(record.dashboard_socket) else None
+
+
+def _is_int64(value: object) -> bool:
+    return type(value) is int and -(1 << 63) <= value < 1 << 63
+
+
+# Starting a hub
+
+_KEPT_PYTHON_VARIABLES = {
+    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONHOME",
+    "PYTHONNOUSERSITE",
+    "PYTHONPLATLIBDIR",
+    "PYTHONPYCACHEPREFIX",
+    "PYTHONUSERBASE",
+    "PYTHONUTF8",
+}
+
+
+def hub_command(
+    key: str, script: str, world_size: int, starter_pid: int, cwd: str
+) -> tuple[list[str], dict[str, str]]:
+    """Command line and environment that start the hub of a job, with this process's interpreter.
+
+    The command returns at once, leaving the hub behind as a daemon: status 0 when there is a hub now,
+    2 with one line on stderr when there cannot be one. Raises EndpointError when the socket directory
+    cannot be used.
+    """
+    if not sys.executable:
+        raise EndpointError("no hub: this Python does not know its own executable")
+    dashboards_socket(key, 1 << 22)  # the longest name: refused here, not in a log that nobody reads
+    argv = [
+        sys.executable,
+        # The hub runs in the job's folder and must not import the user's queue.py or select.py.
+        "-P",
+        *(["-s"] if sys.flags.no_user_site else []),
+        "-m",
+        "overlaptop.wire.hub",
+        *("--job", check_key(key)),
+        *("--world-size", str(world_size)),
+        *("--starter-pid", str(starter_pid)),
+        # Joined with "=": a value may begin with a dash.
+        f"--script={script}",
+        f"--cwd={cwd}",
+    ]
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        # What preloads into this process (profilers, allocators) or changes how Python behaves has no
+        # business in the hub.
+        if name not in ("LD_PRELOAD", "LD_AUDIT")
+        and (not name.startswith("PYTHON") or name in _KEPT_PYTHON_VARIABLES)
+    }
+    if path := _import_path():
+        environment["PYTHONPATH"] = os.pathsep.join(path)
+    # Said outright: os.environ or tempfile.tempdir may have been changed since the agent looked.
+    environment["OVERLAPTOP_DIR"] = str(base_dir())
+    return argv, environment
+
+
+def _import_path() -> list[str]:
+    """The folders from which the hub imports what it needs, less those it searches anyway.
+
+    Not all of sys.path: that has the script's folder in it, whose modules would take the place of the
+    standard library's.
+    """
+    folders = [str(Path(__file__).absolute().parents[2])]
+    for package in ("msgpack", "zmq"):
+        try:
+            spec = importlib.util.find_spec(package)
+        except (ImportError, ValueError):
+            continue
+        if spec is not None and spec.origin is not None:
+            folders.append(str(Path(spec.origin).absolute().parents[1]))
+    known = {*site.getsitepackages(), site.getusersitepackages() if site.ENABLE_USER_SITE else ""}
+    return [folder for folder in dict.fromkeys(folders) if folder not in known]

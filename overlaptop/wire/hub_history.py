@@ -1,0 +1,96 @@
+"""What the hub remembers of a job for dashboards that come late: the frames as they came, bounded."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+from overlaptop.wire.messages import Notice, RankEnd, RankInfo, StepDetail, StepTotals
+
+FromRank = RankInfo | StepTotals | StepDetail | Notice | RankEnd
+"""The messages that a rank may send."""
+
+MAX_RANKS = 4096
+HISTORY_S = 180.0
+_MAX_STEPS_OF_RANK = 4096
+_MAX_STEPS = 1 << 17
+"""Of all ranks together, some 20 MB; with more ranks each keeps fewer."""
+_MIN_STEPS_OF_RANK = 64
+_MAX_STEP_BYTES_OF_RANK = 1 << 20
+_MAX_NOTICES_OF_RANK = 32
+
+_Kept = tuple[int, float, bytes]
+"""Number of arrival, time of arrival in seconds, frame."""
+
+
+@dataclass(slots=True)
+class _RankHistory:
+    info: bytes | None = None
+    notices: deque[_Kept] = field(default_factory=lambda: deque(maxlen=_MAX_NOTICES_OF_RANK))
+    steps: deque[_Kept] = field(default_factory=deque)
+    step_bytes: int = 0
+    detail: bytes | None = None
+    end: bytes | None = None
+
+    def keep_step(self, kept: _Kept, most: int) -> None:
+        # Age counts from this rank's newest step: of a rank that hangs, the last minutes stay.
+        steps, oldest_s = self.steps, kept[1] - HISTORY_S
+        steps.append(kept)
+        self.step_bytes += len(kept[2])
+        while steps and (
+            len(steps) > most or steps[0][1] < oldest_s or self.step_bytes > _MAX_STEP_BYTES_OF_RANK
+        ):
+            self.step_bytes -= len(steps.popleft()[2])
+
+
+class JobHistory:
+    """The last minutes of every rank."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, _RankHistory] = {}
+        self._arrivals = itertools.count()
+
+    def has_room_for(self, rank: int) -> bool:
+        """Whether this rank is known or may still become so."""
+        return rank in self._ranks or len(self._ranks) < MAX_RANKS
+
+    def keep(self, message: FromRank, payload: bytes, now_s: float) -> None:
+        """Remembers a frame of a rank for which there is room."""
+        kept = (next(self._arrivals), now_s, payload)
+        of_rank = self._ranks.setdefault(message.rank, _RankHistory())
+        match message:
+            case RankInfo():
+                of_rank.info, of_rank.end = payload, None
+            case StepTotals():
+                share = _MAX_STEPS // len(self._ranks)
+                of_rank.keep_step(kept, max(_MIN_STEPS_OF_RANK, min(share, _MAX_STEPS_OF_RANK)))
+            case StepDetail():
+                of_rank.detail = payload
+            case Notice():
+                of_rank.notices.append(kept)
+            case RankEnd():
+                of_rank.end = payload
+
+    def replay(self) -> list[bytes]:
+        """The frames that bring a new dashboard up to date: who the ranks are, what they did in the
+        order in which it was heard, and which have ended.
+        """
+        ranks = [of_rank for _, of_rank in sorted(self._ranks.items())]
+        heard = heapq.merge(
+            *(of_rank.steps for of_rank in ranks),
+            *(of_rank.notices for of_rank in ranks),
+            key=itemgetter(0),
+        )
+        return [
+            *(of_rank.info for of_rank in ranks if of_rank.info is not None),
+            *(payload for _, _, payload in heard),
+            *(of_rank.end for of_rank in ranks if of_rank.end is not None),
+        ]
+
+    def detail(self, rank: int) -> bytes | None:
+        """The newest StepDetail of this rank."""
+        of_rank = self._ranks.get(rank)
+        return of_rank.detail if of_rank else None

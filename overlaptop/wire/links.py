@@ -1,0 +1,136 @@
+"""A dashboard's line to a hub, behind one small protocol whatever carries it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Protocol
+
+import zmq
+
+from overlaptop.wire.codec import MAX_FRAME_BYTES, WireError, decode, encode
+from overlaptop.wire.endpoints import JobRecord
+from overlaptop.wire.messages import PROTOCOL_VERSION, Join, Message
+
+_JOIN_S = 1.0
+_POLL_BUDGET_S = 0.05
+"""A long history is taken in several polls, so that the screen draws in between."""
+_LOOK_FOR_HUB_S = 0.5
+_MAX_UNSENT_JOINS = 4
+_HIGH_WATER = 16
+"""Batches of the hub; it drops and counts what does not fit."""
+
+
+class Link(Protocol):
+    """Messages from one job's hub. Not for use from several threads at once.
+
+    Welcome is the first message. Whenever it comes again (the line was lost for a while, or the hub
+    forgot a dashboard that was stopped) the history comes again too: steps and notices that are known
+    already are to be passed over.
+    """
+
+    @property
+    def alive(self) -> bool:
+        """False once the hub's process has ended; poll() may still have its last words."""
+
+    @property
+    def last_heard_s(self) -> float | None:
+        """Seconds since the hub last said something; None before that. A live hub speaks each second."""
+
+    @property
+    def dropped(self) -> int:
+        """Frames from the hub that were not messages."""
+
+    def poll(self) -> list[Message]:
+        """What has come since the last call, oldest first. Never waits."""
+
+    def watch(self, ranks: Collection[int]) -> None:
+        """Asks for StepDetail of these ranks, and of no others, from now on."""
+
+    def close(self) -> None:
+        """Ends the line. Nothing may be called after it but close."""
+
+
+class LocalLink:
+    """A link to a hub on this machine."""
+
+    def __init__(self, record: JobRecord) -> None:
+        self._record = record
+        self._ranks: tuple[int, ...] = ()
+        self._join_due_s = 0.0
+        self._heard_at_s: float | None = None
+        self._dropped = 0
+        self._alive = True
+        self._look_due_s = 0.0
+        self._context = zmq.Context()
+        self._dealer = self._context.socket(zmq.DEALER)
+        for option, value in (
+            (zmq.LINGER, 0),
+            # Not IMMEDIATE: with it, a hub's last words are lost when its end arrives together with them.
+            (zmq.SNDHWM, _MAX_UNSENT_JOINS),
+            (zmq.RCVHWM, _HIGH_WATER),
+            (zmq.MAXMSGSIZE, MAX_FRAME_BYTES),
+            (zmq.HEARTBEAT_IVL, 2000),
+            (zmq.HEARTBEAT_TIMEOUT, 6000),
+            (zmq.RECONNECT_IVL, 100),
+            (zmq.RECONNECT_IVL_MAX, 2000),
+        ):
+            self._dealer.setsockopt(option, value)
+        self._dealer.connect(f"ipc://{record.dashboard_path}")
+
+    @property
+    def alive(self) -> bool:
+        """As Link says. Looks at the process at most twice a second."""
+        now_s = time.monotonic()
+        if self._alive and now_s >= self._look_due_s:
+            self._look_due_s = now_s + _LOOK_FOR_HUB_S
+            self._alive = self._record.hub_alive
+        return self._alive
+
+    @property
+    def last_heard_s(self) -> float | None:
+        """As Link says."""
+        return None if self._heard_at_s is None else time.monotonic() - self._heard_at_s
+
+    @property
+    def dropped(self) -> int:
+        """As Link says."""
+        return self._dropped
+
+    def poll(self) -> list[Message]:
+        """As Link says; takes at most about 50 ms of work, the rest waits for the next call."""
+        now_s = time.monotonic()
+        if now_s >= self._join_due_s:
+            self._join(now_s)
+        messages: list[Message] = []
+        while time.monotonic() - now_s < _POLL_BUDGET_S:
+            try:
+                parts = self._dealer.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            self._heard_at_s = time.monotonic()
+            for part in parts:
+                try:
+                    messages.append(decode(part))
+                except WireError:
+                    self._dropped += 1
+        return messages
+
+    def watch(self, ranks: Collection[int]) -> None:
+        """As Link says."""
+        wanted = tuple(sorted(set(ranks)))
+        if wanted != self._ranks:
+            self._ranks = wanted
+            self._join_due_s = 0.0
+
+    def close(self) -> None:
+        """As Link says."""
+        self._dealer.close()
+        self._context.term()
+
+    def _join(self, now_s: float) -> None:
+        try:
+            self._dealer.send(encode(Join(PROTOCOL_VERSION, self._ranks)), zmq.NOBLOCK)
+        except zmq.Again:
+            return  # not connected yet, or the hub has stopped reading: asked again at the next poll
+        self._join_due_s = now_s + _JOIN_S

@@ -1,0 +1,210 @@
+"""The messages that travel rank -> hub -> dashboard, and the few that travel back.
+
+Every message is a frozen dataclass of plain values: codec.py turns it into msgpack and checks it on
+the way in. Each quantity's name carries its unit. ``None`` means "not known" (a step measured without
+its collectives, say), never zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PROTOCOL_VERSION = 1
+"""Raised by one when an older peer could no longer understand what is sent."""
+
+SOURCES = ("kernels", "events", "host", "none")
+"""Where a rank's spans come from; ``none`` until torch is loaded, or when the agent stepped aside."""
+
+PHASES = ("forward", "backward", "optimizer")
+
+
+@dataclass(frozen=True, slots=True)
+class RankInfo:
+    """Who a rank is and how it is measured. Sent on connecting and again whenever a field changes."""
+
+    job: str
+    """Key of the job: the name of its folder in the socket directory."""
+    rank: int
+    local_rank: int
+    world_size: int
+    host: str
+    pid: int
+    script: str
+    """The script as it was named on the command line."""
+    device: str
+    """``NVIDIA H200``, ``cpu``; empty while unknown."""
+    backend: str
+    """``nccl 2.28.9``, ``gloo``; empty before the process group exists."""
+    source: str
+    """One of SOURCES."""
+    source_reason: str
+    """Why this source, in words for the screen; empty when there is nothing to explain."""
+    compute_exact: bool
+    """False where compute is the step less its stalls, an upper bound (events, host): gaps between
+    kernels are not seen, so idle time hides in compute."""
+    detail_every: int
+    """Collectives are measured in every n-th step; 1: in all; 0: never (phases only)."""
+    torch_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepTotals:
+    """One rank's finished step. Times in ns; the lane totals are None in a step measured without them.
+
+    ``hidden + exposed + compute_only + copy_only + idle == step`` to the nanosecond.
+    """
+
+    rank: int
+    step: int
+    """Counted from 0 at the first step boundary that the agent saw."""
+    start_ns: int
+    """Unix time."""
+    step_ns: int
+    compute_ns: int | None
+    comm_ns: int | None
+    hidden_ns: int | None
+    exposed_ns: int | None
+    compute_only_ns: int | None
+    copy_only_ns: int | None
+    idle_ns: int | None
+    stall_ns: int | None
+    """Time in which the compute stream (host source: the training thread) stood at a wait for
+    communication."""
+    forward_ns: int | None
+    backward_ns: int | None
+    optimizer_ns: int | None
+    collectives: int | None
+    """Collectives issued in this step; point-to-point operations count."""
+    comm_bytes: int | None
+    """Bytes of the tensors handed to those collectives (the larger of input and output)."""
+    dropped: int
+    """Since the start: messages that did not fit and spans or steps that could not be measured."""
+
+    @property
+    def overlap(self) -> float | None:
+        """``hidden / comm``, in [0, 1]; None without communication or where it was not measured."""
+        if not self.comm_ns or self.hidden_ns is None:
+            return None
+        return self.hidden_ns / self.comm_ns
+
+    @property
+    def measured(self) -> bool:
+        """Whether this step carries the lane totals."""
+        return self.comm_ns is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSpan:
+    """One phase of a step, ns from the step's start. A phase occurs more than once when gradients
+    accumulate."""
+
+    name: str
+    """One of PHASES."""
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveSpan:
+    """One collective or point-to-point operation, ns from the step's start."""
+
+    op: str
+    """c10d's name: ``allreduce_``, ``_allgather_base_``, ``send``."""
+    bytes: int
+    group: str
+    """The process group's name, with its description where it has one."""
+    is_async: bool
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepDetail:
+    """What a step's timeline is drawn from; sent only while a dashboard watches this rank.
+
+    The spans are flat: ``(start, end, start, end, ...)`` in ns from the step's start, sorted, disjoint,
+    and coalesced to a bounded number.
+    """
+
+    rank: int
+    step: int
+    start_ns: int
+    step_ns: int
+    phases: tuple[PhaseSpan, ...]
+    compute_spans_ns: tuple[int, ...]
+    comm_spans_ns: tuple[int, ...]
+    copy_spans_ns: tuple[int, ...]
+    stall_spans_ns: tuple[int, ...]
+    collectives: tuple[CollectiveSpan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something a person should read once: a fault of the agent, a source that changed, a pause."""
+
+    rank: int
+    at_ns: int
+    """Unix time."""
+    level: str
+    """``info``, ``warning`` or ``error``."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnd:
+    """The last word of a rank: from the agent at exit, else from the hub when the connection broke."""
+
+    rank: int
+    at_ns: int
+    clean: bool
+    """True when the agent said goodbye itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Hub -> rank: which detail is wanted. Sent on connecting and on every change."""
+
+    detail: bool
+    """Somebody looks at this rank's timeline: send StepDetail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Dashboard -> hub, once a second: I am here, and these are the ranks whose timeline I show.
+
+    The hub forgets a dashboard that has been silent for LEASE_S.
+    """
+
+    protocol: int
+    detail_ranks: tuple[int, ...]
+
+
+LEASE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Hub -> dashboard, before anything else: the job, then its history follows as ordinary messages."""
+
+    protocol: int
+    job: str
+    host: str
+    script: str
+    world_size: int
+    started_ns: int
+    """Unix time at which the hub saw the job first."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubStatus:
+    """Hub -> dashboard, once a second: its own health."""
+
+    at_ns: int
+    ranks_connected: int
+    dropped: int
+    """Messages for this dashboard that did not fit, and bad frames, since the dashboard joined."""
+    job_ended: bool
+    """Every rank has gone; the hub is about to end."""
+
+
+Message = RankInfo | StepTotals | StepDetail | Notice | RankEnd | Watch | Join | Welcome | HubStatus

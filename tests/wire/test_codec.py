@@ -1,0 +1,294 @@
+"""What is encoded decodes to the same; what nobody encoded is refused, cheaply."""
+
+from __future__ import annotations
+
+import dataclasses
+import tracemalloc
+
+import msgpack
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from overlaptop.wire import codec
+from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
+from overlaptop.wire.messages import (
+    PHASES,
+    SOURCES,
+    CollectiveSpan,
+    HubStatus,
+    Join,
+    Message,
+    Notice,
+    PhaseSpan,
+    RankEnd,
+    RankInfo,
+    StepDetail,
+    StepTotals,
+    Watch,
+    Welcome,
+)
+
+int64 = st.integers(-(1 << 63), (1 << 63) - 1)
+ranks = st.integers(0, codec.MAX_RANK)
+text = st.text(max_size=40)
+spans = st.lists(st.tuples(int64, int64), max_size=20).map(lambda pairs: tuple(sum(pairs, ())))
+BY_ANNOTATION = {
+    "int": int64,
+    "int | None": st.none() | int64,
+    "bool": st.booleans(),
+    "str": text,
+    "tuple[int, ...]": spans,
+}
+BY_NAME = {
+    "rank": ranks,
+    "local_rank": ranks,
+    "world_size": ranks,
+    "source": st.sampled_from(SOURCES),
+    "level": st.sampled_from(codec.NOTICE_LEVELS),
+    "detail_ranks": st.lists(ranks, max_size=20).map(tuple),
+}
+
+
+def built(cls, **named):
+    for field in dataclasses.fields(cls):
+        if field.name not in named:
+            named[field.name] = BY_NAME.get(field.name, BY_ANNOTATION.get(field.type))
+    return st.builds(cls, **named)
+
+
+def several(strategy):
+    return st.lists(strategy, max_size=5).map(tuple)
+
+
+MESSAGES = {
+    StepDetail: built(
+        StepDetail,
+        phases=several(built(PhaseSpan, name=st.sampled_from(PHASES))),
+        collectives=several(built(CollectiveSpan)),
+    ),
+    **{cls: built(cls) for cls in (RankInfo, StepTotals, Notice, RankEnd, Watch, Join, Welcome, HubStatus)},
+}
+messages = st.one_of(*MESSAGES.values())
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats() | text | st.binary(),
+    lambda inner: st.lists(inner, max_size=30) | st.dictionaries(text, inner, max_size=4),
+    max_leaves=40,
+)
+
+STEP = StepTotals(3, 7, *[1] * 16)
+DETAIL = StepDetail(0, 1, 0, 100, (PhaseSpan("forward", 0, 9),), (0, 5), (), (), (), ())
+
+
+def decodes_or_refuses(data):
+    """The contract of decode, for any bytes."""
+    try:
+        message = decode(data)
+    except WireError:
+        return
+    assert isinstance(message, Message)
+    assert decode(encode(message)) == message
+
+
+def test_every_message_is_covered_here():
+    assert set(MESSAGES) == set(Message.__args__)
+
+
+@pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
+def test_a_message_decodes_to_itself(cls):
+    @settings(max_examples=40, deadline=None)
+    @given(MESSAGES[cls])
+    def check(message):
+        data = encode(message)
+        assert decode(data) == message
+        assert len(data) <= codec.MAX_FRAME_BYTES
+
+    check()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=300))
+@example(b"")
+@example(b"\x91" * 200_000)
+@example(b"\x81\x91\x01\x01")
+@example(b"\xc7\x0c\xff" + b"\xff" * 12)
+@example(b"\xd6\xff\x00\x00\x00\x00")
+@example(b"\xa1\xff")
+def test_arbitrary_bytes_are_a_message_or_refused(data):
+    decodes_or_refuses(data)
+
+
+@settings(max_examples=200, deadline=None)
+@given(plain)
+def test_arbitrary_msgpack_is_a_message_or_refused(value):
+    decodes_or_refuses(msgpack.packb(value))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(-1, 11), st.lists(plain, max_size=24))
+def test_arbitrary_fields_behind_a_tag_are_a_message_or_refused(tag, fields):
+    decodes_or_refuses(msgpack.packb([tag, *fields]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(messages, st.data())
+def test_a_mutated_message_is_a_message_or_refused(message, data):
+    mutated = bytearray(encode(message))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(mutated) - 1))
+        match data.draw(st.sampled_from(("flip", "cut", "insert", "end"))):
+            case "flip":
+                mutated[at] ^= data.draw(st.integers(1, 255))
+            case "cut" if len(mutated) > 1:
+                del mutated[at]
+            case "insert":
+                mutated.insert(at, data.draw(st.integers(0, 255)))
+            case "end" if at:
+                del mutated[at:]
+    decodes_or_refuses(bytes(mutated))
+
+
+@settings(max_examples=200, deadline=None)
+@given(messages, st.data())
+def test_a_message_with_one_field_replaced_is_a_message_or_refused(message, data):
+    row = msgpack.unpackb(encode(message))
+    row[data.draw(st.integers(0, len(row) - 1))] = data.draw(plain)
+    decodes_or_refuses(msgpack.packb(row))
+
+
+@settings(max_examples=100, deadline=None)
+@given(messages, st.lists(plain, min_size=1, max_size=3))
+def test_fields_that_a_newer_peer_adds_are_ignored(message, added):
+    row = msgpack.unpackb(encode(message))
+    assert decode(msgpack.packb([*row, *added])) == message
+
+
+def row_of(message, **changed):
+    """The message's bytes with some fields replaced by what encode would refuse."""
+    names = [field.name for field in dataclasses.fields(message)]
+    row = msgpack.unpackb(encode(message))
+    for name, value in changed.items():
+        row[1 + names.index(name)] = value
+    return msgpack.packb(row)
+
+
+@pytest.mark.parametrize(
+    ("message", "changed", "words"),
+    [
+        (STEP, {"step_ns": 1 << 63}, "StepTotals.step_ns: expected an integer of 64 bits"),
+        (STEP, {"step_ns": None}, "StepTotals.step_ns"),
+        (STEP, {"step_ns": True}, "StepTotals.step_ns"),
+        (STEP, {"comm_ns": 1.5}, "StepTotals.comm_ns"),
+        (STEP, {"rank": -1}, "StepTotals.rank"),
+        (STEP, {"rank": codec.MAX_RANK + 1}, "StepTotals.rank"),
+        (DETAIL, {"compute_spans_ns": (1, 2, 3)}, "odd number"),
+        (DETAIL, {"comm_spans_ns": (0, 1) * 4097}, "not msgpack within bounds"),
+        (DETAIL, {"collectives": (("a", 1, "", True, 0, 1),) * 4097}, "at most 4096"),
+        (DETAIL, {"phases": (("forward", 0, 1),) * 1025}, "at most 1024"),
+        (DETAIL, {"phases": (("sideways", 0, 1),)}, "PhaseSpan.name: expected one of forward"),
+        (DETAIL, {"phases": (("forward", 0),)}, "PhaseSpan: expected 3 fields"),
+        (DETAIL, {"phases": 7}, "StepDetail.phases"),
+        (Notice(0, 1, "info", ""), {"level": "fatal"}, "Notice.level"),
+        (Notice(0, 1, "info", ""), {"text": "x" * 4097}, "Notice.text: expected text of at most 4096"),
+        (Notice(0, 1, "info", ""), {"text": b"x"}, "Notice.text"),
+        (Watch(detail=True), {"detail": 1}, "Watch.detail"),
+        (Join(1, ()), {"detail_ranks": (-1,)}, "Join.detail_ranks"),
+        (Join(1, ()), {"detail_ranks": (1,) * 5000}, "Join.detail_ranks"),
+    ],
+)
+def test_what_is_out_of_bounds_is_refused_by_its_name(message, changed, words):
+    with pytest.raises(WireError, match=words):
+        decode(row_of(message, **changed))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (msgpack.packb([99, 1]), "unknown message type int 99"),
+        (msgpack.packb([]), "begins with a tag"),
+        (msgpack.packb([2, 1]), "StepTotals: expected 18 fields"),
+        (msgpack.packb({"tag": 1}), "begins with a tag"),
+        (b"\0" * (codec.MAX_FRAME_BYTES + 1), "are over"),
+    ],
+)
+def test_what_is_no_message_is_refused(data, words):
+    with pytest.raises(WireError, match=words):
+        decode(data)
+
+
+BOMBS = {
+    "arrays in arrays": b"\x91" * codec.MAX_FRAME_BYTES,
+    "an array said to be endless": b"\xdd\xff\xff\xff\xff",
+    "a text said to be endless": b"\x92\x04\xdb\xff\xff\xff\xff",
+    "many empty maps": (b"\xdc\x20\x00" + b"\x80" * 8192) * 100,
+    "one array of many arrays of maps": b"\xdc\x00\x7f" + (b"\xdc\x20\x00" + b"\x80" * 8192) * 127,
+    "many short texts": b"\xdc\x00\x2a" + (b"\xdc\x20\x00" + b"\xa2ab" * 8192) * 42,
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS.keys())
+def test_a_bomb_takes_bounded_memory(bomb):
+    bomb = bomb[: codec.MAX_FRAME_BYTES]
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError):
+            decode(bomb)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 128 << 20
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        dataclasses.replace(STEP, step_ns=1 << 63),
+        dataclasses.replace(STEP, step_ns=10**6000),
+        dataclasses.replace(STEP, comm_ns=1.0),
+        dataclasses.replace(DETAIL, compute_spans_ns=(1,)),
+        dataclasses.replace(DETAIL, compute_spans_ns=[1, 2]),
+        dataclasses.replace(DETAIL, phases=(("forward", 0, 1),)),
+        dataclasses.replace(DETAIL, collectives=(CollectiveSpan("x" * 400, 0, "", True, 0, 1),) * 4096),
+        "a text",
+        PhaseSpan("forward", 0, 1),
+    ],
+)
+def test_what_decode_would_refuse_is_not_encoded(message):
+    with pytest.raises(WireError):
+        encode(message)
+
+
+def test_a_wrong_value_is_named_without_being_printed():
+    class Tensor:
+        def __repr__(self):
+            raise AssertionError("the repr of a tensor waits for its device")
+
+    with pytest.raises(WireError, match=r"StepTotals.step_ns: .*Tensor"):
+        encode(dataclasses.replace(STEP, step_ns=Tensor()))
+
+
+def test_text_that_is_too_long_or_not_unicode_is_sent_as_well_as_it_can_be():
+    notice = decode(encode(Notice(0, 1, "error", "\udc80" + "x" * 5000)))
+    assert notice.text == "?" + "x" * 4094 + "…"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.binary(max_size=50), max_size=10), st.data())
+def test_frames_come_out_as_they_went_in_however_the_stream_was_cut(payloads, data):
+    stream = b"".join(map(frame, payloads))
+    reader, heard = FrameReader(), []
+    while stream:
+        size = data.draw(st.integers(1, len(stream)))
+        heard += reader.feed(stream[:size])
+        stream = stream[size:]
+    assert heard == payloads
+
+
+def test_the_longest_frame_passes_and_a_longer_one_is_refused():
+    longest = bytes(codec.MAX_FRAME_BYTES)
+    assert FrameReader().feed(frame(longest)) == [longest]
+    with pytest.raises(WireError):
+        frame(longest + b"\0")
+    with pytest.raises(WireError):
+        FrameReader().feed((codec.MAX_FRAME_BYTES + 1).to_bytes(4, "big"))

@@ -1,0 +1,390 @@
+"""The hub as a process: what ranks and dashboards get from it, and when it ends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import msgpack
+import pytest
+import zmq
+
+from overlaptop.wire.codec import encode, frame
+from overlaptop.wire.endpoints import clean_stale, list_jobs, process_start_time, read_job
+from overlaptop.wire.links import LocalLink
+from overlaptop.wire.messages import (
+    PROTOCOL_VERSION,
+    HubStatus,
+    Join,
+    Notice,
+    RankEnd,
+    RankInfo,
+    StepDetail,
+    StepTotals,
+    Welcome,
+)
+
+KEY = "job-1"
+
+
+def is_gone(pid):
+    return process_start_time(pid) is None
+
+
+def test_ranks_can_connect_as_soon_as_the_command_returns(hubs, make_rank):
+    hubs.launch()
+    assert make_rank().greet().hear_watch() is False
+
+
+def test_the_job_record_says_where_and_what_the_job_is(hubs, make_rank, wait_until, folder):
+    record = hubs.start()
+    assert (record.protocol, record.job, record.script) == (PROTOCOL_VERSION, KEY, "train.py")
+    assert (record.cwd, record.world_size, record.python) == ("/some/where", 2, sys.executable)
+    assert record.host == socket.gethostname()
+    assert record.starter_pid == os.getpid()
+    assert record.starter_start_ticks == process_start_time(os.getpid())
+    assert record.hub_start_ticks == process_start_time(record.hub_pid)
+    assert record.dashboard_path == folder / f"dash-{record.hub_pid}.sock"
+    assert record.rank_pids == ()
+    make_rank().greet()
+    wait_until(lambda: read_job(KEY).rank_pids == (os.getpid(),))
+    assert [job.job for job in list_jobs()] == [KEY]
+
+
+def test_everything_in_the_folder_is_closed_to_other_users(hubs, folder):
+    hubs.start()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert all(path.lstat().st_mode & 0o077 == 0 for path in folder.iterdir())
+
+
+def test_the_hub_is_a_daemon_with_no_tie_to_its_starter(hubs):
+    record = hubs.start()
+    assert os.getsid(record.hub_pid) != os.getsid(0)
+    assert Path(f"/proc/{record.hub_pid}/cwd").readlink() == Path("/")
+    assert Path(f"/proc/{record.hub_pid}/fd/1").readlink() == Path("/dev/null")
+    status = Path(f"/proc/{record.hub_pid}/status").read_text()
+    assert f"PPid:\t{os.getpid()}\n" not in status
+
+
+def test_a_dashboard_hears_welcome_first_and_then_the_hubs_health(hubs, make_rank, make_viewer):
+    record = hubs.start()
+    make_rank().greet().hear_watch()
+    viewer = make_viewer()
+    status = viewer.hear(HubStatus)
+    assert viewer.messages[0] == Welcome(
+        PROTOCOL_VERSION, KEY, socket.gethostname(), "train.py", 2, record.started_ns
+    )
+    assert (status.ranks_connected, status.dropped, status.job_ended) == (1, 0, False)
+    assert viewer.link.alive
+    assert viewer.link.last_heard_s < 5
+
+
+def test_who_joins_late_sees_history_then_live_with_nothing_missing_or_doubled(
+    hubs, make_rank, make_viewer
+):
+    hubs.start()
+    ranks = [make_rank(0).greet(), make_rank(1).greet()]
+    last = 1500
+    joined = threading.Event()
+
+    def train():
+        for step in range(last + 1):
+            if step == last // 2:
+                joined.wait()
+            for rank in ranks:
+                rank.send(rank.step(step))
+
+    job = threading.Thread(target=train)
+    job.start()
+    early = make_viewer()
+    early.hear(StepTotals, lambda totals: totals.step >= 10)
+    late = make_viewer()
+    late.hear(Welcome)
+    joined.set()
+    latest = make_viewer()
+    for viewer in (early, late, latest):
+        for rank in (0, 1):
+            viewer.hear(StepTotals, lambda totals, rank=rank: (totals.rank, totals.step) == (rank, last))
+            steps = [totals.step for totals in viewer.of(StepTotals) if totals.rank == rank]
+            assert steps == list(range(last + 1))
+        assert {info.rank for info in viewer.of(RankInfo)} == {0, 1}
+        assert viewer.link.dropped == 0
+    job.join()
+
+
+def test_who_joins_late_hears_notices_and_ends(hubs, make_rank, make_viewer):
+    hubs.start("--linger-s", "60")
+    rank = make_rank(1).greet()
+    notice = Notice(1, 5, "warning", "torch.profiler is running")
+    rank.send(notice, rank.step(0), RankEnd(1, 7, clean=True))
+    assert rank.is_hung_up_on()
+    viewer = make_viewer()
+    viewer.hear(RankEnd)
+    heard = [message for message in viewer.messages if not isinstance(message, HubStatus)]
+    assert heard[1:] == [rank.info, notice, rank.step(0), RankEnd(1, 7, clean=True)]
+
+
+def test_a_rank_hears_watch_when_somebody_looks_and_when_nobody_does(hubs, make_rank, make_viewer):
+    hubs.start()
+    rank, other = make_rank(0).greet(), make_rank(1).greet()
+    assert (rank.hear_watch(), other.hear_watch()) == (False, False)
+    viewer = make_viewer()
+    viewer.link.watch([0])
+    viewer.hear(Welcome)
+    assert rank.hear_watch() is True
+    viewer.link.watch([1])
+    viewer.poll()
+    assert rank.hear_watch() is False
+    assert other.hear_watch() is True
+    viewer.close()
+    assert other.hear_watch() is False
+
+
+def test_a_rank_that_connects_is_told_at_once_that_it_is_watched(hubs, make_rank, make_viewer):
+    hubs.start()
+    viewer = make_viewer()
+    viewer.link.watch([3])
+    viewer.hear(Welcome)
+    assert make_rank(3).greet().hear_watch() is True
+
+
+def test_detail_goes_to_those_who_asked_for_that_rank(hubs, make_rank, make_viewer):
+    hubs.start()
+    rank, other = make_rank(0).greet(), make_rank(1).greet()
+    asking, plain = make_viewer(), make_viewer()
+    plain.hear(Welcome)
+    asking.link.watch([0])
+    asking.hear(Welcome)
+    assert [rank.hear_watch(), rank.hear_watch()] == [False, True]
+    rank.send(rank.detail(7), rank.step(7))
+    other.send(other.detail(7), other.step(7))
+    for viewer in (asking, plain):
+        for number in (0, 1):
+            viewer.hear(StepTotals, lambda totals, number=number: totals.rank == number)
+    assert asking.of(StepDetail) == [rank.detail(7)]
+    assert plain.of(StepDetail) == []
+    plain.link.watch([1])
+    assert plain.hear(StepDetail) == other.detail(7)
+
+
+def test_the_hub_speaks_for_a_rank_whose_connection_broke(hubs, make_rank, make_viewer):
+    hubs.start()
+    rank = make_rank(0).greet()
+    make_rank(1).greet()
+    viewer = make_viewer()
+    viewer.hear(RankInfo)
+    rank.close()
+    end = viewer.hear(RankEnd)
+    assert (end.rank, end.clean) == (0, False)
+    viewer.hear(HubStatus, lambda status: status.ranks_connected == 1)
+
+
+def test_a_rank_that_comes_back_takes_the_place_of_its_old_connection(hubs, make_rank, make_viewer):
+    hubs.start()
+    old = make_rank(0).greet()
+    viewer = make_viewer()
+    viewer.hear(RankInfo)
+    new = make_rank(0)
+    new.info = replace(new.info, backend="nccl")
+    new.greet()
+    assert old.is_hung_up_on()
+    new.send(new.step(1))
+    viewer.hear(StepTotals)
+    viewer.hear(HubStatus, lambda status: status.ranks_connected == 1)
+    assert [info.backend for info in viewer.of(RankInfo)] == ["gloo", "nccl"]
+    assert viewer.of(RankEnd) == []
+
+
+def test_a_hub_that_was_killed_is_replaced_and_its_leftovers_go(hubs, make_rank, make_viewer, folder):
+    first = hubs.start()
+    rank = make_rank().greet()
+    viewer = make_viewer()
+    viewer.hear(RankInfo)
+    os.kill(first.hub_pid, signal.SIGKILL)
+    assert rank.is_hung_up_on()
+    viewer.until(lambda: not viewer.link.alive)
+    assert read_job(KEY) == replace(first, rank_pids=read_job(KEY).rank_pids)
+    assert list_jobs() == []
+    hubs.launch()
+    second = hubs.record()
+    assert second.hub_pid != first.hub_pid
+    assert second.started_ns == first.started_ns
+    make_rank().greet()
+    make_viewer().hear(RankInfo)
+    assert sorted(path.name for path in folder.glob("*.sock")) == [second.dashboard_socket, "ranks.sock"]
+
+
+def test_the_hub_says_that_the_job_ended_and_takes_its_folder_with_it(
+    hubs, make_rank, make_viewer, wait_until, folder
+):
+    record = hubs.start("--linger-s", "0.3")
+    rank = make_rank().greet()
+    viewer = make_viewer()
+    viewer.hear(RankInfo)
+    rank.send(RankEnd(0, 1, clean=True))
+    viewer.hear(HubStatus, lambda status: status.job_ended)
+    assert viewer.of(RankEnd) == [RankEnd(0, 1, clean=True)]
+    wait_until(lambda: is_gone(record.hub_pid))
+    assert not folder.exists()
+    assert not viewer.link.alive
+
+
+def test_the_hub_stays_while_it_lingers_and_a_rank_comes_back(hubs, make_rank, wait_until):
+    record = hubs.start("--linger-s", "0.5")
+    rank = make_rank().greet()
+    rank.hear_watch()
+    rank.close()
+    again = make_rank().greet()
+    again.hear_watch()
+    began_s = time.monotonic()
+    wait_until(lambda: time.monotonic() - began_s > 0.8)
+    assert record.hub_alive
+    again.close()
+    wait_until(lambda: is_gone(record.hub_pid))
+
+
+def test_a_hub_to_which_no_rank_comes_ends(hubs, wait_until, folder):
+    record = hubs.start("--wait-s", "0.3")
+    wait_until(lambda: is_gone(record.hub_pid))
+    assert not folder.exists()
+
+
+def test_a_hub_whose_starter_died_before_any_rank_came_ends(hubs, wait_until, folder):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as starter:
+        record = hubs.start(starter_pid=starter.pid)
+        starter.stdin.close()
+    wait_until(lambda: is_gone(record.hub_pid))
+    assert not folder.exists()
+
+
+def test_the_death_of_the_starter_alone_does_not_end_a_job_that_runs(hubs, make_rank, make_viewer):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as starter:
+        record = hubs.start(starter_pid=starter.pid)
+        rank = make_rank().greet()
+        rank.hear_watch()
+        starter.stdin.close()
+    make_viewer().hear(HubStatus)
+    assert record.hub_alive
+
+
+def test_sigterm_ends_the_hub_at_once_and_cleans_up(hubs, make_rank, wait_until, folder):
+    record = hubs.start()
+    make_rank().greet().hear_watch()
+    os.kill(record.hub_pid, signal.SIGTERM)
+    wait_until(lambda: is_gone(record.hub_pid))
+    assert not folder.exists()
+
+
+def test_of_hubs_started_at_once_exactly_one_lives(hubs, make_rank, wait_until):
+    argv, environment = hubs.command()
+    starts = [subprocess.Popen(argv, env=environment) for _ in range(6)]
+    assert [start.wait(timeout=20) for start in starts] == [0] * 6
+    record = hubs.record()
+    folders = [path for path in Path("/proc").iterdir() if path.name.isdigit()]
+    daemons = [path.name for path in folders if is_hub_in(path, environment["OVERLAPTOP_DIR"])]
+    assert daemons == [str(record.hub_pid)]
+    assert make_rank().greet().hear_watch() is False
+
+
+def is_hub_in(process, directory):
+    try:
+        command = (process / "cmdline").read_bytes()
+        environment = (process / "environ").read_bytes()
+    except OSError:
+        return False
+    return b"overlaptop.wire.hub" in command and f"OVERLAPTOP_DIR={directory}\0".encode() in environment
+
+
+def test_a_second_hub_leaves_the_first_alone(hubs, make_rank):
+    first = hubs.start()
+    rank = make_rank().greet()
+    rank.hear_watch()
+    hubs.launch()
+    assert hubs.record().hub_pid == first.hub_pid
+    rank.send(rank.step(1))
+    assert first.hub_alive
+
+
+def test_several_jobs_stand_side_by_side(hubs, make_rank, make_viewer):
+    records = [hubs.start(key=key) for key in ("a", "b-2")]
+    for key in ("a", "b-2"):
+        make_rank(key=key).greet().hear_watch()
+    assert {record.job for record in list_jobs()} == {"a", "b-2"}
+    assert list_jobs() == sorted(list_jobs(), key=lambda record: -record.started_ns)
+    viewer = make_viewer("b-2")
+    assert viewer.hear(RankInfo).job == "b-2"
+    clean_stale()
+    assert all(record.hub_alive and read_job(record.job) for record in records)
+
+
+def test_a_hub_whose_directory_is_deleted_ends_so_that_it_can_be_replaced(
+    hubs, make_rank, wait_until, folder
+):
+    record = hubs.start()
+    rank = make_rank().greet()
+    rank.hear_watch()
+    shutil.rmtree(folder)
+    assert rank.is_hung_up_on()
+    wait_until(lambda: is_gone(record.hub_pid))
+    hubs.launch()
+    assert hubs.record().hub_pid != record.hub_pid
+
+
+def test_a_hub_that_lost_its_folder_leaves_its_successors_alone(hubs, make_rank, wait_until, folder):
+    first = hubs.start()
+    os.kill(first.hub_pid, signal.SIGSTOP)
+    shutil.rmtree(folder)
+    second = hubs.start()
+    os.kill(first.hub_pid, signal.SIGCONT)
+    wait_until(lambda: is_gone(first.hub_pid))
+    assert second.hub_alive
+    make_rank().greet().hear_watch()
+
+
+def test_a_dashboard_of_another_protocol_is_told_ours_and_nothing_else(hubs, make_rank, wait_until):
+    record = hubs.start()
+    make_rank().greet().hear_watch()
+    heard = []
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        dealer.connect(f"ipc://{record.dashboard_path}")
+        other = LocalLink(record)
+        dealer.send(encode(Join(PROTOCOL_VERSION + 1, ())))
+        # By the time another dashboard has heard two statuses, this one would have heard one.
+        wait_until(lambda: heard.extend(other.poll()) or sum(isinstance(m, HubStatus) for m in heard) >= 2)
+        other.close()
+        assert dealer.recv_multipart(zmq.NOBLOCK) == [encode(heard[0])]
+        with pytest.raises(zmq.Again):
+            dealer.recv(zmq.NOBLOCK)
+
+
+def test_fields_of_a_newer_rank_are_ignored_and_passed_on(hubs, make_rank, make_viewer):
+    hubs.start()
+    rank = make_rank()
+    for message in (rank.info, rank.step(4)):
+        newer = [*msgpack.unpackb(encode(message)), "a field of the future", [1, {"a": 2}]]
+        rank.socket.sendall(frame(msgpack.packb(newer)))
+    assert make_viewer().hear(StepTotals) == rank.step(4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"OVERLAPTOP_DIR": "/proc/nowhere"}, "cannot create /proc/nowhere"),
+        ({"OVERLAPTOP_DIR": "/etc"}, "set OVERLAPTOP_DIR"),
+    ],
+)
+def test_a_hub_that_cannot_be_says_why_in_one_line(hubs, changed, words):
+    argv, environment = hubs.command()
+    done = subprocess.run(argv, env=environment | changed, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1

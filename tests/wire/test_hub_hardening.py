@@ -1,0 +1,349 @@
+"""The hub under bad peers and bad times: it goes on, it stays quiet, and it counts what it dropped."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import zmq
+
+from overlaptop.wire.codec import MAX_FRAME_BYTES, FrameReader, decode, encode, frame
+from overlaptop.wire.hub_history import MAX_RANKS, JobHistory
+from overlaptop.wire.hub_ranks import RankConnection
+from overlaptop.wire.messages import (
+    LEASE_S,
+    PROTOCOL_VERSION,
+    HubStatus,
+    Join,
+    RankEnd,
+    RankInfo,
+    StepTotals,
+    Watch,
+    Welcome,
+)
+
+
+def cpu_s(pid):
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def assert_is_quiet(pid, wait_until):
+    """A loop that spins takes a whole core; an idle hub a few ticks of the clock."""
+    began_s, before_s = time.monotonic(), cpu_s(pid)
+    wait_until(lambda: time.monotonic() - began_s > 1)
+    assert cpu_s(pid) - before_s < 0.2 * (time.monotonic() - began_s)
+
+
+def assert_serves(rank, viewer, step):
+    rank.send(rank.step(step))
+    viewer.hear(StepTotals, lambda totals: (totals.rank, totals.step) == (rank.rank, step))
+
+
+JUNK = {
+    "bytes that are not msgpack": frame(b"\xc1\xc1"),
+    "an empty frame": frame(b""),
+    "a hub's message": frame(encode(Watch(detail=True))),
+    "an oversize length": (MAX_FRAME_BYTES + 1).to_bytes(4, "big"),
+    "http": b"GET / HTTP/1.1\r\n\r\n",
+}
+
+
+def test_who_begins_with_junk_is_hung_up_on_and_counted(hubs, make_rank, make_viewer):
+    hubs.start()
+    good, viewer = make_rank(0).greet(), make_viewer()
+    viewer.hear(RankInfo)
+    for junk in JUNK.values():
+        bad = make_rank(1)
+        bad.socket.sendall(junk)
+        assert bad.is_hung_up_on()
+    assert_serves(good, viewer, 1)
+    assert viewer.hear(HubStatus, lambda status: status.dropped > 0).dropped == len(JUNK)
+    assert viewer.of(RankEnd) == []
+
+
+def test_a_rank_survives_a_few_bad_frames_but_not_many(hubs, make_rank, make_viewer):
+    hubs.start()
+    rank, viewer = make_rank(0).greet(), make_viewer()
+    viewer.hear(RankInfo)
+    rank.socket.sendall(JUNK["an empty frame"] * 3)
+    assert_serves(rank, viewer, 1)
+    viewer.hear(HubStatus, lambda status: status.dropped == 3)
+    rank.socket.sendall(JUNK["an empty frame"] * 20)
+    assert rank.is_hung_up_on()
+    assert viewer.hear(RankEnd).clean is False
+
+
+def test_a_rank_that_speaks_for_another_is_not_believed(hubs, make_rank, make_viewer):
+    hubs.start()
+    rank, other, viewer = make_rank(0).greet(), make_rank(1), make_viewer()
+    viewer.hear(RankInfo)
+    rank.send(other.step(1), rank.step(2))
+    viewer.hear(StepTotals)
+    assert viewer.of(StepTotals) == [rank.step(2)]
+
+
+def test_a_rank_of_another_job_is_hung_up_on(hubs, make_rank):
+    hubs.start()
+    stray = make_rank()
+    stray.info = replace(stray.info, job="another")
+    assert stray.greet().is_hung_up_on()
+
+
+def test_half_a_frame_holds_up_nobody_and_is_forgotten_with_its_sender(hubs, make_rank, make_viewer):
+    hubs.start()
+    good, bad, viewer = make_rank(0).greet(), make_rank(1).greet(), make_viewer()
+    whole = frame(encode(bad.step(1)))
+    bad.socket.sendall(whole[:7])
+    assert_serves(good, viewer, 1)
+    bad.socket.sendall(whole[7:])
+    viewer.hear(StepTotals, lambda totals: totals.rank == 1)
+    bad.socket.sendall(whole[:7])
+    bad.close()
+    assert viewer.hear(RankEnd).rank == 1
+    assert viewer.of(HubStatus) == [s for s in viewer.of(HubStatus) if s.dropped == 0]
+
+
+def test_what_a_slow_dashboard_cannot_take_is_dropped_and_counted_for_it_alone(
+    hubs, make_rank, make_viewer, wait_until
+):
+    record = hubs.start()
+    rank, healthy = make_rank().greet(), make_viewer()
+    healthy.hear(RankInfo)
+    in_all, at_once = 40_000, 500
+    join = encode(Join(PROTOCOL_VERSION, ()))
+    slow_heard = []
+    with zmq.Context() as context, context.socket(zmq.DEALER) as slow:
+        slow.linger, slow.rcvhwm = 0, 1
+        slow.connect(f"ipc://{record.dashboard_path}")
+        slow.send(join)
+        slow_heard += map(decode, slow.recv_multipart())
+        for first in range(0, in_all, at_once):
+            slow.send(join)
+            rank.send(*map(rank.step, range(first, first + at_once)))
+            healthy.until(lambda: len(healthy.of(StepTotals)) == first + at_once)  # noqa: B023
+
+        def all_accounted_for():
+            slow.send(join)
+            while slow.poll(10):
+                slow_heard.extend(map(decode, slow.recv_multipart()))
+            steps = [m.step for m in slow_heard if isinstance(m, StepTotals)]
+            dropped = max((m.dropped for m in slow_heard if isinstance(m, HubStatus)), default=0)
+            assert steps == sorted(set(steps))
+            return dropped > 0 and len(steps) + dropped == in_all
+
+        wait_until(all_accounted_for)
+    assert any(isinstance(message, RankInfo) for message in slow_heard)
+    assert [totals.step for totals in healthy.of(StepTotals)] == list(range(in_all))
+    assert healthy.hear(HubStatus).dropped == 0
+
+
+VIEWER_IN_A_PROCESS = """
+import sys, time
+from overlaptop.wire.endpoints import read_job
+from overlaptop.wire.links import LocalLink
+from overlaptop.wire.messages import Welcome
+link = LocalLink(read_job("job-1"))
+link.watch([0])
+while True:
+    for message in link.poll():
+        if isinstance(message, Welcome):
+            print("welcome", flush=True)
+    time.sleep(0.01)
+"""
+
+
+def test_a_stopped_dashboard_is_forgotten_and_welcomed_again_when_it_goes_on(
+    hubs, make_rank, make_viewer, wait_until
+):
+    hubs.start()
+    rank = make_rank(0).greet()
+    assert rank.hear_watch() is False
+    with subprocess.Popen(
+        [sys.executable, "-c", VIEWER_IN_A_PROCESS], stdout=subprocess.PIPE, text=True
+    ) as stopped:
+        try:
+            assert stopped.stdout.readline() == "welcome\n"
+            assert rank.hear_watch() is True
+            stopped.send_signal(signal.SIGSTOP)
+            healthy = make_viewer()
+            for step in range(20):
+                rank.send(*map(rank.step, range(step * 1000, (step + 1) * 1000)))
+                assert_serves(rank, healthy, (step + 1) * 1000)
+            assert rank.hear_watch() is False
+            stopped.send_signal(signal.SIGCONT)
+            assert stopped.stdout.readline() == "welcome\n"
+            assert rank.hear_watch() is True
+        finally:
+            stopped.kill()
+
+
+def test_a_hub_that_was_stopped_goes_on_where_it_was(hubs, make_rank, make_viewer, wait_until):
+    record = hubs.start()
+    rank, viewer = make_rank().greet(), make_viewer()
+    assert_serves(rank, viewer, 0)
+    os.kill(record.hub_pid, signal.SIGSTOP)
+    rank.send(*map(rank.step, range(1, 500)))
+    began_s = time.monotonic()
+    # Longer than a lease: to the hub it looks as if its dashboards had been silent.
+    wait_until(lambda: time.monotonic() - began_s > LEASE_S + 0.2)
+    os.kill(record.hub_pid, signal.SIGCONT)
+    viewer.hear(StepTotals, lambda totals: totals.step == 499)
+    assert [totals.step for totals in viewer.of(StepTotals)] == list(range(500))
+    statuses = len(viewer.of(HubStatus))
+    viewer.until(lambda: len(viewer.of(HubStatus)) > statuses)
+    assert len(viewer.of(Welcome)) == 1
+
+
+def test_dashboards_that_come_and_go_leave_nothing_behind(hubs, make_rank, make_viewer, wait_until):
+    record = hubs.start()
+    rank, viewer = make_rank().greet(), make_viewer()
+    viewer.hear(RankInfo)
+
+    def descriptors():
+        return len(list(Path(f"/proc/{record.hub_pid}/fd").iterdir()))
+
+    before = descriptors()
+    for number in range(20):
+        passer_by = make_viewer()
+        passer_by.link.watch([0])
+        rank.send(rank.step(number))
+        passer_by.hear(StepTotals, lambda totals, number=number: totals.step == number)
+        passer_by.close()
+    assert_serves(rank, viewer, 20)
+    assert [totals.step for totals in viewer.of(StepTotals)] == list(range(21))
+    assert len(viewer.of(Welcome)) == 1
+    wait_until(lambda: descriptors() == before)
+
+
+def test_junk_from_dashboards_is_counted_and_answered_with_silence(hubs, make_rank, make_viewer):
+    record = hubs.start()
+    rank, viewer = make_rank().greet(), make_viewer()
+    viewer.hear(RankInfo)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        dealer.connect(f"ipc://{record.dashboard_path}")
+        dealer.send(b"\xc1")
+        dealer.send_multipart([b"a", b"b", b"c"])
+        dealer.send(encode(rank.step(0)))
+        assert viewer.hear(HubStatus, lambda status: status.dropped >= 3).dropped == 3
+        assert not dealer.poll(0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as raw:
+        raw.connect(str(record.dashboard_path))
+        raw.sendall(b"\0" * 1000)
+        assert_serves(rank, viewer, 1)
+    assert record.hub_alive
+
+
+def test_an_idle_hub_is_quiet(hubs, make_rank, make_viewer, wait_until):
+    record = hubs.start()
+    make_rank(0).greet()
+    make_viewer().hear(RankInfo)
+    assert_is_quiet(record.hub_pid, wait_until)
+
+
+def test_a_hub_out_of_descriptors_waits_quietly_and_takes_the_rank_later(
+    hubs, make_rank, make_viewer, wait_until
+):
+    record = hubs.start()
+    first, viewer = make_rank(0).greet(), make_viewer()
+    viewer.hear(RankInfo)
+    soft, hard = resource.prlimit(record.hub_pid, resource.RLIMIT_NOFILE)
+    used = {int(path.name) for path in Path(f"/proc/{record.hub_pid}/fd").iterdir()}
+    lowest_free = min(set(range(len(used) + 1)) - used)
+    resource.prlimit(record.hub_pid, resource.RLIMIT_NOFILE, (lowest_free, hard))
+    late = make_rank(1).greet()
+    assert_is_quiet(record.hub_pid, wait_until)
+    assert_serves(first, viewer, 1)
+    resource.prlimit(record.hub_pid, resource.RLIMIT_NOFILE, (soft, hard))
+    assert late.hear_watch() is False
+    viewer.hear(RankInfo, lambda info: info.rank == 1)
+    assert_serves(first, viewer, 2)
+
+
+def test_a_hub_with_few_descriptors_serves_as_many_ranks_as_it_can(
+    hubs, make_rank, make_viewer, wait_until
+):
+    argv, environment = hubs.command()
+    subprocess.run(["sh", "-c", 'ulimit -n 80; exec "$@"', "sh", *argv], env=environment, check=True)
+    record = hubs.record()
+    crowd = [make_rank(number).greet() for number in range(60)]
+    viewer = make_viewer()
+    viewer.hear(HubStatus, lambda status: status.ranks_connected >= 16)
+    assert_is_quiet(record.hub_pid, wait_until)
+    for rank in crowd[:20]:
+        rank.close()
+    crowd[20].hear_watch()
+    assert_serves(crowd[20], viewer, 1)
+
+
+def test_a_rank_that_does_not_read_hears_the_newest_watch_when_it_does():
+    near, far = socket.socketpair()
+    with near, far:
+        near.setblocking(False)
+        connection = RankConnection(near, 0.0)
+        connection.watched = False
+        blocked = False
+        for turn in range(100_000):
+            connection.watched = bool(turn % 2)
+            if blocked := connection.tell():
+                break
+        assert blocked
+        connection.watched = True
+        assert connection.tell()
+        reader, heard = FrameReader(), []
+        while connection.tell():
+            heard += reader.feed(far.recv(4096))
+        near.shutdown(socket.SHUT_WR)
+        while data := far.recv(4096):
+            heard += reader.feed(data)
+        assert decode(heard[-1]) == Watch(detail=True)
+
+
+class TestHistory:
+    """Its bounds, which would take minutes to reach through a socket."""
+
+    @staticmethod
+    def step(rank, step, padding=0):
+        totals = StepTotals(rank, step, *[0] * 16)
+        return totals, encode(totals) + b"\0" * padding
+
+    def steps(self, history):
+        return [decode(payload).step for payload in history.replay()]
+
+    def test_steps_older_than_three_minutes_go(self):
+        history = JobHistory()
+        for step in range(600):
+            history.keep(*self.step(0, step), now_s=float(step))
+        assert self.steps(history) == list(range(419, 600))
+
+    def test_a_rank_that_hangs_keeps_its_last_minutes(self):
+        history = JobHistory()
+        history.keep(*self.step(0, 5), now_s=0.0)
+        for step in range(100):
+            history.keep(*self.step(1, step), now_s=1000.0)
+        assert 5 in self.steps(history)
+
+    def test_steps_stay_within_their_number_and_bytes(self):
+        history = JobHistory()
+        for step in range(10_000):
+            history.keep(*self.step(0, step), now_s=0.0)
+        assert self.steps(history) == list(range(10_000 - 4096, 10_000))
+        for step in range(100):
+            history.keep(*self.step(1, step, padding=100_000), now_s=0.0)
+        assert sum(map(len, history.replay())) < 2 << 20
+
+    def test_ranks_are_limited(self):
+        history = JobHistory()
+        for rank in range(MAX_RANKS):
+            assert history.has_room_for(rank)
+            history.keep(*self.step(rank, 0), now_s=0.0)
+        assert history.has_room_for(0)
+        assert not history.has_room_for(MAX_RANKS)
