@@ -1,0 +1,193 @@
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from overlaptop.workloads.catalog import find
+
+ON_CPU = ["--device", "cpu", "--dtype", "float32"]
+TINY_DDP = [*ON_CPU, "--layers", "2", "--width", "64", "--seq", "16", "--batch", "2"]
+TINY_MATMUL = [*ON_CPU, "--matrix", "32", "--products", "2", "--size-mb", "0.1"]
+SMALL_BUCKETS = ["--bucket-cap-mb", "0.05"]
+ONE_BUCKET = ["--bucket-cap-mb", "100"]
+TWO_RANKS = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+
+
+def run(workload, *args, launcher=(), cwd=None):
+    """Run a bundled workload by its path to the end, with one thread a process as torchrun would."""
+    return subprocess.run(
+        [sys.executable, *launcher, str(find(workload).path), *args],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def results(workload, *args, folder, launcher=TWO_RANKS):
+    """What a job wrote for each step, as text, so that equal means equal to the last bit."""
+    option = {"ddp": "--losses", "allreduce_matmul": "--figures"}[workload]
+    done = run(workload, *args, option, "results", launcher=launcher, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return (folder / "results").read_text().splitlines()
+
+
+@pytest.fixture(scope="module")
+def ddp_losses(tmp_path_factory):
+    return results("ddp", "--steps", "8", *SMALL_BUCKETS, *TINY_DDP, folder=tmp_path_factory.mktemp("ddp"))
+
+
+def test_ddp_learns(ddp_losses):
+    assert len(ddp_losses) == 8
+    assert float(ddp_losses[-1]) < float(ddp_losses[0])
+
+
+def test_reducing_after_backward_gives_the_same_losses_to_the_last_bit(ddp_losses, tmp_path):
+    args = ["--no-overlap", "--steps", "8", *SMALL_BUCKETS, *TINY_DDP]
+    assert results("ddp", *args, folder=tmp_path) == ddp_losses
+
+
+def test_another_bucket_size_gives_the_same_losses_to_the_last_bit(ddp_losses, tmp_path):
+    assert results("ddp", "--steps", "8", *ONE_BUCKET, *TINY_DDP, folder=tmp_path) == ddp_losses
+
+
+def test_ranks_share_what_they_learn(ddp_losses, tmp_path):
+    """Rank 0 alone sees the same first batch and then goes its own way."""
+    alone = results("ddp", "--steps", "8", *TINY_DDP, folder=tmp_path, launcher=())
+    assert len(alone) == 8
+    assert alone[0] == ddp_losses[0]
+    assert alone[1:] != ddp_losses[1:]
+
+
+def test_deterministic_runs_are_equal_to_the_last_bit_and_another_seed_is_another_run(tmp_path):
+    first, again, other = (
+        results(
+            "ddp",
+            "--deterministic",
+            "--seed",
+            seed,
+            "--steps",
+            "4",
+            *TINY_DDP,
+            folder=tmp_path,
+            launcher=(),
+        )
+        for seed in ("1", "1", "2")
+    )
+    assert first == again
+    assert first != other
+
+
+def test_an_asynchronous_all_reduce_gives_the_same_figures_to_the_last_bit(tmp_path):
+    asynchronous, sequential = (
+        results("allreduce_matmul", "--mode", mode, "--steps", "6", *TINY_MATMUL, folder=tmp_path)
+        for mode in ("async", "sequential")
+    )
+    assert asynchronous == sequential
+    assert len(set(asynchronous)) == 6
+
+
+def test_no_thread_of_gloo_outlives_the_process_group():
+    """One that did could abort the process at exit, in one run of ten."""
+    script = (
+        "import sys, pathlib\n"
+        "from overlaptop.workloads import ddp\n"
+        f"sys.argv = ['ddp.py', '--steps', '2', *{TINY_DDP!r}]\n"
+        "ddp.main()\n"
+        "names = [task.read_text() for task in pathlib.Path('/proc/self/task').glob('*/comm')]\n"
+        "assert not [name for name in names if 'gloo' in name], names\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
+def test_time_runs_out_on_all_ranks_at_the_same_step():
+    done = run("allreduce_matmul", "--seconds", "0.5", *TINY_MATMUL, launcher=TWO_RANKS)
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("step")
+
+
+@pytest.mark.parametrize(("workload", "tiny"), [("ddp", TINY_DDP), ("allreduce_matmul", TINY_MATMUL)])
+def test_a_job_runs_on_until_it_is_terminated(workload, tiny):
+    with subprocess.Popen(
+        [sys.executable, str(find(workload).path), *tiny],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    ) as job:
+        assert job.stdout.readline().startswith("step")
+        assert job.poll() is None
+        job.terminate()
+        assert job.wait(timeout=30) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("workload", "args", "complaint"),
+    [
+        ("ddp", "--layers 0", "--layers: must be a positive whole number, not '0'"),
+        ("ddp", "--width 65", "--width: must be a multiple of 64, not 65"),
+        ("ddp", "--steps -1", "--steps: must be a whole number, 0 or more, not '-1'"),
+        ("ddp", "--seconds nan", "--seconds: must be a positive number, not 'nan'"),
+        ("ddp", "--bucket-cap-mb x", "--bucket-cap-mb: must be a positive number, not 'x'"),
+        ("ddp", "--dtype float8", "--dtype: invalid choice"),
+        ("ddp", "--losses /nonesuch/losses", "no file can be written at '/nonesuch/losses'"),
+        ("ddp", "--losses /", "no file can be written at '/'"),
+        ("ddp", "--bananas", "unrecognized arguments: --bananas"),
+        ("allreduce_matmul", "--mode never", "--mode: invalid choice"),
+        ("allreduce_matmul", "--size-mb 0", "--size-mb: must be a positive number, not '0'"),
+        ("allreduce_matmul", "--matrix ²", "--matrix: must be a positive whole number, not '²'"),
+    ],
+)
+def test_a_bad_option_is_one_clear_line_and_status_2(workload, args, complaint, capsys):
+    from overlaptop.workloads import allreduce_matmul, ddp
+
+    parse = {"ddp": ddp, "allreduce_matmul": allreduce_matmul}[workload].parse
+    with pytest.raises(SystemExit) as ended:
+        parse(args.split())
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert complaint in line
+
+
+def test_a_rank_without_a_gpu_of_its_own_says_so(capsys, monkeypatch):
+    import torch
+
+    from overlaptop.workloads import ddp
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(SystemExit) as ended:
+        ddp.parse([])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "rank 1 needs GPU 1 and there are 1" in line
+    assert "--device cpu" in line
+
+
+def test_sizes_default_to_what_suits_the_device_and_given_ones_stay():
+    from overlaptop.workloads import ddp
+
+    options, place = ddp.parse(["--device", "cpu", "--layers", "3"])
+    assert place.device.type == "cpu"
+    assert options.layers == 3
+    assert options.width == ddp.SIZES["cpu"].width
+    assert options.dtype == "float32"
+
+
+def test_buckets_hold_every_parameter_once_from_last_to_first():
+    from overlaptop.workloads import ddp
+
+    model = ddp.Gpt(vocabulary=32, seq=8, width=64, layers=2)
+    cap_mb = 0.05
+    buckets = ddp.in_buckets(model, cap_mb)
+    assert [id(p) for bucket in buckets for p in bucket] == [id(p) for p in reversed([*model.parameters()])]
+    assert len(buckets) > 2
+    for bucket in buckets[:-1]:
+        assert sum(p.nbytes for p in bucket) >= cap_mb * 2**20
+        assert sum(p.nbytes for p in bucket[:-1]) < cap_mb * 2**20

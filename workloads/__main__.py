@@ -1,0 +1,26 @@
+"""``python -m overlaptop.workloads``: list the bundled workloads."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from overlaptop.workloads.catalog import WORKLOADS
+
+
+def main() -> None:
+    """Print name, path and summary of each workload."""
+    argparse.ArgumentParser(
+        prog="python -m overlaptop.workloads",
+        description="List the bundled workloads. Start one with `overlaptop demo NAME`, or by its path: "
+        "torchrun --nproc-per-node=2 -m overlaptop.agent PATH",
+    ).parse_args()
+    here = Path.cwd()
+    for workload in WORKLOADS:
+        path = workload.path
+        shown = path.relative_to(here) if path.is_relative_to(here) else path
+        print(f"{workload.name:18} {workload.summary}\n{'':18} {shown}")
+
+
+if __name__ == "__main__":
+    main()
