@@ -96,7 +96,8 @@ class StepTotals:
 @dataclass(frozen=True, slots=True)
 class PhaseSpan:
     """One phase of a step, ns from the step's start. A phase occurs more than once when gradients
-    accumulate."""
+    accumulate.
+    """
 
     name: str
     """One of PHASES."""

@@ -1,0 +1,61 @@
+"""The agent: measures one rank of a training job from within, as a guest.
+
+``torchrun -m overlaptop.agent train.py`` runs a script with the agent beside it; `attach` does the same
+from inside a script or notebook. Importing this module imports neither torch nor numpy.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from overlaptop.agent.agent import Agent
+from overlaptop.agent.options import AgentOptions
+from overlaptop.agent.placement import script_name
+
+__all__ = ["AgentOptions", "attach", "step"]
+
+_agent: Agent | None = None
+
+
+def attach(
+    *,
+    source: str = "auto",
+    phases_only: bool = False,
+    every: int | None = None,
+    script: str | None = None,
+) -> None:
+    """Put the agent beside this process's training, for launchers where ``-m`` does not fit.
+
+    Call it before the first step; a second call does nothing. The options are those of AgentOptions.
+
+    Raises:
+        ValueError: an option that cannot be meant.
+    """
+    start(AgentOptions(source, phases_only, every), script or script_name()).hook_torch()
+
+
+def start(options: AgentOptions, script: str) -> Agent:
+    """Start this process's agent, or return the one that runs; its hooks are put in by `hook_torch`."""
+    global _agent  # a process has one agent, as it has one torch
+    if _agent is None:
+        _agent = Agent(options, script)
+        _agent.start()
+    return _agent
+
+
+def step() -> None:
+    """End a step here: for loops that no optimizer marks, and for optimizers inside backward.
+
+    Once called, optimizers no longer mark steps. Does nothing in a process without an agent.
+    """
+    if _agent is not None:
+        _agent.step()
+
+
+def attached() -> bool:
+    """Whether this process has an agent."""
+    return _agent is not None
+
+
+if sys.platform == "win32":  # pragma: no cover - the sockets and the clocks are POSIX
+    raise ImportError("overlaptop.agent needs a POSIX system")

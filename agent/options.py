@@ -1,0 +1,75 @@
+"""What the agent can be told, on its command line and by `attach`."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+SOURCE_CHOICES = ("auto", "events", "host")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """How to measure. The defaults suit any job."""
+
+    source: str = "auto"
+    """One of SOURCE_CHOICES."""
+    phases_only: bool = False
+    """Steps and phases, no collectives: the cheapest way to run."""
+    every: int | None = None
+    """Measure collectives in every n-th step; None: as often as the cost budget allows."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant; raises ValueError with one clear line."""
+        if self.source not in SOURCE_CHOICES:
+            raise ValueError(f"source must be one of {', '.join(SOURCE_CHOICES)}, not {self.source!r}")
+        if self.every is not None and not 1 <= self.every <= 1_000_000:
+            raise ValueError(f"every must be from 1 to 1000000, not {self.every}")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A parsed command line: the agent's options and the job's own words."""
+
+    options: AgentOptions
+    module: bool
+    """True: `target` is a module name (``-m``), else a path."""
+    target: str
+    arguments: tuple[str, ...]
+
+
+def parse(words: list[str]) -> Command:
+    """Split ``[options] script.py [args]``; exits with status 2 and one line on a usage error."""
+    parser = argparse.ArgumentParser(
+        prog="python -m overlaptop.agent",
+        usage="python -m overlaptop.agent [options] (script.py | -m module) [args ...]",
+        description="Run a training script with overlaptop's agent beside it, as in "
+        "`torchrun --nproc-per-node=8 -m overlaptop.agent train.py`. Watch it with `overlaptop`.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--source",
+        choices=SOURCE_CHOICES,
+        default="auto",
+        help="where spans come from: CUDA events, the host's clock, or whichever fits (default)",
+    )
+    parser.add_argument(
+        "--phases-only", action="store_true", help="steps and phases, no collectives: cheapest"
+    )
+    parser.add_argument(
+        "--every",
+        type=int,
+        metavar="N",
+        help="measure collectives in every N-th step (default: as often as 1 %% of the step allows)",
+    )
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="the job is a module, as in python -m"
+    )
+    parser.add_argument("target", metavar="script.py", help="the job; what follows is its own")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parsed = parser.parse_args(words)
+    try:
+        options = AgentOptions(parsed.source, parsed.phases_only, parsed.every)
+    except ValueError as fault:
+        parser.error(str(fault))
+    return Command(options, parsed.module, parsed.target, tuple(parsed.arguments))

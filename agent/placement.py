@@ -1,0 +1,87 @@
+"""Which rank this process is, of which job, from the environment that its launcher set."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One process's place in its job."""
+
+    job: str
+    """The same for all ranks of a job on this node, and for no other job that runs beside it."""
+    rank: int
+    local_rank: int
+    world_size: int
+    host: str
+
+
+def from_environment(environ: Mapping[str, str] = os.environ) -> Placement | None:
+    """Read torchrun's variables (accelerate, DeepSpeed and Lightning set the same), else SLURM's.
+
+    Returns None where neither is complete: a single process, or a launcher that tells the rank later.
+    """
+    for rank, world, local in (
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ):
+        values = [environ.get(name, "") for name in (rank, world)]
+        if all(value.isdecimal() for value in values):
+            local_rank = environ.get(local, "")
+            return Placement(
+                job=job_key(environ),
+                rank=int(values[0]),
+                local_rank=int(local_rank) if local_rank.isdecimal() else int(values[0]),
+                world_size=int(values[1]),
+                host=socket.gethostname(),
+            )
+    return None
+
+
+def of_process_group(rank: int, world_size: int, environ: Mapping[str, str] = os.environ) -> Placement:
+    """The placement of a process whose rank only its process group knows (`torch.multiprocessing`)."""
+    local_rank = environ.get("LOCAL_RANK", "")
+    return Placement(
+        job=job_key(environ),
+        rank=rank,
+        local_rank=int(local_rank) if local_rank.isdecimal() else rank,
+        world_size=world_size,
+        host=socket.gethostname(),
+    )
+
+
+def alone() -> Placement:
+    """The placement of a process that belongs to no group."""
+    return Placement(
+        job=f"pid-{os.getpid()}", rank=0, local_rank=0, world_size=1, host=socket.gethostname()
+    )
+
+
+def job_key(environ: Mapping[str, str] = os.environ) -> str:
+    """Name the job by what its ranks share and two jobs on one node cannot: where they meet.
+
+    The parent process would do as well, but for wrappers (`torchrun --no-python ./wrap.sh`) that give
+    each rank a parent of its own.
+    """
+    names = (
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID",
+        "SLURM_JOB_ID",
+        "SLURM_STEP_ID",
+    )
+    shared = "\0".join(environ.get(name, "") for name in names)
+    if not shared.strip("\0"):
+        return f"pid-{os.getpid()}"
+    return hashlib.sha256(shared.encode()).hexdigest()[:12]
+
+
+def script_name() -> str:
+    """The job's script as it was named on the command line."""
+    return sys.argv[0] if sys.argv and sys.argv[0] else "python"

@@ -1,0 +1,76 @@
+"""From a measured step to the messages that tell of it."""
+
+from __future__ import annotations
+
+from overlaptop.agent.sources.base import StepSpans
+from overlaptop.timeline import spans
+from overlaptop.timeline.breakdown import break_down
+from overlaptop.wire.messages import CollectiveSpan, PhaseSpan, StepDetail, StepTotals
+
+MAX_SEGMENTS = 512
+"""Segments of one lane that travel; a terminal has fewer cells."""
+MAX_COLLECTIVES = 1024
+
+
+def totals(measured: StepSpans, rank: int, dropped: int) -> StepTotals:
+    """The step in numbers; the lanes are None where only its phases were measured."""
+    phase_ns = dict.fromkeys(("forward", "backward", "optimizer"), 0)
+    for phase in measured.phases:
+        phase_ns[phase.name] += phase.end_ns - phase.start_ns
+    known = bool(measured.phases)
+    parts = break_down(measured.start_ns, measured.end_ns, measured.compute, measured.comm, measured.copy)
+    lanes = measured.detailed
+    return StepTotals(
+        rank=rank,
+        step=measured.step,
+        start_ns=measured.start_ns,
+        step_ns=measured.end_ns - measured.start_ns,
+        compute_ns=parts.compute_ns if lanes else None,
+        comm_ns=parts.comm_ns if lanes else None,
+        hidden_ns=parts.hidden_ns if lanes else None,
+        exposed_ns=parts.exposed_ns if lanes else None,
+        compute_only_ns=parts.compute_only_ns if lanes else None,
+        copy_only_ns=parts.copy_only_ns if lanes else None,
+        idle_ns=parts.idle_ns if lanes else None,
+        stall_ns=spans.length_ns(measured.stall) if lanes else None,
+        forward_ns=phase_ns["forward"] if known else None,
+        backward_ns=phase_ns["backward"] if known else None,
+        optimizer_ns=phase_ns["optimizer"] if known else None,
+        collectives=measured.collective_count,
+        comm_bytes=sum(each.call.bytes for each in measured.collectives) if lanes else None,
+        dropped=dropped,
+    )
+
+
+def detail(measured: StepSpans, rank: int) -> StepDetail:
+    """What the step's timeline is drawn from, in ns from the step's start."""
+    start_ns, step_ns = measured.start_ns, measured.end_ns - measured.start_ns
+
+    def flat(lane: spans.Spans) -> tuple[int, ...]:
+        return spans.flatten(spans.coalesce(lane, MAX_SEGMENTS) - start_ns)
+
+    return StepDetail(
+        rank=rank,
+        step=measured.step,
+        start_ns=start_ns,
+        step_ns=step_ns,
+        phases=tuple(
+            PhaseSpan(phase.name, phase.start_ns - start_ns, phase.end_ns - start_ns)
+            for phase in measured.phases[:MAX_COLLECTIVES]
+        ),
+        compute_spans_ns=flat(measured.compute),
+        comm_spans_ns=flat(measured.comm),
+        copy_spans_ns=flat(measured.copy),
+        stall_spans_ns=flat(measured.stall),
+        collectives=tuple(
+            CollectiveSpan(
+                op=each.call.op,
+                bytes=each.call.bytes,
+                group=each.call.group,
+                is_async=each.call.is_async,
+                start_ns=each.start_ns - start_ns,
+                end_ns=each.end_ns - start_ns,
+            )
+            for each in measured.collectives[:MAX_COLLECTIVES]
+        ),
+    )

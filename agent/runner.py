@@ -1,0 +1,147 @@
+"""Runs the job's script as Python itself would, with the agent beside it.
+
+The agent waits for the script's own ``import torch``: a script may set environment variables that torch
+and numpy read on import, and they must still count.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import types
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+import overlaptop.agent
+from overlaptop.agent import options
+
+HERE = str(Path(__file__).parent)
+
+
+def main() -> None:
+    """Parse the command line, start the agent, become the script."""
+    command = options.parse(sys.argv[1:])
+    target = command.target
+    code = _module_code(target) if command.module else _script_code(target)
+    sys.argv[:] = [code.co_filename if command.module else target, *command.arguments]
+    # `python -m` put the working directory first; a script has its own folder there, a module has not.
+    if not command.module and not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = str(Path(target).resolve().parent)
+    agent = overlaptop.agent.start(command.options, target)
+    _when_imported("torch", agent.hook_torch)
+    _hide_our_frames()
+    _become(code, command.target if command.module else None)
+
+
+def _script_code(path: str) -> types.CodeType:
+    """Compile a script; ends the process with Python's own words where it cannot be read."""
+    try:
+        source = Path(path).read_bytes()
+    except OSError as fault:
+        sys.stderr.write(
+            f"{sys.executable}: can't open file {os.path.abspath(path)!r}: "  # noqa: PTH100 - as Python
+            f"[Errno {fault.errno}] {fault.strerror}\n"
+        )
+        raise SystemExit(2) from None
+    _hide_our_frames()  # a syntax error is shown as Python shows it
+    return compile(source, path, "exec", dont_inherit=True)
+
+
+def _module_code(name: str) -> types.CodeType:
+    """Find and compile a module as ``python -m`` does, with its words where it cannot."""
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+        code = spec.loader.get_code(spec.name) if spec is not None else None  # type: ignore[union-attr]
+    except (ImportError, AttributeError, ValueError) as fault:
+        sys.stderr.write(f"{sys.executable}: Error while finding module {name!r} ({fault})\n")
+        raise SystemExit(1) from None
+    if code is None:
+        sys.stderr.write(f"{sys.executable}: No module named {name}\n")
+        raise SystemExit(1)
+    return code  # type: ignore[no-any-return]
+
+
+def _become(code: types.CodeType, module_name: str | None) -> None:
+    """Execute `code` as the real ``__main__``, so that pickling and multiprocessing find it there."""
+    main_module = ModuleType("__main__")
+    main_module.__file__ = code.co_filename
+    main_module.__dict__["__builtins__"] = builtins
+    if module_name is not None:
+        spec = importlib.util.find_spec(module_name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{module_name}.__main__")
+        main_module.__spec__ = spec
+        main_module.__package__ = spec.parent if spec is not None else None
+        main_module.__loader__ = spec.loader if spec is not None else None
+    else:
+        main_module.__loader__ = importlib.machinery.SourceFileLoader("__main__", code.co_filename)
+    sys.modules["__main__"] = main_module
+    exec(code, main_module.__dict__)  # noqa: S102 - running the user's script is what this is for
+
+
+class _ImportWatch(MetaPathFinder):
+    """Calls back once when a module has been imported; leaves nothing behind."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name = name
+        self._then = then
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002 - the protocol's arguments
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        loader, execute = spec.loader, spec.loader.exec_module
+
+        def execute_and_tell(module: ModuleType) -> None:
+            del loader.__dict__["exec_module"]
+            execute(module)
+            self._then()
+
+        loader.exec_module = execute_and_tell  # type: ignore[method-assign]
+        return spec
+
+
+def _when_imported(name: str, then: Callable[[], None]) -> None:
+    if name in sys.modules:
+        then()
+    else:
+        sys.meta_path.insert(0, _ImportWatch(name, then))
+
+
+def _hide_our_frames() -> None:
+    """Show a traceback as it would be without us: from the script's own first frame on."""
+    shown = sys.excepthook
+
+    def show(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
+        # What is shown is the exception's own traceback, whatever is passed beside it.
+        value.__traceback__ = _without_our_frames(traceback)
+        shown(kind, value, value.__traceback__)
+
+    if getattr(shown, "__module__", None) != __name__:
+        sys.excepthook = show
+
+
+def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """Cut the leading frames: runpy's and this file's."""
+    here = traceback
+    while here is not None:
+        filename = here.tb_frame.f_code.co_filename
+        if not filename.startswith((HERE, "<frozen runpy>")):
+            return here
+        here = here.tb_next
+    return None

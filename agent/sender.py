@@ -1,0 +1,200 @@
+"""The rank's line to its node's hub: a unix socket of the standard library, never blocking.
+
+libzmq stays out of the training process: its I/O thread calls abort() in faults as ordinary as running
+out of descriptors. All here happens on the agent's own thread; what does not fit is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+from collections import deque
+from time import monotonic
+
+from overlaptop.agent.guest import logger
+from overlaptop.wire import codec, endpoints
+from overlaptop.wire.messages import Message, RankInfo, Watch
+
+MAX_QUEUED_BYTES = 1 << 20
+RECEIVE_BYTES = 1 << 16
+FIRST_RETRY_S = 0.2
+LAST_RETRY_S = 30.0
+
+
+class Sender:
+    """Queues messages for the hub, keeps the connection, and starts a hub where there is none."""
+
+    def __init__(self, job: str, script: str, world_size: int, starts_hub: bool) -> None:
+        """``starts_hub``: this rank is the one of its node that sees to a hub."""
+        self.dropped = 0
+        """Messages that did not fit, since the start."""
+        self.watched = False
+        """Somebody looks at this rank's timeline."""
+        self._job = job
+        self._script = script
+        self._world_size = world_size
+        self._starts_hub = starts_hub
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._underway = b""
+        self._info: RankInfo | None = None
+        self._info_due = False
+        self._socket: socket.socket | None = None
+        self._identity = (0, 0)
+        self._reader = codec.FrameReader()
+        self._retry_s = FIRST_RETRY_S
+        self._retry_at = 0.0
+        self._hub_retry_s = 1.0
+        self._hub_retry_at = 0.0
+        self._told = False
+        self._starting: subprocess.Popen[bytes] | None = None
+
+    def introduce(self, info: RankInfo) -> None:
+        """Say who this rank is: first on each connection, and again when it changes."""
+        if info != self._info:
+            self._info, self._info_due = info, True
+
+    def put(self, message: Message) -> None:
+        """Queue a message; where the queue is full the oldest goes."""
+        frame = codec.frame(codec.encode(message))
+        self._queue.append(frame)
+        self._queued_bytes += len(frame)
+        while self._queued_bytes > MAX_QUEUED_BYTES:
+            self._queued_bytes -= len(self._queue.popleft())
+            self.dropped += 1
+
+    def pump(self) -> None:
+        """Do what can be done at once: connect, write, read. Call it some times a second."""
+        self._reap()
+        if self._info is None:
+            return
+        if self._socket is None and monotonic() >= self._retry_at:
+            try:
+                self._connect()
+            except endpoints.EndpointError as refusal:
+                self._no_line(str(refusal))
+        if self._socket is not None:
+            try:
+                self._write()
+                self._read()
+            except (OSError, codec.WireError):
+                self.disconnect()
+
+    @property
+    def drained(self) -> bool:
+        """Whether everything queued has been written."""
+        return not self._queue and not self._underway and not self._info_due
+
+    def disconnect(self) -> None:
+        """Let the connection go; a frame half written is lost with it."""
+        if self._socket is not None:
+            if self._still_ours(self._socket):
+                self._socket.close()
+            else:
+                self._socket.detach()  # the job closed our descriptor; the number may be its own now
+        self._socket = None
+        self._underway = b""
+        self.watched = False
+
+    def _connect(self) -> None:
+        line: socket.socket | None = None
+        try:
+            path = endpoints.ranks_socket(self._job)
+            line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            line.setblocking(False)
+            line.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            self._retry_later(line)
+            self._start_hub()
+        except OSError:  # out of descriptors, a stopped hub's backlog is full, ...
+            self._retry_later(line)
+        else:
+            self._socket = line
+            stat = os.fstat(line.fileno())
+            self._identity = (stat.st_dev, stat.st_ino)
+            self._reader = codec.FrameReader()
+            self._info_due = True
+            self._retry_s, self._hub_retry_s = FIRST_RETRY_S, 1.0
+
+    def _no_line(self, why: str) -> None:
+        """The socket directory cannot be used: nobody can watch until somebody mends it."""
+        self._retry_at = monotonic() + LAST_RETRY_S
+        if not self._told:
+            self._told = True
+            logger.warning("overlaptop: no dashboard can see this rank: %s", why)
+
+    def _retry_later(self, line: socket.socket | None) -> None:
+        if line is not None:
+            line.close()
+        self._retry_at = monotonic() + self._retry_s
+        self._retry_s = min(LAST_RETRY_S, self._retry_s * 1.5)
+
+    def _start_hub(self) -> None:
+        """Start a hub, ever more rarely where they do not stay. Two at once settle it by their lock."""
+        if not self._starts_hub or self._starting is not None or monotonic() < self._hub_retry_at:
+            return
+        self._hub_retry_at = monotonic() + self._hub_retry_s
+        self._hub_retry_s = min(LAST_RETRY_S, self._hub_retry_s * 2)
+        argv, environment = endpoints.hub_command(
+            self._job, self._script, self._world_size, os.getpid(), _working_directory()
+        )
+        self._starting = subprocess.Popen(
+            argv,
+            env=environment,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        # A new hub is there within a second: look often until then.
+        self._retry_s = FIRST_RETRY_S
+
+    def _reap(self) -> None:
+        """The hub's first process forks and ends at once; it must not stay as the job's zombie."""
+        if self._starting is not None and self._starting.poll() is not None:
+            self._starting = None
+
+    def _still_ours(self, line: socket.socket) -> bool:
+        """Whether the descriptor is still our socket: a job may close all descriptors from 3 up."""
+        try:
+            stat = os.fstat(line.fileno())
+        except OSError:
+            return False
+        return (stat.st_dev, stat.st_ino) == self._identity
+
+    def _write(self) -> None:
+        assert self._socket is not None
+        if not self._still_ours(self._socket):
+            raise ConnectionResetError
+        if self._info_due and self._info is not None and not self._underway:
+            self._underway = codec.frame(codec.encode(self._info))
+            self._info_due = False
+        while self._underway or self._queue:
+            if not self._underway:
+                self._underway = self._queue.popleft()
+                self._queued_bytes -= len(self._underway)
+            try:
+                sent = self._socket.send(self._underway, socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                return
+            self._underway = self._underway[sent:]
+
+    def _read(self) -> None:
+        assert self._socket is not None
+        with contextlib.suppress(BlockingIOError):
+            while data := self._socket.recv(RECEIVE_BYTES):
+                for payload in self._reader.feed(data):
+                    message = codec.decode(payload)
+                    if isinstance(message, Watch):
+                        self.watched = message.detail
+            raise ConnectionResetError
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 - a deleted directory must not raise
+    except OSError:
+        return "/"

@@ -1,0 +1,147 @@
+"""The protocol behind which sources of spans stand, and what a measured step is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from overlaptop.timeline.spans import Spans
+
+
+class Edge(StrEnum):
+    """A point of a step on the training thread, between its phases."""
+
+    BACKWARD_BEGIN = "backward_begin"
+    BACKWARD_END = "backward_end"
+    OPTIMIZER_BEGIN = "optimizer_begin"
+    OPTIMIZER_END = "optimizer_end"
+
+
+class Wait(StrEnum):
+    """What a bracketed wait may hold."""
+
+    PURE = "pure"
+    """Nothing but waiting."""
+    MIXED = "mixed"
+    """Waiting and work: DDP's end of backward also copies buckets back to gradients. Only what lies
+    beside communication counts as stall."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCall:
+    """A collective as it was issued."""
+
+    op: str
+    bytes: int
+    group: str
+    is_async: bool
+    backend: str
+    """``nccl``, ``gloo``; what runs it on this device."""
+    device_type: str
+    device_index: int
+    peer: int | None
+    """The other rank of a point-to-point operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTimes:
+    """One phase; Unix ns on the rank's timeline."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTimes:
+    """One collective; Unix ns on the rank's timeline."""
+
+    call: CollectiveCall
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpans:
+    """One measured step; all times Unix ns on the rank's timeline, spans clipped to the step."""
+
+    step: int
+    start_ns: int
+    end_ns: int
+    phases: tuple[PhaseTimes, ...]
+    detailed: bool
+    """False: only steps and phases were measured; the spans below are then empty and mean nothing."""
+    compute: Spans
+    comm: Spans
+    copy: Spans
+    stall: Spans
+    collectives: tuple[CollectiveTimes, ...]
+    collective_count: int | None
+    """None where collectives are not looked at."""
+
+
+class Source(Protocol):
+    """Turns what the hooks see into spans.
+
+    The hooks call everything but `take` on the job's threads, so each call must return at once and
+    never wait for the device. `take` runs on the agent's own thread.
+    """
+
+    @property
+    def name(self) -> str:
+        """One of wire.messages.SOURCES."""
+
+    @property
+    def reason(self) -> str:
+        """Why this source, or what it leaves out, in words for the screen."""
+
+    @property
+    def compute_exact(self) -> bool:
+        """False where compute is an upper bound: the step less what is known to be waiting."""
+
+    @property
+    def detail_every(self) -> int:
+        """Collectives are measured in every n-th step; 0: never."""
+
+    @property
+    def lost(self) -> int:
+        """Steps and collectives that could not be measured, since the start."""
+
+    def start(self) -> None:
+        """Begin; raises RuntimeError with the reason when the source cannot work here."""
+
+    def stop(self) -> None:
+        """End, and let go of what is held."""
+
+    def boundary(self) -> None:
+        """One step ends here and the next begins."""
+
+    def edge(self, edge: Edge) -> None:
+        """A phase begins or ends here."""
+
+    def issue(self, describe: Callable[[], CollectiveCall | None]) -> Any:
+        """A collective is about to be issued. Returns a token for `issued`, None for nothing to do.
+
+        Describing costs more than counting, so it is done only on demand; it gives None for what is no
+        collective after all, such as a compiler tracing one.
+        """
+
+    def issued(self, token: Any, work: Any) -> None:
+        """It has been issued. `work` is c10d's Work, or None where the call ran on the current stream."""
+
+    def failed(self, token: Any) -> None:
+        """Issuing it raised: it has no end."""
+
+    def wait_begin(self, stream: Any = None) -> Any:
+        """A wait for communication begins here, on `stream` (None: the current one).
+
+        Returns a token for `wait_end`; None: not measured.
+        """
+
+    def wait_end(self, token: Any, wait: Wait) -> None:
+        """The wait ends here."""
+
+    def take(self) -> list[StepSpans]:
+        """Steps finished since the last call, in order."""

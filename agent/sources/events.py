@@ -1,0 +1,304 @@
+"""The events source: CUDA events on the compute stream and around collectives (CUDA, ROCm).
+
+Events are recorded on the streams that the job itself uses, taken from a pool, and read at a later step
+boundary once the device has passed them: nothing here ever waits for the device.
+
+- A collective on the current stream (``async_op=False`` with NCCL) lies between two events on it.
+- An asynchronous one starts when it is issued, or when the one before it on its group's own stream ends;
+  its end is an event that its future records on a stream which waits for just that.
+- `elapsed_time` is a float32 of milliseconds, exact to 0.06 us over a second; so each step is read from
+  its own start, and the starts are chained.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+
+from overlaptop.agent.clock import now_ns
+from overlaptop.agent.sources.assemble import Assembler
+from overlaptop.agent.sources.base import CollectiveCall, Edge, StepSpans, Wait
+from overlaptop.agent.sources.draft import (
+    MAX_MARKS,
+    CollectiveDraft,
+    ResolvedStep,
+    StepDraft,
+    resolve,
+)
+from overlaptop.agent.sources.sampling import Sampler
+
+MAX_PENDING_STEPS = 32
+"""Steps the device has not finished; past that the oldest is given up and counted."""
+MAX_UNTAKEN_STEPS = 4096
+EAR_PRIORITY = -2
+"""torch deals streams out of a pool per priority; of this one nobody else takes any, so that no stream
+of the job comes to wait where only the agent listens."""
+NS_PER_MS = 1_000_000
+
+Event = Any  # torch.cuda.Event, whose stubs differ between versions
+
+
+def single_connection(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether all streams share one hardware queue (Megatron and TransformerEngine users set this).
+
+    Timing events between collectives then serialise the streams and destroy the overlap they measure
+    (pytorch issue 143890, TransformerEngine issue 1353).
+    """
+    return environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
+
+
+class EventsSource:
+    """Spans by CUDA events. See sources.base.Source for the protocol."""
+
+    name = "events"
+    compute_exact = False
+
+    def __init__(self, phases_only: bool, every: int | None, reason: str) -> None:
+        if not phases_only and single_connection():
+            phases_only = True
+            reason = (
+                "phases only: with CUDA_DEVICE_MAX_CONNECTIONS=1, events around collectives "
+                "would destroy the overlap they measure"
+            )
+        self.reason = reason
+        self.lost = 0
+        self._phases_only = phases_only
+        self._sampler = Sampler(every)
+        self._draft: StepDraft[Event] | None = None
+        self._pending: deque[StepDraft[Event]] = deque()
+        self._resolved: deque[ResolvedStep] = deque()
+        self._assembler = Assembler()
+        self._pool: list[Event] = []
+        self._ears: dict[object, Any] = {}
+        self._steps = 0
+        self._device = -1
+        self._compute: Any = None
+        self._chain_ns = 0
+
+    @property
+    def detail_every(self) -> int:
+        """Collectives are measured in every n-th step; 0: never."""
+        return 0 if self._phases_only else self._sampler.every
+
+    def start(self) -> None:
+        """Refuse where there is no device to record on."""
+        if not torch.cuda.is_initialized():
+            raise RuntimeError("the events source needs a CUDA device in use, and this job uses none")
+
+    def stop(self) -> None:
+        """Let go of every event."""
+        self._draft = None
+        self._pending.clear()
+        self._pool.clear()
+        self._ears.clear()
+
+    def boundary(self) -> None:
+        """One step ends here and the next begins; read those that the device has finished."""
+        if _capturing():
+            return  # a step captured in a graph runs later, and without its hooks
+        self._compute = torch.cuda.current_stream()
+        self._device = self._compute.device_index
+        mark = self._record(self._compute)
+        draft = self._draft
+        detailed = not self._phases_only and self._sampler.next_is_detailed()
+        self._draft = StepDraft(
+            self._steps,
+            detailed,
+            mark,
+            begin_host_ns=now_ns(),
+            collective_count=None if self._phases_only else 0,
+        )
+        self._steps += 1
+        if draft is not None:
+            draft.end = mark
+            self._pending.append(draft)
+        self._read_finished()
+
+    def edge(self, edge: Edge) -> None:
+        """A phase begins or ends here, on the compute stream."""
+        draft = self._draft
+        if draft is not None and len(draft.edges) < MAX_MARKS and not _capturing():
+            draft.edges.append((edge, self._record(self._compute)))
+
+    def issue(self, describe: Callable[[], CollectiveCall | None]) -> CollectiveDraft[Event] | None:
+        """Record the start of a collective on the stream that it is issued from."""
+        draft = self._draft
+        if draft is None or draft.collective_count is None:
+            return None
+        if not draft.detailed:
+            draft.collective_count += 1
+            return None
+        started = perf_counter_ns()
+        call = describe()
+        if call is None:
+            return None
+        draft.collective_count += 1
+        if call.device_type != "cuda":
+            return None  # what runs on the host is not on the device's timeline
+        if (
+            call.backend != "nccl"
+            or call.device_index != self._device
+            or len(draft.collectives) >= MAX_MARKS
+            or _capturing()
+        ):
+            draft.spoiled = True
+            self.lost += 1
+            if call.backend != "nccl":
+                self.reason = f"steps with {call.op} on {call.backend} are left out: its end is hidden"
+            return None
+        stream = self._current_stream()
+        collective = CollectiveDraft(call, self._record(stream), on_compute=stream is self._compute)
+        draft.collectives.append(collective)
+        draft.cost_ns += perf_counter_ns() - started
+        return collective
+
+    def issued(self, token: CollectiveDraft[Event], work: Any) -> None:
+        """Record its end: on the current stream where it ran there, else where its future hears it."""
+        started = perf_counter_ns()
+        stream = self._current_stream()
+        if work is None:
+            token.stream_key = stream.cuda_stream
+            token.end = self._record(stream)
+        else:
+            token.on_compute = False
+            token.stream_key = (token.call.group, token.call.peer)
+            try:
+                token.end = self._record_end_of(work, self._ear(token.stream_key), stream)
+            except RuntimeError:  # a Work without a future
+                self.failed(token)
+        draft = self._draft
+        if draft is not None:
+            draft.cost_ns += perf_counter_ns() - started
+
+    def _record_end_of(self, work: Any, ear: Any, stream: Any) -> Event:
+        """Record on `ear`, once the future of this Work is there; `stream` is and stays the current one.
+
+        The future's own events lie on the group's stream. Its wait() makes the current stream wait for
+        them and nothing more; Work.wait() would also release the tensors that it holds.
+        """
+        future = work.get_future()
+        torch.cuda.set_stream(ear)
+        try:
+            future.wait()
+            return self._record(ear)
+        finally:
+            torch.cuda.set_stream(stream)
+
+    def _ear(self, key: object) -> Any:
+        """The stream on which the ends of one group's collectives are heard."""
+        ear = self._ears.get(key)
+        if ear is None:
+            ear = self._ears[key] = torch.cuda.Stream(priority=EAR_PRIORITY)
+        return ear
+
+    def _current_stream(self) -> Any:
+        """The current stream; `is self._compute` where it is that one, which is also the cheap case."""
+        if _raw_stream(self._device) == self._compute.cuda_stream:
+            return self._compute
+        return torch.cuda.current_stream()
+
+    def failed(self, token: CollectiveDraft[Event]) -> None:
+        """Its end will never come."""
+        token.lost, token.end = True, token.begin
+        self.lost += 1
+
+    def wait_begin(self, stream: Any = None) -> Event | None:
+        """Mark where the compute stream may come to stand; waits of other streams stall nobody."""
+        draft = self._draft
+        if draft is None or not draft.detailed or len(draft.waits) >= MAX_MARKS:
+            return None
+        started = perf_counter_ns()
+        raw = stream.cuda_stream if stream is not None else _raw_stream(self._device)
+        if raw != self._compute.cuda_stream or _capturing():
+            return None
+        mark = self._record(self._compute)
+        draft.cost_ns += perf_counter_ns() - started
+        return mark
+
+    def wait_end(self, token: Event, wait: Wait) -> None:
+        """Mark where it goes on."""
+        draft = self._draft
+        if draft is None:
+            return
+        started = perf_counter_ns()
+        draft.waits.append((token, self._record(self._compute), wait))
+        draft.cost_ns += perf_counter_ns() - started
+
+    def take(self) -> list[StepSpans]:
+        """Steps finished since the last call, in order."""
+        taken = []
+        while self._resolved:
+            taken.append(self._assembler.assemble(self._resolved.popleft()))
+        return taken
+
+    def _record(self, stream: Any) -> Event:
+        event = self._pool.pop() if self._pool else torch.cuda.Event(enable_timing=True)
+        event.record(stream)
+        return event
+
+    def _read_finished(self) -> None:
+        """Read the steps that the device has passed. On the job's thread: a query from another one
+        would kill a CUDA graph that is being captured.
+        """
+        while self._pending and _passed(self._pending[0]):
+            self._read(self._pending.popleft())
+        if len(self._pending) > MAX_PENDING_STEPS:
+            self._pending.popleft()
+            self._chain_ns = 0
+            self.lost += 1
+
+    def _read(self, draft: StepDraft[Event]) -> None:
+        started = perf_counter_ns()
+        begin = draft.begin
+        # The device passed this mark no earlier than the host put it there: so the chain of elapsed
+        # times can only be late, never early, and one comparison a step keeps it from drifting.
+        begin_ns = max(self._chain_ns, draft.begin_host_ns)
+
+        def to_ns(mark: Event) -> int:
+            elapsed_ms: float = begin.elapsed_time(mark)
+            return begin_ns + round(elapsed_ms * NS_PER_MS)
+
+        resolved = resolve(draft, to_ns)
+        self._chain_ns = resolved.end_ns
+        if len(self._resolved) < MAX_UNTAKEN_STEPS:
+            self._resolved.append(resolved)
+        else:
+            self.lost += 1
+        self._release(draft)
+        if draft.detailed:
+            cost_ns = draft.cost_ns + perf_counter_ns() - started
+            self._sampler.learn(cost_ns, resolved.end_ns - resolved.begin_ns)
+
+    def _release(self, draft: StepDraft[Event]) -> None:
+        """Give a read step's events back; its end is the next step's begin and stays in use."""
+        self._pool.append(draft.begin)
+        self._pool.extend(mark for _, mark in draft.edges)
+        for each in draft.collectives:
+            self._pool.append(each.begin)
+            if not each.lost:
+                self._pool.append(each.end)
+        for begin, end, _ in draft.waits:
+            self._pool += (begin, end)
+
+
+def _passed(draft: StepDraft[Event]) -> bool:
+    """Whether the device has passed every mark. On one stream, the last mark speaks for those before."""
+    if not draft.complete():
+        return False
+    last = {each.stream_key: each.end for each in draft.collectives}
+    marks: list[Event] = [draft.end, *last.values()]
+    return all(mark.query() for mark in marks)
+
+
+def _raw_stream(device: int) -> int:
+    """The handle of the current stream: 0.1 us, where torch.cuda.current_stream() takes 4."""
+    return torch._C._cuda_getCurrentRawStream(device)  # noqa: SLF001
+
+
+def _capturing() -> bool:
+    return torch.cuda.is_current_stream_capturing()

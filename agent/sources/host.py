@@ -1,0 +1,141 @@
+"""The host source: the training thread and the collectives by the host's clock (gloo on a CPU).
+
+A collective lasts from its issue to the moment its future completes. Compute is the step less the time
+in which the training thread was blocked in a wait for communication.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from overlaptop.agent.clock import now_ns
+from overlaptop.agent.sources.assemble import Assembler
+from overlaptop.agent.sources.base import CollectiveCall, Edge, StepSpans, Wait
+from overlaptop.agent.sources.draft import MAX_MARKS, CollectiveDraft, StepDraft, resolve
+
+MAX_WAITING_STEPS = 64
+"""Finished steps not yet taken; past that new ones are not kept, and counted."""
+PATIENCE_STEPS = 16
+"""A step whose collectives have not ended when so many more have finished is given up, and counted."""
+
+
+class HostSource:
+    """Spans by the host's clock. See sources.base.Source for the protocol."""
+
+    name = "host"
+    compute_exact = False
+
+    def __init__(self, phases_only: bool, reason: str) -> None:
+        self.reason = reason
+        self.detail_every = 0 if phases_only else 1
+        self.lost = 0
+        self._draft: StepDraft[int] | None = None
+        self._finished: deque[StepDraft[int]] = deque()
+        self._assembler = Assembler()
+        self._blocking: dict[int, CollectiveDraft[int]] = {}
+        """By thread: the call without a future for which that thread is about to wait."""
+        self._steps = 0
+
+    def start(self) -> None:
+        """The host's clock is always there."""
+
+    def stop(self) -> None:
+        """Let go of the unfinished step."""
+        self._draft = None
+        self._finished.clear()
+
+    def boundary(self) -> None:
+        """One step ends here and the next begins."""
+        at_ns = now_ns()
+        detailed = self.detail_every > 0
+        draft = self._draft
+        self._draft = StepDraft(self._steps, detailed, at_ns, collective_count=0 if detailed else None)
+        self._steps += 1
+        if draft is None:
+            return
+        draft.end = at_ns
+        if len(self._finished) < MAX_WAITING_STEPS:
+            self._finished.append(draft)
+        else:
+            self.lost += 1
+
+    def edge(self, edge: Edge) -> None:
+        """A phase begins or ends here."""
+        draft = self._draft
+        if draft is not None and len(draft.edges) < MAX_MARKS:
+            draft.edges.append((edge, now_ns()))
+
+    def issue(self, describe: Callable[[], CollectiveCall | None]) -> CollectiveDraft[int] | None:
+        """Note the start of a collective."""
+        draft = self._draft
+        if draft is None or draft.collective_count is None:
+            return None
+        call = describe()
+        if call is None:
+            return None
+        draft.collective_count += 1
+        if len(draft.collectives) >= MAX_MARKS:
+            draft.spoiled = True
+            self.lost += 1
+            return None
+        forsaken = self._blocking.pop(threading.get_ident(), None)
+        if forsaken is not None:
+            self.failed(forsaken)
+        collective = CollectiveDraft(call, now_ns())
+        draft.collectives.append(collective)
+        return collective
+
+    def issued(self, token: CollectiveDraft[int], work: Any) -> None:
+        """Learn the end from the Work's future; a call that left no Work is over when it returns."""
+        if work is None:
+            token.end = now_ns()
+            return
+
+        def done(_: Any) -> None:
+            token.end = now_ns()
+
+        try:
+            work.get_future().add_done_callback(done)
+        except (RuntimeError, NotImplementedError):  # some of gloo's operations have no future
+            call = token.call
+            if not call.is_async:
+                self._blocking[threading.get_ident()] = token  # its caller is about to wait for it
+                return
+            self.failed(token)
+            self.reason = f"steps with {call.op} on {call.backend} are left out: its end is hidden"
+
+    def failed(self, token: CollectiveDraft[int]) -> None:
+        """Its end will never come."""
+        token.lost, token.end = True, token.begin
+        self.lost += 1
+
+    def wait_begin(self, stream: Any = None) -> int | None:  # noqa: ARG002 - the host has no streams
+        """Note where the training thread blocks."""
+        draft = self._draft
+        return now_ns() if draft is not None and draft.detailed else None
+
+    def wait_end(self, token: int, wait: Wait) -> None:
+        """Note where it goes on."""
+        at_ns = now_ns()
+        awaited = self._blocking.pop(threading.get_ident(), None) if wait is Wait.PURE else None
+        if awaited is not None:
+            awaited.end = at_ns
+        draft = self._draft
+        if draft is not None and len(draft.waits) < MAX_MARKS:
+            draft.waits.append((token, at_ns, wait))
+
+    def take(self) -> list[StepSpans]:
+        """Steps finished since the last call, in order."""
+        taken = []
+        while self._finished:
+            if self._finished[0].complete():
+                taken.append(self._assembler.assemble(resolve(self._finished.popleft(), int)))
+            elif len(self._finished) > PATIENCE_STEPS:
+                self._finished.popleft()
+                self.lost += 1
+            else:
+                break
+        return taken

@@ -1,0 +1,65 @@
+"""Brackets the waits for communication that Python code makes: on Work, futures and CUDA events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from overlaptop.agent.guest import Guest
+from overlaptop.agent.patching import replace
+from overlaptop.agent.sources.base import Source, Wait
+
+
+class WaitHooks:
+    """Patches the three classes on which Python code waits. C++ waits are bracketed in collectives.py."""
+
+    def __init__(self, guest: Guest, source: Callable[[], Source | None]) -> None:
+        """``source()`` is asked at each wait: None before the first step boundary."""
+        self._source = source
+        self._begin = guest.guarded("the wait hook, before", self._before)
+        self._end = guest.guarded("the wait hook, after", self._after)
+
+    def install(self) -> None:
+        """Put the hooks in. They stay until the process ends."""
+        replace(dist.Work, "wait", self._bracketed)
+        # The class of a Work's future, and the base of torch.futures.Future, whose wait() calls this one.
+        replace(torch._C.Future, "wait", self._bracketed)  # noqa: SLF001
+        replace(torch.cuda.Event, "wait", self._bracketed_on_stream)  # what Stream.wait_event calls too
+
+    def _bracketed(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+        begin, end = self._begin, self._end
+
+        def bracketed_wait(waited_for: Any, *args: Any, **kwargs: Any) -> Any:
+            token = begin(None)
+            try:
+                return wait(waited_for, *args, **kwargs)
+            finally:
+                if token is not None:
+                    end(token)
+
+        return bracketed_wait
+
+    def _bracketed_on_stream(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+        begin, end = self._begin, self._end
+
+        def bracketed_wait(event: Any, stream: Any = None) -> None:
+            token = begin(stream)
+            try:
+                wait(event, stream)
+            finally:
+                if token is not None:
+                    end(token)
+
+        return bracketed_wait
+
+    def _before(self, stream: Any) -> Any:
+        source = self._source()
+        token = source.wait_begin(stream) if source is not None else None
+        return None if token is None else (source, token)
+
+    def _after(self, token: tuple[Source, Any]) -> None:
+        source, mark = token
+        source.wait_end(mark, Wait.PURE)

@@ -1,0 +1,137 @@
+"""What the agent costs a job: step times with and without it, in interleaved pairs of whole jobs.
+
+    python benchmarks/overhead.py [--pairs 6] [--nproc 2] [-- workload options]
+
+Each round runs the job once in every way, in an order that rotates; each way's step time is divided by
+that of the same round's run without the agent. What is printed is the median of those ratios and their
+whole range, so a drift of the machine between rounds does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+from overlaptop.wire import endpoints
+from overlaptop.wire.links import LocalLink
+
+ROOT = Path(__file__).resolve().parent.parent
+WAYS: dict[str, tuple[str, ...] | None] = {
+    "without": None,
+    "phases only": ("--phases-only",),
+    "agent": (),
+    "watched": (),
+    "every step": ("--every", "1"),
+}
+
+
+class Watcher(threading.Thread):
+    """A dashboard's part of the wire: finds the job and asks for the timeline of every rank."""
+
+    def __init__(self, nproc: int) -> None:
+        super().__init__(daemon=True)
+        self._ranks = range(nproc)
+        self._ending = threading.Event()
+        self.messages = 0
+
+    def run(self) -> None:
+        """Watch until `end`."""
+        link: LocalLink | None = None
+        while not self._ending.wait(0.05):
+            if link is None:
+                jobs = endpoints.list_jobs()
+                link = LocalLink(jobs[0]) if jobs else None
+            else:
+                link.watch(self._ranks)
+                self.messages += len(link.poll())
+        if link is not None:
+            link.close()
+
+    def end(self) -> None:
+        """Stop watching."""
+        self._ending.set()
+        self.join()
+
+
+def run_once(way: str, options: argparse.Namespace) -> float:
+    """One whole job; returns its step time in ms."""
+    agent = WAYS[way]
+    timed = [
+        str(ROOT / "benchmarks" / "timed_job.py"),
+        str(options.warmup),
+        str(options.steps),
+        str(ROOT / "workloads" / options.workload),
+        *("--steps", str(options.warmup + options.steps + 1)),
+        *options.workload_options,
+    ]
+    watcher = Watcher(options.nproc) if way == "watched" else None
+    if watcher is not None:
+        watcher.start()
+    try:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+                f"--nproc-per-node={options.nproc}",
+                *(("-m", "overlaptop.agent", *agent) if agent is not None else ()),
+                *timed,
+            ],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        if watcher is not None:
+            watcher.end()
+    for line in done.stdout.splitlines():
+        if line.startswith("step_ms "):
+            return float(line.split()[1])
+    raise SystemExit(f"{way}: no step time; the job said:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+
+
+def main() -> None:
+    """Measure and print one line a way."""
+    parser = argparse.ArgumentParser(description="What the agent costs a job.")
+    parser.add_argument("--pairs", type=int, default=6, metavar="N")
+    parser.add_argument("--nproc", type=int, default=2, metavar="N")
+    parser.add_argument("--warmup", type=int, default=20, metavar="STEPS")
+    parser.add_argument("--steps", type=int, default=100, metavar="STEPS")
+    parser.add_argument("--workload", default="ddp.py")
+    parser.add_argument("--ways", default=",".join(way for way in WAYS if way != "without"))
+    parser.add_argument("workload_options", nargs="*", metavar="-- workload options")
+    options = parser.parse_args()
+    ways = ["without", *options.ways.split(",")]
+    if unknown := [way for way in ways if way not in WAYS]:
+        parser.error(f"no such way: {unknown[0]!r}; there are {', '.join(WAYS)}")
+
+    times_ms: dict[str, list[float]] = {way: [] for way in ways}
+    with tempfile.TemporaryDirectory(prefix="ot-") as sockets:
+        os.environ["OVERLAPTOP_DIR"] = f"{sockets}/s"
+        for round_number in range(options.pairs):
+            shift = round_number % len(ways)
+            for way in (*ways[shift:], *ways[:shift]):
+                times_ms[way].append(run_once(way, options))
+            print(
+                f"round {round_number + 1}: "
+                + "  ".join(f"{way} {times_ms[way][-1]:.2f} ms" for way in ways),
+                flush=True,
+            )
+
+    print(f"\n{'way':<16}{'step, median':>14}{'ratio, median':>16}{'range':>20}")
+    for way in ways:
+        pairs = zip(times_ms[way], times_ms["without"], strict=True)
+        ratios = [with_agent_ms / without_ms for with_agent_ms, without_ms in pairs]
+        print(
+            f"{way:<16}{statistics.median(times_ms[way]):>11.2f} ms{statistics.median(ratios):>16.4f}"
+            f"{min(ratios):>11.4f} .. {max(ratios):.4f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

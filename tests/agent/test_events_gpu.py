@@ -1,0 +1,227 @@
+"""The events source on real GPUs, beside torch.profiler's view of the same program (make test-gpu)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
+
+DDP = Path(__file__).resolve().parents[2] / "workloads" / "ddp.py"
+NPROC = min(2, torch.cuda.device_count())
+
+# What torch.profiler saw, put through the same definitions: the last lines of each script.
+PROFILED = """
+    import contextlib, json, os, sys, time
+    import torch, torch.distributed as dist
+
+    @contextlib.contextmanager
+    def profiled():
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            # The profiler starts at other moments on other ranks: what they wait for each other then is
+            # not the job's.
+            dist.barrier()
+            torch.cuda.synchronize()
+            from_ns = time.time_ns()
+            yield
+            torch.cuda.synchronize()
+        from overlaptop.timeline import breakdown, spans
+        from overlaptop.timeline.lanes import Lane, LaneRules
+        rules, lanes = LaneRules(), {lane: [] for lane in Lane}
+        for event in profile.profiler.kineto_results.events():
+            if event.device_type() == torch.autograd.DeviceType.CUDA and event.start_ns() > from_ns:
+                name = event.name()
+                if name.startswith(("ProfilerStep", "gpu_user_annotation")):
+                    continue
+                kind = next((k for k in ("memcpy", "memset") if name.lower().startswith(k)), "kernel")
+                start_ns = event.start_ns()
+                lanes[rules.lane(name, kind)].append((start_ns, start_ns + event.duration_ns()))
+        whole = [pair for pairs in lanes.values() for pair in pairs]
+        parts = breakdown.break_down(
+            min(start for start, _ in whole), max(end for _, end in whole),
+            *(spans.from_pairs(lanes[lane]) for lane in (Lane.COMPUTE, Lane.COMM, Lane.COPY)),
+        )
+        if os.environ["RANK"] == "0":
+            print(json.dumps({"overlap": parts.overlap, "count": len(lanes[Lane.COMM])}))
+"""
+
+CONSTRUCTED = (
+    PROFILED
+    + """
+    import overlaptop.agent
+
+    HIDDEN, PRODUCTS = float(sys.argv[1]), int(sys.argv[2])
+    WITH_PROFILER = PRODUCTS > 0
+    STEPS = 20
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
+    a = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    tensor = torch.ones(512 << 20, device="cuda", dtype=torch.bfloat16)
+
+    def time_ms(call, times):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _ in range(3):
+            call()
+        begin.record()
+        for _ in range(times):
+            call()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / times
+
+    comm_ms, product_ms = time_ms(lambda: dist.all_reduce(tensor), 5), time_ms(lambda: a @ a, 50)
+    products = torch.tensor(max(1, round((HIDDEN or 1.0) * comm_ms / product_ms)), device="cuda")
+    dist.broadcast(products, 0)
+    products = PRODUCTS or int(products)
+    print(products, flush=True)
+
+    def steps(number):
+        for _ in range(number):
+            overlaptop.agent.step()
+            if HIDDEN == 0:
+                for _ in range(products):
+                    a @ a
+                dist.all_reduce(tensor)
+            else:
+                work = dist.all_reduce(tensor, async_op=True)
+                for _ in range(products):
+                    a @ a
+                work.wait()
+
+    steps(5)
+    with profiled() if WITH_PROFILER else contextlib.nullcontext():
+        steps(STEPS)
+    torch.cuda.synchronize()
+    overlaptop.agent.step()
+    overlaptop.agent.step()
+    dist.destroy_process_group()
+"""
+)
+
+
+def live_overlap(job, rank: int = 0) -> float:
+    steps = [step for step in job.steps(rank) if step.measured and step.step >= 5 and step.comm_ns]
+    assert len(steps) >= 5, job.errs
+    return sum(step.hidden_ns for step in steps) / sum(step.comm_ns for step in steps)
+
+
+@pytest.mark.parametrize("hidden", [0.0, 0.5, 1.5])
+def test_constructed_overlap_agrees_with_the_profiler_within_five_points(run_ranks, hidden: float) -> None:
+    live = run_ranks(CONSTRUCTED, nproc=NPROC, options=("--every", "1"), arguments=(str(hidden), "0"))
+    products = live.outs[0].strip()
+    profiled = run_ranks(CONSTRUCTED, nproc=NPROC, agent=False, arguments=(str(hidden), products))
+    assert live.codes == profiled.codes == [0] * NPROC, (live.errs, profiled.errs)
+    assert live.info().source == "events"
+
+    truth = json.loads(profiled.outs[0].splitlines()[-1])
+    print(f"hidden {hidden}: live {live_overlap(live):.3f}, profiler {truth['overlap']:.3f}")
+    assert live_overlap(live) == pytest.approx(truth["overlap"], abs=0.05)
+    for step in live.steps():
+        if step.measured:
+            parts = (step.hidden_ns, step.exposed_ns, step.compute_only_ns, step.copy_only_ns, step.idle_ns)
+            assert sum(parts) == step.step_ns
+
+
+PROFILED_DDP = (
+    PROFILED
+    + """
+    import runpy
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    seen, stack = 0, contextlib.ExitStack()
+
+    def after(*_):
+        global seen
+        seen += 1
+        if seen == 20:
+            torch.cuda.synchronize()
+            stack.enter_context(profiled())
+        if seen == 30:
+            stack.close()
+
+    register_optimizer_step_post_hook(after)
+    path = sys.argv.pop(1)
+    sys.argv[0] = path
+    runpy.run_path(path, run_name="__main__")
+"""
+)
+
+
+@pytest.mark.parametrize("cap_mb", ["25", "400"])
+def test_ddp_agrees_with_the_profiler_within_five_points(run_ranks, cap_mb: str) -> None:
+    words = ("--steps", "60", "--bucket-cap-mb", cap_mb)
+    live = run_ranks(DDP, nproc=NPROC, options=("--every", "2"), arguments=words)
+    profiled = run_ranks(PROFILED_DDP, nproc=NPROC, agent=False, arguments=(str(DDP), *words))
+    assert live.codes == profiled.codes == [0] * NPROC, (live.errs, profiled.errs)
+    truth = json.loads(next(line for line in profiled.outs[0].splitlines() if line.startswith("{")))
+    measured = [step for step in live.steps() if step.measured and step.step >= 10]
+    print(
+        f"bucket {cap_mb} MB: live {live_overlap(live):.3f}, profiler {truth['overlap']:.3f}; "
+        f"{measured[-1].collectives} collectives a step, profiler {truth['count'] / 10}"
+    )
+    assert live_overlap(live) == pytest.approx(truth["overlap"], abs=0.05)
+    assert measured[-1].collectives == truth["count"] / 10
+
+
+def test_deterministic_losses_on_gpus_lose_no_bit(run_ranks, tmp_path: Path) -> None:
+    losses = []
+    for agent in (False, True):
+        path = tmp_path / f"losses-{agent}"
+        words = ("--deterministic", "--layers", "4", "--batch", "2", "--steps", "40", "--losses", str(path))
+        job = run_ranks(
+            DDP, nproc=NPROC, agent=agent, options=("--every", "1") if agent else (), arguments=words
+        )
+        assert job.codes == [0] * NPROC, job.errs
+        losses.append(path.read_text())
+    assert losses[1] == losses[0]
+    assert sum(step.measured for step in job.steps()) > 20
+
+
+def test_with_one_connection_only_phases_are_measured_and_the_reason_is_said(run_ranks) -> None:
+    job = run_ranks(
+        DDP,
+        nproc=NPROC,
+        arguments=("--layers", "2", "--steps", "12"),
+        environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+    )
+    assert job.codes == [0] * NPROC, job.errs
+    assert job.info().source == "events"
+    assert job.info().detail_every == 0
+    assert "CUDA_DEVICE_MAX_CONNECTIONS=1" in job.info().source_reason
+    assert all(not step.measured and step.backward_ns > 0 for step in job.steps())
+
+
+def test_a_step_captured_in_a_graph_is_left_alone(run_ranks) -> None:
+    job = run_ranks(
+        """
+        import torch
+        import overlaptop.agent
+        x = torch.ones(64, 64, device="cuda", requires_grad=True)
+        optimizer = torch.optim.SGD([x], 0.1)
+        def train():
+            optimizer.zero_grad(set_to_none=False)
+            (x * x).sum().backward()
+            optimizer.step()
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            for _ in range(4):
+                train()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            train()
+        for _ in range(20):
+            graph.replay()
+            overlaptop.agent.step()
+        torch.cuda.synchronize()
+        overlaptop.agent.step()
+        print(x.sum().item())
+        """,
+        nproc=1,
+        options=("--every", "1"),
+    )
+    assert job.codes == [0], job.errs
+    assert job.errs[0] == ""
+    assert len(job.steps()) > 15

@@ -1,0 +1,146 @@
+"""A script under the agent behaves as it does under Python alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+AGENT = ("-m", "overlaptop.agent")
+
+
+def both(path: Path, *arguments: str, module: str | None = None, **options) -> list:
+    """Run a script without and with the agent; what each left behind."""
+    target = ("-m", module) if module else (str(path),)
+    environment = {**os.environ, **options.pop("environment", {})}
+    return [
+        subprocess.run(
+            [sys.executable, *agent, *target, *arguments],
+            capture_output=True,
+            text=True,
+            cwd=path.parent,
+            env=environment,
+            timeout=60,
+        )
+        for agent in ((), AGENT)
+    ]
+
+
+@pytest.fixture
+def script(tmp_path: Path, sockets: Path):
+    def write(text: str, name: str = "train.py") -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+SHOWS_ITSELF = """
+import os, pickle, sys
+print(sys.argv, __name__, __file__, os.path.basename(sys.path[0]), __spec__, __package__)
+import __main__
+class Thing: pass
+assert __main__.Thing is Thing
+assert isinstance(pickle.loads(pickle.dumps(Thing())), Thing)
+"""
+
+
+def test_argv_name_file_path_and_pickling_are_those_of_a_script(script) -> None:
+    plain, with_agent = both(script(SHOWS_ITSELF), "--lr", "3", "-m", "--", "x")
+    assert with_agent.stdout == plain.stdout
+    assert (with_agent.returncode, plain.returncode) == (0, 0), with_agent.stderr
+
+
+def test_a_module_runs_as_under_python_dash_m(script) -> None:
+    path = script("import sys; print(sys.argv, __name__, __spec__.name, __package__)", "mod.py")
+    plain, with_agent = both(path, "a", "b", module="mod")
+    assert with_agent.stdout == plain.stdout
+
+
+@pytest.mark.parametrize("status", ["0", "3", "'words'", "None"])
+def test_the_exit_status_is_the_scripts_own(script, status: str) -> None:
+    plain, with_agent = both(script(f"import sys; sys.exit({status})"))
+    assert with_agent.returncode == plain.returncode
+    assert with_agent.stderr == plain.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f():\n    raise ValueError('no')\nf()\n",
+        "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise KeyError('k') from e\n",
+        "x = (\n",
+        "import nowhere_to_be_found\n",
+    ],
+    ids=["raise", "chained", "syntax", "import"],
+)
+def test_a_traceback_shows_no_frame_of_ours(script, text: str) -> None:
+    plain, with_agent = both(script(text))
+    assert with_agent.returncode == plain.returncode == 1
+    assert with_agent.stderr == plain.stderr
+
+
+def test_a_missing_script_is_python_s_own_error(tmp_path: Path, sockets: Path) -> None:
+    plain, with_agent = both(tmp_path / "absent.py")
+    assert with_agent.returncode == plain.returncode == 2
+    assert with_agent.stderr == plain.stderr
+
+
+# On one line, so that the traceback is the same wherever in it the signal strikes.
+SLEEPS = "import time\nprint('ready', flush=True) or time.sleep(60)\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_end_the_script_as_without_the_agent(script, number: signal.Signals) -> None:
+    path = script(SLEEPS)
+    ends = []
+    for agent in ((), AGENT):
+        process = subprocess.Popen(
+            [sys.executable, *agent, str(path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        _, err = process.communicate(timeout=30)
+        ends.append((process.returncode, err))
+    assert ends[1] == ends[0]
+    assert ends[0][0] == -number
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--every", "0", "x.py"], "every must be from 1 to 1000000, not 0"),
+        (["--source", "magic", "x.py"], "--source"),
+        ([], "script.py"),
+    ],
+)
+def test_a_usage_error_is_one_line_and_status_2(options: list[str], words: str) -> None:
+    done = subprocess.run([sys.executable, *AGENT, *options], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert words in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_what_the_script_sets_before_importing_torch_counts(script) -> None:
+    text = (
+        "import os, sys\n"
+        "assert not {'torch', 'numpy'} & set(sys.modules)\n"
+        "os.environ['OMP_NUM_THREADS'] = '1'\n"
+        "import torch, overlaptop.agent\n"
+        "print(torch.get_num_threads(), overlaptop.agent.attached())\n"
+        "assert type(torch.__spec__.loader).__dict__.get('exec_module') is None\n"
+        "assert 'exec_module' not in torch.__spec__.loader.__dict__\n"
+    )
+    done = both(script(text))[1]
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1 True\n"
