@@ -1,0 +1,209 @@
+"""Fleet: the messages of a running job, folded into what is known of it. Pure: no I/O, no threads."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from statistics import median
+
+from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
+from overlaptop.fleet.totals import total
+from overlaptop.wire.messages import (
+    HubStatus,
+    Message,
+    Notice,
+    RankEnd,
+    RankInfo,
+    StepDetail,
+    StepTotals,
+    Welcome,
+)
+
+HISTORY_STEPS = 600
+"""Steps kept for each rank."""
+MAX_NOTICES = 200
+MAX_FRESH = 16_384
+"""Steps held for a reader that is late with the next snapshot; more are dropped and counted."""
+MAX_RANKS = 4096
+"""As many as a hub takes; a rank number beyond it is not believed."""
+STALE_AFTER_S = 3.0
+STALE_AFTER_STEPS = 5
+_RECENT_STEPS = 32
+
+
+class _Rank:
+    """One rank's state between snapshots."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.info: RankInfo | None = None
+        self.steps: deque[StepTotals] = deque(maxlen=HISTORY_STEPS)
+        self.measured: StepTotals | None = None
+        self.detail: StepDetail | None = None
+        self.arrived_ns = 0
+        self.ended = False
+        self._history: tuple[StepTotals, ...] | None = ()
+
+    def forget_steps(self) -> None:
+        self.steps.clear()
+        self.measured = self.detail = None
+        self._history = ()
+
+    def add(self, step: StepTotals) -> bool:
+        """Take a step unless it is already known, as after a second look at the hub's history."""
+        if self.steps and step.step <= (last := self.steps[-1]).step:
+            if step.start_ns <= last.start_ns:
+                return False
+            self.forget_steps()  # counted from 0 again: the rank was restarted
+        self.steps.append(step)
+        if step.measured:
+            self.measured = step
+        self._history = None
+        return True
+
+    def view(self, now_ns: int) -> RankView:
+        if self._history is None:
+            self._history = tuple(self.steps)
+        last = self.steps[-1] if self.steps else None
+        age_s = None if last is None else max(0, now_ns - self.arrived_ns) / 1e9
+        return RankView(
+            rank=self.rank,
+            info=self.info,
+            last=last,
+            measured=self.measured,
+            history=self._history,
+            detail=self.detail,
+            age_s=age_s,
+            stale=not self.ended and age_s is not None and self._is_stale(age_s),
+            ended=self.ended,
+            dropped=last.dropped if last else 0,
+        )
+
+    def _is_stale(self, age_s: float) -> bool:
+        if age_s <= STALE_AFTER_S:
+            return False
+        recent_ns = [step.step_ns for step in list(self.steps)[-_RECENT_STEPS:]]
+        return age_s > STALE_AFTER_STEPS * median(recent_ns) / 1e9
+
+
+class Fleet:
+    """What is known of one job. ``apply`` each message in order, then take a ``snapshot``.
+
+    ``clock_ns`` gives Unix time. Another job's Welcome empties the fleet; the same job's, from a hub that
+    took the place of one that died, keeps what is known.
+    """
+
+    def __init__(self, clock_ns: Callable[[], int] = time.time_ns) -> None:
+        self._clock_ns = clock_ns
+        self._job: Welcome | None = None
+        self._ranks: dict[int, _Rank] = {}
+        self._notices: deque[Notice] = deque(maxlen=MAX_NOTICES)
+        self._fresh: deque[StepTotals] = deque()
+        self._unread = 0
+        self._hub_dropped = self._earlier_hubs_dropped = 0
+        self._link = LinkState.WAITING
+        self._link_since_ns = clock_ns()
+        self._link_note = ""
+        self._line_dropped = 0
+        self._replaying = False
+        self.job_ended = False
+        """The hub has said that every rank is gone."""
+
+    @property
+    def every_rank_ended(self) -> bool:
+        """Every rank that was ever seen has said its last word, or the hub said it for it."""
+        seen = [rank for rank in self._ranks.values() if rank.info is not None or rank.steps]
+        return bool(seen) and all(rank.ended for rank in seen)
+
+    def set_link(self, state: LinkState, note: str = "", dropped: int = 0) -> None:
+        """Say how the line is, why in words, and how many frames were lost on it since the start."""
+        if state is not self._link:
+            self._link, self._link_since_ns = state, self._clock_ns()
+        self._link_note = note
+        self._line_dropped = dropped
+
+    def apply(self, message: Message) -> None:
+        """Fold one message in. Those that are not for dashboards are ignored."""
+        match message:
+            case StepTotals():
+                self._add_step(message)
+            case StepDetail():
+                if (rank := self._rank(message.rank)) is not None:
+                    rank.detail = message
+            case RankInfo():
+                self._meet(message)
+            case Notice():
+                if message not in self._notices:
+                    self._notices.append(message)
+            case RankEnd():
+                if (rank := self._rank(message.rank)) is not None:
+                    rank.ended = True
+            case HubStatus():
+                self._replaying = False
+                self._hub_dropped = message.dropped
+                self.job_ended = message.job_ended
+            case Welcome():
+                self._welcome(message)
+
+    def snapshot(self) -> Snapshot:
+        """Everything that is known now. Steps handed out as ``fresh`` are not handed out again."""
+        now_ns = self._clock_ns()
+        announced = range(min(self._job.world_size, MAX_RANKS)) if self._job else range(0)
+        for number in announced:
+            self._rank(number)
+        views = tuple(self._ranks[number].view(now_ns) for number in sorted(self._ranks))
+        lost = self._earlier_hubs_dropped + self._hub_dropped + self._line_dropped + self._unread
+        fresh = tuple(self._fresh)
+        self._fresh.clear()
+        return Snapshot(
+            at_ns=now_ns,
+            link=self._link,
+            link_since_ns=self._link_since_ns,
+            link_note=self._link_note,
+            job=self._job,
+            ranks=views,
+            totals=total(views, lost + sum(view.dropped for view in views)),
+            notices=tuple(self._notices),
+            fresh=fresh,
+        )
+
+    def _rank(self, number: int) -> _Rank | None:
+        if not 0 <= number < MAX_RANKS:
+            return None
+        if number not in self._ranks:
+            self._ranks[number] = _Rank(number)
+        return self._ranks[number]
+
+    def _add_step(self, step: StepTotals) -> None:
+        rank = self._rank(step.rank)
+        if rank is None or not rank.add(step):
+            return
+        now_ns = self._clock_ns()
+        # History was sent long before it arrived here; a job that hangs must not look alive for a
+        # moment because somebody has just opened a dashboard.
+        rank.arrived_ns = min(now_ns, step.start_ns + step.step_ns) if self._replaying else now_ns
+        if len(self._fresh) >= MAX_FRESH:
+            self._fresh.popleft()
+            self._unread += 1
+        self._fresh.append(step)
+
+    def _meet(self, info: RankInfo) -> None:
+        rank = self._rank(info.rank)
+        if rank is None:
+            return
+        if rank.info is not None and rank.info.pid != info.pid:
+            rank.forget_steps()
+        rank.info = info
+        rank.ended = False
+
+    def _welcome(self, welcome: Welcome) -> None:
+        if self._job is not None and self._job.job != welcome.job:
+            self._ranks.clear()
+            self._notices.clear()
+            self._fresh.clear()
+        self._earlier_hubs_dropped += self._hub_dropped
+        self._hub_dropped = 0
+        self._job = welcome
+        self._replaying = True
+        self.job_ended = False

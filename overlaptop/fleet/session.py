@@ -1,0 +1,214 @@
+"""JobSession: finds a job of this machine, holds the line to it, and turns what arrives into Snapshots."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.wire.endpoints import EndpointError, JobRecord
+from overlaptop.wire.messages import PROTOCOL_VERSION, Welcome
+
+if TYPE_CHECKING:
+    from overlaptop.wire.links import Link
+
+LOOK_EVERY_S = 0.5
+"""How often the socket directory is read."""
+QUIET_AFTER_S = 3.0
+"""A hub speaks once a second; after this long in silence its line counts as stale."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSelector:
+    """Which job is wanted. The default takes the only one there is."""
+
+    key: str | None = None
+    """That job, and what later restarts it (same script, same directory)."""
+    matches: Callable[[JobRecord], bool] | None = None
+    """Only such jobs exist for this session; a launcher knows its own job by this."""
+
+
+def _list_jobs() -> Sequence[JobRecord]:
+    from overlaptop.wire.endpoints import list_jobs
+
+    return list_jobs()
+
+
+def _open_local_link(record: JobRecord) -> Link:
+    # zmq takes 40 ms to import: not before there is somebody to talk to.
+    from overlaptop.wire.links import LocalLink
+
+    return LocalLink(record)
+
+
+class JobSession:
+    """One job as it is seen from here. Nothing in it blocks; call ``tick`` as often as you like.
+
+    A hub that is replaced is joined again, and so is a job that restarts: the same script in the same
+    directory, or else the only job there is.
+    """
+
+    def __init__(
+        self,
+        selector: JobSelector | None = None,
+        *,
+        list_jobs: Callable[[], Sequence[JobRecord]] = _list_jobs,
+        open_link: Callable[[JobRecord], Link] = _open_local_link,
+        clock_ns: Callable[[], int] = time.time_ns,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._selector = selector or JobSelector()
+        self._chosen = self._selector.key
+        self._list_jobs = list_jobs
+        self._open_link = open_link
+        self._monotonic_s = monotonic_s
+        self._clock_ns = clock_ns
+        self._fleet = Fleet(clock_ns)
+        self._record: JobRecord | None = None
+        self._link: Link | None = None
+        self._joined_s = 0.0
+        self._watched: frozenset[int] = frozenset()
+        self._earlier_links_dropped = 0
+        self._look_at_s = 0.0
+        self._look_note = ""
+        self._foreign_protocol: int | None = None
+        self.jobs: tuple[JobRecord, ...] = ()
+        """The live jobs that this session may choose from, newest first, as of the last look."""
+
+    @property
+    def job_key(self) -> str | None:
+        """Key of the job that is watched or being joined; None while there is none."""
+        return self._record.job if self._record is not None else None
+
+    def tick(self) -> Snapshot:
+        """Read what has arrived, look for the job where there is no line to it, and say what is known."""
+        now_s = self._monotonic_s()
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + LOOK_EVERY_S
+            self._look()
+        self._read()
+        self._say_how_the_line_is(now_s)
+        return self._fleet.snapshot()
+
+    def watch(self, ranks: Collection[int]) -> None:
+        """Ask for the timelines of ``ranks``, and of no others."""
+        self._watched = frozenset(ranks)
+        if self._link is not None:
+            self._link.watch(self._watched)
+
+    def select(self, key: str) -> None:
+        """Turn to the job with this key; what was known of another one is forgotten."""
+        if self._record is not None and self._record.job == key and self._link is not None:
+            return
+        self._chosen = key
+        self._hang_up()
+        self._record = None
+        self._fleet = Fleet(self._clock_ns)
+        self._look_at_s = 0.0
+
+    def close(self) -> None:
+        """Give the line up. Further ticks show the last picture."""
+        self._hang_up()
+        self._look_at_s = float("inf")
+
+    def _look(self) -> None:
+        try:
+            found = self._list_jobs()
+        except (EndpointError, OSError) as error:
+            self._look_note = str(error)
+            return
+        self._look_note = ""
+        matches = self._selector.matches
+        self.jobs = tuple(record for record in found if matches is None or matches(record))
+        wanted = self._wanted()
+        if wanted is None or (self._link is not None and _same_hub(wanted, self._record)):
+            return
+        self._join(wanted)
+
+    def _wanted(self) -> JobRecord | None:
+        """The job to be joined now, or the present one where there is nothing better."""
+        held = self._record
+        if held is not None:
+            for record in self.jobs:
+                if record.job == held.job:
+                    return record
+            if self._link is not None and not self._fleet.job_ended and self._link.alive:
+                return None  # its hub still speaks, whatever the directory says
+            for record in self.jobs:
+                if (record.script, record.cwd) == (held.script, held.cwd):
+                    return record
+        elif self._chosen is not None:
+            return next((record for record in self.jobs if record.job == self._chosen), None)
+        if self._chosen is None and len(self.jobs) == 1:
+            return self.jobs[0]
+        return None
+
+    def _join(self, record: JobRecord) -> None:
+        self._hang_up()
+        try:
+            self._link = self._open_link(record)
+        except (EndpointError, OSError) as error:
+            self._look_note = str(error)
+            return
+        self._record = record
+        self._joined_s = self._monotonic_s()
+        self._foreign_protocol = None
+        self._link.watch(self._watched)
+
+    def _hang_up(self) -> None:
+        if self._link is not None:
+            self._earlier_links_dropped += self._link.dropped
+            self._link.close()
+            self._link = None
+
+    def _read(self) -> None:
+        if self._link is None:
+            return
+        for message in self._link.poll():
+            if isinstance(message, Welcome) and message.protocol != PROTOCOL_VERSION:
+                self._foreign_protocol = message.protocol
+            else:
+                self._fleet.apply(message)
+
+    def _say_how_the_line_is(self, now_s: float) -> None:
+        link, dropped = self._link, self._earlier_links_dropped
+        if link is None or self._record is None:
+            self._fleet.set_link(LinkState.WAITING, self._look_note or self._waiting_for(), dropped)
+            return
+        dropped += link.dropped
+        heard_s = link.last_heard_s
+        quiet_s = now_s - self._joined_s if heard_s is None else heard_s
+        if self._foreign_protocol is not None:
+            state, note = LinkState.WAITING, _protocol_note(self._foreign_protocol)
+        elif self._fleet.job_ended or (not link.alive and self._fleet.every_rank_ended):
+            state, note = LinkState.ENDED, "waiting for it to start again"
+        elif not link.alive:
+            state, note = LinkState.LOST, "its hub is gone; looking for it"
+        elif quiet_s > QUIET_AFTER_S:
+            state, note = LinkState.STALE, "its hub says nothing"
+        elif heard_s is None:
+            state, note = LinkState.WAITING, f"joining {self._record.script}"
+        else:
+            state, note = LinkState.LIVE, ""
+        self._fleet.set_link(state, note, dropped)
+
+    def _waiting_for(self) -> str:
+        if self._chosen is not None:
+            return f"waiting for job {self._chosen}"
+        if len(self.jobs) > 1:
+            return f"{len(self.jobs)} jobs run here: choose one"
+        return "waiting for a job"
+
+
+def _same_hub(record: JobRecord, held: JobRecord | None) -> bool:
+    return held is not None and (record.job, record.hub_pid) == (held.job, held.hub_pid)
+
+
+def _protocol_note(theirs: int) -> str:
+    older = "this dashboard" if theirs > PROTOCOL_VERSION else "the job's agent"
+    return (
+        f"the job speaks protocol {theirs}, this dashboard {PROTOCOL_VERSION}: {older} is older, update it"
+    )

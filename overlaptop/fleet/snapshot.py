@@ -1,0 +1,89 @@
+"""Snapshot: all that any view may show, frozen. Screen, --once, --json and the rest read only this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals, Welcome
+
+
+class LinkState(Enum):
+    """How the line to the job's hub is."""
+
+    WAITING = "waiting"
+    """No hub found yet."""
+    LIVE = "live"
+    STALE = "stale"
+    """Connected, but the hub has said nothing for a while."""
+    LOST = "lost"
+    """The hub is gone and the job may still run: looking for it again."""
+    ENDED = "ended"
+    """The job ended; what is shown is its last word."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """One rank as it is known now."""
+
+    rank: int
+    info: RankInfo | None
+    last: StepTotals | None
+    """The newest step."""
+    measured: StepTotals | None
+    """The newest step that carries lane totals; with sampling, older than ``last``."""
+    history: tuple[StepTotals, ...]
+    """Oldest first, bounded; ends with ``last``."""
+    detail: StepDetail | None
+    age_s: float | None
+    """Seconds since the newest step arrived here; None before the first."""
+    stale: bool
+    """No step for far longer than its steps take."""
+    ended: bool
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The job in one line, over each rank's newest measured step. None where nothing is known.
+
+    ``speedup`` is ``(len C + len M) / step`` and ``attainable`` ``(len C + len M) / max(len C, len M)``,
+    of the sums over ranks.
+    """
+
+    step: int | None
+    """The newest step that every rank that still runs has finished."""
+    step_ns: int | None
+    """Median over ranks."""
+    overlap: float | None
+    """Sum of hidden over sum of comm."""
+    exposed_ns: int | None
+    """Median over ranks."""
+    stall_ns: int | None
+    """Median over ranks."""
+    idle_ns: int | None
+    """Median over ranks; None where no rank's source can see it."""
+    speedup: float | None
+    attainable: float | None
+    dropped: int
+    """By agents, hub and this dashboard's own line together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A job at one moment."""
+
+    at_ns: int
+    """Unix time."""
+    link: LinkState
+    link_since_ns: int
+    link_note: str
+    """Words for the screen: why the line is as it is; empty when live."""
+    job: Welcome | None
+    ranks: tuple[RankView, ...]
+    """By rank. Ranks that were announced (world size) but never seen are present with info None."""
+    totals: Totals
+    notices: tuple[Notice, ...]
+    """Newest last, bounded."""
+    fresh: tuple[StepTotals, ...]
+    """Steps that arrived since the previous snapshot, in order of arrival."""

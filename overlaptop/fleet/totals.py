@@ -1,0 +1,46 @@
+"""The job in one line: what the ranks' newest steps say together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from overlaptop.fleet.snapshot import RankView, Totals
+
+
+def total(ranks: Sequence[RankView], dropped: int) -> Totals:
+    """Sum up ``ranks``; ``dropped`` is what was lost on the way here.
+
+    Ranks that ended count only when all have. The step time is that of each rank's newest step; lane
+    figures come from its newest measured step, which is older where only every n-th step is measured.
+    """
+    running = [view for view in ranks if view.last is not None and not view.ended]
+    counted = running or [view for view in ranks if view.last is not None]
+    newest = [view.last for view in counted if view.last is not None]
+    measured = [view.measured for view in counted if view.measured is not None]
+
+    compute_ns = sum(step.compute_ns or 0 for step in measured)
+    comm_ns = sum(step.comm_ns or 0 for step in measured)
+    hidden_ns = sum(step.hidden_ns or 0 for step in measured)
+    step_ns = sum(step.step_ns for step in measured)
+    busy_ns, longer_ns = compute_ns + comm_ns, max(compute_ns, comm_ns)
+    return Totals(
+        step=min((step.step for step in newest), default=None),
+        step_ns=_median(step.step_ns for step in newest),
+        overlap=hidden_ns / comm_ns if comm_ns else None,
+        exposed_ns=_median(step.exposed_ns for step in measured),
+        stall_ns=_median(step.stall_ns for step in measured),
+        idle_ns=_median(
+            view.measured.idle_ns
+            for view in counted
+            if view.measured is not None and view.info is not None and view.info.compute_exact
+        ),
+        speedup=busy_ns / step_ns if busy_ns and step_ns else None,
+        attainable=busy_ns / longer_ns if longer_ns else None,
+        dropped=dropped,
+    )
+
+
+def _median(values_ns: Iterable[int | None]) -> int | None:
+    known = [value for value in values_ns if value is not None]
+    return round(median(known)) if known else None

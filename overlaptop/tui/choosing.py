@@ -1,0 +1,109 @@
+"""Which ranks the table shows, and in what order."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from overlaptop.fleet.snapshot import RankView
+
+Predicate = Callable[[RankView], bool]
+
+MEASURES: dict[str, Callable[[RankView], float | None]] = {
+    "overlap": lambda view: view.measured.overlap if view.measured else None,
+    "exposed": lambda view: view.measured.exposed_ns if view.measured else None,
+    "stall": lambda view: view.measured.stall_ns if view.measured else None,
+    "idle": lambda view: idle_ns(view),
+    "step": lambda view: view.last.step_ns if view.last else None,
+}
+"""What ranks can be filtered and sorted by: fractions and ns; None where not known."""
+SORT_KEYS = ("rank", *MEASURES)
+
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq,
+}  # fmt: skip
+_UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_COMPARISON = re.compile(r"([a-z]+)(<=|>=|<|>|=)(\d+(?:\.\d+)?)(%|ns|us|µs|ms|s)?")
+_RANKS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
+
+
+class FilterError(ValueError):
+    """A filter that means nothing; says why in one line."""
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Words that must all hold for a rank: ``3``, ``0-3,6``, ``overlap<80``, ``step>50ms``, part of a
+    host's or device's name, ``stale``, ``ended``.
+    """
+
+    words: str = ""
+    predicates: tuple[Predicate, ...] = ()
+
+    @classmethod
+    def parse(cls, words: str) -> Filter:
+        """Raises FilterError where a comparison names no measure or a wrong unit."""
+        return cls(words.strip(), tuple(_predicate(word) for word in words.lower().split()))
+
+    def keeps(self, view: RankView) -> bool:
+        """Whether every word holds for this rank. A figure that is not known satisfies none."""
+        return all(predicate(view) for predicate in self.predicates)
+
+
+def idle_ns(view: RankView) -> int | None:
+    """Idle time of the newest measured step; None where the source cannot see it."""
+    if view.measured is None or view.info is None or not view.info.compute_exact:
+        return None
+    return view.measured.idle_ns
+
+
+def ordered(ranks: Iterable[RankView], chosen: Filter, key: str, *, reverse: bool) -> list[RankView]:
+    """The ranks that pass, sorted; those whose figure is not known come last either way."""
+    kept = [view for view in ranks if chosen.keeps(view)]
+    if key == "rank":
+        return sorted(kept, key=lambda view: view.rank, reverse=reverse)
+    measure = MEASURES[key]
+    known = [(value, view) for view in kept if (value := measure(view)) is not None]
+    known.sort(key=lambda pair: pair[0], reverse=reverse)
+    unknown = [view for view in kept if measure(view) is None]
+    return [view for _, view in known] + unknown
+
+
+def _predicate(word: str) -> Predicate:
+    if _RANKS.fullmatch(word):
+        return _by_rank(word)
+    if match := _COMPARISON.fullmatch(word):
+        return _by_measure(*match.groups())
+    if any(sign in word for sign in "<>="):
+        raise FilterError(f"{word}: expected e.g. overlap<80 or step>50ms")
+    if word == "stale":
+        return lambda view: view.stale
+    if word == "ended":
+        return lambda view: view.ended
+    return lambda view: view.info is not None and word in f"{view.info.host} {view.info.device}".lower()
+
+
+def _by_rank(word: str) -> Predicate:
+    bounds = [part.partition("-") for part in word.split(",")]
+    ranges: Sequence[range] = [
+        range(int(first), int(last if dash else first) + 1) for first, dash, last in bounds
+    ]
+    return lambda view: any(view.rank in wanted for wanted in ranges)
+
+
+def _by_measure(name: str, sign: str, figure: str, unit: str | None) -> Predicate:
+    if name not in MEASURES:
+        raise FilterError(f"{name}: not one of {', '.join(MEASURES)}")
+    if (unit == "%") != (name == "overlap") and unit is not None:
+        raise FilterError(f"{name} is {'a percentage' if name == 'overlap' else 'a time: ns, us, ms or s'}")
+    # Divided, not multiplied: 70 % must be the same float as an overlap of 7 in 10.
+    limit = float(figure) / 100 if name == "overlap" else float(figure) * _UNITS_NS[unit or "ms"]
+    compare, measure = _OPERATORS[sign], MEASURES[name]
+
+    def holds(view: RankView) -> bool:
+        value = measure(view)
+        return value is not None and compare(value, limit)
+
+    return holds

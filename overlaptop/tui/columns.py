@@ -1,0 +1,197 @@
+"""The columns of the rank table: a list, from which narrow terminals leave out the least important.
+
+A later column (NVLink, PCIe, NUMA) is one more entry here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from overlaptop.fleet.snapshot import RankView
+from overlaptop.tui import history
+from overlaptop.tui.choosing import idle_ns
+from overlaptop.tui.drawing import ruler, sparkline, stacked_bar
+from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run, crop, faded, line_width
+from overlaptop.tui.parts import parts_of
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.text import Unit, age, clock, percent
+from overlaptop.tui.widgets.totals_line import overlap_ink
+
+GAP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """What all rows are drawn to, so that they can be compared."""
+
+    bar_ns: int
+    """The longest newest step: the bars' full width. 0 before the first."""
+    unit: Unit
+    spark_top_ns: int
+    a_column: int
+    """Steps in one column of the history."""
+    textured: bool
+
+    @classmethod
+    def of(cls, state: ViewState) -> Scales:
+        """From all ranks, whether the filter shows them or not: a filter must not move the scale."""
+        ranks = state.snapshot.ranks
+        steps_ns = [view.measured.step_ns for view in ranks if view.measured is not None and not view.ended]
+        steps_ns = steps_ns or [view.last.step_ns for view in ranks if view.last is not None]
+        typical_ns = history.typical_step_ns(ranks)
+        longest_ns = max(steps_ns, default=0)
+        return cls(
+            bar_ns=longest_ns,
+            unit=Unit.for_scale(max(longest_ns, round(typical_ns or 0)) or 1_000_000),
+            spark_top_ns=history.scale_top_ns(typical_ns),
+            a_column=history.steps_a_column(typical_ns),
+            textured=state.textured,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. ``cell`` and ``header`` draw into exactly the width they are given, or less."""
+
+    key: str
+    header: Callable[[Scales, int], Line]
+    cell: Callable[[RankView, Scales, int], Line]
+    min_width: int
+    priority: int
+    """The highest is left out first; 0 never."""
+    grow: int = 0
+    """Its share of the room that is left."""
+    max_width: int = 1000
+    right: bool = True
+    floor: int = 0
+    """What it may shrink to before columns of priority 1 go; 0: its ``min_width``."""
+
+
+def _title(words: str) -> Callable[[Scales, int], Line]:
+    return lambda _scales, width: crop((Run(words, DIM),), width)
+
+
+def _timed(words: str) -> Callable[[Scales, int], Line]:
+    return lambda scales, width: crop((Run(f"{words} {scales.unit.name}", DIM),), width)
+
+
+def _time(
+    value: Callable[[RankView], int | None], ink: Ink = TEXT
+) -> Callable[[RankView, Scales, int], Line]:
+    def cell(view: RankView, scales: Scales, _width: int) -> Line:
+        value_ns = value(view)
+        return (Run(scales.unit.text(value_ns), DIM if value_ns is None else ink),)
+
+    return cell
+
+
+def _exposed_ns(view: RankView) -> int | None:
+    return view.measured.exposed_ns if view.measured else None
+
+
+def _stall_ns(view: RankView) -> int | None:
+    return view.measured.stall_ns if view.measured else None
+
+
+def _overlap(view: RankView, _scales: Scales, _width: int) -> Line:
+    overlap = view.measured.overlap if view.measured else None
+    return (Run(percent(overlap), overlap_ink(overlap)),)
+
+
+def _bar(view: RankView, scales: Scales, width: int) -> Line:
+    bar: Line = ()
+    if view.measured is not None:
+        bar = stacked_bar(parts_of(view.measured), scales.bar_ns, width, textured=scales.textured)
+    elif view.last is not None:
+        bar = (
+            Run("phases only" if view.info and view.info.detail_every == 0 else "not measured yet", DIM),
+        )
+    said = _condition(view)
+    if not said:
+        return bar
+    line = crop(faded(bar), max(0, width - len(said) - 2))
+    return (*line, Run("  " if line else ""), Run(crop((Run(said),), width)[0].text, Ink("warning")))
+
+
+def _condition(view: RankView) -> str:
+    """What keeps this row from being news."""
+    if view.ended:
+        return "■ ended"
+    if view.stale and view.last is not None:
+        since = clock(view.last.start_ns + view.last.step_ns)
+        return f"○ no step since {since} ({age(view.age_s)})"
+    if view.info is None and view.last is None:
+        return "◌ not seen yet"
+    return "" if view.last is not None else "◌ no step yet"
+
+
+def _history(view: RankView, scales: Scales, width: int) -> Line:
+    values = history.columns(view.history, width, scales.a_column, lambda step: step.step_ns)
+    return sparkline(values, scales.spark_top_ns, ink=Ink("history"), over=Ink("exposed"))
+
+
+def _history_header(scales: Scales, width: int) -> Line:
+    if not scales.spark_top_ns:
+        return (Run("history", DIM),)
+    top = Unit.for_scale(scales.spark_top_ns)
+    words = f"0–{top.brief(scales.spark_top_ns)} {top.name}"
+    longer = f"{words} · max of {scales.a_column}" if scales.a_column > 1 else f"{words} · each step"
+    for said in (longer.replace("max of", "slowest of"), longer, words):
+        if len(said) <= width:
+            return (Run(said, DIM),)
+    return crop((Run(words, DIM),), width)
+
+
+def _bar_header(scales: Scales, width: int) -> Line:
+    return ruler(0, scales.bar_ns, width, scales.unit, line=True) if scales.bar_ns else (Run("step", DIM),)
+
+
+COLUMNS = (
+    Column("rank", _title("rank"), lambda view, _s, _w: (Run(str(view.rank), BOLD),), 5, 0),
+    Column("bar", _bar_header, _bar, 18, 0, grow=3, right=False, floor=6),
+    Column("overlap", _title("overlap"), _overlap, 8, 1),
+    Column("exposed", _timed("exposed"), _time(_exposed_ns), 10, 2),
+    Column("stall", _timed("stall"), _time(_stall_ns), 8, 4),
+    Column("idle", _timed("idle"), _time(idle_ns), 7, 6),
+    Column("step", _timed("step"), _time(lambda v: v.last.step_ns if v.last else None, BOLD), 7, 3),
+    Column("history", _history_header, _history, 12, 5, grow=1, max_width=40, right=False),
+)  # fmt: skip
+
+
+def layout(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
+    """The columns that fit into ``width`` cells, and how wide each is."""
+    kept = list(columns)
+    while _least(kept) > width and (worst := max(c.priority for c in kept)) > 1:
+        kept.remove(next(c for c in reversed(kept) if c.priority == worst))
+    while _least(kept, floor=True) > width and any(c.priority for c in kept):
+        kept.remove(next(c for c in reversed(kept) if c.priority))
+    spare = width - _least(kept)
+    widths = {column.key: column.min_width for column in kept}
+    if spare < 0:
+        for column in kept:
+            if column.floor:
+                widths[column.key] = max(column.floor, column.min_width + spare)
+    for column in sorted((c for c in kept if c.grow and spare > 0), key=lambda c: c.max_width):
+        shares = sum(c.grow for c in kept if c.grow and c.max_width >= column.max_width)
+        more = min(spare * column.grow // shares, column.max_width - column.min_width)
+        widths[column.key] += more
+        spare -= more
+    return [(column, widths[column.key]) for column in kept]
+
+
+def aligned(line: Line, width: int, *, right: bool) -> Line:
+    """The line in a cell of that width."""
+    if len(line) == 1 and line[0].text.isascii() and len(line[0].text) <= width:
+        text, ink = line[0]
+        return (Run(text.rjust(width) if right else text.ljust(width), ink),)
+    line = crop(line, width)
+    blank = " " * (width - line_width(line))
+    if not blank:
+        return line
+    return (Run(blank), *line) if right else (*line, Run(blank))
+
+
+def _least(columns: Sequence[Column], *, floor: bool = False) -> int:
+    sizes = (column.floor if floor and column.floor else column.min_width for column in columns)
+    return sum(sizes) + GAP * (len(columns) - 1)

@@ -1,0 +1,192 @@
+"""Bars, sparklines and axes as runs of text, exact to an eighth of a cell. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from overlaptop.tui.ink import DIM, FAINT, Ink, Line, Run
+from overlaptop.tui.parts import EIGHTHS, LEVELS, PARTS, SHADES
+from overlaptop.tui.text import Unit, nice_step
+
+
+class Cell(NamedTuple):
+    """One cell of a bar: a glyph and its ink."""
+
+    glyph: str
+    ink: Ink
+
+
+class Piece(NamedTuple):
+    """A stretch of a line that means one thing: a part's key, or empty for nothing. In any one unit."""
+
+    start: float
+    end: float
+    key: str
+
+
+def runs(cells: Iterable[Cell]) -> Line:
+    """Neighbours of one ink as one run each."""
+    return tuple(
+        Run("".join(c.glyph for c in group), ink) for ink, group in groupby(cells, lambda c: c.ink)
+    )
+
+
+def stacked_bar(parts: Sequence[tuple[str, int]], scale_ns: int, width: int, *, textured: bool) -> Line:
+    """Parts end to end, ``scale_ns`` being the whole width; cells beyond their sum stay blank."""
+    pieces, at_ns = [], 0
+    for key, length_ns in parts:
+        if length_ns > 0:
+            pieces.append(Piece(at_ns, at_ns + length_ns, key))
+            at_ns += length_ns
+    return lane(pieces, 0, max(scale_ns, 1), width, textured=textured)
+
+
+def lane(pieces: Sequence[Piece], start: float, end: float, width: int, *, textured: bool) -> Line:
+    """``pieces`` (sorted, disjoint) seen through the window ``[start, end)``, as ``width`` cells.
+
+    A cell that one edge divides shows that edge to an eighth; one with several edges in it shows by its
+    shade how much of it the foremost part takes. Textured, each cell shows its foremost part's glyph.
+    """
+    drawn: list[Run] = []
+    size = (end - start) / max(width, 1)
+    at = column = 0
+    while column < width:
+        left = start + column * size
+        while at < len(pieces) and pieces[at].end <= left:
+            at += 1
+        piece = pieces[at] if at < len(pieces) else Piece(end, end, "")
+        # Whole cells of one kind are most of a lane: they are drawn as one run, whatever their number.
+        edge, key = (piece.start, "") if piece.start > left else (piece.end, piece.key)
+        whole = (
+            min(width - column, int((edge - left) / size + 1e-6)) if at < len(pieces) else width - column
+        )
+        if whole:
+            cell = _solid(key, textured=textured)
+            _append(drawn, cell.glyph * whole, cell.ink)
+            column += whole
+            continue
+        shares = _shares(pieces, at, left, size)
+        cell = _textured(shares) if textured else _precise(shares)
+        _append(drawn, cell.glyph, cell.ink)
+        column += 1
+    return tuple(drawn)
+
+
+def _append(drawn: list[Run], text: str, ink: Ink) -> None:
+    if drawn and drawn[-1].ink == ink:
+        drawn[-1] = Run(drawn[-1].text + text, ink)
+    else:
+        drawn.append(Run(text, ink))
+
+
+def _shares(pieces: Sequence[Piece], at: int, left: float, size: float) -> list[tuple[str, float]]:
+    """What one cell holds, from left to right, as shares of it."""
+    shares: list[tuple[str, float]] = []
+    reached, right = left, left + size
+    while at < len(pieces) and pieces[at].start < right:
+        piece = pieces[at]
+        if piece.start > reached:
+            shares.append(("", (piece.start - reached) / size))
+        reached = min(piece.end, right)
+        shares.append((piece.key, (reached - max(piece.start, left)) / size))
+        at += 1
+    if reached < right:
+        shares.append(("", (right - reached) / size))
+    return shares
+
+
+def _solid(key: str, *, textured: bool) -> Cell:
+    if not key:
+        return Cell(" ", Ink())
+    return Cell(PARTS[key].texture, Ink(key)) if textured else Cell("█", Ink(key, key))
+
+
+def _precise(shares: Sequence[tuple[str, float]]) -> Cell:
+    seen = [(key, share) for key, share in shares if share >= 1 / 16] or list(shares)
+    if len(seen) == 1:
+        return _solid(seen[0][0], textured=False)
+    if len(seen) == 2:
+        (left, share), (right, rest) = seen
+        return Cell(EIGHTHS[round(8 * share / (share + rest))], Ink(left or "screen", right))
+    totals: dict[str, float] = {}
+    for key, share in seen:
+        totals[key] = totals.get(key, 0.0) + share
+    if len(totals) == 1:
+        return _solid(seen[0][0], textured=False)
+    first, second = sorted(totals, key=lambda key: -totals[key])[:2]
+    front, back = (second, first) if not first else (first, second)
+    if back or len(totals) > 2:
+        return Cell("▌", Ink(_earlier(seen, front, back), _later(seen, front, back)))
+    return Cell(SHADES[min(2, int(totals[front] * 3))], Ink(front, back))
+
+
+def _earlier(seen: Sequence[tuple[str, float]], a: str, b: str) -> str:
+    return next(key for key, _ in seen if key in (a, b)) or "screen"
+
+
+def _later(seen: Sequence[tuple[str, float]], a: str, b: str) -> str:
+    first = next(key for key, _ in seen if key in (a, b))
+    return b if first == a else a
+
+
+def _textured(shares: Sequence[tuple[str, float]]) -> Cell:
+    totals: dict[str, float] = {}
+    for key, share in shares:
+        totals[key] = totals.get(key, 0.0) + share
+    front = max((key for key in totals if key), key=lambda key: totals[key], default="")
+    return _solid(front if front and totals[front] >= 0.25 else "", textured=True)
+
+
+def sparkline(values: Sequence[float | None], top: float, *, ink: Ink, over: Ink) -> Line:
+    """One column a value on a scale from 0 to ``top``; None leaves a gap, more than ``top`` is a full
+    column in the ink ``over``.
+    """
+
+    def cell(value: float | None) -> Cell:
+        if value is None or top <= 0:
+            return Cell(" ", ink)
+        if value > top:
+            return Cell(LEVELS[8], over)
+        return Cell(LEVELS[max(1, round(8 * value / top))], ink)
+
+    return runs(cell(value) for value in values)
+
+
+def chart(values: Sequence[float | None], top: float, rows: int, *, ink: Ink, over: Ink) -> list[Line]:
+    """A sparkline ``rows`` cells tall, first the uppermost row."""
+    lines: list[Line] = []
+    for row in range(rows - 1, -1, -1):
+        cells: list[Cell] = []
+        for value in values:
+            if value is None or top <= 0:
+                cells.append(Cell(" ", ink))
+                continue
+            level = round(8 * rows * min(value, top) / top) - 8 * row
+            level = max(level, 1) if row == 0 else level
+            cells.append(Cell(LEVELS[min(8, max(0, level))], over if value > top else ink))
+        lines.append(runs(cells))
+    return lines
+
+
+def ruler(start_ns: float, end_ns: float, width: int, unit: Unit, *, line: bool = False) -> Line:
+    """Tick marks with figures from ``start_ns`` to ``end_ns``; the first says its unit."""
+    span = end_ns - start_ns
+    if width < 8 or span <= 0:
+        return (Run(" " * width, DIM),)
+    step = nice_step(span, max(1, width // 12))
+    glyphs = ["─" if line else " "] * width
+    marks: list[tuple[int, str]] = []
+    tick = math.ceil(start_ns / step) * step
+    while tick < end_ns:
+        marks.append((int((tick - start_ns) / span * width), unit.brief(tick)))
+        tick += step
+    if marks:
+        marks[0] = (marks[0][0], f"{marks[0][1]} {unit.name}")
+    for column, figure in marks:
+        label = f"╷{figure}" + (" " if line else "")
+        if column + len(label) <= width:
+            glyphs[column : column + len(label)] = label
+    return runs(Cell(glyph, FAINT if glyph in "─╷" else DIM) for glyph in glyphs)

@@ -1,0 +1,72 @@
+"""A rank's last steps, gathered into the columns of a sparkline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from overlaptop.fleet.snapshot import RankView
+from overlaptop.wire.messages import StepTotals
+
+_COLUMN_S = 1.0
+_RECENT_STEPS = 100
+_STEPS_A_COLUMN = (1, 2, 5, 10, 20, 50)
+
+
+def steps_a_column(typical_ns: float | None) -> int:
+    """How many steps share a column so that it stands for a second or so."""
+    if not typical_ns:
+        return 1
+    wanted = _COLUMN_S * 1e9 / typical_ns
+    return next((n for n in reversed(_STEPS_A_COLUMN) if n <= wanted), 1)
+
+
+def typical_step_ns(ranks: Sequence[RankView]) -> float | None:
+    """The median over ranks of the median of their last steps."""
+    medians = [
+        median([step.step_ns for step in view.history[-_RECENT_STEPS:]]) for view in ranks if view.history
+    ]
+    return median(medians) if medians else None
+
+
+def scale_top_ns(typical_ns: float | None) -> int:
+    """Where the step-time scale ends: a round figure from one and a half to about two typical steps, so
+    that it moves only when the job itself does.
+    """
+    if not typical_ns:
+        return 0
+    return int(_round_up(typical_ns * 1.5))
+
+
+def columns(
+    history: Sequence[StepTotals],
+    width: int,
+    a_column: int,
+    value: Callable[[StepTotals], float | None],
+    gather: Callable[[Sequence[float]], float] = max,
+) -> list[float | None]:
+    """The newest ``width`` columns, oldest first, of ``a_column`` steps each; None where nothing is known.
+
+    Columns begin at multiples of ``a_column`` steps: a finished column never changes again.
+    """
+    if not history or width <= 0:
+        return [None] * max(width, 0)
+    newest = history[-1].step // a_column
+    gathered: dict[int, list[float]] = {}
+    for step in reversed(history):
+        column = step.step // a_column
+        if column <= newest - width:
+            break
+        if (known := value(step)) is not None:
+            gathered.setdefault(column, []).append(known)
+    return [
+        gather(gathered[column]) if column in gathered else None
+        for column in range(newest - width + 1, newest + 1)
+    ]
+
+
+def _round_up(value: float) -> float:
+    """To the next of 1, 1.5, 2, 3, 4, 5, 6, 8, 10 × 10^k."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(power * m for m in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if power * m >= value * (1 - 1e-9))

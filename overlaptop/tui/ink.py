@@ -1,0 +1,134 @@
+"""Runs of text in named inks, and lines made of them: what a widget draws, before any colour is known.
+
+Lines compare by value, so a widget repaints only those that changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from rich.cells import cell_len, set_cell_size
+
+
+class Ink(NamedTuple):
+    """Names of colours in the palette, and emphasis."""
+
+    fg: str = "text"
+    bg: str = ""
+    """Empty: the screen's own."""
+    bold: bool = False
+    reverse: bool = False
+    """Shown only where there are no colours: what a background says elsewhere."""
+    faded: bool = False
+
+
+class Run(NamedTuple):
+    """Text in one ink."""
+
+    text: str
+    ink: Ink = Ink()
+
+
+Line = tuple[Run, ...]
+
+TEXT = Ink()
+BOLD = Ink("bright", bold=True)
+DIM = Ink("dim")
+FAINT = Ink("faint")
+
+
+class Item(NamedTuple):
+    """A piece of a line that is left out as a whole where there is no room for it."""
+
+    line: Line
+    priority: int = 0
+    """The highest goes first; 0 stays."""
+
+
+def line_width(line: Iterable[Run]) -> int:
+    """Cells that a line takes."""
+    return sum(_width(run.text) for run in line)
+
+
+def crop(line: Iterable[Run], width: int) -> Line:
+    """The line's first ``width`` cells."""
+    kept: list[Run] = []
+    for run in line:
+        if width <= 0:
+            break
+        size = _width(run.text)
+        kept.append(run if size <= width else run._replace(text=set_cell_size(run.text, width)))
+        width -= size
+    return tuple(kept)
+
+
+def pad(line: Line, width: int, ink: Ink = TEXT) -> Line:
+    """The line cropped or filled with blanks to exactly ``width`` cells."""
+    missing = width - line_width(line)
+    if missing < 0:
+        return crop(line, width)
+    return (*line, Run(" " * missing, ink)) if missing else line
+
+
+def on(line: Iterable[Run], bg: str, *, reverse: bool = False) -> Line:
+    """The line over a background, where its runs have none of their own."""
+    return tuple(
+        Run(run.text, run.ink._replace(bg=run.ink.bg or bg, reverse=reverse or run.ink.reverse))
+        for run in line
+    )
+
+
+def faded(line: Iterable[Run]) -> Line:
+    """The line in pale inks: what it says is no longer so."""
+    return tuple(Run(run.text, run.ink._replace(faded=True)) for run in line)
+
+
+def joined(lines: Sequence[Line], gap: str = "   ") -> Line:
+    """Lines one after another on one line."""
+    runs: list[Run] = []
+    for line in lines:
+        if runs and line:
+            runs.append(Run(gap))
+        runs.extend(line)
+    return tuple(runs)
+
+
+def fit(left: Sequence[Item], right: Sequence[Item], width: int, gap: str = "   ") -> Line:
+    """``left`` at the left edge and ``right`` at the right one, less what does not fit."""
+    while True:
+        start, end = joined([i.line for i in left], gap), joined([i.line for i in right], gap)
+        used = line_width(start) + line_width(end) + (len(gap) if start and end else 0)
+        worst = max((item.priority for item in (*left, *right)), default=0)
+        if used <= width or worst == 0:
+            break
+        right = _without_last(right, worst)
+        left = _without_last(left, worst) if max((i.priority for i in left), default=0) == worst else left
+    if not end:
+        return crop(start, width)
+    room = width - line_width(end)
+    return crop((*pad(start, max(0, room)), *end), width)
+
+
+def wrap(items: Sequence[Item], width: int, rows: int, gap: str = "   ") -> list[Line]:
+    """The items over at most ``rows`` lines, in order; what fits on none of them is left out."""
+    lines: list[list[Line]] = [[]]
+    for item in items:
+        size = line_width(joined([*lines[-1], item.line], gap))
+        if size > width and lines[-1]:
+            if len(lines) == rows:
+                continue
+            lines.append([])
+        lines[-1].append(item.line)
+    return [crop(joined(line, gap), width) for line in lines]
+
+
+def _without_last(items: Sequence[Item], priority: int) -> list[Item]:
+    for at in range(len(items) - 1, -1, -1):
+        if items[at].priority == priority:
+            return [*items[:at], *items[at + 1 :]]
+    return list(items)
+
+
+def _width(text: str) -> int:
+    return len(text) if text.isascii() else cell_len(text)

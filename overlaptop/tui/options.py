@@ -1,0 +1,52 @@
+"""What the dashboard is given: a session to read from, and the user's options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.wire.endpoints import JobRecord
+
+MAX_REFRESH_HZ = 10.0
+
+
+class Session(Protocol):
+    """Where Snapshots come from: a JobSession, a replay, or a test's script."""
+
+    @property
+    def jobs(self) -> tuple[JobRecord, ...]:
+        """The jobs that could be shown, newest first."""
+
+    @property
+    def job_key(self) -> str | None:
+        """Key of the job that is shown or being joined; None while there is none."""
+
+    def tick(self) -> Snapshot:
+        """What is known now. Never blocks."""
+
+    def watch(self, ranks: Collection[int]) -> None:
+        """The ranks whose timeline is on the screen."""
+
+    def select(self, key: str) -> None:
+        """Show the job with this key from now on."""
+
+    def close(self) -> None:
+        """Give up the line to the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class TuiOptions:
+    """How the dashboard looks and what it may start."""
+
+    start_workload: Callable[[str], None] | None = None
+    """Starts a bundled workload by name; None: none may be started. Raises OSError or ValueError."""
+    launch_status: Callable[[], str] | None = None
+    """One line on what was started, for as long as its job has not been found; empty: nothing to say."""
+    ascii: bool = False
+    """Only ASCII characters, for terminals whose font lacks block characters or draws them two wide."""
+    theme: str | None = None
+    """Name of a theme; the default is the dark one, or without colours where NO_COLOR is set."""
+    refresh_hz: float = 4.0
+    """Redraws a second; lower it on a slow line. At most MAX_REFRESH_HZ."""

@@ -1,0 +1,43 @@
+"""The five parts of a step and the lanes of its timeline: order, words, colours, glyphs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from overlaptop.wire.messages import StepTotals
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+LEVELS = " ▁▂▃▄▅▆▇█"
+SHADES = "░▒▓"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a stretch of a bar or a lane means. ``key`` is also its colour's name."""
+
+    key: str
+    word: str
+    texture: str
+    """Its glyph where colours cannot tell parts apart."""
+    meaning: str
+
+
+COMPUTE = Part("compute", "compute only", "█", "kernels ran, no communication beside them")
+HIDDEN = Part("hidden", "hidden", "▓", "communication that ran while compute ran")
+EXPOSED = Part("exposed", "exposed", "░", "communication with no compute beside it")
+COPY = Part("copy", "copy only", "▞", "only host-device or device-local copies ran")
+IDLE = Part("idle", "idle", "·", "nothing ran")
+STALL = Part("stall", "stall", "x", "compute stood still at a wait for communication")
+STEP_PARTS = (COMPUTE, HIDDEN, EXPOSED, COPY, IDLE)
+PARTS = {part.key: part for part in (*STEP_PARTS, STALL)}
+
+
+def parts_of(step: StepTotals) -> tuple[tuple[str, int], ...]:
+    """The parts of a measured step in the order in which they are drawn, in ns."""
+    return (
+        (COMPUTE.key, step.compute_only_ns or 0),
+        (HIDDEN.key, step.hidden_ns or 0),
+        (EXPOSED.key, step.exposed_ns or 0),
+        (COPY.key, step.copy_only_ns or 0),
+        (IDLE.key, step.idle_ns or 0),
+    )

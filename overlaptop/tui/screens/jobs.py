@@ -1,0 +1,185 @@
+"""Which job to look at; and where none runs, which bundled workload to start."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.message import Message
+
+from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit, on
+from overlaptop.tui.keys import LIST_KEYS, bindings
+from overlaptop.tui.screens.base import DashboardScreen, Heights
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.text import age
+from overlaptop.tui.widgets.key_bar import KeyBar
+from overlaptop.tui.widgets.line_view import LineView
+from overlaptop.wire.endpoints import JobRecord
+from overlaptop.workloads.catalog import WORKLOADS, Workload
+
+HINTS = (
+    ("enter", "open", "screen.open"),
+    ("↑ ↓", "choose", "screen.move(1)"),
+    ("?", "help", "app.help"),
+    ("q", "quit", "app.quit"),
+    ("t", "theme", "app.next_theme"),
+)
+Choice = JobRecord | Workload
+
+
+class JobList(LineView):
+    """Jobs, then workloads, with one cursor through both."""
+
+    fades = False
+
+    class Opened(Message):
+        """A line was clicked."""
+
+        def __init__(self, choice: Choice) -> None:
+            super().__init__()
+            self.choice = choice
+
+    def __init__(self, state: ViewState) -> None:
+        super().__init__(state)
+        self.cursor = 0
+        self.said = ""
+        """Why the last workload could not be started."""
+        self._choice_at: dict[int, int] = {}
+
+    @property
+    def choices(self) -> list[Choice]:
+        """What can be opened."""
+        workloads = WORKLOADS if self.dashboard.options.start_workload else ()
+        return [*self.dashboard.session.jobs, *workloads]
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        """Two sections; scrolled so that the cursor is in sight."""
+        jobs, choices = self.dashboard.session.jobs, self.choices
+        self.cursor = max(0, min(self.cursor, len(choices) - 1))
+        lines: list[Line] = [
+            (
+                Run(" overlaptop", Ink("accent", bold=True)),
+                Run("   " + self._what_is(jobs), Ink("warning")),
+            ),
+            (),
+        ]
+        self._choice_at = {}
+        if jobs:
+            lines.append((Run(f" {len(jobs)} job{'s' * (len(jobs) != 1)} on this machine", BOLD),))
+            for index, job in enumerate(jobs):
+                self._choice_at[len(lines)] = index
+                lines.append(self._line(index, _job_items(job, self.state.snapshot.at_ns), width))
+            lines.append(())
+        if len(choices) > len(jobs):
+            lines.append((Run(" start a bundled workload", BOLD),))
+            for index, workload in enumerate(choices[len(jobs) :], len(jobs)):
+                assert isinstance(workload, Workload)
+                self._choice_at[len(lines)] = index
+                items = [Item((Run(f"{workload.name:<17} ", BOLD), Run(workload.summary, DIM)))]
+                lines.append(self._line(index, items, width))
+            lines.append(())
+        if self.said:
+            lines += [(Run(f" {self.said}", Ink("warning")),), ()]
+        if not jobs:
+            lines += _how_to(width)
+        row = next((y for y, index in self._choice_at.items() if index == self.cursor), 0)
+        first = max(0, min(row - height + 2, len(lines) - height)) if row >= height else 0
+        self._choice_at = {y - first: index for y, index in self._choice_at.items()}
+        return lines[first:]
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose, and open at the second click."""
+        index = self._choice_at.get(event.y)
+        if index is None:
+            return
+        self.cursor = index
+        self.redraw()
+        if event.chain >= 2:
+            self.post_message(self.Opened(self.choices[index]))
+
+    def _what_is(self, jobs: tuple[JobRecord, ...]) -> str:
+        waiting = "choose a job" if jobs else "waiting for a job"
+        return self.dashboard.launch_said or self.state.snapshot.link_note or waiting
+
+    def _line(self, index: int, items: list[Item], width: int) -> Line:
+        cursor = index == self.cursor
+        line = fit(items, [], width - 3)
+        mark = Run(" ▸ " if cursor else "   ", Ink("accent", bold=True))
+        return on((mark, *line), "cursor") if cursor else (mark, *line)
+
+
+class JobsScreen(DashboardScreen):
+    """Opens by itself where there is no job, or more than one."""
+
+    BINDINGS: ClassVar = bindings(LIST_KEYS)
+
+    def __init__(self, state: ViewState, opened_at: str | None) -> None:
+        super().__init__(state)
+        self.opened_at = opened_at
+        """The job that was on the screen before; the list goes when there is another one."""
+        self._list = JobList(state)
+        self._keys = KeyBar(state, HINTS)
+
+    def compose(self) -> ComposeResult:
+        """The list and its keys."""
+        yield self._list
+        yield self._keys
+
+    def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
+        """All for the list."""
+        foot = 1 if height >= 4 else 0
+        return ((self._list, height - foot, 0), (self._keys, foot, 0))
+
+    def action_move(self, rows: int) -> None:
+        """Move the cursor."""
+        self._list.cursor = max(0, self._list.cursor + rows)
+        self._list.redraw()
+
+    def action_open(self) -> None:
+        """Look at the job, or start the workload."""
+        choices = self._list.choices
+        if choices:
+            self._open(choices[self._list.cursor])
+
+    def on_job_list_opened(self, message: JobList.Opened) -> None:
+        """A line was clicked twice."""
+        self._open(message.choice)
+
+    def action_back(self) -> None:
+        """To the job on the screen, where there is one."""
+        if self.state.snapshot.job is not None:
+            self.dashboard.action_close()
+
+    def _open(self, choice: Choice) -> None:
+        if isinstance(choice, JobRecord):
+            self.dashboard.open_job(choice.job)
+            return
+        try:
+            self.dashboard.start(choice.name)
+        except (OSError, ValueError) as error:
+            self._list.said = f"{choice.name} could not be started: {error}"
+        else:
+            self._list.said = ""
+            self.dashboard.launch_said = f"starting {choice.name}: its first step takes some seconds"
+        self.redraw()
+
+
+def _job_items(job: JobRecord, now_ns: int) -> list[Item]:
+    running = age(max(0, now_ns - job.started_ns) / 1e9)
+    return [
+        Item((Run(f"{job.script:<24}", BOLD),)),
+        Item((Run(f"{job.world_size} rank{'s' * (job.world_size != 1)}"), Run(f" · {job.host}", DIM)), 1),
+        Item((Run("running ", DIM), Run(running)), 2),
+        Item((Run(job.job, DIM),), 3),
+        Item((Run(job.cwd, DIM),), 4),
+    ]
+
+
+def _how_to(width: int) -> list[Line]:
+    command = "torchrun --nproc-per-node=2 -m overlaptop.agent train.py"
+    lines: list[Line] = [
+        (Run(" watch a job of your own", BOLD), Run("  it is found as soon as it runs", DIM)),
+        (Run(f"   {command}", Ink("accent")),),
+    ]
+    return lines if width >= 30 else lines[:1]

@@ -1,0 +1,179 @@
+"""The job at a glance: totals, a row for each rank, the timeline of the chosen one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+
+from overlaptop.tui.choosing import Filter, FilterError
+from overlaptop.tui.ink import joined, line_width
+from overlaptop.tui.keys import OVERVIEW_KEYS, TIMELINE_KEYS, bindings
+from overlaptop.tui.screens.base import Heights
+from overlaptop.tui.screens.timeline_actions import TimelineScreen
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.widgets.collectives import Collectives
+from overlaptop.tui.widgets.history_chart import HistoryChart
+from overlaptop.tui.widgets.job_header import JobHeader
+from overlaptop.tui.widgets.key_bar import KeyBar
+from overlaptop.tui.widgets.legend import Legend
+from overlaptop.tui.widgets.rank_table import RankTable
+from overlaptop.tui.widgets.timeline import Timeline
+from overlaptop.tui.widgets.totals_line import TotalsLine, total_items
+
+if TYPE_CHECKING:
+    from overlaptop.tui.widgets.filter_input import FilterInput
+
+HINTS = (
+    ("?", "help", "app.help"),
+    ("q", "quit", "app.quit"),
+    ("enter", "rank", "app.rank"),
+    ("space", "pause", "app.pause"),
+    ("+ -", "zoom", "screen.zoom(1)"),
+    ("/", "filter", "screen.filter"),
+    ("s", "sort", "screen.sort"),
+    ("← →", "pan", "screen.pan(1)"),
+    ("c", "collectives", "screen.collectives"),
+    ("n", "notices", "app.notices"),
+    ("o", "jobs", "app.jobs"),
+    ("t", "theme", "app.next_theme"),
+)
+_TIMELINE_LEAST, _ROWS_LEAST, _LIST_LEAST, _HISTORY = 6, 4, 4, 10
+
+
+class OverviewScreen(TimelineScreen):
+    """What opens first."""
+
+    BINDINGS: ClassVar = bindings((*OVERVIEW_KEYS, *TIMELINE_KEYS))
+
+    def __init__(self, state: ViewState) -> None:
+        super().__init__(state)
+        self._header = JobHeader(state)
+        self._totals = TotalsLine(state)
+        self._table = RankTable(state)
+        self._legend = Legend(state)
+        self._timeline = Timeline(state)
+        self._collectives = Collectives(state)
+        self._history = HistoryChart(state)
+        self._keys = KeyBar(state, HINTS)
+        self._input: FilterInput | None = None
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        yield self._header
+        yield self._totals
+        yield self._table
+        yield self._legend
+        yield self._timeline
+        yield self._collectives
+        yield self._history
+        yield self._keys
+
+    def heights(self, width: int, height: int) -> Heights:
+        """Rows of ranks first, then the timeline, then its collectives; little screens lose the last."""
+        airy = 1 if height >= 28 else 0
+        foot = 1 if height >= 8 or self._input is not None else 0
+        head = 2 if height >= 18 else 1
+        one_line = line_width(joined([item.line for item in total_items(self.state)], "  ")) < width - 1
+        sums = 1 if one_line or height < 16 else 2
+        legend = 1 if height >= 12 else 0
+        rest = height - foot - head - sums - legend - 2 * airy
+        wanted = max(1, len(self.state.snapshot.ranks)) + 1
+
+        listed = self.state.show_collectives
+        below = _LIST_LEAST if listed else 0
+        table = min(wanted, max(_ROWS_LEAST, rest - _TIMELINE_LEAST - below))
+        timeline = min(self._timeline.full_height, rest - table - below)
+        if timeline < 2:
+            table, timeline, below = min(rest, wanted), 0, 0
+        left = rest - table - timeline
+        below = left - airy if listed is not False and left - airy >= _LIST_LEAST else below
+        history = _HISTORY if left - _HISTORY - 2 * airy >= 2 * _LIST_LEAST else 0
+        below -= history + airy if history and below else 0
+        used = sum(lines + airy for lines in (below, history) if lines)
+        return (
+            (self._header, head, 0),
+            (self._totals, sums, 0),
+            (self._table, max(1, table), airy),
+            (self._legend, legend, 0),
+            (self._timeline, timeline, airy),
+            (self._collectives, below, airy if below < left else 0),
+            (self._history, history, airy),
+            (self._input or self._keys, foot, max(0, left - used)),
+        )
+
+    def action_move(self, rows: int) -> None:
+        """Another rank."""
+        self.state.move(rows)
+        self.dashboard.show_chosen()
+
+    def action_page(self, pages: int) -> None:
+        """As many ranks on as are in sight."""
+        self.action_move(pages * self._table.page_rows)
+
+    def on_rank_table_chosen(self, message: RankTable.Chosen) -> None:
+        """A row was clicked."""
+        self.state.choose(message.rank)
+        self.dashboard.show_chosen()
+        if message.opened:
+            self.dashboard.action_rank()
+
+    def on_rank_table_sorted(self, message: RankTable.Sorted) -> None:
+        """A header was clicked."""
+        self.state.sort_by(message.key)
+        self.redraw()
+
+    def action_sort(self) -> None:
+        """By the next column."""
+        self.state.sort_by_next()
+        self.redraw()
+
+    def action_reverse(self) -> None:
+        """The other way round."""
+        self.state.reverse = not self.state.reverse
+        self.redraw()
+
+    def action_collectives(self) -> None:
+        """Show or hide the list."""
+        self.state.show_collectives = not self._collectives.display
+        self.redraw()
+
+    async def action_filter(self) -> None:
+        """Ask for a filter at the foot of the screen; it works while it is typed."""
+        # Textual's Input takes 20 ms to import: not before it is needed.
+        from overlaptop.tui.widgets.filter_input import FilterInput
+
+        if self._input is None:
+            self._input = FilterInput(self.state.filter.words)
+            await self.mount(self._input, after=self._keys)
+            self._keys.display = False
+            self._arranged = []
+            self._input.focus()
+            self.redraw()
+
+    def on_filter_input_typed(self, message: FilterInput.Typed) -> None:
+        """Apply it as far as it makes sense."""
+        try:
+            self.state.filter = Filter.parse(message.words)
+            said = ""
+        except FilterError as error:
+            said = str(error)
+        if self._input is not None:
+            self._input.say(said)
+        self.dashboard.show_chosen()
+
+    async def on_filter_input_left(self, message: FilterInput.Left) -> None:
+        """Keep it or drop it."""
+        if not message.keep:
+            self.state.filter = Filter()
+        if self._input is not None:
+            await self._input.remove()
+            self._input = None
+            self._keys.display = True
+            self._arranged = []
+        self.dashboard.show_chosen()
+
+    def action_back(self) -> None:
+        """Drop the filter."""
+        self.state.filter = Filter()
+        self.dashboard.show_chosen()

@@ -1,0 +1,165 @@
+"""Pages of text with a cursor or a scroll bar's worth of keys: help and notices."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+
+from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run
+from overlaptop.tui.keys import APP_KEYS, LIST_KEYS, OVERVIEW_KEYS, RANK_KEYS, TIMELINE_KEYS, Key, bindings
+from overlaptop.tui.parts import STALL, STEP_PARTS
+from overlaptop.tui.screens.base import DashboardScreen, Heights
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.text import UNKNOWN, clock
+from overlaptop.tui.widgets.key_bar import KeyBar
+from overlaptop.tui.widgets.line_view import LineView
+
+HINTS = (("esc", "back", "screen.back"), ("↑ ↓", "scroll", "screen.move(1)"), ("q", "quit", "app.quit"))
+SCROLL_KEYS = tuple(key for key in LIST_KEYS if key.action != "open")
+WORDS = (
+    (
+        "overlap",
+        "hidden / all communication: the share that ran beside compute; none without communication",
+    ),
+    *((part.word, part.meaning) for part in (*STEP_PARTS, STALL)),
+    ("step", "compute only + hidden + exposed + copy only + idle, to the nanosecond"),
+    ("speed-up", "(compute + communication) / step: what was gained over running one after the other"),
+    ("attainable", "(compute + communication) / the longer of the two: were all of it hidden"),
+    ("source", "where spans come from: kernels (CUPTI records), events (CUDA events), host (host clock)"),
+    (
+        "≤ ≥ ≈",
+        "with events and host, compute is the step less its stalls, an upper bound: gaps between kernels "
+        "are not seen. So overlap and speed-up are upper bounds, exposed is a lower one, attainable may be "
+        "off either way, and idle is not seen",
+    ),
+    ("dropped", "messages, spans and steps that did not fit somewhere on the way here and are missing"),
+    ("history", "step times from zero to a fixed scale; a column longer than the scale is full and orange"),
+    ("bars", "drawn to one scale, the longest newest step; in timelines a shade is a cell partly covered"),
+    (UNKNOWN, "not known; never zero"),
+)
+
+
+class Page(LineView):
+    """Lines that are scrolled."""
+
+    fades = False
+
+    def __init__(self, state: ViewState) -> None:
+        super().__init__(state)
+        self.first = 0
+
+    def lines(self, width: int) -> list[Line]:
+        """All of them."""
+        raise NotImplementedError
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        """Those in sight."""
+        lines = self.lines(width)
+        self.first = max(0, min(self.first, len(lines) - height))
+        return lines[self.first : self.first + height]
+
+    def scroll_lines(self, lines: int) -> None:
+        """Down, or up where negative."""
+        self.first = max(0, self.first + lines)
+        self.redraw()
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel."""
+        event.stop()
+        self.scroll_lines(3)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel."""
+        event.stop()
+        self.scroll_lines(-3)
+
+
+class HelpPage(Page):
+    """Keys, then words."""
+
+    def lines(self, width: int) -> list[Line]:
+        """Two columns, the second one wrapped."""
+        lines: list[Line] = []
+        for title, keys in (
+            ("Everywhere", APP_KEYS),
+            ("Overview", OVERVIEW_KEYS),
+            ("Timeline", TIMELINE_KEYS),
+            ("A rank's screen", RANK_KEYS),
+        ):
+            lines += _section(title, [(key.shown, key.words) for key in _with_key(keys)], 16, width)
+        return lines + _section("Words", list(WORDS), 16, width)
+
+
+class NoticesPage(Page):
+    """Newest first."""
+
+    def lines(self, width: int) -> list[Line]:
+        """Time, rank, level, text."""
+        notices = self.state.snapshot.notices
+        lines: list[Line] = [(Run(" Notices", BOLD), Run("  newest first", DIM)), ()]
+        if not notices:
+            return [*lines, (Run("  none: nothing is wrong that an agent knows of", DIM),)]
+        for notice in reversed(notices):
+            color = {"error": "error", "warning": "warning"}.get(notice.level, "dim")
+            head = f"  {clock(notice.at_ns)}  rank {notice.rank:<4} "
+            level = f"{notice.level:<8} "
+            texts = textwrap.wrap(notice.text, max(20, width - len(head) - len(level) - 1)) or [""]
+            lines.append((Run(head, DIM), Run(level, Ink(color, bold=True)), Run(texts[0])))
+            lines += [(Run(" " * (len(head) + len(level))), Run(more)) for more in texts[1:]]
+        return lines
+
+
+class _PageScreen(DashboardScreen):
+    BINDINGS: ClassVar = bindings(SCROLL_KEYS)
+    page_type: type[Page]
+
+    def __init__(self, state: ViewState) -> None:
+        super().__init__(state)
+        self._page = self.page_type(state)
+        self._keys = KeyBar(state, HINTS)
+
+    def compose(self) -> ComposeResult:
+        """The page and its keys."""
+        yield self._page
+        yield self._keys
+
+    def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
+        """All for the page."""
+        foot = 1 if height >= 4 else 0
+        return ((self._page, height - foot, 0), (self._keys, foot, 0))
+
+    def action_move(self, lines: int) -> None:
+        """Scroll."""
+        self._page.scroll_lines(lines)
+
+    def action_back(self) -> None:
+        """To where one came from."""
+        self.dashboard.action_close()
+
+
+class HelpScreen(_PageScreen):
+    """Every key, and the words."""
+
+    page_type = HelpPage
+
+
+class NoticesScreen(_PageScreen):
+    """What agents said."""
+
+    page_type = NoticesPage
+
+
+def _with_key(keys: tuple[Key, ...]) -> tuple[Key, ...]:
+    return tuple(key for key in keys if key.words)
+
+
+def _section(title: str, rows: list[tuple[str, str]], left: int, width: int) -> list[Line]:
+    lines: list[Line] = [(Run(f" {title}", Ink("accent", bold=True)),)]
+    for name, words in rows:
+        wrapped = textwrap.wrap(words, max(16, width - left - 4)) or [""]
+        lines.append((Run(f"  {name:<{left}}", BOLD), Run(wrapped[0], TEXT)))
+        lines += [(Run(" " * (left + 2)), Run(more, TEXT)) for more in wrapped[1:]]
+    return [*lines, ()]

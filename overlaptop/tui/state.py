@@ -1,0 +1,106 @@
+"""What the user has chosen, and the picture that is shown: one object that the widgets read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
+from overlaptop.tui.choosing import SORT_KEYS, Filter, ordered
+from overlaptop.tui.lanes import Lanes, lanes_of
+from overlaptop.tui.window import WHOLE_STEP, Window
+
+HOLD_S = 1.0
+"""A timeline that changes four times a second cannot be read."""
+
+
+@dataclass
+class ViewState:
+    """Shared by all screens and written by their actions only."""
+
+    snapshot: Snapshot
+    textured: bool = False
+    """Parts differ by glyph, not only by colour."""
+    rank: int = 0
+    """The chosen rank."""
+    filter: Filter = field(default_factory=Filter)
+    sort_key: str = "rank"
+    reverse: bool = False
+    window: Window = WHOLE_STEP
+    paused_at_ns: int | None = None
+    paused_now_ns: int | None = None
+    """The clock while paused: the picture stands still, the time since does not."""
+    show_collectives: bool | None = None
+    """None: where there is room."""
+    collective: int | None = None
+    """Index of the chosen collective in the timeline's step."""
+    copies_seen: bool = False
+    """Some step had copies: their lane stays, so that the screen does not jump from step to step."""
+    _rows: tuple[object, list[RankView]] | None = field(default=None, repr=False)
+    _lanes: Lanes | None = field(default=None, repr=False)
+    _lanes_at_ns: int = field(default=0, repr=False)
+
+    @property
+    def rows(self) -> list[RankView]:
+        """The ranks that pass the filter, in order."""
+        made_of = (id(self.snapshot), self.filter, self.sort_key, self.reverse)
+        if self._rows is None or self._rows[0] != made_of:
+            rows = ordered(self.snapshot.ranks, self.filter, self.sort_key, reverse=self.reverse)
+            self._rows = (made_of, rows)
+        return self._rows[1]
+
+    @property
+    def chosen(self) -> RankView | None:
+        """The chosen rank, else the first one that is shown."""
+        rows = self.rows
+        return next((view for view in rows if view.rank == self.rank), rows[0] if rows else None)
+
+    @property
+    def lanes(self) -> Lanes | None:
+        """The chosen rank's newest detailed step, ready to be drawn; one step is held for HOLD_S."""
+        newest = self.chosen.detail if self.chosen else None
+        if newest is None:
+            return None
+        held, now_ns = self._lanes, self.snapshot.at_ns
+        fresh = 0 <= now_ns - self._lanes_at_ns < HOLD_S * 1e9
+        if held is not None and held.detail.rank == newest.rank and fresh:
+            return held
+        if held is None or held.detail is not newest:
+            self._lanes, self._lanes_at_ns = lanes_of(newest), now_ns
+            self.copies_seen |= bool(self._lanes.copy)
+        return self._lanes
+
+    @property
+    def faded(self) -> bool:
+        """Whether the picture is the last of a job that cannot be seen any more."""
+        return self.snapshot.link in (LinkState.LOST, LinkState.STALE)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every rank's source sees the gaps between kernels."""
+        infos = [view.info for view in self.snapshot.ranks if view.info is not None]
+        return all(info.compute_exact for info in infos)
+
+    def move(self, rows: int) -> None:
+        """Choose the rank that many rows further down; stops at either end."""
+        shown = [view.rank for view in self.rows]
+        if shown:
+            at = shown.index(self.rank) if self.rank in shown else 0
+            self.choose(shown[min(max(at + rows, 0), len(shown) - 1)])
+
+    def choose(self, rank: int) -> None:
+        """Turn to this rank."""
+        if rank != self.rank:
+            self.rank = rank
+            self.collective = None
+
+    def sort_by_next(self) -> None:
+        """Sort by the next column; figures begin with their worst (overlap: lowest, times: longest)."""
+        at = (SORT_KEYS.index(self.sort_key) + 1) % len(SORT_KEYS)
+        self.sort_by(SORT_KEYS[at])
+
+    def sort_by(self, key: str) -> None:
+        """Sort by ``key``; by the present one: the other way round."""
+        if key == self.sort_key:
+            self.reverse = not self.reverse
+        else:
+            self.sort_key, self.reverse = key, key not in ("rank", "overlap")

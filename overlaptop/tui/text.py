@@ -1,0 +1,125 @@
+"""Quantities as text. The only place where nanoseconds turn into words; None is always a dash."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+UNKNOWN = "–"
+_TIME_UNITS = ((1, "ns"), (1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def duration(ns: float | None) -> str:
+    """Three significant digits and a unit: ``47.6 ms``, ``3.20 s``, ``1 m 05 s``, ``2 h 03 m``."""
+    if ns is None:
+        return UNKNOWN
+    if ns == 0:
+        return "0"
+    if ns < 0:
+        return "-" + duration(-ns)
+    if round(ns / 1e9) >= 60:
+        minutes, seconds = divmod(round(ns / 1e9), 60)
+        hours, minutes = divmod(minutes, 60)
+        return f"{hours} h {minutes:02} m" if hours else f"{minutes} m {seconds:02} s"
+    for size, unit in _TIME_UNITS:
+        value = _significant(ns / size)
+        if value < 1000 or unit == "s":
+            return f"{_three_digits(value)} {unit}"
+    raise AssertionError("the last unit takes everything")
+
+
+def byte_count(count: int | None) -> str:
+    """Three significant digits and a binary unit: ``25.0 MiB``; ``512 B``."""
+    if count is None:
+        return UNKNOWN
+    value, at = float(count), 0
+    while _significant(value) >= 1000 and at < len(_BYTE_UNITS) - 1:
+        value, at = value / 1024, at + 1
+    return f"{count} B" if at == 0 else f"{_three_digits(_significant(value))} {_BYTE_UNITS[at]}"
+
+
+def percent(fraction: float | None) -> str:
+    """``94.1 %``."""
+    return UNKNOWN if fraction is None else f"{fraction * 100:.1f} %"
+
+
+def ratio(value: float | None) -> str:
+    """``1.16×``."""
+    return UNKNOWN if value is None else f"{value:.2f}×"
+
+
+def count(value: int | None) -> str:
+    """``1,284``."""
+    return UNKNOWN if value is None else f"{value:,}"
+
+
+def age(seconds: float | None) -> str:
+    """Whole seconds, then minutes and hours: ``4 s``, ``2 m 10 s``."""
+    if seconds is None:
+        return UNKNOWN
+    return f"{int(seconds)} s" if seconds < 60 else duration(int(seconds) * 1e9)
+
+
+def clock(unix_ns: int) -> str:
+    """Local time of day: ``14:03:10``."""
+    return time.strftime("%H:%M:%S", time.localtime(unix_ns / 1e9))
+
+
+def ordinal(n: int) -> str:
+    """``4th``, ``21st``."""
+    suffix = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One unit and precision for a whole column or axis, so that its figures can be compared by eye."""
+
+    name: str
+    size_ns: int
+    decimals: int
+
+    @classmethod
+    def for_scale(cls, longest_ns: int) -> Unit:
+        """The unit in which up to ``longest_ns`` is written in six characters or fewer."""
+        for below_ns, name, size_ns, decimals in (
+            (10_000, "µs", 1_000, 3),
+            (100_000, "µs", 1_000, 2),
+            (1_000_000, "µs", 1_000, 1),
+            (10_000_000, "ms", 1_000_000, 3),
+            (100_000_000, "ms", 1_000_000, 2),
+            (10_000_000_000, "ms", 1_000_000, 1),
+            (100_000_000_000, "s", 1_000_000_000, 2),
+        ):
+            if longest_ns < below_ns:
+                return cls(name, size_ns, decimals)
+        return cls("s", 1_000_000_000, 1)
+
+    def text(self, ns: int | None) -> str:
+        """The bare figure in this unit."""
+        return UNKNOWN if ns is None else f"{ns / self.size_ns:.{self.decimals}f}"
+
+    def brief(self, ns: float) -> str:
+        """The bare figure without trailing zeros, for axes."""
+        figure = f"{ns / self.size_ns:.{self.decimals}f}"
+        return figure.rstrip("0").rstrip(".") if "." in figure else figure
+
+
+def nice_step(span: float, parts: int) -> float:
+    """The smallest of 1, 2, 5 × 10^k that divides ``span`` into at most ``parts``."""
+    if span <= 0 or parts < 1:
+        return 1.0
+    rough = span / parts
+    power = 10.0 ** int(f"{rough:e}".partition("e")[2])
+    return next(power * m for m in (1, 2, 5, 10) if power * m >= rough * (1 - 1e-9))
+
+
+def _significant(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def _three_digits(value: float) -> str:
+    if value < 10:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"

@@ -1,0 +1,135 @@
+"""The job: what it is, where and on what it runs, how far it is, and whether we still hear from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import PurePath
+
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.text import age, clock, count, duration
+from overlaptop.tui.widgets.line_view import LineView
+from overlaptop.wire.messages import RankInfo
+
+_LINK_GLYPHS = {
+    LinkState.WAITING: ("◌", "warning"),
+    LinkState.LIVE: ("●", "live"),
+    LinkState.STALE: ("○", "warning"),
+    LinkState.LOST: ("○", "error"),
+    LinkState.ENDED: ("■", "dim"),
+}
+
+
+class JobHeader(LineView):
+    """One line, and a second one where there is height for it."""
+
+    fades = False
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        """The job's line; then how it is measured, or what is wrong."""
+        lines = [_job_line(self.state, width)]
+        if height > 1:
+            lines.append(_source_line(self.state, width))
+        return lines
+
+
+def _job_line(state: ViewState, width: int) -> Line:
+    snapshot, job = state.snapshot, state.snapshot.job
+    left = [Item((Run(" overlaptop", Ink("accent", bold=True)),), 6)]
+    if job is not None:
+        script = job.script if width >= 110 else PurePath(job.script).name
+        left.append(Item((Run(script, BOLD),), 1))
+        left.append(
+            Item(
+                (
+                    Run(f"{job.world_size} rank{'s' * (job.world_size != 1)}"),
+                    Run(f" · {_hosts(state)}", DIM),
+                ),
+                4,
+            )
+        )
+        infos = _infos(state)
+        left.append(Item((Run(_most(info.device for info in infos), DIM),), 7))
+        left.append(
+            Item(
+                (Run(" · ".join(filter(None, (_most(i.backend for i in infos), _sources(infos)))), DIM),), 5
+            )
+        )
+    step = (
+        () if snapshot.totals.step is None else (Run("step ", DIM), Run(count(snapshot.totals.step), BOLD))
+    )
+    time = () if snapshot.totals.step_ns is None else (Run(duration(snapshot.totals.step_ns), BOLD),)
+    return fit([item for item in left if item.line and item.line[0].text],
+               [Item(step, 3), Item(time, 2), Item(_link(state))], width)  # fmt: skip
+
+
+def _link(state: ViewState) -> Line:
+    snapshot = state.snapshot
+    glyph, color = _LINK_GLYPHS[snapshot.link]
+    words = snapshot.link.value
+    if snapshot.link is not LinkState.LIVE and snapshot.job is not None:
+        now_ns = state.paused_now_ns or snapshot.at_ns
+        words += f" since {clock(snapshot.link_since_ns)} ({age((now_ns - snapshot.link_since_ns) / 1e9)})"
+    return (Run(f"{glyph} {words} ", Ink(color, bold=True)),)
+
+
+def _source_line(state: ViewState, width: int) -> Line:
+    """How the figures come about; a lost line or a pause is said instead, being more urgent."""
+    snapshot = state.snapshot
+    left: list[Item] = []
+    if state.paused_at_ns is not None:
+        since_s = ((state.paused_now_ns or snapshot.at_ns) - state.paused_at_ns) / 1e9
+        words = f" paused since {clock(state.paused_at_ns)} ({age(since_s)}): data is still being kept"
+        left.append(Item((Run(words, Ink("warning", bold=True)),)))
+    if snapshot.link_note:
+        left.append(Item((Run(f" {snapshot.link_note}", Ink("warning")),)))
+    infos = _infos(state)
+    if not left and infos:
+        left.append(Item((Run(" source ", DIM), Run(_sources(infos)), Run(_reason(infos), DIM))))
+        if not state.exact:
+            left.append(
+                Item((Run("compute is an upper bound: gaps between kernels are not seen", DIM),), 2)
+            )
+    return fit(left, [Item((*_notices(state), Run(" ")))], width)
+
+
+def _notices(state: ViewState) -> Line:
+    notices = state.snapshot.notices
+    serious = sum(notice.level in ("warning", "error") for notice in notices)
+    if not notices:
+        return ()
+    worst = "error" if any(n.level == "error" for n in notices) else "warning" if serious else "dim"
+    return (Run(f"{len(notices)} notice{'s' * (len(notices) != 1)}", Ink(worst)), Run(" (n)", DIM))
+
+
+def _infos(state: ViewState) -> list[RankInfo]:
+    return [view.info for view in state.snapshot.ranks if view.info is not None]
+
+
+def _hosts(state: ViewState) -> str:
+    hosts = sorted({info.host for info in _infos(state)})
+    if len(hosts) > 1:
+        return f"{len(hosts)} hosts"
+    return hosts[0] if hosts else (state.snapshot.job.host if state.snapshot.job else "")
+
+
+def _most(values: object) -> str:
+    """What most ranks say, with the number of others."""
+    counted = Counter(value for value in values if value)  # type: ignore[attr-defined]
+    if not counted:
+        return ""
+    (value, _), others = counted.most_common(1)[0], len(counted) - 1
+    return f"{value} +{others}" if others else str(value)
+
+
+def _sources(infos: list[RankInfo]) -> str:
+    counted = Counter(info.source for info in infos if info.source)
+    if len(counted) <= 1:
+        return next(iter(counted), "")
+    return ", ".join(f"{source} on {n}" for source, n in counted.most_common())
+
+
+def _reason(infos: list[RankInfo]) -> str:
+    reason = _most(info.source_reason for info in infos)
+    return f": {reason}" if reason else ""

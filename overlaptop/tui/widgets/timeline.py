@@ -1,0 +1,186 @@
+"""The chosen rank's newest detailed step: phases, compute over communication, stalls, to scale."""
+
+from __future__ import annotations
+
+from textual import events
+
+from overlaptop.tui.drawing import Cell, Piece, lane, ruler, runs
+from overlaptop.tui.ink import BOLD, DIM, FAINT, Ink, Item, Line, Run, fit
+from overlaptop.tui.lanes import Lanes
+from overlaptop.tui.text import Unit, byte_count, clock, count, duration
+from overlaptop.tui.widgets.line_view import LineView
+from overlaptop.wire.messages import PHASES, CollectiveSpan
+
+LABEL = 10
+"""Cells left of the lanes for their names."""
+ZOOM_FACTOR = 1.5
+
+
+class Timeline(LineView):
+    """Title, phases, the lanes, the collectives' names, and an axis; as many of them as there is room."""
+
+    @property
+    def full_height(self) -> int:
+        """Lines beyond which nothing more is drawn."""
+        return 10 if self.state.copies_seen else 8
+
+    def made_of(self) -> tuple[object, ...] | None:
+        """The step and the window; without a step, draw: the reason changes."""
+        state = self.state
+        return (state.lanes.detail, state.window, state.collective) if state.lanes else None
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        """The window that the state holds."""
+        lanes = self.state.lanes
+        if lanes is None:
+            return [self._title(width, None), (), (Run("  " + self._why_not(), DIM),)]
+        view = _View(
+            lanes, self.state.window.bounds_ns(lanes.detail.step_ns), width - LABEL - 1, self.state.textured
+        )
+        title = self._title(width, lanes)
+        if height <= 2:
+            return [title, view.row("comm", lanes.comm)]
+        rows = [view.row("compute", lanes.compute), view.row("comm", lanes.comm)]
+        if self.state.copies_seen:
+            rows.append(view.row("copy", lanes.copy))
+        spare = height - len(rows) - 1
+        lines, below = [title], []
+        if spare > 0:
+            below.append(view.axis())
+            spare -= 1
+        if spare > 0:
+            lines.append(view.phases())
+            spare -= 1
+        names = view.names(self.state.collective)
+        thick = 2 if spare >= len(rows) + 1 else 1
+        if spare >= len(rows) * (thick - 1) + 1:
+            rows.insert(2, names)
+        for row in rows:
+            lines += [row] if row is names else [row, *([_unlabelled(row)] * (thick - 1))]
+        return [*lines, *below]
+
+    def _title(self, width: int, lanes: Lanes | None) -> Line:
+        chosen, window = self.state.chosen, self.state.window
+        if chosen is None or lanes is None:
+            return (Run(" timeline", BOLD), Run(f"  rank {chosen.rank}" if chosen else "", DIM))
+        detail = lanes.detail
+        left = [
+            Item((Run(f" rank {detail.rank}", BOLD), Run("  step ", DIM), Run(count(detail.step), BOLD))),
+            Item((Run(duration(detail.step_ns), BOLD), Run(f" at {clock(detail.start_ns)}", DIM)), 3),
+        ]
+        for name in PHASES:
+            spent_ns = sum(p.end_ns - p.start_ns for p in detail.phases if p.name == name)
+            if spent_ns:
+                left.append(Item((Run(f"{name} ", DIM), Run(duration(spent_ns))), 4))
+        moved = sum(c.bytes for c in detail.collectives)
+        if detail.collectives:
+            said = f"{len(detail.collectives)} collective{'s' * (len(detail.collectives) != 1)}"
+            left.append(Item((Run(said), Run(f" · {byte_count(moved)}", DIM)), 5))
+        right = []
+        if window.zoom > 1:
+            start_ns, end_ns = window.bounds_ns(detail.step_ns)
+            right = [
+                Item((Run(f"zoom {window.zoom:.3g}× ", Ink("accent")),), 1),
+                Item((Run(f"{duration(start_ns)} – {duration(end_ns)} ", DIM),), 2),
+            ]
+        return fit(left, right, width)
+
+    def _why_not(self) -> str:
+        chosen = self.state.chosen
+        if chosen is None:
+            return "no rank to show"
+        if chosen.ended:
+            return f"rank {chosen.rank} ended before a step of it was seen in detail"
+        if chosen.info is not None and chosen.info.detail_every == 0:
+            return "no timeline: this agent measures phases only"
+        if self.state.paused_at_ns is not None:
+            return f"no step of rank {chosen.rank} was seen in detail before the pause"
+        return f"waiting for the next step of rank {chosen.rank} that is measured in detail"
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel zooms in where the pointer is."""
+        self._zoom(event, ZOOM_FACTOR)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel zooms out."""
+        self._zoom(event, 1 / ZOOM_FACTOR)
+
+    def _zoom(self, event: events.MouseEvent, factor: float) -> None:
+        event.stop()
+        anchor = (event.x - LABEL) / max(1, self.size.width - LABEL - 1)
+        self.state.window = self.state.window.zoomed(factor, min(1.0, max(0.0, anchor)))
+        self.redraw()
+
+
+class _View:
+    """One window onto a step, ``width`` cells of it."""
+
+    def __init__(self, lanes: Lanes, bounds_ns: tuple[float, float], width: int, textured: bool) -> None:
+        self.lanes = lanes
+        self.start_ns, self.end_ns = bounds_ns
+        self.width = max(1, width)
+        self.textured = textured
+
+    def column(self, at_ns: float) -> int:
+        share = (at_ns - self.start_ns) / (self.end_ns - self.start_ns)
+        return round(min(1.0, max(0.0, share)) * self.width)
+
+    def row(self, label: str, pieces: tuple[Piece, ...]) -> Line:
+        drawn = lane(pieces, self.start_ns, self.end_ns, self.width, textured=self.textured)
+        return (_label(label), *drawn)
+
+    def phases(self) -> Line:
+        cells = [Cell(" ", FAINT)] * self.width
+        for phase in self.lanes.detail.phases:
+            left, right = self.column(phase.start_ns), self.column(phase.end_ns)
+            size = right - left
+            if size < 1:
+                continue
+            name = phase.name if len(phase.name) <= size - 2 else phase.name[: max(0, size - 2)]
+            words = f"├{f' {name} ' if size >= len(name) + 4 else name:─^{size - 2}}┤" if size > 1 else "│"
+            cells[left:right] = [Cell(glyph, Ink("text", phase.name)) for glyph in words]
+        return (_label("phase"), *runs(cells))
+
+    def names(self, chosen: int | None) -> Line:
+        """Under the comm lane, where there is room: which collective begins here; the chosen one marked."""
+        cells = [Cell(" ", DIM)] * self.width
+        free = 0
+        for index, collective in enumerate(self.lanes.detail.collectives):
+            if collective.end_ns <= self.start_ns or collective.start_ns >= self.end_ns:
+                continue
+            left, right = self.column(collective.start_ns), self.column(collective.end_ns)
+            if index == chosen:
+                size = max(1, right - left)
+                words = f"╰{'─' * (size - 2)}╯"[:size] if size > 1 else "▲"
+                left = min(left, self.width - size)
+                cells[left : left + size] = [Cell(glyph, Ink("accent", bold=True)) for glyph in words]
+                free = max(free, left + size + 1)
+                continue
+            words = f"│{op_name(collective)} {byte_count(collective.bytes)}"
+            room = max(right, self._next_start(index)) - left - 1
+            words = words if len(words) <= room else words[:room] if room > 6 else "│"
+            if left >= free and left + len(words) <= self.width:
+                cells[left : left + len(words)] = [Cell(glyph, DIM) for glyph in words]
+                free = left + len(words)
+        return (_label(""), *runs(cells))
+
+    def _next_start(self, index: int) -> int:
+        after = self.lanes.detail.collectives[index + 1 : index + 2]
+        return self.column(after[0].start_ns) if after else self.width
+
+    def axis(self) -> Line:
+        unit = Unit.for_scale(max(1, round(self.end_ns - self.start_ns)))
+        return (_label(""), *ruler(self.start_ns, self.end_ns, self.width, unit))
+
+
+def op_name(collective: CollectiveSpan) -> str:
+    """c10d's name without its underscores."""
+    return collective.op.strip("_")
+
+
+def _label(words: str) -> Run:
+    return Run(f" {words:<{LABEL - 1}}", DIM)
+
+
+def _unlabelled(row: Line) -> Line:
+    return (_label(""), *row[1:])

@@ -1,0 +1,47 @@
+"""The stretch of a step that a timeline shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MAX_ZOOM = 1024.0
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """``[left, left + 1/zoom)`` of the step, as fractions, so that it stays put from step to step."""
+
+    left: float = 0.0
+    zoom: float = 1.0
+
+    @property
+    def width(self) -> float:
+        """The share of the step that is seen."""
+        return 1 / self.zoom
+
+    def bounds_ns(self, step_ns: int) -> tuple[float, float]:
+        """The window in ns from the step's start."""
+        return self.left * step_ns, (self.left + self.width) * step_ns
+
+    def zoomed(self, factor: float, anchor: float = 0.5) -> Window:
+        """Closer by ``factor``; what lies at the share ``anchor`` of the window stays there."""
+        zoom = min(MAX_ZOOM, max(1.0, self.zoom * factor))
+        return _clamped(self.left + anchor * (self.width - 1 / zoom), zoom)
+
+    def panned(self, share: float) -> Window:
+        """Moved to the right by that share of itself."""
+        return _clamped(self.left + share * self.width, self.zoom)
+
+    @classmethod
+    def around(cls, start: float, end: float, margin: float = 1.0) -> Window:
+        """Showing ``[start, end)`` of the step with ``margin`` times its length on each side."""
+        length = max(end - start, 1e-9) * (1 + 2 * margin)
+        zoom = min(MAX_ZOOM, max(1.0, 1 / length))
+        return _clamped((start + end) / 2 - 0.5 / zoom, zoom)
+
+
+def _clamped(left: float, zoom: float) -> Window:
+    return Window(min(max(left, 0.0), 1 - 1 / zoom), zoom)
+
+
+WHOLE_STEP = Window()

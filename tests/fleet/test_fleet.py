@@ -1,0 +1,243 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_FRESH, MAX_NOTICES, Fleet
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.wire.messages import Notice, RankEnd
+
+from .builders import MS, T0, Clock, S, detail, info, status, step, unmeasured, welcome
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def fleet(clock):
+    fleet = Fleet(clock)
+    fleet.apply(welcome())
+    fleet.apply(status())
+    return fleet
+
+
+def feed(fleet, *messages):
+    for message in messages:
+        fleet.apply(message)
+    return fleet.snapshot()
+
+
+def test_announced_ranks_are_present_before_they_are_seen(fleet):
+    views = feed(fleet).ranks
+    assert [view.rank for view in views] == [0, 1]
+    assert all(view.info is None and view.last is None and view.age_s is None for view in views)
+    assert not any(view.stale or view.ended for view in views)
+
+
+def test_the_newest_measured_step_outlives_steps_without_measurement(fleet):
+    view = feed(fleet, step(0, 0), unmeasured(0, 1), unmeasured(0, 2)).ranks[0]
+    assert view.last.step == 2
+    assert view.measured.step == 0
+    assert [known.step for known in view.history] == [0, 1, 2]
+
+
+def test_history_is_bounded_and_ends_with_the_newest_step(fleet):
+    view = feed(fleet, *(step(0, number) for number in range(HISTORY_STEPS + 50))).ranks[0]
+    assert len(view.history) == HISTORY_STEPS
+    assert view.history[-1] is view.last
+
+
+def test_history_that_comes_again_changes_nothing(fleet):
+    sent = [step(0, number) for number in range(5)]
+    before = feed(fleet, *sent)
+    after = feed(fleet, welcome(), *sent)
+    assert after.ranks[0].history == before.ranks[0].history
+    assert after.fresh == ()
+
+
+def test_a_restarted_rank_begins_anew(fleet):
+    feed(fleet, info(0, pid=1), *(step(0, number) for number in range(5)))
+    later = step(0, 0, start_ns=T0 + 3600 * S)
+    assert feed(fleet, info(0, pid=2), later).ranks[0].history == (later,)
+
+
+def test_a_rank_that_counts_from_zero_again_begins_anew(fleet):
+    feed(fleet, *(step(0, number) for number in range(5)))
+    later = step(0, 0, start_ns=T0 + 3600 * S)
+    assert feed(fleet, later).ranks[0].history == (later,)
+
+
+def test_another_job_empties_the_fleet_and_the_same_one_does_not(fleet):
+    feed(fleet, info(0), step(0, 0), Notice(0, T0, "info", "hello"))
+    assert feed(fleet, welcome()).ranks[0].last is not None
+    other = feed(fleet, welcome(job="job-2"))
+    assert other.ranks[0].last is None
+    assert other.notices == ()
+
+
+def test_fresh_steps_are_handed_out_once_and_in_order_of_arrival(fleet):
+    sent = (step(1, 0), step(0, 0), step(0, 1))
+    assert feed(fleet, *sent).fresh == sent
+    assert feed(fleet).fresh == ()
+
+
+def test_fresh_steps_that_nobody_takes_are_bounded_and_counted(fleet):
+    surplus = 7
+    snapshot = feed(fleet, *(step(0, number) for number in range(MAX_FRESH + surplus)))
+    assert len(snapshot.fresh) == MAX_FRESH
+    assert snapshot.fresh[0].step == surplus
+    assert snapshot.totals.dropped == surplus
+
+
+def test_a_rank_is_stale_after_three_seconds_without_a_step(fleet, clock):
+    feed(fleet, step(0, 0))
+    clock.pass_s(2.9)
+    assert not feed(fleet).ranks[0].stale
+    clock.pass_s(0.2)
+    view = feed(fleet).ranks[0]
+    assert view.stale
+    assert view.age_s == pytest.approx(3.1)
+
+
+def test_a_rank_with_long_steps_is_stale_after_five_of_them(fleet, clock):
+    feed(fleet, *(unmeasured(0, number, ms=2000) for number in range(5)))
+    clock.pass_s(9.9)
+    assert not feed(fleet).ranks[0].stale
+    clock.pass_s(0.2)
+    assert feed(fleet).ranks[0].stale
+
+
+def test_a_job_that_hung_before_the_dashboard_came_is_stale_at_once(clock):
+    fleet = Fleet(clock)
+    clock.pass_s(60)
+    view = feed(fleet, welcome(), info(0), step(0, 0), status()).ranks[0]
+    assert view.stale
+    assert view.age_s == pytest.approx(60 - 0.080, abs=1e-6)
+
+
+def test_a_rank_that_ended_is_not_stale_and_one_that_comes_back_has_not_ended(fleet, clock):
+    feed(fleet, info(0), step(0, 0), RankEnd(0, T0, True))
+    clock.pass_s(60)
+    view = feed(fleet).ranks[0]
+    assert view.ended
+    assert not view.stale
+    assert not feed(fleet, info(0)).ranks[0].ended
+
+
+def test_every_rank_has_ended_only_when_all_that_were_seen_have(fleet):
+    assert not fleet.every_rank_ended
+    feed(fleet, info(0), info(1), RankEnd(0, T0, True))
+    assert not fleet.every_rank_ended
+    feed(fleet, RankEnd(1, T0, False))
+    assert fleet.every_rank_ended
+
+
+def test_the_hub_says_when_the_job_ended(fleet):
+    feed(fleet, status(ended=True))
+    assert fleet.job_ended
+    feed(fleet, welcome())
+    assert not fleet.job_ended
+
+
+def test_what_was_dropped_on_all_parts_of_the_way_is_added_up(fleet):
+    feed(fleet, step(0, 0, dropped=3), step(1, 0, dropped=4), status(dropped=10))
+    fleet.set_link(LinkState.LIVE, dropped=100)
+    assert feed(fleet).totals.dropped == 117
+    # The next hub counts from 0 again.
+    assert feed(fleet, welcome(), status(dropped=1)).totals.dropped == 118
+
+
+def test_notices_are_bounded_and_none_is_kept_twice(fleet):
+    notices = [Notice(0, T0 + at, "info", str(at)) for at in range(MAX_NOTICES + 10)]
+    assert feed(fleet, *notices, notices[-1]).notices == tuple(notices[-MAX_NOTICES:])
+
+
+def test_the_line_keeps_the_time_since_when_it_is_as_it_is(fleet, clock):
+    fleet.set_link(LinkState.LIVE)
+    since_ns = clock.at_ns
+    clock.pass_s(5)
+    fleet.set_link(LinkState.LIVE)
+    assert feed(fleet).link_since_ns == since_ns
+    fleet.set_link(LinkState.STALE, "why")
+    snapshot = feed(fleet)
+    assert (snapshot.link, snapshot.link_note, snapshot.link_since_ns) == (
+        LinkState.STALE,
+        "why",
+        clock.at_ns,
+    )
+
+
+def test_the_newest_detail_is_kept(fleet):
+    assert feed(fleet, detail(0, 1), detail(0, 2)).ranks[0].detail.step == 2
+
+
+@pytest.mark.parametrize("rank", [-1, 4096, 1 << 40])
+def test_an_impossible_rank_is_not_believed(fleet, rank):
+    snapshot = feed(fleet, step(rank, 0), info(rank), RankEnd(rank, T0, True), detail(rank))
+    assert [view.rank for view in snapshot.ranks] == [0, 1]
+
+
+def test_totals_know_nothing_before_the_first_step(fleet):
+    totals = feed(fleet, info(0)).totals
+    assert (totals.step, totals.step_ns, totals.overlap, totals.exposed_ns) == (None, None, None, None)
+    assert (totals.stall_ns, totals.idle_ns, totals.speedup, totals.attainable) == (None, None, None, None)
+
+
+def test_totals_add_up_the_ranks_newest_measured_steps(fleet):
+    totals = feed(
+        fleet, info(0), info(1), step(0, 4, compute=60, comm=30, hidden=20, idle=10, stall=10),
+        step(1, 5, compute=40, comm=10, hidden=10, idle=40, stall=0),
+    ).totals  # fmt: skip
+    assert totals.step == 4
+    assert totals.step_ns == 80 * MS
+    assert totals.overlap == 30 / 40
+    assert (totals.exposed_ns, totals.stall_ns, totals.idle_ns) == (5 * MS, 5 * MS, 25 * MS)
+    assert totals.speedup == 140 / 160
+    assert totals.attainable == 140 / 100
+
+
+def test_overlap_without_communication_is_none_and_not_zero(fleet):
+    totals = feed(fleet, info(0), step(0, 0, comm=0, hidden=0)).totals
+    assert totals.overlap is None
+    assert totals.attainable == 1
+
+
+def test_idle_is_unknown_where_the_source_cannot_see_it(fleet):
+    assert feed(fleet, info(0, exact=False), step(0, 0)).totals.idle_ns is None
+    seen = feed(fleet, info(1), step(1, 0, idle=7)).totals
+    assert seen.idle_ns == 7 * MS
+
+
+def test_ranks_that_ended_count_only_when_all_have(fleet):
+    feed(fleet, info(0), info(1), step(0, 3), step(1, 9), RankEnd(0, T0, True))
+    assert feed(fleet).totals.step == 9
+    assert feed(fleet, RankEnd(1, T0, True)).totals.step == 3
+
+
+def test_a_snapshot_is_not_changed_by_what_comes_after_it(fleet):
+    before = feed(fleet, info(0), step(0, 0))
+    kept = replace(before)
+    feed(fleet, step(0, 1), RankEnd(0, T0, True))
+    assert before == kept
+    assert before.ranks[0].last.step == 0
+
+
+parts_ms = st.integers(0, 1000)
+
+
+@given(st.lists(st.tuples(parts_ms, parts_ms, parts_ms, parts_ms), min_size=1, max_size=6))
+def test_totals_stay_within_what_is_possible(ranks):
+    fleet = Fleet(Clock())
+    for rank, (only, hidden, exposed, idle) in enumerate(ranks):
+        fleet.apply(info(rank))
+        fleet.apply(
+            step(rank, 0, compute=only + hidden, comm=hidden + exposed, hidden=hidden, idle=idle + 1)
+        )
+    totals = fleet.snapshot().totals
+    assert totals.overlap is None or 0 <= totals.overlap <= 1
+    if totals.speedup is not None:
+        assert 0 < totals.speedup <= totals.attainable <= 2
+    assert 0 <= totals.idle_ns <= totals.step_ns

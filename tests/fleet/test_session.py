@@ -1,0 +1,272 @@
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from overlaptop.fleet.session import JobSelector, JobSession
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.wire.endpoints import EndpointError, JobRecord
+from overlaptop.wire.messages import RankEnd
+
+from .builders import T0, Clock, info, status, step, welcome
+
+
+def record(job="job-1", *, hub_pid=1, script="train.py", cwd="/work"):
+    return JobRecord(
+        protocol=1, job=job, script=script, cwd=cwd, host="gpu-a", world_size=2, python="python",
+        starter_pid=1, starter_start_ticks=1, hub_pid=hub_pid, hub_start_ticks=1, started_ns=T0,
+        dashboard_socket="dash.sock", rank_pids=(),
+    )  # fmt: skip
+
+
+@dataclass
+class FakeLink:
+    to: JobRecord
+    alive: bool = True
+    last_heard_s: float | None = None
+    dropped: int = 0
+    closed: bool = False
+    watched: frozenset = frozenset()
+    inbox: list = field(default_factory=list)
+
+    def say(self, *messages):
+        self.inbox += messages
+        self.last_heard_s = 0.0
+
+    def poll(self):
+        messages, self.inbox = self.inbox, []
+        return messages
+
+    def watch(self, ranks):
+        self.watched = frozenset(ranks)
+
+    def close(self):
+        self.closed = True
+
+
+class World:
+    """This machine's jobs, and the links that were opened to them."""
+
+    def __init__(self, *jobs):
+        self.jobs = list(jobs)
+        self.links = []
+        self.clock = Clock()
+        self.fault = None
+
+    def list_jobs(self):
+        if self.fault:
+            raise self.fault
+        return list(self.jobs)
+
+    def open_link(self, to):
+        self.links.append(FakeLink(to))
+        return self.links[-1]
+
+    def session(self, selector=None):
+        return JobSession(
+            selector, list_jobs=self.list_jobs, open_link=self.open_link, clock_ns=self.clock,
+            monotonic_s=self.clock.monotonic_s,
+        )  # fmt: skip
+
+    def look_again(self, session):
+        self.clock.pass_s(1)
+        return session.tick()
+
+
+def live(world, session, number=0):
+    session.tick()
+    world.links[-1].say(welcome(world.links[-1].to.job), info(0), step(0, number), status())
+    return session.tick()
+
+
+def test_without_a_job_it_waits():
+    session = World().session()
+    snapshot = session.tick()
+    assert (snapshot.link, snapshot.link_note) == (LinkState.WAITING, "waiting for a job")
+    assert session.job_key is None
+
+
+def test_a_job_that_starts_later_is_found():
+    world = World()
+    session = world.session()
+    session.tick()
+    world.jobs.append(record())
+    world.look_again(session)
+    assert session.job_key == "job-1"
+
+
+def test_the_only_job_is_joined_and_then_live():
+    world = World(record())
+    session = world.session()
+    assert session.tick().link is LinkState.WAITING
+    snapshot = live(world, session)
+    assert snapshot.link is LinkState.LIVE
+    assert snapshot.ranks[0].last.step == 0
+
+
+def test_of_several_jobs_none_is_joined_until_one_is_chosen():
+    world = World(record("job-1"), record("job-2"))
+    session = world.session()
+    assert session.tick().link_note == "2 jobs run here: choose one"
+    assert world.links == []
+    session.select("job-2")
+    session.tick()
+    assert [link.to.job for link in world.links] == ["job-2"]
+
+
+def test_a_key_waits_for_that_job_alone():
+    world = World(record("job-1"))
+    session = world.session(JobSelector(key="job-2"))
+    assert session.tick().link_note == "waiting for job job-2"
+    world.jobs.append(record("job-2"))
+    world.look_again(session)
+    assert session.job_key == "job-2"
+
+
+def test_jobs_that_do_not_match_do_not_exist():
+    world = World(record("job-1", script="other.py"), record("job-2"))
+    session = world.session(JobSelector(matches=lambda job: job.script == "train.py"))
+    session.tick()
+    assert [job.job for job in session.jobs] == ["job-2"]
+    assert session.job_key == "job-2"
+
+
+def test_a_hub_that_took_anothers_place_is_joined_and_what_is_known_stays():
+    world = World(record())
+    session = world.session()
+    live(world, session)
+    world.links[0].alive = False
+    assert session.tick().link is LinkState.LOST
+    world.jobs[:] = [record(hub_pid=2)]
+    world.look_again(session)
+    assert world.links[0].closed
+    snapshot = live(world, session, number=1)
+    assert snapshot.link is LinkState.LIVE
+    assert [known.step for known in snapshot.ranks[0].history] == [0, 1]
+
+
+def test_a_job_that_starts_again_is_followed_although_its_key_is_new():
+    world = World(record())
+    session = world.session(JobSelector(key="job-1"))
+    live(world, session)
+    world.links[0].say(RankEnd(0, T0, True), status(ended=True))
+    assert session.tick().link is LinkState.ENDED
+    world.jobs[:] = [record("job-7", hub_pid=9)]
+    world.look_again(session)
+    snapshot = live(world, session, number=3)
+    assert (session.job_key, snapshot.link) == ("job-7", LinkState.LIVE)
+    assert [known.step for known in snapshot.ranks[0].history] == [3]
+
+
+def test_the_last_picture_of_a_job_that_ended_stays():
+    world = World(record())
+    session = world.session()
+    live(world, session)
+    world.links[0].say(status(ended=True))
+    session.tick()
+    world.links[0].alive = False
+    world.jobs.clear()
+    snapshot = world.look_again(session)
+    assert snapshot.link is LinkState.ENDED
+    assert snapshot.ranks[0].last.step == 0
+
+
+def test_a_hub_that_goes_after_all_its_ranks_leaves_a_job_that_ended():
+    world = World(record())
+    session = world.session()
+    live(world, session)
+    world.links[0].say(RankEnd(0, T0, False))
+    world.links[0].alive = False
+    assert session.tick().link is LinkState.ENDED
+
+
+def test_a_chosen_job_that_ended_is_not_replaced_by_a_stranger():
+    world = World(record())
+    session = world.session(JobSelector(key="job-1"))
+    live(world, session)
+    world.links[0].alive = False
+    world.jobs[:] = [record("job-9", script="other.py")]
+    world.look_again(session)
+    assert session.job_key == "job-1"
+
+
+def test_a_silent_hub_makes_the_line_stale():
+    world = World(record())
+    session = world.session()
+    live(world, session)
+    world.links[0].last_heard_s = 3.5
+    assert session.tick().link is LinkState.STALE
+    world.links[0].last_heard_s = 0.2
+    assert session.tick().link is LinkState.LIVE
+
+
+def test_a_hub_that_never_answers_makes_the_line_stale():
+    world = World(record())
+    session = world.session()
+    session.tick()
+    world.clock.pass_s(4)
+    assert session.tick().link is LinkState.STALE
+
+
+@pytest.mark.parametrize(("theirs", "older"), [(99, "this dashboard"), (0, "the job's agent")])
+def test_another_protocol_says_which_side_is_older(theirs, older):
+    world = World(record())
+    session = world.session()
+    session.tick()
+    world.links[0].say(welcome(protocol=theirs))
+    assert f"{older} is older" in session.tick().link_note
+
+
+def test_watched_ranks_are_asked_for_again_on_a_new_line():
+    world = World(record())
+    session = world.session()
+    live(world, session)
+    session.watch([1])
+    assert world.links[0].watched == {1}
+    world.links[0].alive = False
+    world.jobs[:] = [record(hub_pid=2)]
+    world.look_again(session)
+    assert world.links[1].watched == {1}
+
+
+def test_frames_dropped_on_earlier_lines_are_not_forgotten():
+    world = World(record())
+    session = world.session()
+    live(world, session)
+    world.links[0].dropped = 5
+    assert session.tick().totals.dropped == 5
+    world.jobs[:] = [record(hub_pid=2)]
+    world.look_again(session)
+    world.links[1].dropped = 2
+    assert session.tick().totals.dropped == 7
+
+
+def test_a_socket_directory_that_cannot_be_used_is_said_and_tried_again():
+    world = World(record())
+    world.fault = EndpointError("/tmp/x belongs to uid 1, not to you")
+    session = world.session()
+    assert session.tick().link_note == "/tmp/x belongs to uid 1, not to you"
+    world.fault = None
+    world.look_again(session)
+    assert session.job_key == "job-1"
+
+
+def test_turning_to_another_job_forgets_the_first():
+    world = World(record("job-1"))
+    session = world.session()
+    live(world, session)
+    world.jobs.append(replace(record("job-2"), script="b.py"))
+    session.select("job-2")
+    assert world.links[0].closed
+    snapshot = session.tick()
+    assert snapshot.job is None
+    assert snapshot.ranks == ()
+
+
+def test_closing_gives_up_the_line_for_good():
+    world = World(record())
+    session = world.session()
+    live(world, session)
+    session.close()
+    world.look_again(session)
+    assert world.links[0].closed
+    assert len(world.links) == 1

@@ -1,0 +1,114 @@
+"""A JobSession on a real hub, which is killed and replaced under it."""
+
+import os
+import shutil
+import signal
+import tempfile
+import time
+
+import pytest
+
+from overlaptop.fleet.session import JobSession
+from overlaptop.fleet.snapshot import LinkState
+from tests.wire.conftest import Hubs, Rank, eventually
+
+
+@pytest.fixture
+def hubs(monkeypatch):
+    # Not tmp_path: a socket's path has room for 107 bytes.
+    path = tempfile.mkdtemp(prefix="ot-", dir="/tmp")
+    monkeypatch.setenv("OVERLAPTOP_DIR", path)
+    hubs = Hubs()
+    yield hubs
+    hubs.end_all()
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def session():
+    session = JobSession()
+    yield session
+    session.close()
+
+
+def until(session, holds):
+    return eventually(lambda: (snapshot := session.tick()) and holds(snapshot) and snapshot)
+
+
+def test_a_late_dashboard_sees_history_and_then_what_comes(hubs, session):
+    hubs.start()
+    rank = Rank().greet()
+    rank.send(*(rank.step(number) for number in range(5)))
+    seen = until(session, lambda s: s.ranks and s.ranks[0].last and s.ranks[0].last.step == 4)
+    assert seen.link is LinkState.LIVE
+    assert [step.step for step in seen.ranks[0].history] == [0, 1, 2, 3, 4]
+    assert seen.ranks[0].info == rank.info
+    rank.send(rank.step(5))
+    until(session, lambda s: s.ranks[0].last.step == 5)
+    rank.close()
+
+
+def test_a_watched_rank_sends_its_detail(hubs, session):
+    hubs.start()
+    rank = Rank().greet()
+    session.watch([0])
+    assert not rank.hear_watch()
+    until(session, lambda s: s.job is not None)
+    assert rank.hear_watch()
+    rank.send(rank.step(1), rank.detail(1))
+    assert until(session, lambda s: s.ranks[0].detail).ranks[0].detail.step == 1
+    rank.close()
+
+
+def test_a_killed_hub_is_missed_and_its_successor_joined(hubs, session):
+    first = hubs.start()
+    rank = Rank().greet()
+    rank.send(rank.step(0))
+    until(session, lambda s: s.ranks and s.ranks[0].last)
+    os.kill(first.hub_pid, signal.SIGKILL)
+    lost = until(session, lambda s: s.link is LinkState.LOST)
+    assert lost.ranks[0].last.step == 0
+
+    hubs.start()
+    again = Rank().greet()
+    again.send(again.step(1))
+    found = until(session, lambda s: s.ranks[0].last.step == 1)
+    assert found.link is LinkState.LIVE
+    assert [step.step for step in found.ranks[0].history] == [0, 1]
+    rank.close()
+    again.close()
+
+
+def test_a_job_whose_ranks_have_gone_has_ended(hubs, session):
+    hubs.start("--linger-s=0.2")
+    rank = Rank().greet()
+    rank.send(rank.step(0))
+    until(session, lambda s: s.ranks and s.ranks[0].last)
+    rank.close()
+    ended = until(session, lambda s: s.link is LinkState.ENDED)
+    assert ended.ranks[0].ended
+    until(session, lambda _: not session.jobs)
+    assert session.tick().link is LinkState.ENDED
+
+
+def test_reading_never_waits_for_a_stopped_hub(hubs, session):
+    record = hubs.start()
+    rank = Rank().greet()
+    rank.send(rank.step(0))
+    until(session, lambda s: s.ranks and s.ranks[0].last)
+    os.kill(record.hub_pid, signal.SIGSTOP)
+    try:
+        slowest_s = 0.0
+        deadline_s = time.monotonic() + 20
+        while session.tick().link is not LinkState.STALE:
+            before_s = time.monotonic()
+            session.tick()
+            slowest_s = max(slowest_s, time.monotonic() - before_s)
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+    finally:
+        os.kill(record.hub_pid, signal.SIGCONT)
+    # A hub that is waited for would be waited for as long as it stands still.
+    assert slowest_s < 1
+    until(session, lambda s: s.link is LinkState.LIVE)
+    rank.close()

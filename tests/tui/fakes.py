@@ -1,0 +1,81 @@
+"""A session that shows what a test tells it, and what is on the app's screen as text."""
+
+from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.tui.app import OverlaptopApp
+from overlaptop.tui.options import TuiOptions
+from tests.fleet.builders import MS, Clock, detail, info, status, step, welcome
+
+
+class FakeSession:
+    """Snapshots of a real Fleet; time passes only when the test says so."""
+
+    def __init__(self, *messages, link=LinkState.LIVE, jobs=(), job_key="job-1"):
+        self.clock = Clock()
+        self.fleet = Fleet(self.clock)
+        self.fleet.set_link(link, "" if link is LinkState.LIVE else "waiting for a job")
+        self.jobs = tuple(jobs)
+        self.job_key = job_key
+        self.watched = frozenset()
+        self.selected = []
+        self.ticks = 0
+        self.say(*messages)
+
+    def say(self, *messages):
+        for message in messages:
+            self.fleet.apply(message)
+
+    def tick(self):
+        self.ticks += 1
+        return self.fleet.snapshot()
+
+    def watch(self, ranks):
+        self.watched = frozenset(ranks)
+
+    def select(self, key):
+        self.selected.append(key)
+        self.job_key = key
+
+    def close(self):
+        pass
+
+
+def running_job(ranks=4, *, exact=True):
+    """Ranks whose overlap falls and whose step grows with their number; rank r exposes 2 + 4r of 30 ms."""
+    session = FakeSession(welcome(world_size=ranks, script="/home/me/train.py"), status())
+    for rank in range(ranks):
+        session.say(info(rank, exact=exact, host=f"node{rank // 2}"))
+        for number in range(40):
+            session.say(step(rank, number, comm=30, hidden=28 - 4 * rank, stall=rank))
+        session.say(detail(rank, 39))
+    return session
+
+
+def app_of(session, **options):
+    return OverlaptopApp(session, TuiOptions(**options))
+
+
+def screen_lines(app):
+    """What the terminal shows, a string a row."""
+    strips = app.screen._compositor.render_strips()
+    return ["".join(segment.text for segment in strip) for strip in strips]
+
+
+def screen_text(app):
+    return "\n".join(screen_lines(app))
+
+
+def table_ranks(app):
+    """The rank column, from top to bottom."""
+    lines = screen_lines(app)
+    header = next(at for at, line in enumerate(lines) if line.strip().startswith("rank"))
+    ranks = []
+    for line in lines[header + 1 :]:
+        first = line.replace("▸", " ").split()[:1]
+        if not first or not first[0].isdigit():
+            break
+        ranks.append(int(first[0]))
+    return ranks
+
+
+__all__ = ["MS", "FakeSession", "app_of", "running_job", "screen_lines", "screen_text", "table_ranks"]

@@ -1,0 +1,687 @@
+"""The dashboard, driven through Textual's pilot over snapshots of a scripted job."""
+
+import pytest
+from textual.events import MouseScrollUp
+from textual.widgets import Input
+
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.tui.app import OverlaptopApp
+from overlaptop.tui.keys import APP_KEYS, LIST_KEYS, OVERVIEW_KEYS, RANK_KEYS, TIMELINE_KEYS
+from overlaptop.tui.options import TuiOptions
+from overlaptop.tui.palette import PALETTES, PLAIN
+from overlaptop.tui.screens.jobs import JobsScreen
+from overlaptop.tui.screens.overview import OverviewScreen
+from overlaptop.tui.screens.pages import HelpScreen, NoticesScreen
+from overlaptop.tui.screens.rank import RankScreen
+from overlaptop.tui.widgets.rank_table import RankTable
+from overlaptop.tui.widgets.timeline import Timeline
+from overlaptop.wire.endpoints import JobRecord
+from overlaptop.wire.messages import Notice, RankEnd
+from tests.fleet.builders import T0, detail, info, status, step, unmeasured, welcome
+
+from .fakes import FakeSession, app_of, running_job, screen_lines, screen_text, table_ranks
+
+WIDE = (160, 45)
+
+
+@pytest.fixture(autouse=True)
+def with_colors(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+async def shown(app, pilot):
+    """The screen after everything that is known has been drawn."""
+    app.latest = app.session.tick()
+    app._show()
+    await pilot.pause()
+    return screen_text(app)
+
+
+def record(job, script="train.py"):
+    return JobRecord(
+        protocol=1, job=job, script=script, cwd="/work", host="gpu-a", world_size=2, python="python",
+        starter_pid=1, starter_start_ticks=1, hub_pid=1, hub_start_ticks=1, started_ns=T0,
+        dashboard_socket="dash.sock", rank_pids=(),
+    )  # fmt: skip
+
+
+async def test_the_overview_says_what_the_job_is_and_how_it_overlaps():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        text = await shown(app, pilot)
+    for words in (
+        "/home/me/train.py", "4 ranks", "2 hosts", "NVIDIA H200", "nccl 2.28.9", "kernels", "step 39",
+        "● live",
+        "overlap 73.3 %", "exposed 8.00 ms", "stall 1.50 ms", "idle 10.0 ms", "dropped 0",
+        "collectives in every step",
+    ):  # fmt: skip
+        assert words in text
+
+
+async def test_each_rank_has_a_row_with_its_figures():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        await shown(app, pilot)
+        assert table_ranks(app) == [0, 1, 2, 3]
+        row = next(line for line in screen_lines(app) if line.split()[:1] == ["3"])
+    assert row[row.index("53.3 %") :].split()[:6] == ["53.3", "%", "14.00", "3.00", "10.00", "84.00"]
+
+
+async def test_the_timeline_shows_phases_lanes_stall_and_collectives():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        text = await shown(app, pilot)
+    for words in ("forward", "backward", "optimizer", " compute ", " comm ", "│allreduce 25.0 MiB", "0 ms"):
+        assert words in text
+
+
+async def test_lanes_are_drawn_to_scale():
+    app = app_of(running_job(), ascii=True)
+    async with app.run_test(size=(91, 45)) as pilot:
+        await shown(app, pilot)
+        lines = screen_lines(app)
+    # 80 ms over 80 cells, from the eleventh on: compute to 40, a stall to 50, compute to 80.
+    compute = next(line for line in lines if line.startswith(" compute "))[10:90]
+    comm = next(line for line in lines if line.startswith(" comm "))[10:90]
+    assert compute == "#" * 40 + "x" * 10 + "#" * 30
+    assert comm == " " * 20 + "=" * 10 + " " * 5 + "=" * 5 + "!" * 5 + " " * 35
+
+
+async def test_the_chosen_ranks_timeline_is_asked_for():
+    session = running_job()
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        await shown(app, pilot)
+        assert session.watched == {0}
+        await pilot.press("down", "j")
+        assert session.watched == {2}
+        await pilot.press("k")
+        assert session.watched == {1}
+        await pilot.press("end")
+        assert session.watched == {3}
+        await pilot.press("home")
+        assert session.watched == {0}
+
+
+async def test_enter_opens_the_rank_and_escape_comes_back():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("down", "enter")
+        assert isinstance(app.screen, RankScreen)
+        text = await shown(app, pilot)
+        for words in (
+            "rank 1",
+            "host node0",
+            "pid 1001",
+            "torch 2.13.0",
+            "compute only",
+            "step time",
+            "overlap",
+        ):
+            assert words in text
+        assert "allgather_base" in text
+        await pilot.press("tab")
+        assert "rank 2" in await shown(app, pilot)
+        await pilot.press("shift+tab", "escape")
+        assert isinstance(app.screen, OverviewScreen)
+        assert app.state.rank == 1
+
+
+async def test_pause_holds_the_picture_while_data_is_kept():
+    session = running_job()
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        assert "step 39" in await shown(app, pilot)
+        await pilot.press("space")
+        session.clock.pass_s(7)
+        for rank in range(4):
+            session.say(step(rank, 40))
+        text = await shown(app, pilot)
+        assert "paused since" in text
+        assert "(7 s)" in text
+        assert "step 39" in text
+        await pilot.press("p")
+        text = await shown(app, pilot)
+        assert "paused" not in text
+        assert "step 40" in text
+        assert len(app.state.snapshot.ranks[0].history) == 41
+
+
+async def test_sorting_goes_through_the_columns_and_back():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("s")
+        assert app.state.sort_key == "overlap"
+        await shown(app, pilot)
+        assert table_ranks(app) == [3, 2, 1, 0]
+        assert "overlap▲" in screen_text(app)
+        await pilot.press("S")
+        await shown(app, pilot)
+        assert table_ranks(app) == [0, 1, 2, 3]
+        await pilot.press("r", "s", "s", "s", "s", "s")
+        assert app.state.sort_key == "rank"
+
+
+async def test_a_filter_works_while_it_is_typed_and_escape_drops_it():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("slash", *"overlap<70")
+        await pilot.pause()
+        await shown(app, pilot)
+        assert table_ranks(app) == [2, 3]
+        await pilot.press("enter")
+        await pilot.pause()
+        text = await shown(app, pilot)
+        assert "2 of 4 ranks" in text
+        assert not app.screen.query(Input)
+        await pilot.press("escape")
+        await shown(app, pilot)
+        assert table_ranks(app) == [0, 1, 2, 3]
+        await pilot.press("slash", *"1-2", "escape")
+        await pilot.pause()
+        await shown(app, pilot)
+        assert table_ranks(app) == [0, 1, 2, 3]
+
+
+async def test_a_filter_that_means_nothing_says_so_and_keeps_the_last_that_did():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("slash", *"nothing<1")
+        await pilot.pause()
+        assert "not one of overlap" in await shown(app, pilot)
+
+
+async def test_a_filter_without_a_match_says_so():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("slash", *"9", "enter")
+        await pilot.pause()
+        assert "no rank matches 9" in await shown(app, pilot)
+
+
+async def test_zoom_pan_and_reset():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("plus", "z")
+        assert app.state.window.zoom == pytest.approx(2.25)
+        assert "zoom 2.25×" in await shown(app, pilot)
+        left = app.state.window.left
+        await pilot.press("right", "l")
+        assert app.state.window.left > left
+        await pilot.press("left", "h", "h")
+        assert app.state.window.left < left
+        await pilot.press("minus")
+        assert app.state.window.zoom == pytest.approx(1.5)
+        await pilot.press("0")
+        assert app.state.window.zoom == 1
+
+
+async def test_a_collective_can_be_chosen_and_zoomed_to():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("enter", "down", "down")
+        assert app.state.collective == 1
+        await pilot.press("enter")
+        # 35 to 45 of 80 ms with as much on each side.
+        assert app.state.window.bounds_ns(80) == (pytest.approx(25), pytest.approx(55))
+        assert "╰" in await shown(app, pilot)
+
+
+async def test_the_list_of_collectives_can_be_hidden_and_shown():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        assert "allgather_base  " in await shown(app, pilot)
+        await pilot.press("c")
+        assert "allgather_base  " not in await shown(app, pilot)
+        await pilot.press("c", "right_square_bracket")
+        assert "allgather_base  " in await shown(app, pilot)
+        assert app.state.collective == 0
+
+
+async def test_help_lists_every_key_and_the_words():
+    app = app_of(running_job())
+    async with app.run_test(size=(120, 100)) as pilot:
+        await pilot.press("question_mark")
+        assert isinstance(app.screen, HelpScreen)
+        text = await shown(app, pilot)
+        for key in (*APP_KEYS, *OVERVIEW_KEYS, *TIMELINE_KEYS, *RANK_KEYS):
+            assert key.words in text
+        for word in (
+            "hidden",
+            "exposed",
+            "compute only",
+            "idle",
+            "stall",
+            "speed-up",
+            "attainable",
+            "source",
+        ):
+            assert f"\n  {word} " in text
+        await pilot.press("escape")
+        assert isinstance(app.screen, OverviewScreen)
+
+
+async def test_help_scrolls_where_it_does_not_fit():
+    app = app_of(running_job())
+    async with app.run_test(size=(60, 20)) as pilot:
+        await pilot.press("f1", "end")
+        text = await shown(app, pilot)
+        assert "not known; never zero" in text
+        await pilot.press("home")
+        assert "Everywhere" in await shown(app, pilot)
+
+
+async def test_every_bound_key_has_an_action():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE):
+        for keys, owner in (
+            (APP_KEYS, app),
+            ((*OVERVIEW_KEYS, *TIMELINE_KEYS), OverviewScreen),
+            ((*RANK_KEYS, *TIMELINE_KEYS), RankScreen),
+            (LIST_KEYS, JobsScreen),
+        ):
+            for key in keys:
+                name = key.action.partition("(")[0]
+                target = app if name.startswith("app.") else owner
+                assert hasattr(target, f"action_{name.removeprefix('app.')}"), key
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+async def test_q_and_ctrl_c_quit(key):
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press(key)
+        await pilot.pause()
+    assert not app.is_running
+    assert (app.return_code or 0) == 0
+
+
+async def test_notices_are_counted_and_listed_newest_first():
+    session = running_job()
+    session.say(
+        Notice(2, T0, "info", "joined the group"), Notice(3, T0 + 1, "error", "CUPTI is held by nsys")
+    )
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        assert "2 notices (n)" in await shown(app, pilot)
+        await pilot.press("n")
+        assert isinstance(app.screen, NoticesScreen)
+        text = await shown(app, pilot)
+        assert text.index("CUPTI is held by nsys") < text.index("joined the group")
+        await pilot.press("n")
+        assert isinstance(app.screen, OverviewScreen)
+
+
+async def test_digits_turn_to_views():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        for key, kind in (
+            ("2", RankScreen),
+            ("3", NoticesScreen),
+            ("4", JobsScreen),
+            ("1", OverviewScreen),
+        ):
+            await pilot.press(key)
+            assert isinstance(app.screen, kind), key
+
+
+async def test_themes_go_round_and_come_back():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        seen = [app.inks.palette.name]
+        for _ in range(len(PALETTES) - 1):
+            await pilot.press("t")
+            await pilot.pause()
+            seen.append(app.inks.palette.name)
+        assert seen[0] == seen[-1]
+        assert set(seen) == set(PALETTES) - {PLAIN.name}
+
+
+async def test_the_command_palette_offers_the_keys_actions():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE):
+        titles = [command.title for command in app.get_system_commands(app.screen)]
+        assert {"quit", "help", "pause", "notices"} <= set(titles)
+
+
+async def test_an_unknown_theme_is_refused():
+    with pytest.raises(ValueError, match="no theme 'pink'"):
+        app_of(running_job(), theme="pink")
+
+
+async def test_a_click_chooses_a_rank_and_a_double_click_opens_it():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        await shown(app, pilot)
+        await pilot.click(RankTable, offset=(10, 3))
+        assert app.state.rank == 2
+        await pilot.click(RankTable, offset=(10, 3), times=2)
+        assert isinstance(app.screen, RankScreen)
+
+
+async def test_a_click_on_a_header_sorts():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        await shown(app, pilot)
+        header = next(line for line in screen_lines(app) if "exposed ms" in line)
+        await pilot.click(RankTable, offset=(header.index("exposed ms") + 2, 0))
+        assert (app.state.sort_key, app.state.reverse) == ("exposed", True)
+
+
+async def test_the_wheel_zooms_the_timeline():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        await shown(app, pilot)
+        timeline = app.screen.query_one(Timeline)
+        await pilot._post_mouse_events([MouseScrollUp], timeline, offset=(40, 3))
+        assert app.state.window.zoom > 1
+
+
+async def test_where_compute_is_an_upper_bound_the_figures_say_so():
+    app = app_of(running_job(exact=False))
+    async with app.run_test(size=WIDE) as pilot:
+        text = await shown(app, pilot)
+    for words in ("overlap ≤73.3 %", "exposed ≥8.00 ms", "idle not seen", "speed-up ≤", "upper bound"):
+        assert words in text
+
+
+async def test_what_was_not_measured_is_a_dash_and_never_zero():
+    session = FakeSession(welcome(), status(), info(0, detail_every=0), unmeasured(0, 0))
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        text = await shown(app, pilot)
+        row = next(line for line in screen_lines(app) if line.split()[:2] == ["▸", "0"])
+    assert "overlap –" in text
+    assert "exposed –" in text
+    assert "phases only" in row
+    assert row.split().count("–") == 4
+    assert "no timeline: this agent measures phases only" in text
+
+
+async def test_a_rank_that_was_never_seen_says_so():
+    session = FakeSession(welcome(world_size=2), status(), info(0), step(0, 0))
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        assert "◌ not seen yet" in await shown(app, pilot)
+
+
+async def test_stale_and_ended_ranks_say_so():
+    session = running_job()
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        session.clock.pass_s(60)
+        session.say(RankEnd(1, T0, True))
+        text = await shown(app, pilot)
+    assert text.count("○ no step since") == 3
+    assert "■ ended" in text
+
+
+@pytest.mark.parametrize(
+    ("link", "words"),
+    [
+        (LinkState.STALE, "○ stale since"),
+        (LinkState.LOST, "○ lost since"),
+        (LinkState.ENDED, "■ ended since"),
+    ],
+)
+async def test_the_header_says_how_the_line_is_and_since_when(link, words):
+    session = running_job()
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        session.fleet.set_link(link, "why it is so")
+        session.clock.pass_s(14)
+        text = await shown(app, pilot)
+    assert words in text
+    assert "(14 s)" in text
+    assert "why it is so" in text
+
+
+async def test_the_last_picture_of_a_lost_job_is_pale():
+    session = running_job()
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        await shown(app, pilot)
+        table = app.screen.query_one(RankTable)
+        assert not any(run.ink.faded for run in table._lines[1])
+        session.fleet.set_link(LinkState.LOST, "")
+        await shown(app, pilot)
+        assert all(run.ink.faded for run in table._lines[1])
+
+
+async def test_a_timeline_stands_still_for_a_second():
+    session = running_job()
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        await shown(app, pilot)
+        session.clock.pass_s(0.5)
+        session.say(detail(0, 77))
+        assert "step 77" not in await shown(app, pilot)
+        session.clock.pass_s(0.6)
+        assert "step 77" in await shown(app, pilot)
+
+
+async def test_only_lines_that_changed_are_drawn_again():
+    session = running_job()
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        await shown(app, pilot)
+        table = app.screen.query_one(RankTable)
+        before = list(table._strips)
+        session.say(step(2, 40))
+        app.latest = session.tick()
+        app._show()
+        redrawn = [
+            at for at, (old, new) in enumerate(zip(before, table._strips, strict=True)) if old is not new
+        ]
+    assert redrawn == [3]
+
+
+@pytest.mark.parametrize("size", [(160, 45), (100, 30), (60, 20), (40, 12), (20, 5), (10, 3), (2, 1)])
+async def test_every_screen_fits_every_size(size):
+    session = running_job(ranks=8)
+    session.say(Notice(0, T0, "warning", "a long notice that wraps in a narrow terminal and says little"))
+    app = app_of(session)
+    async with app.run_test(size=size) as pilot:
+        for keys in (
+            (),
+            ("enter",),
+            ("escape", "question_mark"),
+            ("escape", "n"),
+            ("escape", "o"),
+            ("1", "plus"),
+        ):
+            await pilot.press(*keys)
+            await shown(app, pilot)
+            lines = screen_lines(app)
+            assert len(lines) == size[1]
+            assert all(len(line) == size[0] for line in lines)
+
+
+@pytest.mark.parametrize(("size", "rows"), [((160, 45), 8), ((100, 30), 8), ((60, 20), 7), ((20, 5), 2)])
+async def test_ranks_come_first_where_there_is_little_room(size, rows):
+    app = app_of(running_job(ranks=8))
+    async with app.run_test(size=size) as pilot:
+        await shown(app, pilot)
+        assert len(table_ranks(app)) >= rows
+
+
+async def test_the_chosen_rank_stays_in_sight():
+    app = app_of(running_job(ranks=64))
+    async with app.run_test(size=(80, 20)) as pilot:
+        await pilot.press("end")
+        await shown(app, pilot)
+        assert 63 in table_ranks(app)
+        await pilot.press("pageup", "pageup", "home")
+        await shown(app, pilot)
+        assert 0 in table_ranks(app)
+
+
+async def test_a_resize_lays_out_again():
+    app = app_of(running_job())
+    async with app.run_test(size=(60, 20)) as pilot:
+        assert "idle ms" not in await shown(app, pilot)
+        await pilot.resize_terminal(160, 45)
+        await pilot.pause()
+        assert "idle ms" in await shown(app, pilot)
+
+
+async def test_no_color_means_no_color_and_parts_differ_by_glyph(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        text = await shown(app, pilot)
+        for glyphs in ("██ compute only", "▓▓ hidden", "░░ exposed", "▞▞ copy only", "·· idle", "xx stall"):
+            assert glyphs in text
+        row = next(line for line in screen_lines(app) if line.split()[:2] == ["▸", "0"])
+        assert {"█", "▓", "·"} <= set(row)
+        for strip in app.screen._compositor.render_strips():
+            for segment in strip:
+                for color in (segment.style.color, segment.style.bgcolor) if segment.style else ():
+                    assert color is None or color.is_default
+        for keys in (
+            "enter",
+            "escape",
+            "question_mark",
+            "escape",
+            "t",
+            "g",
+            "slash",
+            "3",
+            "escape",
+            "ctrl+p",
+        ):
+            await pilot.press(keys)
+            await pilot.pause()
+
+
+async def test_ascii_means_ascii():
+    app = app_of(running_job(exact=False), ascii=True)
+    async with app.run_test(size=WIDE) as pilot:
+        for key in ("1", "2", "3", "4", "question_mark"):
+            await pilot.press(key)
+            assert (await shown(app, pilot)).isascii(), key
+
+
+async def test_textures_can_be_turned_on_beside_colors():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        assert "▓▓ hidden" not in await shown(app, pilot)
+        await pilot.press("g")
+        assert "▓▓ hidden" in await shown(app, pilot)
+        await pilot.press("g")
+        assert "▓▓ hidden" not in await shown(app, pilot)
+
+
+async def test_what_a_machine_sends_cannot_reach_the_terminal_as_an_escape_sequence():
+    session = FakeSession(welcome(script="\x1b]0;pwned\x07.py"), status(), info(0), step(0, 0))
+    session.say(Notice(0, T0, "error", "a\x1b[2Jb\nc"))
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        text = await shown(app, pilot)
+        await pilot.press("n")
+        text += await shown(app, pilot)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+
+
+async def test_without_a_job_workloads_are_offered_and_started():
+    started = []
+    session = FakeSession(link=LinkState.WAITING, job_key=None)
+    app = app_of(session, start_workload=started.append)
+    async with app.run_test(size=WIDE) as pilot:
+        text = await shown(app, pilot)
+        assert isinstance(app.screen, JobsScreen)
+        assert "waiting for a job" in text
+        assert "ddp" in text
+        assert "-m overlaptop.agent" in text
+        await pilot.press("enter")
+        assert started == ["ddp"]
+
+
+async def test_a_workload_that_cannot_start_says_why():
+    def refuse(name):
+        raise ValueError("torch is not installed here")
+
+    session = FakeSession(link=LinkState.WAITING, job_key=None)
+    app = app_of(session, start_workload=refuse)
+    async with app.run_test(size=WIDE) as pilot:
+        await shown(app, pilot)
+        await pilot.press("enter")
+        assert "ddp could not be started: torch is not installed here" in await shown(app, pilot)
+
+
+async def test_the_launchers_word_is_shown_until_its_job_is_there():
+    asked = []
+
+    def launch_status():
+        asked.append(1)
+        return "ddp is starting"
+
+    session = FakeSession(link=LinkState.WAITING, job_key=None)
+    app = app_of(session, start_workload=lambda name: None, launch_status=launch_status)
+    async with app.run_test(size=WIDE) as pilot:
+        assert "ddp is starting" in await shown(app, pilot)
+        session.job_key = "job-1"
+        session.fleet.set_link(LinkState.LIVE)
+        session.say(welcome(), info(0), step(0, 0), status())
+        await shown(app, pilot)
+        await shown(app, pilot)
+        assert isinstance(app.screen, OverviewScreen)
+        count = len(asked)
+        await shown(app, pilot)
+        assert len(asked) == count
+
+
+async def test_a_job_that_starts_by_itself_comes_on_the_screen():
+    session = FakeSession(link=LinkState.WAITING, job_key=None)
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        await shown(app, pilot)
+        assert isinstance(app.screen, JobsScreen)
+        session.job_key = "job-1"
+        session.fleet.set_link(LinkState.LIVE)
+        session.say(welcome(), info(0), step(0, 0), status())
+        await shown(app, pilot)
+        assert isinstance(app.screen, OverviewScreen)
+
+
+async def test_of_several_jobs_one_is_chosen_from_a_list():
+    session = FakeSession(
+        link=LinkState.WAITING, jobs=(record("job-a", "a.py"), record("job-b", "b.py")), job_key=None
+    )
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        text = await shown(app, pilot)
+        assert "2 jobs on this machine" in text
+        assert "a.py" in text
+        assert "b.py" in text
+        await pilot.press("down", "enter")
+        assert session.selected == ["job-b"]
+        assert isinstance(app.screen, OverviewScreen)
+
+
+async def test_the_list_of_jobs_stays_until_the_user_leaves_it():
+    session = running_job()
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("o")
+        await shown(app, pilot)
+        assert isinstance(app.screen, JobsScreen)
+        await pilot.press("escape")
+        assert isinstance(app.screen, OverviewScreen)
+
+
+async def test_drawing_is_seldom_although_reading_is_not():
+    drawn = []
+
+    class Counting(OverlaptopApp):
+        def _show(self):
+            drawn.append(session.ticks)
+            super()._show()
+
+    session = running_job()
+    async with Counting(session, TuiOptions(refresh_hz=2)).run_test(size=WIDE) as pilot:
+        while len(drawn) < 4:
+            await pilot.pause(0.05)
+    # However slow this machine is, more than one reading falls between two drawings.
+    assert session.ticks > len(drawn)

@@ -1,0 +1,54 @@
+import pytest
+
+from overlaptop.fleet.fleet import Fleet
+from overlaptop.tui.choosing import Filter, FilterError, ordered
+from tests.fleet.builders import Clock, S, info, status, step, unmeasured, welcome
+
+
+@pytest.fixture
+def ranks():
+    clock = Clock()
+    fleet = Fleet(clock)
+    fleet.apply(welcome(world_size=5))
+    fleet.apply(status())
+    for rank, hidden in enumerate((27, 15, 21)):
+        fleet.apply(info(rank, host=f"gpu-{rank // 2}"))
+        fleet.apply(step(rank, 0, comm=30, hidden=hidden))
+    clock.at_ns += 60 * S
+    fleet.apply(info(3, exact=False))
+    fleet.apply(unmeasured(3, 0, ms=500))
+    return fleet.snapshot().ranks
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ("", [0, 1, 2, 3, 4]), ("3", [3]), ("0-2", [0, 1, 2]), ("0,2-3", [0, 2, 3]), ("9", []),
+        ("overlap<80", [1, 2]), ("overlap<80%", [1, 2]), ("overlap>=70", [0, 2]), ("exposed>10ms", [1]),
+        ("exposed>10", [1]), ("exposed<=3000us", [0]), ("step>0.2s", [3]), ("gpu-1", [2]),
+        ("h200", [0, 1, 2, 3]),
+        ("stale", [0, 1, 2]), ("ended", []), ("0-2 overlap<80 gpu-0", [1]), ("idle>0", [0, 1, 2]),
+    ],
+)  # fmt: skip
+def test_a_filter_keeps_ranks_for_which_every_word_holds(ranks, words, kept):
+    assert [view.rank for view in ranks if Filter.parse(words).keeps(view)] == kept
+
+
+@pytest.mark.parametrize(
+    "words", ["overlap<", "overlaps<80", "exposed>10%", "overlap<80ms", "step<<3", "<5"]
+)
+def test_a_comparison_that_means_nothing_is_refused_in_one_line(words):
+    with pytest.raises(FilterError, match=r"^[^\n]+$"):
+        Filter.parse(words)
+
+
+@pytest.mark.parametrize(
+    ("key", "reverse", "order"),
+    [
+        ("rank", False, [0, 1, 2, 3, 4]), ("rank", True, [4, 3, 2, 1, 0]),
+        ("overlap", False, [1, 2, 0, 3, 4]),
+        ("exposed", True, [1, 2, 0, 3, 4]), ("step", True, [3, 1, 2, 0, 4]),
+    ],
+)  # fmt: skip
+def test_ranks_whose_figure_is_unknown_come_last_either_way(ranks, key, reverse, order):
+    assert [view.rank for view in ordered(ranks, Filter(), key, reverse=reverse)] == order

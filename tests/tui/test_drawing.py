@@ -1,0 +1,126 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlaptop.tui.drawing import Piece, chart, lane, ruler, sparkline, stacked_bar
+from overlaptop.tui.history import columns, scale_top_ns, steps_a_column
+from overlaptop.tui.ink import Ink, line_width
+from overlaptop.tui.parts import EIGHTHS, STEP_PARTS
+from overlaptop.tui.text import Unit
+from tests.fleet.builders import MS, step
+
+KEYS = [part.key for part in STEP_PARTS]
+PLAIN, OVER = Ink("history"), Ink("exposed")
+
+
+def painted(line):
+    """How many cells each colour covers: the glyph's eighths in its ink, the rest in its background."""
+    cells = {}
+    for run in line:
+        for glyph in run.text:
+            share = EIGHTHS.index(glyph) / 8
+            cells[run.ink.fg] = cells.get(run.ink.fg, 0) + share
+            cells[run.ink.bg] = cells.get(run.ink.bg, 0) + 1 - share
+    return cells
+
+
+@given(st.lists(st.integers(0, 1000), min_size=5, max_size=5).filter(any), st.integers(1, 160))
+def test_a_bar_is_exactly_as_wide_as_its_room(lengths, width):
+    for textured in (False, True):
+        bar = stacked_bar(list(zip(KEYS, lengths, strict=True)), sum(lengths), width, textured=textured)
+        assert line_width(bar) == width
+
+
+@given(st.lists(st.integers(8, 1000), min_size=5, max_size=5), st.integers(80, 200))
+def test_each_part_takes_its_share_of_the_bar_to_an_eighth_at_each_edge(lengths, width):
+    total = sum(lengths)
+    bar = stacked_bar(list(zip(KEYS, lengths, strict=True)), total, width, textured=False)
+    cells = painted(bar)
+    for key, length in zip(KEYS, lengths, strict=True):
+        if length / total * width >= 2:
+            assert cells[key] == pytest.approx(length / total * width, abs=0.51)
+
+
+def test_a_bar_shows_edges_to_an_eighth():
+    whole, edge = stacked_bar([("compute", 11), ("hidden", 5)], 16, 2, textured=False)
+    assert (whole.text, whole.ink.fg) == ("█", "compute")
+    assert (edge.text, edge.ink.fg, edge.ink.bg) == ("▍", "compute", "hidden")
+
+
+def test_a_bar_of_a_shorter_step_ends_earlier():
+    bar = stacked_bar([("compute", 30)], 60, 10, textured=False)
+    assert [run.text for run in bar] == ["█" * 5, " " * 5]
+
+
+def test_textured_parts_differ_by_glyph_alone():
+    bar = stacked_bar([(key, 10) for key in KEYS], 50, 10, textured=True)
+    assert "".join(run.text for run in bar) == "██▓▓░░▞▞··"
+
+
+def test_a_lane_shows_a_window_of_its_pieces():
+    pieces = [Piece(0, 10, "compute"), Piece(20, 30, "compute")]
+    assert "".join(run.text for run in lane(pieces, 5, 25, 4, textured=False)) == "█  █"
+
+
+def test_many_edges_in_one_cell_show_as_a_shade_of_what_is_covered():
+    pieces = [Piece(at, at + 1, "compute") for at in range(0, 16, 2)]
+    (run,) = lane(pieces, 0, 16, 2, textured=False)
+    assert run.text in ("░░", "▒▒", "▓▓")
+    assert run.ink.fg == "compute"
+
+
+@given(
+    st.lists(st.integers(0, 500), max_size=40).map(sorted),
+    st.integers(0, 400),
+    st.integers(1, 300),
+    st.integers(1, 99),
+)
+def test_a_lane_is_exactly_as_wide_as_its_room_at_any_zoom(edges, start, length, width):
+    pieces = [Piece(a, b, "compute") for a, b in zip(edges[::2], edges[1::2], strict=False) if a < b]
+    for textured in (False, True):
+        assert line_width(lane(pieces, start, start + length, width, textured=textured)) == width
+
+
+@given(st.integers(0, 10**9), st.integers(1, 10**9), st.integers(1, 200))
+def test_a_ruler_is_exactly_as_wide_as_its_room(start_ns, length_ns, width):
+    unit = Unit.for_scale(length_ns)
+    assert line_width(ruler(start_ns, start_ns + length_ns, width, unit)) == width
+
+
+def test_a_ruler_stands_where_its_figures_say():
+    (text,) = ["".join(run.text for run in ruler(0, 40 * MS, 40, Unit.for_scale(40 * MS)))]
+    assert text.index("20") - 1 == 20
+    assert "0 ms" in text
+
+
+def test_a_sparkline_starts_at_zero_and_marks_what_is_off_its_scale():
+    runs = sparkline([0.0, 4.0, 8.0, 9.0, None], 8.0, ink=PLAIN, over=OVER)
+    assert "".join(run.text for run in runs) == "▁▄██ "
+    assert [run.ink for run in runs] == [PLAIN, OVER, PLAIN]
+
+
+def test_a_chart_stacks_its_rows():
+    rows = chart([8.0, 4.0], 8.0, 2, ink=PLAIN, over=OVER)
+    assert ["".join(run.text for run in row) for row in rows] == ["█ ", "██"]
+
+
+def test_columns_of_the_history_do_not_change_once_complete():
+    steps = [step(0, number) for number in range(100)]
+    early = columns(steps[:95], 10, 10, lambda known: known.step)
+    late = columns(steps, 10, 10, lambda known: known.step)
+    assert early[:-1] == late[:-1] == [9, 19, 29, 39, 49, 59, 69, 79, 89]
+
+
+def test_steps_that_are_missing_leave_a_gap():
+    assert columns([step(0, 0), step(0, 3)], 4, 1, lambda known: known.step) == [0, None, None, 3]
+
+
+def test_a_column_stands_for_about_a_second():
+    assert [steps_a_column(ms * MS) for ms in (5000, 1000, 100, 50, 1)] == [1, 1, 10, 20, 50]
+
+
+@given(st.integers(1, 10**13))
+def test_the_step_time_scale_leaves_room_and_is_round(typical_ns):
+    top_ns = scale_top_ns(typical_ns)
+    assert typical_ns * 1.5 <= top_ns + 1
+    assert top_ns <= typical_ns * 3 + 2
