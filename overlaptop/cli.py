@@ -1,0 +1,190 @@
+"""The command line. Commands import what they need when they run: ``--help`` is quick."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from overlaptop import __version__
+from overlaptop.commands import CommandError, say
+
+if TYPE_CHECKING:
+    from overlaptop.tui import TuiOptions
+
+DESCRIPTION = """\
+Show, while a multi-GPU training job runs, whether its communication hides behind compute.
+
+  torchrun --nproc-per-node=8 -m overlaptop.agent train.py    the job, an agent in each rank
+  overlaptop                                                  the dashboard, in another terminal
+  overlaptop demo                                             both at once, with a bundled job
+"""
+EPILOG = """\
+exit status: 0, or 1 when there is no job or it failed, 2 for a usage error or when --job is needed,
+130 after Ctrl-C. stdout carries data, stderr talk.
+environment: OVERLAPTOP_DIR, the folder of the jobs' sockets (mode 0700); NO_COLOR.
+"""
+DEMO_DESCRIPTION = """\
+Start a bundled training job under torchrun, watch it, and end it: NCCL on the GPUs that are there,
+else gloo on two processes. `python -m overlaptop.workloads` lists the workloads. What follows -- goes
+to the workload: overlaptop demo ddp -- --bucket-cap-mb 100
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that `argv` (None: ours) asks for and return its exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(words)
+    except CommandError as failure:
+        say(str(failure))
+        return failure.status
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader has had enough (`| head`). Python would flush stdout once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(words: list[str]) -> int:
+    # Two parsers, not one with a subcommand: argparse would let `overlaptop --json demo` pass, and
+    # forget the --json.
+    return _demo(words[1:]) if words[:1] == ["demo"] else _watch(words)
+
+
+def _watch(words: list[str]) -> int:
+    parser = _watch_parser()
+    options = parser.parse_args(words)
+    if options.steps is not None and (options.once or not options.json):
+        parser.error("--steps goes with --json")
+    if options.list:
+        if options.once or options.wait or options.job is not None:
+            parser.error("--list goes with no other option than --json")
+        from overlaptop.commands import jobs
+
+        return jobs.run(as_json=options.json)
+    if options.once:
+        from overlaptop.commands import once
+
+        return once.run(options.job, as_json=options.json, ascii_only=options.ascii, wait=options.wait)
+    if options.json:
+        from overlaptop.commands import stream
+
+        return stream.run(options.job, options.steps, wait=options.wait)
+    from overlaptop.commands import dashboard
+
+    return dashboard.run(options.job, _look(options))
+
+
+def _demo(words: list[str]) -> int:
+    # Cut by hand: argparse would take a workload's options for ours.
+    cut = words.index("--") if "--" in words else len(words)
+    options = _demo_parser().parse_args(words[:cut])
+    from overlaptop.commands import demo
+
+    return demo.run(
+        options.workload,
+        words[cut + 1 :],
+        nproc=options.nproc,
+        steps=options.steps,
+        look=None if options.json else _look(options),
+    )
+
+
+def _look(options: argparse.Namespace) -> TuiOptions:
+    from overlaptop.tui import TuiOptions
+
+    return TuiOptions(ascii=options.ascii, theme=options.theme, refresh_hz=options.refresh)
+
+
+def _watch_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="overlaptop",
+        usage="overlaptop [options]\n       overlaptop demo [options] (see: overlaptop demo --help)",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"overlaptop {__version__}")
+    parser.add_argument("--job", type=_job_key, metavar="KEY", help="the job to watch, as --list names it")
+    parser.add_argument("--list", action="store_true", help="list the jobs that run here, and end")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print a line of JSON for each rank and step, until the job ends",
+    )
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="print the present state as a table (--json: as records), and end",
+    )
+    parser.add_argument(
+        "--steps", type=_positive, metavar="N", help="with --json: end after N steps of each rank"
+    )
+    parser.add_argument(
+        "--wait", action="store_true", help="with --json or --once: wait for a job where there is none"
+    )
+    _add_look(parser)
+    return parser
+
+
+def _demo_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="overlaptop demo",
+        description=DEMO_DESCRIPTION,
+        usage="overlaptop demo [WORKLOAD] [--nproc N] [--steps N] [--json] [-- workload options]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("workload", nargs="?", default="ddp", metavar="WORKLOAD", help="default: ddp")
+    parser.add_argument(
+        "--nproc", type=_positive, metavar="N", help="processes (default: one a GPU, else 2 on the CPU)"
+    )
+    parser.add_argument("--steps", type=_positive, metavar="N", help="end the job after N steps")
+    parser.add_argument(
+        "--json", action="store_true", help="print records instead of opening the dashboard"
+    )
+    _add_look(parser)
+    return parser
+
+
+def _add_look(parser: argparse.ArgumentParser) -> None:
+    look = parser.add_argument_group("the screen")
+    look.add_argument(
+        "--ascii", "--no-unicode", action="store_true", help="draw with ASCII characters only"
+    )
+    look.add_argument("--theme", metavar="NAME", help="the dashboard's colours; t changes them")
+    look.add_argument(
+        "--refresh",
+        type=_refresh_hz,
+        default=4.0,
+        metavar="HZ",
+        help="redraws a second, 0.1 to 10 (default 4); lower it on a slow line",
+    )
+
+
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= 10**9):
+        raise argparse.ArgumentTypeError(f"must be a positive whole number, not {text!r}")
+    return int(text)
+
+
+def _refresh_hz(text: str) -> float:
+    try:
+        refresh_hz = float(text)
+    except ValueError:
+        refresh_hz = 0.0
+    if not 0.1 <= refresh_hz <= 10:
+        raise argparse.ArgumentTypeError(f"must be from 0.1 to 10, not {text!r}")
+    return refresh_hz
+
+
+def _job_key(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9-]{1,40}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no job's key; --list names them")
+    return text

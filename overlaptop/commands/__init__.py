@@ -1,0 +1,21 @@
+"""The commands, one module each: a function that gets the parsed options and returns an exit status.
+
+stdout is data, stderr is talk. What costs time to import is imported by the command that needs it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+class CommandError(Exception):
+    """A command cannot go on; the message is one clear line, `status` the exit status."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def say(message: str) -> None:
+    """Tell the person at the terminal something that is no data."""
+    print(f"overlaptop: {message}", file=sys.stderr, flush=True)  # noqa: T201

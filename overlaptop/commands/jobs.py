@@ -1,0 +1,34 @@
+"""``--list``: the jobs of this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+
+from overlaptop.commands import say
+from overlaptop.commands.choice import NO_JOB, find_jobs
+from overlaptop.commands.table import Table
+from overlaptop.tui import text
+
+
+def run(*, as_json: bool) -> int:
+    """Print a row, or a line of JSON, for each job, newest first."""
+    jobs = find_jobs()
+    if as_json:
+        for job in jobs:
+            print(json.dumps({"type": "job", **dataclasses.asdict(job)}))  # noqa: T201
+        return 0
+    if not jobs:
+        say(NO_JOB)
+        return 0
+    table = Table(
+        ["job", "script", "ranks", "running for", "host", "directory"],
+        left={"job", "script", "host", "directory"},
+    )
+    now_ns = time.time_ns()
+    for job in jobs:
+        age = text.duration(max(0, now_ns - job.started_ns))
+        table.add([job.job, job.script, str(job.world_size), age, job.host, job.cwd])
+    print(table.render())  # noqa: T201
+    return 0

@@ -1,0 +1,132 @@
+"""``--once``: the present state as a table of text, or as one record a rank."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from overlaptop.commands import CommandError
+from overlaptop.commands.choice import choose
+from overlaptop.commands.table import Table
+from overlaptop.fleet.records import step_record
+from overlaptop.fleet.session import JobSelector, JobSession
+from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
+from overlaptop.tui import text
+
+TICK_S = 0.02
+LIMIT_S = 3.0
+"""A hub sends its history at once; ranks that are not there by then are shown as unknown."""
+
+ASCII = str.maketrans({"µ": "u", "×": "x", "·": "|", text.UNKNOWN: "-"})
+
+
+def run(key: str | None, *, as_json: bool, ascii_only: bool, wait: bool) -> int:
+    """Print the newest step of each rank and end."""
+    session = JobSession(JobSelector(key=choose(key, wait=wait).job))
+    try:
+        snapshot = settle(session)
+    finally:
+        session.close()
+    if as_json:
+        for view in snapshot.ranks:
+            totals = view.measured or view.last
+            if snapshot.job is not None and totals is not None:
+                print(json.dumps(step_record(snapshot.job.job, view.info, totals)))  # noqa: T201
+    else:
+        print(render(snapshot, ascii_only=ascii_only))  # noqa: T201
+    sys.stdout.flush()
+    return 0
+
+
+def settle(session: JobSession) -> Snapshot:
+    """Return the first snapshot that knows a step of each rank, or the best that LIMIT_S brings.
+
+    Raises CommandError when the job's hub does not answer.
+    """
+    deadline_s = time.monotonic() + LIMIT_S
+    while True:
+        snapshot = session.tick()
+        if snapshot.ranks and all(view.last is not None or view.ended for view in snapshot.ranks):
+            return snapshot
+        if time.monotonic() > deadline_s or snapshot.link is LinkState.ENDED:
+            break
+        time.sleep(TICK_S)
+    if snapshot.job is None:
+        raise CommandError(f"the job does not answer ({snapshot.link_note or snapshot.link.value})")
+    return snapshot
+
+
+def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
+    """Lay a snapshot out as text: the job, its totals, a row for each rank. Unknown is a dash."""
+    table = Table(
+        ["rank", "step", "step time", "overlap", "exposed", "stall", "idle", "compute", "comm",
+         "collectives", "dropped", "source", "state"],
+        left={"source", "state"},
+    )  # fmt: skip
+    for view in snapshot.ranks:
+        table.add(_row(view))
+    totals = snapshot.totals
+    summary = [
+        ("overlap", text.percent(totals.overlap)),
+        ("exposed", text.duration(totals.exposed_ns)),
+        ("stall", text.duration(totals.stall_ns)),
+        ("idle", text.duration(totals.idle_ns)),
+        ("speed-up", text.ratio(totals.speedup)),
+        ("attainable", text.ratio(totals.attainable)),
+        ("dropped", text.count(totals.dropped)),
+    ]
+    lines = [
+        _title(snapshot),
+        "   ".join(f"{name} {value}" for name, value in summary),
+        table.render(),
+    ]
+    if any(view.info is not None and not view.info.compute_exact for view in snapshot.ranks):
+        lines.append(
+            "compute is an upper bound (gaps between kernels are not seen): "
+            "overlap may be lower, exposed higher"
+        )
+    page = "\n".join(lines)
+    return page.translate(ASCII) if ascii_only else page
+
+
+def _title(snapshot: Snapshot) -> str:
+    job = snapshot.job
+    assert job is not None
+    infos = [view.info for view in snapshot.ranks if view.info is not None]
+    facts = [f"{job.script}", f"{job.world_size} ranks", job.host]
+    facts += sorted({info.device for info in infos if info.device})
+    facts += sorted({info.backend for info in infos if info.backend})
+    facts += [f"job {job.job}", snapshot.link.value]
+    return " · ".join(facts)
+
+
+def _row(view: RankView) -> list[str]:
+    # Lane totals come with sampled steps only: they are taken from the newest step that has them.
+    step, lanes = view.last, view.measured
+    sees_gaps = view.info is not None and view.info.compute_exact
+    return [
+        str(view.rank),
+        text.count(step.step if step else None),
+        text.duration(step.step_ns if step else None),
+        text.percent(lanes.overlap if lanes else None),
+        text.duration(lanes.exposed_ns if lanes else None),
+        text.duration(lanes.stall_ns if lanes else None),
+        text.duration(lanes.idle_ns if lanes and sees_gaps else None),
+        text.duration(lanes.compute_ns if lanes else None),
+        text.duration(lanes.comm_ns if lanes else None),
+        text.count(lanes.collectives if lanes else None),
+        text.count(view.dropped),
+        view.info.source if view.info else text.UNKNOWN,
+        _state(view),
+    ]
+
+
+def _state(view: RankView) -> str:
+    if view.info is None:
+        return "not seen here"
+    if view.ended:
+        return "ended"
+    if view.last is None:
+        return "no step yet"
+    return "stale" if view.stale else "running"

@@ -1,0 +1,99 @@
+"""``--json``: one line for each rank and step, as they come."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TextIO
+
+from overlaptop.commands import CommandError, say
+from overlaptop.commands.choice import choose, is_gone
+from overlaptop.fleet.records import step_record
+from overlaptop.fleet.session import JobSelector, JobSession
+from overlaptop.fleet.snapshot import LinkState, Snapshot
+
+TICK_S = 0.05
+LOST_LIMIT_S = 10.0
+"""A hub that died is replaced within a second or two; a job that was killed with its hub is not."""
+UNSEEN_LIMIT_S = 3.0
+"""Ranks on other nodes are announced but never seen here; ranks of this node may be a little late."""
+
+
+class RecordWriter:
+    """Writes each step that arrived as one line of JSON, at most `steps` for a rank."""
+
+    def __init__(self, out: TextIO, steps: int | None = None) -> None:
+        self._out = out
+        self._steps = steps
+        self._written: Counter[int] = Counter()
+        self._enough_since_s: float | None = None
+
+    @property
+    def written(self) -> int:
+        """Lines so far."""
+        return self._written.total()
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Write the snapshot's fresh steps and flush."""
+        infos = {view.rank: view.info for view in snapshot.ranks}
+        job = snapshot.job.job if snapshot.job else ""
+        for totals in snapshot.fresh:
+            if self._steps is not None and self._written[totals.rank] >= self._steps:
+                continue
+            self._written[totals.rank] += 1
+            self._out.write(json.dumps(step_record(job, infos.get(totals.rank), totals)) + "\n")
+            self._out.flush()
+
+    def has_enough(self, snapshot: Snapshot, now_s: float) -> bool:
+        """Whether each rank's `steps` lines are written, or those of all that will still write any."""
+        if self._steps is None or self._steps not in self._written.values():
+            return False
+        seen = [view for view in snapshot.ranks if view.info is not None]
+        if not all(view.ended or self._written[view.rank] >= self._steps for view in seen):
+            self._enough_since_s = None
+            return False
+        if len(seen) == len(snapshot.ranks):
+            return True
+        if self._enough_since_s is None:
+            self._enough_since_s = now_s
+        return now_s - self._enough_since_s >= UNSEEN_LIMIT_S
+
+
+def stream(session: JobSession, writer: RecordWriter, job_gone: Callable[[], bool] = lambda: False) -> bool:
+    """Write until the writer has enough (returns True) or the job has ended (False).
+
+    `job_gone` tells of an end that the hub may not have told. Raises CommandError when the line to the job
+    breaks and does not come back.
+    """
+    while True:
+        gone = job_gone()  # asked first: what arrived before is still written
+        snapshot = session.tick()
+        writer.write(snapshot)
+        if writer.has_enough(snapshot, time.monotonic()):
+            return True
+        if snapshot.link is LinkState.ENDED or gone:
+            return False
+        if snapshot.link is LinkState.LOST and _link_age_s(snapshot) > LOST_LIMIT_S:
+            raise CommandError("the line to the job broke and did not come back")
+        time.sleep(TICK_S)
+
+
+def run(key: str | None, steps: int | None, *, wait: bool) -> int:
+    """Print the records of a running job until it ends."""
+    job = choose(key, wait=wait)
+    session = JobSession(JobSelector(key=job.job))
+    writer = RecordWriter(sys.stdout, steps)
+    try:
+        stream(session, writer, job_gone=lambda: is_gone(job))
+    finally:
+        session.close()
+    if writer.written == 0:
+        say("the job ended before its first step")
+    return 0
+
+
+def _link_age_s(snapshot: Snapshot) -> float:
+    return (snapshot.at_ns - snapshot.link_since_ns) / 1e9

@@ -1,0 +1,176 @@
+"""Holds a job and everything that it starts, so that none of it outlives the program that asked for it.
+
+``python -I supervisor.py GRACE_S COMMAND [ARG ...]``, started by launcher.py with a pipe as standard
+input. It needs the standard library only. The pipe is the lifeline: when its other end closes, for whatever
+reason (a normal end, a crash, SIGKILL), everything is ended. The supervisor is the subreaper of its
+descendants, so a daemon that left its session and lost its parent (the job's hub) is still found.
+
+Standard output is a file opened for appending that the job writes to directly: nobody has to read
+for the job to go on, and the supervisor cuts the file when it grows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+TICK_S = 0.1
+LOG_LIMIT_BYTES = 4 << 20
+LOG_KEPT_BYTES = 64 << 10
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None)
+
+
+def descendants(root_pid: int) -> list[int]:
+    """Return the processes below `root_pid`, zombies left out, as /proc shows them at this moment."""
+    children: dict[int, list[int]] = {}
+    zombies: set[int] = set()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        pid = int(entry.name)
+        state, parent = _state_and_parent(pid)
+        children.setdefault(parent, []).append(pid)
+        if state == "Z":
+            zombies.add(pid)
+    found: list[int] = []
+    queue = [root_pid]
+    while queue:
+        below = children.get(queue.pop(), [])
+        found += below
+        queue += below
+    return [pid for pid in found if pid not in zombies]
+
+
+def ancestors(pid: int) -> list[int]:
+    """Return the processes above `pid`, nearest first; empty when it is gone."""
+    found: list[int] = []
+    while (pid := _state_and_parent(pid)[1]) > 0:
+        found.append(pid)
+    return found
+
+
+def _state_and_parent(pid: int) -> tuple[str, int]:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return "", 0  # it ended before we looked
+    # The command's name stands in brackets and may hold spaces and brackets itself.
+    state, parent = stat.rpartition(")")[2].split()[:2]
+    return state, int(parent)
+
+
+class Supervisor:
+    """Runs one command to its end, or to ours."""
+
+    def __init__(self, command: Sequence[str], grace_s: float) -> None:
+        """`grace_s`: what torchrun has to end its ranks, and then the rest to end itself."""
+        self._command = command
+        self._grace_s = grace_s
+        self._pid = 0
+        self._status: int | None = None
+        self._asked_to_stop = False
+
+    def run(self) -> int:
+        """Run until the command ends or we are asked to stop; return its exit status as a shell would.
+
+        Nothing that the command started is alive when this returns. Ending takes at most about three
+        times the grace.
+        """
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(signum, self._on_signal)
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        # Reaped by _reap, as the orphans are; kept, because a Popen that is dropped reaps by itself.
+        job = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
+        self._pid = job.pid
+        lifeline = select.poll()
+        lifeline.register(0, select.POLLIN | select.POLLHUP)
+        while not self._asked_to_stop and not self._job_ended():
+            if lifeline.poll(TICK_S * 1000):
+                self._asked_to_stop = True  # nothing is ever written: readable means closed
+            trim_log(1)
+        if not self._job_ended():
+            send(self._pid, signal.SIGTERM)  # torchrun ends its ranks
+            self._wait(self._job_ended)
+            _signal_all(signal.SIGTERM)
+        # After an end of its own accord the hub lingers for a moment, so that dashboards hear of it.
+        self._wait(self._none_left)
+        if not self._none_left():
+            _signal_all(signal.SIGTERM)
+            self._wait(self._none_left)
+        while not self._none_left():
+            _signal_all(signal.SIGKILL)
+            time.sleep(TICK_S / 10)
+        assert self._status is not None
+        return self._status if self._status >= 0 else 128 - self._status
+
+    def _on_signal(self, _signum: int, _frame: FrameType | None) -> None:
+        self._asked_to_stop = True
+
+    def _job_ended(self) -> bool:
+        self._reap()
+        return self._status is not None
+
+    def _none_left(self) -> bool:
+        self._reap()
+        return self._job_ended() and not descendants(os.getpid())
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, wait_status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._pid:
+                self._status = os.waitstatus_to_exitcode(wait_status)
+
+    def _wait(self, done: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + self._grace_s
+        while not done() and time.monotonic() < deadline_s:
+            time.sleep(TICK_S / 2)
+
+
+def trim_log(log_fd: int) -> None:
+    """Cut a regular file that grew over LOG_LIMIT_BYTES to its last LOG_KEPT_BYTES.
+
+    Its writers append, so they go on at the new end; what one writes during the cut may be lost.
+    """
+    size_bytes = os.fstat(log_fd).st_size
+    if size_bytes <= LOG_LIMIT_BYTES:
+        return
+    tail = os.pread(log_fd, LOG_KEPT_BYTES, size_bytes - LOG_KEPT_BYTES)
+    os.ftruncate(log_fd, 0)
+    os.write(log_fd, tail)
+
+
+def _die_with_parent() -> None:
+    # If the supervisor itself is killed, torchrun gets SIGTERM and takes its ranks along.
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def send(pid: int, signum: signal.Signals) -> None:
+    """Signal a process; one that is already gone is fine."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signum)
+
+
+def _signal_all(signum: signal.Signals) -> None:
+    for pid in descendants(os.getpid()):
+        send(pid, signum)
+
+
+if __name__ == "__main__":
+    sys.exit(Supervisor(sys.argv[2:], grace_s=float(sys.argv[1])).run())

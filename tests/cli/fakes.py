@@ -1,0 +1,78 @@
+"""A job without processes: Snapshots made of a few figures, and a session that plays them."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.wire.messages import HubStatus, Message, RankEnd, RankInfo, StepTotals, Welcome
+
+WELCOME = Welcome(
+    protocol=1,
+    job="abc",
+    host="gpu-a",
+    script="train.py",
+    world_size=2,
+    started_ns=1_700_000_000_000_000_000,
+)
+
+
+def rank_info(rank: int) -> RankInfo:
+    return RankInfo(
+        job="abc", rank=rank, local_rank=rank, world_size=2, host="gpu-a", pid=100 + rank,
+        script="train.py", device="NVIDIA H200", backend="nccl 2.28.9", source="events",
+        source_reason="", compute_exact=False,
+        detail_every=1, torch_version="2.13.0",
+    )  # fmt: skip
+
+
+def totals(rank: int, step: int, *, comm_ns: int = 20_000_000, hidden_ns: int = 15_000_000) -> StepTotals:
+    """50 ms of step, all of it compute but for what is exposed."""
+    exposed_ns = comm_ns - hidden_ns
+    return StepTotals(
+        rank=rank, step=step, start_ns=WELCOME.started_ns + 50_000_000 * step, step_ns=50_000_000,
+        compute_ns=50_000_000 - exposed_ns, comm_ns=comm_ns, hidden_ns=hidden_ns, exposed_ns=exposed_ns,
+        compute_only_ns=50_000_000 - exposed_ns - hidden_ns, copy_only_ns=0, idle_ns=0, stall_ns=exposed_ns,
+        forward_ns=None, backward_ns=None, optimizer_ns=None, collectives=4, comm_bytes=1000, dropped=0,
+    )  # fmt: skip
+
+
+def unmeasured(rank: int, step: int) -> StepTotals:
+    return replace(
+        totals(rank, step), compute_ns=None, comm_ns=None, hidden_ns=None, exposed_ns=None,
+        compute_only_ns=None, copy_only_ns=None, idle_ns=None, stall_ns=None,
+    )  # fmt: skip
+
+
+class PlayedSession:
+    """Each tick applies the next batch of messages; after the last, nothing comes any more."""
+
+    def __init__(self, *batches: Sequence[Message], link: LinkState = LinkState.LIVE) -> None:
+        self._batches = list(batches)
+        self._now_ns = WELCOME.started_ns
+        self._fleet = Fleet(lambda: self._now_ns)
+        self._link = link
+
+    def tick(self) -> Snapshot:
+        self._now_ns += 1_000_000_000
+        for message in self._batches.pop(0) if self._batches else ():
+            self._fleet.apply(message)
+        self._fleet.set_link(LinkState.ENDED if self._fleet.job_ended else self._link)
+        return self._fleet.snapshot()
+
+    def watch(self, ranks: Collection[int]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def arrival() -> list[Message]:
+    """Both ranks announce themselves."""
+    return [WELCOME, rank_info(0), rank_info(1)]
+
+
+def end() -> list[Message]:
+    """Both ranks leave."""
+    ends: list[Message] = [RankEnd(rank=rank, at_ns=0, clean=True) for rank in (0, 1)]
+    return [*ends, HubStatus(at_ns=0, ranks_connected=0, dropped=0, job_ended=True)]

@@ -1,0 +1,146 @@
+"""The launcher: what it runs, on what, what it reports, and that nothing of it stays."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from overlaptop import launcher
+from overlaptop.launcher import Launcher, LaunchError, Placement, bundled, complaint, place, visible_gpus
+
+from .conftest import Traces, wait_until
+
+TWO_ON_GLOO = Placement(2, "gloo")
+
+
+@pytest.mark.parametrize(
+    ("variable", "count"),
+    [
+        (None, 4),
+        ("", 0),
+        ("-1", 0),
+        ("2", 1),
+        ("0,3", 2),
+        ("0,9,1", 1),
+        ("1,-1,2", 1),
+        ("GPU-8932f937,MIG-41a2", 2),
+        ("nonsense", 0),
+    ],
+)
+def test_cuda_visible_devices_is_read_as_cuda_reads_it(variable: str | None, count: int) -> None:
+    assert visible_gpus(4, variable) == count
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nproc", "expected"),
+    [
+        (0, None, Placement(2, "gloo")),
+        (8, None, Placement(8, "nccl")),
+        (8, 3, Placement(3, "nccl")),
+        (1, None, Placement(1, "nccl")),
+        (2, 4, Placement(4, "gloo")),
+        (0, 1, Placement(1, "gloo")),
+    ],
+)
+def test_ranks_go_to_gpus_of_their_own_or_all_to_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, nproc: int | None, expected: Placement
+) -> None:
+    monkeypatch.setattr(launcher, "usable_gpus", lambda: gpus)
+    assert place(nproc) == expected
+
+
+def test_a_workload_that_is_not_bundled_is_refused() -> None:
+    with pytest.raises(LaunchError, match="no workload is called 'nonsense'"):
+        bundled("nonsense")
+
+
+def test_without_torch_a_job_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(LaunchError, match="torch is not installed"):
+        Launcher("train.py", placement=TWO_ON_GLOO).start()
+
+
+def test_of_a_failed_jobs_output_one_ranks_own_words_are_kept() -> None:
+    output = [
+        "",
+        "*****************************************",
+        "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, ...",
+        "loading",
+        "loading",
+        "[rank1]: Traceback (most recent call last):",
+        "[rank0]: Traceback (most recent call last):",
+        "[rank1]: ValueError: too large",
+        "[rank0]: ValueError: too large",
+        "E1121 00:07:09.875000 3668 lib/torch/distributed/elastic/api.py:1002] failed (exitcode: 1)",
+        "Traceback (most recent call last):",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+    ]
+    assert complaint(output, max_lines=12) == [
+        "loading",
+        "Traceback (most recent call last):",
+        "ValueError: too large",
+    ]
+    assert complaint(output, max_lines=1) == ["ValueError: too large"]
+
+
+def test_when_only_torchrun_speaks_its_words_are_kept() -> None:
+    output = ["E1121 00:07:09.875000 3668 torch/distributed/elastic/agent.py:1] rendezvous failed"]
+    assert complaint(output, max_lines=12) == output
+
+
+def script(tmp_path: Path, body: str) -> Path:
+    path = tmp_path / "job.py"
+    path.write_text(body)
+    return path
+
+
+def test_a_job_that_fails_tells_its_status_and_its_reason(tmp_path: Path, traces: Traces) -> None:
+    job = Launcher(script(tmp_path, "raise ValueError('too large')"), placement=TWO_ON_GLOO)
+    with job:
+        job.start()
+        assert wait_until(lambda: job.poll() is not None, limit_s=60)
+        assert job.poll() == 1
+        assert job.complaint()[-1] == "ValueError: too large"
+        assert not job.usage_error
+    assert traces.alive() == []
+
+
+def test_options_that_the_script_refuses_are_a_usage_error(tmp_path: Path) -> None:
+    body = "import argparse; argparse.ArgumentParser(prog='job.py').parse_args()"
+    with Launcher(script(tmp_path, body), ["--nonsense"], placement=TWO_ON_GLOO) as job:
+        job.start()
+        assert wait_until(lambda: job.poll() is not None, limit_s=60)
+        assert job.usage_error
+        assert job.complaint()[-1] == "job.py: error: unrecognized arguments: --nonsense"
+
+
+def test_a_job_that_writes_without_end_and_without_a_reader_goes_on_and_is_stopped(
+    tmp_path: Path, traces: Traces
+) -> None:
+    body = "while True: print('x' * 10_000, flush=True)"
+    with Launcher(script(tmp_path, body), placement=TWO_ON_GLOO) as job:
+        job.start()
+        assert wait_until(lambda: len(job.output()) > 5, limit_s=60)
+        assert job.poll() is None
+    assert job.poll() is not None
+    assert traces.alive() == []
+    job.stop()  # twice is once
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_nothing_is_left_when_the_program_that_launched_is_ended(
+    tmp_path: Path, traces: Traces, signum: signal.Signals
+) -> None:
+    path = script(tmp_path, f"import time; open({str(tmp_path / 'up')!r}, 'w'); time.sleep(600)")
+    program = (
+        "import time; from overlaptop.launcher import *;"
+        f"job = Launcher({str(path)!r}, placement=Placement(2, 'gloo')); job.start(); time.sleep(600)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], env=dict(os.environ))
+    assert wait_until((tmp_path / "up").exists, limit_s=60)
+    process.send_signal(signum)
+    process.wait(20)
+    assert wait_until(lambda: traces.alive() == [])

@@ -1,0 +1,61 @@
+"""``--once``: the table."""
+
+import pytest
+
+from overlaptop.commands import CommandError
+from overlaptop.commands.once import render, settle
+from overlaptop.commands.table import Table
+
+from .fakes import WELCOME, PlayedSession, arrival, rank_info, totals, unmeasured
+
+
+def cells(page: str, rank: int) -> list[str]:
+    row = next(line for line in page.splitlines() if line.lstrip().startswith(f"{rank} "))
+    return [cell.strip() for cell in row.split("  ") if cell.strip()]
+
+
+def test_a_row_for_each_rank_has_its_figures_with_units() -> None:
+    page = render(settle(PlayedSession(arrival(), [totals(0, 1284), totals(1, 1284)])))
+    title = page.splitlines()[0]
+    assert "train.py · 2 ranks · gpu-a · NVIDIA H200 · nccl 2.28.9 · job abc · live" in title
+    assert cells(page, 1) == [
+        "1", "1,284", "50.0 ms", "75.0 %", "5.00 ms", "5.00 ms", "–", "45.0 ms", "20.0 ms", "4", "0",
+        "events", "running",
+    ]  # fmt: skip
+
+
+def test_what_is_not_known_is_a_dash_never_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overlaptop.commands.once.LIMIT_S", 0.0)
+    page = render(settle(PlayedSession([WELCOME, rank_info(0), unmeasured(0, 3)])))
+    assert cells(page, 0)[3:10] == ["–"] * 7
+    assert cells(page, 1)[1:4] == ["–"] * 3
+    assert cells(page, 1)[-1] == "not seen here"
+
+
+def test_lane_totals_come_from_the_newest_step_that_has_them() -> None:
+    page = render(settle(PlayedSession(arrival(), [totals(1, 0), totals(0, 0), unmeasured(0, 7)])))
+    assert cells(page, 0)[1] == "7"
+    assert cells(page, 0)[3] == "75.0 %"
+
+
+def test_an_upper_bound_is_said_to_be_one() -> None:
+    page = render(settle(PlayedSession(arrival(), [totals(0, 0), totals(1, 0)])))
+    assert page.splitlines()[-1].startswith("compute is an upper bound")
+
+
+def test_ascii_means_ascii() -> None:
+    page = render(settle(PlayedSession(arrival(), [totals(0, 0), unmeasured(1, 0)])), ascii_only=True)
+    assert page.isascii()
+
+
+def test_a_job_that_does_not_answer_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overlaptop.commands.once.LIMIT_S", 0.0)
+    with pytest.raises(CommandError, match="does not answer"):
+        settle(PlayedSession())
+
+
+def test_columns_are_as_wide_as_their_widest_cell_with_numbers_to_the_right() -> None:
+    table = Table(["rank", "who"], left={"who"})
+    table.add(["7", "a"])
+    table.add(["12345", "bcde"])
+    assert table.render() == " rank  who\n    7  a\n12345  bcde"

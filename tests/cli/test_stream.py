@@ -1,0 +1,84 @@
+"""``--json``: which lines come, and when it ends."""
+
+import io
+import json
+
+import pytest
+
+from overlaptop.commands import CommandError
+from overlaptop.commands.stream import RecordWriter, stream
+from overlaptop.fleet.snapshot import LinkState
+
+from .fakes import WELCOME, PlayedSession, arrival, end, rank_info, totals, unmeasured
+
+FIELDS = [
+    "type", "job", "rank", "step", "source", "step_ns", "compute_ns", "comm_ns", "hidden_ns", "exposed_ns",
+    "compute_only_ns", "copy_only_ns", "idle_ns", "stall_ns", "overlap", "collectives", "dropped",
+    "compute_exact",
+]  # fmt: skip
+
+
+def played(session: PlayedSession, steps: int | None = None) -> tuple[bool, list[dict[str, object]]]:
+    out = io.StringIO()
+    enough = stream(session, RecordWriter(out, steps))
+    return enough, [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def places(records: list[dict[str, object]]) -> list[tuple[object, object]]:
+    return [(record["rank"], record["step"]) for record in records]
+
+
+def test_each_rank_and_step_is_one_line_in_the_order_of_arrival_until_the_job_ends() -> None:
+    session = PlayedSession(arrival(), [totals(0, 0), totals(1, 0)], [totals(1, 1), totals(0, 1), *end()])
+    enough, records = played(session)
+    assert not enough
+    assert places(records) == [(0, 0), (1, 0), (1, 1), (0, 1)]
+    assert list(records[0]) == FIELDS
+
+
+def test_overlap_is_a_fraction_and_null_without_communication_or_unmeasured() -> None:
+    steps = [totals(0, 0), totals(0, 1, comm_ns=0, hidden_ns=0), unmeasured(0, 2)]
+    _, records = played(PlayedSession(arrival(), [*steps, *end()]))
+    assert [record["overlap"] for record in records] == [0.75, None, None]
+    assert [record["comm_ns"] for record in records] == [20_000_000, 0, None]
+
+
+def test_steps_gives_exactly_as_many_lines_of_each_rank() -> None:
+    session = PlayedSession(
+        arrival(), [totals(0, 0), totals(0, 1), totals(0, 2)], [totals(1, 0)], [totals(1, 1), totals(1, 2)]
+    )
+    enough, records = played(session, steps=2)
+    assert enough
+    assert places(records) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_a_job_that_ends_before_enough_steps_is_told_from_one_that_gave_them() -> None:
+    session = PlayedSession(arrival(), [totals(0, 0), *end()])
+    enough, records = played(session, steps=2)
+    assert not enough
+    assert len(records) == 1
+
+
+def test_ranks_of_another_node_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overlaptop.commands.stream.UNSEEN_LIMIT_S", 0.0)
+    enough, records = played(PlayedSession([WELCOME, rank_info(0)], [totals(0, 0)]), steps=1)
+    assert enough
+    assert places(records) == [(0, 0)]
+
+
+def test_a_line_to_the_job_that_broke_for_good_is_a_failure() -> None:
+    with pytest.raises(CommandError, match="did not come back"):
+        played(PlayedSession(arrival(), link=LinkState.LOST))
+
+
+def test_every_line_is_flushed_by_itself() -> None:
+    class Pipe(io.StringIO):
+        flushed = 0
+
+        def flush(self) -> None:
+            self.flushed += 1
+            assert self.getvalue().count("\n") == self.flushed
+
+    out = Pipe()
+    stream(PlayedSession(arrival(), [totals(0, 0), totals(1, 0), *end()]), RecordWriter(out))
+    assert out.flushed == 2

@@ -1,0 +1,118 @@
+"""The supervisor, holding jobs that behave badly."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from overlaptop import supervisor
+
+from .conftest import Traces, wait_until
+
+# What a job may do: a daemon in a session of its own, whose parent is gone, deaf to SIGTERM.
+DAEMON = """
+import os, signal, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("ready", flush=True)
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+"""
+
+
+def start(code: str, tmp_path: Path) -> tuple[subprocess.Popen[bytes], Path]:
+    log = tmp_path / "log"
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-I", supervisor.__file__, "0.5", sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    return process, log
+
+
+def ready(log: Path) -> bool:
+    return wait_until(lambda: "ready" in log.read_text())
+
+
+def test_a_job_that_ends_hands_on_its_exit_status(tmp_path: Path) -> None:
+    process, _ = start("raise SystemExit(7)", tmp_path)
+    assert process.wait(20) == 7
+
+
+def test_a_job_that_a_signal_ended_reports_it_as_a_shell_would(tmp_path: Path) -> None:
+    process, _ = start("import os; os.kill(os.getpid(), 9)", tmp_path)
+    assert process.wait(20) == 128 + 9
+
+
+def test_a_daemon_that_outlives_its_job_and_ignores_sigterm_is_killed(
+    tmp_path: Path, traces: Traces
+) -> None:
+    process, log = start(DAEMON, tmp_path)
+    assert process.wait(20) == 0
+    assert "ready" in log.read_text()
+    assert traces.alive() == []
+
+
+@pytest.mark.parametrize("deaf", [False, True], ids=["polite", "deaf to SIGTERM"])
+def test_closing_the_lifeline_ends_the_job_and_its_daemons(
+    tmp_path: Path, traces: Traces, deaf: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ignore = "signal.signal(signal.SIGTERM, signal.SIG_IGN)" if deaf else ""
+    process, log = start(f"{DAEMON}\n{ignore}\ntime.sleep(600)", tmp_path)
+    assert ready(log)
+    process.stdin.close()
+    status = process.wait(30)
+    assert status == 128 + (signal.SIGKILL if deaf else signal.SIGTERM)
+    assert traces.alive() == []
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_to_the_supervisor_ends_the_job(
+    tmp_path: Path, traces: Traces, signum: signal.Signals
+) -> None:
+    process, log = start("import time; print('ready', flush=True); time.sleep(600)", tmp_path)
+    assert ready(log)
+    process.send_signal(signum)
+    process.wait(20)
+    assert traces.alive() == []
+
+
+def test_a_killed_supervisor_takes_torchrun_along(tmp_path: Path, traces: Traces) -> None:
+    process, log = start("import time; print('ready', flush=True); time.sleep(600)", tmp_path)
+    assert ready(log)
+    process.kill()
+    process.wait(20)
+    assert wait_until(lambda: traces.alive() == [])
+
+
+def test_ancestors_lead_from_a_process_to_the_first_and_nowhere_for_one_that_is_gone() -> None:
+    assert supervisor.ancestors(os.getpid())[0] == os.getppid()
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait(20)
+    assert supervisor.ancestors(child.pid) == []
+
+
+def test_a_log_that_grew_is_cut_to_its_end_and_goes_on_growing_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "LOG_LIMIT_BYTES", 1000)
+    monkeypatch.setattr(supervisor, "LOG_KEPT_BYTES", 10)
+    path = tmp_path / "log"
+    log = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    os.write(log, b"x" * 1000)
+    supervisor.trim_log(log)
+    assert path.stat().st_size == 1000, "within the limit nothing is cut"
+    os.write(log, b"the latest")
+    supervisor.trim_log(log)
+    os.write(log, b" word")
+    assert path.read_bytes() == b"the latest word"
+    os.close(log)
