@@ -107,13 +107,12 @@ class Agent:
 
             source = EventsSource(options.phases_only, options.every, "")
         else:
-            source = HostSource(
-                options.phases_only, "asked for" if options.source == "host" else "no CUDA device in use"
-            )
+            why = "asked for" if options.source == "host" else "no CUDA device in use"
+            source = HostSource(options.phases_only, options.every, why)
         try:
             source.start()
         except RuntimeError as refusal:
-            source = HostSource(options.phases_only, str(refusal))
+            source = HostSource(options.phases_only, options.every, str(refusal))
             source.start()
         self._device = torch.cuda.get_device_name() if torch.cuda.is_initialized() else "cpu"
         return source

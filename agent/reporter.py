@@ -18,8 +18,8 @@ def totals(measured: StepSpans, rank: int, dropped: int) -> StepTotals:
     for phase in measured.phases:
         phase_ns[phase.name] += phase.end_ns - phase.start_ns
     known = bool(measured.phases)
-    parts = break_down(measured.start_ns, measured.end_ns, measured.compute, measured.comm, measured.copy)
     lanes = measured.detailed
+    parts = break_down(measured.start_ns, measured.end_ns, measured.compute, measured.comm, measured.copy)
     return StepTotals(
         rank=rank,
         step=measured.step,

@@ -93,7 +93,8 @@ def _waits(resolved: ResolvedStep, kind: Wait) -> Iterable[tuple[int, int]]:
 
 
 def _clipped(pairs: Iterable[tuple[int, int]], begin_ns: int, end_ns: int) -> spans.Spans:
-    return spans.clip(spans.from_pairs(list(pairs)), begin_ns, end_ns)
+    some = list(pairs)
+    return spans.clip(spans.from_pairs(some), begin_ns, end_ns) if some else spans.empty()
 
 
 def _phases(resolved: ResolvedStep) -> tuple[PhaseTimes, ...]:

@@ -32,6 +32,9 @@ from overlaptop.agent.sources.draft import (
 )
 from overlaptop.agent.sources.sampling import Sampler
 
+BUDGET = 0.01
+"""Share of a step that measuring may cost on the job's own threads, averaged over steps."""
+SETTLE_STEPS = 3
 MAX_PENDING_STEPS = 32
 """Steps the device has not finished; past that the oldest is given up and counted."""
 MAX_UNTAKEN_STEPS = 4096
@@ -68,7 +71,7 @@ class EventsSource:
         self.reason = reason
         self.lost = 0
         self._phases_only = phases_only
-        self._sampler = Sampler(every)
+        self._sampler = Sampler(every, BUDGET, SETTLE_STEPS)
         self._draft: StepDraft[Event] | None = None
         self._pending: deque[StepDraft[Event]] = deque()
         self._resolved: deque[ResolvedStep] = deque()

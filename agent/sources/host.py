@@ -9,13 +9,17 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any
 
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.sources.assemble import Assembler
 from overlaptop.agent.sources.base import CollectiveCall, Edge, StepSpans, Wait
 from overlaptop.agent.sources.draft import MAX_MARKS, CollectiveDraft, StepDraft, resolve
+from overlaptop.agent.sources.sampling import Sampler
 
+BUDGET = 0.02
+"""Share of a step that the agent's own thread may take for it, averaged over steps: a share of the GIL."""
 MAX_WAITING_STEPS = 64
 """Finished steps not yet taken; past that new ones are not kept, and counted."""
 PATIENCE_STEPS = 16
@@ -28,9 +32,10 @@ class HostSource:
     name = "host"
     compute_exact = False
 
-    def __init__(self, phases_only: bool, reason: str) -> None:
+    def __init__(self, phases_only: bool, every: int | None, reason: str) -> None:
         self.reason = reason
-        self.detail_every = 0 if phases_only else 1
+        self._phases_only = phases_only
+        self._sampler = Sampler(every, BUDGET, settle_steps=0)
         self.lost = 0
         self._draft: StepDraft[int] | None = None
         self._finished: deque[StepDraft[int]] = deque()
@@ -38,6 +43,11 @@ class HostSource:
         self._blocking: dict[int, CollectiveDraft[int]] = {}
         """By thread: the call without a future for which that thread is about to wait."""
         self._steps = 0
+
+    @property
+    def detail_every(self) -> int:
+        """Collectives are measured in every n-th step; 0: never."""
+        return 0 if self._phases_only else self._sampler.every
 
     def start(self) -> None:
         """The host's clock is always there."""
@@ -50,9 +60,13 @@ class HostSource:
     def boundary(self) -> None:
         """One step ends here and the next begins."""
         at_ns = now_ns()
-        detailed = self.detail_every > 0
         draft = self._draft
-        self._draft = StepDraft(self._steps, detailed, at_ns, collective_count=0 if detailed else None)
+        self._draft = StepDraft(
+            self._steps,
+            not self._phases_only and self._sampler.next_is_detailed(),
+            at_ns,
+            collective_count=None if self._phases_only else 0,
+        )
         self._steps += 1
         if draft is None:
             return
@@ -132,10 +146,19 @@ class HostSource:
         taken = []
         while self._finished:
             if self._finished[0].complete():
-                taken.append(self._assembler.assemble(resolve(self._finished.popleft(), int)))
+                taken.append(self._assemble(self._finished.popleft()))
             elif len(self._finished) > PATIENCE_STEPS:
                 self._finished.popleft()
                 self.lost += 1
             else:
                 break
         return taken
+
+    def _assemble(self, draft: StepDraft[int]) -> StepSpans:
+        began = perf_counter_ns()
+        measured = self._assembler.assemble(resolve(draft, int))
+        if draft.detailed:
+            # To report and send it takes about as long again.
+            cost_ns = 2 * (perf_counter_ns() - began)
+            self._sampler.learn(cost_ns, measured.end_ns - measured.start_ns)
+        return measured

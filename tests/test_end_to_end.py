@@ -1,0 +1,213 @@
+"""The whole of it: a job under torchrun, an agent in each rank, its hub, and the app reading from it."""
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from overlaptop import supervisor
+from overlaptop.fleet.session import JobSession
+from overlaptop.tui.app import OverlaptopApp
+from overlaptop.wire.links import LocalLink
+from overlaptop.wire.messages import StepDetail
+from tests.tui.fakes import screen_lines, screen_text
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMAND = (
+    sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+    "-m", "overlaptop.agent", "workloads/ddp.py",
+    "--layers", "2", "--width", "128", "--batch", "1", "--steps", "1000000",
+)  # fmt: skip
+GRACE_S = 5.0
+PATIENCE_S = 60.0
+SIZE = (160, 45)
+
+
+class Job:
+    """One start of the job, below a supervisor that lets nothing of it outlive the test."""
+
+    def __init__(self) -> None:
+        self._supervisor = subprocess.Popen(
+            [sys.executable, "-I", supervisor.__file__, str(GRACE_S), *COMMAND],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    @property
+    def runs(self) -> bool:
+        return self._supervisor.poll() is None
+
+    def end(self) -> None:
+        """As Ctrl-C or a scheduler would: torchrun is told, and ends its ranks; the hub ends by itself."""
+        torchrun = supervisor.descendants(self._supervisor.pid)[0]
+        supervisor.send(torchrun, signal.SIGTERM)
+
+    def close(self) -> None:
+        self._supervisor.stdin.close()  # the lifeline
+        self._supervisor.wait(PATIENCE_S)
+
+
+class Jobs:
+    """Torch takes seconds to start: tests that only look share one job."""
+
+    def __init__(self) -> None:
+        self._started: list[Job] = []
+
+    def start(self) -> Job:
+        self._started.append(Job())
+        return self._started[-1]
+
+    def running(self) -> Job:
+        return next((job for job in self._started if job.runs), None) or self.start()
+
+    def close(self) -> None:
+        for job in self._started:
+            job.close()
+
+
+@pytest.fixture(scope="module")
+def jobs():
+    # Not tmp_path: a socket's path has room for 107 bytes.
+    folder = tempfile.mkdtemp(prefix="ot-", dir="/tmp")
+    jobs = Jobs()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OVERLAPTOP_DIR", folder)
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        patch.delenv("NO_COLOR", raising=False)
+        yield jobs
+        jobs.close()
+    shutil.rmtree(folder)
+
+
+class Overheard(LocalLink):
+    """A line whose messages the test reads too, in the order in which they came."""
+
+    def __init__(self, record, heard):
+        super().__init__(record)
+        self._heard = heard
+
+    def poll(self):
+        messages = super().poll()
+        self._heard += messages
+        return messages
+
+
+@pytest.fixture
+def heard():
+    return []
+
+
+@pytest.fixture
+def session(jobs, heard):
+    session = JobSession(open_link=lambda record: Overheard(record, heard))
+    yield session
+    session.close()
+
+
+async def until(pilot, holds):
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (found := holds()):
+        assert time.monotonic() < deadline_s, screen_text(pilot.app)
+        await pilot.pause(0.05)
+    return found
+
+
+def overlap_shown(app, rank):
+    """The overlap in this rank's row, in per cent; None where there is none yet."""
+    for line in screen_lines(app):
+        if line.replace("▸", " ").split()[:1] == [str(rank)] and (figure := re.search(r"([\d.]+) %", line)):
+            return float(figure[1])
+    return None
+
+
+def known(app, rank):
+    return app.latest.ranks[rank]
+
+
+async def test_a_dashboard_beside_a_job_shows_each_rank_and_asks_for_the_chosen_ones_timeline_only(
+    jobs, session, heard
+):
+    jobs.running()
+    app = OverlaptopApp(session)
+    async with app.run_test(size=SIZE) as pilot:
+        for rank in (0, 1):
+            overlap = await until(pilot, lambda rank=rank: overlap_shown(app, rank))
+            assert 0 <= overlap <= 100
+        await until(pilot, lambda: re.search(r"rank 0 +step [\d,]+ .* forward .* ms", screen_text(app)))
+        text = screen_text(app)
+        for words in ("workloads/ddp.py", "2 ranks", "gloo · host", "● live", "│allreduce", " backward "):
+            assert words in text
+
+        details = [message for message in heard if isinstance(message, StepDetail)]
+        assert {detail.rank for detail in details} == {0}
+        # A hub gives away the newest detail that it has of a rank: none is older than the question, so
+        # nobody had sent any.
+        asked_at = known(app, 1).last.step
+        await pilot.press("down")
+        await until(pilot, lambda: re.search(r"rank 1 +step [\d,]+", screen_text(app)))
+        first = next(m for m in heard if isinstance(m, StepDetail) and m.rank == 1)
+        assert first.step >= asked_at
+        assert first.collectives
+
+
+async def test_a_pause_holds_the_picture_of_a_job_that_goes_on_and_its_timeline_can_be_zoomed(
+    jobs, session
+):
+    jobs.running()
+    app = OverlaptopApp(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: app.state.lanes)
+        await pilot.press("space")
+        held = app.state.snapshot
+        came = known(app, 0).last.step
+        await until(pilot, lambda: known(app, 0).last.step > came + 20)
+        assert app.state.snapshot is held
+        assert "paused since" in screen_text(app)
+        await pilot.press("plus")
+        assert "zoom 1.5×" in screen_text(app)
+        await pilot.press("p")
+        await until(pilot, lambda: app.state.snapshot.ranks[0].last.step > came + 20)
+        steps = [step.step for step in app.state.snapshot.ranks[0].history]
+        assert steps == list(range(steps[0], steps[-1] + 1))  # what came meanwhile is there, every step
+
+
+async def test_a_dashboard_that_comes_late_sees_what_was_before_it(jobs, session):
+    jobs.running()
+    witness = JobSession()
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not ((ranks := witness.tick().ranks) and all(v.last and v.last.step >= 50 for v in ranks)):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    witness.close()
+
+    opened_ns = time.time_ns()
+    app = OverlaptopApp(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: overlap_shown(app, 0) is not None)
+        for view in app.latest.ranks:
+            earlier = [step for step in view.history if step.start_ns + step.step_ns < opened_ns]
+            assert sum(step.overlap is not None for step in earlier) >= 40
+
+
+async def test_a_job_that_ends_is_said_to_have_ended_and_followed_when_it_starts_again(jobs, session):
+    job = jobs.running()
+    app = OverlaptopApp(session)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: overlap_shown(app, 0) is not None)
+        first_key = session.job_key
+        job.end()
+        text = await until(pilot, lambda: (text := screen_text(app)).count("■ ended") >= 3 and text)
+        assert "waiting for it to start again" in text
+        last_step = known(app, 0).last.step
+
+        jobs.start()
+        await until(pilot, lambda: app.latest.job.job != first_key and known(app, 0).last)
+        assert app.latest.job.job == session.job_key
+        assert known(app, 0).history[0].step < last_step
+        await until(pilot, lambda: "● live" in screen_text(app) and overlap_shown(app, 1) is not None)
