@@ -18,4 +18,6 @@ class CommandError(Exception):
 
 def say(message: str) -> None:
     """Tell the person at the terminal something that is no data."""
-    print(f"overlaptop: {message}", file=sys.stderr, flush=True)  # noqa: T201
+    from overlaptop.tui.text import printable
+
+    print(f"overlaptop: {printable(message)}", file=sys.stderr, flush=True)  # noqa: T201

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from overlaptop.commands import CommandError, say
-from overlaptop.wire.endpoints import EndpointError, JobRecord, is_alive, list_jobs
+from overlaptop.wire.endpoints import EndpointError, JobRecord, list_jobs
 
 LOOK_EVERY_S = 0.2
 NO_JOB = (
@@ -45,13 +45,6 @@ def find_jobs() -> list[JobRecord]:
         return list_jobs()
     except EndpointError as fault:
         raise CommandError(str(fault)) from fault
-
-
-def is_gone(job: JobRecord) -> bool:
-    """Whether a job is over although no hub said so: the hub was ended together with its ranks."""
-    if is_alive(job.starter_pid, job.starter_start_ticks):
-        return False
-    return all(other.job != job.job for other in find_jobs())
 
 
 def _names(jobs: list[JobRecord]) -> str:

@@ -23,7 +23,10 @@ def run(key: str | None, look: tui.TuiOptions) -> int:
     session = JobSession(JobSelector(key=key))
     stage = Stage(session)
     try:
-        return show(session, replace(look, start_workload=stage.start, launch_status=stage.status))
+        look = replace(
+            look, start_workload=stage.start, launch_status=stage.status, ends_on_quit=stage.running
+        )
+        return show(session, look)
     finally:
         session.close()
         stage.clear()
@@ -47,6 +50,11 @@ def require_screen(look: tui.TuiOptions) -> None:
     """CommandError where there is no screen to draw on, or no such theme to draw with."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CommandError("the dashboard needs a terminal; without one, use --json or --once", 2)
+    if not sys.stderr.isatty():
+        # Textual draws there. Told on stdout as well: the person does not see the other one.
+        fault = "the dashboard draws on stderr, which is no terminal here: start it without 2>"
+        print(f"overlaptop: {fault}", flush=True)  # noqa: T201
+        raise CommandError(fault, 2)
     if look.theme is not None:
         from overlaptop.tui.palette import PALETTES
 
@@ -83,6 +91,11 @@ class Stage:
                 self._session.select(record.job)
                 return ""
         return f"{self._name} is starting"
+
+    def running(self) -> str:
+        """Name the workload that ends when the stage is cleared; empty: none."""
+        running = self._launcher is not None and self._launcher.poll() is None
+        return self._name if running else ""
 
     def clear(self) -> None:
         """End the workload, if there is one."""

@@ -47,9 +47,10 @@ def run(
             try:
                 if look is None:
                     return _print_records(launcher, session, steps)
-                status = dashboard.show(
-                    session, replace(look, launch_status=lambda: _launch_status(launcher))
+                look = replace(
+                    look, launch_status=lambda: _launch_status(launcher), ends_on_quit=lambda: name
                 )
+                status = dashboard.show(session, look)
                 if any(view.ended for view in session.tick().ranks):
                     _await_exit(launcher)
                 return _verdict(launcher) or status

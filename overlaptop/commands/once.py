@@ -87,7 +87,7 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
             "overlap may be lower, exposed higher"
         )
     page = "\n".join(lines)
-    return page.translate(ASCII) if ascii_only else page
+    return page.translate(ASCII).encode("ascii", "replace").decode() if ascii_only else page
 
 
 def _title(snapshot: Snapshot) -> str:
@@ -98,7 +98,7 @@ def _title(snapshot: Snapshot) -> str:
     facts += sorted({info.device for info in infos if info.device})
     facts += sorted({info.backend for info in infos if info.backend})
     facts += [f"job {job.job}", snapshot.link.value]
-    return " · ".join(facts)
+    return text.printable(" · ".join(facts))
 
 
 def _row(view: RankView) -> list[str]:

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import TextIO
 
 from overlaptop.commands import CommandError, say
-from overlaptop.commands.choice import choose, is_gone
+from overlaptop.commands.choice import choose
 from overlaptop.fleet.records import step_record
 from overlaptop.fleet.session import JobSelector, JobSession
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 
 TICK_S = 0.05
 LOST_LIMIT_S = 10.0
-"""A hub that died is replaced within a second or two; a job that was killed with its hub is not."""
+"""A hub that died is replaced within a second or two."""
 UNSEEN_LIMIT_S = 3.0
 """Ranks on other nodes are announced but never seen here; ranks of this node may be a little late."""
 
@@ -65,8 +65,8 @@ class RecordWriter:
 def stream(session: JobSession, writer: RecordWriter, job_gone: Callable[[], bool] = lambda: False) -> bool:
     """Write until the writer has enough (returns True) or the job has ended (False).
 
-    `job_gone` tells of an end that the hub may not have told. Raises CommandError when the line to the job
-    breaks and does not come back.
+    `job_gone` tells of an end that no rank came to tell of: of a job that failed before it had one. Raises
+    CommandError when the line to the job breaks and does not come back.
     """
     while True:
         gone = job_gone()  # asked first: what arrived before is still written
@@ -83,11 +83,10 @@ def stream(session: JobSession, writer: RecordWriter, job_gone: Callable[[], boo
 
 def run(key: str | None, steps: int | None, *, wait: bool) -> int:
     """Print the records of a running job until it ends."""
-    job = choose(key, wait=wait)
-    session = JobSession(JobSelector(key=job.job))
+    session = JobSession(JobSelector(key=choose(key, wait=wait).job))
     writer = RecordWriter(sys.stdout, steps)
     try:
-        stream(session, writer, job_gone=lambda: is_gone(job))
+        stream(session, writer)
     finally:
         session.close()
     if writer.written == 0:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from overlaptop.tui.text import printable
+
 
 class Table:
     """Columns as wide as their widest cell, numbers to the right, two spaces between."""
@@ -16,7 +18,7 @@ class Table:
     def add(self, cells: Sequence[str]) -> None:
         """Add a row of as many cells as the head has."""
         assert len(cells) == len(self._left)
-        self._rows.append(list(cells))
+        self._rows.append([printable(cell) for cell in cells])
 
     def render(self) -> str:
         """Return the lines, without blanks at their ends."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState, Snapshot
-from overlaptop.wire.endpoints import EndpointError, JobRecord
+from overlaptop.wire.endpoints import EndpointError, JobRecord, is_alive, process_start_time
 from overlaptop.wire.messages import PROTOCOL_VERSION, Welcome
 
 if TYPE_CHECKING:
@@ -37,6 +37,19 @@ def _list_jobs() -> Sequence[JobRecord]:
     return list_jobs()
 
 
+def is_gone(record: JobRecord) -> bool:
+    """Whether none of a job's processes is left that could start a hub again.
+
+    Asked once its hub has ended: a job that was killed together with it sends no word of its end.
+    """
+    if is_alive(record.starter_pid, record.starter_start_ticks):
+        return False
+    try:
+        return all(process_start_time(pid) is None for pid in record.rank_pids)
+    except OSError:
+        return False  # /proc cannot be read just now
+
+
 def _open_local_link(record: JobRecord) -> Link:
     # zmq takes 40 ms to import: not before there is somebody to talk to.
     from overlaptop.wire.links import LocalLink
@@ -57,6 +70,7 @@ class JobSession:
         *,
         list_jobs: Callable[[], Sequence[JobRecord]] = _list_jobs,
         open_link: Callable[[JobRecord], Link] = _open_local_link,
+        is_gone: Callable[[JobRecord], bool] = is_gone,
         clock_ns: Callable[[], int] = time.time_ns,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -64,12 +78,14 @@ class JobSession:
         self._chosen = self._selector.key
         self._list_jobs = list_jobs
         self._open_link = open_link
+        self._is_gone = is_gone
         self._monotonic_s = monotonic_s
         self._clock_ns = clock_ns
         self._fleet = Fleet(clock_ns)
         self._record: JobRecord | None = None
         self._link: Link | None = None
         self._joined_s = 0.0
+        self._gone = False
         self._watched: frozenset[int] = frozenset()
         self._earlier_links_dropped = 0
         self._look_at_s = 0.0
@@ -89,6 +105,7 @@ class JobSession:
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_EVERY_S
             self._look()
+        self._look_for_life()  # first: what was said until then is still read
         self._read()
         self._say_how_the_line_is(now_s)
         return self._fleet.snapshot()
@@ -124,9 +141,10 @@ class JobSession:
         matches = self._selector.matches
         self.jobs = tuple(record for record in found if matches is None or matches(record))
         wanted = self._wanted()
-        if wanted is None or (self._link is not None and _same_hub(wanted, self._record)):
-            return
-        self._join(wanted)
+        if wanted is not None and self._link is not None and _same_hub(wanted, self._record):
+            self._record = wanted  # it may know of more ranks by now
+        elif wanted is not None:
+            self._join(wanted)
 
     def _wanted(self) -> JobRecord | None:
         """The job to be joined now, or the present one where there is nothing better."""
@@ -156,6 +174,7 @@ class JobSession:
         self._record = record
         self._joined_s = self._monotonic_s()
         self._foreign_protocol = None
+        self._gone = False
         self._link.watch(self._watched)
 
     def _hang_up(self) -> None:
@@ -163,6 +182,11 @@ class JobSession:
             self._earlier_links_dropped += self._link.dropped
             self._link.close()
             self._link = None
+
+    def _look_for_life(self) -> None:
+        # Asked no more once it is so: a pid may be given to another process.
+        if self._link is not None and self._record is not None and not self._gone:
+            self._gone = not self._link.alive and self._is_gone(self._record)
 
     def _read(self) -> None:
         if self._link is None:
@@ -185,6 +209,8 @@ class JobSession:
             state, note = LinkState.WAITING, _protocol_note(self._foreign_protocol)
         elif self._fleet.job_ended or (not link.alive and self._fleet.every_rank_ended):
             state, note = LinkState.ENDED, "waiting for it to start again"
+        elif self._gone:
+            state, note = LinkState.ENDED, "its hub and its ranks are gone; waiting for it to start again"
         elif not link.alive:
             state, note = LinkState.LOST, "its hub is gone; looking for it"
         elif quiet_s > QUIET_AFTER_S:

@@ -52,11 +52,14 @@ class Filter:
         return all(predicate(view) for predicate in self.predicates)
 
 
+def sees_gaps(view: RankView) -> bool:
+    """Whether the rank's source sees the gaps between kernels, and so idle time."""
+    return view.info is not None and view.info.compute_exact
+
+
 def idle_ns(view: RankView) -> int | None:
     """Idle time of the newest measured step; None where the source cannot see it."""
-    if view.measured is None or view.info is None or not view.info.compute_exact:
-        return None
-    return view.measured.idle_ns
+    return view.measured.idle_ns if view.measured is not None and sees_gaps(view) else None
 
 
 def ordered(ranks: Iterable[RankView], chosen: Filter, key: str, *, reverse: bool) -> list[RankView]:
@@ -76,7 +79,7 @@ def _predicate(word: str) -> Predicate:
         return _by_rank(word)
     if match := _COMPARISON.fullmatch(word):
         return _by_measure(*match.groups())
-    if any(sign in word for sign in "<>="):
+    if word in MEASURES or any(sign in word for sign in "<>="):
         raise FilterError(f"{word}: expected e.g. overlap<80 or step>50ms")
     if word == "stale":
         return lambda view: view.stale

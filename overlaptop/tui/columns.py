@@ -19,6 +19,8 @@ from overlaptop.tui.text import Unit, age, clock, percent
 from overlaptop.tui.widgets.totals_line import overlap_ink
 
 GAP = 2
+_RECENT_STEPS = 16
+"""Bars drawn to the very newest step would be rescaled by each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Scales:
     """What all rows are drawn to, so that they can be compared."""
 
     bar_ns: int
-    """The longest newest step: the bars' full width. 0 before the first."""
+    """The bars' full width: a round figure, no less than any of the last steps. 0 before the first."""
     unit: Unit
     spark_top_ns: int
     a_column: int
@@ -37,13 +39,14 @@ class Scales:
     def of(cls, state: ViewState) -> Scales:
         """From all ranks, whether the filter shows them or not: a filter must not move the scale."""
         ranks = state.snapshot.ranks
-        steps_ns = [view.measured.step_ns for view in ranks if view.measured is not None and not view.ended]
-        steps_ns = steps_ns or [view.last.step_ns for view in ranks if view.last is not None]
+        running = [view for view in ranks if not view.ended] or ranks
+        bars_ns = [view.measured.step_ns for view in running if view.measured is not None]
+        recent_ns = [step.step_ns for view in running for step in view.history[-_RECENT_STEPS:]]
         typical_ns = history.typical_step_ns(ranks)
-        longest_ns = max(steps_ns, default=0)
+        bar_ns = history.bar_top_ns(max(bars_ns + recent_ns, default=0))
         return cls(
-            bar_ns=longest_ns,
-            unit=Unit.for_scale(max(longest_ns, round(typical_ns or 0)) or 1_000_000),
+            bar_ns=bar_ns,
+            unit=Unit.for_scale(max(bar_ns, round(typical_ns or 0)) or 1_000_000),
             spark_top_ns=history.scale_top_ns(typical_ns),
             a_column=history.steps_a_column(typical_ns),
             textured=state.textured,
@@ -147,14 +150,15 @@ def _bar_header(scales: Scales, width: int) -> Line:
     return ruler(0, scales.bar_ns, width, scales.unit, line=True) if scales.bar_ns else (Run("step", DIM),)
 
 
+# Headers have a cell to spare, for the mark of the column that is sorted by.
 COLUMNS = (
     Column("rank", _title("rank"), lambda view, _s, _w: (Run(str(view.rank), BOLD),), 5, 0),
-    Column("bar", _bar_header, _bar, 18, 0, grow=3, right=False, floor=6),
+    Column("bar", _bar_header, _bar, 16, 0, grow=3, right=False, floor=6),
     Column("overlap", _title("overlap"), _overlap, 8, 1),
-    Column("exposed", _timed("exposed"), _time(_exposed_ns), 10, 2),
-    Column("stall", _timed("stall"), _time(_stall_ns), 8, 4),
-    Column("idle", _timed("idle"), _time(idle_ns), 7, 6),
-    Column("step", _timed("step"), _time(lambda v: v.last.step_ns if v.last else None, BOLD), 7, 3),
+    Column("exposed", _timed("exposed"), _time(_exposed_ns), 11, 2),
+    Column("stall", _timed("stall"), _time(_stall_ns), 9, 4),
+    Column("idle", _timed("idle"), _time(idle_ns), 8, 6),
+    Column("step", _timed("step"), _time(lambda v: v.last.step_ns if v.last else None, BOLD), 8, 3),
     Column("history", _history_header, _history, 12, 5, grow=1, max_width=40, right=False),
 )  # fmt: skip
 

@@ -105,7 +105,10 @@ def _solid(key: str, *, textured: bool) -> Cell:
 
 
 def _precise(shares: Sequence[tuple[str, float]]) -> Cell:
-    seen = [(key, share) for key, share in shares if share >= 1 / 16] or list(shares)
+    seen = [(key, share) for key, share in shares if share >= 1 / 16]
+    if sum(share for _, share in seen) < 7 / 8:
+        seen = list(shares)  # slivers add up: many small gaps are not the same as none
+    seen = [(key, sum(share for _, share in same)) for key, same in groupby(seen, lambda part: part[0])]
     if len(seen) == 1:
         return _solid(seen[0][0], textured=False)
     if len(seen) == 2:
@@ -147,7 +150,7 @@ def sparkline(values: Sequence[float | None], top: float, *, ink: Ink, over: Ink
 
     def cell(value: float | None) -> Cell:
         if value is None or top <= 0:
-            return Cell(" ", ink)
+            return Cell(" ", DIM)
         if value > top:
             return Cell(LEVELS[8], over)
         return Cell(LEVELS[max(1, round(8 * value / top))], ink)
@@ -162,7 +165,7 @@ def chart(values: Sequence[float | None], top: float, rows: int, *, ink: Ink, ov
         cells: list[Cell] = []
         for value in values:
             if value is None or top <= 0:
-                cells.append(Cell(" ", ink))
+                cells.append(Cell(" ", DIM))
                 continue
             level = round(8 * rows * min(value, top) / top) - 8 * row
             level = max(level, 1) if row == 0 else level
@@ -176,17 +179,28 @@ def ruler(start_ns: float, end_ns: float, width: int, unit: Unit, *, line: bool 
     span = end_ns - start_ns
     if width < 8 or span <= 0:
         return (Run(" " * width, DIM),)
-    step = nice_step(span, max(1, width // 12))
+    parts = max(1, width // (len(str(int(end_ns / unit.size_ns))) + 5))
+    labels = _labels(start_ns, end_ns, width, unit, nice_step(span, parts))
+    if len(labels) < 2:
+        labels = _labels(start_ns, end_ns, width, unit, nice_step(span, 2 * parts))
     glyphs = ["─" if line else " "] * width
-    marks: list[tuple[int, str]] = []
-    tick = math.ceil(start_ns / step) * step
-    while tick < end_ns:
-        marks.append((int((tick - start_ns) / span * width), unit.brief(tick)))
-        tick += step
-    if marks:
-        marks[0] = (marks[0][0], f"{marks[0][1]} {unit.name}")
-    for column, figure in marks:
-        label = f"╷{figure}" + (" " if line else "")
-        if column + len(label) <= width:
-            glyphs[column : column + len(label)] = label
+    for column, label in labels:
+        glyphs[column : column + len(label) + 1] = f"{label} "[: width - column]
     return runs(Cell(glyph, FAINT if glyph in "─╷" else DIM) for glyph in glyphs)
+
+
+def _labels(
+    start_ns: float, end_ns: float, width: int, unit: Unit, step_ns: float
+) -> list[tuple[int, str]]:
+    """Columns and figures of the ticks; one that would run into another or over the end is left out."""
+    labels: list[tuple[int, str]] = []
+    free = 0
+    tick_ns = math.ceil(start_ns / step_ns) * step_ns
+    while tick_ns < end_ns:
+        column = int((tick_ns - start_ns) / (end_ns - start_ns) * width)
+        label = f"╷{unit.brief(tick_ns)}" + ("" if labels else f" {unit.name}")
+        if free <= column <= width - len(label):
+            labels.append((column, label))
+            free = column + len(label) + 1
+        tick_ns += step_ns
+    return labels

@@ -39,6 +39,14 @@ def scale_top_ns(typical_ns: float | None) -> int:
     return int(_round_up(typical_ns * 1.5))
 
 
+def bar_top_ns(longest_ns: int) -> int:
+    """Where the bars' scale ends: ``longest_ns`` rounded up to two digits, so that it seldom moves."""
+    if longest_ns <= 0:
+        return 0
+    grain_ns = int(10 ** max(0, len(str(longest_ns)) - 2))
+    return -(-longest_ns // grain_ns) * grain_ns
+
+
 def columns(
     history: Sequence[StepTotals],
     width: int,

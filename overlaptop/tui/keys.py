@@ -18,7 +18,7 @@ class Key(NamedTuple):
 
 
 APP_KEYS = (
-    Key("q,ctrl+c", "q  ctrl+c", "quit", "quit; a job goes on unless it was started here"),
+    Key("q,ctrl+c", "q  ctrl+c", "quit", "quit"),
     Key("question_mark,f1", "?  F1", "help", "this help"),
     Key("space,p", "space  p", "pause", "hold the picture still, and let it go on; data is kept meanwhile"),
     Key("t", "t", "next_theme", "next theme"),

@@ -44,6 +44,8 @@ class TuiOptions:
     """Starts a bundled workload by name; None: none may be started. Raises OSError or ValueError."""
     launch_status: Callable[[], str] | None = None
     """One line on what was started, for as long as its job has not been found; empty: nothing to say."""
+    ends_on_quit: Callable[[], str] | None = None
+    """Name of the workload that ends with the dashboard; empty, or None: all jobs go on."""
     ascii: bool = False
     """Only ASCII characters, for terminals whose font lacks block characters or draws them two wide."""
     theme: str | None = None

@@ -8,6 +8,7 @@ from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.tui.choosing import SORT_KEYS, Filter, ordered
 from overlaptop.tui.lanes import Lanes, lanes_of
 from overlaptop.tui.window import WHOLE_STEP, Window
+from overlaptop.wire.messages import StepTotals
 
 HOLD_S = 1.0
 """A timeline that changes four times a second cannot be read."""
@@ -33,6 +34,9 @@ class ViewState:
     """None: where there is room."""
     collective: int | None = None
     """Index of the chosen collective in the timeline's step."""
+    most_collectives: int = 0
+    """The most that a step was seen to have: their list keeps that much room, for the same reason as
+    copies_seen."""
     copies_seen: bool = False
     """Some step had copies: their lane stays, so that the screen does not jump from step to step."""
     _rows: tuple[object, list[RankView]] | None = field(default=None, repr=False)
@@ -61,13 +65,30 @@ class ViewState:
         if newest is None:
             return None
         held, now_ns = self._lanes, self.snapshot.at_ns
-        fresh = 0 <= now_ns - self._lanes_at_ns < HOLD_S * 1e9
-        if held is not None and held.detail.rank == newest.rank and fresh:
+        turned = held is None or held.detail.rank != newest.rank
+        if held is not None and not turned and 0 <= now_ns - self._lanes_at_ns < HOLD_S * 1e9:
             return held
         if held is None or held.detail is not newest:
-            self._lanes, self._lanes_at_ns = lanes_of(newest), now_ns
+            self._lanes = lanes_of(newest)
+            # What is there when one turns to a rank may be from long ago: it gives way to the first news.
+            self._lanes_at_ns = 0 if turned else now_ns
             self.copies_seen |= bool(self._lanes.copy)
+            self.most_collectives = max(self.most_collectives, len(newest.collectives))
         return self._lanes
+
+    @property
+    def step(self) -> StepTotals | None:
+        """The figures of the step in the timeline, so that one screen speaks of one step; where they are
+        not known, those of the chosen rank's newest measured step.
+        """
+        chosen, lanes = self.chosen, self.lanes
+        if chosen is None:
+            return None
+        if lanes is not None:
+            for step in reversed(chosen.history):
+                if step.step == lanes.detail.step and step.measured:
+                    return step
+        return chosen.measured
 
     @property
     def faded(self) -> bool:

@@ -10,6 +10,13 @@ _TIME_UNITS = ((1, "ns"), (1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
+def printable(text: str) -> str:
+    """``text`` with a ``?`` for each character that would move a terminal's cursor, change its state or
+    hide what follows. Names and notices come from other machines; this is their way to any terminal.
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
 def duration(ns: float | None) -> str:
     """Three significant digits and a unit: ``47.6 ms``, ``3.20 s``, ``1 m 05 s``, ``2 h 03 m``."""
     if ns is None:
@@ -97,8 +104,13 @@ class Unit:
         return cls("s", 1_000_000_000, 1)
 
     def text(self, ns: int | None) -> str:
-        """The bare figure in this unit."""
-        return UNKNOWN if ns is None else f"{ns / self.size_ns:.{self.decimals}f}"
+        """The bare figure in this unit; ``<0.1`` rather than a zero that is none."""
+        if ns is None:
+            return UNKNOWN
+        least = 10**-self.decimals
+        if 0 < ns / self.size_ns < least / 2:
+            return f"<{least:.{self.decimals}f}"
+        return f"{ns / self.size_ns:.{self.decimals}f}"
 
     def brief(self, ns: float) -> str:
         """The bare figure without trailing zeros, for axes."""

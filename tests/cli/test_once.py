@@ -1,5 +1,7 @@
 """``--once``: the table."""
 
+from dataclasses import replace
+
 import pytest
 
 from overlaptop.commands import CommandError
@@ -46,6 +48,18 @@ def test_an_upper_bound_is_said_to_be_one() -> None:
 def test_ascii_means_ascii() -> None:
     page = render(settle(PlayedSession(arrival(), [totals(0, 0), unmeasured(1, 0)])), ascii_only=True)
     assert page.isascii()
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_words_from_a_machine_cannot_steer_the_terminal(ascii_only: bool) -> None:
+    hostile = "\x1b]0;pwned\x07\x9b2J\r\n\u202e"
+    job = replace(WELCOME, script=hostile, host=hostile)
+    infos = [replace(rank_info(rank), device=hostile, backend=hostile, source=hostile) for rank in (0, 1)]
+    session = PlayedSession([job, *infos], [totals(0, 0), totals(1, 0)])
+    page = render(settle(session), ascii_only=ascii_only)
+    assert all(line.isprintable() for line in page.split("\n"))
+    assert len(page.split("\n")) == 6
+    assert "]0;pwned" in page
 
 
 def test_a_job_that_does_not_answer_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -23,12 +25,12 @@ LEAVE_ALTERNATE_SCREEN = b"\x1b[?1049l"
 class Terminal:
     """A program on a terminal of 120 columns and 32 rows."""
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *words: str, stderr: IO[bytes] | None = None) -> None:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 32, 120, 0, 0))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "overlaptop", *words],
-            stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+            stdin=theirs, stdout=theirs, stderr=stderr or theirs, start_new_session=True,
             env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
         )  # fmt: skip
         os.close(theirs)
@@ -130,5 +132,20 @@ def test_a_theme_that_there_is_not_is_a_usage_error(words: list[str]) -> None:
         terminal.read_to_end()
         assert terminal.process.wait(START_LIMIT_S) == 2
         assert b"no theme 'nonsense'; there are: " in terminal.seen
+    finally:
+        terminal.close()
+
+
+@pytest.mark.parametrize("words", [[], ["demo"]])
+def test_a_dashboard_whose_drawing_would_go_to_a_file_says_so_where_it_is_seen(
+    words: list[str], tmp_path: Path
+) -> None:
+    with (tmp_path / "stderr").open("wb") as file:
+        terminal = Terminal(*words, stderr=file)
+    try:
+        terminal.read_to_end()
+        assert terminal.process.wait(START_LIMIT_S) == 2
+        assert b"draws on stderr" in terminal.seen
+        assert terminal.seen.count(b"\n") == 1
     finally:
         terminal.close()

@@ -51,6 +51,7 @@ class World:
         self.links = []
         self.clock = Clock()
         self.fault = None
+        self.gone = set()
 
     def list_jobs(self):
         if self.fault:
@@ -64,7 +65,7 @@ class World:
     def session(self, selector=None):
         return JobSession(
             selector, list_jobs=self.list_jobs, open_link=self.open_link, clock_ns=self.clock,
-            monotonic_s=self.clock.monotonic_s,
+            monotonic_s=self.clock.monotonic_s, is_gone=lambda record: record.job in self.gone,
         )  # fmt: skip
 
     def look_again(self, session):
@@ -177,6 +178,44 @@ def test_a_hub_that_goes_after_all_its_ranks_leaves_a_job_that_ended():
     world.links[0].say(RankEnd(0, T0, False))
     world.links[0].alive = False
     assert session.tick().link is LinkState.ENDED
+
+
+def test_a_job_that_was_killed_together_with_its_hub_has_ended():
+    world = World(record())
+    session = world.session()
+    live(world, session)
+    world.links[0].alive = False
+    world.jobs.clear()
+    assert world.look_again(session).link is LinkState.LOST
+    world.gone.add("job-1")
+    snapshot = world.look_again(session)
+    assert snapshot.link is LinkState.ENDED
+    assert "gone" in snapshot.link_note
+    world.gone.clear()  # its pids were given to other processes
+    assert world.look_again(session).link is LinkState.ENDED
+
+
+def test_a_killed_job_that_starts_again_is_followed():
+    world = World(record())
+    session = world.session()
+    live(world, session)
+    world.links[0].alive = False
+    world.gone.add("job-1")
+    world.jobs[:] = [record("job-2", hub_pid=5)]
+    world.look_again(session)
+    assert live(world, session).link is LinkState.LIVE
+    assert session.job_key == "job-2"
+
+
+def test_the_last_words_of_a_killed_jobs_hub_are_read_before_it_counts_as_ended():
+    world = World(record())
+    session = world.session()
+    live(world, session)
+    world.links[0].alive = False
+    world.gone.add("job-1")
+    world.links[0].say(step(0, 1))
+    snapshot = world.look_again(session)
+    assert (snapshot.link, snapshot.ranks[0].last.step) == (LinkState.ENDED, 1)
 
 
 def test_a_chosen_job_that_ended_is_not_replaced_by_a_stranger():

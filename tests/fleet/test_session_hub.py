@@ -3,8 +3,10 @@
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -89,6 +91,24 @@ def test_a_job_whose_ranks_have_gone_has_ended(hubs, session):
     assert ended.ranks[0].ended
     until(session, lambda _: not session.jobs)
     assert session.tick().link is LinkState.ENDED
+
+
+def test_a_job_that_is_killed_together_with_its_hub_has_ended(hubs, session):
+    process = subprocess.Popen(["sleep", "1000"])
+    try:
+        record = hubs.start(starter_pid=process.pid)
+        rank = Rank()
+        rank.info = replace(rank.info, pid=process.pid)
+        rank.greet()
+        rank.send(rank.step(0))
+        until(session, lambda s: s.ranks and s.ranks[0].last)
+        os.kill(record.hub_pid, signal.SIGKILL)
+        assert until(session, lambda s: s.link is not LinkState.LIVE).link is LinkState.LOST
+    finally:
+        process.kill()
+        process.wait()
+    assert until(session, lambda s: s.link is LinkState.ENDED).ranks[0].last.step == 0
+    rank.close()
 
 
 def test_reading_never_waits_for_a_stopped_hub(hubs, session):

@@ -1,6 +1,10 @@
 """The dashboard, driven through Textual's pilot over snapshots of a scripted job."""
 
+import re
+from dataclasses import replace
+
 import pytest
+from rich.cells import cell_len
 from textual.events import MouseScrollUp
 from textual.widgets import Input
 
@@ -13,13 +17,15 @@ from overlaptop.tui.screens.jobs import JobsScreen
 from overlaptop.tui.screens.overview import OverviewScreen
 from overlaptop.tui.screens.pages import HelpScreen, NoticesScreen
 from overlaptop.tui.screens.rank import RankScreen
+from overlaptop.tui.widgets.collectives import Collectives
+from overlaptop.tui.widgets.history_chart import HistoryChart
 from overlaptop.tui.widgets.rank_table import RankTable
 from overlaptop.tui.widgets.timeline import Timeline
 from overlaptop.wire.endpoints import JobRecord
-from overlaptop.wire.messages import Notice, RankEnd
+from overlaptop.wire.messages import CollectiveSpan, Notice, RankEnd
 from tests.fleet.builders import T0, detail, info, status, step, unmeasured, welcome
 
-from .fakes import FakeSession, app_of, running_job, screen_lines, screen_text, table_ranks
+from .fakes import MS, FakeSession, app_of, running_job, screen_lines, screen_text, table_ranks
 
 WIDE = (160, 45)
 
@@ -162,6 +168,18 @@ async def test_sorting_goes_through_the_columns_and_back():
         assert app.state.sort_key == "rank"
 
 
+@pytest.mark.parametrize(("size", "least"), [(WIDE, 6), ((100, 30), 6), ((60, 20), 4)])
+async def test_the_column_that_is_sorted_by_keeps_its_name_and_unit(size, least):
+    app = app_of(running_job())
+    async with app.run_test(size=size) as pilot:
+        seen = 0
+        for key in ("rank", "overlap", "exposed ms", "stall ms", "idle ms", "step ms"):
+            header = next(line for line in (await shown(app, pilot)).splitlines() if "╷0 ms ─" in line)
+            seen += f"{key}▲" in header or f"{key}▼" in header
+            await pilot.press("s")
+    assert seen == least
+
+
 async def test_a_filter_works_while_it_is_typed_and_escape_drops_it():
     app = app_of(running_job())
     async with app.run_test(size=WIDE) as pilot:
@@ -259,6 +277,21 @@ async def test_help_lists_every_key_and_the_words():
             assert f"\n  {word} " in text
         await pilot.press("escape")
         assert isinstance(app.screen, OverviewScreen)
+
+
+@pytest.mark.parametrize(
+    ("ends_on_quit", "words"),
+    [
+        (None, "quit; the job goes on"),
+        (lambda: "", "quit; the job goes on"),
+        (lambda: "ddp", "quit; ddp, started here, ends; other jobs go on"),
+    ],
+)
+async def test_help_says_whether_a_job_ends_with_the_dashboard(ends_on_quit, words):
+    app = app_of(running_job(), ends_on_quit=ends_on_quit)
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("question_mark")
+        assert words in await shown(app, pilot)
 
 
 async def test_help_scrolls_where_it_does_not_fit():
@@ -453,11 +486,24 @@ async def test_a_timeline_stands_still_for_a_second():
     app = app_of(session)
     async with app.run_test(size=WIDE) as pilot:
         await shown(app, pilot)
+        session.say(detail(0, 76))
+        assert "rank 0  step 76" in await shown(app, pilot)
         session.clock.pass_s(0.5)
         session.say(detail(0, 77))
-        assert "step 77" not in await shown(app, pilot)
+        assert "rank 0  step 76" in await shown(app, pilot)
         session.clock.pass_s(0.6)
-        assert "step 77" in await shown(app, pilot)
+        assert "rank 0  step 77" in await shown(app, pilot)
+
+
+async def test_an_old_timeline_of_a_rank_that_one_turns_to_gives_way_to_the_first_news():
+    session = running_job()
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        await shown(app, pilot)
+        await pilot.press("down")
+        assert "rank 1  step 39" in await shown(app, pilot)
+        session.say(detail(1, 90))
+        assert "rank 1  step 90" in await shown(app, pilot)
 
 
 async def test_only_lines_that_changed_are_drawn_again():
@@ -474,6 +520,100 @@ async def test_only_lines_that_changed_are_drawn_again():
             at for at, (old, new) in enumerate(zip(before, table._strips, strict=True)) if old is not new
         ]
     assert redrawn == [3]
+
+
+def places(text, *words):
+    """Column of each of these words on the line of totals."""
+    line = next(line for line in text.splitlines() if line.startswith(" overlap "))
+    return [line.index(word) for word in words]
+
+
+async def test_what_stands_beside_a_figure_does_not_move_when_the_figure_changes():
+    session = FakeSession(welcome(), status(), info(0, exact=False), step(0, 0, hidden=30))
+    app = app_of(session)
+    names = ("exposed", "stall", "idle", "speed-up", "dropped", "collectives")
+    async with app.run_test(size=WIDE) as pilot:
+        before = places(text := await shown(app, pilot), *names)
+        assert "≤100.0 %" in text
+        for number, hidden in enumerate((1, 29.9, 0.02), 1):
+            session.say(step(0, number, hidden=hidden, stall=hidden))
+            assert places(await shown(app, pilot), *names) == before
+
+
+async def test_the_bars_scale_does_not_follow_each_step():
+    session = FakeSession(welcome(world_size=1), status(), info(0))
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        headers = set()
+        for number, idle in enumerate((17.5, 13, 16, 14.2)):
+            session.say(step(0, number, idle=idle))
+            await shown(app, pilot)
+            headers.add(next(line for line in screen_lines(app) if "╷0 ms ─" in line))
+    assert len(headers) == 1
+
+
+async def test_a_ranks_screen_speaks_of_one_step():
+    session = running_job()
+    session.say(step(0, 40, comm=30, hidden=3), step(0, 41, comm=30, hidden=0))
+    session.say(detail(0, 40))
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("enter")
+        text = await shown(app, pilot)
+    assert " step 40  overlap 10.0 %" in text
+    assert " rank 0  step 40 " in text
+
+
+@pytest.mark.parametrize("width", range(60, 161, 20))
+async def test_no_figure_is_cut(width):
+    session = running_job()
+    many = [
+        CollectiveSpan("allreduce_", 25 << 20, "tp", True, at * MS, (at + 3) * MS) for at in range(0, 76, 5)
+    ]
+    session.say(replace(detail(0, 39), collectives=tuple(many)))
+    app = app_of(session)
+    async with app.run_test(size=(width, 45)) as pilot:
+        text = await shown(app, pilot)
+        names = next(line for line in screen_lines(app) if line.lstrip().startswith("│"))
+        assert set(names.replace("│", " ").split()) <= {"allreduce", "25.0", "MiB"}
+        assert names.count("25.0") == names.count("MiB")
+        await pilot.press("enter")
+        text += await shown(app, pilot)
+    for line in text.splitlines():
+        if line.startswith(" step time"):
+            assert re.search(r"(step time|\d steps|\d ms)$", line.rstrip())
+
+
+async def test_on_a_tall_screen_the_history_takes_what_the_collectives_leave():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        for key in ("1", "2"):
+            await pilot.press(key)
+            await shown(app, pilot)
+            await shown(app, pilot)
+            listed, chart = app.screen.query_one(Collectives), app.screen.query_one(HistoryChart)
+            assert listed.size.height >= 1 + 2
+            assert chart.region.y == listed.region.bottom + 1
+            assert chart.size.height >= 12
+
+
+@pytest.mark.parametrize(
+    ("every", "words"),
+    [
+        ((1, 1), "collectives in every step"),
+        ((2, 2), "collectives in every 2nd step"),
+        ((1, 2), "collectives in every 2nd step or oftener"),
+        ((0, 2), "collectives in every 2nd step, on some ranks"),
+        ((0, 0), "phases only"),
+    ],
+)
+async def test_how_often_collectives_are_measured_is_said(every, words):
+    session = FakeSession(welcome(), status())
+    for rank, n in enumerate(every):
+        session.say(info(rank, detail_every=n), step(rank, 0))
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        assert f"{words} " in await shown(app, pilot)
 
 
 @pytest.mark.parametrize("size", [(160, 45), (100, 30), (60, 20), (40, 12), (20, 5), (10, 3), (2, 1)])
@@ -572,16 +712,46 @@ async def test_textures_can_be_turned_on_beside_colors():
         assert "▓▓ hidden" not in await shown(app, pilot)
 
 
-async def test_what_a_machine_sends_cannot_reach_the_terminal_as_an_escape_sequence():
-    session = FakeSession(welcome(script="\x1b]0;pwned\x07.py"), status(), info(0), step(0, 0))
-    session.say(Notice(0, T0, "error", "a\x1b[2Jb\nc"))
-    app = app_of(session)
+HOSTILE = "\x1b]0;pwned\x07\x9b2J\r\n\t\u202e\u200b[bold red]x[/]"
+
+
+def hostile_job():
+    """A job that says this wherever a message has room for words."""
+    session = FakeSession(replace(welcome(), script=HOSTILE, host=HOSTILE), status())
+    words = dict.fromkeys(
+        ("host", "script", "device", "backend", "source_reason", "torch_version"), HOSTILE
+    )
+    session.say(info(0, **words), step(0, 39), Notice(0, T0, "error", HOSTILE))
+    collective = CollectiveSpan(HOSTILE, 1 << 20, HOSTILE, True, 0, 10_000_000)
+    session.say(replace(detail(0, 39), collectives=(collective,)))
+    session.jobs = (replace(record("job-1", HOSTILE), host=HOSTILE, cwd=HOSTILE),)
+    session.fleet.set_link(LinkState.LIVE, f"joining {HOSTILE}")
+    return session
+
+
+@pytest.mark.parametrize("size", [WIDE, (100, 30)])
+async def test_words_from_a_machine_are_shown_as_words_and_steer_neither_terminal_nor_markup(size):
+    app = app_of(hostile_job())
+    async with app.run_test(size=size) as pilot:
+        for key in ("1", "2", "3", "4"):
+            await pilot.press(key)
+            await shown(app, pilot)
+            lines = screen_lines(app)
+            assert all(line.isprintable() for line in lines), key
+            assert "]0;pwned" in "".join(lines), key
+            assert [cell_len(line) for line in lines] == [size[0]] * size[1]
+        assert "[bold red]x[/]" in screen_text(app)
+
+
+async def test_a_filter_is_not_markup():
+    app = app_of(running_job())
     async with app.run_test(size=WIDE) as pilot:
-        text = await shown(app, pilot)
-        await pilot.press("n")
-        text += await shown(app, pilot)
-    assert "\x1b" not in text
-    assert "\x07" not in text
+        await pilot.press("slash", *"[red]<1")
+        await pilot.pause()
+        assert "[red]<1: expected" in await shown(app, pilot)
+        await pilot.press("escape", "slash", *"[red]", "enter")
+        await pilot.pause()
+        assert "no rank matches [red]" in await shown(app, pilot)
 
 
 async def test_without_a_job_workloads_are_offered_and_started():

@@ -35,7 +35,7 @@ def test_a_filter_keeps_ranks_for_which_every_word_holds(ranks, words, kept):
 
 
 @pytest.mark.parametrize(
-    "words", ["overlap<", "overlaps<80", "exposed>10%", "overlap<80ms", "step<<3", "<5"]
+    "words", ["overlap", "overlap<", "overlaps<80", "exposed>10%", "overlap<80ms", "step<<3", "<5"]
 )
 def test_a_comparison_that_means_nothing_is_refused_in_one_line(words):
     with pytest.raises(FilterError, match=r"^[^\n]+$"):

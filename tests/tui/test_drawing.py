@@ -1,9 +1,11 @@
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from overlaptop.tui.drawing import Piece, chart, lane, ruler, sparkline, stacked_bar
-from overlaptop.tui.history import columns, scale_top_ns, steps_a_column
+from overlaptop.tui.history import bar_top_ns, columns, scale_top_ns, steps_a_column
 from overlaptop.tui.ink import Ink, line_width
 from overlaptop.tui.parts import EIGHTHS, STEP_PARTS
 from overlaptop.tui.text import Unit
@@ -69,6 +71,19 @@ def test_many_edges_in_one_cell_show_as_a_shade_of_what_is_covered():
     assert run.ink.fg == "compute"
 
 
+def test_gaps_that_are_each_too_thin_to_see_are_not_lost_together():
+    # One cell of 20 kernels with a gap after each: 70 % of it is covered.
+    pieces = [Piece(at, at + 0.7, "compute") for at in range(20)]
+    (run,) = lane(pieces, 0, 20, 1, textured=False)
+    assert (run.text, run.ink.fg, run.ink.bg) == ("▓", "compute", "")
+
+
+def test_one_gap_that_is_too_thin_to_see_does_not_turn_an_edge_into_a_shade():
+    pieces = [Piece(0, 50, "compute"), Piece(52, 75, "compute")]
+    (run,) = lane(pieces, 0, 100, 1, textured=False)
+    assert run.text in EIGHTHS
+
+
 @given(
     st.lists(st.integers(0, 500), max_size=40).map(sorted),
     st.integers(0, 400),
@@ -93,10 +108,35 @@ def test_a_ruler_stands_where_its_figures_say():
     assert "0 ms" in text
 
 
+@given(st.integers(0, 10**9), st.integers(1_000, 10**9), st.integers(18, 200))
+def test_a_rulers_figures_are_whole_and_apart(start_ns, length_ns, width):
+    unit = Unit.for_scale(length_ns)
+    text = "".join(run.text for run in ruler(start_ns, start_ns + length_ns, width, unit))
+    figures = [label.strip().removesuffix(unit.name) for label in text.split("╷")[1:]]
+    assert text.count(unit.name) <= 1
+    spacing = {round(b - a, 4) for a, b in pairwise([float(figure) for figure in figures])}
+    assert len(spacing) <= 2  # a tick may be left out after the first one, which says the unit
+
+
+@pytest.mark.parametrize("scale_ms", [48, 99, 120, 150, 190, 230, 260, 499])
+def test_a_narrow_ruler_still_has_a_figure_beside_zero(scale_ms):
+    text = "".join(
+        run.text for run in ruler(0, scale_ms * MS, 18, Unit.for_scale(scale_ms * MS), line=True)
+    )
+    assert text.count("╷") >= 2
+
+
+@pytest.mark.parametrize(
+    ("longest_ns", "top_ns"), [(0, 0), (7, 7), (47_600_000, 48_000_000), (101_000_000, 110_000_000)]
+)
+def test_the_bars_scale_is_round_and_no_shorter_than_the_longest_step(longest_ns, top_ns):
+    assert bar_top_ns(longest_ns) == top_ns
+
+
 def test_a_sparkline_starts_at_zero_and_marks_what_is_off_its_scale():
     runs = sparkline([0.0, 4.0, 8.0, 9.0, None], 8.0, ink=PLAIN, over=OVER)
     assert "".join(run.text for run in runs) == "▁▄██ "
-    assert [run.ink for run in runs] == [PLAIN, OVER, PLAIN]
+    assert [run.ink for run in runs[:2]] == [PLAIN, OVER]
 
 
 def test_a_chart_stacks_its_rows():

@@ -35,6 +35,11 @@ def test_unknown_is_a_dash_and_never_zero():
     assert Unit.for_scale(1).text(None) == "–"
 
 
+def test_a_figure_too_small_for_its_column_is_not_shown_as_zero():
+    unit = Unit.for_scale(200_000_000)
+    assert [unit.text(ns) for ns in (0, 1_000, 60_000, 123_456_789)] == ["0.0", "<0.1", "0.1", "123.5"]
+
+
 def test_other_figures():
     assert percent(0.9412) == "94.1 %"
     assert ratio(1.158) == "1.16×"

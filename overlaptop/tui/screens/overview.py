@@ -38,7 +38,8 @@ HINTS = (
     ("o", "jobs", "app.jobs"),
     ("t", "theme", "app.next_theme"),
 )
-_TIMELINE_LEAST, _ROWS_LEAST, _LIST_LEAST, _HISTORY = 6, 4, 4, 10
+_TIMELINE_LEAST, _ROWS_LEAST, _LIST_LEAST = 6, 4, 4
+_HISTORY_LEAST, _HISTORY_MOST = 6, 24
 
 
 class OverviewScreen(TimelineScreen):
@@ -87,19 +88,25 @@ class OverviewScreen(TimelineScreen):
         if timeline < 2:
             table, timeline, below = min(rest, wanted), 0, 0
         left = rest - table - timeline
-        below = left - airy if listed is not False and left - airy >= _LIST_LEAST else below
-        history = _HISTORY if left - _HISTORY - 2 * airy >= 2 * _LIST_LEAST else 0
-        below -= history + airy if history and below else 0
-        used = sum(lines + airy for lines in (below, history) if lines)
+        if listed is not False and left - airy >= _LIST_LEAST:
+            below = max(_LIST_LEAST, min(left - airy, self.state.most_collectives + 1))
+            if left - 2 * airy - _HISTORY_LEAST >= 2 * _LIST_LEAST:
+                below = min(below, left - 2 * airy - _HISTORY_LEAST)
+        above_list = airy if below < left else 0
+        left -= below + above_list if below else 0
+        history = min(_HISTORY_MOST, left - airy) if left - airy >= _HISTORY_LEAST else 0
+        left -= history + airy if history else 0
+        # What is left over sets the parts of a small screen apart.
+        more = 1 if not airy and left >= 2 else 0
         return (
             (self._header, head, 0),
             (self._totals, sums, 0),
-            (self._table, max(1, table), airy),
+            (self._table, max(1, table), airy + more),
             (self._legend, legend, 0),
-            (self._timeline, timeline, airy),
-            (self._collectives, below, airy if below < left else 0),
+            (self._timeline, timeline, airy + more),
+            (self._collectives, below, above_list),
             (self._history, history, airy),
-            (self._input or self._keys, foot, max(0, left - used)),
+            (self._input or self._keys, foot, max(0, left - 2 * more)),
         )
 
     def action_move(self, rows: int) -> None:

@@ -37,7 +37,7 @@ WORDS = (
     ),
     ("dropped", "messages, spans and steps that did not fit somewhere on the way here and are missing"),
     ("history", "step times from zero to a fixed scale; a column longer than the scale is full and orange"),
-    ("bars", "drawn to one scale, the longest newest step; in timelines a shade is a cell partly covered"),
+    ("bars", "drawn to one scale, no less than any of the last 16 steps; a shade is a cell partly covered"),
     (UNKNOWN, "not known; never zero"),
 )
 
@@ -89,8 +89,15 @@ class HelpPage(Page):
             ("Timeline", TIMELINE_KEYS),
             ("A rank's screen", RANK_KEYS),
         ):
-            lines += _section(title, [(key.shown, key.words) for key in _with_key(keys)], 16, width)
+            lines += _section(title, [(key.shown, self._words(key)) for key in keys], 16, width)
         return lines + _section("Words", list(WORDS), 16, width)
+
+    def _words(self, key: Key) -> str:
+        if key.action != "quit":
+            return key.words
+        asked = self.dashboard.options.ends_on_quit
+        ends = asked() if asked is not None else ""
+        return f"quit; {ends}, started here, ends; other jobs go on" if ends else "quit; the job goes on"
 
 
 class NoticesPage(Page):
@@ -150,10 +157,6 @@ class NoticesScreen(_PageScreen):
     """What agents said."""
 
     page_type = NoticesPage
-
-
-def _with_key(keys: tuple[Key, ...]) -> tuple[Key, ...]:
-    return tuple(key for key in keys if key.words)
 
 
 def _section(title: str, rows: list[tuple[str, str]], left: int, width: int) -> list[Line]:

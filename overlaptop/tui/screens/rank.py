@@ -58,12 +58,16 @@ class RankScreen(TimelineScreen):
         """The timeline first, then facts, collectives and history."""
         airy = 1 if height >= 28 else 0
         foot = 1 if height >= 8 else 0
-        facts = 1 if height < 12 else 3 if width >= 210 else 4 if width >= 110 or height < 24 else 6
+        facts = 1 if height < 12 else min(self._facts.full_height(width), 4 if height < 24 else 8)
         rest = height - 1 - foot - facts - airy
         timeline = max(0, min(self._timeline.full_height, rest if rest < 12 else rest // 2))
         rest -= timeline
-        history = min(12, max(0, rest // 2)) if rest >= 12 else 0
+        history = min(12, rest // 2) if rest >= 12 else 0
         collectives = rest - history - (airy if history else 0) - airy
+        if history:
+            spare = max(0, collectives - max(4, self.state.most_collectives + 1))
+            collectives -= spare
+            history += min(spare, 24 - history)
         return (
             (self._header, 1, 0),
             (self._facts, facts, 0),

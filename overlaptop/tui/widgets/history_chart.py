@@ -6,7 +6,7 @@ from statistics import fmean
 
 from overlaptop.tui import history
 from overlaptop.tui.drawing import chart
-from overlaptop.tui.ink import DIM, Ink, Line, Run
+from overlaptop.tui.ink import DIM, Ink, Item, Line, Run, fit
 from overlaptop.tui.text import Unit, duration
 from overlaptop.tui.widgets.line_view import LineView
 
@@ -39,16 +39,23 @@ class HistoryChart(LineView):
         spread = sorted(step.step_ns for step in chosen.history)
         n = len(spread)
         figures = (
-            f"median {duration(spread[n // 2])}   p99 {duration(spread[min(n - 1, n * 99 // 100)])}"
-            f"   longest {duration(spread[-1])}   of {n} steps"
+            f"median {duration(spread[n // 2])}",
+            f"p99 {duration(spread[min(n - 1, n * 99 // 100)])}",
+            f"longest {duration(spread[-1])}",
+            f"of {n} step{'s' * (n != 1)}",
         )
+        said = [Item((Run(words, DIM),), 1) for words in (f"each column {each}", *figures)]
         time_ink, over = Ink("history"), Ink("exposed")
         return [
-            (Run(" step time ", Ink(bold=True)), Run(f" each column {each}   ", DIM), Run(figures, DIM)),
+            fit([Item((Run(" step time", Ink(bold=True)),)), *said], [], width),
             *_scaled(
                 chart(times, top_ns, rows, ink=time_ink, over=over), f"{unit.brief(top_ns)} {unit.name}"
             ),
-            (Run(" overlap ", Ink(bold=True)), Run(f" each column {mean}", DIM)),
+            fit(
+                [Item((Run(" overlap", Ink(bold=True)),)), Item((Run(f"each column {mean}", DIM),), 1)],
+                [],
+                width,
+            ),
             *_scaled(chart(overlaps, 1.0, rows, ink=Ink("hidden"), over=over), "100 %"),
         ]
 

@@ -36,7 +36,7 @@ class JobHeader(LineView):
 
 def _job_line(state: ViewState, width: int) -> Line:
     snapshot, job = state.snapshot, state.snapshot.job
-    left = [Item((Run(" overlaptop", Ink("accent", bold=True)),), 6)]
+    left = [Item((Run("overlaptop", Ink("accent", bold=True)),), 6)]
     if job is not None:
         script = job.script if width >= 110 else PurePath(job.script).name
         left.append(Item((Run(script, BOLD),), 1))
@@ -59,9 +59,11 @@ def _job_line(state: ViewState, width: int) -> Line:
     step = (
         () if snapshot.totals.step is None else (Run("step ", DIM), Run(count(snapshot.totals.step), BOLD))
     )
-    time = () if snapshot.totals.step_ns is None else (Run(duration(snapshot.totals.step_ns), BOLD),)
-    return fit([item for item in left if item.line and item.line[0].text],
-               [Item(step, 3), Item(time, 2), Item(_link(state))], width)  # fmt: skip
+    time_ns = snapshot.totals.step_ns
+    time = () if time_ns is None else (Run(f"{duration(time_ns):>7}", BOLD),)
+    line = fit([item for item in left if item.line and item.line[0].text],
+               [Item(step, 3), Item(time, 2), Item(_link(state))], width - 1)  # fmt: skip
+    return (Run(" "), *line)
 
 
 def _link(state: ViewState) -> Line:

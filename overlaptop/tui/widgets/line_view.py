@@ -11,6 +11,7 @@ from textual.widget import Widget
 
 from overlaptop.tui.ink import TEXT, Ink, Line, faded, line_width
 from overlaptop.tui.state import ViewState
+from overlaptop.tui.text import printable
 
 if TYPE_CHECKING:
     from textual.events import Resize
@@ -125,7 +126,6 @@ def _difference(old: Line, new: Line, width: int) -> tuple[int, int]:
 
 
 def _plain(text: str, only_ascii: bool) -> str:
-    """What other machines send may hold escape sequences: none reaches the terminal."""
     if only_ascii and not text.isascii():
         text = "".join(c if c.isascii() else "?" for c in text.translate(_ASCII))
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+    return printable(text)

@@ -1,69 +1,78 @@
-"""Who a rank is and the figures of its newest measured step."""
+"""Who a rank is and the figures of the step in its timeline."""
 
 from __future__ import annotations
 
-from overlaptop.tui.choosing import idle_ns
-from overlaptop.tui.columns import Scales
+from overlaptop.fleet.snapshot import RankView
+from overlaptop.tui.choosing import sees_gaps
 from overlaptop.tui.drawing import stacked_bar
 from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit, wrap
-from overlaptop.tui.parts import PARTS, parts_of
-from overlaptop.tui.text import UNKNOWN, age, byte_count, count, duration, percent
+from overlaptop.tui.parts import IDLE, PARTS, parts_of
+from overlaptop.tui.text import age, byte_count, count, duration, percent
 from overlaptop.tui.widgets.line_view import LineView
 from overlaptop.tui.widgets.totals_line import overlap_ink
+from overlaptop.wire.messages import StepTotals
 
 
 class RankFacts(LineView):
     """Identity, then the step's parts, then the bar they make."""
 
+    def full_height(self, width: int) -> int:
+        """Lines beyond which nothing more is drawn."""
+        chosen, step = self.state.chosen, self.state.step
+        if chosen is None or step is None:
+            return 2
+        return 2 + len(wrap(self._parts(chosen, step), width - 1, len(PARTS)))
+
     def draw(self, width: int, height: int) -> list[Line]:
         """As many of the lines as fit, the bar last."""
-        chosen = self.state.chosen
+        chosen, step = self.state.chosen, self.state.step
         if chosen is None:
             return [(Run(" no rank to show", DIM),)]
-        info, measured = chosen.info, chosen.measured
-        left = [Item((Run(f" rank {chosen.rank}", BOLD),))]
-        if info is not None:
-            for name, value in (
-                ("host", info.host), ("device", info.device), ("backend", info.backend),
-                ("pid", str(info.pid)), ("local rank", str(info.local_rank)), ("torch", info.torch_version),
-            ):  # fmt: skip
-                if value:
-                    left.append(Item((Run(f"{name} ", DIM), Run(value)), len(left)))
-        news = f"newest step {age(chosen.age_s)} ago " if chosen.age_s is not None else "no step yet "
-        if chosen.ended:
-            news = "■ ended "
-        elif chosen.stale:
-            news = f"○ stale: {news}"
-        right = [Item((Run(news, Ink("warning") if chosen.stale else DIM),), 3)]
-        lines = [fit(left, right, width)]
-        if measured is None:
-            return [*lines, (Run(" no measured step yet", DIM),)]
-        overlap = Run(percent(measured.overlap), overlap_ink(measured.overlap, bold=True))
-        step = Run(count(measured.step), BOLD)
-        parts = [Item((Run("measured step ", DIM), step, Run("  overlap ", DIM), overlap))]
-        for key, value_ns in parts_of(measured):
-            known = value_ns if key != "idle" else idle_ns(chosen)
-            share = (
-                UNKNOWN
-                if known is None
-                else percent(known / measured.step_ns if measured.step_ns else None)
-            )
+        identity = fit(_identity(chosen), [Item(_news(chosen), 3)], width)
+        if step is None:
+            return [identity, (Run(" no measured step yet", DIM),)]
+        lines = wrap(self._parts(chosen, step), width - 1, max(1, height - 2))
+        bar = stacked_bar(parts_of(step), step.step_ns, width - 2, textured=self.state.textured)
+        return [identity, *((Run(" "), *line) for line in (*lines, bar))]
+
+    def _parts(self, chosen: RankView, step: StepTotals) -> list[Item]:
+        overlap = Run(f"{percent(step.overlap):<7}", overlap_ink(step.overlap, bold=True))
+        parts: list[Line] = [
+            (Run("step ", DIM), Run(count(step.step), BOLD), Run("  overlap ", DIM), overlap)
+        ]
+        for key, value_ns in parts_of(step):
+            known_ns = value_ns if key != IDLE.key or sees_gaps(chosen) else None
             glyph = PARTS[key].texture if self.state.textured else "█"
-            figures = Run(duration(known), BOLD if known else DIM)
-            parts.append(Item((Run(f"{glyph} ", Ink(key)), Run(f"{PARTS[key].word} ", DIM), figures,
-                               Run(f" {share}" if known else "", DIM))))  # fmt: skip
-        parts.append(Item((Run("stall ", DIM), Run(duration(measured.stall_ns), BOLD))))
-        parts.append(Item((Run("collectives ", DIM), Run(count(measured.collectives), BOLD),
-                           Run(f" {byte_count(measured.comm_bytes)}", DIM))))  # fmt: skip
-        parts.append(
-            Item(
-                (
-                    Run("dropped ", DIM),
-                    Run(count(chosen.dropped), Ink("warning") if chosen.dropped else DIM),
-                )
-            )
-        )
-        lines += [(Run(" "), *line) for line in wrap(parts, width - 1, max(1, height - 2))]
-        scales = Scales.of(self.state)
-        bar = stacked_bar(parts_of(measured), measured.step_ns, width - 2, textured=scales.textured)
-        return [*lines, (Run(" "), *bar)]
+            name = (Run(f"{glyph} ", Ink(key)), Run(f"{PARTS[key].word} ", DIM))
+            if known_ns:
+                share = percent(known_ns / step.step_ns)
+                parts.append((*name, Run(f"{duration(known_ns):<7}", BOLD), Run(f" {share:<7}", DIM)))
+            else:
+                parts.append((*name, Run(duration(known_ns), DIM)))
+        parts.append((Run("stall ", DIM), Run(f"{duration(step.stall_ns):<7}", BOLD)))
+        moved = Run(f" · {byte_count(step.comm_bytes)}", DIM)
+        parts.append((Run("collectives ", DIM), Run(count(step.collectives), BOLD), moved))
+        dropped = Run(count(chosen.dropped), Ink("warning") if chosen.dropped else DIM)
+        parts.append((Run("dropped ", DIM), dropped))
+        return [Item(part) for part in parts]
+
+
+def _identity(chosen: RankView) -> list[Item]:
+    said = [Item((Run(f" rank {chosen.rank}", BOLD),))]
+    if (info := chosen.info) is not None:
+        for name, value in (
+            ("host", info.host), ("device", info.device), ("backend", info.backend),
+            ("pid", str(info.pid)), ("local rank", str(info.local_rank)), ("torch", info.torch_version),
+        ):  # fmt: skip
+            if value:
+                said.append(Item((Run(f"{name} ", DIM), Run(value)), len(said)))
+    return said
+
+
+def _news(chosen: RankView) -> Line:
+    if chosen.ended:
+        return (Run("■ ended ", DIM),)
+    if chosen.age_s is None:
+        return (Run("no step yet ", DIM),)
+    news = f"newest step {age(chosen.age_s)} ago "
+    return (Run(f"○ stale: {news}", Ink("warning")) if chosen.stale else Run(news, DIM),)

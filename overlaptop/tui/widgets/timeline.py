@@ -14,6 +14,7 @@ from overlaptop.wire.messages import PHASES, CollectiveSpan
 LABEL = 10
 """Cells left of the lanes for their names."""
 ZOOM_FACTOR = 1.5
+_SHORT = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 
 
 class Timeline(LineView):
@@ -136,8 +137,9 @@ class _View:
             size = right - left
             if size < 1:
                 continue
-            name = phase.name if len(phase.name) <= size - 2 else phase.name[: max(0, size - 2)]
-            words = f"├{f' {name} ' if size >= len(name) + 4 else name:─^{size - 2}}┤" if size > 1 else "│"
+            names = (f" {phase.name} ", phase.name, _SHORT.get(phase.name, ""), "")
+            name = next(name for name in names if len(name) <= max(0, size - 2))
+            words = f"├{name:─^{size - 2}}┤" if size > 1 else "│"
             cells[left:right] = [Cell(glyph, Ink("text", phase.name)) for glyph in words]
         return (_label("phase"), *runs(cells))
 
@@ -156,9 +158,11 @@ class _View:
                 cells[left : left + size] = [Cell(glyph, Ink("accent", bold=True)) for glyph in words]
                 free = max(free, left + size + 1)
                 continue
-            words = f"│{op_name(collective)} {byte_count(collective.bytes)}"
             room = max(right, self._next_start(index)) - left - 1
-            words = words if len(words) <= room else words[:room] if room > 6 else "│"
+            name = f"│{op_name(collective)}"
+            # Whole words only: half a figure is another figure.
+            said = (f"{name} {byte_count(collective.bytes)}", name)
+            words = next((words for words in said if len(words) <= room), "│")
             if left >= free and left + len(words) <= self.width:
                 cells[left : left + len(words)] = [Cell(glyph, DIM) for glyph in words]
                 free = left + len(words)

@@ -39,23 +39,29 @@ def total_items(state: ViewState) -> list[Item]:
     totals = state.snapshot.totals
     most, least, about = ("", "", "") if state.exact else ("≤", "≥", "≈")
 
-    def item(name: str, figure: str, ink: Ink = BOLD, *more: Run) -> Item:
-        return Item((Run(f"{name} ", DIM), Run(figure, ink), *more))
+    def item(name: str, figure: str, cells: int, ink: Ink = BOLD, *more: Run) -> Item:
+        # As wide as its figures get: what follows must not move with each of them.
+        return Item((Run(f"{name} ", DIM), Run(f"{figure:<{cells}}", ink), *more))
 
     def bounded(figure: str, sign: str) -> str:
         return figure if figure == UNKNOWN else sign + figure
 
-    attainable = (
-        (Run(" of ", DIM), Run(about + ratio(totals.attainable), BOLD)) if totals.attainable else ()
-    )
+    attainable = bounded(ratio(totals.attainable), about)
     idle = duration(totals.idle_ns) if state.exact or totals.idle_ns is not None else "not seen"
     return [
-        item("overlap", bounded(percent(totals.overlap), most), overlap_ink(totals.overlap, bold=True)),
-        item("exposed", bounded(duration(totals.exposed_ns), least)),
-        item("stall", duration(totals.stall_ns)),
-        item("idle", idle, BOLD if totals.idle_ns is not None else DIM),
-        item("speed-up", bounded(ratio(totals.speedup), most), BOLD, *attainable),
-        item("dropped", count(totals.dropped), Ink("warning", bold=True) if totals.dropped else DIM),
+        item("overlap", bounded(percent(totals.overlap), most), 8, overlap_ink(totals.overlap, bold=True)),
+        item("exposed", bounded(duration(totals.exposed_ns), least), 8),
+        item("stall", duration(totals.stall_ns), 7),
+        item("idle", idle, 8, BOLD if totals.idle_ns is not None else DIM),
+        item(
+            "speed-up",
+            bounded(ratio(totals.speedup), most),
+            6,
+            BOLD,
+            Run(" of ", DIM),
+            Run(f"{attainable:<6}", BOLD),
+        ),
+        item("dropped", count(totals.dropped), 1, Ink("warning", bold=True) if totals.dropped else DIM),
         *_sampling(state),
     ]
 
@@ -65,7 +71,7 @@ def _sampling(state: ViewState) -> list[Item]:
     if not every:
         return []
     words = {0: "phases only", 1: "collectives in every step"}
-    said = words.get(every[0], f"collectives in every {ordinal(every[0])} step")
+    said = words.get(every[-1], f"collectives in every {ordinal(every[-1])} step")
     if len(every) > 1:
-        said = "sampling differs by rank"
+        said += ", on some ranks" if every[0] == 0 else " or oftener"
     return [Item((Run(said, DIM),))]
