@@ -87,6 +87,9 @@ class HostSource:
         draft = self._draft
         if draft is None or draft.collective_count is None:
             return None
+        if not draft.detailed:
+            draft.collective_count += 1
+            return None
         call = describe()
         if call is None:
             return None
