@@ -40,6 +40,8 @@ def start(options: AgentOptions, script: str) -> Agent:
     if _agent is None:
         _agent = Agent(options, script)
         _agent.start()
+    elif _agent.asleep:
+        _agent.wake(options, script)
     return _agent
 
 
@@ -57,5 +59,5 @@ def attached() -> bool:
     return _agent is not None
 
 
-if sys.platform == "win32":  # pragma: no cover - the sockets and the clocks are POSIX
-    raise ImportError("overlaptop.agent needs a POSIX system")
+if not sys.platform.startswith("linux"):  # its sockets and /proc
+    raise ImportError("overlaptop.agent needs Linux")

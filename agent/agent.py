@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterator
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from overlaptop.agent import placement
@@ -23,6 +26,8 @@ if TYPE_CHECKING:  # torch and numpy come with the job, not before it
 PERIOD_S = 0.1
 FAREWELL_S = 0.5
 """The longest that the end of the job may wait for the last messages to leave."""
+OUTSTANDING_S = 60.0
+"""The longest that it may wait for collectives still under way, for which torch waits at its end too."""
 MAX_NOTICES = 64
 
 
@@ -32,25 +37,39 @@ class Agent:
     def __init__(self, options: AgentOptions, script: str) -> None:
         """``script``: the job's script as it was named on the command line."""
         self.guest = Guest(self._notice)
+        self._steps: StepHooks | None = None
+        self._begin(options, script)
+        os.register_at_fork(after_in_child=self._after_fork)
+        atexit.register(self._farewell)
+
+    def _begin(self, options: AgentOptions, script: str) -> None:
+        """All that belongs to one process; the hooks belong to whatever process has forked off it."""
         self._options = options
         self._script = script
         self._place = placement.from_environment()
         self._sender: Sender | None = None
         self._notices: deque[tuple[int, str, str]] = deque(maxlen=MAX_NOTICES)
         self._source: Source | None = None
-        self._steps: StepHooks | None = None
         self._device = ""
         self._backend = ""
-        self._told_reason = ""
         self._pid = os.getpid()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="overlaptop", daemon=True)
 
     def start(self) -> None:
-        """Start the agent's thread; the job shows on dashboards from here on."""
-        os.register_at_fork(after_in_child=self._after_fork)
-        atexit.register(self._farewell)
+        """Start the agent's thread; a job whose launcher numbers its ranks shows from here on."""
         self._thread.start()
+
+    @property
+    def asleep(self) -> bool:
+        """Whether this is the copy that a fork left in a child, silent until `wake`."""
+        return self._pid != os.getpid()
+
+    def wake(self, options: AgentOptions, script: str) -> None:
+        """Measure this forked child as a rank of its own, through the hooks that it inherited."""
+        self._begin(options, script)
+        self.guest.active = True
+        self.start()
 
     def hook_torch(self) -> None:
         """Put the hooks into torch, which must have been imported."""
@@ -62,6 +81,8 @@ class Agent:
             self._steps.mark()
 
     def _hook_torch(self) -> None:
+        if self._steps is not None:
+            return
         import torch.distributed as dist
 
         from overlaptop.agent.steps import StepHooks
@@ -105,7 +126,7 @@ class Agent:
         if options.source == "events" or (options.source == "auto" and on_cuda):
             from overlaptop.agent.sources.events import EventsSource
 
-            source = EventsSource(options.phases_only, options.every, "")
+            source = EventsSource(options.phases_only, options.every, "", _cuda_device_of(optimizer))
         else:
             why = "asked for" if options.source == "host" else "no CUDA device in use"
             source = HostSource(options.phases_only, options.every, why)
@@ -114,7 +135,7 @@ class Agent:
         except RuntimeError as refusal:
             source = HostSource(options.phases_only, options.every, str(refusal))
             source.start()
-        self._device = torch.cuda.get_device_name() if torch.cuda.is_initialized() else "cpu"
+        self._device = torch.cuda.get_device_name(_cuda_device_of(optimizer)) if on_cuda else "cpu"
         return source
 
     def _notice(self, level: str, text: str) -> None:
@@ -123,11 +144,10 @@ class Agent:
     def _run(self) -> None:
         """The agent's own thread."""
         work = self.guest.guarded("the agent's thread", self._work)
-        while not self._ending.wait(PERIOD_S):
+        while self.guest.active and not self._ending.wait(PERIOD_S):
             work()
-            if not self.guest.active:
-                break
-        self._say_why()
+        while not self.guest.active and not self._ending.wait(1.0):
+            self._say_why()
         self._close()
 
     def _work(self) -> None:
@@ -147,12 +167,14 @@ class Agent:
             if self._place is None:
                 return None
         place = self._place
-        self._sender = Sender(place.job, self._script, place.world_size, starts_hub=place.local_rank == 0)
+        self._sender = Sender(place.job, self._script, place.world_size, place.starts_hub)
         return self._sender
 
     def _late_placement(self) -> placement.Placement | None:
-        dist = sys.modules.get("torch.distributed")
-        if dist is not None and dist.is_available() and dist.is_initialized():
+        if self._steps is None:
+            return None  # torch may be in the middle of its import, on another thread
+        dist = sys.modules["torch.distributed"]
+        if dist.is_available() and dist.is_initialized():
             return placement.of_process_group(dist.get_rank(), dist.get_world_size())
         return placement.alone() if self._source is not None else None
 
@@ -205,17 +227,21 @@ class Agent:
         return "no step seen yet: an optimizer's step, or overlaptop.agent.step(), ends one"
 
     def _say_why(self) -> None:
-        """After a fault: a last word to the dashboard, for as long as the job runs."""
-        # The fault may lie in anything that _work does, so this uses only the line itself.
-        while not self.guest.active and self._sender is not None:
-            try:
-                self._sender.introduce(self._info())
-                self._send_notices(self._sender)
-                self._sender.pump()
-            except Exception:  # noqa: BLE001 - the line itself is what broke; the log has been told
-                return
-            if self._ending.wait(1.0):
-                return
+        """After a fault: tell the dashboard, for as long as the job runs.
+
+        The fault may lie in any of these, so each is tried, whatever became of the others.
+        """
+        for say in (self._introduce, self._send_notices, self._pump):
+            with contextlib.suppress(Exception):  # the log has been told
+                sender = self._sender or self._open_line()
+                if sender is not None:
+                    say(sender)
+
+    def _introduce(self, sender: Sender) -> None:
+        sender.introduce(self._info())
+
+    def _pump(self, sender: Sender) -> None:
+        sender.pump()
 
     def _close(self) -> None:
         """Say goodbye; the job is ending and waits for this a moment at most."""
@@ -232,9 +258,18 @@ class Agent:
             self.guest.step_aside("the agent's end", fault)
 
     def _farewell(self) -> None:
-        if os.getpid() == self._pid:
-            self._ending.set()
-            self._thread.join(FAREWELL_S)
+        """At exit: let the last messages leave, and the last callbacks come.
+
+        A thread of gloo's that wants to call Python after Python has ended aborts the process. Torch
+        itself waits at exit for what gloo still has under way, so this takes no longer.
+        """
+        if os.getpid() != self._pid:
+            return
+        self._ending.set()
+        self._thread.join(FAREWELL_S)
+        give_up_s = monotonic() + OUTSTANDING_S
+        while self._source is not None and self._source.outstanding and monotonic() < give_up_s:
+            sleep(0.005)
 
     def _after_fork(self) -> None:
         """A DataLoader worker or another child: the hooks fall silent, the parent's line is let go."""
@@ -244,14 +279,23 @@ class Agent:
 
 
 def _computes_on_cuda(optimizer: Any) -> bool:
+    """Whether the job's steps run on a GPU; parameters offloaded to the host do not say otherwise."""
     import torch
 
     if not torch.cuda.is_initialized():
         return False
+    devices = {parameter.device.type for parameter in _parameters(optimizer)}
+    return not devices or "cuda" in devices or _backend_name().startswith("nccl")
+
+
+def _cuda_device_of(optimizer: Any) -> int | None:
+    """The GPU that this optimizer's parameters live on; None: they do not say."""
+    return next((p.device.index for p in _parameters(optimizer) if p.is_cuda), None)
+
+
+def _parameters(optimizer: Any) -> Iterator[Any]:
     for group in getattr(optimizer, "param_groups", ()):
-        for parameter in group["params"]:
-            return bool(parameter.is_cuda)
-    return True
+        yield from group["params"]
 
 
 def _backend_name() -> str:

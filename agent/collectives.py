@@ -20,6 +20,9 @@ from overlaptop.agent.patching import replace
 from overlaptop.agent.sources.base import CollectiveCall, Source, Wait
 
 KEY = "BackendSelect"
+MAX_COALESCED = 4096
+LISTS_COALESCED_WHEN_UNEVEN = ("allgather_", "reduce_scatter_")
+"""Ops on lists of tensors that NCCL turns into one broadcast or reduce each where sizes differ."""
 
 
 class CollectiveHooks:
@@ -55,6 +58,8 @@ class CollectiveHooks:
         wait_tensor = torch.ops._c10d_functional.wait_tensor.default  # noqa: SLF001
         self._functional.impl("wait_tensor", self._wait_kernel(wait_tensor, after), KEY, with_keyset=True)
         self._patch_coalescing()
+        # DDP's broadcast of buffers waits in C++ as well, and copies.
+        replace(dist, "_broadcast_coalesced", self._bracketed_mixed)
 
     def _kernel(self, op: Any, after: Any) -> Callable[..., Any]:
         describe = _Describe(op)
@@ -93,9 +98,11 @@ class CollectiveHooks:
             return None
         if self._coalescing and self._held_back(describe(args)):
             return None
-        self._bracket_end_of_backward()
         token = source.issue(partial(describe, args))
-        return None if token is None else (source, token)
+        if token is None:
+            return None
+        self._bracket_end_of_backward()
+        return source, token
 
     def _held_back(self, call: CollectiveCall | None) -> bool:
         """Whether this call waits for its group's coalescing to end; its launch is told then."""
@@ -103,6 +110,8 @@ class CollectiveHooks:
         if call is None or calls is None:
             return False
         calls.append(call)
+        if len(calls) > MAX_COALESCED:
+            del self._coalescing[call.group]  # it raised and will never end
         return True
 
     def _after(self, token: tuple[Source, Any], out: Any) -> None:
@@ -133,6 +142,17 @@ class CollectiveHooks:
             return
         self._bracketed_task = task
         _queue_callback(self._mixed_begin)
+
+    def _bracketed_mixed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def bracketed(*args: Any, **kwargs: Any) -> Any:
+            token = self._wait_begin()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                if token is not None:
+                    self._mixed_end(token)
+
+        return bracketed
 
     def _before_mixed(self) -> None:
         token = self._before_wait()
@@ -197,7 +217,6 @@ class _Describe:
         tensors = [i for i, argument in enumerate(arguments) if "Tensor" in str(argument.type)]
         self._out_at = [i for i in tensors if names[i].startswith("output")]
         self._in_at = [i for i in tensors if i not in self._out_at]
-        self._backends: dict[tuple[int, str], str] = {}
 
     def __call__(self, args: tuple[Any, ...]) -> CollectiveCall | None:
         """Describe one call; None for fake and meta tensors: a compiler tracing, not a job running."""
@@ -213,22 +232,17 @@ class _Describe:
             group=_group_name(group),
             # The dispatcher strips trailing arguments that have their default, which is True.
             is_async=True if at is None or len(args) <= at else bool(args[at]),
-            backend=self._backend(group, device),
+            backend=_backend_name(group, device),
             device_type=device.type,
             device_index=device.index if device.index is not None else -1,
             peer=int(args[self._peer_at]) if self._peer_at is not None else None,
+            coalesced=self._name in LISTS_COALESCED_WHEN_UNEVEN and not self._even(args),
         )
 
-    def _backend(self, group: Any, device: torch.device) -> str:
-        key = (id(group), device.type)
-        name = self._backends.get(key)
-        if name is None:
-            try:
-                name = group._get_backend(device).name()  # noqa: SLF001
-            except RuntimeError:  # no backend for this device: the call itself is about to say so
-                name = "unknown"
-            self._backends[key] = name
-        return name
+    def _even(self, args: tuple[Any, ...]) -> bool:
+        """Whether all tensors that go in, and all that come out, are of one size."""
+        sides = ([t.numel() for i in at for t in _tensors(args[i])] for at in (self._in_at, self._out_at))
+        return all(len(set(sizes)) <= 1 for sizes in sides)
 
 
 def _c10d_ops() -> list[str]:
@@ -249,6 +263,13 @@ def _bytes(args: tuple[Any, ...], positions: list[int]) -> int:
     return sum(t.numel() * t.element_size() for i in positions if i < len(args) for t in _tensors(args[i]))
 
 
+def _backend_name(group: Any, device: torch.device) -> str:
+    try:
+        return str(group._get_backend(device).name())  # noqa: SLF001
+    except RuntimeError:  # no backend for this device: the call itself is about to say so
+        return "unknown"
+
+
 def _group_name(group: Any) -> str:
     name, description = group.group_name, group.group_desc
     return f"{name} {description}" if description and description != "undefined" else str(name)
@@ -267,11 +288,12 @@ def _together(calls: list[CollectiveCall]) -> CollectiveCall:
         op=f"coalesced {'+'.join(sorted(ops))}",
         bytes=sum(call.bytes for call in calls),
         group=first.group,
-        is_async=True,
+        is_async=first.is_async,
         backend=first.backend,
         device_type=first.device_type,
         device_index=first.device_index,
         peer=None,
+        coalesced=True,
     )
 
 

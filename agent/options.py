@@ -60,7 +60,7 @@ def parse(words: list[str]) -> Command:
         "--every",
         type=int,
         metavar="N",
-        help="measure collectives in every N-th step (default: as often as 1 %% of the step allows)",
+        help="measure collectives in every N-th step (default: as a share of the step's time allows)",
     )
     parser.add_argument(
         "-m", dest="module", action="store_true", help="the job is a module, as in python -m"

@@ -20,6 +20,8 @@ class Placement:
     local_rank: int
     world_size: int
     host: str
+    starts_hub: bool
+    """Whether this rank sees to its node's hub: the node's first, or any where nobody says who that is."""
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> Placement | None:
@@ -33,33 +35,36 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Placement | Non
     ):
         values = [environ.get(name, "") for name in (rank, world)]
         if all(value.isdecimal() for value in values):
-            local_rank = environ.get(local, "")
-            return Placement(
-                job=job_key(environ),
-                rank=int(values[0]),
-                local_rank=int(local_rank) if local_rank.isdecimal() else int(values[0]),
-                world_size=int(values[1]),
-                host=socket.gethostname(),
-            )
+            return _place(int(values[0]), int(values[1]), environ.get(local, ""), environ)
     return None
 
 
 def of_process_group(rank: int, world_size: int, environ: Mapping[str, str] = os.environ) -> Placement:
     """The placement of a process whose rank only its process group knows (`torch.multiprocessing`)."""
-    local_rank = environ.get("LOCAL_RANK", "")
+    return _place(rank, world_size, environ.get("LOCAL_RANK", ""), environ)
+
+
+def _place(rank: int, world_size: int, local_rank: str, environ: Mapping[str, str]) -> Placement:
+    known = local_rank.isdecimal()
     return Placement(
         job=job_key(environ),
         rank=rank,
-        local_rank=int(local_rank) if local_rank.isdecimal() else rank,
+        local_rank=int(local_rank) if known else rank,
         world_size=world_size,
         host=socket.gethostname(),
+        starts_hub=not known or int(local_rank) == 0,
     )
 
 
 def alone() -> Placement:
     """The placement of a process that belongs to no group."""
     return Placement(
-        job=f"pid-{os.getpid()}", rank=0, local_rank=0, world_size=1, host=socket.gethostname()
+        job=f"pid-{os.getpid()}",
+        rank=0,
+        local_rank=0,
+        world_size=1,
+        host=socket.gethostname(),
+        starts_hub=True,
     )
 
 

@@ -18,26 +18,29 @@ def totals(measured: StepSpans, rank: int, dropped: int) -> StepTotals:
     for phase in measured.phases:
         phase_ns[phase.name] += phase.end_ns - phase.start_ns
     known = bool(measured.phases)
-    lanes = measured.detailed
-    parts = break_down(measured.start_ns, measured.end_ns, measured.compute, measured.comm, measured.copy)
+    parts = (
+        break_down(measured.start_ns, measured.end_ns, measured.compute, measured.comm, measured.copy)
+        if measured.detailed
+        else None
+    )
     return StepTotals(
         rank=rank,
         step=measured.step,
         start_ns=measured.start_ns,
         step_ns=measured.end_ns - measured.start_ns,
-        compute_ns=parts.compute_ns if lanes else None,
-        comm_ns=parts.comm_ns if lanes else None,
-        hidden_ns=parts.hidden_ns if lanes else None,
-        exposed_ns=parts.exposed_ns if lanes else None,
-        compute_only_ns=parts.compute_only_ns if lanes else None,
-        copy_only_ns=parts.copy_only_ns if lanes else None,
-        idle_ns=parts.idle_ns if lanes else None,
-        stall_ns=spans.length_ns(measured.stall) if lanes else None,
+        compute_ns=parts.compute_ns if parts else None,
+        comm_ns=parts.comm_ns if parts else None,
+        hidden_ns=parts.hidden_ns if parts else None,
+        exposed_ns=parts.exposed_ns if parts else None,
+        compute_only_ns=parts.compute_only_ns if parts else None,
+        copy_only_ns=parts.copy_only_ns if parts else None,
+        idle_ns=parts.idle_ns if parts else None,
+        stall_ns=spans.length_ns(measured.stall) if parts else None,
         forward_ns=phase_ns["forward"] if known else None,
         backward_ns=phase_ns["backward"] if known else None,
         optimizer_ns=phase_ns["optimizer"] if known else None,
         collectives=measured.collective_count,
-        comm_bytes=sum(each.call.bytes for each in measured.collectives) if lanes else None,
+        comm_bytes=sum(each.call.bytes for each in measured.collectives) if parts else None,
         dropped=dropped,
     )
 

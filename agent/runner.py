@@ -13,12 +13,13 @@ import os
 import sys
 import types
 from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
 from types import ModuleType, TracebackType
 
 import overlaptop.agent
 from overlaptop.agent import options
+from overlaptop.agent.guest import logger
 
 HERE = str(Path(__file__).parent)
 
@@ -49,7 +50,7 @@ def _script_code(path: str) -> types.CodeType:
         )
         raise SystemExit(2) from None
     _hide_our_frames()  # a syntax error is shown as Python shows it
-    return compile(source, path, "exec", dont_inherit=True)
+    return compile(source, os.path.abspath(path), "exec", dont_inherit=True)  # noqa: PTH100 - as Python
 
 
 def _module_code(name: str) -> types.CodeType:
@@ -72,6 +73,7 @@ def _become(code: types.CodeType, module_name: str | None) -> None:
     """Execute `code` as the real ``__main__``, so that pickling and multiprocessing find it there."""
     main_module = ModuleType("__main__")
     main_module.__file__ = code.co_filename
+    main_module.__dict__["__cached__"] = None
     main_module.__dict__["__builtins__"] = builtins
     if module_name is not None:
         spec = importlib.util.find_spec(module_name)
@@ -103,17 +105,26 @@ class _ImportWatch(MetaPathFinder):
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
-        if spec is None or spec.loader is None:
-            return spec
-        loader, execute = spec.loader, spec.loader.exec_module
+        if spec is not None and spec.loader is not None:
+            self._watch(spec.loader)
+        return spec
+
+    def _watch(self, loader: Loader) -> None:
+        execute = loader.exec_module
 
         def execute_and_tell(module: ModuleType) -> None:
             del loader.__dict__["exec_module"]
-            execute(module)
+            try:
+                execute(module)
+            except BaseException:
+                sys.meta_path.insert(0, self)  # the script may try again
+                raise
             self._then()
 
-        loader.exec_module = execute_and_tell  # type: ignore[method-assign]
-        return spec
+        try:
+            loader.exec_module = execute_and_tell  # type: ignore[method-assign]
+        except AttributeError:  # a loader of the job's own that takes no attribute
+            logger.warning("overlaptop: torch comes by a loader of its own; call overlaptop.agent.attach()")
 
 
 def _when_imported(name: str, then: Callable[[], None]) -> None:
@@ -124,24 +135,43 @@ def _when_imported(name: str, then: Callable[[], None]) -> None:
 
 
 def _hide_our_frames() -> None:
-    """Show a traceback as it would be without us: from the script's own first frame on."""
+    """Show a traceback as it would be without us: no frame of runpy's start or of the agent's hooks."""
     shown = sys.excepthook
 
     def show(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
-        # What is shown is the exception's own traceback, whatever is passed beside it.
-        value.__traceback__ = _without_our_frames(traceback)
-        shown(kind, value, value.__traceback__)
+        # What is shown is the exceptions' own tracebacks, whatever is passed beside them.
+        for each in _chain(value):
+            each.__traceback__ = _without_our_frames(each.__traceback__)
+        shown(kind, value, value.__traceback__ if traceback is not None else None)
 
     if getattr(shown, "__module__", None) != __name__:
         sys.excepthook = show
 
 
+def _chain(value: BaseException) -> list[BaseException]:
+    """An exception and those that it came from."""
+    chain: list[BaseException] = []
+    waiting: list[BaseException | None] = [value]
+    while waiting:
+        each = waiting.pop()
+        if each is not None and each not in chain:
+            chain.append(each)
+            waiting += (each.__cause__, each.__context__)
+    return chain
+
+
 def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """Cut the leading frames: runpy's and this file's."""
-    here = traceback
-    while here is not None:
-        filename = here.tb_frame.f_code.co_filename
-        if not filename.startswith((HERE, "<frozen runpy>")):
-            return here
-        here = here.tb_next
-    return None
+    """The same traceback less the frames of this package and of the runpy that started it."""
+    kept = []
+    started = False
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        ours = filename.startswith(HERE)
+        started = started or not (ours or filename == "<frozen runpy>")
+        if started and not ours:
+            kept.append(traceback)
+        traceback = traceback.tb_next
+    clean = None
+    for each in reversed(kept):
+        clean = TracebackType(clean, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return clean

@@ -157,6 +157,11 @@ class Sender:
         if self._starting is not None and self._starting.poll() is not None:
             self._starting = None
 
+    def _check_still_ours(self) -> None:
+        assert self._socket is not None
+        if not self._still_ours(self._socket):
+            raise ConnectionResetError
+
     def _still_ours(self, line: socket.socket) -> bool:
         """Whether the descriptor is still our socket: a job may close all descriptors from 3 up."""
         try:
@@ -167,8 +172,6 @@ class Sender:
 
     def _write(self) -> None:
         assert self._socket is not None
-        if not self._still_ours(self._socket):
-            raise ConnectionResetError
         if self._info_due and self._info is not None and not self._underway:
             self._underway = codec.frame(codec.encode(self._info))
             self._info_due = False
@@ -176,6 +179,7 @@ class Sender:
             if not self._underway:
                 self._underway = self._queue.popleft()
                 self._queued_bytes -= len(self._underway)
+            self._check_still_ours()
             try:
                 sent = self._socket.send(self._underway, socket.MSG_NOSIGNAL)
             except BlockingIOError:
@@ -185,12 +189,15 @@ class Sender:
     def _read(self) -> None:
         assert self._socket is not None
         with contextlib.suppress(BlockingIOError):
-            while data := self._socket.recv(RECEIVE_BYTES):
+            while True:
+                self._check_still_ours()
+                data = self._socket.recv(RECEIVE_BYTES)
+                if not data:
+                    raise ConnectionResetError
                 for payload in self._reader.feed(data):
                     message = codec.decode(payload)
                     if isinstance(message, Watch):
                         self.watched = message.detail
-            raise ConnectionResetError
 
 
 def _working_directory() -> str:

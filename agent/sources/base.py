@@ -43,6 +43,8 @@ class CollectiveCall:
     device_index: int
     peer: int | None
     """The other rank of a point-to-point operation."""
+    coalesced: bool = False
+    """Several launched as one. NCCL's Work for such has no future, and asking for it ends the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,10 @@ class Source(Protocol):
 
     def stop(self) -> None:
         """End, and let go of what is held."""
+
+    @property
+    def outstanding(self) -> int:
+        """Callbacks into Python that other threads still owe; Python must not end before they came."""
 
     def boundary(self) -> None:
         """One step ends here and the next begins."""

@@ -39,8 +39,9 @@ MAX_PENDING_STEPS = 32
 """Steps the device has not finished; past that the oldest is given up and counted."""
 MAX_UNTAKEN_STEPS = 4096
 EAR_PRIORITY = -2
-"""torch deals streams out of a pool per priority; of this one nobody else takes any, so that no stream
-of the job comes to wait where only the agent listens."""
+"""torch deals streams out of a pool of 32 for each priority, in turn. Hardly anybody takes any of this
+one (NCCL's are of 0, FSDP's of -1), so that no stream of the job comes to wait where the agent listens."""
+MAX_EARS = 16
 NS_PER_MS = 1_000_000
 
 Event = Any  # torch.cuda.Event, whose stubs differ between versions
@@ -61,7 +62,12 @@ class EventsSource:
     name = "events"
     compute_exact = False
 
-    def __init__(self, phases_only: bool, every: int | None, reason: str) -> None:
+    outstanding = 0  # a CUDA future calls back on the thread that asks it
+
+    def __init__(
+        self, phases_only: bool, every: int | None, reason: str, device_index: int | None = None
+    ) -> None:
+        """Measure on `device_index`; None: the current device, until a collective shows another."""
         if not phases_only and single_connection():
             phases_only = True
             reason = (
@@ -79,14 +85,16 @@ class EventsSource:
         self._pool: list[Event] = []
         self._ears: dict[object, Any] = {}
         self._steps = 0
-        self._device = -1
+        self._device = device_index if device_index is not None else -1
+        self._device_known = device_index is not None
         self._compute: Any = None
         self._chain_ns = 0
+        self._captured = False
 
     @property
     def detail_every(self) -> int:
         """Collectives are measured in every n-th step; 0: never."""
-        return 0 if self._phases_only else self._sampler.every
+        return 0 if self._phases_only or self._captured else self._sampler.every
 
     def start(self) -> None:
         """Refuse where there is no device to record on."""
@@ -104,16 +112,18 @@ class EventsSource:
         """One step ends here and the next begins; read those that the device has finished."""
         if _capturing():
             return  # a step captured in a graph runs later, and without its hooks
-        self._compute = torch.cuda.current_stream()
-        self._device = self._compute.device_index
+        if self._device < 0:
+            self._device = torch.cuda.current_device()
+        host_ns = now_ns()  # before the mark: the device passes it no earlier
+        self._compute = torch.cuda.current_stream(self._device)
         mark = self._record(self._compute)
         draft = self._draft
-        detailed = not self._phases_only and self._sampler.next_is_detailed()
+        detailed = self.detail_every > 0 and self._sampler.next_is_detailed()
         self._draft = StepDraft(
             self._steps,
             detailed,
             mark,
-            begin_host_ns=now_ns(),
+            begin_host_ns=host_ns,
             collective_count=None if self._phases_only else 0,
         )
         self._steps += 1
@@ -133,6 +143,10 @@ class EventsSource:
         draft = self._draft
         if draft is None or draft.collective_count is None:
             return None
+        if _capturing():
+            self._captured = draft.spoiled = True
+            self.reason = "phases only: collectives captured in a CUDA graph run without their hooks"
+            return None
         if not draft.detailed:
             draft.collective_count += 1
             return None
@@ -143,16 +157,9 @@ class EventsSource:
         draft.collective_count += 1
         if call.device_type != "cuda":
             return None  # what runs on the host is not on the device's timeline
-        if (
-            call.backend != "nccl"
-            or call.device_index != self._device
-            or len(draft.collectives) >= MAX_MARKS
-            or _capturing()
-        ):
+        if not self._timeable(call) or len(draft.collectives) >= MAX_MARKS:
             draft.spoiled = True
             self.lost += 1
-            if call.backend != "nccl":
-                self.reason = f"steps with {call.op} on {call.backend} are left out: its end is hidden"
             return None
         stream = self._current_stream()
         collective = CollectiveDraft(call, self._record(stream), on_compute=stream is self._compute)
@@ -170,10 +177,12 @@ class EventsSource:
         else:
             token.on_compute = False
             token.stream_key = (token.call.group, token.call.peer)
-            try:
-                token.end = self._record_end_of(work, self._ear(token.stream_key), stream)
-            except RuntimeError:  # a Work without a future
+            ear = self._ear(token.stream_key)
+            if ear is None or token.call.coalesced:
                 self.failed(token)
+                self.reason = f"steps with {token.call.op} are left out: its end is hidden"
+            else:
+                token.end = self._record_end_of(work, ear, stream)
         draft = self._draft
         if draft is not None:
             draft.cost_ns += perf_counter_ns() - started
@@ -181,8 +190,9 @@ class EventsSource:
     def _record_end_of(self, work: Any, ear: Any, stream: Any) -> Event:
         """Record on `ear`, once the future of this Work is there; `stream` is and stays the current one.
 
-        The future's own events lie on the group's stream. Its wait() makes the current stream wait for
-        them and nothing more; Work.wait() would also release the tensors that it holds.
+        The future's own events lie on the group's stream, and its wait() makes the current stream wait for
+        them. It also tells the allocator that the results are in use there (record_stream), which delays
+        the reuse of their memory a little; Work.wait() would release the tensors that the Work holds.
         """
         future = work.get_future()
         torch.cuda.set_stream(ear)
@@ -192,18 +202,32 @@ class EventsSource:
         finally:
             torch.cuda.set_stream(stream)
 
+    def _timeable(self, call: CollectiveCall) -> bool:
+        """Whether events on this source's device can see this call; says why where they cannot."""
+        if call.backend != "nccl":
+            self.reason = f"steps with {call.op} on {call.backend} are left out: its end is hidden"
+            return False
+        if call.device_index == self._device:
+            return True
+        if self._device_known:
+            self.reason = f"steps with {call.op} on other devices than cuda:{self._device} are left out"
+        else:  # the job never made its device the current one: measure there from the next step on
+            self._device, self._device_known = call.device_index, True
+            self._pool.clear()  # events belong to the device that first recorded them
+        return False
+
     def _ear(self, key: object) -> Any:
-        """The stream on which the ends of one group's collectives are heard."""
+        """The stream on which the ends of one group's collectives are heard; None: there are too many."""
         ear = self._ears.get(key)
-        if ear is None:
-            ear = self._ears[key] = torch.cuda.Stream(priority=EAR_PRIORITY)
+        if ear is None and len(self._ears) < MAX_EARS:
+            ear = self._ears[key] = torch.cuda.Stream(device=self._device, priority=EAR_PRIORITY)
         return ear
 
     def _current_stream(self) -> Any:
         """The current stream; `is self._compute` where it is that one, which is also the cheap case."""
         if _raw_stream(self._device) == self._compute.cuda_stream:
             return self._compute
-        return torch.cuda.current_stream()
+        return torch.cuda.current_stream(self._device)
 
     def failed(self, token: CollectiveDraft[Event]) -> None:
         """Its end will never come."""
@@ -213,7 +237,11 @@ class EventsSource:
     def wait_begin(self, stream: Any = None) -> Event | None:
         """Mark where the compute stream may come to stand; waits of other streams stall nobody."""
         draft = self._draft
-        if draft is None or not draft.detailed or len(draft.waits) >= MAX_MARKS:
+        if draft is None or not draft.detailed:
+            return None
+        if len(draft.waits) >= MAX_MARKS:
+            draft.spoiled = True
+            self.lost += 1
             return None
         started = perf_counter_ns()
         raw = stream.cuda_stream if stream is not None else _raw_stream(self._device)
@@ -240,7 +268,10 @@ class EventsSource:
         return taken
 
     def _record(self, stream: Any) -> Event:
-        event = self._pool.pop() if self._pool else torch.cuda.Event(enable_timing=True)
+        try:
+            event = self._pool.pop()
+        except IndexError:
+            event = torch.cuda.Event(enable_timing=True)
         event.record(stream)
         return event
 
@@ -258,16 +289,21 @@ class EventsSource:
     def _read(self, draft: StepDraft[Event]) -> None:
         started = perf_counter_ns()
         begin = draft.begin
-        # The device passed this mark no earlier than the host put it there: so the chain of elapsed
-        # times can only be late, never early, and one comparison a step keeps it from drifting.
+        # The device passed this mark after the host set it, and the end before the host saw it passed.
+        # These two bounds keep the chain of elapsed times from drifting.
         begin_ns = max(self._chain_ns, draft.begin_host_ns)
 
         def to_ns(mark: Event) -> int:
             elapsed_ms: float = begin.elapsed_time(mark)
             return begin_ns + round(elapsed_ms * NS_PER_MS)
 
-        resolved = resolve(draft, to_ns)
-        self._chain_ns = resolved.end_ns
+        try:
+            resolved = resolve(draft, to_ns)
+        except RuntimeError:  # a mark on a stream that _passed did not ask
+            self._chain_ns = 0
+            self.lost += 1
+            return
+        self._chain_ns = min(resolved.end_ns, now_ns())
         if len(self._resolved) < MAX_UNTAKEN_STEPS:
             self._resolved.append(resolved)
         else:

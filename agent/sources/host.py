@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from time import perf_counter_ns
+from time import thread_time_ns
 from typing import Any
 
 from overlaptop.agent.clock import now_ns
@@ -20,7 +20,7 @@ from overlaptop.agent.sources.sampling import Sampler
 
 BUDGET = 0.02
 """Share of a step that the agent's own thread may take for it, averaged over steps: a share of the GIL."""
-MAX_WAITING_STEPS = 64
+MAX_WAITING_STEPS = 4096
 """Finished steps not yet taken; past that new ones are not kept, and counted."""
 PATIENCE_STEPS = 16
 """A step whose collectives have not ended when so many more have finished is given up, and counted."""
@@ -42,6 +42,8 @@ class HostSource:
         self._assembler = Assembler()
         self._blocking: dict[int, CollectiveDraft[int]] = {}
         """By thread: the call without a future for which that thread is about to wait."""
+        self._outstanding: set[int] = set()
+        """Collectives whose future still has to call back."""
         self._steps = 0
 
     @property
@@ -56,6 +58,11 @@ class HostSource:
         """Let go of the unfinished step."""
         self._draft = None
         self._finished.clear()
+
+    @property
+    def outstanding(self) -> int:
+        """Collectives that will still call back, on a thread of gloo's."""
+        return len(self._outstanding)
 
     def boundary(self) -> None:
         """One step ends here and the next begins."""
@@ -94,7 +101,11 @@ class HostSource:
         if call is None:
             return None
         draft.collective_count += 1
-        if len(draft.collectives) >= MAX_MARKS:
+        if call.device_type != "cpu" or len(draft.collectives) >= MAX_MARKS:
+            if call.device_type != "cpu":
+                self.reason = (
+                    f"steps with {call.op} on {call.device_type} are left out: no host clock sees it"
+                )
             draft.spoiled = True
             self.lost += 1
             return None
@@ -113,10 +124,13 @@ class HostSource:
 
         def done(_: Any) -> None:
             token.end = now_ns()
+            self._outstanding.discard(id(token))
 
         try:
+            self._outstanding.add(id(token))
             work.get_future().add_done_callback(done)
         except (RuntimeError, NotImplementedError):  # some of gloo's operations have no future
+            self._outstanding.discard(id(token))
             call = token.call
             if not call.is_async:
                 self._blocking[threading.get_ident()] = token  # its caller is about to wait for it
@@ -141,8 +155,13 @@ class HostSource:
         if awaited is not None:
             awaited.end = at_ns
         draft = self._draft
-        if draft is not None and len(draft.waits) < MAX_MARKS:
+        if draft is None:
+            return
+        if len(draft.waits) < MAX_MARKS:
             draft.waits.append((token, at_ns, wait))
+        else:
+            draft.spoiled = True
+            self.lost += 1
 
     def take(self) -> list[StepSpans]:
         """Steps finished since the last call, in order."""
@@ -158,10 +177,10 @@ class HostSource:
         return taken
 
     def _assemble(self, draft: StepDraft[int]) -> StepSpans:
-        began = perf_counter_ns()
+        began = thread_time_ns()
         measured = self._assembler.assemble(resolve(draft, int))
         if draft.detailed:
             # To report and send it takes about as long again.
-            cost_ns = 2 * (perf_counter_ns() - began)
+            cost_ns = 2 * (thread_time_ns() - began)
             self._sampler.learn(cost_ns, measured.end_ns - measured.start_ns)
         return measured

@@ -10,8 +10,8 @@ MAX_EVERY = 100
 class Sampler:
     """Chooses every n-th step, n from what the last detailed step cost.
 
-    The cost is CPU time in the agent's own code, more than what the job loses wherever its CPU runs ahead
-    of the device; so the budget is a bound, not an estimate.
+    The cost is what a source says it is: time in the agent's own code, on whichever threads count there.
+    A job whose CPU runs ahead of its device loses less than that.
     """
 
     def __init__(self, every: int | None, budget: float, settle_steps: int) -> None:

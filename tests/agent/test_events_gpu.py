@@ -269,3 +269,42 @@ def test_a_step_captured_in_a_graph_is_left_alone(run_ranks) -> None:
     assert job.codes == [0], job.errs
     assert job.errs[0] == ""
     assert len(job.steps()) > 15
+
+
+@two_gpus
+def test_a_job_that_never_sets_its_device_is_measured_and_batched_p2p_is_left_out(run_ranks) -> None:
+    """Asking NCCL's Work of a coalesced call for its future would end the process."""
+    job = run_ranks(
+        """
+        import os
+        import torch, torch.distributed as dist
+        rank = int(os.environ["LOCAL_RANK"])
+        device = torch.device("cuda", rank)
+        dist.init_process_group("nccl")
+        weight = torch.ones(1024, 1024, device=device, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], 0.1)
+        for step in range(24):
+            (weight @ weight).sum().backward()
+            dist.all_reduce(weight.grad, async_op=True).wait()
+            if step >= 12:
+                ops = [
+                    dist.P2POp(dist.isend, torch.ones(8, device=device), 1 - rank),
+                    dist.P2POp(dist.irecv, torch.ones(8, device=device), 1 - rank),
+                ]
+                for work in dist.batch_isend_irecv(ops):
+                    work.wait()
+            optimizer.step()
+            torch.cuda.synchronize(device)
+        dist.destroy_process_group()
+        """,
+        nproc=NPROC,
+        options=("--every", "1"),
+    )
+    assert job.codes == [0] * NPROC, job.errs
+    assert not any("stepped aside" in err for err in job.errs), job.errs
+    for rank in range(NPROC):
+        known = [step.overlap is not None for step in job.steps(rank)]
+        # Step 0 ends with the second iteration; the thirteenth is the first with point-to-point calls.
+        assert known == [True] * 11 + [False] * (len(known) - 11)
+        assert len(known) > 18
+    assert "its end is hidden" in job.info().source_reason
