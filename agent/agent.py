@@ -146,8 +146,10 @@ class Agent:
         work = self.guest.guarded("the agent's thread", self._work)
         while self.guest.active and not self._ending.wait(PERIOD_S):
             work()
-        while not self.guest.active and not self._ending.wait(1.0):
+        while not self.guest.active:
             self._say_why()
+            if self._ending.wait(1.0):
+                break
         self._close()
 
     def _work(self) -> None:
@@ -245,12 +247,12 @@ class Agent:
 
     def _close(self) -> None:
         """Say goodbye; the job is ending and waits for this a moment at most."""
-        sender, place = self._sender, self._place
-        if sender is None or place is None:
-            return
         try:
             if self.guest.active:
                 self._work()
+            sender, place = self._sender, self._place
+            if sender is None or place is None:
+                return
             sender.put(RankEnd(place.rank, now_ns(), clean=True))
             sender.pump()
             sender.disconnect()

@@ -50,7 +50,8 @@ def _script_code(path: str) -> types.CodeType:
         )
         raise SystemExit(2) from None
     _hide_our_frames()  # a syntax error is shown as Python shows it
-    return compile(source, os.path.abspath(path), "exec", dont_inherit=True)  # noqa: PTH100 - as Python
+    full = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118 - as Python: not normalised
+    return compile(source, full, "exec", dont_inherit=True)
 
 
 def _module_code(name: str) -> types.CodeType:

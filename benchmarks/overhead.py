@@ -5,6 +5,11 @@
 Each round runs the job once in every way, in an order that rotates; each way's step time is divided by
 that of the same round's run without the agent. What is printed is the median of those ratios and their
 whole range, so a drift of the machine between rounds does not count.
+
+The ways are: without the agent; with steps and phases only; with collectives as often as the agent's own
+budget allows; the same while this process, as a dashboard would, reads every rank's timeline from the
+job's hub ("watched": what the ranks send for it counts, and so does this process's share of the CPUs);
+and with collectives in every step. A watched run of which no timeline was read ends the benchmark.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from pathlib import Path
 
 from overlaptop.wire import endpoints
 from overlaptop.wire.links import LocalLink
+from overlaptop.wire.messages import StepDetail
 
 ROOT = Path(__file__).resolve().parent.parent
 WAYS: dict[str, tuple[str, ...] | None] = {
@@ -32,24 +38,29 @@ WAYS: dict[str, tuple[str, ...] | None] = {
 
 
 class Watcher(threading.Thread):
-    """A dashboard's part of the wire: finds the job and asks for the timeline of every rank."""
+    """A dashboard's part of the wire: finds the job and asks for the timeline of every rank.
+
+    Make it before the job: those that are listed by then are earlier ones, whose hubs linger.
+    """
 
     def __init__(self, nproc: int) -> None:
         super().__init__(daemon=True)
         self._ranks = range(nproc)
         self._ending = threading.Event()
-        self.messages = 0
+        self._earlier = {record.job for record in endpoints.list_jobs()}
+        self.seen: set[int] = set()
+        """Ranks whose timeline has been read."""
 
     def run(self) -> None:
         """Watch until `end`."""
         link: LocalLink | None = None
         while not self._ending.wait(0.05):
             if link is None:
-                jobs = endpoints.list_jobs()
+                jobs = [record for record in endpoints.list_jobs() if record.job not in self._earlier]
                 link = LocalLink(jobs[0]) if jobs else None
             else:
                 link.watch(self._ranks)
-                self.messages += len(link.poll())
+                self.seen |= {m.rank for m in link.poll() if isinstance(m, StepDetail)}
         if link is not None:
             link.close()
 
@@ -89,6 +100,11 @@ def run_once(way: str, options: argparse.Namespace) -> float:
     finally:
         if watcher is not None:
             watcher.end()
+    if watcher is not None and watcher.seen != set(range(options.nproc)):
+        raise SystemExit(
+            f"{way}: timelines were read of ranks {sorted(watcher.seen)} only, of {options.nproc}; "
+            f"the job said:\n{done.stderr[-4000:]}"
+        )
     for line in done.stdout.splitlines():
         if line.startswith("step_ms "):
             return float(line.split()[1])

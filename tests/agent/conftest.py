@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import selectors
 import socket
@@ -10,7 +12,6 @@ import sys
 import tempfile
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,14 @@ from overlaptop.wire import codec, endpoints
 from overlaptop.wire.messages import Message, Notice, RankInfo, StepDetail, StepTotals, Watch
 
 RANK_TIMEOUT_S = 100
+LAUNCHER_VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+)
 
 
 @dataclass
@@ -39,8 +48,8 @@ class Finished:
     def details(self, rank: int = 0) -> list[StepDetail]:
         return [m for m in self.messages if isinstance(m, StepDetail) and m.rank == rank]
 
-    def notices(self) -> list[Notice]:
-        return [m for m in self.messages if isinstance(m, Notice)]
+    def notices(self, rank: int = 0) -> list[Notice]:
+        return [m for m in self.messages if isinstance(m, Notice) and m.rank == rank]
 
     def info(self, rank: int = 0) -> RankInfo:
         return [m for m in self.messages if isinstance(m, RankInfo) and m.rank == rank][-1]
@@ -72,8 +81,10 @@ class ListeningHub:
         self._path.unlink(missing_ok=True)
 
     def _serve(self) -> None:
-        while not self._closing.is_set():
-            for key, _ in self._selector.select(timeout=0.05):
+        ready: list[tuple[selectors.SelectorKey, int]] = []
+        while ready or not self._closing.is_set():  # what has been sent is read, also at the end
+            ready = self._selector.select(timeout=0.05)
+            for key, _ in ready:
                 line = key.fileobj
                 assert isinstance(line, socket.socket)
                 if line is self._listener:
@@ -91,15 +102,23 @@ class ListeningHub:
     def _welcome(self, line: socket.socket) -> None:
         self._readers[line] = codec.FrameReader()
         self._selector.register(line, selectors.EVENT_READ)
-        line.sendall(codec.frame(codec.encode(Watch(detail=True))))
+        with contextlib.suppress(ConnectionError):  # it said all and has left
+            line.sendall(codec.frame(codec.encode(Watch(detail=True))))
+
+
+@contextlib.contextmanager
+def socket_directory() -> Iterator[Path]:
+    """A socket directory of its own, short enough for a unix socket's path."""
+    with tempfile.TemporaryDirectory(prefix="ot-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OVERLAPTOP_DIR", f"{folder}/s")
+        yield Path(folder) / "s"
 
 
 @pytest.fixture
-def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A socket directory of this test's own, short enough for a unix socket's path."""
-    with tempfile.TemporaryDirectory(prefix="ot-") as folder:
-        monkeypatch.setenv("OVERLAPTOP_DIR", f"{folder}/s")
-        yield Path(folder) / "s"
+def sockets() -> Iterator[Path]:
+    """A socket directory of this test's own."""
+    with socket_directory() as path:
+        yield path
 
 
 def free_port() -> int:
@@ -114,63 +133,68 @@ Run = Callable[..., Finished]
 @pytest.fixture
 def run_ranks(tmp_path: Path, sockets: Path) -> Run:
     """Runs a script (its text, or where it is) on some ranks, with the agent unless told otherwise."""
+    return functools.partial(run_job, tmp_path)
 
-    def run(
-        script: str | Path,
-        *,
-        nproc: int = 2,
-        agent: bool = True,
-        options: tuple[str, ...] = (),
-        arguments: tuple[str, ...] = (),
-        environment: dict[str, str] | None = None,
-        listen: bool = True,
-    ) -> Finished:
-        if isinstance(script, Path):
-            path = script
-        else:
-            path = tmp_path / "train.py"
-            path.write_text(textwrap.dedent(script))
-        shared = {
-            **os.environ,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-            "WORLD_SIZE": str(nproc),
-            "OMP_NUM_THREADS": "1",
-            **(environment or {}),
-        }
-        hub = ListeningHub(job_key(shared)) if listen else None
-        words = [sys.executable, *(("-m", "overlaptop.agent", *options) if agent else ())]
-        processes = [
-            subprocess.Popen(
-                [*words, str(path), *arguments],
-                env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                cwd=tmp_path,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(nproc)
-        ]
-        try:
-            ends = [process.communicate(timeout=RANK_TIMEOUT_S) for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-            if hub is not None:
-                hub.close()
-        return Finished(
-            codes=[process.returncode for process in processes],
-            outs=[out for out, _ in ends],
-            errs=[err for _, err in ends],
-            messages=hub.messages if hub is not None else [],
+
+@pytest.fixture(scope="module")
+def run_ranks_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """The same for a job that several tests of a module look at."""
+    with socket_directory():
+        yield functools.partial(run_job, tmp_path_factory.mktemp("job"))
+
+
+def run_job(
+    folder: Path,
+    script: str | Path,
+    *,
+    nproc: int = 2,
+    agent: bool = True,
+    options: tuple[str, ...] = (),
+    arguments: tuple[str, ...] = (),
+    listen: bool = True,
+    launched: bool = True,
+) -> Finished:
+    """Run one job to its end in this folder.
+
+    With ``launched=False`` nothing in the environment tells a process its rank, as when nobody uses a
+    launcher.
+    """
+    if isinstance(script, Path):
+        path = script
+    else:
+        path = folder / "train.py"
+        path.write_text(textwrap.dedent(script))
+    own = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
+    shared = {**own, "OMP_NUM_THREADS": "1"}
+    if launched:
+        shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(nproc)}
+    hub = ListeningHub(job_key(shared)) if listen and launched else None
+    words = [sys.executable, *(("-m", "overlaptop.agent", *options) if agent else ())]
+    processes = [
+        subprocess.Popen(
+            [*words, str(path), *arguments],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} if launched else shared,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
-
-    return run
-
-
-def wait_until(holds: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    """Poll until it holds; fails past the deadline."""
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
+        for rank in range(nproc)
+    ]
+    if (
+        listen and not launched
+    ):  # the job is named by its pid; its agent looks for a hub after torch's import
+        hub = ListeningHub(f"pid-{processes[0].pid}")
+    try:
+        ends = [process.communicate(timeout=RANK_TIMEOUT_S) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+        if hub is not None:
+            hub.close()
+    return Finished(
+        codes=[process.returncode for process in processes],
+        outs=[out for out, _ in ends],
+        errs=[err for _, err in ends],
+        messages=hub.messages if hub is not None else [],
+    )

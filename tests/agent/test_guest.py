@@ -2,157 +2,168 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
-# The job itself makes the mischief, at a known step, and checks its own losses against those of a run
-# before the agent came.
+from overlaptop.wire.messages import RankEnd
+
+# The job itself makes the mischief, on rank 0 and at a known step: a generator that is resumed when the
+# training is over. What is printed is compared with a job that has neither mischief nor agent.
 JOB = """
-    import glob, json, os, resource, signal, subprocess, sys, time
-    import torch, torch.distributed as dist
-    import overlaptop.agent
+import glob, hashlib, json, os, resource, signal, subprocess, sys, time
+import torch, torch.distributed as dist
+import overlaptop.agent
 
-    rank = dist.get_rank() if dist.is_initialized() else int(os.environ["RANK"])
-    dist.init_process_group("gloo")
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+weight = torch.randn(16, 16, requires_grad=True)
+optimizer = torch.optim.SGD([weight], 0.01)
 
-    def train(steps, at, mischief):
-        torch.manual_seed(0)
-        weight = torch.randn(16, 16, requires_grad=True)
-        optimizer = torch.optim.SGD([weight], 0.01)
-        losses = []
-        for step in range(steps):
-            if step == at:
-                mischief()
-            loss = (weight @ torch.randn(16, 16)).square().mean()
-            loss.backward()
-            dist.all_reduce(weight.grad)
+def train(steps):
+    for _ in range(steps):
+        loss = (weight @ torch.randn(16, 16)).square().mean()
+        loss.backward()
+        dist.all_reduce(weight.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+        yield loss.item()
+        time.sleep(0.02)
+
+def hub_pid():
+    records = [json.load(open(path)) for path in glob.glob(os.environ["OVERLAPTOP_DIR"] + "/*/job.json")]
+    return records[0]["hub_pid"] if records else None
+
+def until(holds, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+def dashboard_sees(holds):
+    from overlaptop.wire import endpoints, links
+    from overlaptop.wire.messages import StepTotals
+    until(endpoints.list_jobs)
+    link = links.LocalLink(endpoints.list_jobs()[0])
+    steps = []
+
+    def seen():
+        steps.extend(m for m in link.poll() if isinstance(m, StepTotals))
+        return {step.rank for step in steps} == {0, 1} and holds(steps)
+
+    until(seen)
+    link.close()
+
+def mischief():
+MISCHIEF
+
+doing = mischief() if rank == 0 else iter(())
+losses = []
+for loss in train(30):
+    losses.append(loss)
+    if len(losses) == 10:
+        next(doing, None)
+next(doing, None)
+dist.barrier()
+print(hashlib.sha256(repr(losses).encode()).hexdigest())
+dist.destroy_process_group()
+"""
+
+MISCHIEF = {
+    "hub killed": """
+        until(hub_pid)
+        old = hub_pid()
+        os.kill(old, signal.SIGKILL)
+        yield
+        until(lambda: hub_pid() not in (None, old))
+        dashboard_sees(any)
+        yield
+    """,
+    # Stopped until the socket and the queue before it are full, and beyond. A step of an optimizer
+    # without gradients is a step to the agent and nothing to the job.
+    "hub stopped": """
+        until(hub_pid)
+        stopped = hub_pid()
+        os.kill(stopped, signal.SIGSTOP)
+        sender = overlaptop.agent._agent._sender
+        overlaptop.agent.sender.MAX_QUEUED_BYTES = 1 << 16  # full in a second
+
+        def full():
+            for _ in range(100):
+                optimizer.step()
+            return sender.dropped
+
+        until(full)
+        yield
+        os.kill(stopped, signal.SIGCONT)
+        dashboard_sees(lambda steps: any(step.rank == 0 and step.dropped > 0 for step in steps))
+        yield
+    """,
+    "no descriptors": """
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        until(hub_pid)
+        os.kill(hub_pid(), signal.SIGKILL)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        yield
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        dashboard_sees(any)
+        yield
+    """,
+    "twenty dashboards": """
+        until(hub_pid)
+        dashboards = [
+            subprocess.Popen([sys.executable, "-m", "overlaptop", "--json"], stdout=subprocess.PIPE)
+            for _ in range(20)
+        ]
+        for dashboard in dashboards[:10]:
+            dashboard.kill()
+        for dashboard in dashboards[10:15]:
+            dashboard.send_signal(signal.SIGSTOP)
+        yield
+        for dashboard in dashboards:
+            dashboard.kill()
+            dashboard.wait()
+        dashboard_sees(any)
+        yield
+    """,
+    "forks": """
+        own = torch.Generator()  # the global one is the training's
+        loader = torch.utils.data.DataLoader(torch.arange(64.0), batch_size=8, num_workers=2, generator=own)
+        assert sum(batch.sum().item() for batch in loader) == torch.arange(64.0).sum().item()
+        pid = os.fork()
+        if pid == 0:
+            weight.grad = torch.ones(16, 16)
             optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
-            time.sleep(0.02)
-        return losses
+            import atexit
+            atexit._run_exitfuncs()
+            os._exit(0)  # gloo's threads are not there in the child; its destructors would wait for them
+        assert os.waitpid(pid, 0)[1] == 0
+        yield
+        dashboard_sees(any)
+        yield
+    """,
+}
 
-    def hub_pid():
-        paths = glob.glob(os.environ["OVERLAPTOP_DIR"] + "/*/job.json")
-        records = [json.load(open(path)) for path in paths]
-        return records[0]["hub_pid"] if records else None
 
-    def until(holds, seconds=30):
-        deadline = time.monotonic() + seconds
-        while not holds():
-            assert time.monotonic() < deadline, "waited in vain"
-            time.sleep(0.05)
+def job_with(mischief: str) -> str:
+    return JOB.replace("MISCHIEF", textwrap.indent(textwrap.dedent(mischief).strip(), "    "))
 
-    def mischief():
-        if rank == 0:
-{mischief}
 
-    plain = train(30, 10, lambda: None)
-    same = train(30, 10, mischief) == plain
-    if rank == 0:
-{after}
-    dist.barrier()
-    print("same" if same else "DIFFERENT")
-    dist.destroy_process_group()
-"""
-
-SHOW = """
-from overlaptop.wire import endpoints, links
-from overlaptop.wire.messages import StepTotals
-until(endpoints.list_jobs)
-line = links.LocalLink(endpoints.list_jobs()[0])
-steps = []
-def both_seen():
-    global steps
-    steps += [m for m in line.poll() if isinstance(m, StepTotals)]
-    return {m.rank for m in steps} == {0, 1}
-until(both_seen)
-line.close()
-"""
-
-KILLED = (
-    """
-until(lambda: hub_pid())
-old = hub_pid()
-os.kill(old, signal.SIGKILL)
-""",
-    "until(lambda: hub_pid() not in (None, old))\n" + SHOW,
-)
-
-STOPPED = (
-    """
-until(lambda: hub_pid())
-stopped = hub_pid()
-os.kill(stopped, signal.SIGSTOP)
-""",
-    "os.kill(stopped, signal.SIGCONT)\n" + SHOW,
-)
-
-OUT_OF_DESCRIPTORS = (
-    """
-limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-until(lambda: hub_pid())
-os.kill(hub_pid(), signal.SIGKILL)
-resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
-""",
-    "resource.setrlimit(resource.RLIMIT_NOFILE, limits)\n" + SHOW,
-)
-
-DASHBOARDS = (
-    """
-until(lambda: hub_pid())
-dashboards = [
-    subprocess.Popen([sys.executable, "-m", "overlaptop", "--json"], stdout=subprocess.PIPE)
-    for _ in range(20)
-]
-for dashboard in dashboards[:10]:
-    dashboard.kill()
-for dashboard in dashboards[10:15]:
-    dashboard.send_signal(signal.SIGSTOP)
-""",
-    "for dashboard in dashboards:\n    dashboard.kill()\n    dashboard.wait()\n" + SHOW,
-)
-
-FORKED = (
-    """
-dataset = torch.arange(64.0)
-own = torch.Generator()  # the global one is the training's
-loader = torch.utils.data.DataLoader(dataset, batch_size=8, num_workers=2, generator=own)
-assert sum(batch.sum().item() for batch in loader) == dataset.sum().item()
-pid = os.fork()
-if pid == 0:
-    weight = torch.ones(2, requires_grad=True)
-    weight.grad = torch.ones(2)
-    torch.optim.SGD([weight], 0.1).step()
-    import atexit
-    atexit._run_exitfuncs()
-    os._exit(0)  # gloo's threads are not there in the child, and its destructors would wait for them
-assert os.waitpid(pid, 0)[1] == 0
-""",
-    SHOW,
-)
+@pytest.fixture(scope="module")
+def plain(run_ranks_once):
+    done = run_ranks_once(job_with("yield"), agent=False)
+    assert done.codes == [0, 0], done.errs
+    assert [len(out) for out in done.outs] == [65, 65]
+    return done
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case",
-    [KILLED, STOPPED, OUT_OF_DESCRIPTORS, DASHBOARDS, FORKED],
-    ids=["hub killed", "hub stopped", "no descriptors", "twenty dashboards", "forks"],
-)
-def test_the_job_does_not_notice(run_ranks, case: tuple[str, str]) -> None:
-    mischief, after = case
-    script = JOB.format(
-        mischief="\n".join(
-            f"            {line}" for line in f"global_names = True\n{mischief}".splitlines()
-        ),
-        after="\n".join(f"        {line}" for line in after.splitlines()),
-    )
-    # What the mischief leaves for later is in its own scope otherwise.
-    script = script.replace(
-        "            global_names = True", "            global old, stopped, limits, dashboards"
-    )
-    job = run_ranks(script, listen=False)
+@pytest.mark.parametrize("name", MISCHIEF)
+def test_the_job_does_not_notice(run_ranks, plain, name: str) -> None:
+    job = run_ranks(job_with(MISCHIEF[name]), listen=False)
     assert job.codes == [0, 0], job.errs
-    assert job.outs == ["same\n", "same\n"]
+    assert job.outs == plain.outs
     assert not any("Traceback" in err for err in job.errs), job.errs
 
 
@@ -186,13 +197,100 @@ def test_closing_all_descriptors_costs_the_job_nothing_of_its_own(run_ranks, tmp
 
 
 def test_a_job_ends_with_the_agents_goodbye(run_ranks) -> None:
-    from overlaptop.wire.messages import RankEnd
-
     job = run_ranks("import torch, overlaptop.agent\nfor _ in range(3): overlaptop.agent.step()\n", nproc=1)
     assert job.codes == [0], job.errs
     assert [step.step for step in job.steps()] == [0, 1]
     assert isinstance(job.messages[-1], RankEnd)
     assert job.messages[-1].clean
+
+
+def test_the_goodbye_comes_at_the_jobs_end_also_after_a_fault(run_ranks) -> None:
+    job = run_ranks(
+        """
+        import time
+        import torch, overlaptop.agent
+        from overlaptop.agent.agent import Agent
+        calls, info = 0, Agent._info
+        def fault_later(agent):
+            global calls
+            calls += 1
+            if calls > 3:
+                raise ArithmeticError("on purpose")
+            return info(agent)
+        Agent._info = fault_later
+        while overlaptop.agent._agent.guest.active:
+            overlaptop.agent.step()
+            time.sleep(0.01)
+        time.sleep(0.5)
+        print(time.time_ns())
+        """,
+        nproc=1,
+    )
+    assert job.codes == [0], job.errs
+    [end] = [message for message in job.messages if isinstance(message, RankEnd)]
+    assert end is job.messages[-1]
+    assert end.at_ns > int(job.outs[0])
+    assert job.errs[0].count("stepped aside") == 1
+    assert [notice.level for notice in job.notices()] == ["error"]
+
+
+# Rank 0 is done, in one of two ways, while its all-reduce still waits for rank 1: gloo's thread then
+# finishes it when Python has begun to end.
+UNFINISHED = """
+    import sys, time
+    import torch, torch.distributed as dist
+    import overlaptop.agent
+
+    dist.init_process_group("gloo")
+    tensor = torch.ones(1 << 20)
+    dist.all_reduce(tensor)
+    overlaptop.agent.step()
+    if dist.get_rank() == 1:
+        time.sleep(0.5)
+    work = dist.all_reduce(tensor, async_op=True)
+    if dist.get_rank() == 0 and sys.argv[1] == "raises":
+        raise ValueError("the job's own")
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [("returns", 0), ("raises", 1)])
+def test_a_job_that_ends_with_a_collective_under_way_ends_as_without_the_agent(
+    run_ranks, how: str, code: int
+) -> None:
+    for agent in (False, True):
+        job = run_ranks(UNFINISHED, agent=agent, arguments=(how,))
+        assert job.codes == [code, 0], (agent, job.errs)
+    assert "overlaptop" not in "".join(job.errs)
+
+
+def test_attach_makes_a_forked_child_a_rank_of_its_own(run_ranks) -> None:
+    job = run_ranks(
+        """
+        import os, time
+        import torch, overlaptop.agent
+
+        def steps():
+            for _ in range(5):
+                overlaptop.agent.step()
+                time.sleep(0.02)
+
+        steps()
+        pid = os.fork()
+        if pid == 0:
+            os.environ["RANK"] = "1"
+            overlaptop.agent.attach()
+            steps()
+        else:
+            assert os.waitpid(pid, 0)[1] == 0
+            steps()
+        """,
+        nproc=1,
+    )
+    assert job.codes == [0], job.errs
+    assert job.errs == [""]
+    assert [step.step for step in job.steps(rank=0)] == list(range(9))
+    assert [step.step for step in job.steps(rank=1)] == list(range(4))
+    assert job.info(0).pid != job.info(1).pid
 
 
 def test_attach_serves_spawned_ranks_that_no_launcher_numbered(run_ranks) -> None:

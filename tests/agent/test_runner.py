@@ -13,17 +13,18 @@ import pytest
 AGENT = ("-m", "overlaptop.agent")
 
 
-def both(path: Path, *arguments: str, module: str | None = None, **options) -> list:
-    """Run a script without and with the agent; what each left behind."""
-    target = ("-m", module) if module else (str(path),)
-    environment = {**os.environ, **options.pop("environment", {})}
+def both(path: Path, *arguments: str, module: str | None = None, named: str = "") -> list:
+    """Run a script without and with the agent; what each left behind.
+
+    ``named``: what the command line calls the script, if not by its whole path.
+    """
+    target = ("-m", module) if module else (named or str(path),)
     return [
         subprocess.run(
             [sys.executable, *agent, *target, *arguments],
             capture_output=True,
             text=True,
             cwd=path.parent,
-            env=environment,
             timeout=60,
         )
         for agent in ((), AGENT)
@@ -56,6 +57,25 @@ def test_argv_name_file_path_and_pickling_are_those_of_a_script(script) -> None:
     assert (with_agent.returncode, plain.returncode) == (0, 0), with_agent.stderr
 
 
+@pytest.mark.parametrize("named", ["train.py", "./train.py", "../job/train.py"])
+def test_a_script_named_by_a_relative_path_is_that_script(script, named: str) -> None:
+    """Its own words about itself, and its traceback, after it has gone to another directory."""
+    (script("").parent / "job").mkdir()
+    path = script(
+        "import os, sys\n"
+        "print(__file__, sys.argv[0], sys.path[0], globals().get('__cached__', 'absent'))\n"
+        "os.chdir('/')\n"
+        "print(open(__file__).readline())\n"
+        "raise ValueError('shows its line')\n",
+        "job/train.py",
+    )
+    plain, with_agent = both(path, named=named)
+    assert plain.stdout.startswith(f"{path.parent}/")
+    assert with_agent.stdout == plain.stdout
+    assert with_agent.stderr == plain.stderr
+    assert with_agent.returncode == plain.returncode == 1
+
+
 def test_a_module_runs_as_under_python_dash_m(script) -> None:
     path = script("import sys; print(sys.argv, __name__, __spec__.name, __package__)", "mod.py")
     plain, with_agent = both(path, "a", "b", module="mod")
@@ -76,8 +96,10 @@ def test_the_exit_status_is_the_scripts_own(script, status: str) -> None:
         "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise KeyError('k') from e\n",
         "x = (\n",
         "import nowhere_to_be_found\n",
+        "import torch\nloss = torch.ones(2, requires_grad=True).square().sum()\n"
+        "loss.backward()\nloss.backward()\n",
     ],
-    ids=["raise", "chained", "syntax", "import"],
+    ids=["raise", "chained", "syntax", "import", "backward"],
 )
 def test_a_traceback_shows_no_frame_of_ours(script, text: str) -> None:
     plain, with_agent = both(script(text))
@@ -91,7 +113,7 @@ def test_a_missing_script_is_python_s_own_error(tmp_path: Path, sockets: Path) -
     assert with_agent.stderr == plain.stderr
 
 
-# On one line, so that the traceback is the same wherever in it the signal strikes.
+# On one line, and columns are left out below: the traceback is the same wherever the signal strikes.
 SLEEPS = "import time\nprint('ready', flush=True) or time.sleep(60)\n"
 
 
@@ -105,6 +127,7 @@ def test_signals_end_the_script_as_without_the_agent(script, number: signal.Sign
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            env={**os.environ, "PYTHONNODEBUGRANGES": "1"},
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         assert process.stdout is not None
@@ -144,3 +167,26 @@ def test_what_the_script_sets_before_importing_torch_counts(script) -> None:
     done = both(script(text))[1]
     assert done.returncode == 0, done.stderr
     assert done.stdout == "1 True\n"
+
+
+def test_a_torch_whose_first_import_fails_is_watched_for_on(run_ranks, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('not this one')\n")
+    job = run_ranks(
+        """
+        import sys
+        try:
+            import torch
+        except ImportError:
+            print("failed")
+            del sys.path[0]
+        import torch
+        import overlaptop.agent
+        for _ in range(3):
+            overlaptop.agent.step()
+        print([finder for finder in sys.meta_path if "overlaptop.agent" in repr(finder)])
+        """,
+        nproc=1,
+    )
+    assert job.codes == [0], job.errs
+    assert job.outs == ["failed\n[]\n"]
+    assert [step.step for step in job.steps()] == [0, 1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from overlaptop.agent.sender import MAX_QUEUED_BYTES, Sender
 from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
 from overlaptop.agent.sources.host import HostSource
 from overlaptop.wire import codec, endpoints
-from overlaptop.wire.messages import Message, Notice, RankInfo
+from overlaptop.wire.messages import Message, Notice, RankInfo, Watch
 
 INFO = RankInfo("job-1", 0, 0, 1, "h", os.getpid(), "s.py", "cpu", "gloo", "host", "", False, 1, "2")
 
@@ -86,17 +85,15 @@ def test_without_a_hub_the_newest_messages_are_kept_and_the_rest_counted(sender:
     assert reader.numbers == list(range(sender.dropped, 5000))
 
 
-def test_a_hub_that_reads_nothing_costs_bounded_memory_and_no_time(sender: Sender) -> None:
+def test_a_hub_that_reads_nothing_costs_bounded_memory_and_never_blocks(sender: Sender) -> None:
     with listener() as hub:
         sender.pump()
         reader = Reader(hub)
-        began_s = time.process_time()
         for number in range(20_000):
             sender.put(notice(number))
             sender.pump()
         assert sender.dropped > 20_000 - 2 * MAX_QUEUED_BYTES / 1000
         assert sender._queued_bytes <= MAX_QUEUED_BYTES
-        assert time.process_time() - began_s < 20  # not quadratic: it takes well under a second
         reader.close()
 
 
@@ -117,6 +114,66 @@ def test_a_frame_cut_off_by_a_lost_line_does_not_spoil_the_next(sender: Sender) 
         second.close()
     assert second.messages[0] == INFO
     assert second.numbers == list(range(second.numbers[0], 600))
+
+
+class Stolen(socket.socket):
+    """A socket whose descriptor becomes the job's own after its first use in one of two ways."""
+
+    steal_after = ""
+    job_end: socket.socket | None = None
+    """Where the job's bytes lie now; None: not stolen yet."""
+
+    def _used(self, how: str) -> None:
+        if how != Stolen.steal_after or Stolen.job_end is not None:
+            return
+        ours, Stolen.job_end = socket.socketpair()
+        ours.setblocking(False)
+        Stolen.job_end.send(JOBS_OWN)
+        os.close(self.fileno())
+        os.dup2(ours.fileno(), self.fileno())
+        ours.close()
+
+    def send(self, *args) -> int:
+        sent = super().send(*args)
+        self._used("send")
+        return sent
+
+    def recv(self, *args) -> bytes:
+        data = super().recv(*args)
+        self._used("recv")
+        return data
+
+
+JOBS_OWN = b"a byte of the job's"
+
+
+@pytest.mark.parametrize("steal_after", ["send", "recv"])
+@pytest.mark.parametrize("queued", [0, 3])
+def test_a_descriptor_that_the_job_has_taken_between_two_uses_is_left_alone(
+    sender: Sender, monkeypatch: pytest.MonkeyPatch, steal_after: str, queued: int
+) -> None:
+    monkeypatch.setattr(Stolen, "steal_after", steal_after)
+    monkeypatch.setattr(Stolen, "job_end", None)
+    with listener() as hub:
+        with monkeypatch.context() as patch:
+            patch.setattr(socket, "socket", Stolen)
+            sender._connect()
+        line = sender._socket
+        assert isinstance(line, Stolen)
+        descriptor = line.fileno()
+        reader, _ = hub.accept()
+        reader.send(codec.frame(codec.encode(Watch(detail=True))))
+        for number in range(queued):
+            sender.put(notice(number))
+        for _ in range(3):
+            sender.pump()
+        assert Stolen.job_end is not None
+        with pytest.raises(BlockingIOError):  # nothing of the agent's has come
+            Stolen.job_end.recv(1 << 16, socket.MSG_DONTWAIT)
+        with socket.socket(fileno=descriptor) as jobs_own:
+            assert jobs_own.recv(1 << 16) == JOBS_OWN
+        Stolen.job_end.close()
+        reader.close()
 
 
 def test_memory_stays_flat_over_a_hundred_thousand_steps(sender: Sender) -> None:

@@ -1,0 +1,110 @@
+"""Which rank of which job a process is, whoever started it."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from overlaptop.agent import placement
+
+TORCHRUN = {
+    "RANK": "9",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "16",
+    "MASTER_ADDR": "node-a",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RUN_ID": "none",
+}
+SLURM = {
+    "SLURM_PROCID": "9",
+    "SLURM_LOCALID": "1",
+    "SLURM_NTASKS": "16",
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "0",
+}
+LAUNCHERS = pytest.mark.parametrize("environ", [TORCHRUN, SLURM], ids=["torchrun", "srun"])
+
+
+@LAUNCHERS
+def test_a_launcher_tells_the_place(environ: dict[str, str]) -> None:
+    place = placement.from_environment(environ)
+    assert place is not None
+    assert (place.rank, place.local_rank, place.world_size) == (9, 1, 16)
+    assert place.host == socket.gethostname()
+
+
+def test_torchruns_word_counts_before_slurms() -> None:
+    place = placement.from_environment({**SLURM, **TORCHRUN, "RANK": "3"})
+    assert place is not None
+    assert place.rank == 3
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, {"RANK": "0"}, {"RANK": "", "WORLD_SIZE": "2"}, {"RANK": "-1", "WORLD_SIZE": "x"}]
+)
+def test_without_rank_and_world_size_there_is_no_place(environ: dict[str, str]) -> None:
+    assert placement.from_environment(environ) is None
+
+
+def test_a_process_of_no_group_is_a_job_of_its_own() -> None:
+    place = placement.alone()
+    assert (place.rank, place.local_rank, place.world_size) == (0, 0, 1)
+    assert str(os.getpid()) in place.job
+    assert place.starts_hub
+
+
+@LAUNCHERS
+def test_the_first_rank_of_a_node_starts_its_hub(environ: dict[str, str]) -> None:
+    local = "LOCAL_RANK" if "RANK" in environ else "SLURM_LOCALID"
+    starts = [placement.from_environment({**environ, local: str(number)}).starts_hub for number in range(3)]
+    assert starts == [True, False, False]
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_any_rank_starts_a_hub_where_nobody_says_which_is_the_nodes_first(rank: int) -> None:
+    """Kubernetes' PyTorchJob sets RANK and WORLD_SIZE alone, with a node for each rank."""
+    environ = {"RANK": str(rank), "WORLD_SIZE": "8", "MASTER_ADDR": "job-master-0", "MASTER_PORT": "23456"}
+    assert placement.from_environment(environ).starts_hub
+    assert placement.of_process_group(rank, 8, environ).starts_hub
+
+
+@LAUNCHERS
+def test_ranks_of_a_job_share_its_key_and_another_job_has_another(environ: dict[str, str]) -> None:
+    own = [name for name in environ if name.endswith(("RANK", "PROCID", "LOCALID"))]
+    keys = {placement.job_key({**environ, **dict.fromkeys(own, str(rank))}) for rank in range(8)}
+    assert len(keys) == 1
+    shared = [name for name in environ if name not in own and not name.endswith(("SIZE", "NTASKS"))]
+    for name in shared:
+        keys.add(placement.job_key({**environ, name: "12345"}))
+    assert len(keys) == 1 + len(shared)
+
+
+def test_a_script_that_no_launcher_started_is_measured(run_ranks) -> None:
+    job = run_ranks(
+        """
+        import sys, time, types
+        # What the agent's thread sees of a module while the script's thread is importing it.
+        sys.modules["torch.distributed"] = types.ModuleType("torch.distributed")
+        time.sleep(0.3)
+        del sys.modules["torch.distributed"]
+        import torch
+        import overlaptop.agent
+        weight = torch.ones(4, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], 0.1)
+        made, deadline = 0, time.monotonic() + 20
+        while made < 3 or (overlaptop.agent._agent._sender is None and time.monotonic() < deadline):
+            weight.sum().backward()
+            optimizer.step()
+            time.sleep(0.01)
+            made += 1
+        print(made)
+        """,
+        nproc=1,
+        launched=False,
+    )
+    assert job.codes == [0], job.errs
+    assert job.errs == [""]
+    assert [step.step for step in job.steps()] == list(range(int(job.outs[0]) - 1))
+    assert (job.info().rank, job.info().world_size, job.info().source) == (0, 1, "host")
