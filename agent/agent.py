@@ -146,6 +146,9 @@ class Agent:
         work = self.guest.guarded("the agent's thread", self._work)
         while self.guest.active and not self._ending.wait(PERIOD_S):
             work()
+        if not self.guest.active and self._source is not None:
+            with contextlib.suppress(Exception):  # it may be what broke
+                self._source.stop()
         while not self.guest.active:
             self._say_why()
             if self._ending.wait(1.0):

@@ -115,7 +115,7 @@ class Source(Protocol):
         """Begin; raises RuntimeError with the reason when the source cannot work here."""
 
     def stop(self) -> None:
-        """End, and let go of what is held."""
+        """End, because the agent steps aside: let go of what is held. Called on the agent's thread."""
 
     @property
     def outstanding(self) -> int:

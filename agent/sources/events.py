@@ -213,7 +213,10 @@ class EventsSource:
             self.reason = f"steps with {call.op} on other devices than cuda:{self._device} are left out"
         else:  # the job never made its device the current one: measure there from the next step on
             self._device, self._device_known = call.device_index, True
-            self._pool.clear()  # events belong to the device that first recorded them
+            # Events belong to the device that first recorded them: none of these may be used again.
+            self.lost += len(self._pending)
+            self._pending.clear()
+            self._pool.clear()
         return False
 
     def _ear(self, key: object) -> Any:
