@@ -58,8 +58,6 @@ class CollectiveHooks:
         wait_tensor = torch.ops._c10d_functional.wait_tensor.default  # noqa: SLF001
         self._functional.impl("wait_tensor", self._wait_kernel(wait_tensor, after), KEY, with_keyset=True)
         self._patch_coalescing()
-        # DDP's broadcast of buffers waits in C++ as well, and copies.
-        replace(dist, "_broadcast_coalesced", self._bracketed_mixed)
 
     def _kernel(self, op: Any, after: Any) -> Callable[..., Any]:
         describe = _Describe(op)
@@ -142,17 +140,6 @@ class CollectiveHooks:
             return
         self._bracketed_task = task
         _queue_callback(self._mixed_begin)
-
-    def _bracketed_mixed(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def bracketed(*args: Any, **kwargs: Any) -> Any:
-            token = self._wait_begin()
-            try:
-                return call(*args, **kwargs)
-            finally:
-                if token is not None:
-                    self._mixed_end(token)
-
-        return bracketed
 
     def _before_mixed(self) -> None:
         token = self._before_wait()

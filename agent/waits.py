@@ -1,8 +1,9 @@
-"""Brackets the waits for communication that Python code makes: on Work, futures and CUDA events."""
+"""Brackets the waits for communication that Python code calls: on works, futures, events, DDP buffers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from overlaptop.agent.sources.base import Source, Wait
 
 
 class WaitHooks:
-    """Patches the three classes on which Python code waits. C++ waits are bracketed in collectives.py."""
+    """Patches what Python code calls to wait. Waits deep in C++ are bracketed in collectives.py."""
 
     def __init__(self, guest: Guest, source: Callable[[], Source | None]) -> None:
         """``source()`` is asked at each wait: None before the first step boundary."""
@@ -24,23 +25,25 @@ class WaitHooks:
 
     def install(self) -> None:
         """Put the hooks in. They stay until the process ends."""
-        replace(dist.Work, "wait", self._bracketed)
+        replace(dist.Work, "wait", partial(self._bracketed, Wait.PURE))
         # The class of a Work's future, and the base of torch.futures.Future, whose wait() calls this one.
-        replace(torch._C.Future, "wait", self._bracketed)  # noqa: SLF001
+        replace(torch._C.Future, "wait", partial(self._bracketed, Wait.PURE))  # noqa: SLF001
         replace(torch.cuda.Event, "wait", self._bracketed_on_stream)  # what Stream.wait_event calls too
+        # DDP's broadcast of buffers waits in C++, and copies.
+        replace(dist, "_broadcast_coalesced", partial(self._bracketed, Wait.MIXED))
 
-    def _bracketed(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+    def _bracketed(self, wait: Wait, call: Callable[..., Any]) -> Callable[..., Any]:
         begin, end = self._begin, self._end
 
-        def bracketed_wait(waited_for: Any, *args: Any, **kwargs: Any) -> Any:
+        def bracketed(*args: Any, **kwargs: Any) -> Any:
             token = begin(None)
             try:
-                return wait(waited_for, *args, **kwargs)
+                return call(*args, **kwargs)
             finally:
                 if token is not None:
-                    end(token)
+                    end(token, wait)
 
-        return bracketed_wait
+        return bracketed
 
     def _bracketed_on_stream(self, wait: Callable[..., Any]) -> Callable[..., Any]:
         begin, end = self._begin, self._end
@@ -51,7 +54,7 @@ class WaitHooks:
                 wait(event, stream)
             finally:
                 if token is not None:
-                    end(token)
+                    end(token, Wait.PURE)
 
         return bracketed_wait
 
@@ -60,6 +63,6 @@ class WaitHooks:
         token = source.wait_begin(stream) if source is not None else None
         return None if token is None else (source, token)
 
-    def _after(self, token: tuple[Source, Any]) -> None:
+    def _after(self, token: tuple[Source, Any], wait: Wait) -> None:
         source, mark = token
-        source.wait_end(mark, Wait.PURE)
+        source.wait_end(mark, wait)
