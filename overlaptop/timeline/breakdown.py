@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from overlaptop.timeline.spans import Spans, clip, difference, from_pairs, intersection, length_ns, union
+from overlaptop.timeline.spans import Spans, clip, from_pairs, length_ns, union
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,10 @@ def break_down(start_ns: int, end_ns: int, compute: Spans, comm: Spans, copy: Sp
     step_ns = end_ns - start_ns
     compute_ns = length_ns(in_compute)
     comm_ns = length_ns(in_comm)
-    hidden_ns = length_ns(intersection(in_compute, in_comm))
-    copy_only_ns = length_ns(difference(in_copy, union(in_compute, in_comm)))
+    busy = union(in_compute, in_comm)
+    busy_ns = length_ns(busy)
+    hidden_ns = compute_ns + comm_ns - busy_ns
+    copy_only_ns = length_ns(union(busy, in_copy)) - busy_ns
     return Breakdown(
         step_ns=step_ns,
         compute_ns=compute_ns,
@@ -85,5 +87,5 @@ def break_down(start_ns: int, end_ns: int, compute: Spans, comm: Spans, copy: Sp
         exposed_ns=comm_ns - hidden_ns,
         compute_only_ns=compute_ns - hidden_ns,
         copy_only_ns=copy_only_ns,
-        idle_ns=step_ns - (compute_ns + comm_ns - hidden_ns) - copy_only_ns,
+        idle_ns=step_ns - busy_ns - copy_only_ns,
     )
