@@ -7,9 +7,12 @@ from collections import deque
 from collections.abc import Callable
 from statistics import median
 
+from overlaptop.fleet.commands import CommandBook
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.fleet.totals import total
 from overlaptop.wire.messages import (
+    Command,
+    CommandReport,
     HubStatus,
     Message,
     Notice,
@@ -99,6 +102,7 @@ class Fleet:
         self._job: Welcome | None = None
         self._ranks: dict[int, _Rank] = {}
         self._notices: deque[Notice] = deque(maxlen=MAX_NOTICES)
+        self._commands = CommandBook()
         self._fresh: deque[StepTotals] = deque()
         self._unread = 0
         self._hub_dropped = self._earlier_hubs_dropped = 0
@@ -136,6 +140,11 @@ class Fleet:
             case Notice():
                 if message not in self._notices:
                     self._notices.append(message)
+            case Command():
+                self._commands.add(message)
+            case CommandReport():
+                if (rank := self._rank(message.rank)) is not None:
+                    self._commands.report(message, rank.steps)
             case RankEnd():
                 if (rank := self._rank(message.rank)) is not None:
                     rank.ended = True
@@ -166,6 +175,9 @@ class Fleet:
             totals=total(views, lost + sum(view.dropped for view in views)),
             notices=tuple(self._notices),
             fresh=fresh,
+            commands=self._commands.views(
+                {view.rank: not view.ended for view in views if view.info is not None}, now_ns
+            ),
         )
 
     def _rank(self, number: int) -> _Rank | None:
@@ -201,6 +213,7 @@ class Fleet:
         if self._job is not None and self._job.job != welcome.job:
             self._ranks.clear()
             self._notices.clear()
+            self._commands.clear()
             self._fresh.clear()
         self._earlier_hubs_dropped += self._hub_dropped
         self._hub_dropped = 0

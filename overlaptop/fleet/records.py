@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from overlaptop.wire.messages import RankInfo, StepTotals
+
+if TYPE_CHECKING:  # it would import numpy, which those who print steps do without
+    from overlaptop.timeline.breakdown import Breakdown
 
 
 def step_record(job: str, info: RankInfo | None, totals: StepTotals) -> dict[str, object]:
@@ -31,4 +36,26 @@ def step_record(job: str, info: RankInfo | None, totals: StepTotals) -> dict[str
         "collectives": totals.collectives,
         "dropped": totals.dropped,
         "compute_exact": info.compute_exact if info else None,
+        "launch_lead_ns": totals.launch_lead_ns,
+        "comm_kernels_ns": totals.comm_kernels_ns,
+        "matched_ns": totals.matched_ns,
+        "captured": totals.captured,
+    }
+
+
+def rank_record(rank: int, whole: Breakdown) -> dict[str, object]:
+    """The record of one rank's whole trace, in the documented order of its fields.
+
+    Times are ns, ``overlap`` is a fraction, None without communication.
+    """
+    return {
+        "type": "rank",
+        "rank": rank,
+        "overlap": whole.overlap,
+        "comm_ns": whole.comm_ns,
+        "hidden_ns": whole.hidden_ns,
+        "exposed_ns": whole.exposed_ns,
+        "compute_ns": whole.compute_ns,
+        "copy_only_ns": whole.copy_only_ns,
+        "idle_ns": whole.idle_ns,
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.wire.endpoints import EndpointError, JobRecord, is_alive, process_start_time
-from overlaptop.wire.messages import PROTOCOL_VERSION, Welcome
+from overlaptop.wire.messages import PROTOCOL_VERSION, Command, Welcome
 
 if TYPE_CHECKING:
     from overlaptop.wire.links import Link
@@ -115,6 +115,16 @@ class JobSession:
         self._watched = frozenset(ranks)
         if self._link is not None:
             self._link.watch(self._watched)
+
+    def send(self, command: Command) -> str:
+        """Tell the job to do something; returns why that cannot be, empty: it is on its way.
+
+        What becomes of it shows in the Snapshot's ``commands``. Raises WireError where it is not allowed.
+        """
+        if self._link is None or self._foreign_protocol is not None or not self._link.send(command):
+            return "there is no line to the job"
+        self._fleet.apply(command)
+        return ""
 
     def select(self, key: str) -> None:
         """Turn to the job with this key; what was known of another one is forgotten."""

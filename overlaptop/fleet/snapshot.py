@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from overlaptop.fleet.commands import CommandView
 from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals, Welcome
 
 
@@ -20,6 +21,8 @@ class LinkState(Enum):
     """The hub is gone and the job may still run: looking for it again."""
     ENDED = "ended"
     """The job ended; what is shown is its last word."""
+    TRACE = "trace"
+    """No line at all: a finished job, read from files. Nothing comes any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,10 @@ class Totals:
     """Median over ranks; None where no rank's source can see it."""
     speedup: float | None
     attainable: float | None
+    launch_lead_ns: int | None
+    """The least over ranks: they wait for the last."""
+    launch_bound: int
+    """On how many ranks the CPU cannot launch as fast as the GPU works."""
     dropped: int
     """By agents, hub and this dashboard's own line together."""
 
@@ -87,3 +94,5 @@ class Snapshot:
     """Newest last, bounded."""
     fresh: tuple[StepTotals, ...]
     """Steps that arrived since the previous snapshot, in order of arrival."""
+    commands: tuple[CommandView, ...] = ()
+    """What the job was told to do and how far that is, newest last, bounded."""

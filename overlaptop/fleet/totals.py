@@ -6,13 +6,15 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from overlaptop.fleet.snapshot import RankView, Totals
+from overlaptop.timeline.launch import launch_bound
 
 
 def total(ranks: Sequence[RankView], dropped: int) -> Totals:
     """Sum up ``ranks``; ``dropped`` is what was lost on the way here.
 
-    Ranks that ended count only when all have. The step time is that of each rank's newest step; lane
-    figures come from its newest measured step, which is older where only every n-th step is measured.
+    Ranks that ended count only when all have. The step time is that of each rank's newest step that no
+    capture disturbed; lane figures come from its newest measured step, which is older where only every
+    n-th step is measured.
     """
     running = [view for view in ranks if view.last is not None and not view.ended]
     counted = running or [view for view in ranks if view.last is not None]
@@ -23,10 +25,11 @@ def total(ranks: Sequence[RankView], dropped: int) -> Totals:
     comm_ns = sum(step.comm_ns or 0 for step in measured)
     hidden_ns = sum(step.hidden_ns or 0 for step in measured)
     step_ns = sum(step.step_ns for step in measured)
+    leads_ns = [step.launch_lead_ns for step in measured if step.launch_lead_ns is not None]
     busy_ns, longer_ns = compute_ns + comm_ns, max(compute_ns, comm_ns)
     return Totals(
         step=min((step.step for step in newest), default=None),
-        step_ns=_median(step.step_ns for step in newest),
+        step_ns=_median(undisturbed_step_ns(view) for view in counted),
         overlap=hidden_ns / comm_ns if comm_ns else None,
         exposed_ns=_median(step.exposed_ns for step in measured),
         stall_ns=_median(step.stall_ns for step in measured),
@@ -37,8 +40,17 @@ def total(ranks: Sequence[RankView], dropped: int) -> Totals:
         ),
         speedup=busy_ns / step_ns if busy_ns and step_ns else None,
         attainable=busy_ns / longer_ns if longer_ns else None,
+        launch_lead_ns=min(leads_ns, default=None),
+        launch_bound=sum(
+            launch_bound(step.step_ns, step.launch_lead_ns, step.idle_ns) is True for step in measured
+        ),
         dropped=dropped,
     )
+
+
+def undisturbed_step_ns(view: RankView) -> int | None:
+    """The length of this rank's newest step that no capture disturbed."""
+    return next((step.step_ns for step in reversed(view.history) if not step.captured), None)
 
 
 def _median(values_ns: Iterable[int | None]) -> int | None:

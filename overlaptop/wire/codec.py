@@ -13,10 +13,15 @@ from typing import Any
 
 import msgpack
 
+from overlaptop.wire import commands
 from overlaptop.wire.messages import (
     PHASES,
+    REPORT_STATES,
     SOURCES,
+    Argument,
     CollectiveSpan,
+    Command,
+    CommandReport,
     HubStatus,
     Join,
     Message,
@@ -34,6 +39,7 @@ MAX_FRAME_BYTES = 1 << 20
 MAX_TEXT_CHARS = 4096
 MAX_PHASES = 1024
 MAX_COLLECTIVES = 4096
+MAX_ARGUMENTS = 8
 MAX_SPAN_NUMBERS = 8192
 """Of one lane of one StepDetail: half as many spans."""
 MAX_RANK = 1 << 20
@@ -139,14 +145,24 @@ class _Shape:
     incoming: tuple[_Check, ...]
     required: int
     """Fields that must be there; those after them have defaults."""
+    fault: Callable[[Any], str] | None = None
+    """What is wrong with fields that are each right by themselves; empty: nothing."""
 
     def to_row(self, instance: object) -> list[Any]:
-        return self._checked(self.outgoing, [getattr(instance, name) for name in self.names])
+        row = self._checked(self.outgoing, [getattr(instance, name) for name in self.names])
+        self._check_whole(instance)
+        return row
 
     def from_row(self, row: Any) -> Any:
         if type(row) is not tuple or len(row) < self.required:
             raise WireError(f"{self.cls.__name__}: expected {self.required} fields, not {_brief(row)}")
-        return self.cls(*self._checked(self.incoming, row))
+        instance = self.cls(*self._checked(self.incoming, row))
+        self._check_whole(instance)
+        return instance
+
+    def _check_whole(self, instance: object) -> None:
+        if self.fault is not None and (why := self.fault(instance)):
+            raise WireError(f"{self.cls.__name__}: {why}")
 
     def to_tuple(self, instance: object) -> list[Any]:
         """As to_row, of an instance inside another message, whose type nobody has checked."""
@@ -183,6 +199,7 @@ _SPECIAL: dict[str, tuple[_Check, _Check]] = {
     "RankInfo.source": _both(_one_of(SOURCES)),
     "PhaseSpan.name": _both(_one_of(PHASES)),
     "Notice.level": _both(_one_of(NOTICE_LEVELS)),
+    "CommandReport.state": _both(_one_of(REPORT_STATES)),
     "Join.detail_ranks": _both(_many(_rank, MAX_COLLECTIVES)),
     "RankInfo.world_size": _both(_rank),
     "Welcome.world_size": _both(_rank),
@@ -202,10 +219,15 @@ def _shape(cls: type) -> _Shape:
         tuple(outgoing for outgoing, _ in pairs),
         tuple(incoming for _, incoming in pairs),
         sum(field.default is MISSING for field in fields(cls)),
+        commands.fault if cls is Command else None,
     )
 
 
-for _cls, _limit in ((PhaseSpan, MAX_PHASES), (CollectiveSpan, MAX_COLLECTIVES)):
+for _cls, _limit in (
+    (PhaseSpan, MAX_PHASES),
+    (CollectiveSpan, MAX_COLLECTIVES),
+    (Argument, MAX_ARGUMENTS),
+):
     _inner = _shape(_cls)
     _TYPES[f"tuple[{_cls.__name__}, ...]"] = (
         _many(_inner.to_tuple, _limit),
@@ -223,6 +245,8 @@ _BY_TAG: dict[int, _Shape] = {
     7: _shape(Join),
     8: _shape(Welcome),
     9: _shape(HubStatus),
+    10: _shape(Command),
+    11: _shape(CommandReport),
 }
 _BY_CLASS: dict[type, tuple[int, _Shape]] = {shape.cls: (tag, shape) for tag, shape in _BY_TAG.items()}
 

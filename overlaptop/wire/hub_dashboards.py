@@ -14,7 +14,7 @@ from pathlib import Path
 import zmq
 
 from overlaptop.wire.codec import WireError, decode, encode
-from overlaptop.wire.messages import LEASE_S, PROTOCOL_VERSION, HubStatus, Join, Welcome
+from overlaptop.wire.messages import LEASE_S, PROTOCOL_VERSION, Command, HubStatus, Join, Welcome
 
 MAX_DASHBOARDS = 64
 _MAX_QUEUED_FRAMES = 4096
@@ -99,8 +99,9 @@ class Dashboard:
 class DashboardServer:
     """All dashboards that watch this job.
 
-    ``replay`` gives the history for a new one, ``detail`` the newest StepDetail of a rank, and
-    ``bad_frames`` the count of frames from ranks that were not messages.
+    ``replay`` gives the history for a new one, ``detail`` the newest StepDetail of a rank,
+    ``bad_frames`` the count of frames from ranks that were not messages, and ``command`` gets what a
+    dashboard that has joined wants the job to do.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class DashboardServer:
         replay: Callable[[], list[bytes]],
         detail: Callable[[int], bytes | None],
         bad_frames: Callable[[], int],
+        command: Callable[[Command], None],
     ) -> None:
         self.watched: frozenset[int] = frozenset()
         """Ranks whose detail at least one dashboard wants."""
@@ -117,6 +119,7 @@ class DashboardServer:
         self._replay = replay
         self._detail = detail
         self._bad_frames_of_ranks = bad_frames
+        self._command = command
         self._bad_joins = 0
         self._dashboards: dict[bytes, Dashboard] = {}
         self._context = zmq.Context()
@@ -156,11 +159,13 @@ class DashboardServer:
             except zmq.Again:
                 break
             try:
-                join = decode(parts[0]) if len(parts) == 1 else None
+                said = decode(parts[0]) if len(parts) == 1 else None
             except WireError:
-                join = None
-            if isinstance(join, Join):
-                self._renew(identity, join, now_s)
+                said = None
+            if isinstance(said, Join):
+                self._renew(identity, said, now_s)
+            elif isinstance(said, Command) and self._speaks_our_protocol(identity):
+                self._command(said)
             else:
                 self._bad_joins += 1
         self._see_who_watches()
@@ -227,6 +232,10 @@ class DashboardServer:
     @property
     def _bad_frames(self) -> int:
         return self._bad_frames_of_ranks() + self._bad_joins
+
+    def _speaks_our_protocol(self, identity: bytes) -> bool:
+        dashboard = self._dashboards.get(identity)
+        return dashboard is not None and dashboard.same_protocol
 
     def _renew(self, identity: bytes, join: Join, now_s: float) -> None:
         dashboard = self._dashboards.get(identity)

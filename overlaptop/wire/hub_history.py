@@ -8,9 +8,17 @@ from collections import deque
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from overlaptop.wire.messages import Notice, RankEnd, RankInfo, StepDetail, StepTotals
+from overlaptop.wire.messages import (
+    Command,
+    CommandReport,
+    Notice,
+    RankEnd,
+    RankInfo,
+    StepDetail,
+    StepTotals,
+)
 
-FromRank = RankInfo | StepTotals | StepDetail | Notice | RankEnd
+FromRank = RankInfo | StepTotals | StepDetail | Notice | RankEnd | CommandReport
 """The messages that a rank may send."""
 
 MAX_RANKS = 4096
@@ -21,6 +29,8 @@ _MAX_STEPS = 1 << 17
 _MIN_STEPS_OF_RANK = 64
 _MAX_STEP_BYTES_OF_RANK = 1 << 20
 _MAX_NOTICES_OF_RANK = 32
+_MAX_REPORTS_OF_RANK = 32
+_MAX_COMMANDS = 16
 
 _Kept = tuple[int, float, bytes]
 """Number of arrival, time of arrival in seconds, frame."""
@@ -30,6 +40,7 @@ _Kept = tuple[int, float, bytes]
 class _RankHistory:
     info: bytes | None = None
     notices: deque[_Kept] = field(default_factory=lambda: deque(maxlen=_MAX_NOTICES_OF_RANK))
+    reports: deque[_Kept] = field(default_factory=lambda: deque(maxlen=_MAX_REPORTS_OF_RANK))
     steps: deque[_Kept] = field(default_factory=deque)
     step_bytes: int = 0
     detail: bytes | None = None
@@ -47,10 +58,11 @@ class _RankHistory:
 
 
 class JobHistory:
-    """The last minutes of every rank."""
+    """The last minutes of every rank, and the last commands."""
 
     def __init__(self) -> None:
         self._ranks: dict[int, _RankHistory] = {}
+        self._commands: deque[tuple[str, _Kept]] = deque(maxlen=_MAX_COMMANDS)
         self._arrivals = itertools.count()
 
     def has_room_for(self, rank: int) -> bool:
@@ -71,8 +83,17 @@ class JobHistory:
                 of_rank.detail = payload
             case Notice():
                 of_rank.notices.append(kept)
+            case CommandReport():
+                of_rank.reports.append(kept)
             case RankEnd():
                 of_rank.end = payload
+
+    def keep_command(self, command: Command, payload: bytes, now_s: float) -> bool:
+        """Remember a command; returns whether it is a new one."""
+        if any(key == command.id for key, _ in self._commands):
+            return False
+        self._commands.append((command.id, (next(self._arrivals), now_s, payload)))
+        return True
 
     def replay(self) -> list[bytes]:
         """The frames that bring a new dashboard up to date: who the ranks are, what they did in the
@@ -82,6 +103,8 @@ class JobHistory:
         heard = heapq.merge(
             *(of_rank.steps for of_rank in ranks),
             *(of_rank.notices for of_rank in ranks),
+            *(of_rank.reports for of_rank in ranks),
+            [kept for _, kept in self._commands],
             key=itemgetter(0),
         )
         return [

@@ -12,12 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from selectors import EVENT_READ, DefaultSelector
 
-from overlaptop.wire import endpoints
+from overlaptop.wire import commands, endpoints
+from overlaptop.wire.codec import encode
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.hub_dashboards import MAX_DASHBOARDS, DashboardServer
 from overlaptop.wire.hub_history import MAX_RANKS, FromRank, JobHistory
 from overlaptop.wire.hub_ranks import RankServer
-from overlaptop.wire.messages import PROTOCOL_VERSION, StepDetail, StepTotals, Welcome
+from overlaptop.wire.messages import PROTOCOL_VERSION, Command, StepDetail, StepTotals, Welcome
 
 _TICK_S = 1.0
 _RETRY_S = 0.1
@@ -56,6 +57,8 @@ class Hub:
         self._left_alone_s = self._began_s
         """Since when no rank has been connected."""
         self._terminated = False
+        self._stood_still_s = float("-inf")
+        """When this process last found that it had been stopped: what it hears then may be old."""
         self._history = JobHistory()
         self._selector = DefaultSelector()
         self._record = self._first_record()
@@ -74,6 +77,7 @@ class Hub:
             replay=self._history.replay,
             detail=self._history.detail,
             bad_frames=lambda: self._ranks.bad_frames,
+            command=self._pass_on,
         )
         self._ranks = RankServer(
             options.job,
@@ -98,6 +102,7 @@ class Hub:
             now_s = time.monotonic()
             if now_s - before_s > 2 * _TICK_S:
                 # This process was stopped: the silence was its own, not the dashboards'.
+                self._stood_still_s = now_s
                 self._dashboards.extend_leases(now_s - before_s)
             before_s = now_s
             self._dashboards.receive(now_s)
@@ -120,6 +125,19 @@ class Hub:
         self._dashboards.publish(payload, droppable=isinstance(message, StepTotals))
         if not isinstance(message, StepTotals) and self._record_due_s is None:
             self._record_due_s = now_s + _RECORD_PAUSE_S
+
+    def _pass_on(self, command: Command) -> None:
+        """A command goes to every rank, and to every dashboard, so that all know who asked for what."""
+        if time.monotonic() - self._stood_still_s < _TICK_S:
+            say(f"{commands.in_words(command)} may have waited for long: not passed on")
+            return
+        # The hub's clock is the ranks' own: by it they tell what has come too late.
+        stamped = replace(command, at_ns=time.time_ns())
+        payload = encode(stamped)
+        if self._history.keep_command(stamped, payload, time.monotonic()):
+            say(f"{commands.in_words(stamped)}, asked by {stamped.by!r}")
+            self._dashboards.publish(payload, droppable=False)
+            self._ranks.command(payload)
 
     def _tick(self, now_s: float) -> None:
         self._ranks.tick(now_s)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
@@ -21,6 +22,8 @@ _MAX_BAD_FRAMES = 8
 _INTRODUCTION_S = 10.0
 """Within which a connection must say which rank it is."""
 _ACCEPT_PAUSE_S = 0.5
+_MAX_UNSENT_COMMANDS = 8
+"""To a rank that does not read; the oldest go first, as a rank refuses what comes too late."""
 
 
 class RankConnection:
@@ -33,19 +36,22 @@ class RankConnection:
         self.info: RankInfo | None = None
         self.bad_frames = 0
         self.watched = False
+        self.commands: deque[bytes] = deque(maxlen=_MAX_UNSENT_COMMANDS)
         self._told: bool | None = None
         self._unsent = b""
 
     def tell(self) -> bool:
-        """Tells the rank whether its detail is wanted, as far as its socket takes it.
+        """Tells the rank whether its detail is wanted, and what it is to do, as far as its socket takes it.
 
         Returns whether something is left to say. A rank that does not read hears only the newest state
         when it reads again. Raises OSError when the connection is broken.
         """
-        while self._unsent or self._told is not self.watched:
-            if not self._unsent:
+        while self._unsent or self.commands or self._told is not self.watched:
+            if not self._unsent and self._told is not self.watched:
                 self._unsent = frame(encode(Watch(self.watched)))
                 self._told = self.watched
+            elif not self._unsent:
+                self._unsent = frame(self.commands.popleft())
             try:
                 sent = self.sock.send(self._unsent)
             except BlockingIOError:
@@ -97,6 +103,12 @@ class RankServer:
         changed, self._watched = self._watched ^ ranks, ranks
         for rank in changed & self._by_rank.keys():
             self._tell(self._by_rank[rank])
+
+    def command(self, payload: bytes) -> None:
+        """Passes a checked command on to every rank."""
+        for connection in list(self._by_rank.values()):
+            connection.commands.append(payload)
+            self._tell(connection)
 
     def tick(self, now_s: float) -> None:
         """Once a second: closes connections that say nothing, and accepts again after a pause."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Collection
 from typing import Protocol
 
@@ -10,13 +11,14 @@ import zmq
 
 from overlaptop.wire.codec import MAX_FRAME_BYTES, WireError, decode, encode
 from overlaptop.wire.endpoints import JobRecord
-from overlaptop.wire.messages import PROTOCOL_VERSION, Join, Message
+from overlaptop.wire.messages import PROTOCOL_VERSION, Command, Join, Message
 
 _JOIN_S = 1.0
 _POLL_BUDGET_S = 0.05
 """A long history is taken in several polls, so that the screen draws in between."""
 _LOOK_FOR_HUB_S = 0.5
 _MAX_UNSENT_JOINS = 4
+_MAX_UNSENT_COMMANDS = 8
 _HIGH_WATER = 16
 """Batches of the hub; it drops and counts what does not fit."""
 
@@ -47,6 +49,12 @@ class Link(Protocol):
     def watch(self, ranks: Collection[int]) -> None:
         """Asks for StepDetail of these ranks, and of no others, from now on."""
 
+    def send(self, command: Command) -> bool:
+        """Gives the hub a command for all ranks; False: no hub has said anything yet.
+
+        What becomes of it comes back as CommandReport. Raises WireError for one that is not allowed.
+        """
+
     def close(self) -> None:
         """Ends the line. Nothing may be called after it but close."""
 
@@ -57,6 +65,7 @@ class LocalLink:
     def __init__(self, record: JobRecord) -> None:
         self._record = record
         self._ranks: tuple[int, ...] = ()
+        self._commands: deque[bytes] = deque(maxlen=_MAX_UNSENT_COMMANDS)
         self._join_due_s = 0.0
         self._heard_at_s: float | None = None
         self._dropped = 0
@@ -100,8 +109,8 @@ class LocalLink:
     def poll(self) -> list[Message]:
         """As Link says; takes at most about 50 ms of work, the rest waits for the next call."""
         now_s = time.monotonic()
-        if now_s >= self._join_due_s:
-            self._join(now_s)
+        if now_s >= self._join_due_s or self._commands:
+            self._speak(now_s)
         messages: list[Message] = []
         while time.monotonic() - now_s < _POLL_BUDGET_S:
             try:
@@ -123,14 +132,27 @@ class LocalLink:
             self._ranks = wanted
             self._join_due_s = 0.0
 
+    def send(self, command: Command) -> bool:
+        """As Link says."""
+        payload = encode(command)
+        if self._heard_at_s is None:
+            return False
+        self._commands.append(payload)
+        self._speak(time.monotonic())
+        return True
+
     def close(self) -> None:
         """As Link says."""
         self._dealer.close()
         self._context.term()
 
-    def _join(self, now_s: float) -> None:
+    def _speak(self, now_s: float) -> None:
         try:
+            # Also before a command: a hub that has forgotten us takes none from a stranger.
             self._dealer.send(encode(Join(PROTOCOL_VERSION, self._ranks)), zmq.NOBLOCK)
+            self._join_due_s = now_s + _JOIN_S
+            while self._commands:
+                self._dealer.send(self._commands[0], zmq.NOBLOCK)
+                self._commands.popleft()
         except zmq.Again:
             return  # not connected yet, or the hub has stopped reading: asked again at the next poll
-        self._join_due_s = now_s + _JOIN_S

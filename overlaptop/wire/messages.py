@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Raised by one when an older peer could no longer understand what is sent."""
 
 SOURCES = ("kernels", "events", "host", "none")
@@ -45,6 +45,8 @@ class RankInfo:
     detail_every: int
     """Collectives are measured in every n-th step; 1: in all; 0: never (phases only)."""
     torch_version: str
+    control_allowed: bool = False
+    """Whether this rank obeys commands; else it refuses each, and says how to allow them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,17 @@ class StepTotals:
     """Bytes of the tensors handed to those collectives (the larger of input and output)."""
     dropped: int
     """Since the start: messages that did not fit and spans or steps that could not be measured."""
+    launch_lead_ns: int | None = None
+    """GPU time of the step's end minus the host time at which the CPU had enqueued it; None where it is
+    not measured."""
+    comm_kernels_ns: int | None = None
+    """Summed durations of this step's NCCL kernels (kernels source), in the steps whose kernels have been
+    joined to the collectives that launched them; else None."""
+    matched_ns: int | None = None
+    """Of `comm_kernels_ns`, what belongs to kernels whose collective is known by name and bytes."""
+    captured: bool = False
+    """torch.profiler ran in it, or its trace was written meanwhile, as a command asked: its times are not
+    the job's own. Its lane totals are None."""
 
     @property
     def overlap(self) -> float | None:
@@ -110,10 +123,12 @@ class CollectiveSpan:
     """One collective or point-to-point operation, ns from the step's start."""
 
     op: str
-    """c10d's name: ``allreduce_``, ``_allgather_base_``, ``send``."""
-    bytes: int
+    """c10d's name: ``allreduce_``, ``_allgather_base_``, ``send``; the kernel's where nothing told which
+    collective it belongs to."""
+    bytes: int | None
+    """None where nothing told."""
     group: str
-    """The process group's name, with its description where it has one."""
+    """The process group's name, with its description where it has one; empty where nothing told."""
     is_async: bool
     start_ns: int
     end_ns: int
@@ -170,6 +185,55 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a command; commands.py says what it may be."""
+
+    name: str
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Dashboard -> hub -> every rank of the node and every dashboard: all ranks are to do this from one
+    step on, or none.
+    """
+
+    id: str
+    """Made by the dashboard, the same for all ranks of a job wherever they run; never used again."""
+    name: str
+    """One of commands.COMMANDS."""
+    arguments: tuple[Argument, ...]
+    by: str
+    """Who asks, as they say themselves: ``user@host, pid 123``."""
+    at_ns: int
+    """Unix time at which the hub took it (until then: at which it was made)."""
+
+
+REPORT_STATES = ("accepted", "agreed", "recording", "writing", "written", "refused", "busy", "failed")
+"""What a rank says of a command, in this order; from ``written`` on it is the last word."""
+
+ENDED_BADLY = REPORT_STATES[5:]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandReport:
+    """A rank's word on a command: how far it is, or why it does not do it."""
+
+    rank: int
+    command: str
+    """The command's id."""
+    name: str
+    at_ns: int
+    """Unix time."""
+    state: str
+    """One of REPORT_STATES."""
+    step: int | None
+    """The step from which on all ranks act, once that is agreed."""
+    text: str
+    """``written``: the file. ``refused``, ``busy``, ``failed``: why."""
+
+
+@dataclass(frozen=True, slots=True)
 class Join:
     """Dashboard -> hub, once a second: I am here, and these are the ranks whose timeline I show.
 
@@ -208,4 +272,16 @@ class HubStatus:
     """Every rank has gone; the hub is about to end."""
 
 
-Message = RankInfo | StepTotals | StepDetail | Notice | RankEnd | Watch | Join | Welcome | HubStatus
+Message = (
+    RankInfo
+    | StepTotals
+    | StepDetail
+    | Notice
+    | RankEnd
+    | Watch
+    | Join
+    | Welcome
+    | HubStatus
+    | Command
+    | CommandReport
+)

@@ -211,6 +211,13 @@ def test_idle_is_unknown_where_the_source_cannot_see_it(fleet):
     assert seen.idle_ns == 7 * MS
 
 
+def test_the_least_launch_lead_counts_and_ranks_that_are_launch_bound_are_counted(fleet):
+    assert feed(fleet, info(0), info(1), step(0, 0)).totals.launch_lead_ns is None
+    ahead, level = step(0, 1, launch_lead_ns=40 * MS), step(1, 1, idle=20, launch_lead_ns=0)
+    totals = feed(fleet, ahead, level).totals
+    assert (totals.launch_lead_ns, totals.launch_bound) == (0, 1)
+
+
 def test_ranks_that_ended_count_only_when_all_have(fleet):
     feed(fleet, info(0), info(1), step(0, 3), step(1, 9), RankEnd(0, T0, True))
     assert feed(fleet).totals.step == 9

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 from overlaptop.fleet.records import step_record
 
@@ -10,7 +11,7 @@ def test_a_record_has_the_documented_fields_in_their_order():
         "type", "job", "rank", "step", "source", "step_ns", "compute_ns", "comm_ns", "hidden_ns",
         "exposed_ns",
         "compute_only_ns", "copy_only_ns", "idle_ns", "stall_ns", "overlap", "collectives", "dropped",
-        "compute_exact",
+        "compute_exact", "launch_lead_ns", "comm_kernels_ns", "matched_ns", "captured",
     ]  # fmt: skip
 
 
@@ -20,6 +21,12 @@ def test_a_record_says_what_the_step_said():
     assert (record["source"], record["compute_exact"]) == ("events", False)
     assert (record["hidden_ns"], record["exposed_ns"]) == (20 * MS, 10 * MS)
     assert record["overlap"] == 20 / 30
+
+
+def test_a_record_says_what_only_kernel_records_show():
+    seen = replace(step(0, 3), launch_lead_ns=47 * MS, comm_kernels_ns=30 * MS, matched_ns=30 * MS)
+    record = step_record("job-1", info(0), seen)
+    assert (record["launch_lead_ns"], record["matched_ns"]) == (47 * MS, 30 * MS)
 
 
 def test_overlap_is_null_without_communication():

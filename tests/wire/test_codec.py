@@ -10,12 +10,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from overlaptop.wire import codec
+from overlaptop.wire import codec, commands
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.messages import (
     PHASES,
+    REPORT_STATES,
     SOURCES,
+    Argument,
     CollectiveSpan,
+    Command,
+    CommandReport,
     HubStatus,
     Join,
     Message,
@@ -46,6 +50,7 @@ BY_NAME = {
     "world_size": ranks,
     "source": st.sampled_from(SOURCES),
     "level": st.sampled_from(codec.NOTICE_LEVELS),
+    "state": st.sampled_from(REPORT_STATES),
     "detail_ranks": st.lists(ranks, max_size=20).map(tuple),
 }
 
@@ -61,13 +66,38 @@ def several(strategy):
     return st.lists(strategy, max_size=5).map(tuple)
 
 
+@st.composite
+def allowed_commands(draw):
+    name = draw(st.sampled_from(list(commands.COMMANDS)))
+    arguments = [
+        Argument(key, draw(st.integers(bounds.least, bounds.most)))
+        for key, bounds in commands.COMMANDS[name].items()
+    ]
+    key = draw(st.text("0123456789abcdefghijklmnopqrstuvwxyz-", min_size=8, max_size=40))
+    return Command(key, name, tuple(draw(st.permutations(arguments))), draw(text), draw(int64))
+
+
 MESSAGES = {
     StepDetail: built(
         StepDetail,
         phases=several(built(PhaseSpan, name=st.sampled_from(PHASES))),
         collectives=several(built(CollectiveSpan)),
     ),
-    **{cls: built(cls) for cls in (RankInfo, StepTotals, Notice, RankEnd, Watch, Join, Welcome, HubStatus)},
+    Command: allowed_commands(),
+    **{
+        cls: built(cls)
+        for cls in (
+            RankInfo,
+            StepTotals,
+            Notice,
+            RankEnd,
+            Watch,
+            Join,
+            Welcome,
+            HubStatus,
+            CommandReport,
+        )
+    },
 }
 messages = st.one_of(*MESSAGES.values())
 
@@ -78,6 +108,8 @@ plain = st.recursive(
 )
 
 STEP = StepTotals(3, 7, *[1] * 16)
+COMMAND = Command("20260101-000000-abcdef", "capture", (Argument("steps", 5),), "me@here, pid 1", 1)
+REPORT = CommandReport(0, COMMAND.id, "capture", 1, "written", 7, "/there/rank0.json.gz")
 DETAIL = StepDetail(0, 1, 0, 100, (PhaseSpan("forward", 0, 9),), (0, 5), (), (), (), ())
 
 
@@ -126,7 +158,7 @@ def test_arbitrary_msgpack_is_a_message_or_refused(value):
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.integers(-1, 11), st.lists(plain, max_size=24))
+@given(st.integers(-1, 12), st.lists(plain, max_size=24))
 def test_arbitrary_fields_behind_a_tag_are_a_message_or_refused(tag, fields):
     decodes_or_refuses(msgpack.packb([tag, *fields]))
 
@@ -195,6 +227,21 @@ def row_of(message, **changed):
         (Watch(detail=True), {"detail": 1}, "Watch.detail"),
         (Join(1, ()), {"detail_ranks": (-1,)}, "Join.detail_ranks"),
         (Join(1, ()), {"detail_ranks": (1,) * 5000}, "Join.detail_ranks"),
+        (COMMAND, {"name": "rm"}, "Command: there is no such command; there is: capture"),
+        (COMMAND, {"id": "../../etc/passwd"}, "Command: its id is not 8 to 40"),
+        (COMMAND, {"id": "ABCDEFGHIJ"}, "Command: its id is not"),
+        (COMMAND, {"id": "12345678\n"}, "Command: its id is not"),
+        (COMMAND, {"by": "x" * 201}, "Command: who asks is named in more than 200"),
+        (COMMAND, {"arguments": ()}, "Command: capture takes exactly: steps"),
+        (COMMAND, {"arguments": (("steps", 0),)}, "Command: steps must be from 1 to 100, not 0"),
+        (COMMAND, {"arguments": (("steps", 101),)}, "Command: steps must be from 1 to 100, not 101"),
+        (COMMAND, {"arguments": (("steps", True),)}, "Argument.value"),
+        (COMMAND, {"arguments": (("steps", 5.0),)}, "Argument.value"),
+        (COMMAND, {"arguments": (("steps", 5), ("steps", 6))}, "capture takes exactly"),
+        (COMMAND, {"arguments": (("folder", 5),)}, "capture takes exactly"),
+        (COMMAND, {"arguments": (("steps", 5),) * 9}, "at most 8"),
+        (REPORT, {"state": "done"}, "CommandReport.state: expected one of accepted"),
+        (REPORT, {"rank": -1}, "CommandReport.rank"),
     ],
 )
 def test_what_is_out_of_bounds_is_refused_by_its_name(message, changed, words):
@@ -246,6 +293,10 @@ def test_a_bomb_takes_bounded_memory(bomb):
         dataclasses.replace(STEP, step_ns=1 << 63),
         dataclasses.replace(STEP, step_ns=10**6000),
         dataclasses.replace(STEP, comm_ns=1.0),
+        dataclasses.replace(COMMAND, name="rm"),
+        dataclasses.replace(COMMAND, arguments=(Argument("steps", 101),)),
+        dataclasses.replace(COMMAND, arguments=(("steps", 5),)),
+        dataclasses.replace(REPORT, state="done"),
         dataclasses.replace(DETAIL, compute_spans_ns=(1,)),
         dataclasses.replace(DETAIL, compute_spans_ns=[1, 2]),
         dataclasses.replace(DETAIL, phases=(("forward", 0, 1),)),

@@ -1,0 +1,174 @@
+"""Commands and reports, folded into what a view may show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from overlaptop.fleet import commands as fold
+from overlaptop.fleet.fleet import Fleet
+from overlaptop.wire import commands
+from overlaptop.wire.messages import CommandReport, RankEnd
+
+from .builders import T0, Clock, S, info, step, unmeasured, welcome
+
+
+def capture(steps=5, at_ns=T0):
+    return replace(commands.make(commands.CAPTURE, {"steps": steps}), at_ns=at_ns)
+
+
+def report(rank, command, state, step=None, text=""):
+    return CommandReport(rank, command.id, command.name, T0, state, step, text)
+
+
+class Job:
+    def __init__(self, ranks=2):
+        self.clock = Clock()
+        self.fleet = Fleet(self.clock)
+        self.say(welcome(world_size=ranks), *(info(rank) for rank in range(ranks)))
+
+    def say(self, *messages):
+        for message in messages:
+            self.fleet.apply(message)
+
+    def view(self):
+        return self.fleet.snapshot().commands[-1]
+
+
+@pytest.fixture
+def job():
+    return Job()
+
+
+def test_a_command_stands_where_its_slowest_rank_is(job):
+    command = capture()
+    job.say(command)
+    assert (job.view().state, job.view().words, job.view().by) == ("sent", "capture (steps 5)", command.by)
+    reached = []
+    for state in ("accepted", "agreed", "recording", "writing", "written"):
+        for rank in (0, 1):
+            job.say(report(rank, command, state, 40 if state != "accepted" else None))
+            reached.append(job.view().state)
+    assert reached == [
+        "sent", "accepted", "accepted", "agreed", "agreed", "recording", "recording", "writing", "writing",
+        "written",
+    ]  # fmt: skip
+    assert (job.view().step, job.view().done, job.view().reason) == (40, True, "")
+
+
+def test_a_report_that_comes_late_takes_nothing_back(job):
+    command = capture()
+    job.say(command, report(0, command, "recording", 40), report(0, command, "agreed", 40))
+    assert job.view().ranks[0].state == "recording"
+
+
+@pytest.mark.parametrize(
+    ("state", "text", "reason"),
+    [
+        ("refused", "start the job with --control", "rank 1 refused: start the job with --control"),
+        ("busy", "another command is under way", "rank 1 is busy: another command is under way"),
+        ("failed", "no space left on device", "rank 1 failed: no space left on device"),
+        ("failed", "rank 3 does not answer", "rank 3 does not answer"),
+    ],
+)
+def test_one_rank_that_does_not_do_it_fails_the_whole_and_is_named(job, state, text, reason):
+    command = capture()
+    job.say(command, report(0, command, "accepted"), report(1, command, state, None, text))
+    assert (job.view().state, job.view().reason, job.view().done) == ("failed", reason, False)
+    job.say(report(0, command, "failed", None, "rank 1 refuses: so"))
+    assert job.view().done
+
+
+def test_what_is_said_of_another_rank_is_said_first(job):
+    command = capture()
+    job.say(command, report(0, command, "failed", None, "DistNetworkError: connection reset"))
+    job.say(report(1, command, "failed", None, "rank 0 gave up"))
+    assert job.view().reason == "rank 0 gave up"
+
+
+def test_a_rank_that_never_answers_fails_it_in_the_end(job):
+    command = capture()
+    job.say(command, report(0, command, "accepted"))
+    job.clock.pass_s(fold.UNANSWERED_NS / S - 1)
+    assert job.view().state == "sent"
+    job.clock.pass_s(2)
+    assert (job.view().state, job.view().reason) == ("failed", "rank 1 does not answer")
+
+
+def test_a_command_that_no_rank_hears_fails_in_the_end():
+    job = Job(ranks=0)
+    job.say(capture())
+    assert (job.view().state, job.view().done) == ("sent", False)
+    job.clock.pass_s(16)
+    assert (job.view().reason, job.view().done) == ("no rank is there to answer", True)
+
+
+def test_a_rank_that_ends_before_its_last_word_fails_it_and_one_that_ends_after_does_not(job):
+    command = capture()
+    job.say(command, report(0, command, "written", 40, "/there/rank0.json.gz"))
+    job.say(report(1, command, "recording", 40), RankEnd(0, T0, clean=True))
+    assert job.view().state == "recording"
+    job.say(RankEnd(1, T0, clean=False))
+    assert job.view().reason == "rank 1 ended before it was done"
+    assert job.view().done
+
+
+def test_the_live_overlap_is_that_of_the_measured_steps_just_before(job):
+    command = capture()
+    job.say(command, report(0, command, "accepted"))
+    # Ten steps of 20 %, forty of 50 %, some of them not measured, then captured ones.
+    job.say(*(step(0, n, comm=10, hidden=2) for n in range(10)))
+    job.say(*(step(0, n, comm=10, hidden=5) if n % 2 else unmeasured(0, n) for n in range(10, 90)))
+    job.say(report(0, command, "agreed", 90))
+    assert (job.view().ranks[0].live_overlap, job.view().ranks[0].live_steps) == (0.5, 32)
+    job.say(*(step(0, n, comm=10, hidden=0) for n in range(90, 100)))
+    job.say(report(0, command, "written", 90, "/there/rank0.json.gz"))
+    assert job.view().ranks[0].live_overlap == 0.5
+    assert (job.view().ranks[1].live_overlap, job.view().ranks[1].live_steps) == (None, 0)
+
+
+def test_the_live_overlap_outlives_the_steps_that_it_came_from(job):
+    command = capture()
+    job.say(*(step(0, n, comm=10, hidden=5) for n in range(40)), report(0, command, "agreed", 40))
+    job.say(*(step(0, n, comm=10, hidden=0) for n in range(40, 2000)))
+    job.say(report(0, command, "written", 40))
+    assert job.view().ranks[0].live_overlap == 0.5
+
+
+def test_a_report_on_a_command_that_was_never_heard_is_shown_for_what_it_is(job):
+    command = capture()
+    job.say(report(0, command, "written", 40, "/there/rank0.json.gz"))
+    assert (job.view().words, job.view().by) == ("capture", "")
+    assert job.view().ranks[0].text == "/there/rank0.json.gz"
+
+
+def test_a_command_heard_again_from_the_hub_is_one_command(job):
+    command = capture()
+    job.say(command, replace(command, at_ns=T0 + 7))
+    assert [each.at_ns for each in job.fleet.snapshot().commands] == [T0 + 7]
+
+
+def test_only_the_newest_commands_are_kept(job):
+    made = [capture() for _ in range(40)]
+    job.say(*made)
+    kept = job.fleet.snapshot().commands
+    assert [each.id for each in kept] == [each.id for each in made[-fold.MAX_COMMANDS :]]
+
+
+def test_a_rank_number_beyond_belief_is_not_shown(job):
+    command = capture()
+    job.say(command, report(1 << 19, command, "written"))
+    assert [each.rank for each in job.view().ranks] == [0, 1]
+
+
+def test_another_job_forgets_them(job):
+    job.say(capture(), welcome(job="job-2"))
+    assert job.fleet.snapshot().commands == ()
+
+
+def test_the_step_time_of_the_job_leaves_captured_steps_out(job):
+    for rank in (0, 1):
+        job.say(step(rank, 1), replace(unmeasured(rank, 2, ms=5000), captured=True))
+    assert job.fleet.snapshot().totals.step_ns == step(0, 1).step_ns
+    assert job.fleet.snapshot().totals.step == 2

@@ -1,0 +1,242 @@
+"""What a job may be told, and how that gets from a dashboard through the hub to every rank and back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import msgpack
+import pytest
+import zmq
+
+from overlaptop.wire import commands
+from overlaptop.wire.codec import FrameReader, WireError, decode, encode
+from overlaptop.wire.messages import (
+    PROTOCOL_VERSION,
+    Command,
+    CommandReport,
+    HubStatus,
+    Join,
+    Welcome,
+)
+
+
+def capture(steps=5, **changes):
+    return replace(commands.make(commands.CAPTURE, {"steps": steps}), **changes)
+
+
+def hear_command(rank):
+    """The next command that the hub passes on to this rank."""
+    reader, heard = FrameReader(), []
+    while True:
+        data = rank.socket.recv(4096)
+        assert data, "the hub hung up"
+        heard += map(decode, reader.feed(data))
+        for message in heard:
+            if isinstance(message, Command):
+                return message
+        heard.clear()
+
+
+def report(rank, command, state="accepted", **changes):
+    return replace(CommandReport(rank, command.id, command.name, 1, state, None, ""), **changes)
+
+
+@pytest.mark.parametrize("steps", [1, 5, 100])
+def test_a_command_within_bounds_is_made_and_has_no_fault(steps):
+    command = commands.make(commands.CAPTURE, {"steps": steps})
+    assert commands.fault(command) == ""
+    assert commands.argument(command, "steps") == steps
+    assert commands.in_words(command) == f"capture (steps {steps})"
+    assert "pid" in command.by
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("capture", {"steps": 0}, "from 1 to 100, not 0"),
+        ("capture", {"steps": 101}, "from 1 to 100, not 101"),
+        ("capture", {}, "takes exactly: steps"),
+        ("capture", {"steps": 1, "folder": 2}, "takes exactly: steps"),
+        ("exec", {"steps": 1}, "there is no such command"),
+    ],
+)
+def test_a_command_that_is_not_allowed_is_not_made(name, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        commands.make(name, arguments)
+
+
+def test_every_command_has_an_id_of_its_own_that_is_fit_for_a_folder():
+    ids = {capture().id for _ in range(200)}
+    assert len(ids) == 200
+    assert all(set(key) <= set("0123456789abcdef-") for key in ids)
+
+
+def test_a_command_reaches_every_rank_and_every_dashboard(hubs, make_rank, make_viewer):
+    hubs.start()
+    ranks = [make_rank(0).greet(), make_rank(1).greet()]
+    asking, watching = make_viewer(), make_viewer()
+    for viewer in (asking, watching):
+        viewer.hear(HubStatus, lambda status: status.ranks_connected == 2)
+    before_ns = time.time_ns()
+    command = capture(at_ns=12345)
+    assert asking.link.send(command)
+    heard = {hear_command(rank) for rank in ranks}
+    for viewer in (asking, watching):
+        heard.add(viewer.hear(Command))
+    (same,) = heard
+    assert replace(same, at_ns=12345) == command
+    assert before_ns <= same.at_ns <= time.time_ns()  # by the hub's clock, not the asker's
+    for rank in ranks:
+        rank.send(report(rank.rank, command))
+    for viewer in (asking, watching):
+        for rank in (0, 1):
+            viewer.hear(CommandReport, lambda said, rank=rank: said.rank == rank)
+
+
+def test_a_late_dashboard_hears_what_was_asked_and_what_became_of_it(hubs, make_rank, make_viewer):
+    hubs.start()
+    rank = make_rank(0).greet()
+    first = make_viewer()
+    first.hear(HubStatus, lambda status: status.ranks_connected == 1)
+    command = capture()
+    assert first.link.send(command)
+    hear_command(rank)
+    rank.send(report(0, command), report(0, command, "written", text="/there/rank0.json.gz"))
+    first.hear(CommandReport, lambda said: said.state == "written")
+    late = make_viewer()
+    late.hear(CommandReport, lambda said: said.state == "written")
+    assert late.of(Command)[0].id == command.id
+    kinds = [type(message) for message in late.messages]
+    assert kinds.index(Command) < kinds.index(CommandReport)
+
+
+def test_the_same_command_sent_twice_is_passed_on_once(hubs, make_rank, make_viewer):
+    hubs.start()
+    rank = make_rank(0).greet()
+    viewer = make_viewer()
+    viewer.hear(HubStatus, lambda status: status.ranks_connected == 1)
+    command, other = capture(), capture()
+    for each in (command, command, other):
+        assert viewer.link.send(each)
+        viewer.poll()
+    viewer.hear(Command, lambda heard: heard.id == other.id)
+    assert hear_command(rank).id == command.id
+    assert [heard.id for heard in viewer.of(Command)] == [command.id, other.id]
+
+
+def test_what_is_not_allowed_does_not_leave_the_dashboard(hubs, make_viewer):
+    hubs.start()
+    viewer = make_viewer()
+    viewer.hear(Welcome)
+    with pytest.raises(WireError, match="from 1 to 100"):
+        viewer.link.send(replace(capture(), arguments=(replace(capture().arguments[0], value=1000),)))
+
+
+def test_nothing_is_sent_before_the_hub_has_answered(hubs, make_viewer):
+    hubs.start()
+    assert make_viewer().link.send(capture()) is False
+
+
+def row(command, **changed):
+    """A command's bytes with fields that no honest dashboard would send."""
+    fields = ("id", "name", "arguments", "by", "at_ns")
+    made = msgpack.unpackb(encode(command))
+    for name, value in changed.items():
+        made[1 + fields.index(name)] = value
+    return msgpack.packb(made)
+
+
+@pytest.fixture
+def stranger(hubs, make_rank):
+    """A dashboard that says whatever it likes, and a rank that listens."""
+    record = hubs.start()
+    rank = make_rank(0).greet()
+    context = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
+    dealer.setsockopt(zmq.LINGER, 0)
+    dealer.connect(f"ipc://{record.dashboard_path}")
+    yield dealer, rank
+    dealer.close()
+    context.term()
+
+
+def test_the_hub_passes_no_malformed_command_on_and_counts_it(stranger, make_viewer):
+    dealer, rank = stranger
+    dealer.send(encode(Join(PROTOCOL_VERSION, ())))
+    good = capture()
+    bad = [
+        row(good, name="exec"), row(good, arguments=[["steps", 10_000]]), row(good, arguments=[]),
+        row(good, arguments=[["steps", 1], ["path", 2]]), row(good, id="../../../tmp/x"),
+        row(good, by="x" * 1000), row(good, at_ns="now"), msgpack.packb([10]), b"\xc1",
+    ]  # fmt: skip
+    for payload in bad:
+        dealer.send(payload)
+    dealer.send(encode(good))
+    assert hear_command(rank).id == good.id  # the first that it hears, and the rank is still there
+    dealer.setsockopt(zmq.RCVTIMEO, 20_000)
+    while True:
+        said = [decode(part) for part in dealer.recv_multipart()]
+        if any(isinstance(message, HubStatus) and message.dropped >= len(bad) for message in said):
+            break
+    viewer = make_viewer()
+    viewer.hear(HubStatus, lambda status: status.ranks_connected == 1)
+    assert [heard.id for heard in viewer.of(Command)] == [good.id]
+
+
+@pytest.mark.parametrize("join", [None, Join(PROTOCOL_VERSION - 1, ())])
+def test_who_has_not_joined_or_speaks_another_protocol_commands_nothing(stranger, make_viewer, join):
+    dealer, _ = stranger
+    if join is not None:
+        dealer.send(encode(join))
+    dealer.send(encode(capture()))
+    viewer = make_viewer()
+    viewer.hear(HubStatus, lambda status: status.ranks_connected == 1)
+    allowed = capture()
+    assert viewer.link.send(allowed)
+    viewer.hear(Command, lambda heard: heard.id == allowed.id)
+    assert [heard.id for heard in viewer.of(Command)] == [allowed.id]
+
+
+def test_a_rank_cannot_command_others(hubs, make_rank, make_viewer):
+    hubs.start()
+    rank = make_rank(0).greet()
+    viewer = make_viewer()
+    viewer.hear(HubStatus, lambda status: status.ranks_connected == 1)
+    rank.send(capture())
+    viewer.hear(HubStatus, lambda status: status.dropped == 1)
+    assert viewer.of(Command) == []
+
+
+def test_a_hub_that_stood_still_passes_nothing_on_that_waited_meanwhile(hubs, make_rank, make_viewer):
+    record = hubs.start()
+    rank = make_rank(0).greet()
+    viewer = make_viewer()
+    viewer.hear(HubStatus, lambda status: status.ranks_connected == 1)
+    os.kill(record.hub_pid, signal.SIGSTOP)
+    old, new = capture(), capture()
+    assert viewer.link.send(old)
+    time.sleep(2.5)  # longer than the hub's own tick explains
+    os.kill(record.hub_pid, signal.SIGCONT)
+    said = len(viewer.messages)
+    viewer.until(lambda: sum(isinstance(each, HubStatus) for each in viewer.messages[said:]) >= 3)
+    assert viewer.link.send(new)
+    assert hear_command(rank).id == new.id
+    assert [heard.id for heard in viewer.of(Command)] in ([], [new.id])
+
+
+def test_a_rank_that_does_not_read_holds_up_no_other_and_hears_the_newest_commands(
+    hubs, make_rank, make_viewer
+):
+    hubs.start()
+    deaf, listening = make_rank(0).greet(), make_rank(1).greet()
+    viewer = make_viewer()
+    viewer.hear(HubStatus, lambda status: status.ranks_connected == 2)
+    sent = [capture() for _ in range(3)]
+    for command in sent:
+        assert viewer.link.send(command)
+        viewer.hear(Command, lambda heard, command=command: heard.id == command.id)
+        assert hear_command(listening).id == command.id
+    assert hear_command(deaf).id == sent[0].id
