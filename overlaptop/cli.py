@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlaptop import __version__
@@ -21,6 +22,8 @@ Show, while a multi-GPU training job runs, whether its communication hides behin
   torchrun --nproc-per-node=8 -m overlaptop.agent train.py    the job, an agent in each rank
   overlaptop                                                  the dashboard, in another terminal
   overlaptop demo                                             both at once, with a bundled job
+  overlaptop capture                                          torch.profiler on all ranks, for 5 steps
+  overlaptop analyze PATH                                     the same for torch.profiler traces
 """
 EPILOG = """\
 exit status: 0, or 1 when there is no job or it failed, 2 for a usage error or when --job is needed,
@@ -31,6 +34,42 @@ DEMO_DESCRIPTION = """\
 Start a bundled training job under torchrun, watch it, and end it: NCCL on the GPUs that are there,
 else gloo on two processes. `python -m overlaptop.workloads` lists the workloads. What follows -- goes
 to the workload: overlaptop demo ddp -- --bucket-cap-mb 100
+"""
+CAPTURE_DESCRIPTION = """\
+Have all ranks of a running job run torch.profiler for N steps, from the same step on, and write a Chrome
+trace each (rank0.json.gz, ...) to a new folder below overlaptop-captures, where the job was started. A
+bundled workload obeys; a job of your own does when it was started with --control:
+
+  torchrun --nproc-per-node=8 -m overlaptop.agent --control train.py
+"""
+CAPTURE_EPILOG = """\
+stdout gets a line for each rank whose trace is written, stderr the progress. A record holds type
+("capture"), job, id, rank, state, step (that on which the ranks agreed: the profiler warms up in it), path,
+reason and live_overlap (a fraction: measured by the agent in the steps just before; null: not known).
+exit status: 0 when all ranks have written, 1 when not, 2 for a usage error, 130 after Ctrl-C (the job and
+a capture under way go on).
+"""
+ANALYZE_DESCRIPTION = """\
+Show what torch.profiler traces say of overlap: in the dashboard, or as a table where stdout is no terminal.
+PATH is one trace (.json or .json.gz), or a folder with one for each rank. ProfilerStep annotations make the
+steps; without them, the whole trace is one.
+"""
+ANALYZE_EPILOG = """\
+--json prints a line for each rank and step, as overlaptop --json does, and then one for each rank over the
+whole trace, from its first GPU activity to its last: {"type": "rank", "rank", "overlap", "comm_ns",
+"hidden_ns", "exposed_ns", "compute_ns", "copy_only_ns", "idle_ns"}.
+
+--hta takes these rank lines by the rules of HolisticTraceAnalysis 0.5.0 (get_comm_comp_overlap), which
+defines overlap in the same way. Four things differ:
+  window         where the traces have two ProfilerSteps or more, it leaves out what was launched before the
+                 trace began, and what was launched after the last ProfilerStep had begun on the GPU
+  rounding       it rounds starts up and ends down to whole microseconds
+  communication  only kernels called nccl*Kernel*: peer-to-peer copies are memory, and other libraries'
+                 kernels (NVSHMEM, symmetric memory, DeepEP, ...) computation
+  computation    not kernels with Sync or Memcpy in their names; synchronisation events with a stream are
+
+A folder is refused as a whole when one of its traces cannot be used, or when two are of the same rank.
+exit status: 0; 2 for a usage error and for a file that is no trace, is cut off or cannot be read.
 """
 
 
@@ -53,6 +92,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     # Two parsers, not one with a subcommand: argparse would let `overlaptop --json demo` pass, and
     # forget the --json.
+    if words[:1] == ["analyze"]:
+        return _analyze(words[1:])
+    if words[:1] == ["capture"]:
+        return _capture(words[1:])
     return _demo(words[1:]) if words[:1] == ["demo"] else _watch(words)
 
 
@@ -95,6 +138,25 @@ def _demo(words: list[str]) -> int:
     )
 
 
+def _analyze(words: list[str]) -> int:
+    options = _analyze_parser().parse_args(words)
+    from overlaptop.commands import analyze
+
+    return analyze.run(
+        options.path,
+        options.lane,
+        by_hta=options.hta,
+        look=None if options.json else _look(options),
+    )
+
+
+def _capture(words: list[str]) -> int:
+    options = _capture_parser().parse_args(words)
+    from overlaptop.commands import capture
+
+    return capture.run(options.job, options.steps, as_json=options.json)
+
+
 def _look(options: argparse.Namespace) -> TuiOptions:
     from overlaptop.tui import TuiOptions
 
@@ -104,7 +166,8 @@ def _look(options: argparse.Namespace) -> TuiOptions:
 def _watch_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="overlaptop",
-        usage="overlaptop [options]\n       overlaptop demo [options] (see: overlaptop demo --help)",
+        usage="overlaptop [options]\n       overlaptop demo [options] (see: overlaptop demo --help)\n"
+        "       overlaptop analyze PATH [options] (see: overlaptop analyze --help)",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -133,6 +196,22 @@ def _watch_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _capture_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="overlaptop capture",
+        description=CAPTURE_DESCRIPTION,
+        epilog=CAPTURE_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--steps", type=_positive, default=5, metavar="N", help="steps to record, 1 to 100 (default 5)"
+    )
+    parser.add_argument("--job", type=_job_key, metavar="KEY", help="the job, as --list names it")
+    parser.add_argument("--json", action="store_true", help="print a record for each rank, not its path")
+    return parser
+
+
 def _demo_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="overlaptop demo",
@@ -148,6 +227,35 @@ def _demo_parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=_positive, metavar="N", help="end the job after N steps")
     parser.add_argument(
         "--json", action="store_true", help="print records instead of opening the dashboard"
+    )
+    _add_look(parser)
+    return parser
+
+
+def _analyze_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="overlaptop analyze",
+        description=ANALYZE_DESCRIPTION,
+        epilog=ANALYZE_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("path", type=Path, metavar="PATH", help="a trace, or a folder of them")
+    parser.add_argument(
+        "--json", action="store_true", help="print records instead of opening the dashboard"
+    )
+    parser.add_argument(
+        "--hta",
+        action="store_true",
+        help="whole traces by HolisticTraceAnalysis's rules (see below); without --json: as a table",
+    )
+    parser.add_argument(
+        "--lane",
+        action="append",
+        default=[],
+        metavar="LANE=REGEX",
+        help="put GPU activities whose name matches into compute, comm or copy: comm=my_allreduce "
+        "(repeat it; the first match wins)",
     )
     _add_look(parser)
     return parser

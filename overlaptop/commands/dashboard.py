@@ -32,7 +32,7 @@ def run(key: str | None, look: tui.TuiOptions) -> int:
         stage.clear()
 
 
-def show(session: JobSession, look: tui.TuiOptions) -> int:
+def show(session: tui.Session, look: tui.TuiOptions) -> int:
     """Run the dashboard; give the terminal back also when a signal ends us.
 
     After SIGHUP there may be no terminal, and after SIGTERM the shell still needs its own.

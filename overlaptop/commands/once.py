@@ -65,7 +65,7 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
         left={"source", "state"},
     )  # fmt: skip
     for view in snapshot.ranks:
-        table.add(_row(view))
+        table.add(_row(view, snapshot.link))
     totals = snapshot.totals
     summary = [
         ("overlap", text.percent(totals.overlap)),
@@ -87,21 +87,26 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
             "overlap may be lower, exposed higher"
         )
     page = "\n".join(lines)
-    return page.translate(ASCII).encode("ascii", "replace").decode() if ascii_only else page
+    return plain(page) if ascii_only else page
+
+
+def plain(page: str) -> str:
+    """Return `page` in ASCII."""
+    return page.translate(ASCII).encode("ascii", "replace").decode()
 
 
 def _title(snapshot: Snapshot) -> str:
     job = snapshot.job
     assert job is not None
     infos = [view.info for view in snapshot.ranks if view.info is not None]
-    facts = [f"{job.script}", f"{job.world_size} ranks", job.host]
+    facts = [f"{job.script}", f"{job.world_size} ranks", *filter(None, [job.host])]
     facts += sorted({info.device for info in infos if info.device})
     facts += sorted({info.backend for info in infos if info.backend})
     facts += [f"job {job.job}", snapshot.link.value]
     return text.printable(" · ".join(facts))
 
 
-def _row(view: RankView) -> list[str]:
+def _row(view: RankView, link: LinkState) -> list[str]:
     # Lane totals come with sampled steps only: they are taken from the newest step that has them.
     step, lanes = view.last, view.measured
     sees_gaps = view.info is not None and view.info.compute_exact
@@ -118,7 +123,7 @@ def _row(view: RankView) -> list[str]:
         text.count(lanes.collectives if lanes else None),
         text.count(view.dropped),
         view.info.source if view.info else text.UNKNOWN,
-        _state(view),
+        link.value if link is LinkState.TRACE else _state(view),
     ]
 
 

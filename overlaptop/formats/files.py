@@ -1,0 +1,103 @@
+"""Trace files: which there are, and their text, within bounds. Knows nothing of what is in them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import zlib
+from pathlib import Path
+
+MAX_TEXT_BYTES = 1 << 30
+"""Of one trace, unpacked: some five million events."""
+MAX_FILES = 4096
+MAX_INFLATION = 50
+"""A gzipped trace grows 7 to 30 fold when it is unpacked, a gzip bomb a thousand fold."""
+SMALL_TEXT_BYTES = 16 << 20
+"""Up to here a file may grow as it likes."""
+SUFFIXES = (".json", ".json.gz")
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_WBITS = 31
+
+
+class TraceError(Exception):
+    """A trace cannot be used; the message is one line that names the file and says what was wrong."""
+
+    def __init__(self, path: Path, fault: str) -> None:
+        super().__init__(f"{path}: {fault}")
+        self.fault = fault
+
+
+def find(path: Path) -> list[Path]:
+    """Return `path` itself, or the traces that lie in the folder `path`, by name.
+
+    Raises:
+        TraceError: it cannot be read, or holds no trace or too many of them.
+    """
+    try:
+        if not stat.S_ISDIR(path.stat().st_mode):
+            return [path]
+        found = sorted(
+            entry
+            for entry in path.iterdir()
+            if entry.name.endswith(SUFFIXES) and not entry.name.startswith(".")
+        )
+    except (OSError, ValueError) as fault:  # ValueError: a null byte in the name
+        raise TraceError(path, _reason(fault)) from fault
+    if not found:
+        raise TraceError(path, "no trace in this folder: nothing in it is called *.json or *.json.gz")
+    if len(found) > MAX_FILES:
+        raise TraceError(path, f"{len(found):,} traces in this folder; {MAX_FILES:,} at most are read")
+    return found
+
+
+def read(path: Path) -> bytes:
+    """Return the text of one trace, unpacked where it is gzipped.
+
+    Raises:
+        TraceError: it is no regular file, cannot be read, is cut off or too large.
+    """
+    try:
+        # Opening a fifo waits for its writer, and opening a device may do anything.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise TraceError(path, "not a regular file")
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            opened = os.fstat(file.fileno())
+            if not stat.S_ISREG(opened.st_mode):
+                raise TraceError(path, "not a regular file")
+            if opened.st_size > MAX_TEXT_BYTES:
+                raise TraceError(path, _too_large())
+            content = file.read(opened.st_size)
+    except OSError as fault:
+        raise TraceError(path, _reason(fault)) from fault
+    return _inflate(path, content) if content.startswith(_GZIP_MAGIC) else content
+
+
+def _inflate(path: Path, packed: bytes) -> bytes:
+    limit = min(MAX_TEXT_BYTES, max(SMALL_TEXT_BYTES, MAX_INFLATION * len(packed)))
+    gzip = zlib.decompressobj(_GZIP_WBITS)
+    try:
+        text = gzip.decompress(packed, limit)
+    except zlib.error as fault:
+        raise TraceError(path, f"not sound gzip ({fault})") from fault
+    if gzip.eof:
+        if gzip.unused_data.strip(b"\0"):
+            raise TraceError(path, "not sound gzip (more follows after its end)")
+        return text
+    if len(text) < limit:
+        raise TraceError(path, "cut off: it ends in the middle of the gzip stream")
+    if limit == MAX_TEXT_BYTES:
+        raise TraceError(path, _too_large())
+    raise TraceError(path, f"unpacks to more than {MAX_INFLATION} times its size: no trace does")
+
+
+def _too_large() -> str:
+    return f"larger than {MAX_TEXT_BYTES >> 30} GiB unpacked: trace fewer steps, or without Python stacks"
+
+
+def _reason(fault: Exception) -> str:
+    if isinstance(fault, OSError) and fault.errno is not None:
+        if fault.errno == errno.ENOENT:
+            return "there is no such file or folder"
+        return f"cannot be read ({os.strerror(fault.errno).lower()})"
+    return f"cannot be read ({fault})"

@@ -1,0 +1,211 @@
+"""Overlap by the letter of HolisticTraceAnalysis 0.5.0, to check ours against it.
+
+Its definition is ours: time in which communication and computation both ran, over the time in which
+communication ran. But it looks at other events, through other eyes, and where that changes a figure it is
+repeated here as it is in ``hta.analyzers.communication_analysis`` and what that calls:
+
+* **Window.** Once there are two ProfilerStep annotations or more (in all ranks together), GPU events count
+  only when what launched them is in the trace and began before the last annotation did. The projections of
+  annotations onto the GPU are among those it compares, and they begin later: mostly when the GPU itself
+  reaches the last step. So what was launched before the trace began is left out, and so is what was
+  launched after that moment.
+* **Rounding.** Where times have decimals, starts are rounded up to whole microseconds and ends down. A
+  kernel shorter than that may get a length of -1 µs, and is kept.
+* **Communication** is a kernel whose name matches ``^nccl.*Kernel``. Peer-to-peer copies are memory there,
+  as all that begins with Memcpy, Memset or dma; other libraries' communication kernels are computation.
+* **Computation** is every other event with a stream, of whatever category, unless its name has Memcpy or
+  Sync in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overlaptop.formats.chrome import NO_ARGS, Event, Scalar
+from overlaptop.timeline.breakdown import Breakdown
+
+_NO_STREAM = _NO_CORRELATION = -1
+_ON_GPU_WITHOUT_STREAM = frozenset(("Event Sync", "Context Sync"))
+_STEP = "ProfilerStep"
+_COMPUTE, _COMM, _OTHER = range(3)
+_COMM_KERNEL = re.compile(r"^nccl.*Kernel")
+_MEMORY_NAME = re.compile(r"(^Memcpy)|(^Memset)|(^dma)")
+_NOT_COMPUTE = re.compile(r"(^nccl.*Kernel)|(.*(Memcpy)|(Memset))|(.*Sync)")
+_MOST_TIMES = 8
+"""A launch is one event or two; a made-up trace could make a square of its size out of the join."""
+_MAX_NAME = 16_384
+"""Characters of a name that are looked at."""
+
+Micros: TypeAlias = NDArray[np.float64]
+"""Times in µs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """One rank's events as HTA's table has them: n events, times in µs, rounded its way."""
+
+    names: list[str]
+    start_us: Micros
+    end_us: Micros
+    stream: NDArray[np.int64]
+    correlation: NDArray[np.int64]
+
+
+def _table(events: Sequence[Event]) -> _Table:
+    """One rank's events as HTA would look at them."""
+    # Whether pandas makes floats of the column is what decides about rounding.
+    rounded = any(not isinstance(event.ts, int) for event in events)
+    # HTA keeps more. What is on no stream, is no launch and no step has no say in anything here.
+    kept = [
+        event
+        for event in events
+        if event.dur is not None
+        and event.ts is not None
+        and event.cat is not None
+        and (
+            ((args := event.args) is not None and (args.correlation is not None or args.stream is not None))
+            or _STEP in (event.name or "")
+        )
+        and event.cat != "Trace"
+    ]
+    start_us = np.array([event.ts for event in kept], dtype=np.float64)
+    end_us = start_us + np.array([event.dur for event in kept], dtype=np.float64)
+    linked = [event.args or NO_ARGS for event in kept]
+    return _Table(
+        names=[(event.name or "")[:_MAX_NAME] for event in kept],
+        start_us=np.ceil(start_us) if rounded else start_us,
+        end_us=np.floor(end_us) if rounded else end_us,
+        stream=_whole([each.stream for each in linked], _NO_STREAM),
+        correlation=_whole([each.correlation for each in linked], _NO_CORRELATION),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one rank's trace alone can tell. Which of the two counts depends on the other ranks' too.
+
+    ``overlap`` is ``get_comm_comp_overlap``. Of ``get_temporal_breakdown``, ``step_ns`` is kernel_time,
+    ``compute_ns`` and ``idle_ns`` are what they are called there, and ``copy_only_ns`` is what exposed
+    communication leaves of non_compute_time (0 where lengths of -1 µs leave less than nothing).
+    """
+
+    step_names: tuple[str, ...]
+    """Names of its ProfilerStep annotations; two are enough to know."""
+    windowed: Breakdown
+    everything: Breakdown
+    """Without the window; not taken where two names say already that it is not asked for."""
+
+
+def figures(events: Sequence[Event]) -> Figures:
+    """Break one rank's trace down, within HTA's window and without it."""
+    table = _table(events)
+    step_names = sorted({name for name in table.names if _STEP in name})[:2]
+    windowed = _break_down(_in_window(table))
+    return Figures(tuple(step_names), windowed, windowed if len(step_names) > 1 else _break_down(table))
+
+
+def choose(ranks: Sequence[Figures]) -> list[Breakdown]:
+    """One breakdown for each rank of a job, as HTA would have it with all of them before it."""
+    windowed = len({name for rank in ranks for name in rank.step_names}) > 1
+    return [rank.windowed if windowed else rank.everything for rank in ranks]
+
+
+def _whole(values: list[Scalar], otherwise: int) -> NDArray[np.int64]:
+    """Each value as ``int`` would have it; `otherwise` where there is none or it is no number."""
+    try:
+        return np.array([otherwise if value is None else value for value in values], dtype=np.int64)
+    except (ValueError, OverflowError):
+        return np.array([_one_whole(value, otherwise) for value in values], dtype=np.int64)
+
+
+def _one_whole(value: Scalar, otherwise: int) -> int:
+    try:
+        whole = otherwise if value is None else int(value)
+    except ValueError:
+        return otherwise
+    return whole if abs(whole) < 1 << 62 else otherwise
+
+
+def _in_window(table: _Table) -> _Table:
+    without_stream = np.array([name in _ON_GPU_WITHOUT_STREAM for name in table.names], dtype=np.bool_)
+    on_gpu = ((table.stream >= 0) & (table.correlation >= 0)) | without_stream
+    is_step = np.array([_STEP in name for name in table.names], dtype=np.bool_) & ~on_gpu
+    last_step_us = table.start_us[is_step].max(initial=-np.inf)
+    early = np.flatnonzero(~on_gpu & (table.start_us < last_step_us))
+    # The join gives a GPU event once for each of the early events that share its correlation.
+    on_gpu_at, of_early = np.flatnonzero(on_gpu), np.sort(table.correlation[early])
+    wanted = table.correlation[on_gpu_at]
+    times = np.searchsorted(of_early, wanted, side="right") - np.searchsorted(of_early, wanted)
+    return _only(table, np.append(np.repeat(on_gpu_at, np.minimum(times, _MOST_TIMES)), early))
+
+
+def _only(table: _Table, at: NDArray[np.intp]) -> _Table:
+    return _Table(
+        names=[table.names[each] for each in at.tolist()],
+        start_us=table.start_us[at],
+        end_us=table.end_us[at],
+        stream=table.stream[at],
+        correlation=table.correlation[at],
+    )
+
+
+def _break_down(table: _Table) -> Breakdown:
+    table = _only(table, np.flatnonzero(table.stream != _NO_STREAM))
+    kinds = {name: _kind(name) for name in set(table.names)}
+    kind = np.array([kinds[name] for name in table.names], dtype=np.int8)
+    compute, comm = (_merged(_only(table, np.flatnonzero(kind == wanted))) for wanted in (_COMPUTE, _COMM))
+    busy = _merged(table)
+    kernel_us = busy[-1, 1] - busy[0, 0] if len(busy) else 0.0
+    compute_us, comm_us, hidden_us = _length_us(compute), _length_us(comm), _together_us(comm, compute)
+    compute_ns, comm_ns, hidden_ns = _ns(compute_us), _ns(comm_us), _ns(hidden_us)
+    idle_ns, step_ns = _ns(kernel_us - _length_us(busy)), _ns(kernel_us)
+    return Breakdown(
+        step_ns=step_ns,
+        compute_ns=compute_ns,
+        comm_ns=comm_ns,
+        hidden_ns=hidden_ns,
+        exposed_ns=comm_ns - hidden_ns,
+        compute_only_ns=compute_ns - hidden_ns,
+        copy_only_ns=max(0, step_ns - idle_ns - compute_ns - (comm_ns - hidden_ns)),
+        idle_ns=idle_ns,
+    )
+
+
+def _kind(name: str) -> int:
+    if _COMM_KERNEL.match(name):
+        return _COMM
+    return _OTHER if _MEMORY_NAME.match(name) or _NOT_COMPUTE.match(name) else _COMPUTE
+
+
+def _merged(table: _Table) -> Micros:
+    """Shape (n, 2): ``merge_kernel_intervals``, which keeps intervals of negative length as they are."""
+    if not table.names:
+        return np.empty((0, 2))
+    order = np.argsort(table.start_us, kind="stable")
+    start_us, end_us = table.start_us[order], table.end_us[order]
+    opens = np.append(True, start_us[1:] > np.maximum.accumulate(end_us)[:-1])
+    first = np.flatnonzero(opens)
+    return np.stack((start_us[first], np.maximum.reduceat(end_us, first)), axis=1)
+
+
+def _length_us(spans: Micros) -> float:
+    return float((spans[:, 1] - spans[:, 0]).sum())
+
+
+def _together_us(comm: Micros, compute: Micros) -> float:
+    """Time in which a 1 for communication and a 2 for computation add up to 3."""
+    times_us = np.concatenate((comm.ravel(), compute.ravel()))
+    changes = np.concatenate((np.tile((1, -1), len(comm)), np.tile((2, -2), len(compute))))
+    order = np.argsort(times_us, kind="stable")
+    running = np.cumsum(changes[order])[:-1]
+    return float(np.diff(times_us[order])[running == 3].sum())
+
+
+def _ns(us: float) -> int:
+    return round(us * 1000)

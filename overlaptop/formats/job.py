@@ -1,0 +1,127 @@
+"""A job from the traces of its ranks: one file, or a folder with one for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from overlaptop.formats import files, hta, kineto, workers
+from overlaptop.formats.files import TraceError
+from overlaptop.formats.summary import RankSummary, summarize
+from overlaptop.timeline.breakdown import Breakdown
+from overlaptop.timeline.lanes import LaneRules
+
+_AT_ONCE_BYTES = 2 << 30
+"""Text that is unpacked at one time, in all processes together."""
+_GZIP_RATIO = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TracedJob:
+    """What a set of traces tells."""
+
+    name: str
+    """The file's or folder's own name, without its suffixes."""
+    path: Path
+    world_size: int
+    """As the traces say, else how many there are."""
+    ranks: tuple[RankSummary, ...]
+    """By rank."""
+    whole: tuple[Breakdown, ...]
+    """Each rank's whole trace, by our definitions or by HolisticTraceAnalysis's rules."""
+
+    @property
+    def missing(self) -> list[int]:
+        """Ranks of the job of which there is no trace."""
+        seen = {summary.info.rank for summary in self.ranks}
+        return [rank for rank in range(self.world_size) if rank not in seen]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What became of one file."""
+
+    fault: str = ""
+    """Why it cannot be used; the other fields are then of no meaning."""
+    knows_rank: bool = False
+    summary: RankSummary | None = None
+    hta: hta.Figures | None = None
+
+
+def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False) -> TracedJob:
+    """Summarize the trace at `path`, or those in the folder `path`, on all cores.
+
+    `by_hta` takes the breakdown of the whole traces by HolisticTraceAnalysis's rules instead of ours.
+
+    Raises:
+        TraceError: one of them cannot be used, two are of the same rank, or only some tell theirs. There is
+            no job without one of its ranks: what the others say would hide that it is missing.
+    """
+    found, name = files.find(path), _name(path)
+
+    def work(at: int) -> bytes:
+        return msgspec.msgpack.encode(_outcome(found[at], at, name, rules, by_hta=by_hta))
+
+    summaries: dict[int, RankSummary] = {}
+    file_of: dict[int, Path] = {}
+    figures: dict[int, hta.Figures] = {}
+    known: list[bool] = []
+    with closing(workers.spread(work, len(found), _worker_count(found))) as answers:
+        for file in found:
+            try:
+                outcome = msgspec.msgpack.decode(next(answers), type=_Outcome)
+            except workers.WorkerDiedError as fault:
+                raise TraceError(file, "the process that read it was killed: too little memory?") from fault
+            if outcome.fault or outcome.summary is None:
+                raise TraceError(file, outcome.fault)
+            known.append(outcome.knows_rank)
+            if known[-1] != known[0]:
+                raise TraceError(file if known[0] else found[0], "tells no rank, but other traces here do")
+            rank = outcome.summary.info.rank
+            if rank in file_of:
+                raise TraceError(file, f"is of rank {rank}, and so is {file_of[rank]}: one job at a time")
+            file_of[rank], summaries[rank] = file, outcome.summary
+            if outcome.hta is not None:
+                figures[rank] = outcome.hta
+    order = sorted(summaries)
+    ranks = tuple(summaries[rank] for rank in order)
+    world_size = max(len(ranks), *(summary.info.world_size for summary in ranks))
+    whole = hta.choose([figures[rank] for rank in order]) if by_hta else [each.whole for each in ranks]
+    return TracedJob(name, path, world_size, ranks, tuple(whole))
+
+
+def _outcome(file: Path, at: int, job: str, rules: LaneRules, *, by_hta: bool) -> _Outcome:
+    try:
+        traced = kineto.load(file, files.read(file), rules)
+        return _Outcome(
+            knows_rank=traced.rank is not None,
+            summary=summarize(traced, at if traced.rank is None else traced.rank, job),
+            hta=hta.figures(traced.trace.events) if by_hta else None,
+        )
+    except TraceError as fault:
+        return _Outcome(fault=fault.fault)
+    except MemoryError:
+        return _Outcome(fault="does not fit into this machine's memory")
+
+
+def _worker_count(found: Sequence[Path]) -> int:
+    """As many processes as there are cores, if their texts together are not too much to hold."""
+    text_bytes = 1
+    for file in found:
+        try:
+            size_bytes = file.stat().st_size
+        except OSError:  # whoever reads it will say so
+            continue
+        text_bytes = max(text_bytes, size_bytes * (_GZIP_RATIO if file.suffix == ".gz" else 1))
+    return min(workers.cores(), _AT_ONCE_BYTES // text_bytes)
+
+
+def _name(path: Path) -> str:
+    name = path.resolve().name
+    for suffix in (".gz", ".json", ".trace", ".pt"):
+        name = name.removesuffix(suffix)
+    return name or "trace"

@@ -1,0 +1,281 @@
+"""One rank's torch.profiler trace as arrays: what its GPU did, who launched it, and where steps begin.
+
+Times become Unix time in whole ns, as everywhere else: the trace's own microseconds with three decimals are
+taken to the nanosecond.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overlaptop.formats.chrome import (
+    NO_ARGS,
+    Args,
+    Event,
+    ExactEvent,
+    Trace,
+    decode,
+    decode_exact_times,
+    needs_exact_times,
+)
+from overlaptop.formats.files import TraceError
+from overlaptop.timeline.lanes import Kind, Lane, LaneRules
+from overlaptop.timeline.spans import Spans, from_bounds
+
+Times: TypeAlias = NDArray[np.int64]
+"""Shape (n,), Unix time in ns."""
+
+KIND_OF_CATEGORY: dict[str, Kind] = {
+    "kernel": "kernel",
+    "gpu_memcpy": "memcpy",
+    "gpu_memset": "memset",
+    # torch 1.8 to 1.10
+    "Kernel": "kernel",
+    "Memcpy": "memcpy",
+    "Memset": "memset",
+}
+LAUNCH_CATEGORIES = frozenset(("cuda_runtime", "cuda_driver", "Runtime"))
+ANNOTATION_CATEGORIES = frozenset(("user_annotation", "gpu_user_annotation"))
+PEER_COPY = "Memcpy PtoP"
+"""How torch.profiler names copies from one GPU to another."""
+NOT_LAUNCHED_NS = np.iinfo(np.int64).min
+"""Stands for the launch of what was launched before the trace began."""
+LANES = tuple(Lane)
+"""`Activities.lane` holds indices into it."""
+
+_STEP_NAME = re.compile(r"ProfilerStep#(\d{1,15})", re.ASCII)
+_MAX_NAME = 16_384
+"""Characters of a kernel's name that decide its lane; real ones, with all their template arguments, are
+shorter."""
+MAX_STEP_MARKS = 20_000
+MAX_WORLD = 1_000_000
+"""Ranks that a job may have to be believed."""
+MAX_NS = 1 << 62
+"""Times lie below it, as overlaptop.timeline.spans wants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activities:
+    """What the GPU did, n activities by their start."""
+
+    start_ns: Times
+    end_ns: Times
+    launched_ns: Times
+    """When the CPU launched each; NOT_LAUNCHED_NS where the trace does not hold its launch."""
+    lane: NDArray[np.int8]
+    is_kernel: NDArray[np.bool_]
+    queue: NDArray[np.int64]
+    """One number for each stream of each device."""
+    names: list[str]
+    args: list[Args]
+
+    def spans(self, lane: Lane) -> Spans:
+        """All activities of one lane, in canonical form."""
+        of_lane = self.lane == LANES.index(lane)
+        return from_bounds(self.start_ns[of_lane], self.end_ns[of_lane])
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """A ProfilerStep#N as the script's thread (or, without it, the GPU) went through it."""
+
+    number: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankTrace:
+    """All that is taken from one file."""
+
+    path: Path
+    rank: int | None
+    """None where the trace does not tell."""
+    trace: Trace
+    activities: Activities
+    annotations: tuple[Annotation, ...]
+    """By number."""
+
+
+def load(path: Path, text: bytes, rules: LaneRules) -> RankTrace:
+    """Take one trace's text apart.
+
+    Raises:
+        TraceError: not a torch.profiler trace, without GPU activity, or with impossible times.
+    """
+    trace = decode(path, text)
+    gpu, launches, marks = _sort_out(trace.events)
+    if not gpu:
+        raise TraceError(path, "no GPU activity in it: trace with ProfilerActivity.CUDA")
+    if len(marks) > MAX_STEP_MARKS:
+        raise TraceError(path, f"more than {MAX_STEP_MARKS:,} ProfilerStep annotations: trace fewer steps")
+    clock = _Clock(path, trace, text)
+    start_ns = clock.times_ns(gpu)
+    end_ns = start_ns + clock.durations_ns(gpu)
+    if end_ns.max() >= MAX_NS:
+        raise TraceError(path, "a time in it lies centuries away")
+    order = np.argsort(start_ns, kind="stable")
+    gpu = [gpu[at] for at in order.tolist()]
+    activities = Activities(
+        start_ns=start_ns[order],
+        end_ns=end_ns[order],
+        launched_ns=_launched_ns(gpu, launches, clock) if marks else np.full(len(gpu), NOT_LAUNCHED_NS),
+        lane=_lanes(gpu, rules),
+        is_kernel=np.array([_kind(event) == "kernel" for event in gpu], dtype=np.bool_),
+        queue=_queues(gpu),
+        names=[event.name or "" for event in gpu],
+        args=[event.args or NO_ARGS for event in gpu],
+    )
+    return RankTrace(path, _rank(path, trace), trace, activities, _annotations(marks, clock))
+
+
+def _sort_out(events: Sequence[Event]) -> tuple[list[Event], list[Event], list[Event]]:
+    """What ran on the GPU, what launched it, and the marks of steps."""
+    gpu, launches, marks = [], [], []
+    for event in events:
+        category = event.cat
+        if category is None or event.ts is None or event.dur is None:
+            continue
+        if category in KIND_OF_CATEGORY:
+            gpu.append(event)
+        elif category in LAUNCH_CATEGORIES:
+            launches.append(event)
+        elif category in ANNOTATION_CATEGORIES and event.name and _STEP_NAME.fullmatch(event.name):
+            marks.append(event)
+    return gpu, launches, marks
+
+
+class _Clock:
+    """From a trace's microseconds to Unix time in ns, without losing one."""
+
+    def __init__(self, path: Path, trace: Trace, text: bytes) -> None:
+        self._path, self._events, self._text = path, trace.events, text
+        self._base_ns = trace.base_ns or 0
+        self._exact: dict[int, ExactEvent] = {}
+
+    def times_ns(self, events: Sequence[Event]) -> Times:
+        """When events begin."""
+        us = self._checked([event.ts for event in events], abs(self._base_ns))
+        if needs_exact_times(us):
+            return self._base_ns + _exact_ns(each.ts for each in self._exactly(events))
+        return self._base_ns + _whole_ns(us)
+
+    def durations_ns(self, events: Sequence[Event]) -> Times:
+        """How long they take."""
+        us = self._checked([event.dur for event in events])
+        if us.size and us.min() < 0:
+            event = events[int(us.argmin())]
+            raise TraceError(
+                self._path, f"an event ends before it starts: {(event.name or '')[:60]!r} at {event.ts} µs"
+            )
+        if needs_exact_times(us):
+            return _exact_ns(each.dur for each in self._exactly(events))
+        return _whole_ns(us)
+
+    def _checked(self, values_us: list[int | float | None], base_ns: int = 0) -> NDArray[np.float64]:
+        try:
+            us = np.array(values_us, dtype=np.float64)
+        except OverflowError:
+            us = np.full(1, np.inf)
+        if us.size and not np.abs(us).max() * 1e3 + base_ns < MAX_NS:
+            raise TraceError(self._path, "a time in it lies centuries away")
+        return us
+
+    def _exactly(self, events: Sequence[Event]) -> list[ExactEvent]:
+        if not self._exact:
+            exact = decode_exact_times(self._text)
+            self._exact = {id(event): exact[at] for at, event in enumerate(self._events)}
+        return [self._exact[id(event)] for event in events]
+
+
+def _whole_ns(us: NDArray[np.float64]) -> Times:
+    # us * 1000 would round twice. The whole part is exact, and so is what remains after it.
+    whole = np.floor(us)
+    decimals_ns = np.rint((us - whole) * 1000).astype(np.int64)
+    return whole.astype(np.int64) * 1000 + decimals_ns
+
+
+def _exact_ns(us: Iterable[Decimal | None]) -> Times:
+    return np.array([0 if each is None else round(each * 1000) for each in us], dtype=np.int64)
+
+
+def _kind(event: Event) -> Kind:
+    kind = KIND_OF_CATEGORY[event.cat or ""]
+    if kind == "memcpy" and (event.name or "").startswith(PEER_COPY):
+        return "peer_memcpy"
+    return kind
+
+
+def _lanes(gpu: Sequence[Event], rules: LaneRules) -> NDArray[np.int8]:
+    code = {lane: at for at, lane in enumerate(LANES)}
+    return np.array(
+        [code[rules.lane((event.name or "")[:_MAX_NAME], _kind(event))] for event in gpu], dtype=np.int8
+    )
+
+
+def _queues(gpu: Sequence[Event]) -> NDArray[np.int64]:
+    numbers: dict[tuple[object, object], int] = {}
+    queues = []
+    for event in gpu:
+        args = event.args or NO_ARGS
+        queues.append(numbers.setdefault((args.device, args.stream), len(numbers)))
+    return np.array(queues, dtype=np.int64)
+
+
+def _launched_ns(gpu: Sequence[Event], launches: Sequence[Event], clock: _Clock) -> Times:
+    by_correlation = {
+        event.args.correlation: event
+        for event in launches
+        if event.args is not None and event.args.correlation is not None
+    }
+    launched_ns = np.full(len(gpu), NOT_LAUNCHED_NS)
+    known = [
+        (at, launch)
+        for at, event in enumerate(gpu)
+        if event.args is not None
+        and event.args.correlation is not None
+        and (launch := by_correlation.get(event.args.correlation)) is not None
+    ]
+    if known:
+        launched_ns[[at for at, _ in known]] = clock.times_ns([launch for _, launch in known])
+    return launched_ns
+
+
+def _annotations(marks: Sequence[Event], clock: _Clock) -> tuple[Annotation, ...]:
+    """Each step once, from the CPU where it is there, else from the GPU, by number."""
+    chosen: dict[int, Event] = {}
+    for event in sorted(marks, key=lambda event: event.cat == "user_annotation"):
+        match = _STEP_NAME.fullmatch(event.name or "")
+        assert match is not None
+        chosen[int(match[1])] = event
+    events = [chosen[number] for number in sorted(chosen)]
+    starts_ns = clock.times_ns(events)
+    ends_ns = starts_ns + clock.durations_ns(events)
+    return tuple(
+        Annotation(number, start_ns, end_ns)
+        for number, start_ns, end_ns in zip(
+            sorted(chosen), starts_ns.tolist(), ends_ns.tolist(), strict=True
+        )
+    )
+
+
+_RANK_IN_NAME = re.compile(r"rank[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE | re.ASCII)
+
+
+def _rank(path: Path, trace: Trace) -> int | None:
+    if trace.distributed is not None and (trace.distributed.world_size or 1) > MAX_WORLD:
+        raise TraceError(path, "its distributedInfo names no possible world size")
+    if trace.distributed is not None and trace.distributed.rank is not None:
+        if not 0 <= trace.distributed.rank < MAX_WORLD:
+            raise TraceError(path, "its distributedInfo names no possible rank")
+        return trace.distributed.rank
+    named = _RANK_IN_NAME.findall(path.name)
+    return int(named[-1]) if named else None

@@ -1,0 +1,81 @@
+"""Where the steps of a trace begin and end on the GPU's timeline.
+
+A ProfilerStep#N annotation is an interval of the CPU, which runs ahead of the GPU: in the traces this was
+made with, by more than two whole steps. torch.profiler projects annotations onto the GPU, but a projection
+covers only the kernels that the annotated *thread* launched itself: all of forward, say, and nothing of
+backward, which autograd's own thread launches (59 µs of a step of 32 ms).
+
+So a step begins where a marker would have stood that the CPU had put on the compute stream as it entered
+the annotation: when all that it had launched there before is done, or at once when nothing was left to do.
+That is also what the agent in a live job does. Communication that is still running there counts in both
+steps, each with its part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from overlaptop.formats.kineto import LANES, NOT_LAUNCHED_NS, Activities, Annotation
+from overlaptop.timeline.lanes import Lane
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step on the GPU's timeline, Unix time in ns."""
+
+    number: int
+    start_ns: int
+    end_ns: int
+    launch_lead_ns: int | None
+    """From when the CPU was through with the step to its end on the GPU; None where no launches are in
+    the trace."""
+
+
+def find_steps(activities: Activities, annotations: tuple[Annotation, ...]) -> list[Step]:
+    """The steps that the annotations mark, in order; one step over everything where there are none.
+
+    A step ends where the next one begins, or where its own annotation ends when the next number is missing.
+    Steps without length are left out: nothing ran in them.
+    """
+    if not annotations:
+        start_ns, end_ns = int(activities.start_ns[0]), int(activities.end_ns.max())
+        return [Step(0, start_ns, end_ns, None)] if start_ns < end_ns else []
+    markers = _Markers(activities)
+    steps = []
+    for annotation, following in zip(annotations, [*annotations[1:], None], strict=True):
+        left_ns = annotation.end_ns
+        if following is not None and following.number == annotation.number + 1:
+            left_ns = following.start_ns
+        start_ns, end_ns = markers.reached_ns(annotation.start_ns), markers.reached_ns(left_ns)
+        if start_ns < end_ns:
+            lead_ns = end_ns - left_ns if markers.exact else None
+            steps.append(Step(annotation.number, start_ns, end_ns, lead_ns))
+    return steps
+
+
+class _Markers:
+    """When the compute stream would have reached a marker that was put on it at some time."""
+
+    def __init__(self, activities: Activities) -> None:
+        on_stream = activities.queue == compute_queue(activities)
+        launched_ns = activities.launched_ns[on_stream]
+        known = launched_ns != NOT_LAUNCHED_NS
+        self.exact = bool(known.any())
+        """False where the trace holds no launches: markers are then taken to be reached at once."""
+        # A stream runs what it was given in order: what lacks a launch came no earlier than its neighbour.
+        self._launched_ns = np.maximum.accumulate(launched_ns)
+        self._end_ns = np.maximum.accumulate(activities.end_ns[on_stream])
+
+    def reached_ns(self, put_ns: int) -> int:
+        """When a marker that the CPU put on the stream at `put_ns` would have been reached."""
+        before = int(np.searchsorted(self._launched_ns, put_ns, side="left")) if self.exact else 0
+        return max(put_ns, int(self._end_ns[before - 1])) if before else put_ns
+
+
+def compute_queue(activities: Activities) -> int:
+    """The stream that computes most."""
+    duration_ns = activities.end_ns - activities.start_ns
+    computing = np.where(activities.lane == LANES.index(Lane.COMPUTE), duration_ns, 0)
+    return int(np.bincount(activities.queue, weights=computing).argmax())

@@ -1,0 +1,223 @@
+"""One rank's trace as the records of a live job, and the same figures over the whole trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from overlaptop.formats.chrome import Args
+from overlaptop.formats.kineto import LANES, Activities, RankTrace
+from overlaptop.formats.steps import Step, compute_queue, find_steps
+from overlaptop.timeline.breakdown import Breakdown, break_down
+from overlaptop.timeline.lanes import Lane
+from overlaptop.timeline.spans import Spans, clip, coalesce, flatten, length_ns
+from overlaptop.timeline.stalls import stalls
+from overlaptop.wire.messages import CollectiveSpan, RankInfo, StepDetail, StepTotals
+
+SOURCE_REASON = "torch.profiler trace"
+UNKNOWN_PID = UNKNOWN_LOCAL_RANK = -1
+"""Traces tell neither."""
+MAX_SEGMENTS = 4096
+"""Segments of a lane in a step's detail; a terminal has fewer cells, but one may zoom in."""
+MAX_COLLECTIVES = 4096
+MAX_WORDS = 256
+"""Characters of a name from the trace."""
+
+_ELEMENT_BYTES = {
+    "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Int": 4, "Long": 8,
+    "Half": 2, "BFloat16": 2, "Float": 4, "Double": 8,
+    "ComplexHalf": 4, "ComplexFloat": 8, "ComplexDouble": 16,
+    "UInt16": 2, "UInt32": 4, "UInt64": 8,
+    "Float8_e5m2": 1, "Float8_e4m3fn": 1, "Float8_e5m2fnuz": 1, "Float8_e4m3fnuz": 1, "Float8_e8m0fnu": 1,
+}  # fmt: skip
+"""By c10's name of the type, as the args of NCCL kernels have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankSummary:
+    """All that is told of one rank."""
+
+    info: RankInfo
+    steps: tuple[StepTotals, ...]
+    detail: StepDetail | None
+    """Of the last step; None where the annotated steps held nothing."""
+    whole: Breakdown
+    """From the first GPU activity to the last, what ran outside the steps too."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """One rank's whole trace, by lane."""
+
+    compute: Spans
+    comm: Spans
+    copy: Spans
+
+    def around(self, step: Step) -> _Lanes:
+        """What meets the step, uncut: stalls want to know what reaches beyond it."""
+        return _Lanes(*(_meeting(lane, step) for lane in (self.compute, self.comm, self.copy)))
+
+
+def _meeting(lane: Spans, step: Step) -> Spans:
+    first = np.searchsorted(lane[:, 1], step.start_ns, side="right")
+    stop = np.searchsorted(lane[:, 0], step.end_ns, side="left")
+    return lane[first:stop]
+
+
+def summarize(traced: RankTrace, rank: int, job: str) -> RankSummary:
+    """Take one rank's trace apart, step by step and as a whole; `rank` is what it was found to be."""
+    activities = traced.activities
+    lanes = _Lanes(*(activities.spans(lane) for lane in (Lane.COMPUTE, Lane.COMM, Lane.COPY)))
+    found = find_steps(activities, traced.annotations)
+    comm = _CommKernels(activities)
+    steps = tuple(_totals(step, rank, lanes, comm) for step in found)
+    return RankSummary(
+        info=_info(traced, rank, job),
+        steps=steps,
+        detail=_detail(found[-1], rank, lanes, comm) if found else None,
+        whole=break_down(
+            int(activities.start_ns[0]), int(activities.end_ns.max()), lanes.compute, lanes.comm, lanes.copy
+        ),
+    )
+
+
+def _info(traced: RankTrace, rank: int, job: str) -> RankInfo:
+    distributed = traced.trace.distributed
+    backend = (distributed.backend or "") if distributed else ""
+    version = distributed.nccl_version if distributed else None
+    device = next((args.device for args in traced.activities.args if args.device is not None), None)
+    names = {each.id: each.name or "" for each in traced.trace.devices or ()}
+    return RankInfo(
+        job=job,
+        rank=rank,
+        local_rank=UNKNOWN_LOCAL_RANK,
+        world_size=max(1, (distributed.world_size or 1) if distributed else 1),
+        host="",
+        pid=UNKNOWN_PID,
+        script=str(traced.path),
+        device=names.get(device, "")[:MAX_WORDS] if isinstance(device, int) else "",
+        backend=(f"{backend} {version}" if backend == "nccl" and version else backend)[:MAX_WORDS],
+        source="kernels",
+        source_reason=SOURCE_REASON,
+        compute_exact=True,
+        detail_every=1,
+        torch_version="",
+    )
+
+
+def _totals(step: Step, rank: int, lanes: _Lanes, comm: _CommKernels) -> StepTotals:
+    near = lanes.around(step)
+    parts = break_down(step.start_ns, step.end_ns, near.compute, near.comm, near.copy)
+    begun = comm.begun_in(step)
+    return StepTotals(
+        rank=rank,
+        step=step.number,
+        start_ns=step.start_ns,
+        step_ns=parts.step_ns,
+        compute_ns=parts.compute_ns,
+        comm_ns=parts.comm_ns,
+        hidden_ns=parts.hidden_ns,
+        exposed_ns=parts.exposed_ns,
+        compute_only_ns=parts.compute_only_ns,
+        copy_only_ns=parts.copy_only_ns,
+        idle_ns=parts.idle_ns,
+        stall_ns=length_ns(stalls(step.start_ns, step.end_ns, near.compute, near.comm)),
+        forward_ns=None,
+        backward_ns=None,
+        optimizer_ns=None,
+        collectives=len(begun),
+        comm_bytes=_sum_where_known(comm.bytes_of(at) for at in begun),
+        dropped=0,
+        launch_lead_ns=step.launch_lead_ns,
+        comm_kernels_ns=sum(map(comm.length_ns, begun)) if comm.any_named else None,
+        matched_ns=sum(comm.length_ns(at) for at in begun if comm.bytes_of(at) is not None)
+        if comm.any_named
+        else None,
+    )
+
+
+def _detail(step: Step, rank: int, lanes: _Lanes, comm: _CommKernels) -> StepDetail:
+    near = lanes.around(step)
+
+    def flat(lane: Spans) -> tuple[int, ...]:
+        clipped = clip(lane, step.start_ns, step.end_ns)
+        return flatten(coalesce(clipped, MAX_SEGMENTS) - step.start_ns)
+
+    return StepDetail(
+        rank=rank,
+        step=step.number,
+        start_ns=step.start_ns,
+        step_ns=step.end_ns - step.start_ns,
+        phases=(),
+        compute_spans_ns=flat(near.compute),
+        comm_spans_ns=flat(near.comm),
+        copy_spans_ns=flat(near.copy),
+        stall_spans_ns=flat(stalls(step.start_ns, step.end_ns, near.compute, near.comm)),
+        collectives=tuple(comm.span(at, step.start_ns) for at in comm.begun_in(step)[:MAX_COLLECTIVES]),
+    )
+
+
+class _CommKernels:
+    """The kernels of the comm lane by their start: each one a collective or a point-to-point operation.
+
+    torch 2.4 and later write into the kernel's own args which one it is; nothing is guessed where they do
+    not, as with kernels launched before the trace began.
+    """
+
+    def __init__(self, activities: Activities) -> None:
+        self._activities = activities
+        kernels = (activities.lane == LANES.index(Lane.COMM)) & activities.is_kernel
+        self._at = np.flatnonzero(kernels)
+        self._starts_ns = activities.start_ns[self._at]
+        self._compute_queue = compute_queue(activities)
+        self.any_named = any(isinstance(activities.args[at].collective, str) for at in self._at.tolist())
+        """False: this trace tells of no collective, be it from an older torch."""
+
+    def begun_in(self, step: Step) -> list[int]:
+        """Those that started in this step, as indices into the activities."""
+        first, stop = np.searchsorted(self._starts_ns, (step.start_ns, step.end_ns))
+        begun: list[int] = self._at[first:stop].tolist()
+        return begun
+
+    def length_ns(self, at: int) -> int:
+        """How long it ran."""
+        return int(self._activities.end_ns[at] - self._activities.start_ns[at])
+
+    def bytes_of(self, at: int) -> int | None:
+        """The larger of its input and output, as messages count; None where the trace does not tell."""
+        args = self._activities.args[at]
+        size = _ELEMENT_BYTES.get(args.dtype) if isinstance(args.dtype, str) else None
+        counts = [n for n in (args.in_elements, args.out_elements) if isinstance(n, int) and n >= 0]
+        return max(counts) * size if counts and size is not None else None
+
+    def span(self, at: int, origin_ns: int) -> CollectiveSpan:
+        """The message that tells of it. On another stream than compute it is taken to be asynchronous."""
+        activities = self._activities
+        args = activities.args[at]
+        kernel = activities.names[at].partition("(")[0]
+        return CollectiveSpan(
+            op=(args.collective if isinstance(args.collective, str) else kernel)[:MAX_WORDS],
+            bytes=self.bytes_of(at),
+            group=_group(args)[:MAX_WORDS],
+            is_async=bool(activities.queue[at] != self._compute_queue),
+            start_ns=int(activities.start_ns[at]) - origin_ns,
+            end_ns=int(activities.end_ns[at]) - origin_ns,
+        )
+
+
+def _group(args: Args) -> str:
+    if args.group is None:
+        return ""
+    described = args.group_description not in (None, "", "undefined")
+    return f"{args.group} {args.group_description}" if described else str(args.group)
+
+
+def _sum_where_known(values: Iterable[int | None]) -> int | None:
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total

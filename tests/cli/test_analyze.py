@@ -1,0 +1,296 @@
+"""``overlaptop analyze``: what it prints, what it draws, and what it says of files that are no traces."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+from overlaptop.fleet.records import step_record
+from overlaptop.formats.job import analyze
+from overlaptop.timeline.lanes import LaneRules
+
+from .test_terminal import LEAVE_ALTERNATE_SCREEN, Terminal
+from .traces import kernel, small_job, write
+
+DATA = Path(__file__).parent.parent / "formats" / "data"
+RECORDED = json.loads((DATA / "hta-0.5.0.json").read_text())
+RANK_KEYS = [
+    "type", "rank", "overlap", "comm_ns", "hidden_ns", "exposed_ns", "compute_ns", "copy_only_ns", "idle_ns"
+]  # fmt: skip
+
+
+def run_analyze(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "overlaptop", "analyze", *map(str, words)],
+        capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, **options,
+    )  # fmt: skip
+
+
+def records_of(*words: object) -> list[dict]:
+    done = run_analyze(*words, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+# Records
+
+
+def test_json_prints_each_step_of_each_rank_and_then_each_rank(tmp_path: Path) -> None:
+    records = records_of(small_job(tmp_path))
+    assert [(each["type"], each["rank"], each.get("step")) for each in records] == [
+        ("step", 0, 5), ("step", 0, 6), ("step", 1, 5), ("step", 1, 6), ("rank", 0, None), ("rank", 1, None)
+    ]  # fmt: skip
+    step, rank = records[1], records[-1]
+    live = step_record("", None, analyze(tmp_path, LaneRules()).ranks[0].steps[0])
+    assert list(step) == list(live)
+    assert list(rank) == RANK_KEYS
+    assert step["job"] == tmp_path.name
+    assert (step["source"], step["compute_exact"], step["overlap"]) == ("kernels", True, 0.5)
+    assert (rank["comm_ns"], rank["hidden_ns"], rank["exposed_ns"]) == (60_000, 40_000, 20_000)
+    assert (rank["compute_ns"], rank["copy_only_ns"], rank["idle_ns"]) == (100_000, 0, 60_000)
+    assert rank["overlap"] == 2 / 3
+
+
+@pytest.mark.parametrize("job", RECORDED)
+def test_the_recorded_jobs_are_as_hta_says(job: str) -> None:
+    ranks = [each for each in records_of(DATA / job, "--hta") if each["type"] == "rank"]
+    assert [each["rank"] for each in ranks] == list(range(4))
+    for each in ranks:
+        assert abs(100 * each["overlap"] - RECORDED[job][str(each["rank"])]["overlap_pct"]) <= 0.1
+
+
+def test_a_recorded_step_is_as_long_on_each_rank_and_the_sum_of_its_parts() -> None:
+    steps = [each for each in records_of(DATA / "ddp_25mb") if each["type"] == "step"]
+    assert [each["step"] for each in steps] == [2, 3, 4] * 4
+    for step in steps:
+        parts = ("hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns", "idle_ns")
+        assert sum(step[part] for part in parts) == step["step_ns"]
+        assert step["collectives"] == 25
+    for number in (2, 3, 4):  # ranks wait for each other: their steps differ by a few percent at most
+        lengths = [each["step_ns"] for each in steps if each["step"] == number]
+        assert max(lengths) < 1.02 * min(lengths)
+
+
+def test_without_communication_there_is_no_overlap_rather_than_none_of_it(tmp_path: Path) -> None:
+    step, rank = records_of(write(tmp_path / "t.json", kernel(0, 10)))
+    assert (step["overlap"], rank["overlap"]) == (None, None)
+
+
+def test_a_lane_rule_moves_kernels(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.json", kernel(0, 10), kernel(5, 10, "my_all_reduce", stream=8))
+    assert records_of(path)[-1]["comm_ns"] == 0
+    assert records_of(path, "--lane", "comm=my_all")[-1]["overlap"] == 0.5
+
+
+def test_missing_ranks_are_told_beside_the_records(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", kernel(0, 10), rank=1, world_size=4)
+    done = run_analyze(tmp_path, "--json")
+    assert done.returncode == 0
+    assert done.stderr == f"overlaptop: {tmp_path}: no trace of rank 0, 2, 3 of 4\n"
+    assert len(done.stdout.splitlines()) == 2
+    assert run_analyze(tmp_path / "a.json", "--json").stderr == ""
+
+
+def test_records_need_neither_torch_nor_textual_nor_zmq(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.json", kernel(0, 10))
+    program = (
+        "import sys; from overlaptop.cli import main; status = main(sys.argv[1:]); "
+        "print(*sys.modules, file=sys.stderr); sys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "analyze", str(path), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    loaded = {name.partition(".")[0] for name in done.stderr.split()}
+    assert done.returncode == 0
+    assert "numpy" in loaded
+    assert loaded.isdisjoint({"torch", "textual", "zmq", "rich", "asyncio", "msgpack"})
+
+
+# The table
+
+
+def test_without_a_terminal_there_is_a_table(tmp_path: Path) -> None:
+    done = run_analyze(small_job(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].endswith(
+        f"{tmp_path} · 2 ranks · NVIDIA H200 · nccl 2.28.9 · job {tmp_path.name} · trace"
+    )
+    assert lines[3].split()[:6] == ["0", "6", "100", "µs", "50.0", "%"]
+    whole = lines[lines.index("whole trace") + 2].split()
+    assert whole[:6] == ["0", "2", "66.7", "%", "20.0", "µs"]
+    assert run_analyze(tmp_path, "--ascii").stdout.isascii()
+
+
+def test_the_table_can_be_by_the_rules_of_hta() -> None:
+    done = run_analyze(DATA / "ddp_25mb", "--hta")
+    page = done.stdout.partition("whole trace, as HolisticTraceAnalysis counts\n")[2]
+    assert [line.split()[2] for line in page.splitlines()[1:]] == ["70.2", "70.0", "60.5", "70.0"]
+
+
+# Files that are no traces
+
+
+def hostile(folder: Path) -> dict[str, tuple[Path, str]]:
+    """Path and the words to be said of it, by what it is."""
+    made = {
+        "empty": (b"", "does not begin with a JSON object"),
+        "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(100), "does not begin with a JSON object"),
+        "an nsys file": (b"\x1bNVTX nsys-rep\0", "does not begin with a JSON object"),
+        "other JSON": (b'{"version": 2, "cells": []}', "missing required field `traceEvents`"),
+        "a trace of the CPU": (
+            b'{"traceEvents": [{"cat": "cpu_op", "ts": 1, "dur": 1}]}',
+            "no GPU activity",
+        ),
+        "cut off": (b'{"traceEvents": [{"name": "a', "cut off"),
+        "cut off gzip": (gzip.compress(os.urandom(999))[:-9], "cut off"),
+        "brackets": (b'{"traceEvents": ' + b"[" * 1_000_000, "got `array`"),
+        "skipped brackets": (b'{"x": ' + b"[" * 1_000_000, "nested too deeply"),
+        "control characters": (b'{"traceEvents": [{"ts": "\\u001b[2J\\u0007"}]}', "got `str`"),
+    }
+    found = {}
+    for at, (what, (content, words)) in enumerate(made.items()):
+        path = folder / f"{at}.json"
+        path.write_bytes(content)
+        found[what] = (path, words)
+    (folder / "loop").symlink_to("loop")
+    (folder / "none").mkdir()
+    os.mkfifo(folder / "fifo")
+    found["a loop of links"] = (folder / "loop", "too many levels of symbolic links")
+    found["a folder without traces"] = (folder / "none", "no trace in this folder")
+    found["a fifo"] = (folder / "fifo", "not a regular file")
+    found["a device"] = (Path("/dev/zero"), "not a regular file")
+    found["nothing"] = (folder / "nothing", "no such file")
+    return found
+
+
+def test_what_is_no_trace_gets_one_line_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from overlaptop.cli import main
+
+    for what, (path, words) in hostile(tmp_path).items():
+        for options in (["--json"], ["--json", "--hta"], []):
+            assert main(["analyze", str(path), *options]) == 2, what
+            told = capsys.readouterr()
+            assert told.out == "", what
+            assert told.err.startswith(f"overlaptop: {path}: "), what
+            assert words in told.err, what
+            assert told.err.count("\n") == 1, what
+
+
+def test_a_hostile_name_does_not_reach_the_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "\x1b[2J\n.json"
+    path.write_text("{}")
+    done = run_analyze(path)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "\x1b" not in done.stderr
+    cursed = "ncclDevKernel_\x1b]0;gone\x07"
+    table = run_analyze(write(tmp_path / "\x1b[31mred.json", kernel(0, 5), kernel(3, 4, cursed)))
+    assert table.returncode == 0
+    assert "\x1b" not in table.stdout + table.stderr
+
+
+def test_a_gzip_bomb_costs_little_memory(tmp_path: Path) -> None:
+    bomb = zlib.compressobj(9, wbits=31)
+    prefix = b'{"traceEvents": ['
+    packed = (
+        bomb.compress(prefix) + b"".join(bomb.compress(b" " * (1 << 20)) for _ in range(256)) + bomb.flush()
+    )
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.json.gz").write_bytes(packed)
+    program = (
+        "import resource, subprocess, sys\n"
+        "done = subprocess.run([sys.executable, '-m', 'overlaptop', 'analyze', sys.argv[1], '--json'])\n"
+        "print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    status, mebibytes = map(int, done.stdout.split())
+    assert status == 2
+    assert "rank0.json.gz: unpacks to more than 50 times its size" in done.stderr
+    assert mebibytes < 200
+
+
+def test_one_bad_file_in_a_folder_is_named_and_nothing_is_printed(tmp_path: Path) -> None:
+    small_job(tmp_path)
+    (tmp_path / "rank1.json.gz").write_bytes(gzip.compress(b"{"))
+    done = run_analyze(tmp_path, "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"overlaptop: {tmp_path / 'rank1.json.gz'}: cut off: it ends in the middle of the JSON\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "the following arguments are required: PATH"),
+        (["a", "b"], "unrecognized arguments: b"),
+        (["a", "--lane", "nonsense"], "a lane rule is LANE=REGEX"),
+        (["a", "--lane", "comm=("], "not a regular expression"),
+        (["a", "--refresh", "0"], "must be from 0.1 to 10"),
+    ],
+)
+def test_usage_errors_have_status_2(words: list[str], said: str) -> None:
+    done = run_analyze(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_help_of_the_program_names_it() -> None:
+    done = subprocess.run([sys.executable, "-m", "overlaptop", "--help"], capture_output=True, text=True)
+    assert "overlaptop analyze PATH" in done.stdout
+
+
+def test_help_says_where_hta_differs() -> None:
+    done = run_analyze("--help")
+    assert done.returncode == 0
+    for word in ("--hta", "window", "rounding", "peer-to-peer", "--lane", "exit status", '"type": "rank"'):
+        assert word in done.stdout
+
+
+# The dashboard
+
+
+def test_a_rank_that_no_dashboard_can_show_is_said(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", kernel(0, 10), rank=5000, world_size=6000)
+    done = run_analyze(path)
+    assert done.returncode == 2
+    assert "rank 5000: only ranks below 4,096 can be shown, use --json" in done.stderr
+    assert len(records_of(path)) == 2
+
+
+def test_in_a_terminal_it_opens_the_dashboard_and_q_leaves(tmp_path: Path) -> None:
+    terminal = Terminal("analyze", str(small_job(tmp_path)))
+    try:
+        terminal.read_until("■ trace".encode())
+        terminal.type("q")
+        terminal.read_to_end()
+        assert terminal.process.wait(30) == 0
+        assert LEAVE_ALTERNATE_SCREEN in terminal.seen
+    finally:
+        terminal.close()
+
+
+def test_in_a_terminal_a_bad_file_leaves_the_screen_alone(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{")
+    terminal = Terminal("analyze", str(tmp_path / "a.json"))
+    try:
+        terminal.read_to_end()
+        assert terminal.process.wait(30) == 2
+        assert b"a.json: cut off" in terminal.seen
+        assert b"\x1b[?1049h" not in terminal.seen
+    finally:
+        terminal.close()

@@ -1,0 +1,62 @@
+"""Traces made of a few words, as torch.profiler writes them. Times in microseconds."""
+
+import gzip
+import json
+
+BASE_NS = 1_790_857_026_000_000_000
+
+
+def kernel(ts, dur, name="gemm", *, stream=7, correlation=None, cat="kernel", **args):
+    linked = {} if correlation is None else {"correlation": correlation}
+    return event(cat, name, ts, dur, args={"device": 0, "stream": stream, **linked, **args})
+
+
+def nccl(ts, dur, *, stream=20, **args):
+    return kernel(ts, dur, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", stream=stream, **args)
+
+
+def launch(ts, correlation):
+    return event("cuda_runtime", "cudaLaunchKernel", ts, 5.0, args={"correlation": correlation})
+
+
+def mark(number, ts, dur, cat="user_annotation"):
+    return event(cat, f"ProfilerStep#{number}", ts, dur, args={"External id": number})
+
+
+def event(cat, name, ts, dur, args=None):
+    made = {"ph": "X", "cat": cat, "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": dur}
+    return made if args is None else {**made, "args": args}
+
+
+def trace(*events, rank=0, world_size=1, base_ns=BASE_NS, **more):
+    made = {"schemaVersion": 1, "traceEvents": list(events), **more}
+    if rank is not None:
+        made["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": world_size,
+                                   "nccl_version": "2.28.9"}  # fmt: skip
+    if base_ns is not None:
+        made["baseTimeNanoseconds"] = base_ns
+    return made
+
+
+def text(*events, **more):
+    return json.dumps(trace(*events, **more)).encode()
+
+
+def write(path, *events, **more):
+    """Write a trace, gzipped where the name says so."""
+    content = text(*events, **more)
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def small_job(folder, ranks=2):
+    """Two steps a rank; the last one hides half of its communication."""
+    for rank in range(ranks):
+        write(
+            folder / f"rank{rank}.json.gz",
+            mark(5, 0, 99), mark(6, 100, 100), launch(1, 1), launch(2, 2), launch(110, 3), launch(111, 4),
+            kernel(10, 50, correlation=1), nccl(20, 20, correlation=2),
+            kernel(120, 50, correlation=3), nccl(150, 40, correlation=4),
+            rank=rank, world_size=ranks, deviceProperties=[{"id": 0, "name": "NVIDIA H200"}],
+        )  # fmt: skip
+    return folder

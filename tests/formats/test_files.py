@@ -1,0 +1,143 @@
+"""Which files are traces, and how much of them is read."""
+
+import gzip
+import os
+import socket
+import zlib
+
+import pytest
+
+from overlaptop.formats import files
+from overlaptop.formats.files import TraceError, find, read
+
+
+def test_a_file_is_itself_whatever_it_is_called(tmp_path):
+    path = tmp_path / "anything"
+    path.write_text("{}")
+    assert find(path) == [path]
+    assert read(path) == b"{}"
+
+
+def test_a_folder_holds_its_traces_by_name_and_nothing_else(tmp_path):
+    for name in ("rank1.json.gz", "rank0.json", "notes.txt", ".hidden.json", "trace.gz", "a.pt.trace.json"):
+        (tmp_path / name).write_text("{}")
+    assert [path.name for path in find(tmp_path)] == ["a.pt.trace.json", "rank0.json", "rank1.json.gz"]
+
+
+def test_a_folder_without_traces_says_what_was_looked_for(tmp_path):
+    with pytest.raises(TraceError, match=r"no trace in this folder.*\*\.json"):
+        find(tmp_path)
+
+
+def test_a_folder_with_too_many_traces_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_FILES", 2)
+    for number in range(3):
+        (tmp_path / f"{number}.json").write_text("{}")
+    with pytest.raises(TraceError, match="3 traces in this folder; 2 at most"):
+        find(tmp_path)
+
+
+def test_gzip_is_known_by_its_content(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_bytes(gzip.compress(b'{"a": 1}') + b"\0\0")  # padded, as on a tape
+    assert read(path) == b'{"a": 1}'
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path):
+    fifo, folder, listening = tmp_path / "a.json", tmp_path / "b.json", tmp_path / "c.json"
+    os.mkfifo(fifo)
+    folder.mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(listening))
+        for path in (fifo, folder, listening, "/dev/zero", "/dev/tty"):
+            with pytest.raises(TraceError, match="not a regular file"):
+                read(files.Path(path))
+
+
+def test_a_loop_of_links_is_said_in_one_line(tmp_path):
+    (tmp_path / "a.json").symlink_to("b.json")
+    (tmp_path / "b.json").symlink_to("a.json")
+    with pytest.raises(TraceError, match="too many levels of symbolic links"):
+        find(tmp_path / "a.json")
+    with pytest.raises(TraceError, match="too many levels of symbolic links"):
+        read(tmp_path / "a.json")
+
+
+def test_what_is_not_there_or_may_not_be_read_is_said_in_one_line(tmp_path, monkeypatch):
+    with pytest.raises(TraceError, match="no such file or folder"):
+        find(tmp_path / "missing.json")
+    with pytest.raises(TraceError, match="cannot be read"):
+        find(files.Path("a\0b"))
+    path = tmp_path / "trace.json"
+    path.write_text("{}")
+
+    def refused(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refused)  # root may read everything, and tests run as root
+    with pytest.raises(TraceError, match=r"trace\.json: cannot be read \(permission denied\)"):
+        read(path)
+
+
+@pytest.mark.parametrize("cut", [1, 9, 100, -1])
+def test_a_gzip_file_that_is_cut_off_is_said_to_be(tmp_path, cut):
+    path = tmp_path / "trace.json.gz"
+    whole = gzip.compress(os.urandom(1000))
+    path.write_bytes(whole[:cut] if cut != 1 else whole[:2])
+    with pytest.raises(TraceError, match="cut off: it ends in the middle of the gzip stream"):
+        read(path)
+
+
+def test_a_gzip_file_with_a_flipped_bit_is_no_sound_gzip(tmp_path):
+    path = tmp_path / "trace.json.gz"
+    content = bytearray(gzip.compress(b"{}" * 100))
+    content[-6] ^= 1  # in the checksum
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match="not sound gzip"):
+        read(path)
+
+
+def test_more_after_the_end_of_the_gzip_stream_is_not_sound(tmp_path):
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(b"{}") * 2)
+    with pytest.raises(TraceError, match="more follows after its end"):
+        read(path)
+
+
+def test_a_gzip_bomb_is_left_at_fifty_times_its_size(tmp_path, monkeypatch):
+    path = tmp_path / "trace.json.gz"
+    bomb = zlib.compressobj(9, wbits=31)
+    path.write_bytes(b"".join(bomb.compress(bytes(1 << 20)) for _ in range(64)) + bomb.flush())
+    inflated = []
+    inflate = zlib.decompressobj
+
+    class Watched:
+        def __init__(self, wbits):
+            self._inner = inflate(wbits)
+
+        def decompress(self, packed, limit):
+            inflated.append(limit)
+            return self._inner.decompress(packed, limit)
+
+        def __getattr__(self, name):
+            return getattr(self._inner, name)
+
+    monkeypatch.setattr(zlib, "decompressobj", Watched)
+    with pytest.raises(TraceError, match="unpacks to more than 50 times its size"):
+        read(path)
+    assert inflated == [files.SMALL_TEXT_BYTES]
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
+    sparse = tmp_path / "trace.json"
+    with sparse.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(TraceError, match="larger than 1 GiB unpacked"):
+        read(sparse)
+    monkeypatch.setattr(files, "MAX_TEXT_BYTES", 1000)
+    packed = tmp_path / "trace.json.gz"
+    packed.write_bytes(gzip.compress(bytes(1001)))
+    with pytest.raises(TraceError, match="unpacked"):
+        read(packed)
+    packed.write_bytes(gzip.compress(bytes(999)))
+    assert len(read(packed)) == 999

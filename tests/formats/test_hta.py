@@ -1,0 +1,113 @@
+"""HolisticTraceAnalysis's rules, against what HolisticTraceAnalysis itself said."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlaptop.formats import chrome, files, hta, kineto
+from overlaptop.formats.summary import summarize
+from overlaptop.timeline.lanes import LaneRules
+from tests.cli.traces import kernel, launch, mark, nccl, text, trace
+
+DATA = Path(__file__).parent / "data"
+RECORDED = json.loads((DATA / "hta-0.5.0.json").read_text())
+WITHIN_POINTS = 0.1
+ROUNDED_TO_POINTS = 0.01
+
+
+def events_of(content):
+    return chrome.decode(Path("t.json"), content).events
+
+
+def breakdowns(*traces):
+    return hta.choose([hta.figures(events_of(json.dumps(each).encode())) for each in traces])
+
+
+def only(*events):
+    return breakdowns(trace(*events))[0]
+
+
+@pytest.mark.parametrize("job", RECORDED)
+def test_every_rank_of_every_recorded_job_is_as_hta_says(job):
+    recorded = RECORDED[job]
+    paths = [DATA / job / f"rank{rank}.json.gz" for rank in range(len(recorded))]
+    found = hta.choose([hta.figures(events_of(files.read(path))) for path in paths])
+    for rank, whole in enumerate(found):
+        said = recorded[str(rank)]
+        assert abs(100 * whole.overlap - said["overlap_pct"]) <= ROUNDED_TO_POINTS / 2 + 1e-9
+        assert whole.idle_ns == 1000 * said["idle_time(us)"]
+        assert whole.compute_ns == 1000 * said["compute_time(us)"]
+        assert whole.step_ns == 1000 * said["kernel_time(us)"]
+
+
+def test_made_up_jobs_with_every_oddity_are_as_hta_says():
+    cases = json.loads(gzip.decompress((DATA / "random.json.gz").read_bytes()))
+    assert len(cases) > 50
+    assert sum(any(case["overlap_pct"]) for case in cases) > 30
+    for case in cases:
+        found = breakdowns(*case["traces"])
+        said = case["overlap_pct"]
+        assert [100 * whole.overlap for whole in found] == pytest.approx(said, abs=ROUNDED_TO_POINTS)
+        for whole, us in zip(found, case.get("us", ()), strict="us" in case):
+            assert whole.idle_ns == pytest.approx(1000 * us["idle"])
+            assert whole.compute_ns == pytest.approx(1000 * us["compute"])
+            assert whole.step_ns == pytest.approx(1000 * us["kernel"])
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 10_000), st.integers(1, 3_000), st.sampled_from((kernel, nccl))),
+        min_size=1,
+        max_size=60,
+    )
+)
+def test_with_whole_microseconds_and_no_steps_our_definitions_are_the_same(activities):
+    """Of the differences that --help lists, none is there: the figures must agree to the last digit."""
+    content = text(*(make(start, length) for start, length, make in activities), base_ns=0)
+    ours = summarize(kineto.load(Path("t.json"), content, LaneRules()), 0, "job").whole
+    theirs = hta.figures(events_of(content)).everything
+    assert theirs == ours
+    assert theirs.overlap == ours.overlap
+
+
+def test_a_peer_copy_is_no_communication_there():
+    peer = kernel(5, 15, "Memcpy PtoP (Device -> Device)", cat="gpu_memcpy", stream=9)
+    found = only(kernel(0, 10), nccl(5, 10), peer)
+    assert (found.comm_ns, found.overlap) == (10_000, 0.5)
+
+
+def test_times_with_decimals_are_rounded_inwards_and_whole_ones_are_not():
+    assert only(kernel(0.2, 9.9), nccl(0.5, 20.0)).compute_ns == 9000
+    assert only(kernel(0, 9.9), nccl(0, 20)).compute_ns == 9900
+
+
+def test_only_what_was_launched_before_the_last_step_counts_once_there_are_two():
+    launched = [launch(10, 1), launch(110, 2), kernel(20, 30, correlation=1), kernel(120, 7, correlation=2)]
+    before = nccl(0, 5, correlation=99)
+    assert only(*launched, before, mark(1, 0, 90)).compute_ns == 37_000
+    windowed = only(*launched, before, mark(1, 0, 90), mark(2, 100, 90))
+    assert (windowed.compute_ns, windowed.comm_ns) == (30_000, 0)
+    later = mark(2, 115, 5, cat="gpu_user_annotation")
+    assert only(*launched, mark(1, 0, 90), mark(2, 100, 90), later).compute_ns == 37_000
+
+
+def test_the_steps_of_all_ranks_together_decide_about_the_window():
+    alone = trace(kernel(20, 30, correlation=1), launch(10, 1), mark(1, 0, 90))
+    other = trace(kernel(20, 30, correlation=1), launch(10, 1), mark(2, 0, 90), rank=1)
+    assert breakdowns(alone)[0].compute_ns == 30_000
+    assert [found.compute_ns for found in breakdowns(alone, other)] == [0, 0]
+
+
+def test_nothing_left_to_count_gives_no_overlap():
+    found = only(kernel(20, 30, correlation=99), mark(1, 0, 90), mark(2, 100, 90))
+    assert (found.step_ns, found.overlap) == (0, None)
+
+
+def test_a_launch_that_is_there_thousands_of_times_is_joined_a_few_times_only():
+    crowd = [launch(1, 1) for _ in range(3000)] + [kernel(2, 3, correlation=1) for _ in range(3000)]
+    table = hta._table(events_of(text(*crowd, mark(1, 0, 1), mark(2, 100, 1))))
+    assert len(hta._in_window(table).names) < 40_000

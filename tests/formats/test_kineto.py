@@ -1,0 +1,195 @@
+"""One trace's text, taken apart."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlaptop.formats import chrome, kineto
+from overlaptop.formats.files import TraceError
+from overlaptop.timeline.lanes import Lane, LaneRules, parse_rule
+from tests.cli.traces import BASE_NS, event, kernel, launch, mark, nccl, text, trace
+
+PATH = Path("some/trace.json")
+
+
+def load(*events, rules=(), **more):
+    return kineto.load(PATH, text(*events, **more), LaneRules(map(parse_rule, rules)))
+
+
+def fault_of(content):
+    with pytest.raises(TraceError) as caught:
+        kineto.load(PATH, content, LaneRules())
+    message = str(caught.value)
+    assert message.startswith("some/trace.json: ")
+    assert "\n" not in message
+    return message
+
+
+def raw(ts="1.0", dur="1.0", name='"k"', more=""):
+    """One kernel, its values as JSON text."""
+    fields = f'"ph": "X", "cat": "kernel", "name": {name}, "ts": {ts}, "dur": {dur}'
+    return f'{{"traceEvents": [{{{fields}, "args": {{"stream": 7}}}}]{more}}}'.encode()
+
+
+def test_times_are_unix_time_to_the_nanosecond():
+    found = load(kernel(4357773067030.668, 817.407)).activities
+    assert found.start_ns.tolist() == [BASE_NS + 4357773067030668]
+    assert found.end_ns.tolist() == [BASE_NS + 4357773067030668 + 817407]
+
+
+@given(
+    start_ns=st.integers(-(2**43) * 1000 + 1, 2**43 * 1000 - 1), length_ns=st.integers(0, 2**43 * 1000 - 1)
+)
+def test_no_nanosecond_is_lost_within_a_hundred_days_of_the_base(start_ns, length_ns):
+    found = kineto.load(PATH, raw(_us(start_ns), _us(length_ns)), LaneRules()).activities
+    assert (found.start_ns.tolist(), found.end_ns.tolist()) == ([start_ns], [start_ns + length_ns])
+
+
+@given(start_ns=st.integers(-(2**61), 2**61 - 1), length_ns=st.integers(0, 2**61 - 1))
+def test_no_nanosecond_is_lost_in_unix_time_either(start_ns, length_ns):
+    found = kineto.load(PATH, raw(_us(start_ns), _us(length_ns)), LaneRules()).activities
+    assert (found.start_ns.tolist(), found.end_ns.tolist()) == ([start_ns], [start_ns + length_ns])
+
+
+def _us(ns):
+    sign, ns = "-" if ns < 0 else "", abs(ns)
+    return f"{sign}{ns // 1000}.{ns % 1000:03}"
+
+
+def test_whole_microseconds_are_fine_too():
+    found = load(kernel(1_700_000_000_000_000, 12), base_ns=None).activities
+    assert found.start_ns.tolist() == [1_700_000_000_000_000_000]
+    assert found.end_ns.tolist() == [1_700_000_000_000_012_000]
+
+
+def test_each_category_of_gpu_event_has_its_lane():
+    found = load(
+        kernel(1, 1),
+        nccl(2, 1),
+        kernel(3, 1, "Memcpy HtoD (Pinned -> Device)", cat="gpu_memcpy"),
+        kernel(4, 1, "Memcpy PtoP (Device -> Device)", cat="gpu_memcpy"),
+        kernel(5, 1, "Memset (Device)", cat="gpu_memset"),
+        kernel(6, 1, cat="Kernel"),
+        kernel(7, 1, "Memcpy DtoH (Device -> Pageable)", cat="Memcpy"),
+        event("gpu_user_annotation", "nccl:all_reduce", 0, 100),
+        event("cpu_op", "aten::mm", 0, 100, args={"Input Dims": [[1, 2], []]}),
+        {"ph": "f", "id": 1, "ts": 3.0, "cat": "ac2g", "name": "ac2g", "bp": "e"},
+        {"ph": "M", "name": "process_name", "ts": 0.0, "pid": "Spans", "args": {"name": "python"}},
+    ).activities
+    assert [kineto.LANES[code] for code in found.lane] == [
+        Lane.COMPUTE, Lane.COMM, Lane.COPY, Lane.COMM, Lane.COPY, Lane.COMPUTE, Lane.COPY,
+    ]  # fmt: skip
+    assert found.is_kernel.tolist() == [True, True, False, False, False, True, False]
+
+
+def test_the_users_own_lanes_come_first():
+    found = load(kernel(1, 1, "my_allreduce"), nccl(2, 1), rules=["comm=my_all", "copy=^nccl"]).activities
+    assert [kineto.LANES[code] for code in found.lane] == [Lane.COMM, Lane.COPY]
+
+
+def test_activities_come_by_start_whatever_their_order_in_the_file():
+    found = load(kernel(30, 1, "c"), kernel(10, 1, "a"), kernel(20, 1, "b")).activities
+    assert found.names == ["a", "b", "c"]
+
+
+def test_a_kernel_knows_when_it_was_launched():
+    found = load(
+        kernel(10, 1, correlation=5),
+        kernel(20, 1, correlation=6),
+        kernel(30, 1),
+        launch(3.5, 5),
+        mark(1, 0, 9),
+    ).activities
+    unknown = kineto.NOT_LAUNCHED_NS
+    assert found.launched_ns.tolist() == [BASE_NS + 3500, unknown, unknown]
+
+
+def test_streams_of_two_devices_are_not_one():
+    found = load(kernel(1, 1), kernel(2, 1, stream=8), kernel(3, 1, device=1), kernel(4, 1)).activities
+    assert len(np.unique(found.queue)) == 3
+    assert found.queue[0] == found.queue[3]
+
+
+def test_a_step_is_taken_from_the_cpu_before_the_gpu():
+    found = load(
+        kernel(1, 1), mark(8, 2.0, 3.0), mark(8, 20.0, 1.0, cat="gpu_user_annotation"),
+        mark(9, 30.0, 1.0, cat="gpu_user_annotation"), event("user_annotation", "ProfilerStep#x", 1, 1),
+    )  # fmt: skip
+    assert found.annotations == (
+        kineto.Annotation(8, BASE_NS + 2000, BASE_NS + 5000),
+        kineto.Annotation(9, BASE_NS + 30_000, BASE_NS + 31_000),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [("rank3.json.gz", 3), ("trace_rank_12.json", 12), ("Rank-0.pt.trace.json", 0), ("host_17.json", None),
+     ("drank.json", None), ("rank1234567.json", None)],
+)  # fmt: skip
+def test_the_rank_is_in_the_name_where_the_trace_does_not_tell_it(name, rank):
+    assert kineto.load(Path(name), text(kernel(1, 1), rank=None), LaneRules()).rank == rank
+    assert kineto.load(Path(name), text(kernel(1, 1), rank=5), LaneRules()).rank == 5
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "does not begin with a JSON object"),
+        (b"\x89PNG\r\n\x1a\n", "does not begin with a JSON object"),
+        (b"[1, 2]", "does not begin with a JSON object"),
+        (b'{"a": 1}', "missing required field `traceEvents`"),
+        (b'{"traceEvents": null}', "Expected `array`"),
+        (b'{"traceEvents": [1]}', "Expected `object`"),
+        (b'{"traceEvents": []}', "no GPU activity"),
+        (text(event("cpu_op", "aten::mm", 1, 1)), "trace with ProfilerActivity.CUDA"),
+        (text(kernel(1, 1))[:-30], "cut off"),
+        (text(kernel(1, 1)) + b"}", "not JSON"),
+        (raw(name='"\x00\x1b[2J"'), "not JSON"),
+        (b'{"traceEvents": [{"name": "\xff"}]}', "not UTF-8"),
+        (raw(ts='"1"'), "Expected `int | float | null`, got `str`"),
+        (raw(ts="true"), "got `bool`"),
+        (raw(ts="NaN"), "not JSON"),
+        (raw(dur="Infinity"), "not JSON"),
+        (raw(ts="1e999"), "out of range"),
+        (raw(ts="1e300"), "centuries away"),
+        (raw(ts="9" * 300), "centuries away"),
+        (raw(ts="9" * 400), "centuries away"),
+        (raw(ts="9" * 100_000), "out of range"),
+        (raw(ts="4e15", dur="4e15"), "centuries away"),
+        (raw(dur="-0.001"), "ends before it starts: 'k' at 1.0 µs"),
+        (raw(more=', "baseTimeNanoseconds": 1' + "0" * 30), "centuries away"),
+        (raw(more=', "distributedInfo": {"rank": -1}'), "no possible rank"),
+        (raw(more=', "distributedInfo": {"rank": 0, "world_size": 1000000000}'), "no possible world size"),
+        (raw(more=', "x": ' + "[" * 1_000_000), "nested too deeply"),
+        (raw(more=', "x": ' + '{"a":' * 1_000_000), "nested too deeply"),
+    ],
+)  # fmt: skip
+def test_what_is_no_trace_is_said_in_one_line(content, words):
+    assert words in fault_of(content)
+
+
+def test_objects_and_steps_are_counted_before_they_are_made(monkeypatch):
+    monkeypatch.setattr(chrome, "MAX_OBJECTS", 10)
+    monkeypatch.setattr(chrome, "_SMALL_BYTES", 10)
+    assert "more than 10 objects" in fault_of(b'{"traceEvents": [' + b"{}," * 10 + b"{}]}")
+    monkeypatch.undo()
+    monkeypatch.setattr(kineto, "MAX_STEP_MARKS", 2)
+    assert "more than 2 ProfilerStep" in fault_of(text(kernel(1, 1), *(mark(n, n, 1) for n in range(3))))
+
+
+def test_a_name_of_many_megabytes_decides_its_lane_by_its_beginning():
+    long = "ncclDevKernel_" + "A" * 20_000_000
+    found = load(kernel(1, 1, long)).activities
+    assert found.names == [long]
+    assert kineto.LANES[found.lane[0]] is Lane.COMM
+
+
+def test_fields_of_other_kinds_are_left_alone():
+    made = trace(kernel(1, 1, correlation="x", stream="7"), stackFrames={"1": {"name": "f"}}, traceName=7)
+    made["traceEvents"][0]["args"]["grid"] = [1, [2, {"deep": None}]]
+    found = kineto.load(PATH, json.dumps(made).encode(), LaneRules())
+    assert len(found.activities.names) == 1

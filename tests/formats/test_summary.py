@@ -1,0 +1,146 @@
+"""One rank's trace as the records of a live job."""
+
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlaptop.formats import kineto
+from overlaptop.formats.summary import summarize
+from overlaptop.timeline.lanes import LaneRules
+from overlaptop.wire.messages import CollectiveSpan
+from tests.cli.traces import BASE_NS, kernel, launch, mark, nccl, text
+
+US = 1000
+NAMED = {
+    "Collective name": "allreduce", "In msg nelems": 1000, "Out msg nelems": 4000, "dtype": "BFloat16",
+    "Process Group Name": "3", "Process Group Description": "tp",
+}  # fmt: skip
+
+
+def summary_of(*events, **more):
+    traced = kineto.load(Path("t.json"), text(*events, **more), LaneRules())
+    return summarize(traced, traced.rank or 0, "job")
+
+
+def copy(ts, dur):
+    return kernel(ts, dur, "Memcpy HtoD (Pinned -> Device)", cat="gpu_memcpy", stream=9)
+
+
+def test_the_parts_of_a_step_are_those_of_a_live_one():
+    (step,) = summary_of(kernel(0, 40), nccl(30, 30), copy(60, 10), kernel(80, 20)).steps
+    assert (step.start_ns, step.step_ns) == (BASE_NS, 100 * US)
+    assert (step.compute_ns, step.comm_ns) == (60 * US, 30 * US)
+    assert (step.hidden_ns, step.exposed_ns) == (10 * US, 20 * US)
+    assert (step.compute_only_ns, step.copy_only_ns, step.idle_ns) == (50 * US, 10 * US, 10 * US)
+    assert step.stall_ns == 20 * US
+    assert step.overlap == 1 / 3
+    assert (step.launch_lead_ns, step.forward_ns, step.dropped) == (None, None, 0)
+
+
+def test_each_step_is_cut_out_of_the_whole_and_the_rest_counts_in_the_whole_only():
+    found = summary_of(
+        kernel(0, 50), nccl(40, 110),
+        launch(100, 1), launch(205, 2), mark(4, 100, 99), mark(5, 200, 90),
+        kernel(110, 90, correlation=1), kernel(210, 40, correlation=2),
+    )  # fmt: skip
+    assert [(step.step, step.compute_ns, step.comm_ns) for step in found.steps] == [
+        (4, 90 * US, 50 * US), (5, 40 * US, 0),
+    ]  # fmt: skip
+    assert [step.overlap for step in found.steps] == [0.8, None]
+    assert (found.whole.step_ns, found.whole.comm_ns, found.whole.hidden_ns) == (
+        250 * US,
+        110 * US,
+        50 * US,
+    )
+
+
+def test_a_collective_has_its_name_bytes_and_group_where_the_kernel_tells_them():
+    found = summary_of(kernel(0, 10), nccl(5, 20, **NAMED), nccl(30, 4), kernel(40, 1))
+    assert found.detail is not None
+    assert found.detail.collectives == (
+        CollectiveSpan("allreduce", 8000, "3 tp", True, 5 * US, 25 * US),
+        CollectiveSpan("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", None, "", True, 30 * US, 34 * US),
+    )
+    (step,) = found.steps
+    assert (step.collectives, step.comm_bytes) == (2, None)
+    assert (step.comm_kernels_ns, step.matched_ns) == (24 * US, 20 * US)
+
+
+def test_bytes_are_known_where_all_collectives_tell_theirs():
+    (step,) = summary_of(kernel(0, 10), nccl(5, 20, **NAMED), nccl(30, 4, **NAMED)).steps
+    assert (step.collectives, step.comm_bytes) == (2, 16_000)
+
+
+def test_an_older_trace_that_names_no_collective_claims_nothing_of_them():
+    (step,) = summary_of(kernel(0, 10), nccl(5, 20)).steps
+    assert (step.collectives, step.comm_bytes, step.comm_kernels_ns, step.matched_ns) == (
+        1,
+        None,
+        None,
+        None,
+    )
+
+
+def test_an_unknown_type_or_a_broken_count_leaves_the_bytes_unknown():
+    for broken in ({"dtype": "Float4"}, {"In msg nelems": "many", "Out msg nelems": -1}, {"dtype": 7}):
+        (step,) = summary_of(kernel(0, 10), nccl(5, 20, **NAMED | broken)).steps
+        assert step.comm_bytes is None
+
+
+def test_a_peer_copy_is_communication_but_no_collective():
+    (step,) = summary_of(
+        kernel(0, 10), kernel(5, 15, "Memcpy PtoP (Device -> Device)", cat="gpu_memcpy", stream=9)
+    ).steps
+    assert (step.comm_ns, step.hidden_ns, step.collectives, step.comm_bytes) == (15 * US, 5 * US, 0, 0)
+
+
+def test_a_rank_says_what_the_trace_tells_and_nothing_else():
+    devices = [{"id": 0, "name": "NVIDIA H200"}]
+    info = summary_of(kernel(0, 10), rank=3, world_size=8, deviceProperties=devices).info
+    assert (info.rank, info.world_size, info.device, info.backend) == (3, 8, "NVIDIA H200", "nccl 2.28.9")
+    assert (info.source, info.source_reason, info.compute_exact) == (
+        "kernels",
+        "torch.profiler trace",
+        True,
+    )
+    assert (info.host, info.torch_version, info.pid < 0, info.local_rank < 0) == ("", "", True, True)
+    bare = summary_of(kernel(0, 10), rank=None).info
+    assert (bare.world_size, bare.device, bare.backend) == (1, "", "")
+
+
+def test_the_last_step_is_there_in_detail():
+    found = summary_of(
+        mark(1, 0, 50), mark(2, 50, 50), launch(1, 1), launch(51, 2),
+        kernel(5, 10, correlation=1), kernel(60, 10, correlation=2), nccl(65, 20), copy(90, 5),
+    )  # fmt: skip
+    detail = found.detail
+    assert detail is not None
+    assert (detail.step, detail.start_ns, detail.step_ns) == (2, BASE_NS + 50 * US, 50 * US)
+    assert detail.compute_spans_ns == (10 * US, 20 * US)
+    assert detail.comm_spans_ns == (15 * US, 35 * US)
+    assert detail.copy_spans_ns == (40 * US, 45 * US)
+    assert detail.stall_spans_ns == (20 * US, 35 * US)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 10**6), st.integers(0, 10**5), st.sampled_from((kernel, nccl, copy))),
+        min_size=1,
+        max_size=40,
+    ),
+    st.lists(st.integers(0, 10**6), max_size=5, unique=True),
+)
+def test_a_step_is_the_sum_of_its_parts_to_the_nanosecond(activities, marks):
+    events = [make(start_ns / 1000, length_ns / 1000) for start_ns, length_ns, make in activities]
+    events += [mark(number, start_ns / 1000, 50.0) for number, start_ns in enumerate(sorted(marks))]
+    found = summary_of(*events)
+    for step in found.steps:
+        parts = (step.hidden_ns, step.exposed_ns, step.compute_only_ns, step.copy_only_ns, step.idle_ns)
+        assert sum(parts) == step.step_ns > 0
+        assert min(parts) >= 0
+        assert 0 <= step.stall_ns <= step.exposed_ns
+    starts = [start_ns for start_ns, _, _ in activities]
+    ends = np.array(starts) + [length_ns for _, length_ns, _ in activities]
+    assert found.whole.step_ns == max(ends) - min(starts)

@@ -1,0 +1,64 @@
+"""Work in forked processes: in order, and nobody left behind."""
+
+import os
+import signal
+from contextlib import closing
+
+import pytest
+
+from overlaptop.formats import workers
+from overlaptop.formats.workers import WorkerDiedError, spread
+
+
+def children():
+    """Pids of the processes that this one has started and not buried."""
+    found = []
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if pid == 0:
+            return [*found, "running"]
+        found.append(pid)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 99])
+def test_answers_come_in_order_whoever_gave_them(count):
+    answers = list(spread(lambda item: b"x" * item * 100_000, 7, count))
+    assert [len(answer) for answer in answers] == [item * 100_000 for item in range(7)]
+
+
+def test_the_work_is_done_elsewhere_where_there_is_more_than_one_worker():
+    assert {bytes(pid) for pid in spread(lambda _: str(os.getpid()).encode(), 4, 1)} == {
+        str(os.getpid()).encode()
+    }
+    pids = list(spread(lambda _: str(os.getpid()).encode(), 4, 2))
+    assert pids[0] == pids[2] != pids[1] == pids[3]
+    assert str(os.getpid()).encode() not in pids
+
+
+def test_no_process_is_left_when_the_rest_is_not_wanted():
+    # The pipe is full long before the second answer: the workers stand in the middle of writing.
+    with closing(spread(lambda _: bytes(10_000_000), 8, 4)) as answers:
+        next(answers)
+    assert children() == []
+
+
+def test_a_worker_that_is_killed_is_noticed():
+    def work(item):
+        if item == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return b"fine"
+
+    answers = spread(work, 4, 2)
+    assert [next(answers), next(answers)] == [b"fine", b"fine"]
+    with pytest.raises(WorkerDiedError):
+        next(answers)
+    assert children() == []
+
+
+def test_where_nothing_can_be_forked_the_work_is_done_here(monkeypatch):
+    monkeypatch.setattr(workers, "CAN_FORK", False)
+    assert set(spread(lambda _: str(os.getpid()).encode(), 4, 4)) == {str(os.getpid()).encode()}
+    assert workers.cores() == 1
