@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from overlaptop.agent.guest import Guest
 from overlaptop.agent.patching import replace
-from overlaptop.agent.sources.base import CollectiveCall, Source, Wait
+from overlaptop.agent.sources.base import CollectiveCall, HookedSource, Wait
 
 KEY = "BackendSelect"
 MAX_COALESCED = 4096
@@ -28,7 +28,7 @@ LISTS_COALESCED_WHEN_UNEVEN = ("allgather_", "reduce_scatter_")
 class CollectiveHooks:
     """Tells the source of each collective as it is issued, and brackets waits inside the dispatcher."""
 
-    def __init__(self, guest: Guest, source: Callable[[], Source | None]) -> None:
+    def __init__(self, guest: Guest, source: Callable[[], HookedSource | None]) -> None:
         """``source()`` is asked at each call: None before the first step boundary."""
         self._source = source
         self._library: Any = None
@@ -112,11 +112,11 @@ class CollectiveHooks:
             del self._coalescing[call.group]  # it raised and will never end
         return True
 
-    def _after(self, token: tuple[Source, Any], out: Any) -> None:
+    def _after(self, token: tuple[HookedSource, Any], out: Any) -> None:
         source, draft = token
         source.issued(draft, _work_of(out))
 
-    def _on_failure(self, token: tuple[Source, Any]) -> None:
+    def _on_failure(self, token: tuple[HookedSource, Any]) -> None:
         source, draft = token
         source.failed(draft)
 
@@ -125,7 +125,7 @@ class CollectiveHooks:
         token = source.wait_begin() if source is not None else None
         return None if token is None else (source, token)
 
-    def _after_wait(self, token: tuple[Source, Any]) -> None:
+    def _after_wait(self, token: tuple[HookedSource, Any]) -> None:
         source, mark = token
         source.wait_end(mark, Wait.PURE)
 
@@ -146,7 +146,7 @@ class CollectiveHooks:
         if token is not None:
             _queue_callback(lambda: self._mixed_end(token))
 
-    def _after_mixed(self, token: tuple[Source, Any]) -> None:
+    def _after_mixed(self, token: tuple[HookedSource, Any]) -> None:
         source, mark = token
         source.wait_end(mark, Wait.MIXED)
 
@@ -273,7 +273,7 @@ def _together(calls: list[CollectiveCall]) -> CollectiveCall:
     ops = {call.op for call in calls}
     return CollectiveCall(
         op=f"coalesced {'+'.join(sorted(ops))}",
-        bytes=sum(call.bytes for call in calls),
+        bytes=sum(call.bytes or 0 for call in calls),
         group=first.group,
         is_async=first.is_async,
         backend=first.backend,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from overlaptop.agent.sources.base import StepSpans
 from overlaptop.timeline import spans
 from overlaptop.timeline.breakdown import break_down
@@ -40,8 +42,38 @@ def totals(measured: StepSpans, rank: int, dropped: int) -> StepTotals:
         backward_ns=phase_ns["backward"] if known else None,
         optimizer_ns=phase_ns["optimizer"] if known else None,
         collectives=measured.collective_count,
-        comm_bytes=sum(each.call.bytes for each in measured.collectives) if parts else None,
+        comm_bytes=_moved_bytes(measured) if parts and measured.named else None,
         dropped=dropped,
+        launch_lead_ns=measured.launch_lead_ns,
+        comm_kernels_ns=measured.comm_kernels_ns,
+        matched_ns=measured.matched_ns,
+    )
+
+
+def _moved_bytes(measured: StepSpans) -> int | None:
+    """Bytes of all collectives; None where those of one are not known."""
+    moved = [each.call.bytes for each in measured.collectives]
+    known = [each for each in moved if each is not None]
+    return sum(known) if len(known) == len(moved) else None
+
+
+def captured(totals: StepTotals) -> StepTotals:
+    """The same step as one that a capture disturbed: it took place, but its parts say nothing."""
+    return replace(
+        totals,
+        captured=True,
+        compute_ns=None,
+        comm_ns=None,
+        hidden_ns=None,
+        exposed_ns=None,
+        compute_only_ns=None,
+        copy_only_ns=None,
+        idle_ns=None,
+        stall_ns=None,
+        comm_bytes=None,
+        launch_lead_ns=None,
+        comm_kernels_ns=None,
+        matched_ns=None,
     )
 
 

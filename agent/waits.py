@@ -11,13 +11,13 @@ import torch.distributed as dist
 
 from overlaptop.agent.guest import Guest
 from overlaptop.agent.patching import replace
-from overlaptop.agent.sources.base import Source, Wait
+from overlaptop.agent.sources.base import HookedSource, Wait
 
 
 class WaitHooks:
     """Patches what Python code calls to wait. Waits deep in C++ are bracketed in collectives.py."""
 
-    def __init__(self, guest: Guest, source: Callable[[], Source | None]) -> None:
+    def __init__(self, guest: Guest, source: Callable[[], HookedSource | None]) -> None:
         """``source()`` is asked at each wait: None before the first step boundary."""
         self._source = source
         self._begin = guest.guarded("the wait hook, before", self._before)
@@ -63,6 +63,6 @@ class WaitHooks:
         token = source.wait_begin(stream) if source is not None else None
         return None if token is None else (source, token)
 
-    def _after(self, token: tuple[Source, Any], wait: Wait) -> None:
+    def _after(self, token: tuple[HookedSource, Any], wait: Wait) -> None:
         source, mark = token
         source.wait_end(mark, wait)

@@ -23,7 +23,7 @@ class Assembler:
     def assemble(self, resolved: ResolvedStep) -> StepSpans:
         """The spans of one step, clipped to it."""
         begin_ns, end_ns = resolved.begin_ns, resolved.end_ns
-        phases = _phases(resolved)
+        phases = phases_of(begin_ns, end_ns, resolved.edges)
         if not resolved.detailed:
             # What ran over from an earlier step cannot be followed through an unmeasured one.
             self._carried.clear()
@@ -97,13 +97,16 @@ def _clipped(pairs: Iterable[tuple[int, int]], begin_ns: int, end_ns: int) -> sp
     return spans.clip(spans.from_pairs(some), begin_ns, end_ns) if some else spans.empty()
 
 
-def _phases(resolved: ResolvedStep) -> tuple[PhaseTimes, ...]:
-    """Forward is what leads up to a backward: from the step's start, or from the backward before it."""
+def phases_of(begin_ns: int, end_ns: int, edges: Iterable[tuple[Edge, int]]) -> tuple[PhaseTimes, ...]:
+    """The phases of a step from its edges.
+
+    Forward is what leads up to a backward: from the step's start, or from the backward before it.
+    """
     phases = []
-    forward_from = resolved.begin_ns
+    forward_from = begin_ns
     opened: dict[Edge, int] = {}
-    for edge, at_ns in resolved.edges:
-        at_ns = min(max(at_ns, resolved.begin_ns), resolved.end_ns)
+    for edge, at_ns in edges:
+        at_ns = min(max(at_ns, begin_ns), end_ns)
         if edge is Edge.BACKWARD_BEGIN:
             phases.append(PhaseTimes("forward", forward_from, at_ns))
             opened[edge] = at_ns
@@ -120,5 +123,5 @@ def _phases(resolved: ResolvedStep) -> tuple[PhaseTimes, ...]:
                 phases.append(PhaseTimes("optimizer", start_ns, at_ns))
             forward_from = at_ns
     if Edge.OPTIMIZER_BEGIN in opened:
-        phases.append(PhaseTimes("optimizer", opened[Edge.OPTIMIZER_BEGIN], resolved.end_ns))
+        phases.append(PhaseTimes("optimizer", opened[Edge.OPTIMIZER_BEGIN], end_ns))
     return tuple(phases)

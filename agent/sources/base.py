@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from overlaptop.timeline.spans import Spans
 
@@ -34,9 +34,11 @@ class CollectiveCall:
     """A collective as it was issued."""
 
     op: str
-    bytes: int
+    bytes: int | None
+    """None for a kernel of which only its own name is known."""
     group: str
     is_async: bool
+    """It ran beside the compute stream, or may have."""
     backend: str
     """``nccl``, ``gloo``; what runs it on this device."""
     device_type: str
@@ -82,22 +84,29 @@ class StepSpans:
     collectives: tuple[CollectiveTimes, ...]
     collective_count: int | None
     """None where collectives are not looked at."""
+    named: bool = True
+    """False where the collectives of this step were not looked up, as they are in others."""
+    launch_lead_ns: int | None = None
+    """When the GPU came to the step's end, less when the host had issued it."""
+    comm_kernels_ns: int | None = None
+    """Summed durations of NCCL's kernels, where they were joined to the collectives that launched them."""
+    matched_ns: int | None = None
+    """Of these, the kernels whose collective is known."""
 
 
 class Source(Protocol):
     """Turns what the hooks see into spans.
 
-    The hooks call everything but `take` on the job's threads, so each call must return at once and
-    never wait for the device. `take` runs on the agent's own thread.
+    The hooks call everything but `take` and `stop` on the job's threads, so each call must return at once
+    and never wait for the device. `take` and `stop` run on the agent's own thread.
     """
 
     @property
     def name(self) -> str:
         """One of wire.messages.SOURCES."""
 
-    @property
-    def reason(self) -> str:
-        """Why this source, or what it leaves out, in words for the screen."""
+    reason: str
+    """Why this source, or what it leaves out, in words for the screen."""
 
     @property
     def compute_exact(self) -> bool:
@@ -111,21 +120,39 @@ class Source(Protocol):
     def lost(self) -> int:
         """Steps and collectives that could not be measured, since the start."""
 
+    watched: bool
+    """Whether a dashboard shows this rank's timeline. Set on the agent's thread."""
+
+    @property
+    def gave_up(self) -> str:
+        """Why this source can measure no more, so that another has to take over; empty while it can."""
+
     def start(self) -> None:
         """Begin; raises RuntimeError with the reason when the source cannot work here."""
 
     def stop(self) -> None:
-        """End, because the agent steps aside: let go of what is held. Called on the agent's thread."""
+        """End, because the agent steps aside or the job ends: let go of what is held.
+
+        What has been measured can still be taken.
+        """
 
     @property
     def outstanding(self) -> int:
         """Callbacks into Python that other threads still owe; Python must not end before they came."""
 
-    def boundary(self) -> None:
-        """One step ends here and the next begins."""
+    def boundary(self, step: int) -> None:
+        """`step` begins here, and the one before it ends. Never inside the capture of a CUDA graph."""
 
     def edge(self, edge: Edge) -> None:
         """A phase begins or ends here."""
+
+    def take(self) -> list[StepSpans]:
+        """Steps finished since the last call, in order."""
+
+
+@runtime_checkable
+class HookedSource(Source, Protocol):
+    """A source that has to be told of each collective, and of each wait for one, as it is issued."""
 
     def issue(self, describe: Callable[[], CollectiveCall | None]) -> Any:
         """A collective is about to be issued. Returns a token for `issued`, None for nothing to do.
@@ -148,6 +175,3 @@ class Source(Protocol):
 
     def wait_end(self, token: Any, wait: Wait) -> None:
         """The wait ends here."""
-
-    def take(self) -> list[StepSpans]:
-        """Steps finished since the last call, in order."""

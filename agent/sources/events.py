@@ -61,6 +61,7 @@ class EventsSource:
 
     name = "events"
     compute_exact = False
+    gave_up = ""
 
     outstanding = 0  # a CUDA future calls back on the thread that asks it
 
@@ -75,6 +76,7 @@ class EventsSource:
                 "would destroy the overlap they measure"
             )
         self.reason = reason
+        self.watched = False
         self.lost = 0
         self._phases_only = phases_only
         self._sampler = Sampler(every, BUDGET, SETTLE_STEPS)
@@ -84,7 +86,6 @@ class EventsSource:
         self._assembler = Assembler()
         self._pool: list[Event] = []
         self._ears: dict[object, Any] = {}
-        self._steps = 0
         self._device = device_index if device_index is not None else -1
         self._device_known = device_index is not None
         self._compute: Any = None
@@ -108,10 +109,8 @@ class EventsSource:
         self._pool.clear()
         self._ears.clear()
 
-    def boundary(self) -> None:
-        """One step ends here and the next begins; read those that the device has finished."""
-        if _capturing():
-            return  # a step captured in a graph runs later, and without its hooks
+    def boundary(self, step: int) -> None:
+        """`step` begins here, and the one before it ends; read those that the device has finished."""
         if self._device < 0:
             self._device = torch.cuda.current_device()
         host_ns = now_ns()  # before the mark: the device passes it no earlier
@@ -120,13 +119,12 @@ class EventsSource:
         draft = self._draft
         detailed = self.detail_every > 0 and self._sampler.next_is_detailed()
         self._draft = StepDraft(
-            self._steps,
+            step,
             detailed,
             mark,
             begin_host_ns=host_ns,
             collective_count=None if self._phases_only else 0,
         )
-        self._steps += 1
         if draft is not None:
             draft.end = mark
             self._pending.append(draft)

@@ -31,9 +31,11 @@ class HostSource:
 
     name = "host"
     compute_exact = False
+    gave_up = ""
 
     def __init__(self, phases_only: bool, every: int | None, reason: str) -> None:
         self.reason = reason
+        self.watched = False
         self._phases_only = phases_only
         self._sampler = Sampler(every, BUDGET, settle_steps=0)
         self.lost = 0
@@ -44,7 +46,6 @@ class HostSource:
         """By thread: the call without a future for which that thread is about to wait."""
         self._outstanding: set[int] = set()
         """Collectives whose future still has to call back."""
-        self._steps = 0
 
     @property
     def detail_every(self) -> int:
@@ -57,24 +58,22 @@ class HostSource:
     def stop(self) -> None:
         """Let go of the unfinished step."""
         self._draft = None
-        self._finished.clear()
 
     @property
     def outstanding(self) -> int:
         """Collectives that will still call back, on a thread of gloo's."""
         return len(self._outstanding)
 
-    def boundary(self) -> None:
-        """One step ends here and the next begins."""
+    def boundary(self, step: int) -> None:
+        """`step` begins here, and the one before it ends."""
         at_ns = now_ns()
         draft = self._draft
         self._draft = StepDraft(
-            self._steps,
+            step,
             not self._phases_only and self._sampler.next_is_detailed(),
             at_ns,
             collective_count=None if self._phases_only else 0,
         )
-        self._steps += 1
         if draft is None:
             return
         draft.end = at_ns

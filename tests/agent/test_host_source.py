@@ -38,7 +38,7 @@ class Done:
 def source() -> HostSource:
     made = HostSource(phases_only=False, every=1, reason="")
     made.start()
-    made.boundary()
+    made.boundary(0)
     return made
 
 
@@ -50,7 +50,7 @@ def issue(source: HostSource, call: CollectiveCall, work: object) -> None:
 
 def totals(source: HostSource) -> StepTotals:
     """End the step; it as it is sent."""
-    source.boundary()
+    source.boundary(0)
     [measured] = source.take()
     return reporter.totals(measured, 0, source.lost)
 

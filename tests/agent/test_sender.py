@@ -191,7 +191,7 @@ def test_memory_stays_flat_over_a_hundred_thousand_steps(sender: Sender) -> None
 
     def run(steps: int) -> None:
         for number in range(steps):
-            source.boundary()
+            source.boundary(number)
             source.edge(Edge.BACKWARD_BEGIN)
             source.issued(source.issue(lambda: call), Work())
             source.wait_end(source.wait_begin(), Wait.PURE)

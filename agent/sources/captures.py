@@ -1,0 +1,56 @@
+"""Knows when a CUDA graph is being captured, and keeps a capture from beginning for a moment.
+
+During a capture, no thread may ask a CUDA event whether it has passed: that ends the capture in an error.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakSet
+
+import torch
+
+from overlaptop.agent.patching import replace
+
+
+class CaptureWatch:
+    """Patches torch's CUDA graphs to know when one is captured."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way: WeakSet[Any] = WeakSet()
+
+    def install(self) -> None:
+        """Put the patches in. They stay until the process ends."""
+        replace(torch.cuda.CUDAGraph, "capture_begin", self._beginning)
+        replace(torch.cuda.CUDAGraph, "capture_end", self._ending)
+
+    @contextmanager
+    def held_off(self) -> Iterator[bool]:
+        """Whether no capture is under way; if so, none begins before this ends, so keep it short."""
+        with self._lock:
+            yield not self._under_way
+
+    def _beginning(self, begin: Callable[..., Any]) -> Callable[..., Any]:
+        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            with self._lock:
+                self._under_way.add(graph)
+            try:
+                return begin(graph, *args, **kwargs)
+            except BaseException:
+                self._under_way.discard(graph)
+                raise
+
+        return capture_begin
+
+    def _ending(self, end: Callable[..., Any]) -> Callable[..., Any]:
+        def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return end(graph, *args, **kwargs)
+            finally:
+                self._under_way.discard(graph)
+
+        return capture_end

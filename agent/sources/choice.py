@@ -1,0 +1,83 @@
+"""Which source a rank gets: kernels where CUPTI is free, events on other GPUs, else the host's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from overlaptop.agent.options import AgentOptions
+from overlaptop.agent.sources.base import Source
+from overlaptop.agent.sources.events import EventsSource
+from overlaptop.agent.sources.host import HostSource
+from overlaptop.agent.sources.kernels import KernelsSource
+from overlaptop.timeline.lanes import LaneRules
+
+
+def choose(options: AgentOptions, optimizer: Any, instead_of: Source | None = None) -> Source:
+    """A source that has started, for a job whose step `optimizer` (None: a mark by hand) has just ended.
+
+    Deciding any sooner could fix CUDA_VISIBLE_DEVICES before the script sets it. ``instead_of`` is one
+    that gave up.
+    """
+    on_cuda = computes_on_cuda(optimizer)
+    refusal = "" if on_cuda else "no CUDA device in use"
+    for source in _candidates(options, cuda_device_of(optimizer), refusal):
+        if instead_of is not None and isinstance(source, type(instead_of)):
+            refusal = instead_of.gave_up
+            continue
+        try:
+            source.start()
+        except RuntimeError as reason:
+            refusal = str(reason)
+            continue
+        if refusal:
+            source.reason = f"{refusal}; {source.reason}" if source.reason else refusal
+        return source
+    raise AssertionError("the host's clock is always there")
+
+
+def _candidates(options: AgentOptions, device: int | None, refusal: str) -> Iterator[Source]:
+    """The sources to try, the best first; each falls back on those after it."""
+    asked = options.source
+    on_cuda = not refusal
+    if on_cuda and (asked == "kernels" or (asked == "auto" and not options.phases_only)):
+        yield KernelsSource(options.every, device, LaneRules(options.lane_rules))
+    if asked in ("kernels", "events") or (asked == "auto" and on_cuda):
+        yield EventsSource(options.phases_only, options.every, "", device)
+    yield HostSource(options.phases_only, options.every, "asked for" if asked == "host" else "")
+
+
+def computes_on_cuda(optimizer: Any) -> bool:
+    """Whether the job's steps run on a GPU; parameters offloaded to the host do not say otherwise."""
+    if not torch.cuda.is_initialized():
+        return False
+    devices = {parameter.device.type for parameter in _parameters(optimizer)}
+    return not devices or "cuda" in devices or backend_name().startswith("nccl")
+
+
+def cuda_device_of(optimizer: Any) -> int | None:
+    """The GPU that this optimizer's parameters live on; None: they do not say."""
+    return next((p.device.index for p in _parameters(optimizer) if p.is_cuda), None)
+
+
+def device_name(optimizer: Any) -> str:
+    """``NVIDIA H200``, ``cpu``: what the job computes on."""
+    return torch.cuda.get_device_name(cuda_device_of(optimizer)) if computes_on_cuda(optimizer) else "cpu"
+
+
+def backend_name() -> str:
+    """``nccl 2.28.9``, ``gloo``; empty before the process group exists."""
+    if not dist.is_available() or not dist.is_initialized():
+        return ""
+    name = dist.get_backend()
+    if name == "nccl" and torch.cuda.is_available():
+        return f"nccl {'.'.join(map(str, torch.cuda.nccl.version()))}"
+    return str(name)
+
+
+def _parameters(optimizer: Any) -> Iterator[Any]:
+    for group in getattr(optimizer, "param_groups", ()):
+        yield from group["params"]

@@ -1,0 +1,116 @@
+"""Which collective launched which of NCCL's kernels: told by the order of both, never guessed.
+
+Between two marks the host issued some collectives, in an order that the flight recorder keeps, and CUPTI
+saw some of NCCL's kernels launched, in an order that it keeps too. Where as many kernels as launches were
+issued, and each kernel is of its launch's kind, they belong together one by one. A launch of several
+operations at once may become any number of kernels: with one such among the others, what the others leave
+over is its own. Anything else stays unmatched.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from overlaptop.agent.sources.base import CollectiveCall, CollectiveTimes
+from overlaptop.agent.sources.kernel_steps import NcclKernel, TracedStep
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What the flight recorder tells of one launch of NCCL."""
+
+    call: CollectiveCall
+    unix_ns: int
+    """When it was issued, on the system's clock."""
+    collectives: tuple[str, ...]
+    """What its kernels may be, in NCCL's words."""
+    several: bool
+    """Several operations in one launch: any number of kernels from one up."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedStep:
+    """The collectives that were issued in one step."""
+
+    collectives: tuple[CollectiveTimes, ...]
+    count: int
+    """Launches; of those without a launch that is known, the kernels."""
+    kernels_ns: int
+    """Summed durations of NCCL's kernels."""
+    matched_ns: int
+    """Of these, the kernels whose launch is known, with its bytes."""
+
+
+def join(step: TracedStep, launches: Sequence[Launch]) -> JoinedStep:
+    """Join a step's kernels to `launches`, which are sorted by time and hold at least the step's."""
+    times: list[CollectiveTimes] = []
+    kernels_ns = matched_ns = 0
+    for stretch in step.stretches:
+        first = bisect_left(launches, stretch.from_unix_ns, key=_issued)
+        stop = bisect_left(launches, stretch.to_unix_ns, key=_issued)
+        logged = [kernel for kernel in stretch.kernels if not kernel.replayed]
+        matched = match(logged, launches[first:stop])
+        groups: list[tuple[CollectiveCall | None, list[NcclKernel]]] = [
+            (None, [kernel]) for kernel in stretch.kernels if kernel.replayed
+        ]
+        if matched is None:
+            groups += [(None, [kernel]) for kernel in logged]
+        else:
+            groups += [(launch.call, some) for launch, some in matched]
+        for call, kernels in groups:
+            start_ns, end_ns = kernels[0].start_ns, kernels[0].end_ns
+            took_ns = end_ns - start_ns
+            for kernel in kernels[1:]:
+                start_ns, end_ns = min(start_ns, kernel.start_ns), max(end_ns, kernel.end_ns)
+                took_ns += kernel.end_ns - kernel.start_ns
+            kernels_ns += took_ns
+            matched_ns += took_ns if call is not None and call.bytes is not None else 0
+            times.append(CollectiveTimes(call or unmatched(kernels[0], step.device), start_ns, end_ns))
+    times.sort(key=lambda each: each.start_ns)
+    return JoinedStep(tuple(times), len(times), kernels_ns, matched_ns)
+
+
+def match(
+    kernels: Sequence[NcclKernel], launches: Sequence[Launch]
+) -> list[tuple[Launch, list[NcclKernel]]] | None:
+    """Each launch with its kernels, both given in the order of issue; None where the order cannot tell."""
+    if len(kernels) == len(launches):
+        shares = [1] * len(launches)
+    elif sum(launch.several for launch in launches) == 1 and len(kernels) > len(launches):
+        left_over = len(kernels) - len(launches)
+        shares = [1 + left_over * launch.several for launch in launches]
+    else:
+        return None
+    matched, at = [], 0
+    for launch, share in zip(launches, shares, strict=True):
+        own = list(kernels[at : at + share])
+        if not all(_suits(kernel, launch, counted=share == 1) for kernel in own):
+            return None
+        matched.append((launch, own))
+        at += share
+    return matched
+
+
+def unmatched(kernel: NcclKernel, device: int) -> CollectiveCall:
+    """What is known of a kernel whose launch is not: its own name."""
+    return CollectiveCall(
+        op=kernel.name,
+        bytes=None,
+        group="",
+        is_async=kernel.beside_compute,
+        backend="nccl",
+        device_type="cuda",
+        device_index=device,
+        peer=None,
+    )
+
+
+def _suits(kernel: NcclKernel, launch: Launch, *, counted: bool) -> bool:
+    """Whether this kernel may be the launch's. NCCL's generic kernel may be any's that has just one."""
+    return kernel.collective in launch.collectives or (kernel.collective == "Generic" and counted)
+
+
+def _issued(launch: Launch) -> int:
+    return launch.unix_ns

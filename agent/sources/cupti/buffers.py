@@ -1,0 +1,91 @@
+"""The buffers that CUPTI fills, given out and taken back in two callbacks.
+
+CUPTI asks for a buffer on whichever thread launches the next kernel, once in a thousand launches or so,
+and gives it back on a thread of its own. Both callbacks are as short as Python can be.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from typing import Any
+
+from overlaptop.agent.sources.cupti.library import COMPLETE, REQUEST
+
+BUFFER_BYTES = 256 << 10
+"""Room for about 1,200 kernels. CUPTI zeroes a buffer before it uses it, on the launching thread: 15 us."""
+MAX_BUFFERS = 256
+"""More than so many mean that tracing has to end."""
+READY = 4
+"""Buffers kept ready, so that the launching thread need not allocate one."""
+_ALIGNMENT = 8
+
+
+class Buffers:
+    """Memory for CUPTI's records."""
+
+    def __init__(self) -> None:
+        self._memory: dict[int, Any] = {}
+        self._free: deque[int] = deque()
+        self._filled: deque[tuple[int, int]] = deque()
+        self._asked = 0
+        self._returned = 0
+        self.request = REQUEST(self._on_request)
+        self.complete = COMPLETE(self._on_complete)
+        # CUPTI may call these as long as the process lives, so also when Python has ended.
+        for each in (self.request, self.complete):
+            _keep_for_good(each)
+        self.prepare()
+
+    @property
+    def outstanding(self) -> int:
+        """Buffers that CUPTI still has."""
+        return self._asked - self._returned
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether more buffers are in use than should be."""
+        return len(self._memory) - len(self._free) > MAX_BUFFERS
+
+    def prepare(self) -> None:
+        """Have some ready. Called on the agent's thread."""
+        while len(self._free) < READY:
+            self._free.append(self._allocate())
+
+    def take(self) -> tuple[int, int] | None:
+        """The next buffer that CUPTI has given back: its address and how many bytes of it are valid."""
+        return self._filled.popleft() if self._filled else None
+
+    def release(self, address: int) -> None:
+        """The buffer has been read."""
+        self._free.append(address)
+
+    def write_off(self) -> None:
+        """Expect no more buffers back: those that are out are in other hands. Their memory is kept."""
+        self._asked = self._returned
+
+    def _allocate(self) -> int:
+        memory = ctypes.create_string_buffer(BUFFER_BYTES + _ALIGNMENT)
+        address = (ctypes.addressof(memory) + _ALIGNMENT - 1) & ~(_ALIGNMENT - 1)
+        self._memory[address] = memory
+        _keep_for_good(memory)
+        return address
+
+    def _on_request(self, buffer: Any, size: Any, max_records: Any) -> None:
+        # Never refused: CUPTI before CUDA 12.9 may crash on that.
+        try:
+            address = self._free.popleft()
+        except IndexError:
+            address = self._allocate()
+        buffer[0], size[0], max_records[0] = address, BUFFER_BYTES, 0  # as many records as fit
+        self._asked += 1
+
+    def _on_complete(self, _context: Any, _stream: int, buffer: int, _size: int, valid_bytes: int) -> None:
+        if buffer not in self._memory:
+            return  # somebody else's, given out before we were registered
+        self._filled.append((buffer, valid_bytes))
+        self._returned += 1
+
+
+def _keep_for_good(thing: Any) -> None:
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

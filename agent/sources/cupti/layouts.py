@@ -1,0 +1,189 @@
+"""Where CUPTI puts what in its records, by version, and buffers of records into one numpy table.
+
+Sizes and offsets are those of NVIDIA's headers cupti_activity.h (structs CUpti_ActivityKernel9 to 13,
+Memcpy5 to 7, Memset4 and 5, MemcpyPtoP4), compiled and printed with sizeof and offsetof for CUDA 12.1
+to 13.5. The fields that are read lie at the same offsets in all of them; new versions grew at the end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+MEMCPY, MEMSET, CONCURRENT_KERNEL, PEER_MEMCPY = 1, 2, 10, 22
+"""CUpti_ActivityKind."""
+KINDS = (CONCURRENT_KERNEL, MEMCPY, MEMSET, PEER_MEMCPY)
+
+_COPY_KIND_PEER = 10
+"""CUPTI_ACTIVITY_MEMCPY_KIND_PTOP, in the records of an ordinary memcpy."""
+
+Sizes: TypeAlias = Mapping[int, int]
+"""Bytes of a record, by kind."""
+
+_FIRST_VERSION = 18
+_LAST_VERSION = 130599
+_SIZES: tuple[tuple[int, Sizes], ...] = (
+    # from this CUPTI_API_VERSION on
+    (18, {CONCURRENT_KERNEL: 208, MEMCPY: 88, MEMSET: 88, PEER_MEMCPY: 96}),  # CUDA 12.1
+    (26, {CONCURRENT_KERNEL: 208, MEMCPY: 96, MEMSET: 88, PEER_MEMCPY: 96}),  # 12.8
+    (130000, {CONCURRENT_KERNEL: 216, MEMCPY: 96, MEMSET: 88, PEER_MEMCPY: 96}),  # 13.0
+    (130100, {CONCURRENT_KERNEL: 224, MEMCPY: 96, MEMSET: 88, PEER_MEMCPY: 96}),  # 13.1, 13.2
+    (130300, {CONCURRENT_KERNEL: 232, MEMCPY: 96, MEMSET: 88, PEER_MEMCPY: 96}),  # 13.3
+    (130400, {CONCURRENT_KERNEL: 248, MEMCPY: 112, MEMSET: 104, PEER_MEMCPY: 96}),  # 13.4, 13.5
+)
+
+ACTIVITY = np.dtype(
+    [
+        ("kind", np.uint8),
+        ("start_ns", np.int64),
+        ("end_ns", np.int64),
+        ("device", np.uint32),
+        ("stream", np.uint32),
+        ("correlation", np.uint32),
+        ("graph", np.uint32),
+        ("name", np.uint64),
+        ("bytes", np.uint64),
+        ("value", np.uint32),
+        ("from_device", np.uint32),
+        ("to_device", np.uint32),
+    ],
+    align=True,
+)
+"""One activity of the GPU; times on CUPTI's clock. `name` is the address of a kernel's name, `bytes` are
+those of a copy or memset, `value` is a memset's; 0 where the kind has none. The last two are a peer
+copy's, and `device` that of its stream; elsewhere all three are the same."""
+
+Activities: TypeAlias = NDArray[np.void]
+"""Shape (n,), of dtype ACTIVITY."""
+
+# Field of ACTIVITY -> offset in the record and bytes.
+_FIELDS: dict[int, dict[str, tuple[int, int]]] = {
+    CONCURRENT_KERNEL: {
+        "start_ns": (16, 8),
+        "end_ns": (24, 8),
+        "device": (40, 4),
+        "stream": (48, 4),
+        "correlation": (92, 4),
+        "name": (104, 8),
+        "graph": (156, 4),
+    },
+    MEMCPY: {
+        "bytes": (8, 8),
+        "start_ns": (16, 8),
+        "end_ns": (24, 8),
+        "device": (32, 4),
+        "stream": (40, 4),
+        "correlation": (44, 4),
+        "graph": (72, 4),
+    },
+    MEMSET: {
+        "value": (4, 4),
+        "bytes": (8, 8),
+        "start_ns": (16, 8),
+        "end_ns": (24, 8),
+        "device": (32, 4),
+        "stream": (40, 4),
+        "correlation": (44, 4),
+        "graph": (72, 4),
+    },
+    PEER_MEMCPY: {
+        "bytes": (8, 8),
+        "start_ns": (16, 8),
+        "end_ns": (24, 8),
+        "device": (32, 4),
+        "stream": (40, 4),
+        "from_device": (44, 4),
+        "to_device": (52, 4),
+        "correlation": (60, 4),
+        "graph": (80, 4),
+    },
+}
+_COPY_KIND_AT = 4
+_COLUMNS = {
+    (kind, size): (
+        [field for field, (_, each) in fields.items() if each == size],
+        np.array([[offset // size] for offset, each in fields.values() if each == size], dtype=np.int64),
+    )
+    for kind, fields in _FIELDS.items()
+    for size in (4, 8)
+}
+"""By kind and bytes of a field: which fields, and their offsets in units of as many bytes, shape (n, 1)."""
+_WHOLE = np.dtype((np.void, ACTIVITY.itemsize))
+"""An activity as plain bytes, which numpy copies ten times as fast as structures."""
+
+
+class UnknownRecordError(RuntimeError):
+    """A record of a kind that was not asked for: somebody else uses CUPTI in this process."""
+
+
+def sizes_for(version: int) -> Sizes:
+    """The sizes of the records that a CUPTI of this CUPTI_API_VERSION writes.
+
+    Raises:
+        RuntimeError: a version that nobody has looked at.
+    """
+    if not _FIRST_VERSION <= version <= _LAST_VERSION:
+        raise RuntimeError(f"the records of CUPTI {version} are not known")
+    return _SIZES[bisect_right(_SIZES, version, key=lambda entry: entry[0]) - 1][1]
+
+
+def chosen(activities: Activities, mask: NDArray[np.bool_]) -> Activities:
+    """Those for which the mask, shape (n,), is set; a copy."""
+    return activities.view(_WHOLE)[mask].view(ACTIVITY)
+
+
+def read(buffer: bytes, sizes: Sizes) -> Activities:
+    """The records in one or more buffers of CUPTI's, put one after the other.
+
+    Raises:
+        UnknownRecordError: a record of another kind, whose size is therefore not known.
+    """
+    starts = np.array(_starts(buffer, sizes), dtype=np.int64)
+    words = np.frombuffer(buffer, dtype="<u4")
+    long_words = np.frombuffer(buffer, dtype="<u8")
+    kinds = words[starts]
+    activities = np.zeros(len(starts), dtype=ACTIVITY)
+    at = 0
+    for kind in KINDS:
+        records = starts[kinds == kind]
+        if not len(records):
+            continue
+        rows = activities[at : at + len(records)]
+        at += len(records)
+        rows["kind"] = kind
+        for source, size in ((words, 4), (long_words, 8)):
+            fields, offsets = _COLUMNS[kind, size]
+            for field, column in zip(fields, source[records // (size // 4) + offsets], strict=True):
+                rows[field] = column
+        if kind != PEER_MEMCPY:
+            rows["from_device"] = rows["to_device"] = rows["device"]
+        if kind == MEMCPY:
+            copy_kind = words[records + _COPY_KIND_AT // 4] & 0xFF
+            rows["kind"][copy_kind == _COPY_KIND_PEER] = PEER_MEMCPY
+    return activities
+
+
+def _starts(buffer: bytes, sizes: Sizes) -> list[int]:
+    """Where the records start, in words of 4 bytes.
+
+    A record's size follows from its kind, so they have to be walked one by one: 0.05 us each.
+    """
+    words = memoryview(buffer).cast("B").cast("I")
+    size_words = {kind: size // 4 for kind, size in sizes.items()}
+    starts: list[int] = []
+    at, end = 0, len(words)
+    try:
+        while at < end:
+            starts.append(at)
+            at += size_words[words[at]]
+    except KeyError as kind:
+        raise UnknownRecordError(
+            f"CUPTI delivered records of kind {kind}, which this agent never asks for"
+        ) from None
+    if at > end:
+        raise UnknownRecordError("CUPTI delivered a record that is cut off")
+    return starts

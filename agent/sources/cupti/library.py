@@ -1,0 +1,128 @@
+"""The few functions of libcupti that are needed, of the very library that torch itself has loaded.
+
+Another copy would not see the job's kernels beside torch.profiler: CUPTI has one client a process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+MAPS = Path("/proc/self/maps")
+
+REQUEST = ctypes.CFUNCTYPE(
+    None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
+)
+"""CUpti_BuffersCallbackRequestFunc(uint8_t **buffer, size_t *size, size_t *maxNumRecords)."""
+COMPLETE = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t
+)
+"""CUpti_BuffersCallbackCompleteFunc(CUcontext, uint32_t streamId, uint8_t *buffer, size, validSize)."""
+
+
+class CuptiError(RuntimeError):
+    """What CUPTI refused to do, and why."""
+
+
+class Cupti:
+    """CUPTI's activity API. Each call releases the GIL and raises CuptiError when CUPTI refuses."""
+
+    def __init__(self, path: str) -> None:
+        """Open the library at `path`; raises OSError where it cannot be opened."""
+        self._library = ctypes.CDLL(path)
+        self._library.cuptiGetResultString.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p)]
+        self._clock = _unix_clock()
+
+    def version(self) -> int:
+        """CUPTI_API_VERSION of this library: 26 for CUDA 12.8, 130001 for 13.0."""
+        number = ctypes.c_uint32()
+        self._call("cuptiGetVersion", ctypes.byref(number))
+        return number.value
+
+    def timestamp_ns(self) -> int:
+        """Now, on the clock of the records."""
+        now_ns = ctypes.c_uint64()
+        self._call("cuptiGetTimestamp", ctypes.byref(now_ns))
+        return now_ns.value
+
+    def register(self, request: Any, complete: Any) -> None:
+        """Say who gives buffers out and who takes them back. The two must stay alive for good.
+
+        Times are then in Unix ns: torch.profiler has CUPTI count the processor's ticks and never undoes it.
+        """
+        self._call("cuptiActivityRegisterTimestampCallback", self._clock)
+        self._call("cuptiActivityRegisterCallbacks", request, complete)
+
+    def enable(self, kind: int) -> None:
+        """Record this kind of activity from now on."""
+        self._call("cuptiActivityEnable", ctypes.c_int(kind))
+
+    def disable(self, kind: int) -> None:
+        """Record it no more; what has been launched still completes."""
+        self._call("cuptiActivityDisable", ctypes.c_int(kind))
+
+    def flush(self, *, forced: bool = False) -> None:
+        """Have buffers given back whose records are all complete; forced: all buffers as they are.
+
+        Synchronises no device, but waits until the callbacks have run, which need the GIL.
+        """
+        self._call("cuptiActivityFlushAll", ctypes.c_uint32(forced))
+
+    def dropped(self) -> int:
+        """Records that CUPTI had no room for since this was last asked."""
+        count = ctypes.c_size_t()
+        self._call(
+            "cuptiActivityGetNumDroppedRecords",
+            ctypes.c_void_p(None),
+            ctypes.c_uint32(0),
+            ctypes.byref(count),
+        )
+        return count.value
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status != 0:
+            raise CuptiError(f"{name}: {self._meaning(status)}")
+
+    def _meaning(self, status: int) -> str:
+        text = ctypes.c_char_p()
+        if self._library.cuptiGetResultString(status, ctypes.byref(text)) == 0 and text.value:
+            return text.value.decode(errors="replace")
+        return f"CUPTI's error {status}"
+
+
+def load() -> Cupti:
+    """The libcupti that this process has loaded.
+
+    Raises:
+        CuptiError: there is none: a torch for ROCm or for the CPU, or one that has CUPTI linked in.
+    """
+    path = _loaded_path(MAPS.read_text() if MAPS.exists() else "")
+    if path is None:
+        raise CuptiError("this torch has not loaded libcupti")
+    try:
+        return Cupti(path)
+    except OSError as fault:
+        raise CuptiError(f"libcupti cannot be opened: {fault}") from None
+
+
+def _unix_clock() -> ctypes.c_void_p:
+    """A C function without arguments that returns Unix time in ns, for CUPTI to call on any thread.
+
+    std::chrono::system_clock::now() is one: a time_point is returned as the 64-bit integer that it holds.
+    """
+    try:
+        runtime = ctypes.CDLL("libstdc++.so.6")
+        return ctypes.cast(runtime["_ZNSt6chrono3_V212system_clock3nowEv"], ctypes.c_void_p)
+    except (OSError, AttributeError) as fault:
+        raise CuptiError(f"libstdc++ has no clock to give to CUPTI: {fault}") from None
+
+
+def _loaded_path(maps: str) -> str | None:
+    """The libcupti among the mapped files of a /proc/PID/maps."""
+    for line in maps.splitlines():
+        _, slash, rest = line.partition("/")
+        if slash and Path(rest).name.startswith("libcupti.so"):
+            return slash + rest
+    return None

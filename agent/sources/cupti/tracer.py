@@ -1,0 +1,129 @@
+"""Switches CUPTI's tracing on and off and gathers what it recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+
+from overlaptop.agent.clock import now_ns
+from overlaptop.agent.sources.cupti import layouts
+from overlaptop.agent.sources.cupti.buffers import Buffers
+from overlaptop.agent.sources.cupti.layouts import Activities
+from overlaptop.agent.sources.cupti.library import CuptiError, load
+
+CLOCK_SAMPLES = 5
+
+
+class Tracer:
+    """One trace after the other: `start`, `stop`, then `gather` until it is `complete`.
+
+    Any thread may call any of it; each call holds a lock.
+    """
+
+    def __init__(self) -> None:
+        """Raises RuntimeError with the reason where CUPTI is not there or not known."""
+        self._cupti = load()
+        self._sizes = layouts.sizes_for(self._cupti.version())
+        self._buffers = Buffers()
+        self._registered = False
+        self._tracing = False
+        self._lock = threading.Lock()
+        self._gathered: list[bytes] = []
+        self.lost = 0
+        """Records that CUPTI dropped, or that came without times, since the start."""
+        self.clock_offset_ns = 0
+        """What to add to CUPTI's times for ours; measured at each `start`."""
+
+    @property
+    def outstanding(self) -> int:
+        """Callbacks into Python still to come: for buffers that CUPTI has, and while it traces."""
+        return self._buffers.outstanding + self._tracing
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether this trace has grown too long."""
+        return self._buffers.exhausted
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that was launched between `start` and `stop` has been gathered."""
+        return not self._tracing and self._buffers.outstanding == 0
+
+    def start(self) -> None:
+        """Trace from now on; raises CuptiError where somebody else holds CUPTI."""
+        with self._lock:
+            self._gathered.clear()
+            self._buffers.prepare()
+            if not self._registered:
+                self._cupti.register(self._buffers.request, self._buffers.complete)
+                self._registered = True
+            self.clock_offset_ns = self._measure_clock_offset()
+            self._tracing = True
+            for kind in layouts.KINDS:
+                self._cupti.enable(kind)
+
+    def stop(self) -> None:
+        """Trace no more. What has been launched completes in its time."""
+        with self._lock:
+            self._disable()
+
+    def hand_over(self) -> None:
+        """Give CUPTI up to somebody else in this process, at once.
+
+        Buffers of ours must not end up in their hands, so all come back, complete or not.
+        """
+        with self._lock:
+            if self._tracing or self._buffers.outstanding:
+                self._disable()
+                with contextlib.suppress(CuptiError):  # somebody else has finalised it
+                    self._cupti.flush(forced=True)
+            self._gathered.clear()
+            while filled := self._buffers.take():
+                self._buffers.release(filled[0])
+            self._buffers.write_off()
+            self._registered = False
+
+    def gather(self) -> None:
+        """Take in what CUPTI gives back of a trace that has been stopped."""
+        with self._lock:
+            if self._buffers.outstanding:
+                self._cupti.flush()
+            while filled := self._buffers.take():
+                address, valid_bytes = filled
+                self._gathered.append(ctypes.string_at(address, valid_bytes))
+                self._buffers.release(address)
+            self._buffers.prepare()
+            if self._registered:
+                self.lost += self._cupti.dropped()
+
+    def taken(self) -> Activities:
+        """What has been gathered since `start`, once.
+
+        Raises:
+            UnknownRecordError: somebody else uses CUPTI in this process.
+        """
+        with self._lock:
+            gathered, self._gathered = self._gathered, []
+        activities = layouts.read(b"".join(gathered), self._sizes)
+        has_times = (activities["start_ns"] > 0) & (activities["end_ns"] >= activities["start_ns"])
+        self.lost += int(len(activities) - has_times.sum())
+        return layouts.chosen(activities, has_times)
+
+    def _measure_clock_offset(self) -> int:
+        """Our clock less CUPTI's, by the quickest of some comparisons: none was interrupted then."""
+        samples = []
+        for _ in range(CLOCK_SAMPLES):
+            before_ns = now_ns()
+            cupti_ns = self._cupti.timestamp_ns()
+            after_ns = now_ns()
+            samples.append((after_ns - before_ns, (before_ns + after_ns) // 2 - cupti_ns))
+        return min(samples)[1]
+
+    def _disable(self) -> None:
+        if not self._tracing:
+            return
+        self._tracing = False
+        for kind in layouts.KINDS:
+            with contextlib.suppress(CuptiError):  # somebody else has finalised CUPTI
+                self._cupti.disable(kind)

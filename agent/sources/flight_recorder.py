@@ -1,0 +1,176 @@
+"""Reads torch's flight recorder: the last collectives that this process issued through NCCL.
+
+ProcessGroupNCCL keeps it in C++ anyway, for its own diagnoses. A dump hands out a pickle of plain values;
+it is read with an unpickler that knows no classes, so nothing in it can run.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from overlaptop.agent.sources.base import CollectiveCall
+from overlaptop.agent.sources.collective_join import Launch
+
+_ITEM_BYTES = {
+    "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "UInt16": 2, "Half": 2, "BFloat16": 2, "Int": 4,
+    "UInt32": 4, "Float": 4, "Long": 8, "UInt64": 8, "Double": 8, "ComplexHalf": 4, "ComplexFloat": 8,
+    "ComplexDouble": 16, "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1,
+    "Float8_e5m2fnuz": 1, "Float8_e8m0fnu": 1,
+}  # fmt: skip
+"""By c10's names of its scalar types."""
+
+_KERNELS = (
+    # what a profiling name contains -> the kernels that it becomes; the first that fits
+    ("reduce_scatter", ("ReduceScatter",)),
+    ("all_reduce", ("AllReduce",)),
+    ("allreduce", ("AllReduce",)),
+    ("all_gather", ("AllGather",)),
+    ("allgather", ("AllGather",)),
+    ("all_to_all", ("SendRecv", "AlltoAll", "AllToAll")),
+    ("broadcast", ("Broadcast",)),
+    ("reduce", ("Reduce",)),
+    ("gather", ("SendRecv", "Gather")),
+    ("scatter", ("SendRecv", "Scatter")),
+    ("send", ("SendRecv",)),
+    ("recv", ("SendRecv",)),
+)
+_SEVERAL = ("all_to_all", "gather", "scatter")
+"""Operations that are several sends and receives in one launch."""
+_COALESCED = "nccl:coalesced"
+
+
+class FlightRecorderError(RuntimeError):
+    """Why nothing can be read from it."""
+
+
+class FlightRecorder:
+    """Torch's log of collectives, as launches of NCCL."""
+
+    def __init__(self) -> None:
+        """Raises FlightRecorderError where this torch has none."""
+        try:
+            from torch._C import _distributed_c10d
+
+            dump = getattr(_distributed_c10d, "_dump_nccl_trace")  # noqa: B009 - not in a CPU build
+        except (ImportError, AttributeError):
+            raise FlightRecorderError("this torch has no flight recorder for NCCL") from None
+        self._dump: Callable[..., bytes] = dump
+
+    def read(self, from_unix_ns: int) -> list[Launch] | None:
+        """What has been issued since then, the oldest first; None where it no longer goes back so far.
+
+        It asks CUDA events whether they have passed: never call this while a CUDA graph is captured.
+
+        Raises:
+            FlightRecorderError: it is switched off, or says what is not understood.
+        """
+        dump = self._dump(includeCollectives=True, includeStackTraces=False, onlyActive=False)
+        try:
+            content = _PlainUnpickler(io.BytesIO(dump)).load()
+            entries = content["entries"]
+            if not entries:
+                raise FlightRecorderError(
+                    "the flight recorder is off: TORCH_FR_BUFFER_SIZE=2000 switches it on"
+                )
+            if entries and entries[0]["record_id"] and entries[0]["time_created_ns"] > from_unix_ns:
+                return None
+            recent = (entry for entry in entries if entry["time_created_ns"] >= from_unix_ns)
+            return launches_of(recent, content.get("pg_config", {}))
+        except (
+            pickle.UnpicklingError,
+            EOFError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as fault:
+            raise FlightRecorderError(f"the flight recorder's dump is not understood: {fault}") from None
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads dicts, lists, tuples, strings and numbers."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name} has no place in it")
+
+
+def launches_of(
+    entries: Iterable[Mapping[str, Any]], groups: Mapping[str, Mapping[str, Any]]
+) -> list[Launch]:
+    """The entries of a dump as launches, in the order of their issue.
+
+    Operations that were coalesced are entries of their own, followed by one for their common launch; they
+    share a sequence number. What launches nothing is left out: operations on nothing, and those of a group
+    of one rank.
+    """
+    lonely = {name for name, group in groups.items() if len(json.loads(group["ranks"])) == 1}
+    log = [entry for entry in entries if entry["process_group"][0] not in lonely]
+    coalesced: dict[_Sequence, list[Mapping[str, Any]]] = {
+        _sequence(entry): [] for entry in log if entry["profiling_name"] == _COALESCED
+    }
+    launches = []
+    for entry in log:
+        parts = coalesced.get(_sequence(entry))
+        if entry["profiling_name"] != _COALESCED:
+            if parts is not None:
+                parts.append(entry)
+            elif _bytes(entry) != 0:
+                launches.append(_launch(entry, [entry]))
+        elif parts and any(_bytes(part) != 0 for part in parts):
+            launches.append(_launch(entry, parts))
+    return launches
+
+
+_Sequence = tuple[str, bool, int]
+
+
+def _sequence(entry: Mapping[str, Any]) -> _Sequence:
+    """What the operations of one launch have in common."""
+    is_p2p = bool(entry["is_p2p"])
+    number = entry["p2p_seq_id"] if is_p2p else entry["collective_seq_id"]
+    return str(entry["process_group"][0]), is_p2p, int(number)
+
+
+def _launch(entry: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Launch:
+    names = sorted({str(part["profiling_name"]).removeprefix("nccl:").partition(" ")[0] for part in parts})
+    group, description = entry["process_group"]
+    together = entry["profiling_name"] == _COALESCED
+    sizes = [_bytes(part) for part in parts]
+    known = [size for size in sizes if size is not None]
+    return Launch(
+        call=CollectiveCall(
+            op=f"coalesced {'+'.join(names)}" if together else names[0],
+            bytes=sum(known) if len(known) == len(sizes) else None,
+            group=f"{group} {description}" if description and description != "undefined" else str(group),
+            is_async=True,
+            backend="nccl",
+            device_type="cuda",
+            device_index=-1,
+            peer=None,
+            coalesced=together,
+        ),
+        unix_ns=int(entry["time_created_ns"]),
+        collectives=tuple(kind for name in names for kind in _kernels_of(name)),
+        several=together or names[0] in _SEVERAL or "coalesced" in names[0],
+    )
+
+
+def _kernels_of(name: str) -> tuple[str, ...]:
+    return next((kernels for part, kernels in _KERNELS if part in name), ())
+
+
+def _bytes(entry: Mapping[str, Any]) -> int | None:
+    """Bytes of the tensors: the larger of input and output; None for types of unknown size."""
+    sides = []
+    for side in ("input", "output"):
+        dtypes = entry[f"{side}_dtypes"]
+        if any(dtype not in _ITEM_BYTES for dtype in dtypes):
+            return None
+        shapes = zip(entry[f"{side}_sizes"], dtypes, strict=True)
+        sides.append(sum(int(math.prod(shape)) * _ITEM_BYTES[dtype] for shape, dtype in shapes))
+    return max(sides)

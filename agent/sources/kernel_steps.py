@@ -1,0 +1,227 @@
+"""From CUPTI's activities to steps: what ran in each, on the GPU's own timeline.
+
+The bounds of steps and phases are marks: memsets of a few bytes on the compute stream, each of a value of
+its own. Whatever ran between two marks ran in that step. And since CUPTI numbers launches in the order in
+which they were made, whatever was *launched* between two marks was issued there: that is how collectives
+are found (collective_join.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overlaptop.agent.sources.base import Edge
+from overlaptop.agent.sources.cupti import layouts
+from overlaptop.agent.sources.cupti.layouts import (
+    CONCURRENT_KERNEL,
+    MEMCPY,
+    MEMSET,
+    PEER_MEMCPY,
+    Activities,
+)
+from overlaptop.agent.sources.kernel_names import LANES, KernelName, KernelNames
+from overlaptop.timeline import spans
+from overlaptop.timeline.lanes import Kind, Lane, LaneRules
+from overlaptop.timeline.spans import Spans
+from overlaptop.timeline.stalls import stalls
+
+MARK_WORDS = 3
+"""A mark is a memset of this many words of 4 bytes."""
+
+_KIND_NAMES: dict[int, tuple[Kind, str]] = {
+    MEMCPY: ("memcpy", "Memcpy"),
+    MEMSET: ("memset", "Memset"),
+    PEER_MEMCPY: ("peer_memcpy", "Memcpy PtoP"),
+}
+"""Kinds without a kernel's name, and torch.profiler's name for them, for the user's rules."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A mark as the host set it."""
+
+    value: int
+    """What the memset writes: different for each mark."""
+    step: int
+    """The step that begins here, or in which this edge lies."""
+    edge: Edge | None
+    """None: the step's beginning, which is the end of the one before."""
+    host_ns: int
+    """Just before the launch, on the agent's clock."""
+    unix_ns: int
+    """The same moment on the system's clock, which collectives are logged by."""
+
+
+class NcclKernel(NamedTuple):
+    """One of NCCL's kernels; times in ns on the agent's clock."""
+
+    name: str
+    collective: str
+    """In NCCL's words: ``AllReduce``, ``SendRecv``, ``Generic``."""
+    start_ns: int
+    end_ns: int
+    beside_compute: bool
+    """It ran on another stream than the marks."""
+    replayed: bool
+    """Launched by a CUDA graph, of which nobody logs the collectives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What was issued between two neighbouring marks."""
+
+    from_unix_ns: int
+    to_unix_ns: int
+    kernels: tuple[NcclKernel, ...]
+    """In the order of their launch."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedStep:
+    """One step on the GPU's timeline; times in ns on the agent's clock, spans clipped to the step."""
+
+    step: int
+    start_ns: int
+    end_ns: int
+    edges: tuple[tuple[Edge, int], ...]
+    compute: Spans
+    comm: Spans
+    copy: Spans
+    stall: Spans
+    launch_lead_ns: int
+    """When the GPU came to the step's end, less when the host had issued it."""
+    stretches: tuple[Stretch, ...]
+    device: int
+
+    @property
+    def kernel_count(self) -> int:
+        """NCCL's kernels that were launched in this step."""
+        return sum(len(stretch.kernels) for stretch in self.stretches)
+
+
+def read_steps(
+    activities: Activities,
+    marks: Sequence[Mark],
+    names: KernelNames,
+    rules: LaneRules,
+    clock_offset_ns: int = 0,
+) -> list[TracedStep]:
+    """The steps between the boundaries among `marks` (in their order) that CUPTI recorded.
+
+    A step of which a bound is missing is left out. Activities that do not touch the marks' device do not
+    count. `clock_offset_ns` is added to all times of `activities`.
+    """
+    is_mark, rows = _find_marks(activities, marks)
+    seen = [(mark, row) for mark, row in zip(marks, rows.tolist(), strict=True) if row >= 0]
+    if not seen:
+        return []
+    device, stream = activities["device"][seen[0][1]], activities["stream"][seen[0][1]]
+    first_launch = activities["correlation"][seen[0][1]]
+    touches = [activities[field] == device for field in ("device", "from_device", "to_device")]
+    work = layouts.chosen(activities, ~is_mark & np.logical_or.reduce(touches))
+    starts = work["start_ns"] + clock_offset_ns
+    ends = work["end_ns"] + clock_offset_ns
+    lane_of, nccl_rows, nccl_names = _classify(work, names, rules)
+    lanes = {
+        lane: spans.from_bounds(starts[lane_of == code], ends[lane_of == code])
+        for code, lane in enumerate(LANES)
+    }
+    # Launch numbers have 32 bits and wrap around: count from the first mark's, with a sign.
+    nccl_rows = nccl_rows[np.argsort(_since(work["correlation"][nccl_rows], first_launch), kind="stable")]
+    nccl_launches = _since(work["correlation"][nccl_rows], first_launch)
+    kernels = [
+        NcclKernel(
+            name=nccl_names[row].text,
+            collective=str(nccl_names[row].nccl),
+            start_ns=start_ns,
+            end_ns=end_ns,
+            beside_compute=beside_compute,
+            replayed=replayed,
+        )
+        for row, start_ns, end_ns, beside_compute, replayed in zip(
+            nccl_rows.tolist(),
+            starts[nccl_rows].tolist(),
+            ends[nccl_rows].tolist(),
+            (work["stream"][nccl_rows] != stream).tolist(),
+            (work["graph"][nccl_rows] != 0).tolist(),
+            strict=True,
+        )
+    ]
+    seen_rows = [row for _, row in seen]
+    gpu_ns = (activities["start_ns"][seen_rows] + clock_offset_ns).tolist()
+    cuts = np.searchsorted(
+        nccl_launches, _since(activities["correlation"][seen_rows], first_launch)
+    ).tolist()
+
+    steps = []
+    boundaries = [at for at, (mark, _) in enumerate(seen) if mark.edge is None]
+    for begin, end in pairwise(boundaries):
+        first, last = seen[begin][0], seen[end][0]
+        if last.step != first.step + 1:
+            continue
+        start_ns, end_ns = gpu_ns[begin], gpu_ns[end]
+        compute = spans.clip(lanes[Lane.COMPUTE], start_ns, end_ns)
+        steps.append(
+            TracedStep(
+                step=first.step,
+                start_ns=start_ns,
+                end_ns=end_ns,
+                edges=tuple(
+                    (mark.edge, gpu_ns[at]) for at in range(begin, end) if (mark := seen[at][0]).edge
+                ),
+                compute=compute,
+                comm=spans.clip(lanes[Lane.COMM], start_ns, end_ns),
+                copy=spans.clip(lanes[Lane.COPY], start_ns, end_ns),
+                stall=stalls(start_ns, end_ns, compute, lanes[Lane.COMM]),
+                launch_lead_ns=end_ns - last.host_ns,
+                stretches=tuple(
+                    Stretch(
+                        seen[at][0].unix_ns,
+                        seen[at + 1][0].unix_ns,
+                        tuple(kernels[cuts[at] : cuts[at + 1]]),
+                    )
+                    for at in range(begin, end)
+                ),
+                device=int(device),
+            )
+        )
+    return steps
+
+
+def _find_marks(
+    activities: Activities, marks: Sequence[Mark]
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Which activities (n,) are marks, and for each of `marks` its row; -1 where it was not recorded."""
+    is_mark = (activities["kind"] == MEMSET) & (activities["bytes"] == MARK_WORDS * 4)
+    is_mark &= np.isin(activities["value"], [mark.value for mark in marks])
+    rows = np.flatnonzero(is_mark)
+    row_of = dict(zip(activities["value"][rows].tolist(), rows.tolist(), strict=True))
+    return is_mark, np.array([row_of.get(mark.value, -1) for mark in marks], dtype=np.int64)
+
+
+def _classify(
+    work: Activities, names: KernelNames, rules: LaneRules
+) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[int, KernelName]]:
+    """The lane of each activity as an index into LANES (n,), and the rows and names of NCCL's kernels."""
+    lane_of = np.empty(len(work), dtype=np.int64)
+    for kind, (kind_name, name) in _KIND_NAMES.items():
+        lane_of[work["kind"] == kind] = LANES.index(rules.lane(name, kind_name))
+    rows = np.flatnonzero(work["kind"] == CONCURRENT_KERNEL)
+    known, which = names.look_up(work["name"][rows])
+    if not known:
+        return lane_of, rows, {}
+    lane_of[rows] = np.array([LANES.index(name.lane) for name in known])[which]
+    is_nccl = np.array([name.nccl is not None for name in known])[which]
+    nccl_rows = rows[is_nccl]
+    name_of = {row: known[at] for row, at in zip(nccl_rows.tolist(), which[is_nccl].tolist(), strict=True)}
+    return lane_of, nccl_rows, name_of
+
+
+def _since(launches: NDArray[np.uint32], first: np.uint32) -> NDArray[np.int32]:
+    return (launches - first).astype(np.int32)

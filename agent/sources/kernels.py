@@ -1,0 +1,401 @@
+"""The kernels source: every kernel and copy on the GPU, by CUPTI's own records (NVIDIA).
+
+Steps are traced in bursts (bursts.py): tracing is switched on, a few whole steps pass between marks on the
+compute stream, tracing is switched off, and once the GPU has come to the end of what was launched, CUPTI
+gives back all of its buffers and the burst is read as a whole. So nothing is ever read that is not
+complete, and between bursts the job runs as without an agent. Steps between bursts are timed by the host.
+
+The job's threads set the marks, at the first boundary they switch tracing on and off for a self-check, and
+while tracing is on CUPTI has one of them ask for an empty buffer now and then. All else happens on the
+agent's thread, in `take`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from enum import Enum, auto
+from time import monotonic
+
+import torch
+
+from overlaptop.agent.clock import now_ns
+from overlaptop.agent.sources.assemble import phases_of
+from overlaptop.agent.sources.base import CollectiveTimes, Edge, StepSpans
+from overlaptop.agent.sources.bursts import Burst, Schedule
+from overlaptop.agent.sources.captures import CaptureWatch
+from overlaptop.agent.sources.collective_join import Launch, join, unmatched
+from overlaptop.agent.sources.cupti.layouts import CONCURRENT_KERNEL, Activities, UnknownRecordError
+from overlaptop.agent.sources.cupti.library import CuptiError
+from overlaptop.agent.sources.cupti.tracer import Tracer
+from overlaptop.agent.sources.flight_recorder import FlightRecorder, FlightRecorderError
+from overlaptop.agent.sources.kernel_names import KernelNames
+from overlaptop.agent.sources.kernel_steps import TracedStep, read_steps
+from overlaptop.agent.sources.marker import Marker
+from overlaptop.agent.sources.profilers import tool_in
+from overlaptop.agent.sources.self_check import SelfCheck
+from overlaptop.timeline import spans
+from overlaptop.timeline.lanes import LaneRules
+
+ROUND_S = 0.1
+"""The longest that `take` waits for a burst to end."""
+PATIENCE_S, PATIENCE_STEPS = 15.0, 50
+"""CUPTI may keep for so long, and so many more steps, what the GPU must by then have finished."""
+MAX_BURST_S, MAX_BURST_TIMES = 5.0, 4
+"""A burst that lasts so long, and so many times as long as its steps should, is given up: the job has
+turned to something else."""
+CHECKS = 3
+"""Tries of the self-check."""
+JOIN_PERIOD_S, WATCHED_JOIN_PERIOD_S = 20.0, 3.0
+"""The flight recorder is read no more often,"""
+JOIN_SHARE = 0.005
+"""and for no more of the time than so: a dump of 2,000 entries holds the GIL for some 20 ms."""
+MAX_WAITING_STEPS = 4096
+
+PAUSED = "paused: torch.profiler is running"
+TAKEN_OVER = "another user of CUPTI in this process takes its records"
+
+
+class _State(Enum):
+    NEW = auto()
+    """The self-check has not been launched."""
+    CHECKING = auto()
+    IDLE = auto()
+    TRACING = auto()
+    DRAINING = auto()
+
+
+class KernelsSource:
+    """Spans by CUPTI's records. See sources.base.Source for the protocol."""
+
+    name = "kernels"
+    compute_exact = True
+
+    def __init__(self, every: int | None, device_index: int | None, rules: LaneRules) -> None:
+        """Measure on `device_index`; None: on the device that is current when it starts."""
+        self.reason = ""
+        self.gave_up = ""
+        self.watched = False
+        self._rules = rules
+        self._names = KernelNames(rules)
+        self._schedule = Schedule(every)
+        self._every = every
+        self._device = device_index
+        self._lock = threading.Lock()
+        """Held while the state changes. Below it lie the locks of CaptureWatch and Tracer."""
+        self._state = _State.NEW
+        self._paused = False
+        self._step = 0
+        self._host_step_ns = 0
+        """How long the host took for the last step."""
+        self._boundaries: deque[tuple[int, int]] = deque()
+        """Steps that have begun and not been reported, with the host's time of it."""
+        self._traced: dict[int, StepSpans] = {}
+        self._burst: Burst | None = None
+        self._burst_began_s, self._burst_began_step = 0.0, -1
+        self._lost_before = 0
+        self._check: SelfCheck | None = None
+        self._checks = 0
+        self._drain_began_s, self._drain_began_step = 0.0, 0
+        self._captures = CaptureWatch()
+        self._recorder: FlightRecorder | None = None
+        self._unnamed = ""
+        self._join_due_s = 0.0
+        self._lead_ns = 0
+        self._seen_every = 0
+        self._last_first_step = 0
+        self._overflowed = 0
+
+    @property
+    def detail_every(self) -> int:
+        """The kernels are seen of one in so many steps, as it was lately."""
+        return self._seen_every or self._every or 1
+
+    @property
+    def lost(self) -> int:
+        """Records that CUPTI dropped, and steps that were not taken in time."""
+        return self._tracer.lost + self._overflowed
+
+    @property
+    def outstanding(self) -> int:
+        """Callbacks that CUPTI may still make, into Python, on threads of its own and of the job's."""
+        return self._tracer.outstanding
+
+    def start(self) -> None:
+        """Refuse where CUPTI is not there, not known, or somebody else's."""
+        tool = tool_in()
+        if tool is not None:
+            raise RuntimeError(f"{tool} holds CUPTI")
+        if torch.version.cuda is None:
+            raise RuntimeError("this torch is not one for CUDA")
+        self._tracer = Tracer()
+        self._marker = Marker(self._device if self._device is not None else torch.cuda.current_device())
+        try:
+            self._recorder = FlightRecorder()
+        except FlightRecorderError as refusal:
+            self.reason = self._unnamed = f"collectives have no names: {refusal}"
+        self._captures.install()
+
+    def stop(self) -> None:
+        """Give CUPTI up for good."""
+        with self._lock:
+            self._paused = True
+            self._let_go()
+
+    def pause(self) -> None:
+        """Give CUPTI up for a while: torch.profiler is about to take it. On a thread of the job's."""
+        with self._lock:
+            if not self._paused:
+                self._paused = True
+                self.reason = PAUSED
+                self._let_go()
+
+    def resume(self) -> None:
+        """torch.profiler has let go of it."""
+        with self._lock:
+            self._paused = False
+            self.reason = self._unnamed
+
+    def boundary(self, step: int) -> None:
+        """`step` begins here, and the one before it ends."""
+        if len(self._boundaries) >= MAX_WAITING_STEPS:
+            self._boundaries.popleft()
+            self._overflowed += 1
+        at_ns = now_ns()
+        if self._boundaries:
+            self._host_step_ns = at_ns - self._boundaries[-1][1]
+        self._boundaries.append((step, at_ns))
+        burst = self._burst
+        if burst is not None:
+            burst.boundary(step)
+        elif self._state is _State.NEW and not (self._paused or self.gave_up):
+            self._begin_check()
+        self._step = step
+
+    def edge(self, edge: Edge) -> None:
+        """A phase begins or ends here."""
+        burst = self._burst
+        if burst is not None and not torch.cuda.is_current_stream_capturing():
+            burst.edge(edge)
+
+    def take(self) -> list[StepSpans]:
+        """Drive the bursts on, and give the steps finished since the last call, in order."""
+        burst = self._burst
+        if self._state is _State.TRACING and burst is not None:
+            burst.finished.wait(ROUND_S)
+        with self._lock:
+            if not self.gave_up and not self._paused:
+                try:
+                    self._advance()
+                except (CuptiError, UnknownRecordError) as fault:
+                    self._give_up(str(fault))
+            return self._finished_steps()
+
+    # The states, with the lock held.
+
+    def _advance(self) -> None:
+        if self._state is _State.IDLE:
+            stepping = self._step != self._burst_began_step
+            if stepping and self._schedule.due(watched=self.watched):
+                self._begin_burst()
+        elif self._state is _State.TRACING:
+            assert self._burst is not None
+            if self._tracer.exhausted:
+                self._schedule.shorten()
+                self._burst.end()
+            elif self._lasts_too_long():
+                self._burst.end()
+            if self._burst.finished.is_set():
+                self._tracer.stop()
+                self._schedule.traced()
+                self._begin_drain(_State.DRAINING)
+        elif self._state in (_State.CHECKING, _State.DRAINING):
+            self._tracer.gather()
+            if not self._tracer.complete:
+                self._mind_patience()
+            elif self._state is _State.CHECKING:
+                self._end_check(self._tracer.taken())
+            else:
+                self._end_burst(self._tracer.taken())
+
+    def _begin_check(self) -> None:
+        """Trace one small kernel between two marks: on the job's thread, at the first boundary."""
+        with self._lock:
+            try:
+                self._tracer.start()
+                before = self._marker.mark(0, None)
+                self._marker.touch()
+                after = self._marker.mark(0, None)
+                self._tracer.stop()
+            except CuptiError as refusal:
+                self._give_up(str(refusal))
+                return
+            if before is None or after is None:
+                self._give_up("no mark can be set on the compute stream")
+                return
+            self._check = SelfCheck(before, after)
+            self._checks += 1
+            self._begin_drain(_State.CHECKING)
+
+    def _end_check(self, activities: Activities) -> None:
+        """Go to work, or check once more, or give up."""
+        assert self._check is not None
+        fault = self._check.fault_in(activities, self._tracer.clock_offset_ns)
+        if not fault:
+            self._state = _State.IDLE
+        elif self._checks < CHECKS:
+            self._state = _State.NEW
+        else:
+            self._give_up(f"CUPTI's records are not what they should be: {fault}")
+
+    def _begin_burst(self) -> None:
+        with self._captures.held_off() as free:
+            if not free:
+                return
+            self._lost_before = self._tracer.lost
+            self._tracer.start()
+        self._schedule.begin()
+        self._burst_began_s, self._burst_began_step = monotonic(), self._step
+        self._burst = Burst(self._marker, self._schedule.steps)
+        self._state = _State.TRACING
+
+    def _lasts_too_long(self) -> bool:
+        assert self._burst is not None
+        expected_s = (self._burst.steps + 2) * self._host_step_ns / 1e9
+        return monotonic() - self._burst_began_s > max(MAX_BURST_S, MAX_BURST_TIMES * expected_s)
+
+    def _begin_drain(self, state: _State) -> None:
+        self._drain_began_s, self._drain_began_step = monotonic(), self._step
+        self._state = state
+
+    def _mind_patience(self) -> None:
+        """Give up when buffers stay away long after the GPU must have finished with them."""
+        overdue = monotonic() - self._drain_began_s > PATIENCE_S
+        if overdue and self._step - self._drain_began_step > PATIENCE_STEPS:
+            self._give_up(TAKEN_OVER)
+
+    def _end_burst(self, activities: Activities) -> None:
+        burst, self._burst = self._burst, None
+        self._state = _State.IDLE
+        assert burst is not None
+        if burst.broken or self._tracer.lost > self._lost_before:
+            return  # something is missing, so each total might be wrong
+        steps = read_steps(activities, burst.marks, self._names, self._rules, self._tracer.clock_offset_ns)
+        if len(steps) < burst.steps:
+            self._give_up(TAKEN_OVER)
+            return
+        step_ns = (steps[-1].end_ns - steps[0].start_ns) / len(steps)
+        offset_ns = self._tracer.clock_offset_ns
+        self._schedule.learn(step_ns, _kernels_per_step(activities, steps, offset_ns))
+        launches = self._launches(steps)
+        for step in steps:
+            self._traced[step.step] = step_spans(step, launches, final=self._recorder is None)
+        self._lead_ns = steps[-1].launch_lead_ns
+        self._seen_every = max(1, round((steps[0].step - self._last_first_step) / len(steps)))
+        self._last_first_step = steps[0].step
+
+    def _launches(self, steps: list[TracedStep]) -> list[Launch] | None:
+        """What the host issued in these steps; None when it is not the time to ask, or nobody knows."""
+        if not any(stretch.kernels for step in steps for stretch in step.stretches):
+            return []
+        began_s = monotonic()
+        if self._recorder is None or began_s < self._join_due_s:
+            return None
+        with self._captures.held_off() as free:
+            if not free:
+                return None
+            try:
+                launches = self._recorder.read(steps[0].stretches[0].from_unix_ns)
+            except FlightRecorderError as refusal:
+                self._recorder = None
+                self.reason = self._unnamed = f"collectives have no names: {refusal}"
+                return None
+        took_s = monotonic() - began_s
+        period_s = WATCHED_JOIN_PERIOD_S if self.watched else JOIN_PERIOD_S
+        self._join_due_s = began_s + max(period_s, took_s / JOIN_SHARE)
+        return launches
+
+    def _give_up(self, why: str) -> None:
+        """Have the agent take another source."""
+        self.gave_up = why
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Forget what is under way, whose steps are then timed by the host like others, and free CUPTI."""
+        if self._burst is not None:
+            self._burst.end()
+            self._burst = None
+        self._state = _State.NEW if self._state in (_State.NEW, _State.CHECKING) else _State.IDLE
+        self._tracer.hand_over()
+
+    def _finished_steps(self) -> list[StepSpans]:
+        """The steps that have ended, up to the first whose burst has not been read yet."""
+        finished: list[StepSpans] = []
+        while len(self._boundaries) > 1 and self._burst is None:
+            (step, begin_ns), (_, end_ns) = self._boundaries[0], self._boundaries[1]
+            self._boundaries.popleft()
+            traced = self._traced.pop(step, None)
+            self._schedule.note(end_ns - begin_ns, traced=traced is not None)
+            finished.append(traced or _host_timed(step, begin_ns + self._lead_ns, end_ns + self._lead_ns))
+        if self._burst is None:
+            self._traced.clear()  # what is left is of steps that nobody took in time
+        return finished
+
+
+def _kernels_per_step(activities: Activities, steps: list[TracedStep], clock_offset_ns: int) -> float:
+    starts_ns = activities["start_ns"][activities["kind"] == CONCURRENT_KERNEL] + clock_offset_ns
+    within = (starts_ns >= steps[0].start_ns) & (starts_ns < steps[-1].end_ns)
+    return float(within.sum()) / len(steps)
+
+
+def step_spans(step: TracedStep, launches: list[Launch] | None, *, final: bool) -> StepSpans:
+    """A traced step as all sources report it.
+
+    Without `launches` its collectives go by their kernels, or, unless that is `final`, are left out: those
+    of another step will be looked up soon.
+    """
+    joined = join(step, launches) if launches is not None else None
+    collectives: tuple[CollectiveTimes, ...] = ()
+    if joined is not None:
+        collectives = joined.collectives
+    elif final:
+        collectives = tuple(
+            CollectiveTimes(unmatched(kernel, step.device), kernel.start_ns, kernel.end_ns)
+            for stretch in step.stretches
+            for kernel in stretch.kernels
+        )
+    return StepSpans(
+        step=step.step,
+        start_ns=step.start_ns,
+        end_ns=step.end_ns,
+        phases=phases_of(step.start_ns, step.end_ns, step.edges),
+        detailed=True,
+        compute=step.compute,
+        comm=step.comm,
+        copy=step.copy,
+        stall=step.stall,
+        collectives=collectives,
+        collective_count=joined.count if joined else step.kernel_count,
+        named=final or joined is not None,
+        launch_lead_ns=step.launch_lead_ns,
+        comm_kernels_ns=joined.kernels_ns if joined else None,
+        matched_ns=joined.matched_ns if joined else None,
+    )
+
+
+def _host_timed(step: int, start_ns: int, end_ns: int) -> StepSpans:
+    """A step of which only the length is known, by the host's clock."""
+    empty = spans.empty()
+    return StepSpans(
+        step=step,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        phases=(),
+        detailed=False,
+        compute=empty,
+        comm=empty,
+        copy=empty,
+        stall=empty,
+        collectives=(),
+        collective_count=None,
+    )

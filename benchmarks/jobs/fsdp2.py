@@ -1,0 +1,52 @@
+"""An FSDP2 job on one node's GPUs: each layer sharded by itself, gathered before its use.
+
+    torchrun --nproc-per-node=2 benchmarks/jobs/fsdp2.py [--layers 12] [--width 8192] [--batch 8192]
+
+With small layers (``--layers 48 --width 1024 --batch 64``) the CPU cannot launch as fast as the GPU works:
+a launch-bound job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+
+def main() -> None:
+    """Train for some steps on random input."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--width", type=int, default=8192)
+    parser.add_argument("--batch", type=int, default=8192)
+    parser.add_argument("--steps", type=int, default=60)
+    options = parser.parse_args()
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+    torch.manual_seed(0)
+    layers = [
+        nn.Linear(options.width, options.width, bias=False, device=device, dtype=torch.bfloat16)
+        for _ in range(options.layers)
+    ]
+    model = nn.Sequential(*layers)
+    for layer in layers:
+        fully_shard(layer)
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-4, foreach=True)
+    batch = torch.randn(options.batch, options.width, device=device, dtype=torch.bfloat16)
+    for _ in range(options.steps):
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.cuda.synchronize()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""What the tests of the kernels source read: the recorded bursts, and activities made by hand."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from overlaptop.agent.sources.cupti.layouts import (
+    ACTIVITY,
+    CONCURRENT_KERNEL,
+    MEMCPY,
+    MEMSET,
+    PEER_MEMCPY,
+    Activities,
+)
+from overlaptop.agent.sources.kernel_names import KernelNames
+from overlaptop.agent.sources.kernel_steps import MARK_WORDS, Mark
+from overlaptop.timeline.lanes import LaneRules
+
+_PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "replay.py"
+_SPEC = importlib.util.spec_from_file_location("overlaptop_replay", _PATH)
+assert _SPEC is not None
+assert _SPEC.loader is not None
+replay = importlib.util.module_from_spec(_SPEC)
+sys.modules[_SPEC.name] = replay  # its dataclasses look themselves up there
+_SPEC.loader.exec_module(replay)
+
+RECORDED = replay.NAMES
+recording = functools.cache(replay.Recording.load)
+
+GEMM, ALL_REDUCE, ALL_GATHER, GENERIC, ELEMENTWISE = 1, 2, 3, 4, 5
+NAMES = {
+    GEMM: b"nvjet_sm90_tst_256x128_64x4",
+    ALL_REDUCE: b"ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    ALL_GATHER: b"ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    GENERIC: b"ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)",
+    ELEMENTWISE: b"_ZN2at6native29vectorized_elementwise_kernelILi8EEvi",
+}
+"""Address -> name of the kernels in activities made by hand."""
+
+
+def names(rules: LaneRules | None = None) -> KernelNames:
+    return KernelNames(rules or LaneRules(), NAMES.__getitem__)
+
+
+class Trace:
+    """A burst made by hand: each call is one launch, numbered in order."""
+
+    def __init__(self, first_correlation: int = 1) -> None:
+        self.marks: list[Mark] = []
+        self._rows: list[tuple] = []
+        self._correlation = first_correlation
+
+    def mark(
+        self, step, at_ns, edge=None, *, host_ns=None, unix_ns=None, stream=7, recorded=True, device=0
+    ):
+        """A mark that the GPU passes at `at_ns`, which the host sets at `host_ns`."""
+        host_ns = at_ns if host_ns is None else host_ns
+        value = 0xA700_0000 + len(self.marks) + 1
+        self.marks.append(Mark(value, step, edge, host_ns, host_ns if unix_ns is None else unix_ns))
+        if recorded:
+            self._add(
+                MEMSET,
+                at_ns,
+                at_ns + 2,
+                stream=stream,
+                bytes=MARK_WORDS * 4,
+                value=value,
+                device=device,
+            )
+
+    def kernel(self, name, start_ns, end_ns, *, stream=7, device=0, graph=0):
+        self._add(CONCURRENT_KERNEL, start_ns, end_ns, name=name, stream=stream, device=device, graph=graph)
+
+    def memcpy(self, start_ns, end_ns, *, stream=7, **fields):
+        self._add(MEMCPY, start_ns, end_ns, stream=stream, bytes=64, **fields)
+
+    def peer_copy(self, start_ns, end_ns, *, device=0, from_device=0, to_device=1, stream=9):
+        devices = {"device": device, "from_device": from_device, "to_device": to_device}
+        self._add(PEER_MEMCPY, start_ns, end_ns, stream=stream, bytes=64, **devices)
+
+    def memset(self, start_ns, end_ns, *, stream=7, size=64, value=0):
+        self._add(MEMSET, start_ns, end_ns, stream=stream, bytes=size, value=value)
+
+    def _add(self, kind, start_ns, end_ns, **fields):
+        self._rows.append(
+            {"kind": kind, "start_ns": start_ns, "end_ns": end_ns, "correlation": self._correlation}
+            | dict.fromkeys(("from_device", "to_device"), fields.get("device", 0))
+            | fields
+        )
+        self._correlation = (self._correlation + 1) % 2**32
+
+    @property
+    def activities(self) -> Activities:
+        made = np.zeros(len(self._rows), dtype=ACTIVITY)
+        for row, fields in zip(made, self._rows, strict=True):
+            for name, value in fields.items():
+                row[name] = value
+        return made

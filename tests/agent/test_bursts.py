@@ -1,0 +1,426 @@
+"""Bursts: which steps are marked, and how much of the time is traced; and what holds them off."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import profiler
+
+from overlaptop.agent.sources import bursts
+from overlaptop.agent.sources.base import Edge
+from overlaptop.agent.sources.bursts import (
+    IDLE_COST,
+    IDLE_PERIOD_S,
+    IDLE_SHARE,
+    MAX_KERNELS,
+    MAX_STEPS,
+    WATCHED_COST,
+    WATCHED_PERIOD_S,
+    WATCHED_SHARE,
+    Burst,
+    Schedule,
+)
+from overlaptop.agent.sources.captures import CaptureWatch
+from overlaptop.agent.sources.kernel_steps import Mark
+from overlaptop.agent.sources.profilers import KinetoWatch, tool_in
+
+
+@dataclass
+class FakeMarker:
+    """Sets marks that no GPU ever passes."""
+
+    fails_after: int = 10**9
+    marks: list[Mark] = field(default_factory=list)
+
+    def mark(self, step, edge):
+        if len(self.marks) >= self.fails_after:
+            return None
+        self.marks.append(Mark(len(self.marks), step, edge, 0, 0))
+        return self.marks[-1]
+
+
+def drive(burst, steps):
+    """Some iterations of a training loop, each with a backward."""
+    for step in steps:
+        burst.boundary(step)
+        burst.edge(Edge.BACKWARD_BEGIN)
+        burst.edge(Edge.BACKWARD_END)
+
+
+def marked(burst):
+    return [(mark.step, mark.edge) for mark in burst.marks]
+
+
+def test_a_burst_lets_one_step_pass_and_marks_the_bounds_and_edges_of_the_next():
+    burst = Burst(FakeMarker(), 2)
+    burst.edge(Edge.OPTIMIZER_END)  # tracing began in the middle of a step
+    drive(burst, range(5, 7))
+    assert not burst.finished.is_set()
+    drive(burst, range(7, 12))
+    assert marked(burst) == [
+        (6, None),
+        (6, Edge.BACKWARD_BEGIN),
+        (6, Edge.BACKWARD_END),
+        (7, None),
+        (7, Edge.BACKWARD_BEGIN),
+        (7, Edge.BACKWARD_END),
+        (8, None),
+    ]
+    assert burst.finished.is_set()
+    assert not burst.broken
+
+
+@pytest.mark.parametrize("steps", [1, 3, MAX_STEPS])
+def test_a_burst_of_n_steps_has_n_plus_one_bounds(steps):
+    burst = Burst(FakeMarker(), steps)
+    for step in range(steps + 1):
+        assert not burst.finished.is_set()
+        burst.boundary(step)
+    assert not burst.finished.is_set()
+    burst.boundary(steps + 1)
+    assert burst.finished.is_set()
+    assert [step for step, edge in marked(burst) if edge is None] == list(range(1, steps + 2))
+
+
+@pytest.mark.parametrize("fails_after", [0, 1, 2, 3])
+def test_a_mark_that_cannot_be_set_breaks_the_burst(fails_after):
+    burst = Burst(FakeMarker(fails_after), 1)
+    drive(burst, range(5))
+    assert burst.broken
+    assert burst.finished.is_set()
+    assert len(burst.marks) == fails_after
+
+
+def test_a_burst_that_is_given_up_marks_no_more():
+    marker = FakeMarker()
+    burst = Burst(marker, 3)
+    drive(burst, range(3))
+    burst.end()
+    set_so_far = len(marker.marks)
+    drive(burst, range(3, 9))
+    assert burst.broken
+    assert len(marker.marks) == set_so_far
+
+
+# When the next one is due.
+
+
+class Clock:
+    now_s = 1_000.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(bursts, "monotonic", clock)
+    return clock
+
+
+def simulate(clock, schedule, *, seconds, step_s, watched, kernels=800.0, drain_s=0.0):
+    """A job under this schedule: when each burst began, and the time that was traced in all."""
+    began, traced_s, until_s = [], 0.0, clock.now_s + seconds
+    while clock.now_s < until_s:
+        if schedule.due(watched=watched):
+            schedule.begin()
+            began.append(clock.now_s)
+            steps = schedule.steps
+            clock.now_s += (steps + 1) * step_s
+            schedule.traced()
+            traced_s += clock.now_s - began[-1]
+            clock.now_s += drain_s
+            schedule.learn(step_s * 1e9, kernels)
+        else:
+            clock.now_s += max(0.01, step_s / 20)
+    return began, traced_s
+
+
+def test_the_first_burst_is_due_at_once_and_is_of_one_step(clock):
+    schedule = Schedule(None)
+    assert schedule.due(watched=False)
+    assert schedule.steps == 1
+
+
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("step_s", [0.001, 0.05, 0.5, 5.0, 60.0])
+def test_no_more_than_its_share_of_the_time_is_traced(clock, watched, step_s):
+    period_s, share = (WATCHED_PERIOD_S, WATCHED_SHARE) if watched else (IDLE_PERIOD_S, IDLE_SHARE)
+    seconds = 200 * max(period_s, 2 * step_s / share)
+    began, traced_s = simulate(clock, Schedule(None), seconds=seconds, step_s=step_s, watched=watched)
+    assert traced_s <= share * seconds + 2 * step_s / share
+    gaps_s = [after - before for before, after in itertools.pairwise(began)]
+    assert min(gaps_s) >= period_s
+    assert len(began) > 90  # and it is no less than it may be
+
+
+def shares_traced(clock, slowdown: float, watched: bool) -> float:
+    """Of a long time of steps of 50 ms, each traced one longer by ``slowdown``."""
+    schedule, traced_s, began_s = Schedule(None), 0.0, clock.now_s
+    while clock.now_s < began_s + 4_000:
+        if not schedule.due(watched=watched):
+            clock.now_s += 0.05
+            schedule.note(50_000_000, traced=False)
+            continue
+        schedule.begin()
+        before_s = clock.now_s
+        for _ in range(schedule.steps):
+            clock.now_s += 0.05 * (1 + slowdown)
+            schedule.note(round(50_000_000 * (1 + slowdown)), traced=True)
+        schedule.traced()
+        traced_s += clock.now_s - before_s
+        schedule.learn(5e7, 800.0)
+    return traced_s / (clock.now_s - began_s)
+
+
+@pytest.mark.parametrize(("watched", "cost"), [(False, IDLE_COST), (True, WATCHED_COST)])
+@pytest.mark.parametrize("slowdown", [0.0, 0.05, 0.3])
+def test_a_job_that_tracing_slows_is_traced_less(clock, slowdown, watched, cost) -> None:
+    share = shares_traced(clock, slowdown, watched)
+    assert slowdown * share <= 1.5 * cost  # the first bursts cost more, before anybody knows
+    assert share > 0.5 * min(cost / max(slowdown, 0.001), WATCHED_SHARE if watched else IDLE_SHARE) * 0.8
+
+
+@pytest.mark.parametrize("every", [1, 2, 10, 100])
+def test_every_nth_step_is_traced_where_that_was_asked_for(clock, every):
+    schedule = Schedule(every)
+    step_s = 0.1
+    traced_steps, began_at_s = 0, clock.now_s
+    for _ in range(50):
+        while not schedule.due(watched=False):
+            clock.now_s += step_s
+        schedule.begin()
+        clock.now_s += (schedule.steps + 1) * step_s
+        schedule.traced()
+        traced_steps += schedule.steps
+        schedule.learn(step_s * 1e9, 800.0)
+    all_steps = (clock.now_s - began_at_s) / step_s
+    # Each burst lets one step pass, which is not measured: a burst of one step is half of what it takes.
+    assert all_steps / every * 0.5 <= traced_steps <= all_steps / every * 1.1
+
+
+@given(st.floats(0, 1e13), st.floats(0, 1e7))
+def test_a_burst_is_never_of_no_steps_nor_of_too_many_steps_or_kernels(step_ns, kernels_per_step):
+    schedule = Schedule(None)
+    schedule.learn(step_ns, kernels_per_step)
+    assert 1 <= schedule.steps <= MAX_STEPS
+    assert schedule.steps == 1 or schedule.steps * kernels_per_step <= MAX_KERNELS
+
+
+def test_bursts_of_short_steps_are_of_many_and_those_of_long_ones_of_one():
+    schedule = Schedule(None)
+    sizes = []
+    for step_ns in (1e5, 1e6, 1e7, 5e7, 1e9):
+        schedule.learn(step_ns, 10)
+        sizes.append(schedule.steps)
+    assert sizes == [MAX_STEPS, MAX_STEPS, 20, 4, 1]
+
+
+# CUDA graphs.
+
+
+class FakeGraph:
+    """Stands where torch.cuda.CUDAGraph does."""
+
+    def __init__(self, fault=None):
+        self.calls = []
+        self.fault = fault
+
+    def capture_begin(self, pool=None, capture_error_mode="global"):
+        """Begin."""
+        self.calls.append(("begin", pool, capture_error_mode))
+        if self.fault:
+            raise self.fault
+
+    def capture_end(self):
+        self.calls.append("end")
+        if self.fault:
+            raise self.fault
+
+
+@pytest.fixture
+def captures(monkeypatch) -> CaptureWatch:
+    graph = type("CUDAGraph", (FakeGraph,), dict(FakeGraph.__dict__))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
+    watch = CaptureWatch()
+    watch.install()
+    return watch
+
+
+def is_free(watch):
+    with watch.held_off() as free:
+        return free
+
+
+def test_nothing_is_free_while_any_graph_is_captured(captures):
+    first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    assert is_free(captures)
+    first.capture_begin(pool=3, capture_error_mode="relaxed")
+    second.capture_begin()
+    assert not is_free(captures)
+    first.capture_end()
+    assert not is_free(captures)
+    second.capture_end()
+    assert is_free(captures)
+    assert first.calls == [("begin", 3, "relaxed"), "end"]
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("no"), KeyboardInterrupt()])
+def test_a_capture_that_could_not_begin_or_end_is_none(captures, fault):
+    graph = torch.cuda.CUDAGraph()
+    graph.fault = fault
+    with pytest.raises(type(fault)):
+        graph.capture_begin()
+    assert is_free(captures)
+    graph.fault = None
+    graph.capture_begin()
+    graph.fault = fault
+    with pytest.raises(type(fault)):
+        graph.capture_end()
+    assert is_free(captures)
+
+
+def test_a_capture_waits_until_it_is_no_longer_held_off(captures):
+    graph = torch.cuda.CUDAGraph()
+    captured = threading.Event()
+
+    def capture():
+        graph.capture_begin()
+        captured.set()
+
+    thread = threading.Thread(target=capture)
+    with captures.held_off() as free:
+        assert free
+        thread.start()
+        assert not captured.wait(0.05)
+        assert graph.calls == []
+    thread.join(10)
+    assert captured.is_set()
+    assert not is_free(captures)
+
+
+def test_the_patches_keep_the_names_and_words_of_what_they_replace(captures):
+    assert torch.cuda.CUDAGraph.capture_begin.__name__ == "capture_begin"
+    assert torch.cuda.CUDAGraph.capture_begin.__doc__ == "Begin."
+
+
+# Other users of CUPTI.
+
+
+@dataclass
+class Kineto:
+    """A watch, and what it says in order."""
+
+    said: list[str] = field(default_factory=list)
+    watch: KinetoWatch = field(init=False)
+
+    def __post_init__(self):
+        self.watch = KinetoWatch(lambda: self.said.append("pause"), lambda: self.said.append("resume"))
+
+    def phases(self):
+        """Without repetitions."""
+        return [word for at, word in enumerate(self.said) if at == 0 or self.said[at - 1] != word]
+
+
+@pytest.fixture
+def kineto(monkeypatch) -> Kineto:
+    """Torch's own functions are put back afterwards."""
+    module = torch.autograd.profiler
+    for name in ("_prepare_profiler", "_enable_profiler", "_disable_profiler"):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    kineto = Kineto()
+    kineto.watch.install()
+    return kineto
+
+
+CPU = [profiler.ProfilerActivity.CPU]
+
+
+def test_a_profiled_block_pauses_before_and_resumes_after(kineto):
+    with profiler.profile(activities=CPU) as profiled:
+        assert kineto.phases() == ["pause"]
+        torch.ones(4).sum()
+        assert kineto.watch.running
+    assert kineto.phases() == ["pause", "resume"]
+    assert not kineto.watch.running
+    assert any("sum" in event.key for event in profiled.key_averages())
+
+
+def test_a_block_that_raises_still_resumes(kineto):
+    with pytest.raises(ArithmeticError), profiler.profile(activities=CPU):
+        raise ArithmeticError
+    assert kineto.phases() == ["pause", "resume"]
+
+
+def test_a_profiler_by_schedule_pauses_for_each_of_its_cycles(kineto):
+    ready = []
+    with profiler.profile(
+        activities=CPU,
+        schedule=profiler.schedule(wait=1, warmup=1, active=2, repeat=2),
+        on_trace_ready=ready.append,
+        acc_events=True,
+    ) as profiled:
+        assert kineto.said == []
+        states = []
+        for _ in range(10):
+            torch.ones(4).sum()
+            profiled.step()
+            states.append(kineto.phases()[-1] if kineto.said else "")
+    assert kineto.phases() == ["pause", "resume"] * 2
+    assert states == ["pause", "pause", "pause", "resume"] * 2 + ["resume"] * 2
+    assert len(ready) == 2
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_profiler_that_is_left_in_the_middle_of_a_cycle_resumes(kineto, steps):
+    with profiler.profile(
+        activities=CPU, schedule=profiler.schedule(wait=1, warmup=1, active=5)
+    ) as profiled:
+        for _ in range(steps):
+            profiled.step()
+    assert kineto.phases() == ["pause", "resume"]
+
+
+def test_the_older_interface_is_watched_too(kineto):
+    with torch.autograd.profiler.profile():
+        assert kineto.phases() == ["pause"]
+    assert kineto.phases() == ["pause", "resume"]
+
+
+@pytest.mark.parametrize("name", ["_prepare_profiler", "_enable_profiler"])
+def test_a_profiler_that_fails_to_start_leaves_nothing_paused(monkeypatch, name):
+    def fails(*args, **kwargs):
+        raise RuntimeError("no profiler today")
+
+    module = torch.autograd.profiler
+    for each in ("_prepare_profiler", "_enable_profiler", "_disable_profiler"):
+        monkeypatch.setattr(module, each, fails if each == name else getattr(module, each))
+    kineto = Kineto()
+    kineto.watch.install()
+    with pytest.raises(RuntimeError, match="no profiler today"):
+        profiler.profile(activities=CPU).start()
+    assert kineto.phases() == ["pause", "resume"]
+    assert not kineto.watch.running
+
+
+@pytest.mark.parametrize(
+    ("environ", "tool"),
+    [
+        ({}, None),
+        ({"NSYS_PROFILING_SESSION_ID": "12"}, "Nsight Systems"),
+        ({"NV_COMPUTE_PROFILER_PERFWORKS_DIR": "/opt"}, "Nsight Compute"),
+        ({"CUDA_INJECTION64_PATH": "/opt/lib.so"}, "a CUDA profiler"),
+        ({"CUDA_INJECTION64_PATH": ""}, None),
+        ({"KINETO_USE_DAEMON": "1"}, "Kineto's daemon"),
+        ({"CUDA_INJECTION64_PATH": "x", "NSYS_PROFILING_SESSION_ID": "1"}, "Nsight Systems"),
+    ],
+)
+def test_a_tool_that_holds_cupti_is_known_by_its_environment(environ, tool):
+    assert tool_in(environ) == tool

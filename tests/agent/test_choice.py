@@ -1,0 +1,216 @@
+"""Which source a rank gets, and why it is not a better one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from overlaptop.agent.options import AgentOptions
+from overlaptop.agent.sources import choice
+from overlaptop.timeline.lanes import Lane, parse_rule
+
+TOOLS = (
+    "NSYS_PROFILING_SESSION_ID",
+    "NV_COMPUTE_PROFILER_PERFWORKS_DIR",
+    "CUDA_INJECTION64_PATH",
+    "KINETO_USE_DAEMON",
+)
+
+
+class Sources:
+    """Stand-ins for the three sources, which note what is asked of them."""
+
+    def __init__(self, patch):
+        self.tried = []
+        self.refusals = {}
+        for name in ("kernels", "events", "host"):
+            patch.setattr(choice, f"{name.capitalize()}Source", self._stand_in(name))
+
+    def _stand_in(self, name):
+        tried, refusals = self.tried, self.refusals
+
+        class StandIn:
+            def __init__(self, *arguments):
+                self.name = name
+                self.arguments = arguments
+                self.gave_up = ""
+                self.reason = arguments[2] if name != "kernels" else ""
+
+            def start(self):
+                tried.append(name)
+                if name in refusals:
+                    raise RuntimeError(refusals[name])
+
+        return StandIn
+
+
+@pytest.fixture
+def sources(monkeypatch):
+    return Sources(monkeypatch)
+
+
+@pytest.fixture
+def _on_a_gpu(monkeypatch):
+    monkeypatch.setattr(choice, "computes_on_cuda", lambda optimizer: True)
+
+
+on_a_gpu = pytest.mark.usefixtures("_on_a_gpu")
+
+
+def choose(source="auto", instead_of=None, **options):
+    return choice.choose(AgentOptions(source, **options), None, instead_of)
+
+
+@on_a_gpu
+def test_kernels_come_first_on_a_gpu_and_need_no_reason(sources):
+    chosen = choose()
+    assert (chosen.name, chosen.reason, sources.tried) == ("kernels", "", ["kernels"])
+
+
+@on_a_gpu
+@pytest.mark.parametrize("asked", ["auto", "kernels"])
+def test_events_follow_with_the_reason_why_kernels_did_not_start(sources, asked):
+    sources.refusals["kernels"] = "Nsight Systems holds CUPTI"
+    chosen = choose(asked)
+    assert (chosen.name, chosen.reason) == ("events", "Nsight Systems holds CUPTI")
+    assert sources.tried == ["kernels", "events"]
+
+
+@on_a_gpu
+@pytest.mark.parametrize("asked", ["auto", "kernels", "events"])
+def test_the_hosts_clock_is_always_left(sources, asked):
+    sources.refusals |= {"kernels": "no CUPTI", "events": "no CUDA"}
+    chosen = choose(asked)
+    assert (chosen.name, chosen.reason) == ("host", "no CUDA")
+
+
+@pytest.mark.parametrize("asked", ["auto", "host"])
+def test_a_job_on_the_cpu_gets_the_hosts_clock_and_nothing_else_is_tried(sources, asked):
+    chosen = choose(asked)
+    assert chosen.name == "host"
+    assert sources.tried == ["host"]
+    assert "no CUDA device in use" in chosen.reason or asked == "host"
+
+
+@on_a_gpu
+def test_what_was_asked_for_is_taken_though_better_ones_are_there(sources):
+    assert choose("events").name == "events"
+    assert choose("host").name == "host"
+    assert choose("host").reason == "asked for"
+    assert "kernels" not in sources.tried
+
+
+@on_a_gpu
+def test_phases_alone_are_told_by_events_which_cost_less(sources):
+    assert choose(phases_only=True).name == "events"
+    assert sources.tried == ["events"]
+
+
+@on_a_gpu
+def test_the_options_reach_the_source(sources, monkeypatch):
+    monkeypatch.setattr(choice, "cuda_device_of", lambda optimizer: 3)
+    rule = parse_rule("comm=my_all_reduce")
+    every, device, rules = choose(every=7, lane_rules=(rule,)).arguments
+    assert (every, device) == (7, 3)
+    assert rules.lane("my_all_reduce_kernel", "kernel") is Lane.COMM
+    assert choose("events", every=7, phases_only=True).arguments == (True, 7, "", 3)
+
+
+@on_a_gpu
+def test_a_source_that_gave_up_is_replaced_by_the_next_with_its_reason(sources):
+    first = choose()
+    first.gave_up = "another user of CUPTI in this process takes its records"
+    second = choose(instead_of=first)
+    assert (second.name, second.reason) == ("events", first.gave_up)
+    assert sources.tried == ["kernels", "events"]
+
+
+@on_a_gpu
+def test_one_that_gave_up_and_one_that_refuses_leave_the_hosts_clock(sources):
+    first = choose()
+    first.gave_up = "gone"
+    sources.refusals["events"] = "no CUDA"
+    assert choose(instead_of=first).name == "host"
+
+
+@on_a_gpu
+@pytest.mark.parametrize("refusal", ["", "no CUPTI"])
+def test_what_a_source_leaves_out_is_said_after_why_it_was_chosen(sources, monkeypatch, refusal):
+    class Partial:
+        name = "events"
+        gave_up = ""
+
+        def __init__(self, *arguments):
+            self.reason = "phases only"
+
+        def start(self):
+            pass
+
+    monkeypatch.setattr(choice, "EventsSource", Partial)
+    sources.refusals["kernels"] = refusal
+    chosen = choose()
+    assert chosen.reason == f"{refusal}; phases only".lstrip("; ")
+
+
+# With the true sources, where there is no GPU.
+
+
+@pytest.mark.parametrize("variable", TOOLS)
+@on_a_gpu
+def test_under_a_profiling_tool_kernels_are_not_tried_and_the_reason_names_it(monkeypatch, variable):
+    for each in TOOLS:
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(variable, "1")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    chosen = choose()
+    assert chosen.name == "events"
+    assert chosen.reason.endswith("holds CUPTI")
+
+
+@pytest.mark.parametrize("asked", ["auto", "kernels", "events", "host"])
+def test_without_a_gpu_each_choice_ends_with_the_hosts_clock_and_says_why(asked):
+    chosen = choose(asked)
+    assert chosen.name == "host"
+    assert chosen.reason
+
+
+def test_the_kernels_source_is_not_tried_on_a_job_that_uses_no_gpu(sources):
+    """Its marks would have to begin a CUDA context that the job never asked for."""
+    assert choose("kernels").name != "kernels"
+    assert "kernels" not in sources.tried
+
+
+@pytest.mark.parametrize(
+    ("initialized", "devices", "backend", "expected"),
+    [
+        (False, ["cuda"], "", False),
+        (True, ["cuda"], "", True),
+        (True, [], "", True),
+        (True, ["cpu"], "", False),
+        (True, ["cpu"], "nccl 2.28.9", True),
+        (True, ["cpu"], "gloo", False),
+        (True, ["cpu", "cuda"], "", True),
+    ],
+)
+def test_a_job_computes_on_its_gpu_also_with_parameters_offloaded(
+    monkeypatch, initialized, devices, backend, expected
+):
+    class Parameter:
+        def __init__(self, kind):
+            self.device = torch.device(kind)
+
+    class Optimizer:
+        param_groups = ({"params": [Parameter(kind) for kind in devices]},)
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: initialized)
+    monkeypatch.setattr(choice, "backend_name", lambda: backend)
+    assert choice.computes_on_cuda(Optimizer()) is expected
+
+
+def test_an_optimizer_on_the_cpu_names_no_gpu():
+    optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters())
+    assert choice.cuda_device_of(optimizer) is None
+    assert choice.cuda_device_of(None) is None
+    assert choice.device_name(optimizer) == "cpu"
+    assert choice.backend_name() == ""
