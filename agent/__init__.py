@@ -7,10 +7,12 @@ from inside a script or notebook. Importing this module imports neither torch no
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from overlaptop.agent.agent import Agent
 from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.placement import script_name
+from overlaptop.timeline.lanes import parse_rule
 
 __all__ = ["AgentOptions", "attach", "step"]
 
@@ -22,16 +24,21 @@ def attach(
     source: str = "auto",
     phases_only: bool = False,
     every: int | None = None,
+    control: bool = False,
+    lanes: Sequence[str] = (),
     script: str | None = None,
 ) -> None:
     """Put the agent beside this process's training, for launchers where ``-m`` does not fit.
 
-    Call it before the first step; a second call does nothing. The options are those of AgentOptions.
+    Call it before the first step; a second call does nothing. The options are those of AgentOptions;
+    ``lanes`` are rules as on the command line, such as ``comm=my_allreduce``.
 
     Raises:
         ValueError: an option that cannot be meant.
     """
-    start(AgentOptions(source, phases_only, every), script or script_name()).hook_torch()
+    rules = tuple(map(parse_rule, lanes))
+    options = AgentOptions(source, phases_only, every, control=control, lane_rules=rules)
+    start(options, script or script_name()).hook_torch()
 
 
 def start(options: AgentOptions, script: str) -> Agent:

@@ -8,19 +8,24 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from overlaptop.agent import placement
+from overlaptop.agent.agreement import Pace
+from overlaptop.agent.capture import Capture, ProfilerWatch
 from overlaptop.agent.clock import now_ns
+from overlaptop.agent.control import Control
 from overlaptop.agent.guest import Guest
 from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.sender import Sender
-from overlaptop.wire.messages import Notice, RankEnd, RankInfo
+from overlaptop.wire import commands
+from overlaptop.wire.messages import ENDED_BADLY, Command, Notice, RankEnd, RankInfo
 
 if TYPE_CHECKING:  # torch and numpy come with the job, not before it
-    from overlaptop.agent.sources.base import Edge, Source
+    from overlaptop.agent.sources.base import Edge, HookedSource, Source
     from overlaptop.agent.steps import StepHooks
 
 PERIOD_S = 0.1
@@ -29,6 +34,8 @@ FAREWELL_S = 0.5
 OUTSTANDING_S = 60.0
 """The longest that it may wait for collectives still under way, for which torch waits at its end too."""
 MAX_NOTICES = 64
+RECENT_STEPS = 8
+"""The quickest of so many tells how long a step takes."""
 
 
 class Agent:
@@ -38,6 +45,9 @@ class Agent:
         """``script``: the job's script as it was named on the command line."""
         self.guest = Guest(self._notice)
         self._steps: StepHooks | None = None
+        self._collectives_hooked = False
+        self._profilers = ProfilerWatch()
+        self.guest.parting = self._stop_acting
         self._begin(options, script)
         os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self._farewell)
@@ -50,6 +60,13 @@ class Agent:
         self._sender: Sender | None = None
         self._notices: deque[tuple[int, str, str]] = deque(maxlen=MAX_NOTICES)
         self._source: Source | None = None
+        self._step = -1
+        """The step that is under way, counted as StepTotals does; -1 before the first boundary."""
+        self._recent_ns: deque[int] = deque(maxlen=RECENT_STEPS)
+        self._control: Control | None = None
+        self._heard_by = 0
+        """How many connections the hub had when it last heard the newest report."""
+        self._cwd = _working_directory()
         self._device = ""
         self._backend = ""
         self._pid = os.getpid()
@@ -83,60 +100,88 @@ class Agent:
     def _hook_torch(self) -> None:
         if self._steps is not None:
             return
-        import torch.distributed as dist
-
+        from overlaptop.agent.sources.profilers import KinetoWatch
         from overlaptop.agent.steps import StepHooks
 
         self._steps = StepHooks(self.guest, self._on_boundary, self._on_edge)
         self._steps.install()
-        if self._options.phases_only or not dist.is_available():
-            return
-        from overlaptop.agent.collectives import CollectiveHooks
-        from overlaptop.agent.waits import WaitHooks
+        self._profilers.install()
+        on_kineto = self.guest.guarded("the profiler hook", self._on_kineto)
+        self._kineto = KinetoWatch(partial(on_kineto, begins=True), partial(on_kineto, begins=False))
+        self._kineto.install()
 
-        CollectiveHooks(self.guest, self._current_source).install()
-        WaitHooks(self.guest, self._current_source).install()
+    def _hooked_source(self) -> HookedSource | None:
+        from overlaptop.agent.sources.base import HookedSource
 
-    def _current_source(self) -> Source | None:
-        return self._source
+        return self._source if isinstance(self._source, HookedSource) else None
 
     def _on_edge(self, edge: Edge) -> None:
         if self._source is not None:
             self._source.edge(edge)
 
     def _on_boundary(self, optimizer: Any) -> None:
-        if self._source is None:
-            self._source = self._choose_source(optimizer)
+        from overlaptop.agent.sources import choice
+
+        if _captures_a_graph():
+            return  # such a step runs later and without its hooks: nobody counts it
+        if self._source is None or self._source.gave_up:
+            self._source = self._choose_source(optimizer, instead_of=self._source)
         if not self._backend:
-            self._backend = _backend_name()
-        self._source.boundary()
+            self._backend = choice.backend_name()
+        self._step += 1
+        self._source.boundary(self._step)
+        if self._control is not None and (armed := self._control.armed) is not None:
+            armed.on_boundary(self._step)
 
-    def _choose_source(self, optimizer: Any) -> Source:
-        """Decide at the first step's end, when the job has shown where it computes.
+    def _choose_source(self, optimizer: Any, instead_of: Source | None) -> Source:
+        from overlaptop.agent.sources import choice
+        from overlaptop.agent.sources.base import HookedSource
+        from overlaptop.agent.sources.kernels import KernelsSource
 
-        Asking for a device any sooner could fix CUDA_VISIBLE_DEVICES before the script sets it.
-        """
-        import torch
-
-        from overlaptop.agent.sources.host import HostSource
-
-        options = self._options
-        on_cuda = _computes_on_cuda(optimizer)
-        source: Source
-        if options.source == "events" or (options.source == "auto" and on_cuda):
-            from overlaptop.agent.sources.events import EventsSource
-
-            source = EventsSource(options.phases_only, options.every, "", _cuda_device_of(optimizer))
-        else:
-            why = "asked for" if options.source == "host" else "no CUDA device in use"
-            source = HostSource(options.phases_only, options.every, why)
-        try:
-            source.start()
-        except RuntimeError as refusal:
-            source = HostSource(options.phases_only, options.every, str(refusal))
-            source.start()
-        self._device = torch.cuda.get_device_name(_cuda_device_of(optimizer)) if on_cuda else "cpu"
+        source = choice.choose(self._options, optimizer, instead_of)
+        self._device = choice.device_name(optimizer)
+        if instead_of is not None:
+            self._notice("warning", f"{source.name} instead of {instead_of.name}: {instead_of.gave_up}")
+        if isinstance(source, HookedSource):
+            self._hook_collectives()
+        if isinstance(source, KernelsSource) and self._kineto.running:
+            source.pause()
         return source
+
+    def _on_kineto(self, *, begins: bool) -> None:
+        """torch.profiler is about to take CUPTI, or has let go of it."""
+        from overlaptop.agent.sources.kernels import KernelsSource
+
+        if isinstance(self._source, KernelsSource):
+            if begins:
+                self._source.pause()
+            else:
+                self._source.resume()
+
+    def _hook_collectives(self) -> None:
+        """Hook the dispatcher's collectives and what waits for them, once a source wants to know of them.
+
+        Between two steps, when no other thread of the job issues any.
+        """
+        import torch.distributed as dist
+
+        if self._collectives_hooked or self._options.phases_only or not dist.is_available():
+            return
+        from overlaptop.agent.collectives import CollectiveHooks
+        from overlaptop.agent.waits import WaitHooks
+
+        self._collectives_hooked = True
+        CollectiveHooks(self.guest, self._hooked_source).install()
+        WaitHooks(self.guest, self._hooked_source).install()
+
+    def _stop_acting(self) -> bool:
+        """After a fault: nothing but this ends a command that is under way on the job's own thread."""
+        if threading.current_thread() is not threading.main_thread():
+            return False
+        if self._control is not None:
+            with contextlib.suppress(Exception):
+                self._control.let_go("the agent stepped aside")
+        return True
 
     def _notice(self, level: str, text: str) -> None:
         self._notices.append((now_ns(), level, text))
@@ -162,8 +207,36 @@ class Agent:
             return
         sender.introduce(self._info())
         self._send_steps(sender)
+        self._obey(sender)
         self._send_notices(sender)
         sender.pump()
+
+    def _obey(self, sender: Sender) -> None:
+        """Take commands, and say how far they are."""
+        control = self._control
+        assert control is not None, "made together with the sender"
+        assert self._place is not None
+        speaks_for_node = self._place.starts_hub
+        for command in control.serve(sender.commands):
+            if speaks_for_node:
+                self._notice("info", f"{commands.in_words(command)}, asked by {command.by}")
+        if sender.connections != self._heard_by:
+            self._heard_by = sender.connections
+            if control.latest is not None and control.latest not in control.reports:
+                sender.put(control.latest)  # what was under way when a hub went may be lost
+        while control.reports:
+            report = control.reports.popleft()
+            sender.put(report)
+            # What is said of some rank all ranks say alike.
+            if report.state in ENDED_BADLY and (speaks_for_node or not report.text.startswith("rank ")):
+                self._notice("warning", f"no {report.name}: {report.text}")
+
+    def _pace(self) -> Pace | None:
+        return Pace(self._step, min(self._recent_ns)) if self._recent_ns else None
+
+    def _make_capture(self, command: Command, rank: int) -> Capture:
+        steps = commands.argument(command, "steps")
+        return Capture(command.id, steps, rank, self._cwd, self._profilers)
 
     def _open_line(self) -> Sender | None:
         """Make the sender once the rank is known: from the launcher, else from the process group."""
@@ -172,6 +245,12 @@ class Agent:
             if self._place is None:
                 return None
         place = self._place
+        self._control = Control(
+            place.rank,
+            self._options.control,
+            self._pace,
+            {commands.CAPTURE: partial(self._make_capture, rank=place.rank)},
+        )
         self._sender = Sender(place.job, self._script, place.world_size, place.starts_hub)
         return self._sender
 
@@ -184,16 +263,23 @@ class Agent:
         return placement.alone() if self._source is not None else None
 
     def _send_steps(self, sender: Sender) -> None:
-        source = self._source
+        source, control = self._source, self._control
         if source is None:
             return
         from overlaptop.agent import reporter
 
         assert self._place is not None
+        assert control is not None, "made together with the sender"
         newest = None
+        source.watched = sender.watched
         for measured in source.take():
-            sender.put(reporter.totals(measured, self._place.rank, sender.dropped + source.lost))
-            newest = measured if measured.detailed else newest
+            totals = reporter.totals(measured, self._place.rank, sender.dropped + source.lost)
+            if control.is_disturbed(measured.step):
+                sender.put(reporter.captured(totals))
+                continue
+            sender.put(totals)
+            self._recent_ns.append(totals.step_ns)
+            newest = measured if measured.detailed and measured.named else newest
         if newest is not None and sender.watched:
             sender.put(reporter.detail(newest, self._place.rank))
 
@@ -222,6 +308,7 @@ class Agent:
             compute_exact=source.compute_exact if source is not None else False,
             detail_every=source.detail_every if source is not None else 0,
             torch_version=str(getattr(torch, "__version__", "")),
+            control_allowed=self._options.control and self.guest.active,
         )
 
     def _why_no_source(self) -> str:
@@ -251,6 +338,8 @@ class Agent:
     def _close(self) -> None:
         """Say goodbye; the job is ending and waits for this a moment at most."""
         try:
+            if self._source is not None:
+                self._source.stop()
             if self.guest.active:
                 self._work()
             sender, place = self._sender, self._place
@@ -270,6 +359,9 @@ class Agent:
         """
         if os.getpid() != self._pid:
             return
+        if self._control is not None:
+            with contextlib.suppress(Exception):  # nothing may break the job's end
+                self._control.close()
         self._ending.set()
         self._thread.join(FAREWELL_S)
         give_up_s = monotonic() + OUTSTANDING_S
@@ -279,38 +371,21 @@ class Agent:
     def _after_fork(self) -> None:
         """A DataLoader worker or another child: the hooks fall silent, the parent's line is let go."""
         self.guest.active = False
+        self._control = None
         if self._sender is not None:
             self._sender.disconnect()
 
 
-def _computes_on_cuda(optimizer: Any) -> bool:
-    """Whether the job's steps run on a GPU; parameters offloaded to the host do not say otherwise."""
+def _captures_a_graph() -> bool:
     import torch
 
-    if not torch.cuda.is_initialized():
-        return False
-    devices = {parameter.device.type for parameter in _parameters(optimizer)}
-    return not devices or "cuda" in devices or _backend_name().startswith("nccl")
+    # Asking could create a context in a job that uses no GPU.
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-def _cuda_device_of(optimizer: Any) -> int | None:
-    """The GPU that this optimizer's parameters live on; None: they do not say."""
-    return next((p.device.index for p in _parameters(optimizer) if p.is_cuda), None)
-
-
-def _parameters(optimizer: Any) -> Iterator[Any]:
-    for group in getattr(optimizer, "param_groups", ()):
-        yield from group["params"]
-
-
-def _backend_name() -> str:
-    """``nccl 2.28.9``, ``gloo``; empty before the process group exists."""
-    import torch
-    import torch.distributed as dist
-
-    if not dist.is_available() or not dist.is_initialized():
-        return ""
-    name = dist.get_backend()
-    if name == "nccl" and torch.cuda.is_available():
-        return f"nccl {'.'.join(map(str, torch.cuda.nccl.version()))}"
-    return str(name)
+def _working_directory() -> Path:
+    """Where the job was started; a job may change it later, each rank in its own way."""
+    try:
+        return Path.cwd()
+    except OSError:  # it was deleted
+        return Path("/")

@@ -24,6 +24,9 @@ class Guest:
         """``report(level, text)`` carries a notice to the dashboard; it may be called on any thread."""
         self.active = True
         """False once the agent has stepped aside: hooks then do nothing but call the job's own code."""
+        self.parting: Callable[[], bool] | None = None
+        """Called by the job's threads once the agent has stepped aside, until it returns True: lets go of
+        what only they can let go of. Must not raise."""
         self._report = report
 
     def guarded(self, where: str, call: Callable[P, R]) -> Callable[P, R | None]:
@@ -32,6 +35,8 @@ class Guest:
         @functools.wraps(call)
         def guarded_call(*args: P.args, **kwargs: P.kwargs) -> R | None:
             if not self.active:
+                if self.parting is not None and self.parting():
+                    self.parting = None
                 return None
             try:
                 return call(*args, **kwargs)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-SOURCE_CHOICES = ("auto", "events", "host")
+from overlaptop.timeline.lanes import LaneRule, parse_rule
+
+SOURCE_CHOICES = ("auto", "kernels", "events", "host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,11 @@ class AgentOptions:
     """Steps and phases, no collectives: the cheapest way to run."""
     every: int | None = None
     """Measure collectives in every n-th step; None: as often as the cost budget allows."""
+    control: bool = False
+    """Obey commands from this user's dashboards (a capture, say); bundled workloads always do."""
+
+    lane_rules: tuple[LaneRule, ...] = ()
+    """The user's own rules for what communicates, computes or copies, above the built-in ones."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant; raises ValueError with one clear line."""
@@ -51,7 +58,8 @@ def parse(words: list[str]) -> Command:
         "--source",
         choices=SOURCE_CHOICES,
         default="auto",
-        help="where spans come from: CUDA events, the host's clock, or whichever fits (default)",
+        help="where spans come from: CUPTI's kernel records, CUDA events, the host's clock, or the first "
+        "of these that works here (default)",
     )
     parser.add_argument(
         "--phases-only", action="store_true", help="steps and phases, no collectives: cheapest"
@@ -63,13 +71,33 @@ def parse(words: list[str]) -> Command:
         help="measure collectives in every N-th step (default: as a share of the step's time allows)",
     )
     parser.add_argument(
+        "--lane",
+        action="append",
+        default=[],
+        metavar="LANE=REGEX",
+        help="kernels whose name contains a match belong to this lane (compute, comm, copy), whatever the "
+        "built-in rules say; may be given several times, the first match counts. Only the kernels source "
+        "sees names",
+    )
+    parser.add_argument(
+        "--control",
+        action="store_true",
+        help="obey commands from your dashboards, such as a capture by torch.profiler",
+    )
+    parser.add_argument(
         "-m", dest="module", action="store_true", help="the job is a module, as in python -m"
     )
     parser.add_argument("target", metavar="script.py", help="the job; what follows is its own")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parsed = parser.parse_args(words)
     try:
-        options = AgentOptions(parsed.source, parsed.phases_only, parsed.every)
+        options = AgentOptions(
+            parsed.source,
+            parsed.phases_only,
+            parsed.every,
+            control=parsed.control,
+            lane_rules=tuple(map(parse_rule, parsed.lane)),
+        )
     except ValueError as fault:
         parser.error(str(fault))
     return Command(options, parsed.module, parsed.target, tuple(parsed.arguments))

@@ -13,12 +13,13 @@ import os
 import sys
 import types
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
 from types import ModuleType, TracebackType
 
 import overlaptop.agent
-from overlaptop.agent import options
+from overlaptop.agent import control, options
 from overlaptop.agent.guest import logger
 
 HERE = str(Path(__file__).parent)
@@ -33,7 +34,8 @@ def main() -> None:
     # `python -m` put the working directory first; a script has its own folder there, a module has not.
     if not command.module and not getattr(sys.flags, "safe_path", False):
         sys.path[0] = str(Path(target).resolve().parent)
-    agent = overlaptop.agent.start(command.options, target)
+    allowed = command.options.control or control.is_bundled(target, module=command.module)
+    agent = overlaptop.agent.start(replace(command.options, control=allowed), target)
     _when_imported("torch", agent.hook_torch)
     _hide_our_frames()
     _become(code, command.target if command.module else None)

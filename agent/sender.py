@@ -15,12 +15,13 @@ from time import monotonic
 
 from overlaptop.agent.guest import logger
 from overlaptop.wire import codec, endpoints
-from overlaptop.wire.messages import Message, RankInfo, Watch
+from overlaptop.wire.messages import Command, Message, RankInfo, Watch
 
 MAX_QUEUED_BYTES = 1 << 20
 RECEIVE_BYTES = 1 << 16
 FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 30.0
+MAX_COMMANDS = 8
 
 
 class Sender:
@@ -32,6 +33,10 @@ class Sender:
         """Messages that did not fit, since the start."""
         self.watched = False
         """Somebody looks at this rank's timeline."""
+        self.commands: deque[Command] = deque(maxlen=MAX_COMMANDS)
+        """What the hub passed on, oldest first, for whoever obeys it."""
+        self.connections = 0
+        """Times that a hub was reached: one more, and it may be another that knows nothing yet."""
         self._job = job
         self._script = script
         self._world_size = world_size
@@ -116,6 +121,7 @@ class Sender:
             self._identity = (stat.st_dev, stat.st_ino)
             self._reader = codec.FrameReader()
             self._info_due = True
+            self.connections += 1
             self._retry_s, self._hub_retry_s = FIRST_RETRY_S, 1.0
 
     def _no_line(self, why: str) -> None:
@@ -198,6 +204,8 @@ class Sender:
                     message = codec.decode(payload)
                     if isinstance(message, Watch):
                         self.watched = message.detail
+                    elif isinstance(message, Command):
+                        self.commands.append(message)
 
 
 def _working_directory() -> str:

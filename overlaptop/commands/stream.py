@@ -76,7 +76,7 @@ def stream(session: JobSession, writer: RecordWriter, job_gone: Callable[[], boo
             return True
         if snapshot.link is LinkState.ENDED or gone:
             return False
-        if snapshot.link is LinkState.LOST and _link_age_s(snapshot) > LOST_LIMIT_S:
+        if snapshot.link is LinkState.LOST and link_age_s(snapshot) > LOST_LIMIT_S:
             raise CommandError("the line to the job broke and did not come back")
         time.sleep(TICK_S)
 
@@ -94,5 +94,6 @@ def run(key: str | None, steps: int | None, *, wait: bool) -> int:
     return 0
 
 
-def _link_age_s(snapshot: Snapshot) -> float:
+def link_age_s(snapshot: Snapshot) -> float:
+    """Seconds since the line to the job became what it is."""
     return (snapshot.at_ns - snapshot.link_since_ns) / 1e9

@@ -11,6 +11,7 @@ from textual.binding import Binding
 from textual.screen import Screen
 from textual.theme import BUILTIN_THEMES
 
+from overlaptop.fleet.commands import WRITTEN, CommandView
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.tui.keys import APP_KEYS
 from overlaptop.tui.options import MAX_REFRESH_HZ, Session, TuiOptions
@@ -18,6 +19,8 @@ from overlaptop.tui.palette import DARK, LIGHT, PALETTES, PLAIN, Inks
 from overlaptop.tui.screens.base import DashboardScreen
 from overlaptop.tui.screens.overview import OverviewScreen
 from overlaptop.tui.state import ViewState
+from overlaptop.tui.truth import READING, Truth, read_truth
+from overlaptop.wire.messages import Command
 
 TICK_S, IDLE_TICK_S = 0.1, 0.25
 """How often the session is read while steps arrive, and when none have for a while."""
@@ -56,6 +59,10 @@ class OverlaptopApp(App[int]):
         self.launch_said = ""
         """What the launcher says of a job that is not on the screen yet."""
         self._started, self._started_beside = False, session.job_key
+        self._truths: dict[str, Truth] = {}
+        """By capture: what its traces say."""
+        self._asked: set[str] = set()
+        """The commands that this dashboard has sent."""
         self._watched: frozenset[int] | None = None
         self._tick_s = TICK_S
 
@@ -78,6 +85,8 @@ class OverlaptopApp(App[int]):
 
     def _show(self) -> None:
         """Draw the newest snapshot, unless the picture is held still."""
+        if not self.screen_stack:
+            return  # a last tick while the app closes
         state = self.state
         if state.paused_at_ns is None:
             state.snapshot = self.latest
@@ -86,6 +95,7 @@ class OverlaptopApp(App[int]):
         self._ask_the_launcher()
         self._find_the_way()
         self._watch_chosen()
+        self._look_at_captures()
         if isinstance(self.screen, DashboardScreen):
             self.screen.redraw()
 
@@ -138,6 +148,38 @@ class OverlaptopApp(App[int]):
             self.options.start_workload(workload)
             self._started, self._started_beside = True, self.session.job_key
 
+    # Commands
+
+    def send(self, command: Command) -> str:
+        """Tell the job to do something; returns why that cannot be, empty: it is on its way."""
+        fault = self.session.send(command)
+        if not fault:
+            self._asked.add(command.id)
+            self.latest = self.session.tick()
+            self._show()
+        return fault
+
+    def truth_of(self, capture: CommandView) -> Truth | None:
+        """What a capture's traces say, as far as that is known."""
+        return self._truths.get(capture.id)
+
+    def _look_at_captures(self) -> None:
+        """Have the traces read once all are written: of captures asked for here, or looked at."""
+        from overlaptop.tui.screens.capture import CaptureScreen
+
+        for command in self.latest.commands:
+            if command.id in self._asked and command.busy and command.done:
+                self._asked.discard(command.id)
+                self.notify(f"{command.words} was not made: {command.reason}", markup=False)
+            wanted = command.id in self._asked or isinstance(self.screen, CaptureScreen)
+            if wanted and command.state == WRITTEN and command.id not in self._truths:
+                self._truths[command.id] = READING
+                self.run_worker(self._read_truth(command), exit_on_error=False)
+
+    async def _read_truth(self, capture: CommandView) -> None:
+        self._truths[capture.id] = await read_truth(capture)
+        self._show()
+
     # Screens
 
     def action_overview(self) -> None:
@@ -159,6 +201,27 @@ class OverlaptopApp(App[int]):
             self.action_overview()
             self.push_screen(RankScreen(self.state))
 
+    async def action_capture(self) -> None:
+        """Ask for a capture."""
+        from overlaptop.tui.screens.capture import CaptureScreen
+
+        if self.state.snapshot.job is None:
+            return
+        if isinstance(self.screen, CaptureScreen):
+            await self.screen.ask()
+        else:
+            self.action_overview()
+            self.push_screen(CaptureScreen(self.state, asks=True))
+
+    def action_captures(self) -> None:
+        """The newest capture."""
+        from overlaptop.tui.screens.capture import CaptureScreen
+
+        if isinstance(self.screen, CaptureScreen):
+            self.pop_screen()
+        elif self.state.snapshot.job is not None:
+            self.push_screen(CaptureScreen(self.state, asks=False))
+
     def action_help(self) -> None:
         """Keys and words."""
         from overlaptop.tui.screens.pages import HelpScreen
@@ -175,7 +238,9 @@ class OverlaptopApp(App[int]):
         """The list of jobs."""
         from overlaptop.tui.screens.jobs import JobsScreen
 
-        if not isinstance(self.screen, JobsScreen):
+        if not self.state.moving:
+            self.notify("a trace is open: there is no job to turn to", timeout=3)
+        elif not isinstance(self.screen, JobsScreen):
             self.push_screen(JobsScreen(self.state, self.session.job_key))
 
     def _toggle(self, kind: type[DashboardScreen]) -> None:

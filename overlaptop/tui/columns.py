@@ -48,7 +48,7 @@ class Scales:
             bar_ns=bar_ns,
             unit=Unit.for_scale(max(bar_ns, round(typical_ns or 0)) or 1_000_000),
             spark_top_ns=history.scale_top_ns(typical_ns),
-            a_column=history.steps_a_column(typical_ns),
+            a_column=history.steps_a_column(typical_ns, moving=state.moving),
             textured=state.textured,
         )
 

@@ -14,9 +14,9 @@ _RECENT_STEPS = 100
 _STEPS_A_COLUMN = (1, 2, 5, 10, 20, 50)
 
 
-def steps_a_column(typical_ns: float | None) -> int:
-    """How many steps share a column so that it stands for a second or so."""
-    if not typical_ns:
+def steps_a_column(typical_ns: float | None, *, moving: bool = True) -> int:
+    """How many steps share a column so that it stands for a second or so; one where nothing moves."""
+    if not typical_ns or not moving:
         return 1
     wanted = _COLUMN_S * 1e9 / typical_ns
     return next((n for n in reversed(_STEPS_A_COLUMN) if n <= wanted), 1)

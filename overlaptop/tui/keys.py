@@ -25,8 +25,10 @@ APP_KEYS = (
     Key("g", "g", "textures", "tell parts apart by glyphs as well as colours"),
     Key("n,3", "n  3", "notices", "notices from agents"),
     Key("o,4", "o  4", "jobs", "other jobs, and workloads to start"),
+    Key("c", "c", "capture", "have all ranks run torch.profiler for some steps: the ground truth"),
     Key("1", "1", "overview", "overview"),
     Key("2", "2", "rank", "the chosen rank"),
+    Key("5", "5", "captures", "the newest capture: progress, folder, overlap beside the live one"),
     Key("ctrl+p", "ctrl+p", "command_palette", "command palette"),
 )
 TIMELINE_KEYS = (
@@ -50,7 +52,7 @@ OVERVIEW_KEYS = (
     Key("escape", "esc", "back", "drop the filter"),
     Key("s", "s", "sort", "sort by the next column (or click a header)"),
     Key("S,r", "S  r", "reverse", "the other way round"),
-    Key("c", "c", "collectives", "list the collectives of the step in the timeline"),
+    Key("v", "v", "collectives", "list the collectives of the step in the timeline"),
     Key("right_square_bracket", "]", "collective(1)", "next collective"),
     Key("left_square_bracket", "[", "collective(-1)", "previous collective"),
 )
@@ -74,6 +76,7 @@ LIST_KEYS = (
     Key("enter", "enter", "open", "open"),
     Key("escape,backspace", "esc", "back", "back"),
 )
+CAPTURE_KEYS = tuple(key for key in LIST_KEYS if key.action != "open")
 
 
 def bindings(keys: tuple[Key, ...]) -> list[Binding | tuple[str, str] | tuple[str, str, str]]:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.wire.endpoints import JobRecord
+from overlaptop.wire.messages import Command
 
 MAX_REFRESH_HZ = 10.0
 
@@ -28,6 +29,9 @@ class Session(Protocol):
 
     def watch(self, ranks: Collection[int]) -> None:
         """The ranks whose timeline is on the screen."""
+
+    def send(self, command: Command) -> str:
+        """Tell the job to do something; returns why that cannot be, empty: it is on its way."""
 
     def select(self, key: str) -> None:
         """Show the job with this key from now on."""

@@ -96,6 +96,11 @@ class ViewState:
         return self.snapshot.link in (LinkState.LOST, LinkState.STALE)
 
     @property
+    def moving(self) -> bool:
+        """Whether steps come one after the other: not in a trace, where all are there at once."""
+        return self.snapshot.link is not LinkState.TRACE
+
+    @property
     def exact(self) -> bool:
         """Whether every rank's source sees the gaps between kernels."""
         infos = [view.info for view in self.snapshot.ranks if view.info is not None]

@@ -18,6 +18,8 @@ class FakeSession:
         self.job_key = job_key
         self.watched = frozenset()
         self.selected = []
+        self.sent = []
+        self.no_line = ""
         self.ticks = 0
         self.say(*messages)
 
@@ -31,6 +33,13 @@ class FakeSession:
 
     def watch(self, ranks):
         self.watched = frozenset(ranks)
+
+    def send(self, command):
+        if self.no_line:
+            return self.no_line
+        self.sent.append(command)
+        self.fleet.apply(command)
+        return ""
 
     def select(self, key):
         self.selected.append(key)

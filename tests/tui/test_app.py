@@ -64,6 +64,21 @@ async def test_the_overview_says_what_the_job_is_and_how_it_overlaps():
         assert words in text
 
 
+async def test_launch_lead_and_named_collectives_are_shown_where_the_source_sees_them():
+    session = running_job(1)
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        assert "lead" not in await shown(app, pilot)
+        session.say(step(0, 40, launch_lead_ns=47 * MS, comm_kernels_ns=30 * MS, matched_ns=15 * MS))
+        assert "lead 47.0 ms" in await shown(app, pilot)
+        session.say(step(0, 41, launch_lead_ns=0), detail(0, 41))
+        assert "launch-bound" in await shown(app, pilot)
+        await pilot.press("enter")
+        text = await shown(app, pilot)
+    assert "launch-bound" in text
+    assert "named 50.0 %" in text
+
+
 async def test_each_rank_has_a_row_with_its_figures():
     app = app_of(running_job())
     async with app.run_test(size=WIDE) as pilot:
@@ -249,9 +264,9 @@ async def test_the_list_of_collectives_can_be_hidden_and_shown():
     app = app_of(running_job())
     async with app.run_test(size=WIDE) as pilot:
         assert "allgather_base  " in await shown(app, pilot)
-        await pilot.press("c")
+        await pilot.press("v")
         assert "allgather_base  " not in await shown(app, pilot)
-        await pilot.press("c", "right_square_bracket")
+        await pilot.press("v", "right_square_bracket")
         assert "allgather_base  " in await shown(app, pilot)
         assert app.state.collective == 0
 

@@ -28,6 +28,16 @@ WORDS = (
     ("step", "compute only + hidden + exposed + copy only + idle, to the nanosecond"),
     ("speed-up", "(compute + communication) / step: what was gained over running one after the other"),
     ("attainable", "(compute + communication) / the longer of the two: were all of it hidden"),
+    (
+        "lead",
+        "when the GPU came to a step's end, less when the CPU had issued it; the least of all ranks. With "
+        "no lead, and idle time, the job is launch-bound: the CPU cannot launch as fast as the GPU works",
+    ),
+    (
+        "named",
+        "the share of NCCL's kernel time whose collective is known by name and bytes; others go by their "
+        "kernel's name",
+    ),
     ("source", "where spans come from: kernels (CUPTI records), events (CUDA events), host (host clock)"),
     (
         "≤ ≥ ≈",

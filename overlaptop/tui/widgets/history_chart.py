@@ -21,8 +21,11 @@ class HistoryChart(LineView):
         chosen = self.state.chosen
         if chosen is None or not chosen.history:
             return None
-        a_column = history.steps_a_column(history.typical_step_ns([chosen]))
+        a_column = self._steps_a_column(history.typical_step_ns([chosen]))
         return (chosen.rank, a_column, chosen.history[-1].step // a_column)
+
+    def _steps_a_column(self, typical_ns: float | None) -> int:
+        return history.steps_a_column(typical_ns, moving=self.state.moving)
 
     def draw(self, width: int, height: int) -> list[Line]:
         """Titles and charts for the chosen rank."""
@@ -30,19 +33,23 @@ class HistoryChart(LineView):
         if chosen is None or not chosen.history:
             return [(Run(" no history yet", DIM),)]
         typical_ns = history.typical_step_ns([chosen])
-        a_column, top_ns = history.steps_a_column(typical_ns), history.scale_top_ns(typical_ns)
+        a_column, top_ns = self._steps_a_column(typical_ns), history.scale_top_ns(typical_ns)
         unit, room, rows = Unit.for_scale(top_ns), width - _LABEL - 1, max(1, (height - 2) // 2)
         times = history.columns(chosen.history, room, a_column, lambda step: step.step_ns)
         overlaps = history.columns(chosen.history, room, a_column, lambda step: step.overlap, fmean)
         each = f"the slowest of {a_column} steps" if a_column > 1 else "one step"
         mean = f"the mean of {a_column} steps" if a_column > 1 else "one step"
-        spread = sorted(step.step_ns for step in chosen.history)
+        spread = sorted(step.step_ns for step in chosen.history if not step.captured)
         n = len(spread)
         figures = (
-            f"median {duration(spread[n // 2])}",
-            f"p99 {duration(spread[min(n - 1, n * 99 // 100)])}",
-            f"longest {duration(spread[-1])}",
-            f"of {n} step{'s' * (n != 1)}",
+            (
+                f"median {duration(spread[n // 2])}",
+                f"p99 {duration(spread[min(n - 1, n * 99 // 100)])}",
+                f"longest {duration(spread[-1])}",
+                f"of {n} step{'s' * (n != 1)}",
+            )
+            if n
+            else ()
         )
         said = [Item((Run(words, DIM),), 1) for words in (f"each column {each}", *figures)]
         time_ink, over = Ink("history"), Ink("exposed")

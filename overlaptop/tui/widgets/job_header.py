@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import PurePath
 
+from overlaptop.fleet.commands import FAILED
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit
 from overlaptop.tui.state import ViewState
@@ -18,6 +19,7 @@ _LINK_GLYPHS = {
     LinkState.STALE: ("○", "warning"),
     LinkState.LOST: ("○", "error"),
     LinkState.ENDED: ("■", "dim"),
+    LinkState.TRACE: ("■", "text"),
 }
 
 
@@ -44,7 +46,7 @@ def _job_line(state: ViewState, width: int) -> Line:
             Item(
                 (
                     Run(f"{job.world_size} rank{'s' * (job.world_size != 1)}"),
-                    Run(f" · {_hosts(state)}", DIM),
+                    Run(f" · {hosts}" if (hosts := _hosts(state)) else "", DIM),
                 ),
                 4,
             )
@@ -70,7 +72,7 @@ def _link(state: ViewState) -> Line:
     snapshot = state.snapshot
     glyph, color = _LINK_GLYPHS[snapshot.link]
     words = snapshot.link.value
-    if snapshot.link is not LinkState.LIVE and snapshot.job is not None:
+    if snapshot.link not in (LinkState.LIVE, LinkState.TRACE) and snapshot.job is not None:
         now_ns = state.paused_now_ns or snapshot.at_ns
         words += f" since {clock(snapshot.link_since_ns)} ({age((now_ns - snapshot.link_since_ns) / 1e9)})"
     return (Run(f"{glyph} {words} ", Ink(color, bold=True)),)
@@ -86,6 +88,7 @@ def _source_line(state: ViewState, width: int) -> Line:
         left.append(Item((Run(words, Ink("warning", bold=True)),)))
     if snapshot.link_note:
         left.append(Item((Run(f" {snapshot.link_note}", Ink("warning")),)))
+    left += _under_way(state)
     infos = _infos(state)
     if not left and infos:
         left.append(Item((Run(" source ", DIM), Run(_sources(infos)), Run(_reason(infos), DIM))))
@@ -94,6 +97,16 @@ def _source_line(state: ViewState, width: int) -> Line:
                 Item((Run("compute is an upper bound: gaps between kernels are not seen", DIM),), 2)
             )
     return fit(left, [Item((*_notices(state), Run(" ")))], width)
+
+
+def _under_way(state: ViewState) -> list[Item]:
+    """What the job is being told to do, until it is done."""
+    newest = state.snapshot.commands[-1:]
+    return [
+        Item((Run(f" {each.words}: ", Ink("warning")), Run(each.state, Ink("warning", bold=True))))
+        for each in newest
+        if not each.done and each.state != FAILED
+    ]
 
 
 def _notices(state: ViewState) -> Line:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from overlaptop.fleet.snapshot import RankView
+from overlaptop.fleet.snapshot import LinkState, RankView
+from overlaptop.timeline.launch import launch_bound
 from overlaptop.tui.choosing import sees_gaps
 from overlaptop.tui.drawing import stacked_bar
 from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit, wrap
@@ -11,6 +12,8 @@ from overlaptop.tui.text import age, byte_count, count, duration, percent
 from overlaptop.tui.widgets.line_view import LineView
 from overlaptop.tui.widgets.totals_line import overlap_ink
 from overlaptop.wire.messages import StepTotals
+
+MOSTLY = 0.99
 
 
 class RankFacts(LineView):
@@ -28,7 +31,7 @@ class RankFacts(LineView):
         chosen, step = self.state.chosen, self.state.step
         if chosen is None:
             return [(Run(" no rank to show", DIM),)]
-        identity = fit(_identity(chosen), [Item(_news(chosen), 3)], width)
+        identity = fit(_identity(chosen), [Item(_news(chosen, self.state.snapshot.link), 3)], width)
         if step is None:
             return [identity, (Run(" no measured step yet", DIM),)]
         lines = wrap(self._parts(chosen, step), width - 1, max(1, height - 2))
@@ -52,9 +55,30 @@ class RankFacts(LineView):
         parts.append((Run("stall ", DIM), Run(f"{duration(step.stall_ns):<7}", BOLD)))
         moved = Run(f" · {byte_count(step.comm_bytes)}", DIM)
         parts.append((Run("collectives ", DIM), Run(count(step.collectives), BOLD), moved))
+        parts += _launching(step) + _naming(chosen)
         dropped = Run(count(chosen.dropped), Ink("warning") if chosen.dropped else DIM)
         parts.append((Run("dropped ", DIM), dropped))
         return [Item(part) for part in parts]
+
+
+def _launching(step: StepTotals) -> list[Line]:
+    """How far the CPU was ahead at the step's end."""
+    if step.launch_lead_ns is None:
+        return []
+    line: Line = (Run("lead ", DIM), Run(f"{duration(step.launch_lead_ns):<7}", BOLD))
+    if launch_bound(step.step_ns, step.launch_lead_ns, step.idle_ns):
+        line = (*line, Run(" launch-bound", Ink("warning", bold=True)))
+    return [line]
+
+
+def _naming(chosen: RankView) -> list[Line]:
+    """How much of the communication's time belongs to collectives that are known by name and bytes."""
+    known = ((step.matched_ns, step.comm_kernels_ns) for step in reversed(chosen.history))
+    matched_ns, kernels_ns = next(((m, k) for m, k in known if m is not None and k), (None, None))
+    if matched_ns is None or not kernels_ns:
+        return []
+    share = matched_ns / kernels_ns
+    return [(Run("named ", DIM), Run(percent(share), BOLD if share > MOSTLY else Ink("warning")))]
 
 
 def _identity(chosen: RankView) -> list[Item]:
@@ -62,16 +86,23 @@ def _identity(chosen: RankView) -> list[Item]:
     if (info := chosen.info) is not None:
         for name, value in (
             ("host", info.host), ("device", info.device), ("backend", info.backend),
-            ("pid", str(info.pid)), ("local rank", str(info.local_rank)), ("torch", info.torch_version),
+            ("pid", _known(info.pid)), ("local rank", _known(info.local_rank)),
+            ("torch", info.torch_version),
         ):  # fmt: skip
             if value:
                 said.append(Item((Run(f"{name} ", DIM), Run(value)), len(said)))
     return said
 
 
-def _news(chosen: RankView) -> Line:
+def _known(number: int) -> str:
+    return str(number) if number >= 0 else ""
+
+
+def _news(chosen: RankView, link: LinkState) -> Line:
     if chosen.ended:
         return (Run("■ ended ", DIM),)
+    if link is LinkState.TRACE:
+        return ()
     if chosen.age_s is None:
         return (Run("no step yet ", DIM),)
     news = f"newest step {age(chosen.age_s)} ago "

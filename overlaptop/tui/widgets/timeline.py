@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from textual import events
 
+from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.drawing import Cell, Piece, lane, ruler, runs
 from overlaptop.tui.ink import BOLD, DIM, FAINT, Ink, Item, Line, Run, fit
 from overlaptop.tui.lanes import Lanes
@@ -73,7 +74,7 @@ class Timeline(LineView):
             spent_ns = sum(p.end_ns - p.start_ns for p in detail.phases if p.name == name)
             if spent_ns:
                 left.append(Item((Run(f"{name} ", DIM), Run(duration(spent_ns))), 4))
-        moved = sum(c.bytes for c in detail.collectives)
+        moved = sum(c.bytes or 0 for c in detail.collectives)
         if detail.collectives:
             said = f"{len(detail.collectives)} collective{'s' * (len(detail.collectives) != 1)}"
             left.append(Item((Run(said), Run(f" · {byte_count(moved)}", DIM)), 5))
@@ -90,6 +91,8 @@ class Timeline(LineView):
         chosen = self.state.chosen
         if chosen is None:
             return "no rank to show"
+        if self.state.snapshot.link is LinkState.TRACE:
+            return f"the trace of rank {chosen.rank} holds no step"
         if chosen.ended:
             return f"rank {chosen.rank} ended before a step of it was seen in detail"
         if chosen.info is not None and chosen.info.detail_every == 0:

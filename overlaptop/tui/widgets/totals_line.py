@@ -61,9 +61,22 @@ def total_items(state: ViewState) -> list[Item]:
             Run(" of ", DIM),
             Run(f"{attainable:<6}", BOLD),
         ),
+        *_launching(state),
         item("dropped", count(totals.dropped), 1, Ink("warning", bold=True) if totals.dropped else DIM),
         *_sampling(state),
     ]
+
+
+def _launching(state: ViewState) -> list[Item]:
+    """How far the CPU is ahead of the GPU; nothing where no rank's source can see it."""
+    totals = state.snapshot.totals
+    if totals.launch_lead_ns is None:
+        return []
+    line: Line = (Run("lead ", DIM), Run(f"{duration(totals.launch_lead_ns):<7}", BOLD))
+    if totals.launch_bound:
+        of = "" if totals.launch_bound == len(state.snapshot.ranks) else f" on {totals.launch_bound}"
+        line = (*line, Run(f" launch-bound{of}", Ink("warning", bold=True)))
+    return [Item(line)]
 
 
 def _sampling(state: ViewState) -> list[Item]:

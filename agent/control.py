@@ -1,0 +1,387 @@
+"""Obeys commands: checks them once more, agrees with the other ranks on a step, acts there, and reports.
+
+Three threads meet here. The agent's own thread takes commands (`Control.serve`), each command has a
+thread of its own that speaks to the job's store and writes what there is to write (`Undertaking.run`),
+and the training thread acts (`Undertaking.on_boundary`). Nothing but acting happens on the training
+thread, and while nothing is armed it asks for one attribute at each boundary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from time import monotonic
+from typing import Protocol
+
+from overlaptop.agent.after_optimizer import AfterOptimizer
+from overlaptop.agent.agreement import RESOLVE_S, Agreement, Board, Pace
+from overlaptop.agent.clock import now_ns
+from overlaptop.wire import commands
+from overlaptop.wire.messages import Command, CommandReport
+
+NOT_ALLOWED = "start the job with --control to allow commands"
+LATE_S = 10.0
+"""A command that took longer from the hub to here is no longer waited for by anybody."""
+STORE_SILENT_S = 45.0
+"""An agreement takes no longer than its patience allows, unless the store itself does not answer."""
+STORE_SILENT = "the job's store does not answer"
+STORE_TIMEOUT = timedelta(seconds=5)
+MAX_THREADS = 4
+"""Of commands whose store does not answer; past that a refusal is not told to the other ranks."""
+FINISH_S = 20.0
+"""The longest that the job's end may wait for a trace that is being written."""
+GIVE_UP_S = 1.0
+"""The same for a word to the other ranks that this one takes no part any more."""
+MAX_DISTURBED = 8
+
+
+class Action(Protocol):
+    """What a command does on one rank, once all ranks have agreed on a step."""
+
+    def refusal(self) -> str:
+        """Why this rank cannot do it just now; empty: it can. On the agent's thread."""
+
+    def boundary(self, step: int) -> bool:
+        """The agreed step, or a later one, begins; returns whether to be told of the next one too.
+
+        On the training thread. What it raises ends the action, not the job.
+        """
+
+    def finish(self) -> str:
+        """What remains after the last boundary, on the command's own thread. Returns what to report.
+
+        Raises OSError or RuntimeError with the reason when it came to nothing.
+        """
+
+    def abandon(self) -> None:
+        """The job ends, or the action failed: let go of everything. On the training thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A rank's place in the job's store."""
+
+    board: Board | None
+    """None where there is nobody to agree with."""
+    rank: int
+    world_size: int
+
+
+class _FailureError(Exception):
+    """Why it came to nothing, in words for the screen."""
+
+
+class Undertaking:
+    """One command on this rank, from its arrival to its last report."""
+
+    def __init__(self, control: Control, command: Command, action: Action) -> None:
+        self.command = command
+        self.step: int | None = None
+        """The step from which on this rank acts."""
+        self.writes = False
+        """All that is left is what its own thread does."""
+        self._control = control
+        self._action = action
+        self._agreement: Agreement | None = None
+        self._after_optimizer = AfterOptimizer()
+        self._plan = -1
+        self._acted = threading.Event()
+        self._failure = ""
+        self._given_up = ""
+        """What the other ranks are told where this one gave up."""
+        self._job_ends = False
+
+    def on_boundary(self, step: int) -> None:
+        """A step begins. On the training thread; never raises."""
+        if step >= self._plan:
+            self._after_optimizer.call(lambda: self._on_step(step))
+
+    def _on_step(self, step: int) -> None:
+        if self._acted.is_set():
+            return
+        try:
+            more = self._act(step)
+        except Exception as fault:  # noqa: BLE001 - the job must not hear of it
+            self._failure = _brief(fault)
+            with contextlib.suppress(Exception):
+                self._action.abandon()
+            more = False
+        if not more:
+            self._control.armed = None
+            self._acted.set()
+
+    def run(self) -> None:
+        """All that is not done on the training thread."""
+        report = self._control.report
+        report(self.command, "accepted")
+        try:
+            self._agreement = agreement = self._control.sit_down(self.command, self._arm)
+            decision = agreement.refuse(self._given_up) if self._given_up else agreement.reach()
+            if decision.step is None:
+                raise _FailureError(self._failure or decision.reason)
+            report(self.command, "agreed", decision.step)
+            self._acted.wait()
+            if self._failure:
+                raise _FailureError(self._failure)
+            self.writes = True
+            report(self.command, "writing", decision.step)
+            report(self.command, "written", decision.step, self._action.finish())
+        except _FailureError as failure:
+            report(self.command, "failed", None, str(failure))
+        except Exception as fault:  # noqa: BLE001 - said, and the job goes on
+            report(self.command, "failed", None, _brief(fault))
+        if self._control.armed is self:
+            self._control.armed = None
+        self._after_optimizer.stop()
+        self._control.done(self)
+        if self._agreement is not None and not self._job_ends:
+            with contextlib.suppress(Exception):  # the store has gone, and the keys with it
+                self._agreement.clean_up()
+
+    def give_up(self, reason: str) -> None:
+        """Take no part, unless all have agreed already. Any thread."""
+        self._failure, self._given_up = reason, f"gave up: {reason}"
+        if self._agreement is not None:
+            self._agreement.abandon(self._given_up)
+
+    def end(self, reason: str) -> None:
+        """The job or the agent ends: let go of what is not done. On the training thread."""
+        self._job_ends = True
+        if self._acted.is_set():
+            return  # only the writing is left
+        self.give_up(reason)
+        self._after_optimizer.stop()
+        if self.step is not None:
+            self._action.abandon()
+        self._acted.set()
+
+    def _arm(self, step: int) -> None:
+        self._after_optimizer.start()
+        self._plan = step
+        self._control.armed = self
+
+    def _act(self, step: int) -> bool:
+        if self.step is None:
+            assert self._agreement is not None, "who is armed has sat down"
+            decision = self._agreement.resolve()
+            if decision is None:
+                self._failure = f"the job's store did not say within {RESOLVE_S:g} s what was decided"
+                return False
+            if decision.step is None:
+                return False
+            self.step = step
+            self._control.disturbed.append(_Stretch(step))
+            self._control.report(self.command, "recording", step)
+        return self._action.boundary(step)
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Steps that did not go at the job's own pace."""
+
+    first: int
+    last: int | None = None
+    """None: it still goes on."""
+
+
+class Control:
+    """One per rank. See the module's words for which thread calls what."""
+
+    def __init__(
+        self,
+        rank: int,
+        allowed: bool,
+        pace: Callable[[], Pace | None],
+        makers: Mapping[str, Callable[[Command], Action]],
+    ) -> None:
+        """``pace()``: where this rank is; None before it has measured a step. ``makers``: by command."""
+        self.armed: Undertaking | None = None
+        """Whom the training thread has to tell of its boundaries; None nearly always."""
+        self.reports: deque[CommandReport] = deque()
+        """To be sent, oldest first."""
+        self.latest: CommandReport | None = None
+        """Said again to a hub that may not have heard it."""
+        self.disturbed: deque[_Stretch] = deque(maxlen=MAX_DISTURBED)
+        self._rank = rank
+        self._allowed = allowed
+        self._pace = pace
+        self._makers = makers
+        self._known: deque[str] = deque(maxlen=64)
+        self._current: Undertaking | None = None
+        self._silent_at_s = float("inf")
+        self._threads: list[threading.Thread] = []
+        self._ending = False
+
+    def serve(self, waiting: deque[Command]) -> list[Command]:
+        """Take what the hub passed on, and see to it that nothing goes on in silence. Agent's thread.
+
+        Returns the commands that this rank has accepted.
+        """
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        accepted = []
+        while waiting and not self._ending:
+            command = waiting.popleft()
+            if command.id not in self._known:
+                self._known.append(command.id)
+                if self._take(command):
+                    accepted.append(command)
+        current = self._current
+        if current is not None and monotonic() > self._silent_at_s:
+            self._silent_at_s = float("inf")
+            if self.latest is not None and self.latest.state == "accepted":
+                current.give_up(STORE_SILENT)
+                self.report(current.command, "failed", None, STORE_SILENT)
+        return accepted
+
+    def is_disturbed(self, step: int) -> bool:
+        """Whether a command kept this step from its own pace."""
+        return any(
+            each.first <= step and (each.last is None or step <= each.last)
+            for each in tuple(self.disturbed)
+        )
+
+    def close(self) -> None:
+        """The job ends: stop what goes on, let a trace be written. On the thread that ends it."""
+        current = self._current
+        self.let_go("the job ended first")
+        writes = current is not None and current.writes
+        give_up_s = monotonic() + (FINISH_S if writes else GIVE_UP_S)
+        for thread in self._threads:
+            # One that is inside the store's C++ when Python ends would end the process with an abort.
+            thread.join(max(0.0, give_up_s - monotonic()))
+
+    def let_go(self, reason: str) -> None:
+        """Stop what goes on, and take nothing more. On the training thread."""
+        self._ending = True
+        self.armed = None
+        if self._current is not None:
+            self._current.end(reason)
+
+    def report(self, command: Command, state: str, step: int | None = None, text: str = "") -> None:
+        """Say how far it is. Any thread."""
+        self.latest = CommandReport(self._rank, command.id, command.name, now_ns(), state, step, text)
+        self.reports.append(self.latest)
+
+    def sit_down(self, command: Command, arm: Callable[[int], None]) -> Agreement:
+        """Take this rank's place in the agreement on a command. On the command's thread: it may block.
+
+        Raises RuntimeError where the job has no store to agree through.
+        """
+        seat = find_seat(command.id)
+        return Agreement(seat.board, seat.rank, seat.world_size, self._present, arm)
+
+    def done(self, undertaking: Undertaking) -> None:
+        """Its last report is out: the next command may come."""
+        pace = self._pace()
+        for stretch in self.disturbed:
+            if stretch.last is None:
+                stretch.last = pace.step if pace is not None else stretch.first
+        if self._current is undertaking:
+            self._current = None
+
+    def _take(self, command: Command) -> bool:
+        """Accept a command, or refuse it and let the other ranks know."""
+        action: Action | None = None
+        state, why = self._objection(command)
+        if not why:
+            action = self._makers[command.name](command)
+            state, why = "refused", action.refusal()
+        if why or action is None:
+            self.report(command, state, None, why)
+            self._start(lambda: self._decline(command, why))
+            return False
+        self._current = Undertaking(self, command, action)
+        self._silent_at_s = monotonic() + STORE_SILENT_S
+        self._start(self._current.run)
+        return True
+
+    def _objection(self, command: Command) -> tuple[str, str]:
+        """The state to report and why, before anything is asked of the action; empty: nothing."""
+        if why := commands.fault(command):
+            return "refused", why
+        if command.name not in self._makers:
+            return "refused", f"this agent does not know how to {command.name}"
+        if not self._allowed:
+            return "refused", NOT_ALLOWED
+        if len(self._threads) >= MAX_THREADS:
+            return "refused", f"{STORE_SILENT}: earlier commands still wait for it"
+        if self._current is not None:
+            return "busy", f"another command is under way: {commands.in_words(self._current.command)}"
+        if (late_s := (now_ns() - command.at_ns) / 1e9) > LATE_S:
+            return "refused", f"it came {late_s:.0f} s late"
+        if self._pace() is None:
+            return "refused", "no step has been measured yet: try again when steps are counted"
+        return "", ""
+
+    def _decline(self, command: Command, why: str) -> None:
+        with contextlib.suppress(Exception):  # then the others wait for this rank, and give up
+            agreement = self.sit_down(command, lambda _step: None)
+            agreement.refuse(f"refuses: {why}")
+            agreement.clean_up()
+
+    def _start(self, run: Callable[[], None]) -> None:
+        if len(self._threads) < MAX_THREADS:
+            self._threads.append(threading.Thread(target=run, name="overlaptop-command", daemon=True))
+            self._threads[-1].start()
+
+    def _present(self) -> Pace:
+        pace = self._pace()
+        assert pace is not None, "asked before the command was accepted"
+        return pace
+
+
+def find_seat(key: str) -> Seat:
+    """Find this rank's place among those that agree on ``key``, on a connection of its own. May block.
+
+    Raises RuntimeError where there are other ranks and no store that can be shared with the job.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        return Seat(None, 0, 1)
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    if world_size == 1:
+        return Seat(None, 0, 1)
+    try:
+        store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - nothing public gives it
+        # A connection of its own: what blocks here holds no lock that the job's own calls need.
+        own = store.clone()  # type: ignore[attr-defined]  # since torch 2.8; its stubs do not know
+        if not _shares_state(own):
+            own.set_timeout(STORE_TIMEOUT)
+    except (AttributeError, NotImplementedError, RuntimeError) as fault:
+        raise RuntimeError(f"the job's store cannot be shared: {_brief(fault)}") from fault
+    # Public all, but torch forgot to say so.
+    board = dist.PrefixStore(f"overlaptop/{key}", own)  # type: ignore[attr-defined]
+    return Seat(board, rank, world_size)
+
+
+def _shares_state(store: object) -> bool:
+    """Whether a clone is the very store itself (ranks that are threads of one process)."""
+    import torch.distributed as dist
+
+    base = getattr(store, "_underlying_non_prefix_store", store)
+    return isinstance(base, dist.HashStore)  # type: ignore[attr-defined]
+
+
+def is_bundled(target: str, *, module: bool) -> bool:
+    """Whether this job is one of the bundled workloads, by where its code lies."""
+    if module:
+        return target == "overlaptop.workloads" or target.startswith("overlaptop.workloads.")
+    spec = importlib.util.find_spec("overlaptop.workloads")
+    folders = spec.submodule_search_locations if spec is not None else None
+    if not folders:
+        return False
+    try:
+        return Path(target).resolve().parent in {Path(folder).resolve() for folder in folders}
+    except (OSError, RuntimeError):  # a loop of links
+        return False
+
+
+def _brief(fault: BaseException) -> str:
+    return f"{type(fault).__name__}: {fault}".splitlines()[0][:300]

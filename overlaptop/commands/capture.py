@@ -1,0 +1,88 @@
+"""``overlaptop capture``: have a job's ranks run torch.profiler for some steps, without a screen."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from overlaptop.commands import CommandError, say
+from overlaptop.commands.choice import choose
+from overlaptop.commands.once import settle
+from overlaptop.commands.stream import LOST_LIMIT_S, link_age_s
+from overlaptop.fleet.commands import FAILED, SENT, WRITTEN, CommandView, RankProgress
+from overlaptop.fleet.session import JobSelector, JobSession
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.tui.text import printable
+from overlaptop.wire import commands
+from overlaptop.wire.messages import ENDED_BADLY, Command
+
+TICK_S = 0.05
+
+
+def run(key: str | None, steps: int, *, as_json: bool) -> int:
+    """Capture `steps` steps of the job called `key`, or of the only one.
+
+    Progress goes to stderr; stdout gets a line for each rank as soon as its trace is written: the path, or
+    a record. Raises CommandError when a rank did not write one.
+    """
+    try:
+        command = commands.make(commands.CAPTURE, {"steps": steps})
+    except ValueError as error:
+        raise CommandError(str(error), 2) from error
+    session = JobSession(JobSelector(key=choose(key, wait=False).job))
+    try:
+        settle(session)
+        if fault := session.send(command):
+            raise CommandError(fault)
+        return follow(session, command, as_json=as_json)
+    finally:
+        session.close()
+
+
+def follow(session: JobSession, command: Command, *, as_json: bool) -> int:
+    """Say how far a command that was sent is, until every rank has said its last word."""
+    told = SENT
+    written: set[int] = set()
+    while True:
+        snapshot = session.tick()
+        capture = next((each for each in snapshot.commands if each.id == command.id), None)
+        if capture is None:
+            raise CommandError("the job was replaced by another one")
+        if capture.state not in (told, FAILED):
+            told = capture.state
+            say(_words(capture))
+        for rank in capture.ranks:
+            if rank.rank not in written and (rank.state == WRITTEN or (as_json and capture.done)):
+                written.add(rank.rank)
+                print(_record(session.job_key, capture, rank) if as_json else printable(rank.text))  # noqa: T201
+                sys.stdout.flush()
+        if capture.done:
+            break
+        if snapshot.link is LinkState.LOST and link_age_s(snapshot) > LOST_LIMIT_S:
+            raise CommandError("the line to the job broke and did not come back")
+        time.sleep(TICK_S)
+    if capture.state == FAILED:
+        raise CommandError(f"no capture: {capture.reason}")
+    return 0
+
+
+def _words(capture: CommandView) -> str:
+    steps = f" on step {capture.step}" if capture.state == "agreed" else ""
+    return f"{capture.words}: {capture.state}{steps}"
+
+
+def _record(job: str | None, capture: CommandView, rank: RankProgress) -> str:
+    return json.dumps(
+        {
+            "type": "capture",
+            "job": job,
+            "id": capture.id,
+            "rank": rank.rank,
+            "state": rank.state,
+            "step": capture.step,
+            "path": rank.text if rank.state == WRITTEN else None,
+            "reason": rank.text if rank.state in ENDED_BADLY else None,
+            "live_overlap": rank.live_overlap,
+        }
+    )

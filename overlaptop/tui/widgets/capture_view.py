@@ -1,0 +1,199 @@
+"""A capture: how far it is, where its traces are, and what they say beside the live figures."""
+
+from __future__ import annotations
+
+from textual import events
+
+from overlaptop.fleet.commands import FAILED, STAGES, WRITTEN, CommandView, RankProgress
+from overlaptop.tui.ink import BOLD, DIM, FAINT, TEXT, Ink, Item, Line, Run, crop, fit, pad, wrap
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.text import UNKNOWN, clock, count, duration, percent
+from overlaptop.tui.truth import RankTruth, Truth, folder_of
+from overlaptop.tui.widgets.line_view import LineView
+from overlaptop.tui.widgets.totals_line import overlap_ink
+from overlaptop.wire.commands import CAPTURE
+from overlaptop.wire.messages import ENDED_BADLY
+
+# Header, cells, and the width of the widget from which it is shown.
+_COLUMNS = (
+    ("rank", 5, 0),
+    ("state", 9, 0),
+    ("live", 8, 0),
+    ("profiler", 8, 0),
+    ("apart", 11, 0),
+    ("comm", 8, 76),
+    ("hidden", 8, 76),
+    ("exposed", 8, 76),
+    ("live from", 10, 92),
+)
+_EXPLAINED = (
+    "live: the overlap that the agent measured in the steps just before. profiler: the overlap of the same "
+    "definition in torch.profiler's trace of the steps that were asked for, which it makes slower",
+    "the traces open in https://ui.perfetto.dev and chrome://tracing; `overlaptop analyze FOLDER` shows "
+    "their steps. Figures leave the captured steps out",
+)
+
+
+def newest_capture(state: ViewState) -> CommandView | None:
+    """The last capture that this job was told to make; one that came in the way of another only counts
+    where there is no other.
+    """
+    captures = [each for each in state.snapshot.commands if each.name == CAPTURE]
+    captures.sort(key=lambda each: not each.busy)
+    return captures[-1] if captures else None
+
+
+def progress_words(capture: CommandView) -> str:
+    """How far it is, in a few words: ``agreed on step 86``."""
+    if capture.state == FAILED:
+        return f"not made: {capture.reason}"
+    if capture.step is not None and capture.state == "agreed":
+        return f"agreed on step {count(capture.step)}"
+    return capture.state
+
+
+class CaptureView(LineView):
+    """The newest capture; its ranks are scrolled where they are more than lines."""
+
+    fades = False
+
+    def __init__(self, state: ViewState) -> None:
+        super().__init__(state)
+        self._first = 0
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        """What was asked, its stages, the folder, and a row for each rank."""
+        capture = newest_capture(self.state)
+        if capture is None:
+            return _what_it_is(self.state, width)
+        truth = self.dashboard.truth_of(capture)
+        head = [_asked(capture, width), *_stages(capture, width), *_outcome(capture, truth, width), ()]
+        table = [_row(_header_cells(), width)]
+        table += [_row(_cells(each, truth), width) for each in capture.ranks]
+        rows = len(table) - 1
+        room = max(1, height - len(head) - 1)
+        self._first = max(0, min(self._first, rows - room))
+        lines = [*head, table[0], *table[1 + self._first : 1 + self._first + room]]
+        explained = _paragraphs(_EXPLAINED, width)
+        return [*lines, (), *explained] if height >= len(lines) + 1 + len(explained) else lines
+
+    def scroll_lines(self, lines: int) -> None:
+        """Down, or up where negative."""
+        self._first = max(0, self._first + lines)
+        self.redraw()
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel."""
+        event.stop()
+        self.scroll_lines(3)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel."""
+        event.stop()
+        self.scroll_lines(-3)
+
+
+def _what_it_is(state: ViewState, width: int) -> list[Line]:
+    said = (
+        "All ranks run torch.profiler for some steps, from the same step on, and write a Chrome trace "
+        "each. The job goes on; these steps take longer, and figures leave them out.",
+    )
+    lines: list[Line] = [(Run(" No capture yet", BOLD),), (), *_paragraphs(said, width, TEXT)]
+    infos = [view.info for view in state.snapshot.ranks if view.info is not None]
+    if infos and not any(info.control_allowed for info in infos):
+        warned = ("This job obeys no commands: start it with --control to allow them.",)
+        lines += [(), *_paragraphs(warned, width, Ink("warning", bold=True))]
+    return lines
+
+
+def _asked(capture: CommandView, width: int) -> Line:
+    by = (Run("asked by ", DIM), Run(capture.by)) if capture.by else ()
+    return fit(
+        [
+            Item((Run(" " + capture.words, BOLD),)),
+            Item((Run("at ", DIM), Run(clock(capture.at_ns))), 1),
+            Item(by, 2),
+        ],
+        [],
+        width,
+    )
+
+
+def _stages(capture: CommandView, width: int) -> list[Line]:
+    """The way from sent to written, as far as every rank has come."""
+    if capture.state == FAILED:
+        return _paragraphs((progress_words(capture),), width, Ink("error", bold=True))
+    at = STAGES.index(capture.state)
+    items = []
+    for index, stage in enumerate(STAGES):
+        named = stage
+        if stage == "agreed" and capture.step is not None and index <= at:
+            named = f"agreed on step {count(capture.step)}"
+        if index < at or capture.state == WRITTEN:
+            items.append(Item((Run("● ", Ink("good")), Run(named, TEXT))))
+        elif index == at:
+            items.append(Item((Run("● ", Ink("warning")), Run(named, BOLD))))
+        else:
+            items.append(Item((Run("◌ ", FAINT), Run(named, DIM))))
+    return [(Run(" "), *line) for line in wrap(items, width - 1, 3)]
+
+
+def _outcome(capture: CommandView, truth: Truth | None, width: int) -> list[Line]:
+    folder = folder_of(capture)
+    lines = _folded(folder, width) if folder else []
+    if truth is not None and truth.said:
+        lines += _paragraphs((truth.said,), width, Ink("warning"))
+    return lines
+
+
+def _folded(folder: str, width: int) -> list[Line]:
+    """A path over as many lines as it needs: it is there to be copied."""
+    room = max(10, width - 2)
+    parts = [folder[at : at + room] for at in range(0, len(folder), room)]
+    return [(Run(" "), Run(part, Ink("accent", bold=True))) for part in parts]
+
+
+def _header_cells() -> tuple[Line, ...]:
+    return tuple((Run(name, DIM),) for name, _, _ in _COLUMNS)
+
+
+def _cells(rank: RankProgress, truth: Truth | None) -> tuple[Line, ...]:
+    found = truth.ranks.get(rank.rank) if truth is not None else None
+    profiled = found.overlap if found is not None else None
+    color = "good" if rank.state == WRITTEN else "error" if rank.state in ENDED_BADLY else "text"
+    steps = f"{rank.live_steps} step{'s' * (rank.live_steps != 1)}"
+    return (
+        (Run(str(rank.rank), BOLD),),
+        (Run(rank.state, Ink(color)),),
+        (Run(percent(rank.live_overlap), overlap_ink(rank.live_overlap, bold=True)),),
+        (Run(percent(profiled), overlap_ink(profiled, bold=True)),),
+        (Run(_apart(rank.live_overlap, profiled)),),
+        *((Run(duration(ns), TEXT),) for ns in _times(found)),
+        (Run(steps if rank.live_steps else UNKNOWN, DIM),),
+    )
+
+
+def _times(found: RankTruth | None) -> tuple[int | None, int | None, int | None]:
+    return (found.comm_ns, found.hidden_ns, found.exposed_ns) if found is not None else (None, None, None)
+
+
+def _apart(live: float | None, profiled: float | None) -> str:
+    if live is None or profiled is None:
+        return UNKNOWN
+    return f"{(live - profiled) * 100:+.1f} points"
+
+
+def _row(cells: tuple[Line, ...], width: int) -> Line:
+    line: list[Run] = [Run(" ")]
+    for (_, size, from_width), cell in zip(_COLUMNS, cells, strict=True):
+        if width >= from_width:
+            line += [*pad(cell, size), Run("  ")]
+    return crop(line, width)
+
+
+def _paragraphs(texts: tuple[str, ...], width: int, ink: Ink = DIM) -> list[Line]:
+    lines: list[Line] = []
+    for text in texts:
+        words = [Item((Run(word, ink),)) for word in text.split()]
+        lines += [(Run(" ", ink), *line) for line in wrap(words, width - 2, 8, " ")]
+    return lines

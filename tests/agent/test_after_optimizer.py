@@ -1,0 +1,103 @@
+"""What is to be done between two steps is done once the optimizer's own annotation has ended."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch.autograd.profiler import record_function
+
+from overlaptop.agent.after_optimizer import AfterOptimizer
+
+
+@pytest.fixture
+def loop():
+    """A loop whose watch leaves nothing in torch."""
+    before = (record_function.__enter__, record_function.__exit__)
+    made = Loop()
+    made.after.start()
+    yield made
+    made.after.stop()
+    assert (record_function.__enter__, record_function.__exit__) == before
+
+
+class Loop:
+    """An optimizer whose hook asks for something, and a log of what happened when."""
+
+    def __init__(self):
+        self.log = []
+        self.after = AfterOptimizer()
+        parameter = torch.nn.Parameter(torch.ones(1))
+        self.optimizer = torch.optim.SGD([parameter], lr=0.1)
+        self.optimizer.register_step_post_hook(lambda *_: self.hook())
+
+    def hook(self):
+        self.log.append("hook")
+        self.after.call(lambda: self.log.append("called"))
+        self.log.append("hook ends")
+
+
+def test_it_waits_for_the_optimizer_step_that_it_was_asked_in(loop):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        loop.optimizer.step()
+        loop.log.append("returned")
+        with record_function("after"):
+            pass
+    assert loop.log == ["hook", "hook ends", "called", "returned"]
+    assert any(event.name.startswith("Optimizer.step#") for event in profiler.events())
+
+
+def test_other_annotations_end_without_it(loop):
+
+    def hook():
+        loop.hook()
+        with record_function("the job's own"):
+            loop.log.append("inside")
+
+    loop.optimizer.register_step_post_hook(lambda *_: hook())
+    loop.optimizer.step()
+    assert loop.log[-2:] == ["inside", "called"]
+
+
+def test_inside_several_optimizer_steps_it_waits_for_the_outermost(loop):
+
+    class Outer(torch.optim.SGD):
+        def step(self, closure=None):
+            loop.optimizer.step()
+            loop.log.append("inner returned")
+
+    Outer([torch.nn.Parameter(torch.ones(1))], lr=0.1).step()
+    assert loop.log == ["hook", "hook ends", "inner returned", "called"]
+
+
+def test_outside_of_an_optimizer_step_it_is_done_at_once(loop):
+    loop.hook()
+    assert loop.log == ["hook", "called", "hook ends"]
+
+
+def test_what_is_asked_in_a_step_that_began_unseen_is_done_at_once():
+    loop = Loop()
+    loop.optimizer.register_step_pre_hook(lambda *_: loop.after.start())
+    loop.optimizer.step()
+    assert loop.log == ["hook", "called", "hook ends"]
+    loop.after.stop()
+
+
+def test_what_was_stopped_is_not_done(loop):
+    loop.optimizer.register_step_post_hook(lambda *_: loop.after.stop())
+    loop.optimizer.step()
+    assert loop.log == ["hook", "hook ends"]
+
+
+def test_optimizer_steps_of_another_thread_are_not_waited_for(loop):
+    began, may_end = threading.Event(), threading.Event()
+    other = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    other.register_step_post_hook(lambda *_: began.set() or (may_end.wait(20) and None))
+    thread = threading.Thread(target=other.step)
+    thread.start()
+    assert began.wait(20)
+    loop.hook()
+    assert loop.log == ["hook", "called", "hook ends"]
+    may_end.set()
+    thread.join()

@@ -1,0 +1,276 @@
+"""All ranks act at the same step or none does, whoever is slow, refuses or leaves. Ranks are threads here,
+each with a connection to a TCPStore of its own and a loop that stands for its training.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+from overlaptop.agent.agreement import Agreement, Decision, Pace
+
+RANKS = 4
+QUICK = {"patience_s": 0.4, "period_s": 0.005, "notice_s": 0.03}
+
+
+class Rank:
+    """A rank that trains at its own pace and does what it agreed on, if anything."""
+
+    def __init__(self, rank, board, world_size=RANKS, step=0, step_s=0.001, said_ns=None, **options):
+        self.step = step
+        self.armed = None
+        self.acted = []
+        self.unknown = False
+        self.decision = None
+        self.step_s = step_s
+        self.rank = rank
+        self.said_ns = said_ns or round(step_s * 1e9)
+        self.agreement = Agreement(
+            board, rank, world_size, lambda: Pace(self.step, self.said_ns), self.arm, **{**QUICK, **options}
+        )
+        self.stop = threading.Event()
+        self.training = threading.Thread(target=self.train)
+        self.agreeing = threading.Thread(target=self.agree)
+
+    def arm(self, step):
+        self.armed = step
+
+    def train(self):
+        while not self.stop.wait(self.step_s):
+            self.step += 1
+            if self.armed is not None and self.step >= self.armed:
+                decision = self.agreement.resolve(limit_s=5.0)
+                self.armed = None
+                if decision is None:
+                    self.unknown = True
+                elif decision.step is not None:
+                    self.acted.append(self.step)
+
+    def agree(self):
+        self.decision = self.agreement.reach()
+
+    def start(self):
+        self.training.start()
+        self.agreeing.start()
+
+    def finish(self):
+        self.agreeing.join()
+        give_up_s = time.monotonic() + 20
+        while self.decision.step is not None and not self.acted and time.monotonic() < give_up_s:
+            time.sleep(0.001)
+        self.stop.set()
+        self.training.join()
+
+
+@pytest.fixture(scope="module")
+def server():
+    return dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+
+
+@pytest.fixture(scope="module")
+def connections(server):
+    """One for each rank, as clones of the job's store are."""
+    own = [server.clone() for _ in range(RANKS)]
+    for each in own:
+        each.set_timeout(timedelta(seconds=5))
+    return own
+
+
+@pytest.fixture
+def boards(connections, request):
+    return [dist.PrefixStore(f"overlaptop/{request.node.name}", each) for each in connections]
+
+
+def run(ranks):
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.finish()
+    return {rank.decision for rank in ranks}
+
+
+def test_fifty_times_four_ranks_at_random_steps_all_act_at_the_same_one(connections):
+    rng = random.Random(7)
+    for number in range(50):
+        boards = [dist.PrefixStore(f"overlaptop/{number}", each) for each in connections]
+        ranks = [
+            Rank(rank, boards[rank], step=rng.randrange(30), step_s=rng.uniform(0.0005, 0.003),
+                 patience_s=10.0)
+            for rank in range(RANKS)
+        ]  # fmt: skip
+        (decision,) = run(ranks)
+        assert decision.step is not None, decision
+        assert [rank.acted for rank in ranks] == [[decision.step]] * RANKS
+
+
+def test_whoever_reaches_the_step_before_the_decision_settles_it_for_all():
+    # Ranks that are a hundred times quicker than they say come to the planned step in the middle of the
+    # agreement: some are committed in time, some abort, but never one without the others.
+    rng = random.Random(3)
+    outcomes = set()
+    for _ in range(150):
+        board = dist.HashStore()
+        quick_s = rng.choice((0.0002, 0.001, 0.004))
+        ranks = [
+            Rank(rank, board, world_size=3, step_s=quick_s * rng.uniform(0.5, 1.5), said_ns=10_000_000,
+                 period_s=0.002, notice_s=0.0)
+            for rank in range(3)
+        ]  # fmt: skip
+        (decision,) = run(ranks)
+        expected = [] if decision.step is None else [decision.step]
+        assert [rank.acted for rank in ranks] == [expected] * 3
+        outcomes.add(decision.step is not None)
+    assert outcomes == {True, False}
+
+
+def test_a_rank_that_refuses_keeps_all_from_acting_and_its_reason_reaches_all(boards):
+    ranks = [Rank(rank, boards[rank], patience_s=10.0) for rank in range(RANKS)]
+    ranks[2].agree = lambda: setattr(
+        ranks[2], "decision", ranks[2].agreement.refuse("refuses: its profiler is running")
+    )
+    ranks[2].agreeing = threading.Thread(target=ranks[2].agree)
+    began_s = time.monotonic()
+    assert run(ranks) == {Decision(None, "rank 2 refuses: its profiler is running")}
+    assert time.monotonic() - began_s < 10.0  # nobody waited for its patience to end
+    assert not any(rank.acted for rank in ranks)
+
+
+def test_ranks_that_never_answer_are_named(boards):
+    ranks = [Rank(rank, boards[rank]) for rank in (0, 1)]
+    assert run(ranks) == {Decision(None, "rank 2 does not answer, nor do 1 more")}
+    assert not any(rank.acted for rank in ranks)
+
+
+def test_without_rank_0_nobody_acts(boards):
+    ranks = [Rank(rank, boards[rank]) for rank in (1, 2, 3)]
+    assert run(ranks) == {Decision(None, "rank 0 makes no plan")}
+
+
+def test_a_rank_that_dies_once_it_was_ready_keeps_all_from_acting(boards):
+    boards[3].set("ready/3", "5 1000000")
+    ranks = [Rank(rank, boards[rank]) for rank in (0, 1, 2)]
+    (decision,) = run(ranks)
+    # Which of the two depends on whether the others' training goes on without it.
+    assert decision.step is None
+    assert decision.reason.startswith(("rank 3 was not ready for step", "rank 3 does not answer"))
+    assert not any(rank.acted for rank in ranks)
+
+
+def test_a_rank_0_that_dies_with_its_plan_keeps_all_from_acting(boards):
+    boards[0].set("plan", "100000")
+    ranks = [Rank(rank, boards[rank]) for rank in (1, 2, 3)]
+    assert run(ranks) == {Decision(None, "rank 0 decides nothing")}
+
+
+def test_a_rank_that_comes_late_obeys_what_was_decided_without_it(boards):
+    run([Rank(rank, boards[rank]) for rank in (0, 1, 2)])
+    late = Rank(3, boards[3])
+    assert run([late]) == {Decision(None, "rank 3 does not answer")}
+
+
+def test_a_plan_that_lies_behind_is_not_armed_for(boards):
+    boards[0].set("plan", "10")
+    late = Rank(1, boards[1], step=10)
+    (decision,) = run([late])
+    assert "rank 1 was past step 10 already" in decision.reason
+    assert not late.acted
+
+
+def test_the_jobs_end_is_told_to_all(boards):
+    ranks = [Rank(rank, boards[rank], patience_s=10.0) for rank in (0, 1)]
+    for rank in ranks:
+        rank.start()
+    ranks[1].agreement.abandon("gave up: the job ended first")
+    for rank in ranks:
+        rank.finish()
+    assert {rank.decision for rank in ranks} == {Decision(None, "rank 1 gave up: the job ended first")}
+
+
+def test_what_has_been_decided_is_not_undone_by_a_late_change_of_mind(boards):
+    ranks = [Rank(rank, boards[rank], patience_s=10.0) for rank in range(RANKS)]
+    (decision,) = run(ranks)
+    ranks[1].agreement.abandon("the job ended first")
+    assert ranks[1].agreement.resolve() == decision
+    assert ranks[2].agreement.refuse("too late") == decision
+
+
+def test_a_store_that_does_not_answer_means_that_this_rank_does_nothing():
+    class Frozen:
+        def __init__(self):
+            self.thaw = threading.Event()
+
+        def set(self, key, value):
+            self.thaw.wait()
+
+        def check(self, keys):
+            return False
+
+        def compare_set(self, key, expected, desired):
+            return desired.encode()
+
+    board = Frozen()
+    agreement = Agreement(board, 1, 2, lambda: Pace(0, 1), lambda step: None, **QUICK)
+    thread = threading.Thread(target=agreement.reach)
+    thread.start()
+    assert agreement.resolve(limit_s=0.05) is None
+    board.thaw.set()
+    thread.join()
+
+
+def test_a_store_that_fails_is_said_and_nobody_acts():
+    class Broken:
+        def set(self, key, value):
+            raise dist.DistNetworkError("Connection reset by peer")
+
+    agreement = Agreement(Broken(), 1, 2, lambda: Pace(0, 1), lambda step: None, **QUICK)
+    with pytest.raises(dist.DistNetworkError):
+        agreement.reach()
+    assert agreement.resolve() == Decision(None, "rank 1: the job's store failed: Connection reset by peer")
+
+
+def test_a_rank_alone_agrees_with_itself():
+    rank = Rank(0, None, world_size=1)
+    (decision,) = run([rank])
+    assert rank.acted == [decision.step]
+    assert rank.agreement.refuse("no") == Decision(None, "no")
+    rank.agreement.clean_up()
+
+
+def test_the_plan_leaves_time_for_all_to_learn_of_it(boards):
+    ranks = [
+        Rank(rank, boards[rank], step=100 * rank, step_s=10.0, said_ns=2_000_000 * (rank + 1), notice_s=1.0,
+             patience_s=10.0)
+        for rank in range(RANKS)
+    ]  # fmt: skip
+    for rank in ranks:
+        rank.agreeing.start()
+    for rank in ranks:
+        rank.agreeing.join()
+    # The newest step, two more, and a second of the shortest steps.
+    assert {rank.decision.step for rank in ranks} == {300 + 2 + 500}
+
+
+def test_nothing_is_left_in_the_store_once_all_know(boards, server):
+    before = server.num_keys()
+    ranks = [Rank(rank, boards[rank], patience_s=10.0) for rank in range(RANKS)]
+    run(ranks)
+    cleaning = [threading.Thread(target=rank.agreement.clean_up) for rank in ranks]
+    for thread in cleaning:
+        thread.start()
+    for thread in cleaning:
+        thread.join()
+    assert server.num_keys() == before
+
+
+def test_the_decision_stays_for_a_rank_that_has_not_read_it(boards):
+    ranks = [Rank(rank, boards[rank]) for rank in (0, 1)]
+    run(ranks)
+    ranks[1].agreement.clean_up()
+    ranks[0].agreement.clean_up(settle_s=0.05)
+    assert not boards[0].check(["ready/0"])
+    assert boards[0].check(["decision"])

@@ -1,0 +1,455 @@
+"""Captures of real jobs: two ranks under torchrun, a hub, and dashboards without a screen."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from overlaptop.agent import capture
+from overlaptop.agent.agreement import PATIENCE_S
+from overlaptop.fleet.session import JobSession
+from overlaptop.wire import commands
+from overlaptop.wire.endpoints import list_jobs
+from overlaptop.wire.messages import ENDED_BADLY
+
+from .conftest import LAUNCHER_VARIABLES, socket_directory
+
+PATIENT_S = 90.0
+TRAINING = '''
+    """Two layers under DDP; ends after argv[1] steps, or when the file `stop` is there."""
+    import os, sys, time
+    from pathlib import Path
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 1)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    generator = torch.Generator().manual_seed(rank)
+    losses, own = [], None
+    stop = torch.zeros(1)
+    for number in range(int(sys.argv[1])):
+        x = torch.randn(16, 64, generator=generator)
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        time.sleep(0.004)
+        stop[0] = Path("stop").exists()
+        dist.all_reduce(stop)
+        if stop[0]:
+            break
+        if Path("profile").exists() and own is None:
+            own = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+            own.start()
+            Path(f"profiling{rank}").touch()
+        if own is not None and not Path("profile").exists():
+            own.stop()
+            own.export_chrome_trace(f"own{rank}.json")
+            own = None
+    Path(f"losses{rank}").write_text("\\n".join(map(repr, losses)))
+    dist.destroy_process_group()
+'''
+
+
+class Job:
+    """One job of two ranks under torchrun."""
+
+    def __init__(self, folder: Path, *words: str, steps: int = 1_000_000) -> None:
+        self.folder = folder
+        script = folder / "train.py"
+        script.write_text(textwrap.dedent(TRAINING))
+        own = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
+        with (folder / "log").open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+                 *words, str(script), str(steps)],
+                cwd=folder, env={**own, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def end(self) -> int:
+        """Have it end by itself; returns its exit status."""
+        (self.folder / "stop").touch()
+        return self.process.wait(PATIENT_S)
+
+    def losses(self) -> list[str]:
+        return [(self.folder / f"losses{rank}").read_text() for rank in (0, 1)]
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+class Watching:
+    """A dashboard without a screen."""
+
+    def __init__(self) -> None:
+        self.session = JobSession()
+        self.steps = {}
+
+    def until(self, holds):
+        give_up_s = time.monotonic() + PATIENT_S
+        while True:
+            snapshot = self.session.tick()
+            for step in snapshot.fresh:
+                self.steps[step.rank, step.step] = step
+            if found := holds(snapshot):
+                return found
+            assert time.monotonic() < give_up_s, snapshot
+            time.sleep(0.01)
+
+    def until_it_trains(self, steps=20):
+        return self.until(
+            lambda snapshot: (
+                len(snapshot.ranks) == 2
+                and all(view.last is not None and view.last.step >= steps for view in snapshot.ranks)
+                and snapshot
+            )
+        )
+
+    def ask(self, steps=3):
+        command = commands.make(commands.CAPTURE, {"steps": steps})
+        assert self.session.send(command) == ""
+        return command.id
+
+    def outcome(self, key):
+        return self.until(
+            lambda snapshot: next(
+                (each for each in snapshot.commands if each.id == key and each.done), None
+            )
+        )
+
+    def until_it_has_ended(self, job):
+        """Its exit status. Read meanwhile: libzmq aborts a process that reads nothing while a hub ends."""
+        self.until(lambda _: job.process.poll() is not None)
+        return job.process.returncode
+
+    def goes_on(self, steps=50):
+        """The job trains on from here."""
+        last = [view.last.step for view in self.session.tick().ranks]
+        self.until(
+            lambda snapshot: all(
+                view.last.step > before + steps for view, before in zip(snapshot.ranks, last, strict=True)
+            )
+        )
+
+    def close(self) -> None:
+        self.session.close()
+
+
+@pytest.fixture(scope="module")
+def sockets():
+    with socket_directory() as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def shared(sockets, tmp_path_factory):
+    """Torch takes seconds to start: tests that leave the job as it was share one."""
+    job = Job(tmp_path_factory.mktemp("shared"), "-m", "overlaptop.agent", "--control")
+    yield job
+    assert job.end() == 0, (job.folder / "log").read_text()
+
+
+@pytest.fixture
+def start(sockets, tmp_path):
+    """A job of the test's own, in a socket directory of its own."""
+    jobs = []
+    with socket_directory():
+
+        def launch(*words, **options):
+            folder = tmp_path / str(len(jobs))
+            folder.mkdir()
+            jobs.append(Job(folder, *(words or ("-m", "overlaptop.agent", "--control")), **options))
+            return jobs[-1]
+
+        yield launch
+        for job in jobs:
+            job.close()
+
+
+@pytest.fixture
+def watch():
+    made = []
+
+    def make():
+        made.append(Watching())
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def read(path):
+    with gzip.open(path) as file:
+        return json.load(file)
+
+
+def step_numbers(trace):
+    names = [event["name"] for event in trace["traceEvents"] if event["name"].startswith("ProfilerStep#")]
+    return [int(name.partition("#")[2]) for name in names]
+
+
+def test_both_ranks_write_a_trace_of_the_same_steps_and_every_dashboard_sees_it(shared, watch):
+    asking, other = watch(), watch()
+    assert all(view.info.control_allowed for view in asking.until_it_trains().ranks)
+    other.until_it_trains()
+    key = asking.ask(steps=4)
+    made, seen = asking.outcome(key), other.outcome(key)
+    assert (made.state, seen.state) == ("written", "written")
+    assert (seen.by, seen.words) == (made.by, "capture (steps 4)")
+    paths = [Path(rank.text) for rank in made.ranks]
+    folder = shared.folder / capture.FOLDER / key
+    assert paths == [folder / "rank0.json.gz", folder / "rank1.json.gz"]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert sorted(path.name for path in folder.iterdir()) == ["rank0.json.gz", "rank1.json.gz"]
+    for rank, path in enumerate(paths):
+        trace = read(path)
+        # The profiler warms up in the agreed step.
+        assert step_numbers(trace) == [made.step + 1 + number for number in range(4)]
+        assert trace["distributedInfo"]["rank"] == rank
+        assert trace["record_shapes"] == 1
+        for event in trace["traceEvents"]:
+            assert {"ph", "name", "ts", "pid", "tid"} <= set(event)
+        assert any(event["name"] == "gloo:all_reduce" for event in trace["traceEvents"])
+        annotations = [
+            (event["ts"], event["ts"] + event["dur"])
+            for event in trace["traceEvents"]
+            if event.get("cat") == "user_annotation" and event["name"].startswith(("Prof", "Optim"))
+        ]
+        for start_us, end_us in annotations:  # nested or apart, as viewers need them
+            for other_start_us, other_end_us in annotations:
+                assert not start_us < other_start_us < end_us < other_end_us
+    asking.goes_on()
+
+
+def test_captured_steps_are_marked_and_left_out_of_the_figures(shared, watch):
+    dashboard = watch()
+    dashboard.until_it_trains()
+    made = dashboard.outcome(dashboard.ask(steps=3))
+    dashboard.goes_on(100)
+    for rank in made.ranks:
+        assert rank.live_steps > 0
+        assert 0 <= rank.live_overlap <= 1
+        marked = [n for (r, n), step in dashboard.steps.items() if r == rank.rank and step.captured]
+        recent = [n for n in sorted(marked) if n >= made.step]
+        assert set(recent) >= set(range(made.step, made.step + 4))
+        assert recent == list(range(recent[0], recent[-1] + 1))
+        assert len(recent) < 60  # the job is itself again soon after
+        assert all(not dashboard.steps[rank.rank, number].measured for number in marked)
+        later = [n for (r, n) in dashboard.steps if r == rank.rank and n > recent[-1]]
+        assert any(dashboard.steps[rank.rank, number].measured for number in later)
+
+
+def test_who_asked_for_what_is_noted(shared, watch):
+    dashboard = watch()
+    dashboard.until_it_trains()
+    made = dashboard.outcome(dashboard.ask(steps=2))
+    dashboard.until(
+        lambda snapshot: any(
+            notice.text == f"capture (steps 2), asked by {made.by}" for notice in snapshot.notices
+        )
+    )
+    assert f"pid {os.getpid()}" in made.by
+
+
+def test_the_command_line_prints_a_path_for_each_rank(shared, watch):
+    watch().until_it_trains()
+    done = subprocess.run(
+        [sys.executable, "-m", "overlaptop", "capture", "--steps", "2"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    paths = [Path(line) for line in done.stdout.splitlines()]
+    assert [path.name for path in paths] == ["rank0.json.gz", "rank1.json.gz"]
+    assert [len(step_numbers(read(path))) for path in paths] == [2, 2]
+    assert "agreed on step" in done.stderr
+
+
+def test_while_the_jobs_own_profiler_runs_a_capture_is_refused_and_its_trace_is_whole(shared, watch):
+    dashboard = watch()
+    dashboard.until_it_trains()
+    asked = shared.folder / "profile"
+    asked.touch()
+    dashboard.until(lambda _: all((shared.folder / f"profiling{rank}").exists() for rank in (0, 1)))
+    made = dashboard.outcome(dashboard.ask())
+    assert [(rank.state, rank.text) for rank in made.ranks] == [("refused", capture.JOB_PROFILES)] * 2
+    asked.unlink()
+    dashboard.until(lambda _: all((shared.folder / f"own{rank}.json").exists() for rank in (0, 1)))
+    dashboard.goes_on()
+    assert len(json.loads((shared.folder / "own0.json").read_text())["traceEvents"]) > 100
+    assert dashboard.outcome(dashboard.ask()).state == "written"
+
+
+def test_the_jobs_own_profiler_goes_first_where_it_begins_in_the_middle(shared, watch):
+    dashboard = watch()
+    dashboard.until_it_trains()
+    for rank in (0, 1):
+        (shared.folder / f"profiling{rank}").unlink(missing_ok=True)
+        (shared.folder / f"own{rank}.json").unlink(missing_ok=True)
+    key = dashboard.ask(steps=100)
+    dashboard.until(lambda snapshot: snapshot.commands[-1].state == "recording")
+    (shared.folder / "profile").touch()
+    made = dashboard.outcome(key)
+    assert made.state == "failed"
+    assert {rank.text for rank in made.ranks} == {"RuntimeError: the job's own torch.profiler began"}
+    dashboard.until(lambda _: all((shared.folder / f"profiling{rank}").exists() for rank in (0, 1)))
+    dashboard.goes_on()
+    (shared.folder / "profile").unlink()
+    dashboard.until(lambda _: all((shared.folder / f"own{rank}.json").exists() for rank in (0, 1)))
+    dashboard.goes_on()
+    assert not (shared.folder / capture.FOLDER / key).exists()
+
+
+@pytest.mark.slow
+def test_losses_are_the_same_to_the_last_bit_with_and_without_captures(start, watch):
+    alone = start("--no-python", sys.executable, steps=400)
+    assert alone.process.wait(PATIENT_S) == 0
+    job = start(steps=400)
+    dashboard = watch()
+    dashboard.until_it_trains()
+    assert dashboard.outcome(dashboard.ask(steps=5)).state == "written"
+    assert dashboard.until_it_has_ended(job) == 0
+    assert job.losses() == alone.losses()
+
+
+@pytest.mark.slow
+def test_a_job_that_was_not_told_to_obey_refuses_and_says_how_to_allow_it(start, watch):
+    start("-m", "overlaptop.agent")
+    dashboard = watch()
+    assert not any(view.info.control_allowed for view in dashboard.until_it_trains().ranks)
+    made = dashboard.outcome(dashboard.ask())
+    assert made.reason == "rank 0 refused: start the job with --control to allow commands"
+    assert [rank.state for rank in made.ranks] == ["refused", "refused"]
+    dashboard.goes_on()
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_keeps_all_from_acting_and_the_job_goes_on_when_it_does(start, watch):
+    job = start()
+    dashboard = watch()
+    ranks = dashboard.until_it_trains().ranks
+    os.kill(ranks[1].info.pid, signal.SIGSTOP)
+    asked_s = time.monotonic()
+    key = dashboard.ask()
+    # Rank 1 says nothing: what rank 0 says of it is enough.
+    made = dashboard.until(
+        lambda snapshot: next(
+            (each for each in snapshot.commands if each.id == key and each.state in ENDED_BADLY), None
+        )
+    )
+    assert made.reason.startswith("rank 1 ")
+    assert time.monotonic() - asked_s < PATIENCE_S + 10
+    os.kill(ranks[1].info.pid, signal.SIGCONT)
+    dashboard.goes_on()
+    assert not (job.folder / capture.FOLDER / key).exists()
+    assert dashboard.outcome(dashboard.ask()).state == "written"
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_in_the_middle_ends_the_job_as_it_would_without_us(start, watch):
+    job = start()
+    dashboard = watch()
+    ranks = dashboard.until_it_trains().ranks
+    key = dashboard.ask()
+    os.kill(ranks[1].info.pid, signal.SIGKILL)
+    assert dashboard.until_it_has_ended(job) != 0
+    assert "Signal 9" in (job.folder / "log").read_text()
+    made = dashboard.outcome(key)
+    assert made.state == "failed"
+    assert not list(job.folder.glob(f"{capture.FOLDER}/{key}/*"))
+
+
+@pytest.mark.slow
+def test_a_job_that_ends_in_the_middle_of_a_capture_ends_well(start, watch):
+    job = start()
+    dashboard = watch()
+    dashboard.until_it_trains()
+    key = dashboard.ask(steps=100)
+    dashboard.until(lambda snapshot: snapshot.commands[-1].state == "recording")
+    (job.folder / "stop").touch()
+    assert dashboard.until_it_has_ended(job) == 0, (job.folder / "log").read_text()
+    made = dashboard.outcome(key)
+    assert made.state == "failed"
+    assert {rank.text for rank in made.ranks} == {"the job ended first"}
+
+
+@pytest.mark.slow
+def test_a_hub_that_dies_in_the_middle_is_replaced_and_the_last_word_still_comes(start, watch):
+    start()
+    dashboard = watch()
+    dashboard.until_it_trains()
+    key = dashboard.ask(steps=100)
+    dashboard.until(lambda snapshot: snapshot.commands[-1].state in ("agreed", "recording"))
+    os.kill(list_jobs()[0].hub_pid, signal.SIGKILL)
+    assert dashboard.outcome(key).state == "written"
+    late = watch()  # the new hub was told the last word, too
+    assert late.outcome(key).state == "written"
+
+
+def test_where_the_jobs_folder_cannot_be_written_the_temporary_one_is_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(capture.tempfile, "gettempdir", lambda: str(tmp_path))
+    nowhere = tmp_path / "is a file"
+    nowhere.touch()
+    folder = capture.make_folder(nowhere, "20260101-000000-abcdef")
+    assert folder == tmp_path / f"{capture.FOLDER}-{os.geteuid()}" / "20260101-000000-abcdef"
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_somebody_else_prepared_is_not_written_to(tmp_path, monkeypatch):
+    monkeypatch.setattr(capture.tempfile, "gettempdir", lambda: str(tmp_path))
+    (tmp_path / "nowhere").touch()
+    (tmp_path / f"{capture.FOLDER}-{os.geteuid()}").symlink_to(tmp_path)
+    with pytest.raises(PermissionError, match="not a folder of this user's own"):
+        capture.make_folder(tmp_path / "nowhere", "20260101-000000-abcdef")
+
+
+def test_the_ranks_of_a_job_make_the_folder_together(tmp_path):
+    first = capture.make_folder(tmp_path, "20260101-000000-abcdef")
+    assert capture.make_folder(tmp_path, "20260101-000000-abcdef") == first
+    assert (tmp_path / capture.FOLDER / ".gitignore").read_text() == "*\n"
+
+
+def saved(text):
+    return lambda path: Path(path).write_text(text)
+
+
+def test_a_trace_has_its_name_only_once_it_is_whole(tmp_path):
+    assert read(capture.write(saved('{"traceEvents": []}\n'), tmp_path, 3)) == {"traceEvents": []}
+    assert [path.name for path in tmp_path.iterdir()] == ["rank3.json.gz"]
+
+
+@pytest.mark.parametrize("save", [saved('{"traceEvents": [{"ph"'), saved(""), lambda path: None])
+def test_a_trace_that_could_not_be_saved_is_said_and_leaves_nothing(tmp_path, save):
+    with pytest.raises(OSError, match=r"torch could not write its trace to .* MiB free there"):
+        capture.write(save, tmp_path, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fills_up_while_a_trace_is_compressed_leaves_nothing(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(capture.shutil, "copyfileobj", full)
+    with pytest.raises(OSError, match="No space left"):
+        capture.write(saved('{"traceEvents": []}'), tmp_path, 0)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,73 @@
+"""A capture of the bundled DDP job on NCCL: the traces hold its kernels, and they can be analysed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from overlaptop.workloads.catalog import WORKLOADS
+
+from .conftest import socket_directory
+
+pytestmark = pytest.mark.gpu
+
+STEPS = 5
+PATIENCE_S = 100.0
+
+
+@pytest.fixture
+def job(tmp_path):
+    """The bundled DDP job on two GPUs, which obeys without having been told to."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    ddp = next(workload.path for workload in WORKLOADS if workload.name == "ddp")
+    with socket_directory():
+        process = subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+             "-m", "overlaptop.agent", str(ddp)],
+            cwd=tmp_path, env=os.environ,
+        )  # fmt: skip
+        yield process
+        process.terminate()
+        process.wait(30)
+
+
+def overlaptop(*words):
+    return subprocess.run([sys.executable, "-m", "overlaptop", *words], capture_output=True, text=True)
+
+
+def test_a_capture_on_nccl_holds_the_kernels_of_its_steps_and_can_be_analysed(job, tmp_path):
+    give_up_s = time.monotonic() + PATIENCE_S
+    while True:
+        made = overlaptop("capture", "--steps", str(STEPS), "--json")
+        if made.returncode == 0 or time.monotonic() > give_up_s:
+            break
+        time.sleep(1.0)  # it has not begun to train yet
+    assert made.returncode == 0, made.stderr
+    records = [json.loads(line) for line in made.stdout.splitlines()]
+    assert [(record["rank"], record["state"]) for record in records] == [(0, "written"), (1, "written")]
+    for record in records:
+        with gzip.open(record["path"]) as file:
+            trace = json.load(file)
+        names = [event["name"] for event in trace["traceEvents"] if event.get("cat") == "kernel"]
+        assert sum(name.startswith("ncclDevKernel") for name in names) >= STEPS
+        assert trace["distributedInfo"]["backend"] == "nccl"
+        steps = {event["name"] for event in trace["traceEvents"] if "ProfilerStep#" in event["name"]}
+        assert len(steps) == STEPS
+    said = overlaptop("analyze", str(Path(records[0]["path"]).parent), "--json")
+    assert said.returncode == 0, said.stderr
+    found = [json.loads(line) for line in said.stdout.splitlines()]
+    truth = {record["rank"]: record["overlap"] for record in found if record["type"] == "rank"}
+    assert sorted(truth) == [0, 1]
+    for record in records:
+        assert record["live_overlap"] is not None
+        assert 0 < truth[record["rank"]] <= 1
+    assert job.poll() is None

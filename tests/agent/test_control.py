@@ -1,0 +1,342 @@
+"""What one rank does with a command: refuse it, or agree, act and report; and never harm the job."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch.distributed  # noqa: F401 - as in a job: whoever takes a seat finds it imported
+
+from overlaptop.agent import control
+from overlaptop.agent.agreement import Pace
+from overlaptop.agent.control import Control, is_bundled
+from overlaptop.agent.guest import Guest
+from overlaptop.wire import commands
+from overlaptop.wire.messages import Argument
+from overlaptop.workloads.catalog import WORKLOADS
+
+ENDED = ("written", "failed", "refused", "busy")
+
+
+class Fake:
+    """An action that acts for some steps."""
+
+    def __init__(self, steps=2, refuses="", fails_at=None, result="/there/rank0.json.gz"):
+        self.steps = steps
+        self.refuses = refuses
+        self.fails_at = fails_at
+        self.result = result
+        self.seen = []
+        self.threads = set()
+        self.abandoned = False
+        self.may_finish = threading.Event()
+        self.may_finish.set()
+
+    def refusal(self):
+        return self.refuses
+
+    def boundary(self, step):
+        self.seen.append(step)
+        self.threads.add(threading.current_thread())
+        if len(self.seen) == self.fails_at:
+            raise OSError("no space left on device")
+        return len(self.seen) < self.steps
+
+    def finish(self):
+        self.may_finish.wait()
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+    def abandon(self):
+        self.abandoned = True
+
+
+class Job:
+    """A rank without a process group, whose training is the test's own thread."""
+
+    def __init__(self, action=None, *, allowed=True, step=10, measured=True):
+        self.step = step
+        self.action = action or Fake()
+        self.control = Control(
+            3,
+            allowed,
+            lambda: Pace(self.step, 300_000_000) if measured else None,
+            {commands.CAPTURE: lambda command: self.action},
+        )
+
+    def hear(self, *said):
+        return self.control.serve(deque(said))
+
+    def train(self):
+        """One step; as the agent does at its boundary."""
+        self.step += 1
+        if (armed := self.control.armed) is not None:
+            armed.on_boundary(self.step)
+        time.sleep(0.001)
+
+    def train_until(self, *states):
+        give_up_s = time.monotonic() + 20
+        while self.control.latest is None or self.control.latest.state not in states:
+            assert time.monotonic() < give_up_s, self.said
+            self.train()
+
+    @property
+    def said(self):
+        return [(report.state, report.step, report.text) for report in self.control.reports]
+
+    def close(self):
+        self.control.close()
+
+
+@pytest.fixture
+def make_job():
+    jobs = []
+
+    def make(*args, **kwargs):
+        jobs.append(Job(*args, **kwargs))
+        return jobs[-1]
+
+    yield make
+    for job in jobs:
+        job.action.may_finish.set()
+        job.close()
+
+
+def capture(steps=2, **changes):
+    return replace(commands.make(commands.CAPTURE, {"steps": steps}), **changes)
+
+
+def test_a_command_is_accepted_agreed_done_and_reported_step_by_step(make_job):
+    job = make_job()
+    command = capture()
+    assert job.hear(command) == [command]
+    job.train_until(*ENDED)
+    # 300 ms a step and a second's notice: four steps, and two for safety.
+    first = job.action.seen[0]
+    assert 10 + 6 <= first <= 10 + 6 + 100  # steps passed until its thread looked
+    assert job.action.seen == [first, first + 1]
+    order = ("accepted", "agreed", "recording", "writing", "written")
+    assert sorted(job.said, key=lambda said: order.index(said[0])) == [
+        ("accepted", None, ""),
+        ("agreed", first, ""),
+        ("recording", first, ""),
+        ("writing", first, ""),
+        ("written", first, "/there/rank0.json.gz"),
+    ]
+    assert {report.command for report in job.control.reports} == {command.id}
+    assert {report.rank for report in job.control.reports} == {3}
+
+
+def test_it_acts_on_the_training_thread_only_and_nothing_stays_armed(make_job):
+    job = make_job()
+    job.hear(capture())
+    job.train_until(*ENDED)
+    assert job.action.threads == {threading.current_thread()}
+    assert job.control.armed is None
+
+
+@pytest.mark.parametrize(
+    ("job", "command", "state", "words"),
+    [
+        ({"allowed": False}, {}, "refused", "start the job with --control"),
+        ({"measured": False}, {}, "refused", "no step has been measured yet"),
+        ({"action": Fake(refuses="its profiler runs")}, {}, "refused", "its profiler runs"),
+        ({}, {"at_ns": 1}, "refused", "s late"),
+        ({}, {"name": "rm"}, "refused", "there is no such command"),
+        ({}, {"id": "../../etc"}, "refused", "its id is not"),
+        ({}, {"arguments": ()}, "refused", "capture takes exactly: steps"),
+        ({}, {"arguments": (Argument("steps", 101),)}, "refused", "from 1 to 100, not 101"),
+        ({}, {"arguments": (Argument("steps", 1), Argument("steps", 2))}, "refused", "takes exactly"),
+        ({}, {"arguments": (Argument("folder", 1),)}, "refused", "takes exactly: steps"),
+    ],
+)
+def test_what_is_not_allowed_is_refused_here_too_whoever_passed_it_on(make_job, job, command, state, words):
+    job = make_job(**job)
+    assert job.hear(capture(**command)) == []
+    (report,) = job.control.reports
+    assert report.state == state
+    assert words in report.text
+    assert job.action.seen == []
+
+
+def test_a_second_command_is_answered_busy_and_the_first_goes_on(make_job):
+    job = make_job()
+    first, second = capture(), capture()
+    job.hear(first)
+    job.train_until("accepted", "agreed")
+    job.hear(second)
+    assert [(r.state, r.text) for r in job.control.reports if r.command == second.id] == [
+        ("busy", "another command is under way: capture (steps 2)")
+    ]
+    job.train_until("written")
+    third = capture()
+    assert job.hear(third) == [third]
+
+
+def test_the_same_command_heard_twice_is_obeyed_once(make_job):
+    job = make_job()
+    command = capture()
+    assert job.hear(command, command) == [command]
+    job.train_until(*ENDED)
+    assert job.hear(command) == []
+    assert len(job.action.seen) == 2
+
+
+def test_an_action_that_fails_on_the_training_thread_is_reported_and_let_go(make_job):
+    job = make_job(Fake(fails_at=1))
+    job.hear(capture())
+    job.train_until(*ENDED)
+    assert job.said[-1] == ("failed", None, "OSError: no space left on device")
+    assert job.action.abandoned
+    job.train()
+    assert len(job.action.seen) == 1
+
+
+def test_an_action_that_comes_to_nothing_is_reported_with_the_reason(make_job):
+    job = make_job(Fake(result=RuntimeError("torch could not write its trace")))
+    job.hear(capture())
+    job.train_until(*ENDED)
+    assert job.said[-1] == ("failed", None, "RuntimeError: torch could not write its trace")
+
+
+def test_steps_are_known_to_be_disturbed_from_the_agreed_one_until_all_is_written(make_job):
+    job = make_job()
+    job.action.may_finish.clear()
+    job.hear(capture())
+    job.train_until("writing")
+    first, now = job.action.seen[0], job.step
+    assert [job.control.is_disturbed(step) for step in (first - 1, first, now, now + 50)] == [
+        False, True, True, True,
+    ]  # fmt: skip
+    job.action.may_finish.set()
+    job.train_until("written")
+    while job.control.is_disturbed(job.step + 1):  # until its thread has put that down
+        time.sleep(0.001)
+    assert job.control.is_disturbed(now)
+    assert not job.control.is_disturbed(first - 1)
+
+
+def test_a_job_that_ends_in_the_middle_lets_go_on_the_thread_that_ends_it(make_job):
+    job = make_job(Fake(steps=1000))
+    job.hear(capture())
+    job.train_until("recording")
+    job.train()
+    job.close()
+    assert job.action.abandoned
+    assert job.said[-1] == ("failed", None, "the job ended first")
+    assert job.control.armed is None
+
+
+def test_an_agent_that_steps_aside_in_the_middle_lets_go_on_the_jobs_next_call(make_job):
+    job = make_job(Fake(steps=1000))
+    job.hear(capture())
+    job.train_until("recording")
+    guest = Guest(lambda level, text: None)
+    hook = guest.guarded("a hook", lambda: None)
+    guest.parting = lambda: job.control.let_go("the agent stepped aside") or True
+    hook()
+    assert not job.action.abandoned
+    guest.step_aside("elsewhere", RuntimeError("a fault"))
+    hook()
+    hook()
+    assert job.action.abandoned
+    assert guest.parting is None
+
+
+def test_a_command_that_its_rank_gave_up_is_not_obeyed_when_the_store_comes_back(make_job, monkeypatch):
+    job = make_job()
+    thaw = threading.Event()
+    find_seat = control.find_seat
+    monkeypatch.setattr(control, "find_seat", lambda key: thaw.wait() and find_seat(key))
+    monkeypatch.setattr(control, "STORE_SILENT_S", 0.0)
+    job.hear(capture())
+    while job.said[-1][0] != "failed":
+        job.hear()
+    thaw.set()
+    for thread in job.control._threads:
+        thread.join()
+    for _ in range(30):
+        job.train()
+    assert job.action.seen == []
+    assert job.said[-1] == ("failed", None, control.STORE_SILENT)
+
+
+def test_a_job_that_ends_before_the_agreed_step_does_not_act(make_job):
+    job = make_job()
+    job.hear(capture())
+    job.close()
+    assert job.said[-1] == ("failed", None, "the job ended first")
+    assert not job.action.abandoned
+    assert job.action.seen == []
+
+
+def test_a_trace_that_is_being_written_when_the_job_ends_is_waited_for(make_job):
+    job = make_job()
+    job.action.may_finish.clear()
+    job.hear(capture())
+    job.train_until("writing")
+    threading.Timer(0.1, job.action.may_finish.set).start()
+    job.close()
+    assert job.said[-1][0] == "written"
+
+
+def test_a_store_that_stands_still_is_said_and_ever_more_threads_are_not_started(make_job, monkeypatch):
+    job = make_job()
+    thaw = threading.Event()
+
+    def stuck(key):
+        thaw.wait()
+        raise RuntimeError("the store has gone")
+
+    monkeypatch.setattr(control, "find_seat", stuck)
+    monkeypatch.setattr(control, "STORE_SILENT_S", 0.0)
+    job.hear(capture())
+    while job.said[-1][0] != "failed":
+        job.hear()
+    assert job.said[-1] == ("failed", None, "the job's store does not answer")
+    before = threading.active_count()
+    for _ in range(20):
+        job.hear(capture())
+    assert threading.active_count() <= before + control.MAX_THREADS
+    assert job.said[-1][2].startswith("the job's store does not answer: earlier commands")
+    thaw.set()
+
+
+def test_bundled_workloads_are_known_by_where_they_lie(tmp_path, monkeypatch):
+    for workload in WORKLOADS:
+        assert is_bundled(str(workload.path), module=False)
+    assert is_bundled("overlaptop.workloads.ddp", module=True)
+    monkeypatch.chdir(Path(__file__).parents[2])
+    assert is_bundled("workloads/ddp.py", module=False)
+    assert is_bundled("overlaptop/workloads/../workloads/ddp.py", module=False)
+
+
+def test_nothing_else_passes_for_a_bundled_workload(tmp_path):
+    copy = tmp_path / "workloads" / "ddp.py"
+    copy.parent.mkdir()
+    copy.write_text("")
+    for target, module in (
+        (str(copy), False), ("ddp.py", False), ("overlaptop.workloads.ddp", False),
+        ("overlaptop.workloadsx", True), ("train", True), ("", False), (str(tmp_path), False),
+    ):  # fmt: skip
+        assert not is_bundled(target, module=module)
+
+
+def test_a_link_into_the_bundled_folder_is_what_it_points_to(tmp_path):
+    (tmp_path / "mine.py").symlink_to(WORKLOADS[0].path)
+    assert is_bundled(str(tmp_path / "mine.py"), module=False)
+
+
+def test_the_modules_of_control_import_no_torch():
+    code = (
+        "import sys, overlaptop.agent.control, overlaptop.agent.capture, overlaptop.agent.agreement;"
+        "sys.exit('torch' in sys.modules or 'zmq' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,254 @@
+"""The capture screen, driven through Textual's pilot over a scripted job."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from overlaptop.tui import truth
+from overlaptop.tui.screens.capture import CaptureScreen
+from overlaptop.tui.screens.overview import OverviewScreen
+from overlaptop.tui.truth import RankTruth, parse, run
+from overlaptop.wire import commands
+from overlaptop.wire.messages import CommandReport, RankEnd
+from tests.fleet.builders import T0, detail, info, status, step, welcome
+
+from .fakes import FakeSession, app_of, running_job, screen_text
+
+SIZES = ((160, 45), (100, 30), (60, 20))
+
+
+@pytest.fixture(autouse=True)
+def with_colors(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder of traces, and an analysis that says what an oracle would."""
+    records = [
+        {"type": "step", "rank": 0, "comm_ns": 5_000_000, "hidden_ns": 4_000_000, "exposed_ns": 1_000_000},
+        {"type": "step", "rank": 0, "comm_ns": 3_000_000, "hidden_ns": 1_000_000, "exposed_ns": 2_000_000},
+        {"type": "step", "rank": 1, "comm_ns": 8_000_000, "hidden_ns": 4_000_000, "exposed_ns": 4_000_000},
+        {"type": "rank", "rank": 1, "comm_ns": 90_000_000, "hidden_ns": 0, "exposed_ns": 90_000_000},
+    ]  # fmt: skip
+    said = "\n".join(map(json.dumps, records))
+    monkeypatch.setattr(
+        truth, "command_for", lambda _folder: [sys.executable, "-c", f"print('''{said}''')"]
+    )
+    return tmp_path
+
+
+async def shown(app, pilot):
+    app.latest = app.session.tick()
+    app._show()
+    await pilot.pause()
+    return screen_text(app)
+
+
+def say(session, command, rank, state, step=None, text=""):
+    session.say(CommandReport(rank, command.id, command.name, session.clock.at_ns, state, step, text))
+
+
+async def ask(pilot, *keys):
+    await pilot.press("c")
+    await pilot.pause()
+    await pilot.press(*keys, "enter")
+    await pilot.pause()
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_c_asks_for_steps_and_sends_what_was_typed(size):
+    session = running_job(2)
+    app = app_of(session)
+    async with app.run_test(size=size) as pilot:
+        await ask(pilot)
+        assert "steps to capture" not in await shown(app, pilot)
+        await ask(pilot, "backspace", "1", "2")
+        assert [commands.argument(command, "steps") for command in session.sent] == [5, 12]
+        text = await shown(app, pilot)
+        assert "capture (steps 12)" in text
+        assert "● sent" in text
+        assert "◌ agreed" in text
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"), [("500", "from 1 to 100"), ("0", "from 1 to 100"), ("x", "whole number")]
+)
+async def test_what_is_not_allowed_is_not_sent_and_the_prompt_says_why(typed, words):
+    session = running_job(2)
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await ask(pilot, "backspace", *typed)
+        assert words in await shown(app, pilot)
+        assert session.sent == []
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "steps to capture" not in await shown(app, pilot)
+        assert isinstance(app.screen, CaptureScreen)
+        await pilot.press("escape")
+        assert isinstance(app.screen, OverviewScreen)
+
+
+async def test_without_a_line_the_prompt_says_so():
+    session = running_job(2)
+    session.no_line = "there is no line to the job"
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await ask(pilot)
+        assert "there is no line to the job" in await shown(app, pilot)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_capture_is_followed_from_sent_to_the_profilers_own_overlap(size, folder):
+    session = running_job(2)
+    app = app_of(session)
+    async with app.run_test(size=size) as pilot:
+        await ask(pilot)
+        (command,) = session.sent
+        say(session, command, 0, "accepted")
+        assert "● sent" in await shown(app, pilot)
+        say(session, command, 1, "accepted")
+        assert "● accepted" in await shown(app, pilot)
+        for rank in (0, 1):
+            say(session, command, rank, "agreed", 40)
+        assert "● agreed on step 40" in await shown(app, pilot)
+        for rank in (0, 1):
+            say(session, command, rank, "recording", 40)
+        assert "● recording" in await shown(app, pilot)
+        await pilot.press("1")
+        if size[1] >= 18:
+            assert "capture (steps 5): recording" in await shown(app, pilot)
+        await pilot.press("5")
+        say(session, command, 0, "written", 40, f"{folder}/rank0.json.gz")
+        assert "● recording" in await shown(app, pilot)
+        say(session, command, 1, "written", 40, f"{folder}/rank1.json.gz")
+        await shown(app, pilot)
+        await app.workers.wait_for_complete()
+        text = await shown(app, pilot)
+    assert str(folder) in text.replace("\n", "").replace(" ", "")
+    # Rank 0 hid 28 of 30 ms before, rank 1 24 of 30.
+    rows = [line.split() for line in text.splitlines() if " written " in line and "●" not in line]
+    assert [row[:7] for row in rows] == [
+        ["0", "written", "93.3", "%", "62.5", "%", "+30.8"],
+        ["1", "written", "80.0", "%", "50.0", "%", "+30.0"],
+    ]
+
+
+async def test_a_refusal_is_said_with_what_to_do():
+    session = running_job(2)
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await ask(pilot)
+        for rank in (0, 1):
+            say(
+                session,
+                session.sent[0],
+                rank,
+                "refused",
+                None,
+                "start the job with --control to allow commands",
+            )
+        text = await shown(app, pilot)
+    assert "not made: rank 0 refused: start the job with --control to allow commands" in text
+
+
+async def test_a_job_that_obeys_nothing_is_said_to_before_it_is_asked():
+    session = FakeSession(welcome(), status())
+    for rank in (0, 1):
+        session.say(info(rank), step(rank, 1), detail(rank, 1))
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("5")
+        assert "start it with --control" in await shown(app, pilot)
+        session.say(replace(info(0), control_allowed=True))
+        assert "--control" not in await shown(app, pilot)
+
+
+async def test_another_dashboards_capture_is_seen_and_read_here_as_well(folder):
+    session = running_job(2)
+    command = replace(commands.make("capture", {"steps": 3}), by="eve@elsewhere\x1b[2J", at_ns=T0)
+    session.say(command)
+    for rank in (0, 1):
+        say(session, command, rank, "written", 40, f"{folder}/rank{rank}.json.gz")
+    app = app_of(session)
+    async with app.run_test(size=(160, 45)) as pilot:
+        await shown(app, pilot)
+        assert app.truth_of(session.tick().commands[0]) is None  # nobody here has asked for it
+        await pilot.press("5")
+        await shown(app, pilot)
+        await app.workers.wait_for_complete()
+        text = await shown(app, pilot)
+    assert "asked by eve@elsewhere?[2J" in text
+    assert "62.5 %" in text
+
+
+async def test_a_capture_that_came_in_the_way_of_another_does_not_hide_it():
+    session = running_job(2)
+    first = commands.make("capture", {"steps": 3})
+    session.say(first)
+    for rank in (0, 1):
+        say(session, first, rank, "recording", 40)
+    app = app_of(session)
+    async with app.run_test(size=(160, 45)) as pilot:
+        await ask(pilot)
+        for rank in (0, 1):
+            say(
+                session,
+                session.sent[0],
+                rank,
+                "busy",
+                None,
+                "another command is under way: capture (steps 3)",
+            )
+        text = await shown(app, pilot)
+        assert "capture (steps 3)   at" in text
+        (told,) = app._notifications
+        assert told.message.startswith("capture (steps 5) was not made: rank 0 is busy")
+
+
+async def test_a_rank_that_ends_in_the_middle_ends_the_capture():
+    session = running_job(2)
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await ask(pilot)
+        for rank in (0, 1):
+            say(session, session.sent[0], rank, "recording", 40)
+        session.say(RankEnd(1, T0, clean=False))
+        assert "not made: rank 1 ended before it was done" in await shown(app, pilot)
+
+
+async def test_nothing_is_asked_where_there_is_no_job():
+    app = app_of(FakeSession(job_key=None))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("c", "5")
+        assert not isinstance(app.screen, CaptureScreen)
+
+
+async def test_an_analysis_that_fails_is_said_in_its_own_last_line():
+    words = [
+        sys.executable,
+        "-c",
+        "import sys; sys.exit('overlaptop: rank0.json.gz: no GPU activity in it')",
+    ]
+    found = await run(words)
+    assert found.said == "the traces cannot be analysed: rank0.json.gz: no GPU activity in it"
+    assert (await run(["/no/such/program"])).said.startswith("the traces cannot be analysed")
+    assert (await run([sys.executable, "-c", ""])).said == "the analysis names no rank"
+
+
+def test_only_whole_step_records_count():
+    good = {"type": "step", "rank": 3, "comm_ns": 0, "hidden_ns": 0, "exposed_ns": 0}
+    bad = [
+        "not json", "[" * 100_000, "[]", {**good, "type": "rank"}, {**good, "rank": -1},
+        {**good, "rank": True}, {**good, "comm_ns": "1"}, {**good, "hidden_ns": None},
+        {**good, "exposed_ns": -1},
+    ]  # fmt: skip
+    lines = [line if isinstance(line, str) else json.dumps(line) for line in bad]
+    assert parse("\n".join(lines)) == {}
+    found = parse("\n".join([*lines, json.dumps(good)]))
+    assert found == {3: RankTruth(0, 0, 0)}
+    assert found[3].overlap is None
