@@ -29,6 +29,7 @@ from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
     CollectiveSpan,
+    Command,
     Message,
     Notice,
     PhaseSpan,
@@ -99,6 +100,10 @@ class SyntheticSession:
 
     def select(self, key: str) -> None:
         """There is but one job."""
+
+    def send(self, command: Command) -> str:
+        """Nobody would hear it."""
+        return f"nobody is there to {command.name}"
 
     def close(self) -> None:
         """Nothing to close."""

@@ -6,10 +6,11 @@ Each round runs the job once in every way, in an order that rotates; each way's 
 that of the same round's run without the agent. What is printed is the median of those ratios and their
 whole range, so a drift of the machine between rounds does not count.
 
-The ways are: without the agent; with steps and phases only; with collectives as often as the agent's own
-budget allows; the same while this process, as a dashboard would, reads every rank's timeline from the
-job's hub ("watched": what the ranks send for it counts, and so does this process's share of the CPUs);
-and with collectives in every step. A watched run of which no timeline was read ends the benchmark.
+The ways are: without the agent; with steps and phases only; as by default; the same while this process,
+as a dashboard would, reads every rank's timeline from the job's hub ("watched": what the ranks send for it
+counts, and so does this process's share of the CPUs); with as many steps measured as can be; and with the
+events source, which is not the default on NVIDIA's GPUs. A watched run of which no timeline was read ends
+the benchmark.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ WAYS: dict[str, tuple[str, ...] | None] = {
     "agent": (),
     "watched": (),
     "every step": ("--every", "1"),
+    "events": ("--source", "events"),
 }
 
 
@@ -77,7 +79,7 @@ def run_once(way: str, options: argparse.Namespace) -> float:
         str(ROOT / "benchmarks" / "timed_job.py"),
         str(options.warmup),
         str(options.steps),
-        str(ROOT / "workloads" / options.workload),
+        str(ROOT / options.workload),
         *("--steps", str(options.warmup + options.steps + 1)),
         *options.workload_options,
     ]
@@ -118,7 +120,7 @@ def main() -> None:
     parser.add_argument("--nproc", type=int, default=2, metavar="N")
     parser.add_argument("--warmup", type=int, default=20, metavar="STEPS")
     parser.add_argument("--steps", type=int, default=100, metavar="STEPS")
-    parser.add_argument("--workload", default="ddp.py")
+    parser.add_argument("--workload", default="workloads/ddp.py", help="from the repository's root")
     parser.add_argument("--ways", default=",".join(way for way in WAYS if way != "without"))
     parser.add_argument("workload_options", nargs="*", metavar="-- workload options")
     options = parser.parse_args()

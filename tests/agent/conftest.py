@@ -153,8 +153,9 @@ def run_job(
     arguments: tuple[str, ...] = (),
     listen: bool = True,
     launched: bool = True,
+    prefix: tuple[str, ...] = (),
 ) -> Finished:
-    """Run one job to its end in this folder.
+    """Run one job to its end in this folder, each rank behind the words of ``prefix``.
 
     With ``launched=False`` nothing in the environment tells a process its rank, as when nobody uses a
     launcher.
@@ -169,7 +170,7 @@ def run_job(
     if launched:
         shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(nproc)}
     hub = ListeningHub(job_key(shared)) if listen and launched else None
-    words = [sys.executable, *(("-m", "overlaptop.agent", *options) if agent else ())]
+    words = [*prefix, sys.executable, *(("-m", "overlaptop.agent", *options) if agent else ())]
     processes = [
         subprocess.Popen(
             [*words, str(path), *arguments],

@@ -118,7 +118,12 @@ def assert_bounds(live: float, truth: float) -> None:
 @two_gpus
 @pytest.mark.parametrize("hidden", [0.0, 0.5, 1.5])
 def test_constructed_overlap_agrees_with_the_profiler_within_five_points(run_ranks, hidden: float) -> None:
-    live = run_ranks(CONSTRUCTED, nproc=NPROC, options=("--every", "1"), arguments=(str(hidden), "0"))
+    live = run_ranks(
+        CONSTRUCTED,
+        nproc=NPROC,
+        options=("--source", "events", "--every", "1"),
+        arguments=(str(hidden), "0"),
+    )
     products = live.outs[0].strip()
     profiled = run_ranks(CONSTRUCTED, nproc=NPROC, agent=False, arguments=(str(hidden), products))
     assert live.codes == profiled.codes == [0] * NPROC, (live.errs, profiled.errs)
@@ -184,7 +189,7 @@ PROFILED_JOB = (
 @pytest.mark.parametrize("cap_mb", ["25", "400"])
 def test_ddp_is_bounded_from_above_within_ten_points(run_ranks, cap_mb: str) -> None:
     words = ("--steps", "60", "--bucket-cap-mb", cap_mb)
-    live = run_ranks(DDP, nproc=NPROC, options=("--every", "2"), arguments=words)
+    live = run_ranks(DDP, nproc=NPROC, options=("--source", "events", "--every", "2"), arguments=words)
     profiled = run_ranks(PROFILED_JOB, nproc=NPROC, agent=False, arguments=(str(DDP), *words))
     assert live.codes == profiled.codes == [0] * NPROC, (live.errs, profiled.errs)
     truth = json.loads(next(line for line in profiled.outs[0].splitlines() if line.startswith("{")))
@@ -201,7 +206,7 @@ def test_ddp_is_bounded_from_above_within_ten_points(run_ranks, cap_mb: str) -> 
 def test_fsdp2_is_bounded_from_above_within_ten_points(run_ranks, tmp_path: Path) -> None:
     script = tmp_path / "fsdp2.py"
     script.write_text(FSDP2)
-    live = run_ranks(script, nproc=NPROC, options=("--every", "2"))
+    live = run_ranks(script, nproc=NPROC, options=("--source", "events", "--every", "2"))
     profiled = run_ranks(PROFILED_JOB, nproc=NPROC, agent=False, arguments=(str(script),))
     assert live.codes == profiled.codes == [0] * NPROC, (live.errs, profiled.errs)
     truth = json.loads(profiled.outs[0].splitlines()[-1])
@@ -219,7 +224,7 @@ def test_deterministic_losses_on_gpus_lose_no_bit(run_ranks, tmp_path: Path) -> 
         path = tmp_path / f"losses-{agent}"
         words = ("--deterministic", "--layers", "4", "--batch", "2", "--steps", "40", "--losses", str(path))
         job = run_ranks(
-            DDP, nproc=NPROC, agent=agent, options=("--every", "1") if agent else (), arguments=words
+            DDP, nproc=NPROC, agent=agent, options=("--source", "events", "--every", "1"), arguments=words
         )
         assert job.codes == [0] * NPROC, job.errs
         losses.append(path.read_text())
@@ -228,13 +233,12 @@ def test_deterministic_losses_on_gpus_lose_no_bit(run_ranks, tmp_path: Path) -> 
 
 
 @two_gpus
-def test_with_one_connection_only_phases_are_measured_and_the_reason_is_said(run_ranks) -> None:
-    job = run_ranks(
-        DDP,
-        nproc=NPROC,
-        arguments=("--layers", "2", "--steps", "12"),
-        environment={"CUDA_DEVICE_MAX_CONNECTIONS": "1"},
-    )
+def test_with_one_connection_only_phases_are_measured_and_the_reason_is_said(
+    run_ranks, monkeypatch
+) -> None:
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    words = ("--layers", "2", "--steps", "12")
+    job = run_ranks(DDP, nproc=NPROC, options=("--source", "events"), arguments=words)
     assert job.codes == [0] * NPROC, job.errs
     assert job.info().source == "events"
     assert job.info().detail_every == 0
@@ -269,7 +273,7 @@ def test_a_step_captured_in_a_graph_is_left_alone(run_ranks) -> None:
         print(x.sum().item())
         """,
         nproc=1,
-        options=("--every", "1"),
+        options=("--source", "events", "--every", "1"),
     )
     assert job.codes == [0], job.errs
     assert job.errs[0] == ""
@@ -303,7 +307,7 @@ def test_a_job_that_never_sets_its_device_is_measured_and_batched_p2p_is_left_ou
         dist.destroy_process_group()
         """,
         nproc=NPROC,
-        options=("--every", "1"),
+        options=("--source", "events", "--every", "1"),
     )
     assert job.codes == [0] * NPROC, job.errs
     assert not any("stepped aside" in err for err in job.errs), job.errs

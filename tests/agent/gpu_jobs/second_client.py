@@ -1,0 +1,43 @@
+"""Trains, and in the middle of it registers itself with CUPTI, as a second tool in the process would.
+
+With --alone it does not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+
+import torch
+
+from overlaptop.agent.sources.cupti import library
+
+REQUEST_AFTER_S, SECONDS = 3.0, 24.0
+
+taken = []
+
+
+@library.REQUEST
+def request(buffer, size, max_records) -> None:
+    taken.append(ctypes.create_string_buffer(1 << 20))
+    buffer[0], size[0], max_records[0] = ctypes.addressof(taken[-1]), 1 << 20, 0
+
+
+@library.COMPLETE
+def complete(*_) -> None:
+    pass
+
+
+model = torch.nn.Linear(2048, 2048, device="cuda")
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+batch = torch.randn(2048, 2048, device="cuda")
+began_s, registered = time.monotonic(), "--alone" in sys.argv
+while time.monotonic() - began_s < (SECONDS if "--alone" not in sys.argv else REQUEST_AFTER_S):
+    model(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    torch.cuda.synchronize()
+    if not registered and time.monotonic() - began_s > REQUEST_AFTER_S:
+        library.load().register(request, complete)
+        registered = True

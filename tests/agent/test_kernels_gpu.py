@@ -1,0 +1,169 @@
+"""The kernels source on real GPUs, beside torch.profiler's view of the same job (make test-gpu)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from statistics import median
+
+import pytest
+import torch
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
+
+ROOT = Path(__file__).resolve().parents[2]
+JOBS = Path(__file__).parent / "gpu_jobs"
+DDP = ROOT / "workloads" / "ddp.py"
+FSDP2 = ROOT / "benchmarks" / "jobs" / "fsdp2.py"
+NPROC = 2
+PARTS = ("hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns", "idle_ns")
+
+two_gpus = pytest.mark.skipif(torch.cuda.device_count() < NPROC, reason="an all-reduce needs two GPUs")
+one_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def steady(job, first: int, last: int = 10**9):
+    steps = [step for step in job.steps() if step.measured and first <= step.step < last]
+    assert steps, (job.info(), job.errs)
+    return steps
+
+
+def overlap_of(steps) -> float:
+    return median(step.overlap for step in steps)
+
+
+def shares_of(steps) -> dict[str, float]:
+    return {part: median(getattr(step, part) / step.step_ns for step in steps) for part in PARTS}
+
+
+def profiled(job) -> dict:
+    return json.loads(next(line for line in job.outs[0].splitlines() if line.startswith("{")))
+
+
+@two_gpus
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [(DDP, ()), (DDP, ("--bucket-cap-mb", "400")), (FSDP2, ())],
+    ids=["ddp-25-mb", "ddp-400-mb", "fsdp2"],
+)
+def test_live_is_what_the_profiler_sees_next_and_the_source_comes_back(run_ranks, script, words) -> None:
+    # Live until step 60, then 40 steps under torch.profiler in the same job, then live again.
+    arguments = ("60", "100", str(script), "--steps", "160", *words)
+    job = run_ranks(JOBS / "profiled.py", nproc=NPROC, options=("--every", "2"), arguments=arguments)
+    assert job.codes == [0] * NPROC, job.errs
+    assert (job.info().source, job.info().compute_exact) == ("kernels", True), job.info()
+    truth = profiled(job)
+
+    live, after = steady(job, 20, 59), steady(job, 120)
+    shares = shares_of(live)
+    print(
+        f"\n{script.name} {words}: overlap live {overlap_of(live):.4f}, profiler {truth['overlap']:.4f}, "
+        f"live afterwards {overlap_of(after):.4f}"
+    )
+    print("  live    ", {part: round(share, 4) for part, share in shares.items()})
+    print("  profiler", {part: round(share, 4) for part, share in truth["shares"].items()})
+    assert overlap_of(live) == pytest.approx(truth["overlap"], abs=0.01)
+    for part in PARTS:
+        assert shares[part] == pytest.approx(truth["shares"][part], abs=0.02), part
+    assert not [s for s in job.steps() if s.measured and 61 <= s.step < 99], "the profiler had CUPTI then"
+
+    joined = [step for step in job.steps() if step.comm_kernels_ns]
+    assert sum(s.matched_ns for s in joined) >= 0.99 * sum(s.comm_kernels_ns for s in joined) > 0
+    assert {step.collectives for step in joined} == {truth["collectives"]}
+    assert all(collective.bytes and collective.group for collective in job.details()[-1].collectives)
+    # torch.profiler leaves CUPTI counting ticks: our times must be ns again.
+    by_host = median(step.step_ns for step in job.steps() if not step.measured and step.step >= 120)
+    assert median(step.step_ns for step in after) == pytest.approx(by_host, rel=0.1)
+    assert job.info().source_reason == ""
+
+
+@two_gpus
+def test_the_users_trace_is_whole(run_ranks) -> None:
+    arguments = ("60", "80", str(DDP), "--steps", "90")
+    beside = run_ranks(JOBS / "profiled.py", nproc=NPROC, options=("--every", "1"), arguments=arguments)
+    alone = run_ranks(JOBS / "profiled.py", nproc=NPROC, agent=False, arguments=arguments)
+    # Alone, one activity or another of what came just before the first step may slip in.
+    seen, truth = profiled(beside)["activities"], profiled(alone)["activities"]
+    assert seen == pytest.approx(truth, abs=0.5)
+    assert truth > 500
+
+
+@two_gpus
+def test_a_single_connection_keeps_its_overlap(run_ranks, monkeypatch) -> None:
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    words = ("60", "80", str(DDP), "--steps", "100")
+    alone = profiled(run_ranks(JOBS / "profiled.py", nproc=NPROC, agent=False, arguments=words))
+    beside = run_ranks(DDP, nproc=NPROC, options=("--every", "1"), arguments=("--steps", "100"))
+    live = overlap_of(steady(beside, 20))
+    print(f"\none connection: live {live:.4f}, torch.profiler without the agent {alone['overlap']:.4f}")
+    assert live == pytest.approx(alone["overlap"], abs=0.01)
+    assert alone["overlap"] > 0.8
+
+
+@two_gpus
+def test_losses_are_the_same_to_the_last_bit(run_ranks, tmp_path: Path) -> None:
+    losses = []
+    for agent in (False, True):
+        path = tmp_path / f"losses-{agent}"
+        words = ("--deterministic", "--layers", "4", "--batch", "2", "--steps", "60", "--losses", str(path))
+        job = run_ranks(DDP, nproc=NPROC, agent=agent, options=("--every", "1"), arguments=words)
+        assert job.codes == [0] * NPROC, job.errs
+        losses.append(path.read_text())
+    assert job.info().source == "kernels"
+    assert losses[1] == losses[0] != ""
+
+
+@one_gpu
+@pytest.mark.parametrize("kind", ["copies", "graph", "compiled", "idle"])
+def test_what_ran_in_a_step_is_what_is_shown(run_ranks, kind: str) -> None:
+    job = run_ranks(JOBS / "lanes.py", nproc=1, options=("--every", "1"), arguments=(kind,))
+    assert job.codes == [0], job.errs
+    told = json.loads(job.outs[0].splitlines()[-1])
+    steps = steady(job, 5)
+    mean = {p: sum(getattr(s, p) for s in steps) / len(steps) / 1e6 for p in ("compute_ns", *PARTS)}
+    print(f"\n{kind}: told {told}, measured {mean}, lead {steps[-1].launch_lead_ns / 1e6:.2f} ms")
+    if kind == "copies":
+        assert mean["compute_ns"] == pytest.approx(8 * told["product_ms"], rel=0.1)
+        assert mean["copy_only_ns"] == pytest.approx(told["copy_ms"], rel=0.15)
+    elif kind == "graph":
+        assert mean["compute_ns"] == pytest.approx(4 * told["product_ms"], rel=0.1)
+    elif kind == "compiled":
+        assert mean["compute_ns"] > 0.9 * told["product_ms"]
+    else:
+        assert mean["compute_ns"] == pytest.approx(told["product_ms"], rel=0.15)
+        assert mean["idle_ns"] > 0.8 * told["product_ms"]
+        assert steps[-1].launch_lead_ns < 0.5 * told["product_ms"] * 1e6
+
+
+@two_gpus
+def test_a_copy_between_gpus_is_communication(run_ranks) -> None:
+    job = run_ranks(JOBS / "lanes.py", nproc=1, options=("--every", "1"), arguments=("peer",))
+    told = json.loads(job.outs[0].splitlines()[-1])
+    steps = steady(job, 5)
+    mean_ms = sum(step.comm_ns for step in steps) / len(steps) / 1e6
+    assert mean_ms == pytest.approx(told["peer_ms"], rel=0.15)
+
+
+@one_gpu
+def test_a_second_client_of_cupti_gets_it(run_ranks) -> None:
+    job = run_ranks(JOBS / "second_client.py", nproc=1, options=("--every", "1"))
+    assert job.codes == [0], job.errs
+    assert steady(job, 5)
+    assert job.info().source == "events"
+    assert "CUPTI" in job.info().source_reason
+    assert any("CUPTI" in notice.text for notice in job.notices())
+
+
+@one_gpu
+@pytest.mark.skipif(shutil.which("ncu") is None, reason="Nsight Compute is not installed")
+def test_under_nsight_compute_it_steps_back(run_ranks) -> None:
+    job = run_ranks(
+        JOBS / "second_client.py",
+        nproc=1,
+        arguments=("--alone",),
+        prefix=("ncu", "--target-processes", "all", "--launch-count", "1"),
+    )
+    assert job.codes == [0], job.errs
+    assert job.info().source == "events"
+    assert "Nsight Compute" in job.info().source_reason
