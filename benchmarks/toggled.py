@@ -16,7 +16,9 @@ nothing; overhead.py compares with whole jobs that have no agent at all.
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import random
 import runpy
 import statistics
 import sys
@@ -30,6 +32,7 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import overlaptop.agent
+from overlaptop.agent.clock import now_ns
 from overlaptop.agent.sources.bursts import Schedule
 from overlaptop.agent.sources.kernels import KernelsSource
 
@@ -52,6 +55,8 @@ class Toggler:
         self._seen = 0
         self._marks: list[torch.cuda.Event] = []
         self._profile: Any = None
+        self._schedules = {"agent": Schedule(None), "back-to-back": Schedule(1)}
+        self._chance = random.Random(0)  # the same on all ranks, whose bursts go together
         self._cpu_s = self._began_s = 0.0
         self.step_ms: dict[str, list[float]] = {way: [] for way in ways}
         self.agent_cpu: dict[str, list[float]] = {way: [] for way in ways}
@@ -79,7 +84,9 @@ class Toggler:
             self._profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
             self._profile.__enter__()
         elif way != "off":
-            source._schedule = Schedule(1 if way == "back-to-back" else None)
+            source._schedule = self._schedules[way]
+            # The next burst falls due anywhere within its period, and so perhaps not in this block.
+            source._schedule._began_s = now_ns() / 1e9 - self._chance.random() * grid_s(source._schedule)
             source.resume()
         dist.barrier()
         torch.cuda.synchronize()
@@ -125,6 +132,12 @@ def the_source() -> KernelsSource:
     if not isinstance(source, KernelsSource):
         raise SystemExit(f"the kernels source is not at work here: {source and source.reason}")
     return source
+
+
+def grid_s(schedule: Schedule) -> float:
+    """From one burst to the next, as the schedule would have it by what it has learnt."""
+    period_s = schedule.period_s(watched=False)
+    return 2.0 ** math.ceil(math.log2(period_s)) if period_s else 0.0
 
 
 def agent_cpu_s() -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from statistics import median
-from time import monotonic
 
+from overlaptop.agent.clock import now_ns
 from overlaptop.agent.sources.base import Edge
 from overlaptop.agent.sources.kernel_steps import Mark
 from overlaptop.agent.sources.marker import Marker
@@ -31,6 +32,7 @@ LONGEST_PERIOD_S = 90.0
 WEIGHT = 0.3
 """Of the newest burst, against all before it."""
 REMEMBERED_STEPS = 64
+NEVER_S = -math.inf
 
 
 class Burst:
@@ -87,7 +89,7 @@ class Schedule:
 
     def __init__(self, every: int | None) -> None:
         self._every = every
-        self._began_s = -1e9
+        self._began_s = NEVER_S
         self._took_s = 0.0
         self._slowdown = FIRST_SLOWDOWN
         self._untraced_ns: deque[int] = deque(maxlen=REMEMBERED_STEPS)
@@ -96,26 +98,37 @@ class Schedule:
         """Of the next burst."""
 
     def due(self, *, watched: bool) -> bool:
-        """Whether it is time for the next one."""
-        now_s = monotonic()
+        """Whether it is time for the next one.
+
+        Bursts begin at whole multiples of a power of two seconds, so that all ranks trace the same steps: a
+        rank that is slowed makes all others wait, so it had better be all at once.
+        """
+        at_s = _now_s()
+        period_s = self.period_s(watched=watched)
+        if self._every is not None or self._began_s == NEVER_S:
+            return at_s >= self._began_s + period_s
+        grid_s = 2.0 ** math.ceil(math.log2(period_s))
+        return at_s // grid_s > self._began_s // grid_s and at_s >= self._began_s + grid_s / 2
+
+    def period_s(self, *, watched: bool) -> float:
+        """From the beginning of one burst to that of the next, at least."""
         if self._every is not None:
-            return now_s >= self._began_s + self._took_s * self._every
+            return self._took_s * self._every
         period_s, share, cost = (
             (WATCHED_PERIOD_S, WATCHED_SHARE, WATCHED_COST)
             if watched
             else (IDLE_PERIOD_S, IDLE_SHARE, IDLE_COST)
         )
-        usual_s = max(period_s, self._took_s / share)
-        careful_s = self._took_s * self._slowdown / cost
-        return now_s >= self._began_s + max(usual_s, min(careful_s, LONGEST_PERIOD_S))
+        careful_s = min(self._took_s * self._slowdown / cost, LONGEST_PERIOD_S)
+        return max(period_s, self._took_s / share, careful_s)
 
     def begin(self) -> None:
         """A burst begins now."""
-        self._began_s = monotonic()
+        self._began_s = _now_s()
 
     def traced(self) -> None:
         """Its tracing has ended."""
-        self._took_s = monotonic() - self._began_s
+        self._took_s = _now_s() - self._began_s
 
     def note(self, step_ns: int, *, traced: bool) -> None:
         """A step took the host so long. All steps are to be noted, in order."""
@@ -137,3 +150,8 @@ class Schedule:
         by_time = BURST_S * 1e9 / max(step_ns, 1.0)
         by_kernels = MAX_KERNELS / max(kernels_per_step, 1.0)
         self.steps = max(1, min(MAX_STEPS, round(by_time), int(by_kernels)))
+
+
+def _now_s() -> float:
+    """Unix time, which all ranks share."""
+    return now_ns() / 1e9

@@ -114,14 +114,11 @@ def test_a_burst_that_is_given_up_marks_no_more():
 class Clock:
     now_s = 1_000.0
 
-    def __call__(self):
-        return self.now_s
-
 
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(bursts, "monotonic", clock)
+    monkeypatch.setattr(bursts, "now_ns", lambda: round(clock.now_s * 1e9))
     return clock
 
 
@@ -157,8 +154,8 @@ def test_no_more_than_its_share_of_the_time_is_traced(clock, watched, step_s):
     began, traced_s = simulate(clock, Schedule(None), seconds=seconds, step_s=step_s, watched=watched)
     assert traced_s <= share * seconds + 2 * step_s / share
     gaps_s = [after - before for before, after in itertools.pairwise(began)]
-    assert min(gaps_s) >= period_s
-    assert len(began) > 90  # and it is no less than it may be
+    assert min(gaps_s[1:]) >= period_s / 2
+    assert len(began) > 40  # and it is no less than it may be, but for powers of two
 
 
 def shares_traced(clock, slowdown: float, watched: bool) -> float:
@@ -180,12 +177,29 @@ def shares_traced(clock, slowdown: float, watched: bool) -> float:
     return traced_s / (clock.now_s - began_s)
 
 
+@pytest.mark.parametrize("step_s", [0.05, 0.4, 3.0])
+def test_ranks_that_began_apart_trace_at_the_same_times(clock, step_s) -> None:
+    ranks = [Schedule(None) for _ in range(4)]
+    began: list[list[float]] = [[] for _ in ranks]
+    for tick in range(20_000):
+        clock.now_s += 0.1
+        for at, schedule in enumerate(ranks):
+            if tick >= 37 * at and schedule.due(watched=False):
+                schedule.begin()
+                began[at].append(clock.now_s)
+                schedule.traced()
+                schedule._took_s = 2 * step_s * (1 + 0.05 * at)
+    for rank in began[1:]:
+        assert len(rank) > 6
+        assert set(rank[3:]) <= set(began[0])
+
+
 @pytest.mark.parametrize(("watched", "cost"), [(False, IDLE_COST), (True, WATCHED_COST)])
 @pytest.mark.parametrize("slowdown", [0.0, 0.05, 0.3])
 def test_a_job_that_tracing_slows_is_traced_less(clock, slowdown, watched, cost) -> None:
     share = shares_traced(clock, slowdown, watched)
     assert slowdown * share <= 1.5 * cost  # the first bursts cost more, before anybody knows
-    assert share > 0.5 * min(cost / max(slowdown, 0.001), WATCHED_SHARE if watched else IDLE_SHARE) * 0.8
+    assert share > 0.25 * min(cost / max(slowdown, 0.001), WATCHED_SHARE if watched else IDLE_SHARE) * 0.8
 
 
 @pytest.mark.parametrize("every", [1, 2, 10, 100])

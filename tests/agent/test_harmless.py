@@ -112,7 +112,7 @@ HOOKS_AND_THREADS = [
     "reporter.totals",
     "sender.Sender.put",
     "sender.Sender.pump",
-    "steps.optimizer_steps_on_stack",
+    "steps._enclosing_steps",
     "steps.StepHooks._patch_backward",
     "steps.StepHooks._consider_boundary",
     "waits.WaitHooks.install",
