@@ -133,7 +133,7 @@ class KernelsSource:
         try:
             self._recorder = FlightRecorder()
         except FlightRecorderError as refusal:
-            self.reason = self._unnamed = f"collectives have no names: {refusal}"
+            self._say_unnamed(str(refusal))
         self._captures.install()
 
     def stop(self) -> None:
@@ -289,7 +289,7 @@ class KernelsSource:
         self._schedule.learn(step_ns, _kernels_per_step(activities, steps, offset_ns))
         launches = self._launches(steps)
         for step in steps:
-            self._traced[step.step] = step_spans(step, launches, final=self._recorder is None)
+            self._traced[step.step] = step_spans(step, launches, final=bool(self._unnamed))
         self._lead_ns = steps[-1].launch_lead_ns
         self._seen_every = max(1, round((steps[0].step - self._last_first_step) / len(steps)))
         self._last_first_step = steps[0].step
@@ -308,12 +308,19 @@ class KernelsSource:
                 launches = self._recorder.read(steps[0].stretches[0].from_unix_ns)
             except FlightRecorderError as refusal:
                 self._recorder = None
-                self.reason = self._unnamed = f"collectives have no names: {refusal}"
+                self._say_unnamed(str(refusal))
                 return None
+        self._say_unnamed(
+            "" if launches is not None else "the flight recorder is short: set TORCH_FR_BUFFER_SIZE"
+        )
         took_s = monotonic() - began_s
         period_s = WATCHED_JOIN_PERIOD_S if self.watched else JOIN_PERIOD_S
         self._join_due_s = began_s + max(period_s, took_s / JOIN_SHARE)
         return launches
+
+    def _say_unnamed(self, why: str) -> None:
+        """Say why collectives go by their kernels' names; empty where they do not."""
+        self.reason = self._unnamed = f"collectives have no names: {why}" if why else ""
 
     def _give_up(self, why: str) -> None:
         """Have the agent take another source."""

@@ -14,7 +14,7 @@ from .fakes import WELCOME, PlayedSession, arrival, end, rank_info, totals, unme
 FIELDS = [
     "type", "job", "rank", "step", "source", "step_ns", "compute_ns", "comm_ns", "hidden_ns", "exposed_ns",
     "compute_only_ns", "copy_only_ns", "idle_ns", "stall_ns", "overlap", "collectives", "dropped",
-    "compute_exact", "captured",
+    "compute_exact", "launch_lead_ns", "comm_kernels_ns", "matched_ns", "captured",
 ]  # fmt: skip
 
 
