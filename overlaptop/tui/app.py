@@ -207,7 +207,9 @@ class OverlaptopApp(App[int]):
 
         if self.state.snapshot.job is None:
             return
-        if isinstance(self.screen, CaptureScreen):
+        if not self.state.moving:
+            self.notify("a job that is over cannot be captured")
+        elif isinstance(self.screen, CaptureScreen):
             await self.screen.ask()
         else:
             self.action_overview()

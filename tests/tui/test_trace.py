@@ -34,6 +34,9 @@ async def test_the_dashboard_shows_the_trace_and_stands_still(tmp_path: Path) ->
         await pilot.press("o")  # there are no jobs to turn to
         await pilot.pause()
         assert "torchrun" not in screen_text(app)
+        await pilot.press("c")
+        await pilot.pause()
+        assert "a job that is over cannot be captured" in [each.message for each in app._notifications]
         await pilot.press("q")
     assert app.return_code == 0
 
