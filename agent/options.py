@@ -30,6 +30,8 @@ class AgentOptions:
         """Refuse what cannot be meant; raises ValueError with one clear line."""
         if self.source not in SOURCE_CHOICES:
             raise ValueError(f"source must be one of {', '.join(SOURCE_CHOICES)}, not {self.source!r}")
+        if self.phases_only and self.source == "kernels":
+            raise ValueError("phases alone are measured by the source events or host, not by kernels")
         if self.every is not None and not 1 <= self.every <= 1_000_000:
             raise ValueError(f"every must be from 1 to 1000000, not {self.every}")
 

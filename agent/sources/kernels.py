@@ -129,7 +129,11 @@ class KernelsSource:
         if torch.version.cuda is None:
             raise RuntimeError("this torch is not one for CUDA")
         self._tracer = Tracer()
-        self._marker = Marker(self._device if self._device is not None else torch.cuda.current_device())
+        try:
+            device = self._device if self._device is not None else torch.cuda.current_device()
+            self._marker = Marker(device)
+        except OSError as fault:
+            raise RuntimeError(f"the CUDA driver cannot be called: {fault}") from None
         try:
             self._recorder = FlightRecorder()
         except FlightRecorderError as refusal:

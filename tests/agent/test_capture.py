@@ -279,7 +279,7 @@ def test_the_command_line_prints_a_path_for_each_rank(shared, watch):
         [sys.executable, "-m", "overlaptop", "capture", "--steps", "2"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    paths = [Path(line) for line in done.stdout.splitlines()]
+    paths = sorted(Path(line) for line in done.stdout.splitlines())  # they come as they are written
     assert [path.name for path in paths] == ["rank0.json.gz", "rank1.json.gz"]
     assert [len(step_numbers(read(path))) for path in paths] == [2, 2]
     assert "agreed on step" in done.stderr

@@ -17,6 +17,10 @@ JOBS = Path(__file__).parent / "gpu_jobs"
 DDP = ROOT / "workloads" / "ddp.py"
 FSDP2 = ROOT / "benchmarks" / "jobs" / "fsdp2.py"
 NPROC = 2
+FIRST, LENGTH, WINDOWS = 60, 30, 4
+STEPS = FIRST + 2 * LENGTH * WINDOWS
+SETTLE = 10
+"""After the start, and after each window under the profiler."""
 PARTS = ("hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns", "idle_ns")
 
 two_gpus = pytest.mark.skipif(torch.cuda.device_count() < NPROC, reason="an all-reduce needs two GPUs")
@@ -27,6 +31,11 @@ def steady(job, first: int, last: int = 10**9):
     steps = [step for step in job.steps() if step.measured and first <= step.step < last]
     assert steps, (job.info(), job.errs)
     return steps
+
+
+def turn(step) -> int:
+    """Where in its turn of profiled and live steps it is; the first `LENGTH` are profiled."""
+    return (step.step - FIRST) % (2 * LENGTH)
 
 
 def overlap_of(steps) -> float:
@@ -48,14 +57,18 @@ def profiled(job) -> dict:
     ids=["ddp-25-mb", "ddp-400-mb", "fsdp2"],
 )
 def test_live_is_what_the_profiler_sees_next_and_the_source_comes_back(run_ranks, script, words) -> None:
-    # Live until step 60, then 40 steps under torch.profiler in the same job, then live again.
-    arguments = ("60", "100", str(script), "--steps", "160", *words)
+    # Live until FIRST, then in turns under torch.profiler and live, in the same job.
+    arguments = (*map(str, (FIRST, LENGTH, WINDOWS)), str(script), "--steps", str(STEPS), *words)
     job = run_ranks(JOBS / "profiled.py", nproc=NPROC, options=("--every", "2"), arguments=arguments)
     assert job.codes == [0] * NPROC, job.errs
     assert (job.info().source, job.info().compute_exact) == ("kernels", True), job.info()
     truth = profiled(job)
 
-    live, after = steady(job, 20, 59), steady(job, 120)
+    measured = steady(job, SETTLE)
+    live = [
+        step for step in measured if step.step < FIRST - 1 or SETTLE <= turn(step) - LENGTH < LENGTH - 1
+    ]
+    after = [step for step in live if step.step > FIRST]
     shares = shares_of(live)
     print(
         f"\n{script.name} {words}: overlap live {overlap_of(live):.4f}, profiler {truth['overlap']:.4f}, "
@@ -66,21 +79,23 @@ def test_live_is_what_the_profiler_sees_next_and_the_source_comes_back(run_ranks
     assert overlap_of(live) == pytest.approx(truth["overlap"], abs=0.01)
     for part in PARTS:
         assert shares[part] == pytest.approx(truth["shares"][part], abs=0.02), part
-    assert not [s for s in job.steps() if s.measured and 61 <= s.step < 99], "the profiler had CUPTI then"
+    assert not [step for step in measured if step.step > FIRST and 1 <= turn(step) < LENGTH - 1]
 
     joined = [step for step in job.steps() if step.comm_kernels_ns]
     assert sum(s.matched_ns for s in joined) >= 0.99 * sum(s.comm_kernels_ns for s in joined) > 0
     assert {step.collectives for step in joined} == {truth["collectives"]}
     assert all(collective.bytes and collective.group for collective in job.details()[-1].collectives)
     # torch.profiler leaves CUPTI counting ticks: our times must be ns again.
-    by_host = median(step.step_ns for step in job.steps() if not step.measured and step.step >= 120)
+    by_host = median(
+        step.step_ns for step in job.steps() if not step.measured and step.step > FIRST + LENGTH
+    )
     assert median(step.step_ns for step in after) == pytest.approx(by_host, rel=0.1)
     assert job.info().source_reason == ""
 
 
 @two_gpus
 def test_the_users_trace_is_whole(run_ranks) -> None:
-    arguments = ("60", "80", str(DDP), "--steps", "90")
+    arguments = ("60", "20", "1", str(DDP), "--steps", "90")
     beside = run_ranks(JOBS / "profiled.py", nproc=NPROC, options=("--every", "1"), arguments=arguments)
     alone = run_ranks(JOBS / "profiled.py", nproc=NPROC, agent=False, arguments=arguments)
     # Alone, one activity or another of what came just before the first step may slip in.
@@ -92,7 +107,7 @@ def test_the_users_trace_is_whole(run_ranks) -> None:
 @two_gpus
 def test_a_single_connection_keeps_its_overlap(run_ranks, monkeypatch) -> None:
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    words = ("60", "80", str(DDP), "--steps", "100")
+    words = ("60", "40", "1", str(DDP), "--steps", "110")
     alone = profiled(run_ranks(JOBS / "profiled.py", nproc=NPROC, agent=False, arguments=words))
     beside = run_ranks(DDP, nproc=NPROC, options=("--every", "1"), arguments=("--steps", "100"))
     live = overlap_of(steady(beside, 20))

@@ -143,6 +143,8 @@ def test_signals_end_the_script_as_without_the_agent(script, number: signal.Sign
     ("options", "words"),
     [
         (["--every", "0", "x.py"], "every must be from 1 to 1000000, not 0"),
+        (["--lane", "fast=x", "x.py"], "unknown lane 'fast'"),
+        (["--source", "kernels", "--phases-only", "x.py"], "phases alone are measured by"),
         (["--source", "magic", "x.py"], "--source"),
         ([], "script.py"),
     ],

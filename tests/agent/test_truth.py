@@ -39,13 +39,16 @@ CONSTRUCTED = """
         compute_until(begin + LENGTH_S)
         issued, ended = time.monotonic(), []
         work = dist.all_reduce(tensor, async_op=True)
+        returned = time.monotonic()
         work.get_future().add_done_callback(lambda _: ended.append(time.monotonic()))
         compute_until(begin + LENGTH_S + hidden * LENGTH_S)
         computed = time.monotonic()
         work.wait()
         while not ended:
             time.sleep(0.0001)
-        truths.append((min(computed, ended[0]) - issued) / (ended[0] - issued) if hidden else 0.0)
+        truths.append([
+            (min(computed, ended[0]) - began) / (ended[0] - began) for began in (returned, issued)
+        ])
     if rank == 0:
         print(json.dumps(truths[:-1]))
     dist.destroy_process_group()
@@ -66,9 +69,10 @@ def test_constructed_overlap_is_reported_within_five_points(run_ranks) -> None:
     truths = json.loads(job.outs[0])
     for number, share in enumerate(SHARES):
         alike = slice(number * REPEATS, (number + 1) * REPEATS)
-        truth = statistics.median(truths[alike])
-        assert truth == pytest.approx(min(share, 1.0), abs=0.2)
-        assert statistics.median(s.overlap for s in steps[alike]) == pytest.approx(truth, abs=0.05)
+        # It began somewhere within the call.
+        least, most = (statistics.median(each) for each in zip(*truths[alike], strict=True))
+        assert (least + most) / 2 == pytest.approx(min(share, 1.0), abs=0.2)
+        assert least - 0.05 <= statistics.median(s.overlap for s in steps[alike]) <= most + 0.05
     for step in steps:
         assert step.collectives == 1
         assert step.comm_bytes == 4096

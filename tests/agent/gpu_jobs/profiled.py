@@ -1,11 +1,13 @@
 """Runs a training script, with torch.profiler over some of its steps, and prints what the profiler saw.
 
-    profiled.py FROM TO script.py [args]
+    profiled.py FROM LENGTH WINDOWS script.py [args]
 
-The second half of the profiled steps counts: the profiler starts at other moments on other ranks, and the
-CPU loses its lead there. A step goes from the end of its predecessor's last collective to the end of its
-own. Rank 0 prints one line of JSON, of medians over steps: the overlap, the parts of the step as shares of
-it, its length; and collectives and GPU activities per step.
+The profiler runs over LENGTH steps from step FROM on, then not for as many, then again, WINDOWS times: the
+job itself drifts, and so both kinds of windows are spread over it. The second half of the profiled steps
+counts: the profiler starts at other moments on other ranks, and the CPU loses its lead there. A step goes
+from the end of its predecessor's last collective to the end of its own. Rank 0 prints one line of JSON, of
+medians over steps: the overlap, the parts of the step as shares of it, its length; and collectives and GPU
+activities per step.
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from overlaptop.timeline import breakdown, spans
 from overlaptop.timeline.lanes import Lane, LaneRules
 
+NAMES = ("hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns", "idle_ns")
 
-def seen_by(profile, began_ns: int, steps: int) -> dict:
-    """The second half of what the profiler saw."""
+
+def seen_by(profile, began_ns: int, steps: int) -> tuple[list, float, float]:
+    """Steps of the second half of what the profiler saw; collectives and GPU activities a step in all."""
     rules, lanes, events = LaneRules(), {lane: [] for lane in Lane}, 0
     for event in profile.profiler.kineto_results.events():
         name = event.name()
@@ -48,24 +52,33 @@ def seen_by(profile, began_ns: int, steps: int) -> dict:
         breakdown.break_down(begin, end, of[Lane.COMPUTE], of[Lane.COMM], of[Lane.COPY])
         for begin, end in pairwise(bounds)
     ]
-    names = ("hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns", "idle_ns")
+    return parts, len(ends) / steps, events / steps
+
+
+def told(windows: list[tuple[list, float, float]]) -> dict:
+    """All windows together."""
+    parts = [part for each, _, _ in windows for part in each]
     return {
         "overlap": median(part.overlap for part in parts),
-        "shares": {name: median(getattr(part, name) / part.step_ns for part in parts) for name in names},
+        "shares": {name: median(getattr(part, name) / part.step_ns for part in parts) for name in NAMES},
         "step_ms": median(part.step_ns for part in parts) / 1e6,
-        "collectives": len(ends) / steps,
-        "activities": events / steps,
+        "collectives": median(collectives for _, collectives, _ in windows),
+        "activities": median(activities for _, _, activities in windows),
     }
 
 
 def main() -> None:
-    first, last = int(sys.argv[1]), int(sys.argv[2])
-    del sys.argv[:3]
+    first, length, windows = (int(word) for word in sys.argv[1:4])
+    del sys.argv[:4]
     state = {"steps": 0}
+    seen = []
 
     def after(*_) -> None:
         state["steps"] += 1
-        if state["steps"] == first:
+        window, within = divmod(state["steps"] - first, 2 * length)
+        if not 0 <= window < windows:
+            return
+        if within == 0:
             dist.barrier()
             torch.cuda.synchronize()
             state["profile"] = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
@@ -73,11 +86,13 @@ def main() -> None:
             dist.barrier()
             torch.cuda.synchronize()
             state["began_ns"] = time.time_ns()
-        elif state["steps"] == last:
+        elif within == length:
             torch.cuda.synchronize()
             state["profile"].__exit__(None, None, None)
             if os.environ["RANK"] == "0":
-                print(json.dumps(seen_by(state["profile"], state["began_ns"], last - first)), flush=True)
+                seen.append(seen_by(state["profile"], state["began_ns"], length))
+                if window == windows - 1:
+                    print(json.dumps(told(seen)), flush=True)
 
     register_optimizer_step_post_hook(after)
     runpy.run_path(sys.argv[0], run_name="__main__")
