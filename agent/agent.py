@@ -342,6 +342,8 @@ class Agent:
                 self._source.stop()
             if self.guest.active:
                 self._work()
+            else:
+                self._say_why()
             sender, place = self._sender, self._place
             if sender is None or place is None:
                 return
