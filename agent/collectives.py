@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from overlaptop.agent.guest import Guest
 from overlaptop.agent.patching import replace
 from overlaptop.agent.sources.base import CollectiveCall, HookedSource, Wait
+from overlaptop.timeline.collectives import group_title
 
 KEY = "BackendSelect"
 MAX_COALESCED = 4096
@@ -258,8 +259,7 @@ def _backend_name(group: Any, device: torch.device) -> str:
 
 
 def _group_name(group: Any) -> str:
-    name, description = group.group_name, group.group_desc
-    return f"{name} {description}" if description and description != "undefined" else str(name)
+    return group_title(group.group_name, group.group_desc)
 
 
 def _queue_callback(callback: Callable[[], None]) -> None:

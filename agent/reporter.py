@@ -7,6 +7,7 @@ from dataclasses import replace
 from overlaptop.agent.sources.base import StepSpans
 from overlaptop.timeline import spans
 from overlaptop.timeline.breakdown import break_down
+from overlaptop.timeline.collectives import sum_where_known
 from overlaptop.wire.messages import CollectiveSpan, PhaseSpan, StepDetail, StepTotals
 
 MAX_SEGMENTS = 512
@@ -42,19 +43,14 @@ def totals(measured: StepSpans, rank: int, dropped: int) -> StepTotals:
         backward_ns=phase_ns["backward"] if known else None,
         optimizer_ns=phase_ns["optimizer"] if known else None,
         collectives=measured.collective_count,
-        comm_bytes=_moved_bytes(measured) if parts and measured.named else None,
+        comm_bytes=sum_where_known(each.call.bytes for each in measured.collectives)
+        if parts and measured.named
+        else None,
         dropped=dropped,
         launch_lead_ns=measured.launch_lead_ns,
         comm_kernels_ns=measured.comm_kernels_ns,
         matched_ns=measured.matched_ns,
     )
-
-
-def _moved_bytes(measured: StepSpans) -> int | None:
-    """Bytes of all collectives; None where those of one are not known."""
-    moved = [each.call.bytes for each in measured.collectives]
-    known = [each for each in moved if each is not None]
-    return sum(known) if len(known) == len(moved) else None
 
 
 def captured(totals: StepTotals) -> StepTotals:

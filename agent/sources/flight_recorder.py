@@ -15,14 +15,7 @@ from typing import Any
 
 from overlaptop.agent.sources.base import CollectiveCall
 from overlaptop.agent.sources.collective_join import Launch
-
-_ITEM_BYTES = {
-    "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "UInt16": 2, "Half": 2, "BFloat16": 2, "Int": 4,
-    "UInt32": 4, "Float": 4, "Long": 8, "UInt64": 8, "Double": 8, "ComplexHalf": 4, "ComplexFloat": 8,
-    "ComplexDouble": 16, "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1,
-    "Float8_e5m2fnuz": 1, "Float8_e8m0fnu": 1,
-}  # fmt: skip
-"""By c10's names of its scalar types."""
+from overlaptop.timeline.collectives import ELEMENT_BYTES, group_title, sum_where_known
 
 _KERNELS = (
     # what a profiling name contains -> the kernels that it becomes; the first that fits
@@ -138,15 +131,12 @@ def _sequence(entry: Mapping[str, Any]) -> _Sequence:
 
 def _launch(entry: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Launch:
     names = sorted({str(part["profiling_name"]).removeprefix("nccl:").partition(" ")[0] for part in parts})
-    group, description = entry["process_group"]
     together = entry["profiling_name"] == _COALESCED
-    sizes = [_bytes(part) for part in parts]
-    known = [size for size in sizes if size is not None]
     return Launch(
         call=CollectiveCall(
             op=f"coalesced {'+'.join(names)}" if together else names[0],
-            bytes=sum(known) if len(known) == len(sizes) else None,
-            group=f"{group} {description}" if description and description != "undefined" else str(group),
+            bytes=sum_where_known(map(_bytes, parts)),
+            group=group_title(*entry["process_group"]),
             is_async=True,
             backend="nccl",
             device_type="cuda",
@@ -169,8 +159,8 @@ def _bytes(entry: Mapping[str, Any]) -> int | None:
     sides = []
     for side in ("input", "output"):
         dtypes = entry[f"{side}_dtypes"]
-        if any(dtype not in _ITEM_BYTES for dtype in dtypes):
+        if any(dtype not in ELEMENT_BYTES for dtype in dtypes):
             return None
         shapes = zip(entry[f"{side}_sizes"], dtypes, strict=True)
-        sides.append(sum(int(math.prod(shape)) * _ITEM_BYTES[dtype] for shape, dtype in shapes))
+        sides.append(sum(int(math.prod(shape)) * ELEMENT_BYTES[dtype] for shape, dtype in shapes))
     return max(sides)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +10,7 @@ from overlaptop.formats.chrome import Args
 from overlaptop.formats.kineto import LANES, Activities, RankTrace
 from overlaptop.formats.steps import Step, compute_queue, find_steps
 from overlaptop.timeline.breakdown import Breakdown, break_down
+from overlaptop.timeline.collectives import ELEMENT_BYTES, group_title, sum_where_known
 from overlaptop.timeline.lanes import Lane
 from overlaptop.timeline.spans import Spans, clip, coalesce, flatten, length_ns
 from overlaptop.timeline.stalls import stalls
@@ -24,15 +24,6 @@ MAX_SEGMENTS = 4096
 MAX_COLLECTIVES = 4096
 MAX_WORDS = 256
 """Characters of a name from the trace."""
-
-_ELEMENT_BYTES = {
-    "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Int": 4, "Long": 8,
-    "Half": 2, "BFloat16": 2, "Float": 4, "Double": 8,
-    "ComplexHalf": 4, "ComplexFloat": 8, "ComplexDouble": 16,
-    "UInt16": 2, "UInt32": 4, "UInt64": 8,
-    "Float8_e5m2": 1, "Float8_e4m3fn": 1, "Float8_e5m2fnuz": 1, "Float8_e4m3fnuz": 1, "Float8_e8m0fnu": 1,
-}  # fmt: skip
-"""By c10's name of the type, as the args of NCCL kernels have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +119,7 @@ def _totals(step: Step, rank: int, lanes: _Lanes, comm: _CommKernels) -> StepTot
         backward_ns=None,
         optimizer_ns=None,
         collectives=len(begun),
-        comm_bytes=_sum_where_known(comm.bytes_of(at) for at in begun),
+        comm_bytes=sum_where_known(comm.bytes_of(at) for at in begun),
         dropped=0,
         launch_lead_ns=step.launch_lead_ns,
         comm_kernels_ns=sum(map(comm.length_ns, begun)) if comm.any_named else None,
@@ -188,7 +179,7 @@ class _CommKernels:
     def bytes_of(self, at: int) -> int | None:
         """The larger of its input and output, as messages count; None where the trace does not tell."""
         args = self._activities.args[at]
-        size = _ELEMENT_BYTES.get(args.dtype) if isinstance(args.dtype, str) else None
+        size = ELEMENT_BYTES.get(args.dtype) if isinstance(args.dtype, str) else None
         counts = [n for n in (args.in_elements, args.out_elements) if isinstance(n, int) and n >= 0]
         return max(counts) * size if counts and size is not None else None
 
@@ -208,16 +199,4 @@ class _CommKernels:
 
 
 def _group(args: Args) -> str:
-    if args.group is None:
-        return ""
-    described = args.group_description not in (None, "", "undefined")
-    return f"{args.group} {args.group_description}" if described else str(args.group)
-
-
-def _sum_where_known(values: Iterable[int | None]) -> int | None:
-    total = 0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total
+    return "" if args.group is None else group_title(args.group, args.group_description)
