@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from typing import ClassVar
 
-from textual import events
 from textual.app import ComposeResult
 
 from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run
@@ -15,7 +14,7 @@ from overlaptop.tui.screens.base import DashboardScreen, Heights
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.text import UNKNOWN, clock
 from overlaptop.tui.widgets.key_bar import KeyBar
-from overlaptop.tui.widgets.line_view import LineView
+from overlaptop.tui.widgets.scroll_view import ScrollView
 
 HINTS = (("esc", "back", "screen.back"), ("↑ ↓", "scroll", "screen.move(1)"), ("q", "quit", "app.quit"))
 SCROLL_KEYS = tuple(key for key in LIST_KEYS if key.action != "open")
@@ -52,14 +51,10 @@ WORDS = (
 )
 
 
-class Page(LineView):
+class Page(ScrollView):
     """Lines that are scrolled."""
 
     fades = False
-
-    def __init__(self, state: ViewState) -> None:
-        super().__init__(state)
-        self.first = 0
 
     def lines(self, width: int) -> list[Line]:
         """All of them."""
@@ -70,21 +65,6 @@ class Page(LineView):
         lines = self.lines(width)
         self.first = max(0, min(self.first, len(lines) - height))
         return lines[self.first : self.first + height]
-
-    def scroll_lines(self, lines: int) -> None:
-        """Down, or up where negative."""
-        self.first = max(0, self.first + lines)
-        self.redraw()
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel."""
-        event.stop()
-        self.scroll_lines(3)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel."""
-        event.stop()
-        self.scroll_lines(-3)
 
 
 class HelpPage(Page):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from textual import events
-
 from overlaptop.fleet.commands import FAILED, STAGES, WRITTEN, CommandView, RankProgress
 from overlaptop.tui.ink import BOLD, DIM, FAINT, TEXT, Ink, Item, Line, Run, crop, fit, pad, wrap
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.text import UNKNOWN, clock, count, duration, percent
 from overlaptop.tui.truth import RankTruth, Truth, folder_of
-from overlaptop.tui.widgets.line_view import LineView
+from overlaptop.tui.widgets.scroll_view import ScrollView
 from overlaptop.tui.widgets.totals_line import overlap_ink
 from overlaptop.wire.commands import CAPTURE
 from overlaptop.wire.messages import ENDED_BADLY
@@ -52,14 +50,10 @@ def progress_words(capture: CommandView) -> str:
     return capture.state
 
 
-class CaptureView(LineView):
+class CaptureView(ScrollView):
     """The newest capture; its ranks are scrolled where they are more than lines."""
 
     fades = False
-
-    def __init__(self, state: ViewState) -> None:
-        super().__init__(state)
-        self._first = 0
 
     def draw(self, width: int, height: int) -> list[Line]:
         """What was asked, its stages, the folder, and a row for each rank."""
@@ -72,25 +66,10 @@ class CaptureView(LineView):
         table += [_row(_cells(each, truth), width) for each in capture.ranks]
         rows = len(table) - 1
         room = max(1, height - len(head) - 1)
-        self._first = max(0, min(self._first, rows - room))
-        lines = [*head, table[0], *table[1 + self._first : 1 + self._first + room]]
+        self.first = max(0, min(self.first, rows - room))
+        lines = [*head, table[0], *table[1 + self.first : 1 + self.first + room]]
         explained = _paragraphs(_EXPLAINED, width)
         return [*lines, (), *explained] if height >= len(lines) + 1 + len(explained) else lines
-
-    def scroll_lines(self, lines: int) -> None:
-        """Down, or up where negative."""
-        self._first = max(0, self._first + lines)
-        self.redraw()
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel."""
-        event.stop()
-        self.scroll_lines(3)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel."""
-        event.stop()
-        self.scroll_lines(-3)
 
 
 def _what_it_is(state: ViewState, width: int) -> list[Line]:
