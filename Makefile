@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
+# Most tests start a real job and wait for it: two at a time take little longer than one.
+WORKERS ?= 2
 
 # The first Python that is new enough and can make virtual environments; PYTHON=... overrides the search.
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
@@ -21,7 +23,7 @@ demo: $(INSTALLED) ## start a bundled training job and watch it (ARGS="allreduce
 	@$(BIN)/overlaptop demo $(ARGS)
 
 test: $(INSTALLED) ## the tests that need no GPU (ARGS="tests/timeline -x")
-	@$(BIN)/pytest $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-gpu: $(INSTALLED) ## the tests that need a GPU
 	@$(BIN)/pytest -m gpu $(ARGS)
