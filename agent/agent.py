@@ -100,6 +100,9 @@ class Agent:
     def _hook_torch(self) -> None:
         if self._steps is not None:
             return
+        # All that the agent's threads need is imported here, on the job's: a child that is forked in the
+        # middle of another thread's import is left with half a module.
+        import overlaptop.agent.reporter  # noqa: F401
         from overlaptop.agent.sources.profilers import KinetoWatch
         from overlaptop.agent.steps import StepHooks
 

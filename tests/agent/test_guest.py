@@ -293,6 +293,34 @@ def test_attach_makes_a_forked_child_a_rank_of_its_own(run_ranks) -> None:
     assert job.info(0).pid != job.info(1).pid
 
 
+def test_the_agents_threads_import_nothing(run_ranks) -> None:
+    """A child that a job forks meanwhile would find half a module, and its import's lock held for ever."""
+    job = run_ranks(
+        """
+        import importlib.abc, sys, threading, time
+        import torch, torch.distributed as dist
+        import overlaptop.agent
+
+        class Watch(importlib.abc.MetaPathFinder):
+            def find_spec(self, name, path, target=None):
+                if threading.current_thread() is not threading.main_thread():
+                    print(name, flush=True)
+
+        sys.meta_path.insert(0, Watch())
+        dist.init_process_group("gloo")
+        for _ in range(20):
+            dist.all_reduce(torch.ones(8))
+            overlaptop.agent.step()
+            time.sleep(0.1)
+        dist.destroy_process_group()
+        """,
+        options=("--every", "1"),
+    )
+    assert job.codes == [0, 0], job.errs
+    assert job.outs == ["", ""]
+    assert sum(step.measured for step in job.steps()) > 5
+
+
 def test_attach_serves_spawned_ranks_that_no_launcher_numbered(run_ranks) -> None:
     job = run_ranks(
         """
