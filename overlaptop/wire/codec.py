@@ -14,6 +14,20 @@ from typing import Any
 import msgpack
 
 from overlaptop.wire import commands
+from overlaptop.wire.devices import (
+    LINK_KINDS,
+    NUMA_STATES,
+    DeviceFacts,
+    DeviceSample,
+    GpuLink,
+    GpuSite,
+    MachineFacts,
+    Nic,
+    NodeShare,
+    NumaFacts,
+    NumaNode,
+    Unknown,
+)
 from overlaptop.wire.messages import (
     PHASES,
     REPORT_STATES,
@@ -40,6 +54,9 @@ MAX_TEXT_CHARS = 4096
 MAX_PHASES = 1024
 MAX_COLLECTIVES = 4096
 MAX_ARGUMENTS = 8
+MAX_PARTS = 256
+"""Nodes, adapters, GPUs or links of one machine."""
+MAX_WORDS = 32
 MAX_SPAN_NUMBERS = 8192
 """Of one lane of one StepDetail: half as many spans."""
 MAX_RANK = 1 << 20
@@ -68,6 +85,12 @@ def _int64(value: Any) -> int:
 
 def _int64_or_none(value: Any) -> int | None:
     return None if value is None else _int64(value)
+
+
+def _share_or_none(value: Any) -> float | None:
+    if value is None or (type(value) is float and 0.0 <= value <= 1.0):
+        return value
+    raise WireError(f"expected a share from 0.0 to 1.0, not {_brief(value)}")
 
 
 def _rank(value: Any) -> int:
@@ -111,6 +134,11 @@ def _many(item: _Check, limit: int) -> _Check:
         raise WireError(f"expected a list of at most {limit}, not {_brief(value)}")
 
     return check
+
+
+def _words_or_none(item: _Check) -> _Check:
+    words = _many(item, MAX_WORDS)
+    return lambda value: None if value is None else words(value)
 
 
 _numbers = _many(_int64, MAX_SPAN_NUMBERS)
@@ -186,9 +214,11 @@ _TYPES: dict[str, tuple[_Check, _Check]] = {
     "int | None": (_int64_or_none, _int64_or_none),
     "bool": (_bool, _bool),
     "str": (_clipped, _text),
+    "float | None": (_share_or_none, _share_or_none),  # nothing but shares travels as a float
     "tuple[int, ...]": (_spans, _spans),
+    "tuple[str, ...] | None": (_words_or_none(_clipped), _words_or_none(_text)),
 }
-"""Annotation in messages.py -> check on the way out, check on the way in."""
+"""Annotation in messages.py and devices.py -> check on the way out, check on the way in."""
 
 
 def _both(check: _Check) -> tuple[_Check, _Check]:
@@ -200,6 +230,8 @@ _SPECIAL: dict[str, tuple[_Check, _Check]] = {
     "PhaseSpan.name": _both(_one_of(PHASES)),
     "Notice.level": _both(_one_of(NOTICE_LEVELS)),
     "CommandReport.state": _both(_one_of(REPORT_STATES)),
+    "GpuLink.kind": _both(_one_of(LINK_KINDS)),
+    "NumaFacts.state": _both(_one_of(NUMA_STATES)),
     "Join.detail_ranks": _both(_many(_rank, MAX_COLLECTIVES)),
     "RankInfo.world_size": _both(_rank),
     "Welcome.world_size": _both(_rank),
@@ -227,6 +259,12 @@ for _cls, _limit in (
     (PhaseSpan, MAX_PHASES),
     (CollectiveSpan, MAX_COLLECTIVES),
     (Argument, MAX_ARGUMENTS),
+    (Unknown, MAX_WORDS),
+    (NumaNode, MAX_PARTS),
+    (Nic, MAX_PARTS),
+    (GpuSite, MAX_PARTS),
+    (GpuLink, MAX_PARTS),
+    (NodeShare, MAX_PARTS),
 ):
     _inner = _shape(_cls)
     _TYPES[f"tuple[{_cls.__name__}, ...]"] = (
@@ -247,6 +285,10 @@ _BY_TAG: dict[int, _Shape] = {
     9: _shape(HubStatus),
     10: _shape(Command),
     11: _shape(CommandReport),
+    12: _shape(MachineFacts),
+    13: _shape(DeviceFacts),
+    14: _shape(NumaFacts),
+    15: _shape(DeviceSample),
 }
 _BY_CLASS: dict[type, tuple[int, _Shape]] = {shape.cls: (tag, shape) for tag, shape in _BY_TAG.items()}
 

@@ -78,14 +78,14 @@ class Dashboard:
         self._batch = []
 
     def _drop_older_half(self) -> None:
-        # Steps go first, since who a rank is and that it ended are not said again. Half at a time, so
-        # that a full queue is not searched for every frame.
-        for steps_only in (True, False):
+        # Steps and samples go first, since who a rank is and that it ended are not said again. Half at a
+        # time, so that a full queue is not searched for every frame.
+        for droppable_only in (True, False):
             kept: deque[tuple[bytes, bool]] = deque()
             frames, size = len(self._live), self._live_bytes
             for payload, droppable in self._live:
                 too_much = frames > _MAX_QUEUED_FRAMES // 2 or size > _MAX_QUEUED_BYTES // 2
-                if too_much and (droppable or not steps_only):
+                if too_much and (droppable or not droppable_only):
                     frames -= 1
                     size -= len(payload)
                     self.dropped += 1

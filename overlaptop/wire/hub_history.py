@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from operator import itemgetter
 
+from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.messages import (
     Command,
     CommandReport,
@@ -18,7 +19,9 @@ from overlaptop.wire.messages import (
     StepTotals,
 )
 
-FromRank = RankInfo | StepTotals | StepDetail | Notice | RankEnd | CommandReport
+Facts = MachineFacts | DeviceFacts | NumaFacts
+"""Of each kind only the newest counts."""
+FromRank = RankInfo | StepTotals | StepDetail | Notice | RankEnd | CommandReport | Facts | DeviceSample
 """The messages that a rank may send."""
 
 MAX_RANKS = 4096
@@ -30,6 +33,12 @@ _MIN_STEPS_OF_RANK = 64
 _MAX_STEP_BYTES_OF_RANK = 1 << 20
 _MAX_NOTICES_OF_RANK = 32
 _MAX_REPORTS_OF_RANK = 32
+_MAX_SAMPLES_OF_RANK = 128
+"""Of its GPU: a minute of two a second."""
+_MAX_SAMPLES = 1 << 16
+"""Of all ranks together."""
+_MIN_SAMPLES_OF_RANK = 16
+_MAX_SAMPLE_BYTES_OF_RANK = 1 << 18
 _MAX_COMMANDS = 16
 
 _Kept = tuple[int, float, bytes]
@@ -37,24 +46,46 @@ _Kept = tuple[int, float, bytes]
 
 
 @dataclass(slots=True)
+class _Recent:
+    """Frames of one kind of one rank: the last minutes of them, bounded in number and in bytes."""
+
+    most_bytes: int
+    frames: deque[_Kept] = field(default_factory=deque)
+    size_bytes: int = 0
+
+    def keep(self, kept: _Kept, most: int) -> None:
+        # Age counts from this rank's newest: of a rank that hangs, the last minutes stay.
+        frames, oldest_s = self.frames, kept[1] - HISTORY_S
+        frames.append(kept)
+        self.size_bytes += len(kept[2])
+        while frames and (
+            len(frames) > most or frames[0][1] < oldest_s or self.size_bytes > self.most_bytes
+        ):
+            self.size_bytes -= len(frames.popleft()[2])
+
+    def clear(self) -> None:
+        self.frames.clear()
+        self.size_bytes = 0
+
+
+@dataclass(slots=True)
 class _RankHistory:
     info: bytes | None = None
+    pid: int | None = None
     notices: deque[_Kept] = field(default_factory=lambda: deque(maxlen=_MAX_NOTICES_OF_RANK))
     reports: deque[_Kept] = field(default_factory=lambda: deque(maxlen=_MAX_REPORTS_OF_RANK))
-    steps: deque[_Kept] = field(default_factory=deque)
-    step_bytes: int = 0
+    steps: _Recent = field(default_factory=lambda: _Recent(_MAX_STEP_BYTES_OF_RANK))
     detail: bytes | None = None
+    facts: dict[type, bytes] = field(default_factory=dict)
+    samples: _Recent = field(default_factory=lambda: _Recent(_MAX_SAMPLE_BYTES_OF_RANK))
     end: bytes | None = None
 
-    def keep_step(self, kept: _Kept, most: int) -> None:
-        # Age counts from this rank's newest step: of a rank that hangs, the last minutes stay.
-        steps, oldest_s = self.steps, kept[1] - HISTORY_S
-        steps.append(kept)
-        self.step_bytes += len(kept[2])
-        while steps and (
-            len(steps) > most or steps[0][1] < oldest_s or self.step_bytes > _MAX_STEP_BYTES_OF_RANK
-        ):
-            self.step_bytes -= len(steps.popleft()[2])
+    def introduce(self, info: RankInfo, payload: bytes) -> None:
+        if self.pid not in (None, info.pid):
+            # Another process: where the one before it ran, and on what, is not its own.
+            self.facts.clear()
+            self.samples.clear()
+        self.info, self.pid, self.end = payload, info.pid, None
 
 
 class JobHistory:
@@ -75,10 +106,10 @@ class JobHistory:
         of_rank = self._ranks.setdefault(message.rank, _RankHistory())
         match message:
             case RankInfo():
-                of_rank.info, of_rank.end = payload, None
+                of_rank.introduce(message, payload)
             case StepTotals():
                 share = _MAX_STEPS // len(self._ranks)
-                of_rank.keep_step(kept, max(_MIN_STEPS_OF_RANK, min(share, _MAX_STEPS_OF_RANK)))
+                of_rank.steps.keep(kept, max(_MIN_STEPS_OF_RANK, min(share, _MAX_STEPS_OF_RANK)))
             case StepDetail():
                 of_rank.detail = payload
             case Notice():
@@ -87,6 +118,11 @@ class JobHistory:
                 of_rank.reports.append(kept)
             case RankEnd():
                 of_rank.end = payload
+            case MachineFacts() | DeviceFacts() | NumaFacts():
+                of_rank.facts[type(message)] = payload
+            case DeviceSample():
+                share = _MAX_SAMPLES // len(self._ranks)
+                of_rank.samples.keep(kept, max(_MIN_SAMPLES_OF_RANK, min(share, _MAX_SAMPLES_OF_RANK)))
 
     def keep_command(self, command: Command, payload: bytes, now_s: float) -> bool:
         """Remember a command; returns whether it is a new one."""
@@ -96,19 +132,21 @@ class JobHistory:
         return True
 
     def replay(self) -> list[bytes]:
-        """The frames that bring a new dashboard up to date: who the ranks are, what they did in the
-        order in which it was heard, and which have ended.
+        """The frames that bring a new dashboard up to date: who the ranks are and what they run on, what
+        they did in the order in which it was heard, and which have ended.
         """
         ranks = [of_rank for _, of_rank in sorted(self._ranks.items())]
         heard = heapq.merge(
-            *(of_rank.steps for of_rank in ranks),
+            *(of_rank.steps.frames for of_rank in ranks),
             *(of_rank.notices for of_rank in ranks),
             *(of_rank.reports for of_rank in ranks),
+            *(of_rank.samples.frames for of_rank in ranks),
             [kept for _, kept in self._commands],
             key=itemgetter(0),
         )
         return [
             *(of_rank.info for of_rank in ranks if of_rank.info is not None),
+            *(payload for of_rank in ranks for payload in of_rank.facts.values()),
             *(payload for _, _, payload in heard),
             *(of_rank.end for of_rank in ranks if of_rank.end is not None),
         ]

@@ -14,11 +14,20 @@ from selectors import EVENT_READ, DefaultSelector
 
 from overlaptop.wire import commands, endpoints
 from overlaptop.wire.codec import encode
+from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.hub_dashboards import MAX_DASHBOARDS, DashboardServer
 from overlaptop.wire.hub_history import MAX_RANKS, FromRank, JobHistory
 from overlaptop.wire.hub_ranks import RankServer
-from overlaptop.wire.messages import PROTOCOL_VERSION, Command, StepDetail, StepTotals, Welcome
+from overlaptop.wire.messages import (
+    PROTOCOL_VERSION,
+    Command,
+    RankEnd,
+    RankInfo,
+    StepDetail,
+    StepTotals,
+    Welcome,
+)
 
 _TICK_S = 1.0
 _RETRY_S = 0.1
@@ -122,8 +131,9 @@ class Hub:
         if isinstance(message, StepDetail):
             self._dashboards.publish_detail(message.rank, payload)
             return
-        self._dashboards.publish(payload, droppable=isinstance(message, StepTotals))
-        if not isinstance(message, StepTotals) and self._record_due_s is None:
+        self._dashboards.publish(payload, droppable=isinstance(message, StepTotals | DeviceSample))
+        # job.json names the ranks that are connected.
+        if isinstance(message, RankInfo | RankEnd) and self._record_due_s is None:
             self._record_due_s = now_s + _RECORD_PAUSE_S
 
     def _pass_on(self, command: Command) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PROTOCOL_VERSION = 2
+from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
+
+PROTOCOL_VERSION = 3
 """Raised by one when an older peer could no longer understand what is sent."""
 
 SOURCES = ("kernels", "events", "host", "none")
@@ -92,6 +94,12 @@ class StepTotals:
     captured: bool = False
     """torch.profiler ran in it, or its trace was written meanwhile, as a command asked: its times are not
     the job's own. Its lane totals are None."""
+    link_tx_bytes: int | None = None
+    """Bytes that this step's collectives make this rank send to ranks of its own node, by a ring's count;
+    None where they are not named, where the bytes of one cannot be told (gather, scatter), and where the
+    group of one reaches other nodes, or may."""
+    link_rx_bytes: int | None = None
+    """The same, received."""
 
     @property
     def overlap(self) -> float | None:
@@ -284,4 +292,8 @@ Message = (
     | HubStatus
     | Command
     | CommandReport
+    | MachineFacts
+    | DeviceFacts
+    | NumaFacts
+    | DeviceSample
 )

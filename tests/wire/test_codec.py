@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tracemalloc
 
 import msgpack
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from overlaptop.wire import codec, commands
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
+from overlaptop.wire.devices import (
+    LINK_KINDS,
+    NUMA_STATES,
+    DeviceFacts,
+    DeviceSample,
+    GpuLink,
+    GpuSite,
+    MachineFacts,
+    Nic,
+    NodeShare,
+    NumaFacts,
+    NumaNode,
+    Unknown,
+)
 from overlaptop.wire.messages import (
     PHASES,
     REPORT_STATES,
@@ -42,7 +58,9 @@ BY_ANNOTATION = {
     "int | None": st.none() | int64,
     "bool": st.booleans(),
     "str": text,
+    "float | None": st.none() | st.floats(0.0, 1.0),
     "tuple[int, ...]": spans,
+    "tuple[str, ...] | None": st.none() | st.lists(text, max_size=5).map(tuple),
 }
 BY_NAME = {
     "rank": ranks,
@@ -77,6 +95,8 @@ def allowed_commands(draw):
     return Command(key, name, tuple(draw(st.permutations(arguments))), draw(text), draw(int64))
 
 
+unknown = several(built(Unknown))
+shares = several(built(NodeShare))
 MESSAGES = {
     StepDetail: built(
         StepDetail,
@@ -84,6 +104,25 @@ MESSAGES = {
         collectives=several(built(CollectiveSpan)),
     ),
     Command: allowed_commands(),
+    MachineFacts: built(
+        MachineFacts,
+        numa_nodes=several(built(NumaNode)),
+        nics=several(built(Nic)),
+        gpus=several(built(GpuSite)),
+        unknown=unknown,
+    ),
+    DeviceFacts: built(
+        DeviceFacts, links=several(built(GpuLink, kind=st.sampled_from(LINK_KINDS))), unknown=unknown
+    ),
+    NumaFacts: built(
+        NumaFacts,
+        state=st.sampled_from(NUMA_STATES),
+        cpu_nodes=shares,
+        threads_by_node=shares,
+        memory_by_node=shares,
+        unknown=unknown,
+    ),
+    DeviceSample: built(DeviceSample, unknown=unknown),
     **{
         cls: built(cls)
         for cls in (
@@ -110,6 +149,18 @@ plain = st.recursive(
 STEP = StepTotals(3, 7, *[1] * 16)
 COMMAND = Command("20260101-000000-abcdef", "capture", (Argument("steps", 5),), "me@here, pid 1", 1)
 REPORT = CommandReport(0, COMMAND.id, "capture", 1, "written", 7, "/there/rank0.json.gz")
+MACHINE = MachineFacts(0, "gpu-a", (NumaNode(0, "0-31", 1 << 36),), (Nic("mlx5_0", 0, None),), ())
+DEVICE = DeviceFacts(
+    0, "GPU-1", "NVIDIA H200", "0000:1b:00.0", "4.0", 18, 450_000_000_000, 5, 5, 16, 16, 63_000_000_000,
+    1 << 37, 700_000, 1_980_000_000, 3_201_000_000, (GpuLink("nvswitch", "", 18, ""),),
+)  # fmt: skip
+NUMA = NumaFacts(
+    0, 0, None, "mlx5_0", 0, "0-31", (NodeShare(0, 32),), (), "default", (), "bound", "near", "", "",
+)  # fmt: skip
+SAMPLE = DeviceSample(
+    0, 1, 281_000_000_000, None, 0, 0, 0.94, 0.5, 1.0, 1 << 36, 650_000, 1_700_000_000, None,
+    ("power cap",), (Unknown("nvlink_tx_bytes_per_s", "not supported"),),
+)  # fmt: skip
 DETAIL = StepDetail(0, 1, 0, 100, (PhaseSpan("forward", 0, 9),), (0, 5), (), (), (), ())
 
 
@@ -158,7 +209,7 @@ def test_arbitrary_msgpack_is_a_message_or_refused(value):
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.integers(-1, 12), st.lists(plain, max_size=24))
+@given(st.integers(-1, 16), st.lists(plain, max_size=24))
 def test_arbitrary_fields_behind_a_tag_are_a_message_or_refused(tag, fields):
     decodes_or_refuses(msgpack.packb([tag, *fields]))
 
@@ -242,6 +293,28 @@ def row_of(message, **changed):
         (COMMAND, {"arguments": (("steps", 5),) * 9}, "at most 8"),
         (REPORT, {"state": "done"}, "CommandReport.state: expected one of accepted"),
         (REPORT, {"rank": -1}, "CommandReport.rank"),
+        (SAMPLE, {"sm_activity": 1.01}, "DeviceSample.sm_activity: expected a share from 0.0 to 1.0"),
+        (SAMPLE, {"tensor_activity": -0.01}, "DeviceSample.tensor_activity: expected a share"),
+        (SAMPLE, {"dram_activity": math.nan}, "DeviceSample.dram_activity: expected a share"),
+        (SAMPLE, {"dram_activity": math.inf}, "DeviceSample.dram_activity: expected a share"),
+        (SAMPLE, {"dram_activity": 1}, "DeviceSample.dram_activity: expected a share"),
+        (SAMPLE, {"power_mw": 1.5}, "DeviceSample.power_mw"),
+        (SAMPLE, {"throttle_reasons": ("hot",) * 33}, "DeviceSample.throttle_reasons: .* at most 32"),
+        (SAMPLE, {"throttle_reasons": (7,)}, "DeviceSample.throttle_reasons: expected text"),
+        (SAMPLE, {"throttle_reasons": "hot"}, "DeviceSample.throttle_reasons: expected a list"),
+        (SAMPLE, {"unknown": (("a", "b"),) * 33}, "DeviceSample.unknown: .* at most 32"),
+        (SAMPLE, {"unknown": (("a",),)}, "DeviceSample.unknown: Unknown: expected 2 fields"),
+        (MACHINE, {"numa_nodes": ((0, "0", 1),) * 257}, "MachineFacts.numa_nodes: .* at most 256"),
+        (MACHINE, {"nics": (("eth0", None, None),) * 257}, "MachineFacts.nics: .* at most 256"),
+        (MACHINE, {"nics": (("eth0", "zero", None),)}, "Nic.numa_node"),
+        (MACHINE, {"gpus": ((0, "", "", "", None),) * 257}, "MachineFacts.gpus: .* at most 256"),
+        (DEVICE, {"links": (("pcie", "GPU-2", None, "PIX"),) * 257}, "DeviceFacts.links: .* at most 256"),
+        (DEVICE, {"links": (("wifi", "", None, ""),)}, "GpuLink.kind: expected one of nvlink"),
+        (DEVICE, {"nvlink_count": 1 << 63}, "DeviceFacts.nvlink_count"),
+        (NUMA, {"state": "fine"}, "NumaFacts.state: expected one of bound"),
+        (NUMA, {"memory_by_node": ((0, 1),) * 257}, "NumaFacts.memory_by_node: .* at most 256"),
+        (NUMA, {"cpu_set": "0," * 3000}, "NumaFacts.cpu_set: expected text of at most 4096"),
+        (NUMA, {"rank": codec.MAX_RANK + 1}, "NumaFacts.rank"),
     ],
 )
 def test_what_is_out_of_bounds_is_refused_by_its_name(message, changed, words):
@@ -297,6 +370,14 @@ def test_a_bomb_takes_bounded_memory(bomb):
         dataclasses.replace(COMMAND, arguments=(Argument("steps", 101),)),
         dataclasses.replace(COMMAND, arguments=(("steps", 5),)),
         dataclasses.replace(REPORT, state="done"),
+        dataclasses.replace(SAMPLE, sm_activity=1.0000001),
+        dataclasses.replace(SAMPLE, sm_activity=math.nan),
+        dataclasses.replace(SAMPLE, sm_activity=np.float64(0.5)),
+        dataclasses.replace(SAMPLE, throttle_reasons=["hot"]),
+        dataclasses.replace(DEVICE, links=(GpuLink("wifi", "", None, ""),)),
+        dataclasses.replace(DEVICE, links=(GpuLink("pcie", "", None, ""),) * 257),
+        dataclasses.replace(NUMA, state="fine"),
+        dataclasses.replace(NUMA, cpu_nodes=((0, 32),)),
         dataclasses.replace(DETAIL, compute_spans_ns=(1,)),
         dataclasses.replace(DETAIL, compute_spans_ns=[1, 2]),
         dataclasses.replace(DETAIL, phases=(("forward", 0, 1),)),

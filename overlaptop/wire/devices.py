@@ -1,0 +1,191 @@
+"""The messages that tell of the machine under a rank: its GPU, the links, and where the process may run.
+
+``None`` and the empty text mean "not known"; why, stands in `unknown`. A GPU goes by its UUID, a NUMA node
+by the kernel's number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LINK_KINDS = ("nvlink", "nvswitch", "pcie")
+"""How a GPU reaches another: NVLinks between the two, through switches that all share, or over PCIe."""
+
+NUMA_STATES = ("bound", "unbound", "wrong node", "one node", "no gpu", "unknown")
+"""Whether a process may run where its GPU is: on that node only, on several, on others only; or there is
+nothing to choose, or nothing to be near to, or it cannot be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A quantity that cannot be had here."""
+
+    name: str
+    """The field that is None or empty."""
+    reason: str
+    """In words for the screen."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """One NUMA node of the machine."""
+
+    node: int
+    cpus: str
+    """As the kernel lists them: ``0-31,64-95``; empty for a node that is memory only."""
+    memory_bytes: int | None
+    is_gpu_memory: bool = False
+    """Its memory is a GPU's (Grace-Hopper, POWER9)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """A network adapter."""
+
+    name: str
+    """``mlx5_0``, ``eth0``."""
+    numa_node: int | None
+    bits_per_s: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSite:
+    """A GPU of the machine, whether the job uses it or not."""
+
+    index: int
+    """NVML's, as nvidia-smi shows it."""
+    uuid: str
+    name: str
+    pci_bus_id: str
+    """``0000:1b:00.0``."""
+    numa_node: int | None
+    """Of the CPUs next to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """The machine as one rank sees it; in a container that may be a part. Sent once."""
+
+    rank: int
+    host: str
+    numa_nodes: tuple[NumaNode, ...]
+    nics: tuple[Nic, ...]
+    gpus: tuple[GpuSite, ...]
+    unknown: tuple[Unknown, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLink:
+    """How a rank's GPU reaches another, or a switch."""
+
+    kind: str
+    """One of LINK_KINDS."""
+    peer_uuid: str
+    """The other GPU's; empty: a switch's."""
+    links: int | None
+    """NVLinks; None on PCIe."""
+    path: str
+    """On PCIe, as ``nvidia-smi topo`` has it: PIX, PXB, PHB, NODE, SYS; else empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """A rank's GPU and its links. Sent once the rank's device is known, and when a fact changes."""
+
+    rank: int
+    gpu_uuid: str
+    """Empty: the rank computes on no GPU that NVML knows."""
+    gpu_name: str
+    pci_bus_id: str
+    nvlink_version: str
+    """``4.0``."""
+    nvlink_count: int | None
+    """Active links; 0: it has none."""
+    nvlink_peak_bytes_per_s: int | None
+    """Of all active links together, in one direction."""
+    pcie_generation: int | None
+    """As it is now: an idle GPU turns its link down."""
+    pcie_generation_max: int | None
+    """What GPU and slot can do together."""
+    pcie_width: int | None
+    pcie_width_max: int | None
+    pcie_peak_bytes_per_s: int | None
+    """Of the link at its best, in one direction, in full packets, less their headers."""
+    memory_total_bytes: int | None
+    power_limit_mw: int | None
+    sm_clock_max_hz: int | None
+    memory_clock_max_hz: int | None
+    links: tuple[GpuLink, ...]
+    unknown: tuple[Unknown, ...] = ()
+    pcie_max_payload_bytes: int | None = None
+    """Of one packet; 256 is assumed where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeShare:
+    """How much of something is on one NUMA node."""
+
+    node: int
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class NumaFacts:
+    """Where a rank's process may run, where it runs, and whether that is near its GPU. Sent on change."""
+
+    rank: int
+    gpu_node: int | None
+    """The node whose CPUs are next to the GPU."""
+    gpu_memory_node: int | None
+    """The node that the GPU's own memory makes, where it does."""
+    nic: str
+    """The adapter nearest to the GPU; empty: none, or not known."""
+    nic_node: int | None
+    cpu_set: str
+    """The CPUs that the process may use, as the kernel lists them; empty: not known."""
+    cpu_nodes: tuple[NodeShare, ...]
+    """How many of these CPUs each node has."""
+    threads_by_node: tuple[NodeShare, ...]
+    """On which node the process's threads last ran."""
+    memory_policy: str
+    """``default``, ``bind:0``, ``prefer:1``, ``interleave:0-1``; empty: not known."""
+    memory_by_node: tuple[NodeShare, ...]
+    """Bytes of the process on each node."""
+    state: str
+    """One of NUMA_STATES."""
+    reason: str
+    """The state in a sentence, with the nodes' numbers."""
+    advice: str
+    """What to type to mend it; empty: there is nothing to mend, or nothing is known."""
+    bound: str
+    """What ``--numa bind`` did, or why it could not; empty: it was not asked for."""
+    unknown: tuple[Unknown, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSample:
+    """What a rank's GPU and its links did in the half second before."""
+
+    rank: int
+    at_ns: int
+    """Unix time of the end of that half second."""
+    nvlink_rx_bytes_per_s: int | None
+    """Of all links together, as the GPU receives."""
+    nvlink_tx_bytes_per_s: int | None
+    pcie_rx_bytes_per_s: int | None
+    """Payload of full packets."""
+    pcie_tx_bytes_per_s: int | None
+    sm_activity: float | None
+    """Share of the time in which a multiprocessor had work, averaged over them, in [0, 1]."""
+    tensor_activity: float | None
+    """Share of the time in which the tensor cores' pipes were in use, in [0, 1]."""
+    dram_activity: float | None
+    """Share of the time in which the memory's bus was in use, in [0, 1]."""
+    memory_used_bytes: int | None
+    power_mw: int | None
+    sm_clock_hz: int | None
+    memory_clock_hz: int | None
+    throttle_reasons: tuple[str, ...] | None
+    """Why the clocks are lower than they might be, in words; empty: they are not."""
+    unknown: tuple[Unknown, ...] = ()
+    """Why what is None cannot be had."""

@@ -1,0 +1,112 @@
+"""What the hub remembers of the machine under the ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from overlaptop.wire.codec import decode, encode
+from overlaptop.wire.devices import (
+    DeviceFacts,
+    DeviceSample,
+    MachineFacts,
+    NumaFacts,
+    Unknown,
+)
+from overlaptop.wire.hub_history import JobHistory
+from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo
+
+INFO = RankInfo(
+    job="job-1", rank=0, local_rank=0, world_size=2, host="here", pid=1, script="train.py", device="cpu",
+    backend="gloo", source="host", source_reason="", compute_exact=False, detail_every=1,
+    torch_version="2.13.0",
+)  # fmt: skip
+MACHINE = MachineFacts(0, "here", (), (), ())
+DEVICE = DeviceFacts(0, "GPU-1", "NVIDIA H200", "", "", *[None] * 11, ())
+NUMA = NumaFacts(0, 0, None, "", None, "0-31", (), (), "", (), "bound", "", "", "")
+
+
+def sample(number, rank=0, **changes):
+    return replace(DeviceSample(rank, number, *[None] * 12), **changes)
+
+
+@pytest.fixture
+def history():
+    return JobHistory()
+
+
+def keep(history, *messages, now_s=0.0):
+    for message in messages:
+        history.keep(message, encode(message), now_s)
+    return [decode(payload) for payload in history.replay()]
+
+
+def samples(heard, rank=0):
+    return [each.at_ns for each in heard if isinstance(each, DeviceSample) and each.rank == rank]
+
+
+def test_facts_come_right_after_who_the_ranks_are(history):
+    other = replace(INFO, rank=1)
+    end = RankEnd(0, 9, clean=True)
+    heard = keep(history, INFO, sample(1), MACHINE, DEVICE, other, NUMA, end)
+    assert heard == [INFO, other, MACHINE, DEVICE, NUMA, sample(1), end]
+
+
+def test_of_each_kind_of_facts_only_the_newest_is_kept(history):
+    newer = replace(NUMA, state="unbound"), replace(DEVICE, pcie_generation=5)
+    heard = keep(history, INFO, NUMA, DEVICE, *newer)
+    assert set(heard[1:]) == set(newer)
+    assert len(heard) == 3
+
+
+def test_samples_of_all_ranks_come_in_the_order_in_which_they_were_heard(history):
+    sent = [sample(5, rank=1), sample(4, rank=0), sample(6, rank=1), sample(7, rank=0)]
+    assert keep(history, *sent) == sent
+
+
+def test_a_minute_of_samples_is_kept_and_fewer_of_each_rank_where_there_are_many(history):
+    heard = keep(history, *(sample(number) for number in range(200)))
+    assert samples(heard) == list(range(72, 200))
+    for rank in range(1, 2048):
+        keep_one = sample(0, rank=rank)
+        history.keep(keep_one, encode(keep_one), 0.0)
+    assert samples(keep(history, sample(200))) == list(range(169, 201))
+
+
+def test_samples_with_long_reasons_stay_within_their_bytes(history):
+    wordy = (Unknown("power_mw", "x" * 4000),) * 16
+    keep(history, *(sample(number, unknown=wordy) for number in range(100)))
+    assert sum(map(len, history.replay())) < 1 << 18
+
+
+def test_samples_of_minutes_ago_are_forgotten(history):
+    keep(history, sample(1), now_s=0.0)
+    assert samples(keep(history, sample(2), now_s=1000.0)) == [2]
+
+
+def test_another_process_in_a_ranks_place_does_not_inherit_where_the_first_one_ran(history):
+    keep(history, INFO, NUMA, DEVICE, sample(1))
+    assert len(keep(history, replace(INFO, backend="nccl"))) == 4
+    again = replace(INFO, pid=2)
+    assert keep(history, again) == [again]
+    assert keep(history, sample(2)) == [again, sample(2)]
+
+
+def test_a_dashboard_that_comes_late_hears_facts_and_samples_and_then_live_ones(
+    hubs, make_rank, make_viewer
+):
+    hubs.start()
+    rank = make_rank().greet()
+    rank.send(MACHINE, DEVICE, NUMA, sample(1), sample(2))
+    early = make_viewer()
+    early.hear(DeviceSample, lambda each: each.at_ns == 2)
+    late = make_viewer()
+    late.hear(HubStatus)
+    rank.send(sample(3), replace(NUMA, state="unbound"))
+    for viewer in (early, late):
+        viewer.hear(NumaFacts, lambda facts: facts.state == "unbound")
+        assert samples(viewer.messages) == [1, 2, 3]
+        assert viewer.of(MachineFacts) == [MACHINE]
+        assert viewer.of(DeviceFacts) == [DEVICE]
+        assert viewer.link.dropped == 0
