@@ -15,13 +15,16 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 
+from overlaptop.agent import placement
 from overlaptop.agent.guest import Guest
 from overlaptop.agent.patching import replace
 from overlaptop.agent.sources.base import CollectiveCall, HookedSource, Wait
-from overlaptop.timeline.collectives import group_title
+from overlaptop.timeline.collectives import group_title, link_bytes, sum_links_where_known
 
 KEY = "BackendSelect"
 MAX_COALESCED = 4096
+MAX_GROUPS = 1024
+"""Of which it is remembered where their ranks are."""
 LISTS_COALESCED_WHEN_UNEVEN = ("allgather_", "reduce_scatter_")
 """Ops on lists of tensors that NCCL turns into one broadcast or reduce each where sizes differ."""
 
@@ -44,6 +47,7 @@ class CollectiveHooks:
         self._coalescing_begin = guest.guarded("the coalescing hook, begin", self._begin_coalescing)
         self._coalescing_end = guest.guarded("the coalescing hook, end", self._end_coalescing)
         self._bracketed_task = -1
+        self._near_groups = _NearGroups()
         self._coalescing: dict[str, list[CollectiveCall]] = {}
 
     def install(self) -> None:
@@ -61,7 +65,7 @@ class CollectiveHooks:
         self._patch_coalescing()
 
     def _kernel(self, op: Any, after: Any) -> Callable[..., Any]:
-        describe = _Describe(op)
+        describe = _Describe(op, self._near_groups)
         issue, issued, failed = self._issue, self._issued, self._failed
 
         def kernel(keys: Any, *args: Any) -> Any:
@@ -192,10 +196,27 @@ class CollectiveHooks:
         return None if token is None else (source, token)
 
 
+class _NearGroups:
+    """Which groups have all their ranks on this node; each is looked up once."""
+
+    def __init__(self) -> None:
+        self._near: dict[tuple[str, int], bool] = {}
+
+    def ranks(self, title: str, group: Any) -> int | None:
+        """How many ranks this group has; None unless all are known to be here."""
+        size = int(group.size())
+        near = self._near.get((title, size))
+        if near is None:
+            if len(self._near) >= MAX_GROUPS:
+                self._near.clear()
+            near = self._near[title, size] = size == 1 or _on_this_node(group)
+        return size if near else None
+
+
 class _Describe:
     """Reads one op's arguments: which hold tensors in and out, the group, async, the peer."""
 
-    def __init__(self, op: Any) -> None:
+    def __init__(self, op: Any, near_groups: _NearGroups) -> None:
         arguments = op._schema.arguments  # noqa: SLF001
         names = [argument.name for argument in arguments]
         self._name = op._schema.name.removeprefix("c10d::")  # noqa: SLF001
@@ -205,6 +226,7 @@ class _Describe:
         tensors = [i for i, argument in enumerate(arguments) if "Tensor" in str(argument.type)]
         self._out_at = [i for i in tensors if names[i].startswith("output")]
         self._in_at = [i for i in tensors if i not in self._out_at]
+        self._near_groups = near_groups
 
     def __call__(self, args: tuple[Any, ...]) -> CollectiveCall | None:
         """Describe one call; None for fake and meta tensors: a compiler tracing, not a job running."""
@@ -213,11 +235,13 @@ class _Describe:
             return None
         group = dist.ProcessGroup.unbox(args[self._group_at])
         at = self._async_at
+        size_bytes = max(_bytes(args, self._in_at), _bytes(args, self._out_at))
+        title = _group_name(group)
         device = first.device if first is not None else torch.device("cpu")
         return CollectiveCall(
             op=self._name,
-            bytes=max(_bytes(args, self._in_at), _bytes(args, self._out_at)),
-            group=_group_name(group),
+            bytes=size_bytes,
+            group=title,
             # The dispatcher strips trailing arguments that have their default, which is True.
             is_async=True if at is None or len(args) <= at else bool(args[at]),
             backend=_backend_name(group, device),
@@ -225,6 +249,7 @@ class _Describe:
             device_index=device.index if device.index is not None else -1,
             peer=int(args[self._peer_at]) if self._peer_at is not None else None,
             coalesced=self._name in LISTS_COALESCED_WHEN_UNEVEN and not self._even(args),
+            link=link_bytes(self._name, size_bytes, self._near_groups.ranks(title, group)),
         )
 
     def _even(self, args: tuple[Any, ...]) -> bool:
@@ -262,6 +287,13 @@ def _group_name(group: Any) -> str:
     return group_title(group.group_name, group.group_desc)
 
 
+def _on_this_node(group: Any) -> bool:
+    try:
+        return bool(placement.on_this_node(dist.get_process_group_ranks(group)))
+    except (KeyError, ValueError):  # not one of torch.distributed's own: it does not know the ranks
+        return False
+
+
 def _queue_callback(callback: Callable[[], None]) -> None:
     """Have autograd call this at the end of the backward that is running."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)  # noqa: SLF001
@@ -281,6 +313,7 @@ def _together(calls: list[CollectiveCall]) -> CollectiveCall:
         device_index=first.device_index,
         peer=None,
         coalesced=True,
+        link=sum_links_where_known(call.link for call in calls),
     )
 
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -85,6 +85,38 @@ def job_key(environ: Mapping[str, str] = os.environ) -> str:
     if not shared.strip("\0"):
         return f"pid-{os.getpid()}"
     return hashlib.sha256(shared.encode()).hexdigest()[:12]
+
+
+_HERE = ("127.0.0.1", "localhost", "::1")
+
+
+def on_this_node(ranks: Iterable[int], environ: Mapping[str, str] = os.environ) -> bool | None:
+    """Whether all these ranks of the job run on this node; None where the launcher does not say.
+
+    The ranks of a node are consecutive, as torchrun numbers them, unless SLURM numbered them and dealt
+    them out. A job that meets at a loopback address has no other node. No rank is on no node.
+    """
+    members = tuple(ranks)
+    if not members:
+        return None
+    if environ.get("MASTER_ADDR", "") in _HERE:
+        return True
+    values = [environ.get(name, "") for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
+    if not all(value.isdecimal() for value in values):
+        return None
+    if environ.get("WORLD_SIZE") == environ["LOCAL_WORLD_SIZE"]:
+        return True
+    if _dealt_out(environ):
+        return None
+    rank, local_rank, local_world_size = map(int, values)
+    first = rank - local_rank
+    return all(first <= each < first + local_world_size for each in members)
+
+
+def _dealt_out(environ: Mapping[str, str]) -> bool:
+    """Whether SLURM numbered the ranks, and neighbours may be on different nodes."""
+    by_slurm = "TORCHELASTIC_RUN_ID" not in environ and environ.get("SLURM_PROCID") == environ["RANK"]
+    return by_slurm and not environ.get("SLURM_DISTRIBUTION", "block").startswith("block")
 
 
 def script_name() -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from overlaptop.agent.sources.base import StepSpans
 from overlaptop.timeline import spans
 from overlaptop.timeline.breakdown import break_down
-from overlaptop.timeline.collectives import sum_where_known
+from overlaptop.timeline.collectives import sum_links_where_known, sum_where_known
 from overlaptop.wire.messages import CollectiveSpan, PhaseSpan, StepDetail, StepTotals
 
 MAX_SEGMENTS = 512
@@ -21,6 +21,8 @@ def totals(measured: StepSpans, rank: int, dropped: int) -> StepTotals:
     for phase in measured.phases:
         phase_ns[phase.name] += phase.end_ns - phase.start_ns
     known = bool(measured.phases)
+    named = measured.detailed and measured.named
+    link = sum_links_where_known(each.call.link for each in measured.collectives) if named else None
     parts = (
         break_down(measured.start_ns, measured.end_ns, measured.compute, measured.comm, measured.copy)
         if measured.detailed
@@ -43,13 +45,13 @@ def totals(measured: StepSpans, rank: int, dropped: int) -> StepTotals:
         backward_ns=phase_ns["backward"] if known else None,
         optimizer_ns=phase_ns["optimizer"] if known else None,
         collectives=measured.collective_count,
-        comm_bytes=sum_where_known(each.call.bytes for each in measured.collectives)
-        if parts and measured.named
-        else None,
+        comm_bytes=sum_where_known(each.call.bytes for each in measured.collectives) if named else None,
         dropped=dropped,
         launch_lead_ns=measured.launch_lead_ns,
         comm_kernels_ns=measured.comm_kernels_ns,
         matched_ns=measured.matched_ns,
+        link_tx_bytes=link.tx if link else None,
+        link_rx_bytes=link.rx if link else None,
     )
 
 
@@ -70,6 +72,8 @@ def captured(totals: StepTotals) -> StepTotals:
         launch_lead_ns=None,
         comm_kernels_ns=None,
         matched_ns=None,
+        link_tx_bytes=None,
+        link_rx_bytes=None,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
+from overlaptop.timeline.collectives import LinkBytes
 from overlaptop.timeline.spans import Spans
 
 
@@ -47,6 +48,9 @@ class CollectiveCall:
     """The other rank of a point-to-point operation."""
     coalesced: bool = False
     """Several launched as one. NCCL's Work for such has no future, and asking for it ends the process."""
+    link: LinkBytes | None = None
+    """What this rank sends and receives in it over the links of its node; None where that is not known, or
+    where some of the group's ranks are on other nodes."""
 
 
 @dataclass(frozen=True, slots=True)

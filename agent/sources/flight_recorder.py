@@ -13,9 +13,16 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from overlaptop.agent import placement
 from overlaptop.agent.sources.base import CollectiveCall
 from overlaptop.agent.sources.collective_join import Launch
-from overlaptop.timeline.collectives import ELEMENT_BYTES, group_title, sum_where_known
+from overlaptop.timeline.collectives import (
+    ELEMENT_BYTES,
+    group_title,
+    link_bytes,
+    sum_links_where_known,
+    sum_where_known,
+)
 
 _KERNELS = (
     # what a profiling name contains -> the kernels that it becomes; the first that fits
@@ -93,7 +100,9 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def launches_of(
-    entries: Iterable[Mapping[str, Any]], groups: Mapping[str, Mapping[str, Any]]
+    entries: Iterable[Mapping[str, Any]],
+    groups: Mapping[str, Mapping[str, Any]],
+    on_this_node: Callable[[Sequence[int]], bool | None] = placement.on_this_node,
 ) -> list[Launch]:
     """The entries of a dump as launches, in the order of their issue.
 
@@ -101,8 +110,9 @@ def launches_of(
     share a sequence number. What launches nothing is left out: operations on nothing, and those of a group
     of one rank.
     """
-    lonely = {name for name, group in groups.items() if len(json.loads(group["ranks"])) == 1}
-    log = [entry for entry in entries if entry["process_group"][0] not in lonely]
+    members = {name: json.loads(group["ranks"]) for name, group in groups.items()}
+    near = {name: len(ranks) for name, ranks in members.items() if on_this_node(ranks)}
+    log = [entry for entry in entries if len(members.get(entry["process_group"][0], ())) != 1]
     coalesced: dict[_Sequence, list[Mapping[str, Any]]] = {
         _sequence(entry): [] for entry in log if entry["profiling_name"] == _COALESCED
     }
@@ -113,9 +123,9 @@ def launches_of(
             if parts is not None:
                 parts.append(entry)
             elif _bytes(entry) != 0:
-                launches.append(_launch(entry, [entry]))
+                launches.append(_launch(entry, [entry], near))
         elif parts and any(_bytes(part) != 0 for part in parts):
-            launches.append(_launch(entry, parts))
+            launches.append(_launch(entry, parts, near))
     return launches
 
 
@@ -129,8 +139,12 @@ def _sequence(entry: Mapping[str, Any]) -> _Sequence:
     return str(entry["process_group"][0]), is_p2p, int(number)
 
 
-def _launch(entry: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Launch:
-    names = sorted({str(part["profiling_name"]).removeprefix("nccl:").partition(" ")[0] for part in parts})
+def _launch(
+    entry: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], near: Mapping[str, int]
+) -> Launch:
+    """`near`: the sizes of the groups that have all their ranks on this node."""
+    names = sorted(set(map(_op, parts)))
+    ranks = near.get(entry["process_group"][0])
     together = entry["profiling_name"] == _COALESCED
     return Launch(
         call=CollectiveCall(
@@ -143,11 +157,16 @@ def _launch(entry: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Lau
             device_index=-1,
             peer=None,
             coalesced=together,
+            link=sum_links_where_known(link_bytes(_op(part), _bytes(part), ranks) for part in parts),
         ),
         unix_ns=int(entry["time_created_ns"]),
         collectives=tuple(kind for name in names for kind in _kernels_of(name)),
         several=together or names[0] in _SEVERAL or "coalesced" in names[0],
     )
+
+
+def _op(entry: Mapping[str, Any]) -> str:
+    return str(entry["profiling_name"]).removeprefix("nccl:").partition(" ")[0]
 
 
 def _kernels_of(name: str) -> tuple[str, ...]:

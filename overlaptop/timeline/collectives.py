@@ -1,8 +1,10 @@
-"""What all readers of collectives share: the sizes of their elements, the names of their groups."""
+"""What all readers of collectives share: sizes of elements, names of groups, bytes on the links."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
 
 ELEMENT_BYTES = {
     "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Int": 4, "Long": 8,
@@ -12,6 +14,82 @@ ELEMENT_BYTES = {
     "Float8_e5m2": 1, "Float8_e4m3fn": 1, "Float8_e5m2fnuz": 1, "Float8_e4m3fnuz": 1, "Float8_e8m0fnu": 1,
 }  # fmt: skip
 """Bytes of one element, by c10's name of its type: so torch's flight recorder and its profiler call it."""
+
+
+class LinkBytes(NamedTuple):
+    """What one rank sends and receives."""
+
+    tx: int
+    rx: int
+
+
+class _Share(NamedTuple):
+    """A rank's part of an operation on S bytes among n ranks: ``(rounds * (n - 1) / n + whole) * S``."""
+
+    rounds: int
+    tx_whole: int = 0
+    rx_whole: int = 0
+
+
+_SHARES = (
+    # what an op's name contains, without underscores -> a rank's share of it; the first that fits
+    ("barrier", _Share(0)),
+    ("reducescatter", _Share(1)),
+    ("allreduce", _Share(2)),
+    ("allgather", _Share(1)),
+    ("alltoall", _Share(1)),
+    ("broadcast", _Share(1)),
+    ("reduce", _Share(1)),
+    ("send", _Share(0, tx_whole=1)),
+    ("recv", _Share(0, rx_whole=1)),
+)
+
+
+def link_bytes(op: str, size_bytes: int | None, ranks: int | None) -> LinkBytes | None:
+    """What one rank sends and receives in one operation of a group of `ranks`, by a ring's count.
+
+    `op` is spelled as c10d's dispatcher, torch's flight recorder or its profiler do: ``allreduce_``,
+    ``_all_gather_base``, ``reduce_scatter_tensor_coalesced``, ``send``. `size_bytes` is the larger of
+    what goes in and what comes out, S below. With n ranks (nccl-tests, doc/PERFORMANCE.md):
+
+    - all-reduce: ``2 (n-1)/n S`` each way;
+    - all-gather, reduce-scatter, all-to-all: ``(n-1)/n S`` each way;
+    - broadcast, reduce: a chain in which all ranks but one end send S, and all but the other receive it.
+      Which rank is an end is not asked: each gets the mean, ``(n-1)/n S`` each way;
+    - send, receive: S, one way. A barrier: nothing.
+
+    What NCCL moves is more where it sends flags with the data (small messages), and other where the
+    switch itself adds up (NVLS, on three or more GPUs: ``(n+1)/n S`` each way for an all-reduce).
+
+    Returns None for what is not told: another op (gather and scatter too, whose root moves what the
+    others do not), several different ones in one, no size, no group.
+    """
+    if ranks is not None and ranks <= 1:
+        return LinkBytes(0, 0)
+    share = _share_of(op)
+    if share is None or size_bytes is None or ranks is None:
+        return None
+    rounds_bytes = share.rounds * (ranks - 1) * size_bytes // ranks
+    return LinkBytes(rounds_bytes + share.tx_whole * size_bytes, rounds_bytes + share.rx_whole * size_bytes)
+
+
+def sum_links_where_known(parts: Iterable[LinkBytes | None]) -> LinkBytes | None:
+    """The sum each way; None where one of them is not known."""
+    tx_bytes = rx_bytes = 0
+    for part in parts:
+        if part is None:
+            return None
+        tx_bytes += part.tx
+        rx_bytes += part.rx
+    return LinkBytes(tx_bytes, rx_bytes)
+
+
+@lru_cache(maxsize=256)
+def _share_of(op: str) -> _Share | None:
+    if "+" in op:
+        return None
+    name = op.replace("_", "").lower()
+    return next((share for part, share in _SHARES if part in name), None)
 
 
 def group_title(name: object, description: object) -> str:

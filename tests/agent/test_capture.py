@@ -257,6 +257,7 @@ def test_captured_steps_are_marked_and_left_out_of_the_figures(shared, watch):
         assert recent == list(range(recent[0], recent[-1] + 1))
         assert len(recent) < 60  # the job is itself again soon after
         assert all(not dashboard.steps[rank.rank, number].measured for number in marked)
+        assert all(dashboard.steps[rank.rank, number].link_tx_bytes is None for number in marked)
         later = [n for (r, n) in dashboard.steps if r == rank.rank and n > recent[-1]]
         assert any(dashboard.steps[rank.rank, number].measured for number in later)
 

@@ -99,6 +99,12 @@ for work in dist.batch_isend_irecv(ops):
 """
 
 
+ALONE = """
+alone = [dist.new_group([each]) for each in (0, 1)][rank]
+dist.all_reduce(ones(4), group=alone)
+"""
+
+
 @dataclass(frozen=True)
 class Case:
     """What some steps do, and what is to be seen of it."""
@@ -107,23 +113,26 @@ class Case:
     ops: dict[str, int | None]
     """Bytes of each op; None: whatever DDP and the like make of it."""
     count: int | None = 1
+    link: tuple[int, int] | None = None
+    """What a rank sends and receives in one step; None: whatever DDP and the like make of it."""
 
 
 CASES = {
-    "all_reduce": Case("dist.all_reduce(ones(256))", {"allreduce_": 1024}),
-    "broadcast": Case("dist.broadcast(ones(4), 0)", {"broadcast_": 16}),
+    "all_reduce": Case("dist.all_reduce(ones(256))", {"allreduce_": 1024}, link=(1024, 1024)),
+    "broadcast": Case("dist.broadcast(ones(4), 0)", {"broadcast_": 16}, link=(8, 8)),
     "all_gather_into_tensor": Case(
-        "dist.all_gather_into_tensor(ones(8), ones(4))", {"_allgather_base_": 32}
+        "dist.all_gather_into_tensor(ones(8), ones(4))", {"_allgather_base_": 32}, link=(16, 16)
     ),
-    "all_gather": Case("dist.all_gather([ones(4), ones(4)], ones(4))", {"allgather_": 32}),
-    "all_to_all": Case("dist.all_to_all_single(ones(8), ones(8))", {"alltoall_base_": 32}),
-    "barrier": Case("dist.barrier()", {"barrier": None}),
+    "all_gather": Case("dist.all_gather([ones(4), ones(4)], ones(4))", {"allgather_": 32}, link=(16, 16)),
+    "all_to_all": Case("dist.all_to_all_single(ones(8), ones(8))", {"alltoall_base_": 32}, link=(16, 16)),
+    "barrier": Case("dist.barrier()", {"barrier": None}, link=(0, 0)),
+    "group of one": Case(ALONE, {"allreduce_": 16}, link=(0, 0)),
     "DDP": Case(DDP, {"allreduce_": None}, None),
     "FSDP2": Case(FSDP2, {"_allgather_base_": None, "_reduce_scatter_base_": None}, None),
     "tensor parallel": Case(TENSOR_PARALLEL, {"allreduce_": None}, None),
     "ZeRO": Case(ZERO, {"broadcast_": None}, None),
     "compiled": Case(COMPILED, {"allreduce_": 64}),
-    "coalesced": Case(COALESCED, {"allreduce_coalesced_": 48}),
+    "coalesced": Case(COALESCED, {"allreduce_coalesced_": 48}, link=(48, 48)),
     "sync": Case("dist.all_reduce(ones(4))", {"allreduce_": 16}),
     "async": Case("dist.all_reduce(ones(4), async_op=True).wait()", {"allreduce_": 16}),
     "point to point": Case(POINT_TO_POINT, {"send": None, "recv_": None}, 2),
@@ -166,10 +175,23 @@ def test_collectives_are_seen_with_op_and_bytes(job, name: str) -> None:
     for each in seen:
         if ops.get(each.op) is not None:
             assert each.bytes == ops[each.op]
-        assert each.group.startswith("0") or "mesh" in each.group
+        assert each.group.startswith("0") or "mesh" in each.group or name == "group of one"
         assert 0 <= each.start_ns <= each.end_ns
     if count is not None:
         assert [step.collectives for step in steps_of(job, name)] == [count] * REPEATS
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.link is not None])
+def test_a_step_tells_what_the_rank_sends_and_receives_by_a_rings_count(job, name: str) -> None:
+    seen = [(step.link_tx_bytes, step.link_rx_bytes) for step in steps_of(job, name)]
+    assert seen == [CASES[name].link] * REPEATS
+
+
+def test_a_step_of_ddp_sends_what_a_ring_does_with_all_of_its_bytes(job) -> None:
+    for step in steps_of(job, "DDP"):
+        assert step.link_tx_bytes == step.link_rx_bytes
+        assert step.comm_bytes is not None
+        assert 0 < step.link_tx_bytes <= step.comm_bytes
 
 
 def test_sync_and_async_are_told_apart(job) -> None:
@@ -180,6 +202,7 @@ def test_sync_and_async_are_told_apart(job) -> None:
 def test_steps_whose_communication_has_no_visible_end_are_unknown_and_the_reason_is_said(job) -> None:
     steps = steps_of(job, "point to point")
     assert [(step.collectives, step.comm_ns, step.overlap) for step in steps] == [(2, None, None)] * REPEATS
+    assert [(step.link_tx_bytes, step.link_rx_bytes) for step in steps] == [(None, None)] * REPEATS
     assert steps[-1].dropped > steps_of(job, "async")[-1].dropped == 0
     assert "its end is hidden" in job.info().source_reason
 
@@ -246,3 +269,25 @@ def test_a_collective_that_outlives_its_step_counts_in_both(run_ranks) -> None:
     assert second.comm_ns == second.hidden_ns == second.step_ns
     assert third.exposed_ns == pytest.approx(third.comm_ns, rel=0.05)
     assert (first.collectives, second.collectives) == (1, 0)
+
+
+def test_a_group_that_reaches_other_nodes_leaves_the_links_unknown(run_ranks) -> None:
+    job = run_ranks(
+        """
+        import os
+        import torch, torch.distributed as dist
+        import overlaptop.agent
+
+        dist.init_process_group("gloo")
+        alone = [dist.new_group([each]) for each in (0, 1)][dist.get_rank()]
+        os.environ.update(MASTER_ADDR="node-a", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
+        for group in (alone, None, alone):
+            overlaptop.agent.step()
+            dist.all_reduce(torch.ones(4), group=group)
+        overlaptop.agent.step()
+        dist.destroy_process_group()
+        """,
+        options=("--every", "1"),
+    )
+    assert job.codes == [0, 0], job.errs
+    assert [(step.comm_bytes, step.link_tx_bytes) for step in job.steps()] == [(16, 0), (16, None), (16, 0)]

@@ -166,6 +166,65 @@ def test_coalesced_operations_of_a_rank_alone_launch_nothing():
     assert told(log) == [("all_reduce", 16, 30)]
 
 
+# Bytes on the links.
+
+
+def links(entries, near=True, groups=GROUPS):
+    asked = []
+
+    def on_this_node(ranks):
+        asked.append(ranks)
+        return near
+
+    told = [each.call.link for each in launches_of(entries, groups, on_this_node)]
+    assert asked == [[0, 1], [1]][: len(groups)]
+    return told
+
+
+def test_each_launch_tells_what_the_rank_sends_and_receives_in_it():
+    assert links(
+        [
+            entry("all_reduce", 1, sizes=[(1000,)]),
+            entry("_all_gather_base", 2, sizes=[(8,)], out=[(16,)]),
+            entry("_reduce_scatter_base", 3, sizes=[(16,)], out=[(8,)]),
+            entry("send 0->1", 4, p2p=True),
+            entry("recv 0<-1", 5, p2p=True),
+        ]
+    ) == [(4000, 4000), (32, 32), (32, 32), (16, 0), (0, 16)]
+
+
+def test_a_launch_of_several_operations_sums_what_each_moves():
+    """The bytes of a send and of a receive in one sum could not be told apart any more."""
+    assert links(
+        [
+            entry("send 0->1", 5, 10, sizes=[(100,)], p2p=True),
+            entry("recv 0<-1", 5, 11, sizes=[(10,)], p2p=True),
+            entry("coalesced", 5, 12, sizes=(), out=(), p2p=True),
+        ]
+    ) == [(400, 40)]
+
+
+@pytest.mark.parametrize("near", [False, None])
+def test_a_group_that_is_not_known_to_be_on_this_node_leaves_the_links_unknown(near):
+    assert links([entry("all_reduce")], near) == [None]
+
+
+def test_a_group_whose_ranks_are_not_told_leaves_the_links_unknown(monkeypatch):
+    """Zero bytes would be a claim."""
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    [launch] = launches_of([entry("all_reduce")], {"0": {"name": "0", "desc": "", "ranks": "[]"}})
+    assert launch.call.link is None
+
+
+def test_unknown_groups_types_and_operations_leave_the_links_unknown():
+    log = [
+        entry("all_reduce", 1, group="77"),
+        entry("all_reduce", 2, dtype="Float3_e1m1"),
+        entry("gather", 3),
+    ]
+    assert links(log) == [None, None, None]
+
+
 # The dump.
 
 

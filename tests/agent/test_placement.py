@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterable
 
 import pytest
 
@@ -108,3 +109,60 @@ def test_a_script_that_no_launcher_started_is_measured(run_ranks) -> None:
     assert job.errs == [""]
     assert [step.step for step in job.steps()] == list(range(int(job.outs[0]) - 1))
     assert (job.info().rank, job.info().world_size, job.info().source) == (0, 1, "host")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "here"),
+    [((8, 9, 10, 11), True), ((9,), True), ((7, 8), False), ((11, 12), False), (range(16), False)],
+)
+def test_the_ranks_of_a_node_are_consecutive(ranks: Iterable[int], here: bool) -> None:
+    environ = {**TORCHRUN, "LOCAL_WORLD_SIZE": "4"}
+    assert placement.on_this_node(ranks, environ) is here
+
+
+def test_where_a_launcher_does_not_say_how_many_ranks_a_node_has_nothing_is_claimed() -> None:
+    assert placement.on_this_node([9], TORCHRUN) is None
+    assert placement.on_this_node([0], {}) is None
+    assert placement.on_this_node([0], {**TORCHRUN, "LOCAL_WORLD_SIZE": "many"}) is None
+
+
+def test_of_no_ranks_nothing_is_claimed() -> None:
+    """Torch's flight recorder names none for some groups."""
+    assert placement.on_this_node([], {**TORCHRUN, "LOCAL_WORLD_SIZE": "4"}) is None
+    assert placement.on_this_node([], {"MASTER_ADDR": "localhost"}) is None
+
+
+@pytest.mark.parametrize(
+    ("distribution", "by_torchrun", "here"),
+    [
+        ("block", False, True),
+        ("block:cyclic", False, True),
+        ("", False, True),
+        ("cyclic", False, None),
+        ("plane=2", False, None),
+        ("arbitrary", False, None),
+        ("cyclic", True, True),
+    ],
+)
+def test_slurm_may_deal_ranks_out_among_the_nodes(
+    distribution: str, by_torchrun: bool, here: bool | None
+) -> None:
+    """A script that gives torch SLURM's numbers has ranks 0, 2, 4 on one node and 1, 3, 5 on the other."""
+    environ = {
+        **{name: TORCHRUN[name] for name in ("RANK", "LOCAL_RANK")},
+        "WORLD_SIZE": "16",
+        "LOCAL_WORLD_SIZE": "4",
+        "SLURM_PROCID": TORCHRUN["RANK"],
+    }
+    if distribution:
+        environ["SLURM_DISTRIBUTION"] = distribution
+    if by_torchrun:
+        environ["TORCHELASTIC_RUN_ID"] = "1"
+    assert placement.on_this_node([8, 9], environ) is here
+    assert placement.on_this_node(range(4), {**environ, "WORLD_SIZE": "4"}) is True, "the only node"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "localhost", "::1"])
+def test_a_job_that_meets_at_a_loopback_address_is_all_here(address: str) -> None:
+    assert placement.on_this_node(range(16), {**TORCHRUN, "MASTER_ADDR": address}) is True
+    assert placement.on_this_node(range(16), {"MASTER_ADDR": address}) is True

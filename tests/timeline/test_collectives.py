@@ -1,0 +1,109 @@
+"""Bytes on the links: the formulas against rings that are played through, chunk by chunk."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlaptop.timeline.collectives import LinkBytes, link_bytes, sum_links_where_known
+
+groups = st.integers(2, 16)
+chunks = st.integers(0, 1 << 30)
+
+ALL_REDUCE = ("allreduce_", "allreduce_coalesced_", "all_reduce", "allreduce", "coalesced allreduce_")
+ALL_GATHER = (
+    "allgather_", "_allgather_base_", "allgather_coalesced_", "allgather_into_tensor_coalesced_",
+    "all_gather", "_all_gather_base", "all_gather_into_tensor_coalesced", "_allgather_base",
+)  # fmt: skip
+REDUCE_SCATTER = (
+    "reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_",
+    "reduce_scatter_tensor_coalesced", "reduce_scatter",
+)  # fmt: skip
+ALL_TO_ALL = ("alltoall_", "alltoall_base_", "all_to_all", "all_to_allv")
+ONE_TO_ALL = ("broadcast_", "broadcast", "_broadcast_oop", "reduce_", "reduce", "_reduce_oop")
+NOTHING = ("barrier", "monitored_barrier_", "all_reduce_barrier")
+SENDS, RECEIVES = ("send",), ("recv", "recv_", "recv_any_source_")
+UNTOLD = ("gather_", "gather", "scatter_", "scatter", "ncclDevKernel_Generic_4", "coalesced recv+send", "")
+
+
+def ring(n, rounds, chunk):
+    """Each rank passes a chunk on to the next, `rounds` times: what each sends and receives."""
+    tx, rx = [0] * n, [0] * n
+    for _ in range(rounds):
+        for rank in range(n):
+            tx[rank] += chunk
+            rx[(rank + 1) % n] += chunk
+    return list(map(LinkBytes, tx, rx))
+
+
+def chain(n, size):
+    """The first rank's bytes go from each to the next."""
+    return [LinkBytes(size * (rank < n - 1), size * (rank > 0)) for rank in range(n)]
+
+
+@given(groups, chunks)
+def test_an_all_reduce_is_two_rounds_of_a_ring(n, chunk):
+    for op in ALL_REDUCE:
+        assert ring(n, 2 * (n - 1), chunk) == [link_bytes(op, n * chunk, n)] * n
+
+
+@given(groups, chunks)
+def test_an_all_gather_and_a_reduce_scatter_are_one_round_of_a_ring(n, chunk):
+    for op in ALL_GATHER + REDUCE_SCATTER:
+        assert ring(n, n - 1, chunk) == [link_bytes(op, n * chunk, n)] * n
+
+
+@given(groups, chunks)
+def test_in_an_all_to_all_each_rank_sends_a_part_to_each_other(n, part):
+    for op in ALL_TO_ALL:
+        assert link_bytes(op, n * part, n) == LinkBytes((n - 1) * part, (n - 1) * part)
+
+
+@given(groups, chunks)
+def test_a_broadcast_and_a_reduce_are_the_mean_of_a_chain(n, part):
+    size = n * part
+    whole = sum_links_where_known(chain(n, size))
+    for op in ONE_TO_ALL:
+        assert sum_links_where_known([link_bytes(op, size, n)] * n) == whole
+
+
+@given(groups, chunks)
+def test_point_to_point_goes_one_way(n, size):
+    for op in SENDS:
+        assert link_bytes(op, size, n) == LinkBytes(size, 0)
+    for op in RECEIVES:
+        assert link_bytes(op, size, n) == LinkBytes(0, size)
+
+
+@given(st.sampled_from(ALL_REDUCE + ALL_GATHER + REDUCE_SCATTER + ALL_TO_ALL + ONE_TO_ALL), groups, chunks)
+def test_a_group_sends_as_much_as_it_receives_and_no_rank_more_than_twice_the_bytes(op, n, size):
+    link = link_bytes(op, size, n)
+    assert link.tx == link.rx
+    assert 0 <= link.tx < 2 * size or size == 0
+
+
+@pytest.mark.parametrize("op", NOTHING)
+def test_a_barrier_moves_nothing(op):
+    assert link_bytes(op, 4, 8) == LinkBytes(0, 0)
+
+
+@pytest.mark.parametrize("op", UNTOLD)
+def test_what_is_not_told_is_unknown(op):
+    assert link_bytes(op, 1024, 8) is None
+
+
+@pytest.mark.parametrize(("size", "ranks"), [(None, 8), (1024, None)])
+def test_without_bytes_or_group_nothing_is_known(size, ranks):
+    assert link_bytes("allreduce_", size, ranks) is None
+
+
+@pytest.mark.parametrize("op", [*ALL_REDUCE, *SENDS, *UNTOLD])
+def test_a_rank_alone_sends_nothing(op):
+    assert link_bytes(op, None, 1) == LinkBytes(0, 0)
+
+
+def test_a_sum_is_known_only_where_all_its_parts_are():
+    assert sum_links_where_known([LinkBytes(1, 2), LinkBytes(3, 0)]) == LinkBytes(4, 2)
+    assert sum_links_where_known([]) == LinkBytes(0, 0)
+    assert sum_links_where_known([LinkBytes(1, 2), None]) is None
