@@ -26,6 +26,7 @@ def attach(
     every: int | None = None,
     control: bool = False,
     lanes: Sequence[str] = (),
+    telemetry: bool = True,
     script: str | None = None,
 ) -> None:
     """Put the agent beside this process's training, for launchers where ``-m`` does not fit.
@@ -37,7 +38,9 @@ def attach(
         ValueError: an option that cannot be meant.
     """
     rules = tuple(map(parse_rule, lanes))
-    options = AgentOptions(source, phases_only, every, control=control, lane_rules=rules)
+    options = AgentOptions(
+        source, phases_only, every, control=control, lane_rules=rules, telemetry=telemetry
+    )
     start(options, script or script_name()).hook_torch()
 
 

@@ -21,6 +21,7 @@ from overlaptop.agent.control import Control
 from overlaptop.agent.guest import Guest
 from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.sender import Sender
+from overlaptop.agent.telemetry.telemetry import Telemetry
 from overlaptop.wire import commands
 from overlaptop.wire.messages import ENDED_BADLY, Command, Notice, RankEnd, RankInfo
 
@@ -69,6 +70,7 @@ class Agent:
         self._cwd = _working_directory()
         self._device = ""
         self._backend = ""
+        self._telemetry = Telemetry(self._notice, enabled=options.telemetry)
         self._pid = os.getpid()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="overlaptop", daemon=True)
@@ -143,6 +145,7 @@ class Agent:
 
         source = choice.choose(self._options, optimizer, instead_of)
         self._device = choice.device_name(optimizer)
+        self._telemetry.follow(partial(choice.job_gpu, optimizer))
         if instead_of is not None:
             self._notice("warning", f"{source.name} instead of {instead_of.name}: {instead_of.gave_up}")
         if isinstance(source, HookedSource):
@@ -194,6 +197,7 @@ class Agent:
         work = self.guest.guarded("the agent's thread", self._work)
         while self.guest.active and not self._ending.wait(PERIOD_S):
             work()
+        self._telemetry.stop()
         if not self.guest.active and self._source is not None:
             with contextlib.suppress(Exception):  # it may be what broke
                 self._source.stop()
@@ -211,6 +215,8 @@ class Agent:
         sender.introduce(self._info())
         self._send_steps(sender)
         self._obey(sender)
+        assert self._place is not None
+        self._telemetry.serve(sender, self._place)
         self._send_notices(sender)
         sender.pump()
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from overlaptop.timeline.lanes import LaneRule, parse_rule
 
 SOURCE_CHOICES = ("auto", "kernels", "events", "host")
+NUMA_CHOICES = ("off", "bind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,17 @@ class AgentOptions:
 
     lane_rules: tuple[LaneRule, ...] = ()
     """The user's own rules for what communicates, computes or copies, above the built-in ones."""
+    numa: str = "off"
+    """One of NUMA_CHOICES: ``bind`` puts the rank on its GPU's NUMA node before the script starts."""
+    telemetry: bool = True
+    """Read the links, the clocks and where the process runs, twice a second on a thread of its own."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant; raises ValueError with one clear line."""
         if self.source not in SOURCE_CHOICES:
             raise ValueError(f"source must be one of {', '.join(SOURCE_CHOICES)}, not {self.source!r}")
+        if self.numa not in NUMA_CHOICES:
+            raise ValueError(f"numa must be one of {', '.join(NUMA_CHOICES)}, not {self.numa!r}")
         if self.phases_only and self.source == "kernels":
             raise ValueError("phases alone are measured by the source events or host, not by kernels")
         if self.every is not None and not 1 <= self.every <= 1_000_000:
@@ -87,6 +94,19 @@ def parse(words: list[str]) -> Command:
         help="obey commands from your dashboards, such as a capture by torch.profiler",
     )
     parser.add_argument(
+        "--numa",
+        choices=NUMA_CHOICES,
+        default="off",
+        help="bind: before the script starts, give the rank the CPUs of the NUMA node that its GPU is on, "
+        "and memory from there as long as there is some (default: off)",
+    )
+    parser.add_argument(
+        "--no-telemetry",
+        dest="telemetry",
+        action="store_false",
+        help="do not read NVLink, PCIe, clocks and NUMA placement",
+    )
+    parser.add_argument(
         "-m", dest="module", action="store_true", help="the job is a module, as in python -m"
     )
     parser.add_argument("target", metavar="script.py", help="the job; what follows is its own")
@@ -99,6 +119,8 @@ def parse(words: list[str]) -> Command:
             parsed.every,
             control=parsed.control,
             lane_rules=tuple(map(parse_rule, parsed.lane)),
+            numa=parsed.numa,
+            telemetry=parsed.telemetry,
         )
     except ValueError as fault:
         parser.error(str(fault))

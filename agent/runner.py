@@ -34,6 +34,10 @@ def main() -> None:
     # `python -m` put the working directory first; a script has its own folder there, a module has not.
     if not command.module and not getattr(sys.flags, "safe_path", False):
         sys.path[0] = str(Path(target).resolve().parent)
+    if command.options.numa == "bind":  # the agent's own thread is to be bound as well
+        from overlaptop.agent.telemetry import binding
+
+        binding.bind()
     allowed = command.options.control or control.is_bundled(target, module=command.module)
     agent = overlaptop.agent.start(replace(command.options, control=allowed), target)
     _when_imported("torch", agent.hook_torch)

@@ -13,6 +13,7 @@ from overlaptop.agent.sources.base import Source
 from overlaptop.agent.sources.events import EventsSource
 from overlaptop.agent.sources.host import HostSource
 from overlaptop.agent.sources.kernels import KernelsSource
+from overlaptop.agent.telemetry.watch import JobGpu
 from overlaptop.timeline.lanes import LaneRules
 
 
@@ -66,6 +67,20 @@ def cuda_device_of(optimizer: Any) -> int | None:
 def device_name(optimizer: Any) -> str:
     """``NVIDIA H200``, ``cpu``: what the job computes on."""
     return torch.cuda.get_device_name(cuda_device_of(optimizer)) if computes_on_cuda(optimizer) else "cpu"
+
+
+def job_gpu(optimizer: Any) -> JobGpu | None:
+    """The GPU that the job computes on, as NVML and sysfs will know it; None: on none."""
+    if not computes_on_cuda(optimizer):
+        return None
+    properties = torch.cuda.get_device_properties(cuda_device_of(optimizer))
+    uuid = str(getattr(properties, "uuid", ""))
+    address = [getattr(properties, f"pci_{part}_id", -1) for part in ("domain", "bus", "device")]
+    return JobGpu(
+        uuid=uuid if not uuid or uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}",
+        pci_bus_id="" if -1 in address else "{:04x}:{:02x}:{:02x}.0".format(*address),
+        name=properties.name,
+    )
 
 
 def backend_name() -> str:

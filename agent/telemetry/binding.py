@@ -1,0 +1,133 @@
+"""``--numa bind``: puts this process on its GPU's node before the script starts.
+
+A refusal is a sentence, never an error: the job goes on as it was started.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from overlaptop.agent.guest import logger
+from overlaptop.agent.telemetry.cpus import format_list
+from overlaptop.agent.telemetry.files import UntoldError
+from overlaptop.agent.telemetry.numa import gpu_node
+from overlaptop.agent.telemetry.topology import Topology
+from overlaptop.agent.telemetry.visible import gpus_of_rank
+from overlaptop.wire.devices import GpuSite
+
+said = ""
+"""What `bind` did, for NumaFacts.bound; empty: it was not asked for. It is of the process, as the binding
+is: a child that forks off has both."""
+
+LOCAL_RANK_NAMES = ("LOCAL_RANK", "SLURM_LOCALID")
+"""As for placement, less its guess: the rank itself is no number among this machine's GPUs."""
+
+_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
+_MPOL_PREFERRED = 1
+_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
+
+
+def installed_gpus(topology: Topology) -> tuple[GpuSite, ...]:
+    """All GPUs that NVML knows, each with the node next to it. Raises UntoldError."""
+    from overlaptop.agent.telemetry.gpu import place
+    from overlaptop.agent.telemetry.nvml import Nvml, NvmlError, import_library
+
+    import_library()
+    try:
+        nvml = Nvml.open()
+        try:
+            return tuple(
+                replace(site, numa_node=gpu_node(topology, place(nvml, site))) for site in nvml.gpus()
+            )
+        finally:
+            nvml.close()
+    except NvmlError as fault:
+        raise UntoldError(str(fault)) from None
+
+
+def bind(
+    environ: Mapping[str, str] = os.environ,
+    root: Path = Path("/"),
+    gpus: Callable[[Topology], Sequence[GpuSite]] = installed_gpus,
+) -> str:
+    """Bind the calling thread, and all that it will start, to the node of this rank's GPU.
+
+    To be called on the main thread before the job has threads or memory. Takes only CPUs that the process
+    may use now: what a launcher or an administrator has narrowed stays as narrow. Returns the sentence
+    that also stands in `said`; a refusal is logged.
+
+    ``gpus``: finds all GPUs of the machine, with their nodes.
+    """
+    global said  # a process is bound once, as it has one set of CPUs
+    try:
+        said = _bind(environ, root, gpus)
+    except UntoldError as reason:
+        said = f"not bound: {reason}"
+    except Exception as fault:  # noqa: BLE001 - whatever it is, the job must start
+        said = f"not bound: {type(fault).__name__}: {fault}"[:400]
+    if said.startswith("not bound"):
+        logger.warning("overlaptop: --numa bind: %s", said)
+    return said
+
+
+def _bind(environ: Mapping[str, str], root: Path, gpus: Callable[[Topology], Sequence[GpuSite]]) -> str:
+    topology = Topology.read(root)
+    if not topology.cpus_by_node:
+        reasons = (each.reason for each in topology.unknown if each.name == "numa_nodes")
+        raise UntoldError(next(reasons, "no NUMA node has CPUs"))
+    if topology.only_node is not None:
+        raise UntoldError(f"all CPUs are on node {topology.only_node}")
+    node = _node_of_rank(gpus(topology), environ)
+    allowed = frozenset(os.sched_getaffinity(0))
+    cpus = allowed & topology.cpus_by_node.get(node, frozenset())
+    if not cpus:
+        raise UntoldError(f"the process may use none of the CPUs of node {node}, where its GPU is")
+    if cpus == allowed:
+        return f"was on node {node} already: CPUs {format_list(cpus)}"
+    try:
+        os.sched_setaffinity(0, cpus)
+    except OSError as fault:
+        raise UntoldError(f"sched_setaffinity: {fault.strerror}") from None
+    done = f"bound to node {node}: CPUs {format_list(cpus)}"
+    try:
+        _prefer_memory_of(node)
+    except UntoldError as reason:
+        return f"{done}; memory follows the CPUs ({reason})"
+    return f"{done}, memory preferred there"
+
+
+def _node_of_rank(gpus: Sequence[GpuSite], environ: Mapping[str, str]) -> int:
+    words = (environ.get(name, "") for name in LOCAL_RANK_NAMES)
+    local_rank = next((int(word) for word in words if word.isdecimal()), None)
+    candidates = gpus_of_rank(local_rank, gpus, environ)
+    nodes = {gpu.numa_node for gpu in candidates}
+    if len(nodes) > 1:
+        raise UntoldError("no LOCAL_RANK says which GPU is this process's, and they are on several nodes")
+    node = nodes.pop()
+    if node is None:
+        raise UntoldError(f"neither sysfs nor NVML names one node for {candidates[0].pci_bus_id}")
+    return node
+
+
+def _prefer_memory_of(node: int) -> None:
+    """Have the kernel take this thread's memory from `node` while there is some. Raises UntoldError."""
+    number = _SET_MEMPOLICY.get(platform.machine())
+    if number is None:
+        raise UntoldError(f"no memory policy on {platform.machine()}")
+    words = (ctypes.c_ulong * (node // _BITS + 1))()
+    words[node // _BITS] = 1 << node % _BITS
+    libc = ctypes.CDLL(None, use_errno=True)
+    # The kernel leaves out the last of as many bits as it is told that there are.
+    status = libc.syscall(
+        ctypes.c_long(number),
+        ctypes.c_long(_MPOL_PREFERRED),
+        words,
+        ctypes.c_ulong(len(words) * _BITS + 1),
+    )
+    if status != 0:
+        raise UntoldError(f"set_mempolicy: {os.strerror(ctypes.get_errno())}")

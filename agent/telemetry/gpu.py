@@ -1,0 +1,291 @@
+"""The facts of one GPU by NVML: its links, their peaks, and where NVML says that it sits.
+
+A quantity that NVML refuses is None, with the reason in `DeviceFacts.unknown`; the others are as they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from overlaptop.agent.telemetry import pcie
+from overlaptop.agent.telemetry.numa import GpuPlace
+from overlaptop.agent.telemetry.nvml import HZ_PER_MHZ, Nvml, NvmlError, pci_bus_id, text
+from overlaptop.wire.devices import DeviceFacts, GpuLink, GpuSite, Unknown
+
+T = TypeVar("T")
+
+_NUMBERS = (
+    "nvlink_count",
+    "nvlink_peak_bytes_per_s",
+    "pcie_generation",
+    "pcie_generation_max",
+    "pcie_width",
+    "pcie_width_max",
+    "pcie_peak_bytes_per_s",
+    "memory_total_bytes",
+    "power_limit_mw",
+    "sm_clock_max_hz",
+    "memory_clock_max_hz",
+)
+"""The fields of DeviceFacts that are numbers, all of them NVML's."""
+
+_NODE_SET_WORDS = 16
+"""Of 64 nodes each: the kernel knows 1,024 at most."""
+
+_NVLINK_VERSIONS = {
+    (6, 0): "1.0",
+    (7, 0): "2.0",
+    (7, 5): "2.2",
+    (8, 0): "3.0",
+    (8, 6): "3.1",
+    (9, 0): "4.0",
+    (10, 0): "5.0",
+    (10, 3): "5.0",
+}
+"""By compute capability. nvmlDeviceGetNvLinkVersion is not to be relied on: an H200 answers 6, which is
+nvml.h's 4.0, but an A100 answers 5, which would be 3.1."""
+
+_NVLINK_BYTES_PER_S = {
+    "1.0": 20_000_000_000,
+    "2.0": 25_781_250_000,
+    "2.2": 25_781_250_000,
+    "3.0": 25_000_000_000,
+    "3.1": 14_062_500_000,
+    "4.0": 26_562_500_000,
+    "5.0": 53_125_000_000,
+}
+"""Of one link in one direction, as nvidia-smi shows it; for drivers that do not tell."""
+
+
+def without_nvml(rank: int, name: str, bus_id: str, reason: str) -> DeviceFacts:
+    """The facts of a rank whose GPU NVML does not show, or that computes on none."""
+    numbers: dict[str, Any] = dict.fromkeys(_NUMBERS)
+    names = ("gpu_uuid", "nvlink_version", *_NUMBERS, "links", "pcie_max_payload_bytes")
+    return DeviceFacts(
+        rank=rank,
+        gpu_uuid="",
+        gpu_name=name,
+        pci_bus_id=bus_id,
+        nvlink_version="",
+        **numbers,
+        links=(),
+        unknown=tuple(Unknown(each, reason) for each in names),
+    )
+
+
+def place(nvml: Nvml, site: GpuSite) -> GpuPlace:
+    """Where NVML says that this GPU sits among the NUMA nodes."""
+    return GpuPlace(site.pci_bus_id, _memory_affinity(nvml, site), _memory_node(nvml, site))
+
+
+def _memory_affinity(nvml: Nvml, site: GpuSite) -> tuple[int, ...]:
+    try:
+        scope = nvml.library.NVML_AFFINITY_SCOPE_NODE
+        words = nvml.call("nvmlDeviceGetMemoryAffinity", nvml.handle(site.uuid), _NODE_SET_WORDS, scope)
+    except (NvmlError, AttributeError):
+        return ()
+    return tuple(64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1)
+
+
+def _memory_node(nvml: Nvml, site: GpuSite) -> int | None:
+    try:
+        node = int(nvml.call("nvmlDeviceGetNumaNodeId", nvml.handle(site.uuid)))
+    except NvmlError:
+        return None
+    return node if node >= 0 else None
+
+
+class GpuFacts:
+    """Reads the facts of one GPU: all of them once, then again what changes."""
+
+    def __init__(
+        self,
+        nvml: Nvml,
+        rank: int,
+        site: GpuSite,
+        gpus: Sequence[GpuSite],
+        pcie_payload_bytes: int | None,
+    ) -> None:
+        """``gpus``: all that NVML shows here. Raises NvmlError where the GPU cannot be reached."""
+        self._nvml = nvml
+        self._rank = rank
+        self._site = site
+        self._gpus = gpus
+        self._pcie_payload_bytes = pcie_payload_bytes
+        self._handle = nvml.handle(site.uuid)
+        self._unknown: dict[str, str] = {}
+
+    def read(self) -> DeviceFacts:
+        """Everything."""
+        self._unknown.clear()
+        active = self._ask("nvlink_count", self._active_links)
+        version = self._ask("nvlink_version", lambda: self._nvlink_version(active))
+        generation_max = self._plain("pcie_generation_max", "nvmlDeviceGetMaxPcieLinkGeneration")
+        width_max = self._plain("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth")
+        return DeviceFacts(
+            rank=self._rank,
+            gpu_uuid=self._site.uuid,
+            gpu_name=self._site.name,
+            pci_bus_id=self._site.pci_bus_id,
+            nvlink_version=version or "",
+            nvlink_count=None if active is None else len(active),
+            nvlink_peak_bytes_per_s=self._ask(
+                "nvlink_peak_bytes_per_s", lambda: self._nvlink_peak(active, version)
+            ),
+            pcie_generation_max=generation_max,
+            pcie_width_max=width_max,
+            pcie_peak_bytes_per_s=self._ask(
+                "pcie_peak_bytes_per_s",
+                lambda: self._pcie_peak(generation_max, width_max),
+            ),
+            pcie_max_payload_bytes=self._ask("pcie_max_payload_bytes", self._pcie_payload),
+            memory_total_bytes=self._ask("memory_total_bytes", self._memory_total),
+            sm_clock_max_hz=self._clock_max("sm_clock_max_hz", "NVML_CLOCK_SM"),
+            memory_clock_max_hz=self._clock_max("memory_clock_max_hz", "NVML_CLOCK_MEM"),
+            links=(*self._nvlinks(active), *self._pcie_paths()),
+            **self._changing(),
+            unknown=self._reasons(),
+        )
+
+    def read_again(self, facts: DeviceFacts) -> DeviceFacts:
+        """The same, with what may have changed read anew."""
+        return replace(facts, **self._changing(), unknown=self._reasons())
+
+    def _changing(self) -> dict[str, Any]:
+        return {
+            "pcie_generation": self._plain("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration"),
+            "pcie_width": self._plain("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth"),
+            "power_limit_mw": self._plain("power_limit_mw", "nvmlDeviceGetEnforcedPowerLimit"),
+        }
+
+    def _reasons(self) -> tuple[Unknown, ...]:
+        return tuple(Unknown(name, reason) for name, reason in self._unknown.items())
+
+    def _ask(self, name: str, ask: Callable[[], T]) -> T | None:
+        self._unknown.pop(name, None)
+        try:
+            return ask()
+        except NvmlError as refusal:
+            self._unknown[name] = str(refusal)
+            return None
+
+    def _plain(self, name: str, function: str) -> int | None:
+        return self._ask(name, lambda: int(self._nvml.call(function, self._handle)))
+
+    def _clock_max(self, name: str, domain: str) -> int | None:
+        number = getattr(self._nvml.library, domain)
+        call = self._nvml.call
+        return self._ask(
+            name, lambda: HZ_PER_MHZ * int(call("nvmlDeviceGetMaxClockInfo", self._handle, number))
+        )
+
+    def _memory_total(self) -> int:
+        return int(self._nvml.call("nvmlDeviceGetMemoryInfo", self._handle).total)
+
+    def _pcie_payload(self) -> int:
+        if self._pcie_payload_bytes is None:
+            raise NvmlError(f"the kernel shows it to root only; {pcie.USUAL_PAYLOAD_BYTES} is assumed")
+        return self._pcie_payload_bytes
+
+    def _pcie_peak(self, generation: int | None, width: int | None) -> int:
+        if generation is None or width is None:
+            raise NvmlError("generation or width is not known")
+        payload_bytes = self._pcie_payload_bytes or pcie.USUAL_PAYLOAD_BYTES
+        peak = pcie.peak_bytes_per_s(generation, width, payload_bytes)
+        if peak is None:
+            raise NvmlError(f"PCIe {generation}.0 is not known here")
+        return peak
+
+    def _active_links(self) -> tuple[int, ...]:
+        """The numbers of the NVLinks that are up; raises NvmlError where none of them tells.
+
+        A link that the GPU has not is refused in one of two ways, and may lie between others that it has.
+        """
+        states: dict[int, int] = {}
+        refusals = []
+        for link in range(self._nvml.library.NVML_NVLINK_MAX_LINKS):
+            try:
+                states[link] = self._nvml.call("nvmlDeviceGetNvLinkState", self._handle, link)
+            except NvmlError as refusal:
+                refusals.append(refusal)
+        puzzling = [refusal for refusal in refusals if not refusal.means_none]
+        if puzzling and not states:
+            raise puzzling[0]
+        return tuple(link for link, state in states.items() if state == 1)
+
+    def _nvlink_version(self, active: Sequence[int] | None) -> str:
+        if not self._known(active):
+            return ""
+        capability = tuple(self._nvml.call("nvmlDeviceGetCudaComputeCapability", self._handle))
+        if capability not in _NVLINK_VERSIONS:
+            raise NvmlError(f"not known for compute capability {'.'.join(map(str, capability))}")
+        return _NVLINK_VERSIONS[capability]
+
+    def _nvlink_peak(self, active: Sequence[int] | None, version: str | None) -> int:
+        links = self._known(active)
+        if not links:
+            raise NvmlError("no NVLink is up")
+        field = self._nvml.library.NVML_FI_DEV_NVLINK_GET_SPEED
+        try:
+            values = self._nvml.call("nvmlDeviceGetFieldValues", self._handle, [(field, n) for n in links])
+            return sum(1_000_000 * self._nvml.number(value) for value in values)
+        except NvmlError:
+            if version not in _NVLINK_BYTES_PER_S:
+                raise
+            return len(links) * _NVLINK_BYTES_PER_S[version]
+
+    def _known(self, active: Sequence[int] | None) -> Sequence[int]:
+        if active is None:
+            raise NvmlError(self._unknown["nvlink_count"])
+        return active
+
+    def _nvlinks(self, active: Sequence[int] | None) -> list[GpuLink]:
+        """How many NVLinks lead to each GPU, and how many to switches."""
+        uuids = {site.pci_bus_id: site.uuid for site in self._gpus}
+        # All or none: a part of the links would pass for all of them.
+        ends = self._ask(
+            "links", lambda: Counter(self._end_of(link, uuids) for link in self._known(active))
+        )
+        return [GpuLink(kind, uuid, count, "") for (kind, uuid), count in (ends or {}).items()]
+
+    def _end_of(self, link: int, uuids: dict[str, str]) -> tuple[str, str]:
+        """A link's kind, and the UUID of the GPU at its other end."""
+        library = self._nvml.library
+        kind = self._nvml.call("nvmlDeviceGetNvLinkRemoteDeviceType", self._handle, link)
+        if kind == library.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+            return "nvswitch", ""
+        if kind != library.NVML_NVLINK_DEVICE_TYPE_GPU:
+            raise NvmlError(f"NVLink {link} leads to neither a GPU nor a switch")
+        other = pci_bus_id(
+            text(self._nvml.call("nvmlDeviceGetNvLinkRemotePciInfo", self._handle, link).busId)
+        )
+        if other not in uuids:
+            raise NvmlError(f"NVLink {link} leads to a GPU that is not shown here, {other}")
+        return "nvlink", uuids[other]
+
+    def _pcie_paths(self) -> list[GpuLink]:
+        """The PCIe path to each other GPU, in the words of nvidia-smi's matrix."""
+        library = self._nvml.library
+        words = {
+            library.NVML_TOPOLOGY_INTERNAL: "PIX",
+            library.NVML_TOPOLOGY_SINGLE: "PIX",
+            library.NVML_TOPOLOGY_MULTIPLE: "PXB",
+            library.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
+            library.NVML_TOPOLOGY_NODE: "NODE",
+            library.NVML_TOPOLOGY_SYSTEM: "SYS",
+        }
+        paths = []
+        for other in self._gpus:
+            if other.uuid == self._site.uuid:
+                continue
+            try:
+                handle = self._nvml.handle(other.uuid)
+                level = self._nvml.call("nvmlDeviceGetTopologyCommonAncestor", self._handle, handle)
+            except NvmlError as refusal:
+                self._unknown.setdefault("links", f"PCIe: {refusal}")
+                continue
+            paths.append(GpuLink("pcie", other.uuid, None, words.get(level, "")))
+        return paths

@@ -1,0 +1,264 @@
+"""Where this process may run, where it runs, and where its memory lies.
+
+Affinity and memory policy belong to threads. The process's are those of its main thread, which /proc/self
+shows to whichever thread reads it: the job's other threads begin with a copy of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from overlaptop.agent.telemetry.cpus import parse_list
+from overlaptop.agent.telemetry.files import UntoldError, entries, read_text
+
+MAX_THREADS = 256
+THREADS_AT_A_TIME = 32
+"""Each costs some 10 us of CPU time, and three waits for the GIL, of 5 ms each in the worst case."""
+MAX_STAT_BYTES = 4096
+FIRST_AFTER_S = 10.0
+"""Before, a job's memory is not there yet."""
+EVERY_S = 30.0
+SHARE = 0.001
+"""Of the time that may go into reading where memory lies."""
+LONGEST_S = 0.1
+"""That such a reading may be expected to take. All the while nobody else in the process can map or unmap
+memory; at `SHARE` the next comes 100 s later: at the worst, the job loses a thousandth of its time."""
+COST_S_PER_GIB = 0.012
+"""Assumed before a process of some size was read: twice what small pages cost where it was measured (5.7 ms
+a GiB; huge pages, a tenth). So memory up to 8 GiB is read at once, and more where pages are huge."""
+MAX_MAPS_BYTES = 16 << 20
+MAPS_CHUNK_BYTES = 64 << 10
+HEAD_BYTES = 256
+"""The program's own mappings. After them comes the heap, for which the kernel takes 10 ms a GiB."""
+GIB = 1 << 30
+
+_CPUS_ALLOWED = re.compile(r"^Cpus_allowed_list:\s*(\S*)$", re.MULTILINE)
+_POLICY = re.compile(
+    r"^[0-9a-f]+ (default|local|prefer(?: \(many\))?|bind|(?:weighted )?interleave)"
+    r"(?:=[a-z|]+)?(?::([\d,-]*))?(?: |$)",
+    re.MULTILINE,
+)
+_PAGES = re.compile(rb" (?:N(\d{1,5})=(\d{1,15})|kernelpagesize_kB=(\d{1,9}))(?=\s)")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPolicy:
+    """From which nodes the kernel takes memory for the process."""
+
+    kind: str
+    """The kernel's word: ``default`` and ``local`` mean the node of the CPU that first touches it."""
+    nodes: frozenset[int]
+    text: str
+    """``default``, ``bind:0``, ``prefer:1``, ``interleave:0-1``."""
+
+
+def cpu_set(root: Path) -> frozenset[int]:
+    """Return the CPUs that the process may use, less those that are switched off. Raises UntoldError."""
+    allowed = _CPUS_ALLOWED.search(read_text(root / "proc/self/status"))
+    if allowed is None:
+        raise UntoldError(f"{root / 'proc/self/status'} has no Cpus_allowed_list")
+    try:
+        cpus = parse_list(allowed[1])
+    except ValueError as fault:
+        raise UntoldError(f"Cpus_allowed_list: {fault}") from None
+    try:
+        return cpus & parse_list(read_text(root / "sys/devices/system/cpu/online"))
+    except (UntoldError, ValueError):
+        return cpus
+
+
+def memory_policy(root: Path) -> MemoryPolicy:
+    """Return the policy that most of the process's first mappings go by. Raises UntoldError.
+
+    A mapping without a policy of its own shows the main thread's. The kernel looks at as many mappings as
+    it is asked to tell of, so the first ones cost microseconds, however large the process.
+    """
+    path = root / "proc/self/numa_maps"
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            head = os.read(descriptor, HEAD_BYTES)
+        finally:
+            os.close(descriptor)
+    except OSError as fault:
+        raise UntoldError(f"{path}: {fault.strerror}") from None
+    whole_words = head[: max(head.rfind(b" "), head.rfind(b"\n")) + 1].decode("ascii", "replace")
+    seen = Counter((match[1], match[2] or "") for match in _POLICY.finditer(whole_words))
+    if not seen:
+        raise UntoldError(f"{path} names no policy")
+    (kind, nodes), _ = seen.most_common(1)[0]
+    try:
+        return MemoryPolicy(kind, parse_list(nodes), f"{kind}:{nodes}" if nodes else kind)
+    except ValueError as fault:
+        raise UntoldError(f"{path}: {fault}") from None
+
+
+def cgroup_cpus(root: Path) -> frozenset[int] | None:
+    """Return the CPUs that the process's cgroup leaves it, None where that cannot be told.
+
+    What lies outside of them no call of the process's own can give it.
+    """
+    try:
+        lines = read_text(root / "proc/self/cgroup").splitlines()
+    except UntoldError:
+        return None
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "":
+            base, name = root / "sys/fs/cgroup", "cpuset.cpus.effective"
+        elif "cpuset" in controllers.split(","):
+            base, name = root / "sys/fs/cgroup/cpuset", "cpuset.effective_cpus"
+        else:
+            continue
+        # In a container the path may be the host's, or lead out of what is mounted here.
+        parts = [part for part in path.split("/") if part and part != ".."]
+        for depth in range(len(parts), -1, -1):
+            try:
+                cpus = parse_list(read_text(base.joinpath(*parts[:depth], name)))
+            except (UntoldError, ValueError):
+                continue
+            if cpus:
+                return cpus
+    return None
+
+
+class ThreadPlaces:
+    """On which CPUs the process's threads last ran, read a few threads at a time."""
+
+    def __init__(self, root: Path) -> None:
+        self.cpus: Counter[int] | None = None
+        """How many threads last ran on each CPU; None before the first round is complete."""
+        self.reason = "still being read"
+        """Why `cpus` is None, or does not count all threads; empty: it does."""
+        self._folder = root / "proc/self/task"
+        self._waiting: list[str] = []
+        self._round: Counter[int] = Counter()
+        self._cut = ""
+
+    def read(self) -> None:
+        """Read some more threads; never raises."""
+        if not self._waiting:
+            try:
+                names = [name for name in entries(self._folder) if name.isdecimal()]
+            except UntoldError as reason:
+                self.cpus, self.reason = None, str(reason)
+                return
+            self._cut = f"{MAX_THREADS} of {len(names)} threads were read" * (len(names) > MAX_THREADS)
+            self._waiting, self._round = names[:MAX_THREADS], Counter()
+        now, self._waiting = self._waiting[:THREADS_AT_A_TIME], self._waiting[THREADS_AT_A_TIME:]
+        for name in now:
+            cpu = self._last_cpu(name)
+            if cpu is not None:
+                self._round[cpu] += 1
+        if not self._waiting:
+            self.cpus, self.reason = self._round, self._cut
+
+    def _last_cpu(self, name: str) -> int | None:
+        try:
+            descriptor = os.open(f"{self._folder}/{name}/stat", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                line = os.read(descriptor, MAX_STAT_BYTES)  # all of it at once, as the kernel gives it
+            finally:
+                os.close(descriptor)
+            # The second field is the thread's name in parentheses, which may hold anything.
+            return int(line.rpartition(b")")[2].split()[36])  # the 39th of all
+        except (OSError, ValueError, IndexError):
+            return None  # the thread has ended
+
+
+class MemoryPlaces:
+    """How many bytes of the process lie on each node, read rarely.
+
+    Reading walks the process's page tables. Memory that a driver maps (as CUDA's pinned buffers may be)
+    is not counted by the kernel.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        clock: Callable[[], float] = time.monotonic,
+        work_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """``work_clock``: seconds of CPU time of the calling thread, where the walk is spent."""
+        self.by_node: dict[int, int] | None = None
+        self.reason = f"read {FIRST_AFTER_S:.0f} s after the start"
+        """Why `by_node` is None; empty: it is not."""
+        self._root = root
+        self._clock = clock
+        self._work_clock = work_clock
+        self._due_s = clock() + FIRST_AFTER_S
+        self._cost_s_per_byte = COST_S_PER_GIB / GIB
+
+    def read(self) -> None:
+        """Read anew if it is time to; never raises."""
+        if self._clock() < self._due_s:
+            return
+        began_s = self._work_clock()
+        try:
+            rss_bytes = self._rss_bytes()
+            expected_s = rss_bytes * self._cost_s_per_byte
+            if expected_s > LONGEST_S:
+                raise UntoldError(
+                    f"the process has {rss_bytes / GIB:.0f} GiB in memory: to look through its pages would "
+                    f"hold up its own calls to map memory for some {expected_s:.1f} s"
+                )
+            self.by_node, walked_s = self._walk()
+            self.reason = ""
+            if rss_bytes >= GIB:
+                self._cost_s_per_byte = walked_s / rss_bytes
+        except UntoldError as reason:
+            self.by_node, self.reason = None, str(reason)
+        spent_s = self._work_clock() - began_s
+        self._due_s = self._clock() + max(EVERY_S, spent_s / SHARE)
+
+    def _rss_bytes(self) -> int:
+        fields = read_text(self._root / "proc/self/statm").split()
+        if len(fields) < 2 or not fields[1].isdecimal():
+            raise UntoldError(f"{self._root / 'proc/self/statm'} does not say how large the process is")
+        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def _walk(self) -> tuple[dict[int, int], float]:
+        """Return bytes by node and the seconds that the kernel worked. Raises UntoldError.
+
+        Each read gives a page of text at most, some 40 mappings: between two of them the job's threads
+        can have the memory map, and the GIL.
+        """
+        path = self._root / "proc/self/numa_maps"
+        pages: Counter[int] = Counter()
+        found: Counter[int] = Counter()
+        walked_s, seen_bytes, rest = 0.0, 0, b""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                while True:
+                    began_s = self._work_clock()
+                    data = os.read(descriptor, MAPS_CHUNK_BYTES)
+                    walked_s += self._work_clock() - began_s
+                    if not data:
+                        break
+                    seen_bytes += len(data)
+                    if seen_bytes > MAX_MAPS_BYTES:
+                        raise UntoldError(f"{path}: longer than {MAX_MAPS_BYTES >> 20} MiB")
+                    if walked_s > 2 * LONGEST_S:
+                        raise UntoldError(f"{path}: took the kernel over {2 * LONGEST_S:.1f} s to write")
+                    lines, newline, rest = (rest + data).rpartition(b"\n")
+                    # A mapping's line ends with the size of the pages that it has counted.
+                    for node, count, kib in _PAGES.findall(lines + newline):
+                        if node:
+                            pages[int(node)] += int(count)
+                        else:
+                            for each, number in pages.items():
+                                found[each] += number * int(kib) << 10
+                            pages.clear()
+            finally:
+                os.close(descriptor)
+        except OSError as fault:
+            raise UntoldError(f"{path}: {fault.strerror}") from None
+        return dict(found), walked_s

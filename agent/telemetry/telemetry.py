@@ -1,0 +1,163 @@
+"""The thread that watches the machine under the rank, beside the agent's own thread, which sends.
+
+Some of NVML's calls block for milliseconds, and on the agent's thread would hold up what measures the job.
+A fault in here ends telemetry, and nothing else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from time import time
+from typing import TYPE_CHECKING
+
+from overlaptop.agent.guest import logger
+from overlaptop.agent.telemetry.nvml import import_library
+from overlaptop.agent.telemetry.watch import Facts, JobGpu, Watch
+from overlaptop.wire.codec import WireError
+from overlaptop.wire.devices import DeviceSample
+
+if TYPE_CHECKING:
+    from overlaptop.agent.placement import Placement
+    from overlaptop.agent.sender import Sender
+
+PERIOD_S = 0.5
+NUMA_EVERY = 30
+"""Periods from one look at where the process runs to the next: each asks for the GIL a hundred times."""
+DEVICE_EVERY = 20
+"""Periods from one look at what changes in a GPU's facts (an idle link slows down) to the next."""
+MAX_OUTBOX = 64
+STOP_S = 0.1
+"""The longest that the agent's end waits for a call under way to return."""
+
+
+def until_next_s(now_s: float) -> float:
+    """From this Unix time to the next moment of sampling, the same on all ranks.
+
+    The clock that ends a wait is another and may be a little early: the moment just missed counts as past.
+    """
+    left_s = PERIOD_S - now_s % PERIOD_S
+    return left_s if left_s > PERIOD_S / 4 else left_s + PERIOD_S
+
+
+class Telemetry:
+    """Facts and samples, gathered on a thread of its own and handed to the sender on the agent's."""
+
+    def __init__(self, notice: Callable[[str, str], None], *, enabled: bool) -> None:
+        """``notice(level, text)`` tells the dashboard."""
+        self._notice = notice
+        self._over = not enabled
+        self._followed: tuple[JobGpu | None] | None = None
+        """What to watch, once it is known; another tuple each time that it may have changed."""
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._samples: deque[DeviceSample] = deque(maxlen=MAX_OUTBOX)
+        self._facts: dict[type, Facts] = {}
+        self._told: dict[type, Facts] = {}
+        """What the hub has been told of them."""
+        self._refused: set[type] = set()
+        """What no message holds."""
+        self._heard_by = 0
+        """How many connections the hub had then."""
+
+    def follow(self, find: Callable[[], JobGpu | None]) -> None:
+        """Watch the GPU that `find` names, None for a job on none; called on the job's thread."""
+        if self._over:
+            return
+        try:
+            found = (find(),)
+            if found != (None,):
+                import_library()
+            if found != self._followed:
+                self._followed = found
+        except Exception as fault:  # noqa: BLE001 - whatever torch answered
+            self._end(fault)
+
+    def serve(self, sender: Sender, place: Placement) -> None:
+        """Send what there is, and first of all start; called in each round of the agent's thread."""
+        if self._over or self._followed is None:
+            return
+        try:
+            if self._thread is None and not self._ending.is_set():
+                thread = threading.Thread(
+                    target=self._run, args=(place,), name="overlaptop-telemetry", daemon=True
+                )
+                thread.start()  # or it cannot be started, nor joined
+                self._thread = thread
+            self._send(sender)
+        except Exception as fault:  # noqa: BLE001 - what the agent measures goes on
+            self._end(fault)
+
+    def stop(self) -> None:
+        """End the thread; what it has gathered can still be sent."""
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join(STOP_S)
+
+    def _send(self, sender: Sender) -> None:
+        if sender.connections == 0:
+            return  # it keeps the newest; the sender would keep the oldest, too
+        if sender.connections != self._heard_by:
+            self._heard_by = sender.connections
+            self._told.clear()  # perhaps by another hub, that knows nothing
+        for kind, facts in self._facts.copy().items():
+            if self._told.get(kind) is not facts:
+                self._told[kind] = facts
+                self._put(sender, facts)
+        while self._samples:
+            self._put(sender, self._samples.popleft())
+
+    def _put(self, sender: Sender, message: Facts | DeviceSample) -> None:
+        try:
+            sender.put(message)
+        except WireError as fault:  # a machine may have more of something than a message holds
+            kind = type(message)
+            if kind not in self._refused:
+                self._refused.add(kind)
+                text = f"no {kind.__name__}: {fault}"
+                logger.warning("overlaptop: %s", text)
+                self._notice("warning", text)
+
+    def _end(self, fault: Exception) -> None:
+        if self._over:
+            return
+        self._over = True
+        self._ending.set()
+        text = f"no telemetry: {type(fault).__name__}: {fault}"[:400]
+        logger.warning("overlaptop: %s", text)
+        self._notice("warning", text)
+
+    def _run(self, place: Placement) -> None:
+        """The thread."""
+        try:
+            while not self._ending.is_set():
+                followed = self._followed
+                assert followed is not None, "serve starts the thread when it is known"
+                watch = Watch(place.rank, place.host, followed[0])
+                try:
+                    self._watch(watch, followed)
+                finally:
+                    watch.close()
+        except Exception as fault:  # noqa: BLE001 - the job and the rest of the agent go on
+            self._end(fault)
+
+    def _watch(self, watch: Watch, followed: tuple[JobGpu | None]) -> None:
+        """Until the end, or until there is something else to follow."""
+        for facts in watch.first_facts():
+            self._keep(facts)
+        for period in count(1):
+            if self._ending.wait(until_next_s(time())) or self._followed is not followed:
+                return
+            sample = watch.sample()
+            if sample is not None:
+                self._samples.append(sample)
+            if period % NUMA_EVERY == 0:
+                self._keep(watch.numa())
+            if period % DEVICE_EVERY == 0:
+                self._keep(watch.device())
+
+    def _keep(self, facts: Facts) -> None:
+        if self._facts.get(type(facts)) != facts:
+            self._facts[type(facts)] = facts

@@ -1,0 +1,185 @@
+"""Whether a rank's CPUs and memory are where its GPU is, in a sentence, and what to type if not."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from overlaptop.agent.telemetry.cpus import format_list
+from overlaptop.agent.telemetry.process import GIB, MemoryPolicy
+from overlaptop.agent.telemetry.topology import Topology
+
+BIND = "-m overlaptop.agent --numa bind"
+TORCHRUN = "torchrun --numa-binding=node"
+MAX_TORCHRUN_BYTES = 1 << 20
+MUCH_BYTES = GIB >> 2
+"""Of a smaller process it does not matter where it lies; most of it is libraries that others use too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What stands in NumaFacts under the same names."""
+
+    state: str
+    reason: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What can be typed to start the job: which words its launcher and this machine know."""
+
+    by_torchrun: bool
+    torchrun_binds: bool
+    """The installed torchrun has --numa-binding, and numactl, without which that refuses to work."""
+
+    @classmethod
+    def of_this_process(cls, environ: Mapping[str, str] = os.environ) -> Launch:
+        """Find it out, without importing torch."""
+        return cls(
+            by_torchrun="TORCHELASTIC_RUN_ID" in environ,
+            torchrun_binds=_torchrun_has_numa_binding() and shutil.which("numactl") is not None,
+        )
+
+
+@functools.cache
+def _torchrun_has_numa_binding() -> bool:
+    """Whether this torch's launcher knows the option; it came with torch 2.9."""
+    try:
+        torch = importlib.util.find_spec("torch")
+        if torch is None or torch.origin is None:
+            return False
+        with (Path(torch.origin).parent / "distributed/run.py").open("rb") as source:
+            return b'"--numa-binding"' in source.read(MAX_TORCHRUN_BYTES)
+    except (OSError, ValueError, ImportError):
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """All that a verdict is made from; None: not known."""
+
+    topology: Topology
+    has_gpu: bool
+    gpu_node: int | None
+    gpu_memory_node: int | None
+    cpus: frozenset[int] | None
+    cgroup_cpus: frozenset[int] | None
+    policy: MemoryPolicy | None
+    memory_by_node: Mapping[int, int] | None
+    launch: Launch
+
+
+def judge(situation: Situation) -> Verdict:
+    """Say how a rank is bound. Its CPUs count, and a memory policy that names nodes."""
+    topology, gpu_node = situation.topology, situation.gpu_node
+    if not topology.cpus_by_node:
+        why = next((entry.reason for entry in topology.unknown if entry.name == "numa_nodes"), "")
+        return Verdict("unknown", f"the machine's NUMA nodes are not known: {why}")
+    if topology.only_node is not None:
+        return Verdict("one node", f"all CPUs are on node {topology.only_node}: there is nothing to choose")
+    if not situation.has_gpu:
+        return Verdict("no gpu", "the rank computes on no GPU that it could be near to")
+    if gpu_node is None:
+        return Verdict("unknown", "nothing tells on which node the rank's GPU is")
+    if situation.cpus is None:
+        return Verdict("unknown", "nothing tells which CPUs the process may use")
+    nodes = {node for cpu in situation.cpus if (node := topology.node_of_cpu(cpu)) is not None}
+    if not nodes:
+        return Verdict("unknown", "the CPUs that the process may use are on no node that is known")
+    if gpu_node not in nodes:
+        return Verdict(
+            "wrong node",
+            f"runs on {_nodes(nodes)}, its GPU is on node {gpu_node}",
+            _move(situation, gpu_node, nodes),
+        )
+    if nodes != {gpu_node}:
+        near = _same_socket(topology, nodes, gpu_node)
+        return Verdict(
+            "unbound",
+            f"may run on {_nodes(nodes)}{near}, its GPU is on node {gpu_node}",
+            _bind(situation, gpu_node),
+        )
+    return _judge_memory(situation, gpu_node)
+
+
+def _judge_memory(situation: Situation, gpu_node: int) -> Verdict:
+    """The CPUs are right; is the memory?"""
+    where = f"runs on node {gpu_node} with its GPU"
+    policy = situation.policy
+    wanted = set(policy.nodes) - {situation.gpu_memory_node} if policy is not None else set()
+    if policy is not None and wanted - {gpu_node}:
+        return Verdict(
+            "unbound" if gpu_node in wanted else "wrong node",
+            f"{where}, but takes memory from {_nodes(wanted)} ({policy.text})",
+            _without_policy(situation, gpu_node, policy),
+        )
+    away = _memory_away(situation, gpu_node)
+    if away:
+        # It was there before the process was bound, or another process had it first.
+        return Verdict("bound", f"{where}, but {away}", _bind(situation, gpu_node))
+    return Verdict("bound", where)
+
+
+def _memory_away(situation: Situation, gpu_node: int) -> str:
+    """``3.1 of 4.0 GiB of its memory are on node 0``; empty: most of it is near."""
+    gpu_memory = {node.node for node in situation.topology.nodes if node.is_gpu_memory}
+    held = {
+        node: amount
+        for node, amount in (situation.memory_by_node or {}).items()
+        if node not in gpu_memory and node != situation.gpu_memory_node
+    }
+    total = sum(held.values())
+    away = {node: amount for node, amount in held.items() if node != gpu_node}
+    if total < MUCH_BYTES or 2 * sum(away.values()) <= total:
+        return ""
+    return f"{sum(away.values()) / GIB:.1f} of {total / GIB:.1f} GiB of its memory are on {_nodes(away)}"
+
+
+def _bind(situation: Situation, node: int) -> str:
+    """What to type so that the rank gets the CPUs and the memory of `node`, where it may have them."""
+    launch = situation.launch
+    if launch.by_torchrun:
+        return f"{TORCHRUN}, or {BIND}" if launch.torchrun_binds else f"{BIND} (here: node {node})"
+    return f"{_numactl(situation.topology, node)}, or {BIND}"
+
+
+def _without_policy(situation: Situation, node: int, policy: MemoryPolicy) -> str:
+    """What to do about a memory policy that the job was started with, which no binding of CPUs undoes."""
+    if situation.launch.by_torchrun:
+        return f"start torchrun without the memory policy {policy.text}"
+    return _numactl(situation.topology, node)
+
+
+def _move(situation: Situation, node: int, now: Iterable[int]) -> str:
+    """What to type where the process may use no CPU of `node`: what narrows it lies outside of it."""
+    cpus = situation.topology.cpus_by_node.get(node, frozenset())
+    if not cpus:
+        return ""
+    if situation.cgroup_cpus is not None and not situation.cgroup_cpus & cpus:
+        return f"the job's cgroup has CPUs of {_nodes(now)} only: have it given {format_list(cpus)}"
+    return _numactl(situation.topology, node, "--all ")
+
+
+def _numactl(topology: Topology, node: int, more: str = "") -> str:
+    empty = any(each.node == node and each.memory_bytes == 0 for each in topology.nodes)
+    if empty:  # numactl knows no node without memory by its number
+        return f"numactl {more}--physcpubind={format_list(topology.cpus_by_node.get(node, ()))}"
+    return f"numactl {more}--cpunodebind={node} --preferred={node}"
+
+
+def _same_socket(topology: Topology, nodes: Iterable[int], gpu_node: int) -> str:
+    sockets = {topology.socket_by_node.get(node) for node in nodes}
+    own = topology.socket_by_node.get(gpu_node)
+    return " of the right socket" if own is not None and sockets == {own} else ""
+
+
+def _nodes(nodes: Iterable[int]) -> str:
+    """``node 1``, ``nodes 0-3``."""
+    numbers = set(nodes)
+    return f"node{'s' * (len(numbers) > 1)} {format_list(numbers)}"

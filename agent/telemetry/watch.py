@@ -1,0 +1,136 @@
+"""All that one rank's telemetry asks the machine: NVML for its GPU, the kernel for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from overlaptop.agent.telemetry import binding, pcie
+from overlaptop.agent.telemetry.gpu import GpuFacts, place, without_nvml
+from overlaptop.agent.telemetry.numa import GpuPlace, NumaWatch, gpu_node
+from overlaptop.agent.telemetry.nvml import Nvml, NvmlError
+from overlaptop.agent.telemetry.rates import Rates
+from overlaptop.agent.telemetry.topology import Topology
+from overlaptop.wire.devices import DeviceFacts, DeviceSample, GpuSite, MachineFacts, NumaFacts, Unknown
+
+NO_GPU = "the job computes on no GPU"
+
+Facts = MachineFacts | DeviceFacts | NumaFacts
+
+
+@dataclass(frozen=True, slots=True)
+class JobGpu:
+    """The GPU that the job computes on, as torch names it."""
+
+    uuid: str
+    """``GPU-...`` as in NVML; a slice of a GPU (MIG) has one that NVML does not list. Empty: not told."""
+    pci_bus_id: str
+    """``0000:1b:00.0``; empty: not told."""
+    name: str
+
+
+class Watch:
+    """What is known of the machine under one rank. One thread uses it; none of it is fatal but a bug."""
+
+    def __init__(self, rank: int, host: str, gpu: JobGpu | None) -> None:
+        """``gpu`` None: the job computes on none."""
+        self._rank = rank
+        self._host = host
+        self._topology = Topology.read()
+        self._nvml: Nvml | None = None
+        self._gpus: tuple[GpuSite, ...] = ()
+        """Those that NVML shows."""
+        self._gpu_facts: GpuFacts | None = None
+        self._rates: Rates | None = None
+        self._why_no_gpus = NO_GPU
+        at: GpuPlace | None = None
+        if gpu is None:  # NVML would wake idle GPUs for nothing
+            self._device = without_nvml(rank, "", "", NO_GPU)
+        else:
+            at = GpuPlace(gpu.pci_bus_id, (), None) if gpu.pci_bus_id else None
+            try:
+                at = self._reach(gpu)
+            except NvmlError as refusal:
+                self.close()
+                self._device = without_nvml(rank, gpu.name, gpu.pci_bus_id, str(refusal))
+        self._numa = NumaWatch(rank, self._topology, at, binding.said)
+
+    def first_facts(self) -> Iterator[Facts]:
+        """Everything, one after the other as it is read."""
+        yield self._machine()
+        yield self._device
+        yield self.numa()
+
+    def device(self) -> DeviceFacts:
+        """The GPU's facts, with what may have changed read anew."""
+        if self._gpu_facts is not None:
+            self._device = self._gpu_facts.read_again(self._device)
+        return self._device
+
+    def numa(self) -> NumaFacts:
+        """Where the process may run, and where it runs."""
+        return self._numa.facts()
+
+    def sample(self) -> DeviceSample | None:
+        """What the GPU did; None: NVML knows of none."""
+        return self._rates.sample() if self._rates is not None else None
+
+    def close(self) -> None:
+        """Let NVML go."""
+        if self._rates is not None:
+            self._rates.close()
+        if self._nvml is not None:
+            self._nvml.close()
+        self._rates = self._gpu_facts = self._nvml = None
+
+    def _reach(self, gpu: JobGpu) -> GpuPlace:
+        """Find the job's GPU in NVML and read its facts; raises NvmlError."""
+        try:
+            self._nvml = nvml = Nvml.open()
+            sites = nvml.gpus()
+        except NvmlError as refusal:
+            self._why_no_gpus = str(refusal)
+            raise
+        places = {site.uuid: place(nvml, site) for site in sites}
+        memory_nodes = (at.memory_node for at in places.values() if at.memory_node is not None)
+        self._topology = self._topology.with_gpu_memory(memory_nodes)
+        self._gpus = tuple(
+            replace(site, numa_node=gpu_node(self._topology, places[site.uuid])) for site in sites
+        )
+        self._why_no_gpus = "NVML shows none"
+        site = _site_of(gpu, self._gpus)
+        payload_bytes = pcie.max_payload_bytes(site.pci_bus_id)
+        self._gpu_facts = GpuFacts(nvml, self._rank, site, self._gpus, payload_bytes)
+        self._device = self._gpu_facts.read()
+        self._rates = Rates(
+            nvml,
+            self._rank,
+            nvml.handle(site.uuid),
+            self._device.nvlink_count,
+            payload_bytes or pcie.USUAL_PAYLOAD_BYTES,
+        )
+        return places[site.uuid]
+
+    def _machine(self) -> MachineFacts:
+        unknown = self._topology.unknown
+        if not self._gpus:
+            unknown = (*unknown, Unknown("gpus", self._why_no_gpus))
+        return MachineFacts(
+            rank=self._rank,
+            host=self._host,
+            numa_nodes=self._topology.nodes,
+            nics=self._topology.nics,
+            gpus=self._gpus,
+            unknown=unknown,
+        )
+
+
+def _site_of(gpu: JobGpu, sites: tuple[GpuSite, ...]) -> GpuSite:
+    """The GPU by its UUID, else by its address; raises NvmlError where NVML shows it by neither."""
+    for site in sites:
+        if gpu.uuid and site.uuid == gpu.uuid:
+            return site
+    for site in sites:
+        if gpu.pci_bus_id and site.pci_bus_id == gpu.pci_bus_id:
+            return site
+    raise NvmlError(f"NVML does not show the job's GPU ({gpu.uuid or gpu.pci_bus_id or gpu.name})")

@@ -1,0 +1,212 @@
+"""Telemetry beside real jobs: what arrives with it, and that all else is as it is without it."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from overlaptop.agent.sources import choice
+from overlaptop.agent.telemetry.watch import NO_GPU, JobGpu
+from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
+from overlaptop.wire.messages import RankEnd, RankInfo, StepTotals
+
+from . import machines
+
+JOB = """
+    import json, sys, time
+    {before}
+    import torch, torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(32, 32))
+    optimizer = torch.optim.Adam(model.parameters())
+    losses = []
+    ends_s = time.monotonic() + float(sys.argv[1])
+    more = torch.ones(1)
+    while more.item():
+        loss = model(torch.randn(8, 32)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        time.sleep(0.02)
+        more[0] = float(time.monotonic() < ends_s)
+        dist.all_reduce(more, dist.ReduceOp.MIN)
+    dist.destroy_process_group()
+    print(json.dumps([losses[:20], torch.cuda.is_initialized()]))
+"""
+
+ON_TWO_H200S = f"""
+    sys.path.insert(0, {str(Path(__file__).resolve().parents[1])!r})
+    import os
+    import pynvml
+    from telemetry import machines
+    from telemetry.driver import Driver
+    import overlaptop.agent.sources.choice as choice
+    from overlaptop.agent.telemetry.watch import JobGpu
+
+    driver = pynvml.nvmlLib = machines.h200_pair()
+    def later(self, handle, buffer, sample_get=Driver._nvmlGpmSampleGet):
+        self.now_us += 500_000
+        sample_get(self, handle, buffer)
+    Driver._nvmlGpmSampleGet = later
+    rank = int(os.environ["RANK"])
+    choice.job_gpu = lambda optimizer: JobGpu(machines.uuid(rank + 1), "", "NVIDIA H200")
+"""
+
+FAULT = """
+    import overlaptop.agent.telemetry.watch as watch
+    def fault(*arguments):
+        raise ArithmeticError("on purpose")
+    watch.Watch.{call} = fault
+"""
+
+
+def of(job, kind: type, rank: int) -> list:
+    return [message for message in job.messages if isinstance(message, kind) and message.rank == rank]
+
+
+def test_on_a_cpu_the_machine_is_told_the_gpu_is_unknown_and_the_job_is_as_without_it(run_ranks) -> None:
+    job = run_ranks(JOB.format(before=""), arguments=("1.5",))
+    assert job.codes == [0, 0], job.errs
+    for rank in range(2):
+        (machine,), (device,) = of(job, MachineFacts, rank), of(job, DeviceFacts, rank)
+        assert machine.host == job.info(rank).host
+        assert {unknown.reason for unknown in device.unknown} == {NO_GPU}
+        assert of(job, NumaFacts, rank)[-1].state in ("no gpu", "one node")
+        assert of(job, DeviceSample, rank) == []
+        assert len(of(job, StepTotals, rank)) > 10
+        assert [end.clean for end in of(job, RankEnd, rank)] == [True]
+        assert job.notices(rank) == []
+        assert json.loads(job.outs[rank])[1] is False, "CUDA was initialised"
+
+    plain = run_ranks(JOB.format(before=""), arguments=("1.5",), options=("--no-telemetry",))
+    assert plain.codes == [0, 0], plain.errs
+    assert json.loads(plain.outs[0])[0] == json.loads(job.outs[0])[0]
+    without = {type(message) for message in plain.messages}
+    assert without >= {RankInfo, StepTotals, RankEnd}
+    assert {type(message) for message in job.messages} - without == {MachineFacts, DeviceFacts, NumaFacts}
+
+
+def test_samples_of_each_ranks_own_gpu_reach_the_hub(run_ranks) -> None:
+    job = run_ranks(JOB.format(before=ON_TWO_H200S), arguments=("3",))
+    assert job.codes == [0, 0], job.errs
+    moments = []
+    for rank in range(2):
+        assert [facts.gpu_uuid for facts in of(job, DeviceFacts, rank)] == [machines.uuid(rank + 1)]
+        samples = of(job, DeviceSample, rank)
+        assert samples[1].nvlink_tx_bytes_per_s == 100_000 << 20, samples[1]
+        assert samples[1].unknown == ()
+        moments.append([sample.at_ns for sample in samples])
+    # Each rank's own clock told it when; the moments are those of both.
+    apart_ns = [min(abs(one - other) for other in moments[1]) for one in moments[0]]
+    assert sorted(apart_ns)[len(apart_ns) // 2] < 200e6, moments
+
+
+def test_its_thread_imports_nothing(run_ranks) -> None:
+    """Nor does it where the job's torch has not imported pynvml."""
+    before = (
+        ON_TWO_H200S
+        + """
+    import importlib.abc, importlib.machinery, threading
+    import torch
+
+    class Watch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+        def find_spec(self, name, path, target=None):
+            if threading.current_thread() is not threading.main_thread():
+                print(name, flush=True)
+            if name == "pynvml":
+                return importlib.machinery.ModuleSpec(name, self)
+
+        def create_module(self, spec):
+            return pynvml
+
+        def exec_module(self, module):
+            pass
+
+    sys.modules.pop("pynvml")
+    sys.meta_path.insert(0, Watch())
+    """
+    )
+    job = run_ranks(JOB.format(before=before), arguments=("2",))
+    assert job.codes == [0, 0], job.errs
+    for rank in range(2):
+        assert len(job.outs[rank].splitlines()) == 1, job.outs[rank]
+        assert [facts.gpu_uuid for facts in of(job, DeviceFacts, rank)] == [machines.uuid(rank + 1)]
+        assert of(job, DeviceSample, rank)
+
+
+def test_a_forked_child_that_attaches_has_telemetry_of_its_own(run_ranks) -> None:
+    job = run_ranks(
+        f"""
+        import sys
+        {textwrap.indent(textwrap.dedent(ON_TWO_H200S), " " * 8).strip()}
+        import time
+        import torch, overlaptop.agent
+
+        def steps():
+            for _ in range(30):
+                overlaptop.agent.step()
+                time.sleep(0.05)
+
+        steps()
+        pid = os.fork()
+        if pid == 0:
+            rank = 1
+            os.environ["RANK"] = "1"
+            overlaptop.agent.attach()
+            steps()
+        else:
+            steps()
+            assert os.waitpid(pid, 0)[1] == 0
+        """,
+        nproc=1,
+    )
+    assert job.codes == [0], job.errs
+    assert job.errs == [""]
+    for rank in range(2):
+        assert [facts.gpu_uuid for facts in of(job, DeviceFacts, rank)] == [machines.uuid(rank + 1)]
+        assert of(job, DeviceSample, rank)[-1].nvlink_tx_bytes_per_s == 100_000 << 20
+
+
+@pytest.mark.parametrize("call", ["__init__", "sample"])
+def test_a_fault_in_it_costs_the_job_and_the_steps_nothing(run_ranks, call: str) -> None:
+    job = run_ranks(JOB.format(before=ON_TWO_H200S + FAULT.format(call=call)), arguments=("2",))
+    assert job.codes == [0, 0], job.errs
+    for rank in range(2):
+        assert [notice.text for notice in job.notices(rank)] == [
+            "no telemetry: ArithmeticError: on purpose"
+        ]
+        assert job.info(rank).source == "host"
+        steps = of(job, StepTotals, rank)
+        losses, _ = json.loads(job.outs[rank])
+        assert len(losses) == 20
+        assert [step.step for step in steps] == list(range(len(steps)))
+        assert len(steps) > 20
+        assert [end.clean for end in of(job, RankEnd, rank)] == [True]
+
+
+def test_the_gpu_is_named_as_nvml_and_sysfs_name_it(monkeypatch) -> None:
+    properties = SimpleNamespace(
+        name="NVIDIA H200", uuid="0f1e-2d", pci_domain_id=0, pci_bus_id=0xC3, pci_device_id=0
+    )
+    monkeypatch.setattr(choice, "computes_on_cuda", lambda optimizer: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    assert choice.job_gpu(None) == JobGpu("GPU-0f1e-2d", "0000:c3:00.0", "NVIDIA H200")
+    properties.uuid = "MIG-0f1e-2d"
+    properties.pci_domain_id = 0x10000
+    assert choice.job_gpu(None) == JobGpu("MIG-0f1e-2d", "10000:c3:00.0", "NVIDIA H200")
+    del properties.uuid, properties.pci_domain_id
+    assert choice.job_gpu(None) == JobGpu("", "", "NVIDIA H200")
+
+
+def test_a_job_that_uses_no_gpu_is_not_asked_for_one(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: pytest.fail("it starts CUDA"))
+    assert choice.job_gpu(None) is None

@@ -1,0 +1,342 @@
+"""What a rank is told of its NUMA placement: the state, the sentence, and what to type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from overlaptop.agent.telemetry import process, verdict
+from overlaptop.agent.telemetry.numa import GpuPlace, NumaWatch, gpu_node
+from overlaptop.agent.telemetry.topology import Topology
+from overlaptop.wire import codec
+from overlaptop.wire.devices import NUMA_STATES, GpuSite, MachineFacts, NodeShare, NumaFacts
+
+from .trees import (
+    FOUR_GRACE_HOPPERS,
+    GRACE_HOPPER,
+    MACHINES,
+    NO_MEMORY,
+    NPS4,
+    POWER9,
+    SUB_NUMA,
+    TWO_SOCKETS,
+    Device,
+    Machine,
+    Node,
+    Process,
+    expand,
+    lay_out,
+)
+
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none"}
+
+
+@pytest.fixture(autouse=True)
+def knows_all_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's torchrun has the option and numactl is there, unless a test says otherwise."""
+    monkeypatch.setattr(verdict, "_torchrun_has_numa_binding", lambda: True)
+    monkeypatch.setattr(verdict.shutil, "which", lambda name: f"/usr/bin/{name}")
+
+
+def facts(
+    machine: Machine,
+    running: Process,
+    root: Path,
+    gpu: int | None = 0,
+    *,
+    memory_node: int | None = None,
+    memory_affinity: tuple[int, ...] = (),
+    environ: Mapping[str, str] = TORCHRUN,
+    bound: str = "",
+) -> NumaFacts:
+    lay_out(machine, running, root)
+    place = None if gpu is None else GpuPlace(machine.gpus[gpu].address, memory_affinity, memory_node)
+    return watched(root, place, environ, bound)
+
+
+def watched(
+    root: Path, place: GpuPlace | None, environ: Mapping[str, str] = TORCHRUN, bound: str = ""
+) -> NumaFacts:
+    now_s = [0.0]
+    watch = NumaWatch(3, Topology.read(root), place, bound, root, environ=environ, clock=lambda: now_s[0])
+    watch.facts()
+    now_s[0] = process.FIRST_AFTER_S
+    found = watch.facts()
+    assert codec.decode(codec.encode(found)) == found, "it fits into a message"
+    assert found.state in NUMA_STATES
+    return found
+
+
+def test_a_rank_on_its_gpu_s_node_is_bound(tmp_path: Path) -> None:
+    found = facts(
+        TWO_SOCKETS,
+        Process("56-111,168-223", threads=[56, 57, 168], policy="prefer:1", gib_by_node={0: 0.5, 1: 2}),
+        tmp_path,
+        gpu=5,
+        bound="bound to node 1: CPUs 56-111,168-223, memory preferred there",
+    )
+    assert found == NumaFacts(
+        rank=3,
+        gpu_node=1,
+        gpu_memory_node=None,
+        nic="mlx5_5",
+        nic_node=1,
+        cpu_set="56-111,168-223",
+        cpu_nodes=(NodeShare(1, 112),),
+        threads_by_node=(NodeShare(1, 3),),
+        memory_policy="prefer:1",
+        memory_by_node=(NodeShare(0, (1 << 29) + (2 << 12)), NodeShare(1, 2 << 30)),
+        state="bound",
+        reason="runs on node 1 with its GPU",
+        advice="",
+        bound="bound to node 1: CPUs 56-111,168-223, memory preferred there",
+    )
+
+
+def said(found: NumaFacts) -> tuple[str, str, str]:
+    return found.state, found.reason, found.advice
+
+
+BOTH = "torchrun --numa-binding=node, or -m overlaptop.agent --numa bind"
+
+
+@pytest.mark.parametrize(
+    ("machine", "gpu", "cpus", "expected"),
+    [
+        (TWO_SOCKETS, 0, "0-223", ("unbound", "may run on nodes 0-1, its GPU is on node 0", BOTH)),
+        (TWO_SOCKETS, 0, "0-3,56", ("unbound", "may run on nodes 0-1, its GPU is on node 0", BOTH)),
+        (TWO_SOCKETS, 0, "3", ("bound", "runs on node 0 with its GPU", "")),
+        (
+            TWO_SOCKETS,
+            7,
+            "0-55",
+            (
+                "wrong node",
+                "runs on node 0, its GPU is on node 1",
+                "numactl --all --cpunodebind=1 --preferred=1",
+            ),
+        ),
+        (NPS4, 0, "48-63,176-191", ("bound", "runs on node 3 with its GPU", "")),
+        (
+            NPS4,
+            0,
+            "0-63,128-191",
+            ("unbound", "may run on nodes 0-3 of the right socket, its GPU is on node 3", BOTH),
+        ),
+        (NPS4, 0, "0-255", ("unbound", "may run on nodes 0-7, its GPU is on node 3", BOTH)),
+        (
+            NPS4,
+            0,
+            "0-47",
+            (
+                "wrong node",
+                "runs on nodes 0-2, its GPU is on node 3",
+                "numactl --all --cpunodebind=3 --preferred=3",
+            ),
+        ),
+        (SUB_NUMA, 3, "24-47", ("bound", "runs on node 1 with its GPU", "")),
+        (
+            SUB_NUMA,
+            3,
+            "0-23",
+            (
+                "wrong node",
+                "runs on node 0, its GPU is on node 1",
+                "numactl --all --cpunodebind=1 --preferred=1",
+            ),
+        ),
+        (POWER9, 1, "80-159", ("bound", "runs on node 8 with its GPU", "")),
+        (POWER9, 1, "0-159", ("unbound", "may run on nodes 0,8, its GPU is on node 8", BOTH)),
+    ],
+)
+def test_the_cpus_decide(
+    machine: Machine, gpu: int, cpus: str, expected: tuple[str, str, str], tmp_path: Path
+) -> None:
+    assert said(facts(machine, Process(cpus), tmp_path, gpu)) == expected
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_machine_bound_to_each_gpu_s_node_is_bound_or_has_one_node(name: str, tmp_path: Path) -> None:
+    machine = MACHINES[name]
+    for number, gpu in enumerate(machine.gpus):
+        found = facts(machine, Process(machine.nodes[gpu.numa_node].cpus), tmp_path / str(number), number)
+        assert found.state == ("one node" if machine is GRACE_HOPPER else "bound")
+        assert found.cpu_nodes[0].node == found.gpu_node == gpu.numa_node
+        assert found.advice == ""
+
+
+def test_one_node_with_cpus_leaves_nothing_to_choose(tmp_path: Path) -> None:
+    found = facts(GRACE_HOPPER, Process("0-71"), tmp_path, memory_node=1, memory_affinity=(0, 1))
+    assert said(found) == ("one node", "all CPUs are on node 0: there is nothing to choose", "")
+    assert (found.gpu_node, found.gpu_memory_node) == (0, 1)
+    recorded = watched(expand("virtual-machine", tmp_path / "recorded"), None)
+    assert said(recorded) == ("one node", "all CPUs are on node 0: there is nothing to choose", "")
+    assert recorded.memory_by_node[0].amount > 1 << 20
+    assert recorded.unknown == ()
+
+
+def test_the_gpu_s_own_memory_is_no_place_to_be_far_from(tmp_path: Path) -> None:
+    mine = Process("72-143", gib_by_node={1: 1, 12: 90}, policy="prefer (many):1,12")
+    found = facts(FOUR_GRACE_HOPPERS, mine, tmp_path, 1, memory_node=12)
+    assert said(found) == ("bound", "runs on node 1 with its GPU", "")
+    assert (found.gpu_node, found.gpu_memory_node) == (1, 12)
+
+
+def test_where_the_driver_s_files_tell_nvml_need_not(tmp_path: Path) -> None:
+    found = facts(POWER9, Process("80-159", gib_by_node={254: 10, 8: 1}), tmp_path, 1)
+    assert (found.gpu_memory_node, found.reason) == (254, "runs on node 8 with its GPU")
+
+
+@pytest.mark.parametrize(
+    ("affinity", "memory_node", "node"),
+    [((1,), None, 1), ((0, 12), 12, 0), ((0, 1), None, None), ((), None, None), ((9,), None, None)],
+)
+def test_where_firmware_says_nothing_nvml_s_memory_affinity_counts(
+    affinity: tuple[int, ...], memory_node: int | None, node: int | None, tmp_path: Path
+) -> None:
+    machine = Machine(nodes=TWO_SOCKETS.nodes, gpus=[Device(("pci0000:00", "0000:01:00.0"), -1)])
+    topology = Topology.read(lay_out(machine, Process("0"), tmp_path))
+    assert gpu_node(topology, GpuPlace("0000:01:00.0", affinity, memory_node)) == node
+
+
+def test_a_gpu_on_no_known_node_is_unknown_not_bound(tmp_path: Path) -> None:
+    machine = Machine(nodes=TWO_SOCKETS.nodes, gpus=[Device(("pci0000:00", "0000:01:00.0"), -1)])
+    found = facts(machine, Process("0-55"), tmp_path)
+    assert said(found) == ("unknown", "nothing tells on which node the rank's GPU is", "")
+    assert {unknown.name: unknown.reason for unknown in found.unknown} == {
+        "gpu_node": "neither sysfs nor NVML names one node for 0000:01:00.0"
+    }
+
+
+def test_a_rank_without_a_gpu_has_nothing_to_be_near_to(tmp_path: Path) -> None:
+    found = facts(TWO_SOCKETS, Process("0-223", gib_by_node={0: 1}), tmp_path, None)
+    assert said(found) == ("no gpu", "the rank computes on no GPU that it could be near to", "")
+    assert found.cpu_nodes == (NodeShare(0, 112), NodeShare(1, 112))
+
+
+@pytest.mark.parametrize(
+    ("policy", "gib_by_node", "state", "reason"),
+    [
+        ("bind:0", {}, "wrong node", "runs on node 1 with its GPU, but takes memory from node 0 (bind:0)"),
+        (
+            "interleave:0-1",
+            {},
+            "unbound",
+            "runs on node 1 with its GPU, but takes memory from nodes 0-1 (interleave:0-1)",
+        ),
+        (
+            "default",
+            {0: 3.0, 1: 1.0},
+            "bound",
+            "runs on node 1 with its GPU, but 3.0 of 4.0 GiB of its memory are on node 0",
+        ),
+        ("default", {0: 1.0, 1: 3.0}, "bound", "runs on node 1 with its GPU"),
+        ("default", {0: 0.2}, "bound", "runs on node 1 with its GPU"),
+    ],
+)
+def test_memory_on_another_node_is_said(
+    policy: str, gib_by_node: dict[int, float], state: str, reason: str, tmp_path: Path
+) -> None:
+    running = Process("56-111", policy=policy, gib_by_node=gib_by_node)
+    found = facts(TWO_SOCKETS, running, tmp_path, 4)
+    assert (found.state, found.reason) == (state, reason)
+    assert bool(found.advice) == ("but" in reason)
+
+
+def test_a_policy_is_mended_where_it_was_made(tmp_path: Path) -> None:
+    running = Process("56-111", policy="bind:0")
+    by_torchrun = facts(TWO_SOCKETS, running, tmp_path / "a", 4)
+    assert by_torchrun.advice == "start torchrun without the memory policy bind:0"
+    alone = facts(TWO_SOCKETS, running, tmp_path / "b", 4, environ={})
+    assert alone.advice == "numactl --cpunodebind=1 --preferred=1"
+
+
+def test_without_torchrun_the_advice_is_numactl_with_the_node(tmp_path: Path) -> None:
+    found = facts(TWO_SOCKETS, Process("0-223"), tmp_path, 4, environ={})
+    assert found.advice == "numactl --cpunodebind=1 --preferred=1, or -m overlaptop.agent --numa bind"
+    assert len(found.advice) < 80
+
+
+@pytest.mark.parametrize("lacks", ["the option", "numactl"])
+def test_torchrun_s_option_is_advised_only_where_it_works(
+    lacks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if lacks == "numactl":
+        monkeypatch.setattr(verdict.shutil, "which", lambda name: None)
+    else:
+        monkeypatch.setattr(verdict, "_torchrun_has_numa_binding", lambda: False)
+    found = facts(TWO_SOCKETS, Process("0-223"), tmp_path, 4)
+    assert found.advice == "-m overlaptop.agent --numa bind (here: node 1)"
+
+
+def test_numactl_knows_a_node_without_memory_only_by_its_cpus(tmp_path: Path) -> None:
+    found = facts(NO_MEMORY, Process("0-47"), tmp_path, environ={})
+    assert found.advice == "numactl --physcpubind=0-5,24-29, or -m overlaptop.agent --numa bind"
+
+
+def test_what_a_cgroup_withholds_no_command_gives(tmp_path: Path) -> None:
+    found = facts(TWO_SOCKETS, Process("0-55", cgroup_cpus="0-55,112-167"), tmp_path, 4)
+    assert found.state == "wrong node"
+    assert found.advice == "the job's cgroup has CPUs of node 0 only: have it given 56-111,168-223"
+
+
+def test_a_container_without_the_files_is_unknown_each_with_its_reason(tmp_path: Path) -> None:
+    found = watched(tmp_path, GpuPlace("0000:01:00.0"))
+    assert found.state == "unknown"
+    assert found.reason.startswith("the machine's NUMA nodes are not known: ")
+    assert found.advice == ""
+    names = {unknown.name for unknown in found.unknown}
+    assert names == {"gpu_node", "cpu_set", "memory_policy", "threads_by_node", "memory_by_node"}
+    assert all("No such file" in each.reason for each in found.unknown if each.name != "gpu_node")
+    assert (found.cpu_set, found.cpu_nodes, found.memory_policy, found.nic) == ("", (), "", "")
+
+
+def test_a_machine_shown_without_a_process_is_unknown(tmp_path: Path) -> None:
+    lay_out(TWO_SOCKETS, Process("0"), tmp_path)
+    (tmp_path / "proc/self/status").unlink()
+    found = watched(tmp_path, GpuPlace(TWO_SOCKETS.gpus[0].address))
+    assert (found.state, found.gpu_node) == ("unknown", 0)
+    assert found.reason == "nothing tells which CPUs the process may use"
+
+
+def test_this_process_is_watched_too() -> None:
+    found = watched(Path("/"), None)
+    assert found.cpu_set
+    assert sum(share.amount for share in found.threads_by_node) >= 1 or found.unknown
+
+
+def test_the_installed_torchrun_s_help_has_the_option_just_when_it_is_advised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    torchrun = pytest.importorskip("torch.distributed.run")
+    known = "--numa-binding" in torchrun.get_args_parser().format_help()
+    assert verdict.Launch.of_this_process({}).torchrun_binds == (
+        known and verdict.shutil.which("numactl") is not None
+    )
+    assert verdict._torchrun_has_numa_binding() == known
+
+
+def test_a_machine_of_a_thousand_cpus_in_64_nodes_fits_into_messages(tmp_path: Path) -> None:
+    """Its firmware deals CPUs out among the nodes: no list of them can be written in ranges."""
+    nodes = 64
+    machine = Machine(
+        nodes={n: Node(",".join(map(str, range(n, 1024, nodes))), 64, n // 4) for n in range(nodes)},
+        gpus=[Device((f"pci10{n:03x}:00", f"10{n:03x}:01:00.0"), 4 * n) for n in range(16)],
+        infiniband={
+            f"mlx5_{n}": Device((f"pci20{n:03x}:00", f"20{n:03x}:01:00.0"), 2 * n) for n in range(32)
+        },
+    )
+    running = Process("0-1023", threads=range(256), gib_by_node=dict.fromkeys(range(nodes), 0.1))
+    told = facts(machine, running, tmp_path, gpu=15)
+    assert (told.gpu_node, told.state, told.cpu_set) == (60, "unbound", "0-1023")
+    assert told.cpu_nodes == tuple(NodeShare(n, 16) for n in range(nodes))
+    assert len(told.memory_by_node) == nodes
+    topology = Topology.read(tmp_path)
+    assert topology.nic_near(machine.gpus[15].address) == topology.nics[30]
+    gpus = tuple(GpuSite(n, f"GPU-{n}", "H", at.address, at.numa_node) for n, at in enumerate(machine.gpus))
+    whole = MachineFacts(0, "h", topology.nodes, topology.nics, gpus, topology.unknown)
+    assert codec.decode(codec.encode(whole)) == whole
+    assert (len(whole.numa_nodes), len(whole.nics), whole.unknown) == (nodes, 32, ())

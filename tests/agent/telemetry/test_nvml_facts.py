@@ -1,0 +1,314 @@
+"""The facts of a GPU: what NVML tells is told exactly, what it refuses is unknown, each for itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pynvml
+import pytest
+
+from overlaptop.agent.telemetry import nvml as nvml_module
+from overlaptop.agent.telemetry.gpu import GpuFacts, place, without_nvml
+from overlaptop.agent.telemetry.nvml import Nvml, NvmlError, pci_bus_id, text
+from overlaptop.wire.codec import decode, encode
+from overlaptop.wire.devices import DeviceFacts, GpuLink, GpuSite
+
+from . import machines
+from .driver import (
+    FUNCTION_NOT_FOUND,
+    GPU_IS_LOST,
+    GPU_LINK,
+    LIBRARY_NOT_FOUND,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    NPU_LINK,
+    SWITCH_LINK,
+    TIMEOUT,
+    Driver,
+)
+
+FACTS_FUNCTIONS = {
+    "nvmlDeviceGetNvLinkState": {"nvlink_count", "nvlink_version", "nvlink_peak_bytes_per_s", "links"},
+    "nvmlDeviceGetCudaComputeCapability": {"nvlink_version"},
+    "nvmlDeviceGetNvLinkRemoteDeviceType": {"links"},
+    "nvmlDeviceGetTopologyCommonAncestor": {"links"},
+    "nvmlDeviceGetCurrPcieLinkGeneration": {"pcie_generation"},
+    "nvmlDeviceGetMaxPcieLinkGeneration": {"pcie_generation_max", "pcie_peak_bytes_per_s"},
+    "nvmlDeviceGetCurrPcieLinkWidth": {"pcie_width"},
+    "nvmlDeviceGetMaxPcieLinkWidth": {"pcie_width_max", "pcie_peak_bytes_per_s"},
+    "nvmlDeviceGetMemoryInfo": {"memory_total_bytes"},
+    "nvmlDeviceGetEnforcedPowerLimit": {"power_limit_mw"},
+    "nvmlDeviceGetMaxClockInfo": {"sm_clock_max_hz", "memory_clock_max_hz"},
+}
+"""What is unknown where one function is refused."""
+
+
+def reader(nvml: Nvml, at: int = 0) -> GpuFacts:
+    sites = nvml.gpus()
+    return GpuFacts(nvml, 3, sites[at], sites, 256)
+
+
+def reasons(facts: DeviceFacts) -> dict[str, str]:
+    return {unknown.name: unknown.reason for unknown in facts.unknown}
+
+
+def test_importing_telemetry_does_not_import_pynvml() -> None:
+    code = (
+        "import sys, overlaptop.agent.telemetry.telemetry; "
+        "sys.exit(any(name in sys.modules for name in ('pynvml', 'torch', 'numpy')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_without_a_driver_the_reason_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+
+    def absent(name: str):
+        raise OSError(name)
+
+    monkeypatch.setattr(pynvml, "CDLL", absent)
+    with pytest.raises(NvmlError, match="no NVIDIA driver") as refusal:
+        Nvml.open()
+    assert "\n" not in str(refusal.value)
+
+
+def test_without_the_package_the_reason_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(NvmlError, match="nvidia-ml-py is missing"):
+        Nvml.open()
+
+
+@pytest.mark.parametrize("code", [9, LIBRARY_NOT_FOUND, 18, 999])
+def test_a_driver_that_does_not_start_is_one_line(opened, code: int) -> None:
+    driver = Driver()
+    driver.refuse["nvmlInitWithFlags"] = code
+    with pytest.raises(NvmlError, match=r"^[^\n]+$"):
+        opened(driver)
+
+
+def test_gpus_are_named_as_sysfs_and_nvidia_smi_name_them(opened) -> None:
+    driver = machines.h200_pair()
+    nvml = opened(driver)
+    assert nvml.gpus() == (
+        GpuSite(0, machines.uuid(1), "NVIDIA H200", "0000:00:06.0", None),
+        GpuSite(1, machines.uuid(2), "NVIDIA H200", "0000:00:07.0", None),
+    )
+    nvml.close()
+    assert driver.opened == 0
+
+
+def test_a_gpu_that_does_not_answer_is_left_out_and_the_others_keep_their_index(
+    opened, monkeypatch
+) -> None:
+    nvml = opened(machines.h200_pair())
+    by_index = pynvml.nvmlDeviceGetHandleByIndex
+
+    def lost(index: int):
+        if index == 0:
+            raise pynvml.NVMLError(GPU_IS_LOST)
+        return by_index(index)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lost)
+    assert [site.index for site in nvml.gpus()] == [1]
+
+
+@pytest.mark.parametrize(
+    ("nvmls", "sysfs"),
+    [
+        ("00000000:1B:00.0", "0000:1b:00.0"),
+        ("0000:1B:00.0", "0000:1b:00.0"),
+        ("00010000:41:00.0", "10000:41:00.0"),
+        ("00000009:01:00.0", "0009:01:00.0"),
+    ],
+)
+def test_bus_ids_are_normalised(nvmls: str, sysfs: str) -> None:
+    assert pci_bus_id(nvmls) == sysfs
+
+
+@pytest.mark.parametrize("odd", ["", "1B:00.0", "00000000:1B:00", "0000:1b:00.0\n/..", "GPU-1"])
+def test_what_is_no_bus_id_is_refused(odd: str) -> None:
+    with pytest.raises(NvmlError, match="is no address on PCI"):
+        pci_bus_id(odd)
+
+
+def test_text_is_text_whatever_pynvml_returns() -> None:
+    assert text(b"NVIDIA H200") == text("NVIDIA H200") == "NVIDIA H200"
+    assert text(b"\xff") == "�"
+
+
+def test_h200s_behind_switches(opened) -> None:
+    facts = reader(opened(machines.h200_pair())).read()
+    assert facts == DeviceFacts(
+        rank=3,
+        gpu_uuid=machines.uuid(1),
+        gpu_name="NVIDIA H200",
+        pci_bus_id="0000:00:06.0",
+        nvlink_version="4.0",
+        nvlink_count=18,
+        nvlink_peak_bytes_per_s=18 * 26_562_000_000,
+        pcie_generation=5,
+        pcie_generation_max=5,
+        pcie_width=16,
+        pcie_width_max=16,
+        pcie_peak_bytes_per_s=57_614_065_934,  # 63.0 GB/s, 256 bytes of 280
+        memory_total_bytes=150_754_820_096,
+        power_limit_mw=700_000,
+        sm_clock_max_hz=1_980_000_000,
+        memory_clock_max_hz=3_201_000_000,
+        links=(GpuLink("nvswitch", "", 18, ""), GpuLink("pcie", machines.uuid(2), None, "PHB")),
+        pcie_max_payload_bytes=256,
+    )
+    assert decode(encode(facts)) == facts
+
+
+def test_a100s_with_bridges(opened) -> None:
+    nvml = opened(machines.a100_bridge())
+    facts = reader(nvml).read()
+    assert (facts.nvlink_version, facts.nvlink_count) == ("3.0", 12)
+    assert facts.nvlink_peak_bytes_per_s == 12 * 25_000_000_000  # its driver does not tell the speed
+    assert (facts.pcie_generation, facts.pcie_generation_max) == (1, 4)  # it is idle
+    assert facts.pcie_peak_bytes_per_s == 28_807_032_967
+    assert facts.links == (
+        GpuLink("nvlink", machines.uuid(2), 12, ""),
+        GpuLink("pcie", machines.uuid(2), None, "PHB"),
+        GpuLink("pcie", machines.uuid(3), None, "SYS"),
+    )
+    assert facts.unknown == ()
+    alone = reader(nvml, at=2).read()
+    assert (alone.nvlink_version, alone.nvlink_count, alone.nvlink_peak_bytes_per_s) == ("", 0, None)
+    assert reasons(alone) == {"nvlink_peak_bytes_per_s": "no NVLink is up"}
+
+
+def test_a_gpu_without_nvlink_has_none_and_that_is_known(opened) -> None:
+    facts = reader(opened(machines.l40())).read()
+    assert (facts.nvlink_count, facts.nvlink_peak_bytes_per_s, facts.links) == (0, None, ())
+    assert set(reasons(facts)) == {"nvlink_peak_bytes_per_s"}
+    assert facts.pci_bus_id == "10000:41:00.0"
+
+
+def test_links_that_are_not_there_may_lie_between_others(opened) -> None:
+    driver = machines.h200_pair()
+    driver.gpus[0].nvlinks = {0: (SWITCH_LINK, ""), 7: (SWITCH_LINK, "")}
+    facts = reader(opened(driver)).read()
+    assert (facts.nvlink_count, facts.links[0]) == (2, GpuLink("nvswitch", "", 2, ""))
+
+
+def test_grace_hopper_has_no_pcie_to_tell_of(opened) -> None:
+    facts = reader(opened(machines.grace_hopper())).read()
+    assert (facts.pcie_generation, facts.pcie_generation_max, facts.pcie_peak_bytes_per_s) == (
+        None,
+        None,
+        None,
+    )
+    assert facts.nvlink_count == 18
+    assert reasons(facts) == {
+        "pcie_generation": "not supported by this GPU or driver",
+        "pcie_generation_max": "not supported by this GPU or driver",
+        "pcie_peak_bytes_per_s": "generation or width is not known",
+    }
+
+
+@pytest.mark.parametrize("function", FACTS_FUNCTIONS)
+@pytest.mark.parametrize("code", [NO_PERMISSION, FUNCTION_NOT_FOUND, GPU_IS_LOST, 999])
+def test_a_refusal_hurts_only_what_it_was_asked_for(opened, function: str, code: int) -> None:
+    driver = machines.h200_pair()
+    nvml = opened(driver)
+    facts = reader(nvml)
+    whole = facts.read()
+    driver.refuse[function] = code
+    rest = facts.read()
+    assert set(reasons(rest)) == FACTS_FUNCTIONS[function]
+    assert all(reasons(rest).values())
+    for name in DeviceFacts.__dataclass_fields__:
+        if name not in (*FACTS_FUNCTIONS[function], "unknown"):
+            assert getattr(rest, name) == getattr(whole, name), name
+    driver.refuse.clear()
+    assert facts.read() == whole
+
+
+def test_everything_refused_is_everything_unknown(opened) -> None:
+    driver = machines.h200_pair()
+    nvml = opened(driver)
+    facts = reader(nvml)
+    driver.refuse = dict.fromkeys(FACTS_FUNCTIONS, NOT_SUPPORTED)
+    told = facts.read()
+    assert (told.gpu_name, told.nvlink_count) == ("NVIDIA H200", 0)
+    assert told.memory_total_bytes is told.pcie_generation is told.power_limit_mw is None
+    assert decode(encode(told)) == told
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        ((NPU_LINK, ""), "NVLink 0 leads to neither a GPU nor a switch"),
+        ((GPU_LINK, ""), "NVML: '' is no address on PCI"),
+        ((GPU_LINK, "00000000:55:00.0"), "NVLink 0 leads to a GPU that is not shown here, 0000:55:00.0"),
+    ],
+)
+def test_a_link_that_leads_elsewhere_makes_the_map_unknown_not_wrong(opened, end, why: str) -> None:
+    driver = machines.h200_pair()
+    driver.gpus[0].nvlinks[0] = end
+    facts = reader(opened(driver)).read()
+    assert facts.links == (GpuLink("pcie", machines.uuid(2), None, "PHB"),)
+    assert reasons(facts) == {"links": why}
+    assert facts.nvlink_count == 18
+
+
+def test_an_idle_links_generation_is_read_again_and_nothing_else(opened) -> None:
+    driver = machines.h200_pair()
+    facts = reader(opened(driver))
+    first = facts.read()
+    driver.calls.clear()
+    driver.gpus[0].pcie = (1, 5, 8, 16)
+    driver.refuse["nvmlDeviceGetEnforcedPowerLimit"] = TIMEOUT
+    again = facts.read_again(first)
+    assert (again.pcie_generation, again.pcie_width, again.power_limit_mw) == (1, 8, None)
+    assert set(reasons(again)) == {"power_limit_mw"}
+    assert sum(driver.calls.values()) == 3
+    driver.gpus[0].pcie, driver.refuse = (5, 5, 16, 16), {}
+    assert facts.read_again(again) == first
+
+
+def test_a_payload_that_is_not_shown_is_unknown_and_the_usual_one_is_assumed(opened) -> None:
+    nvml = opened(machines.h200_pair())
+    sites = nvml.gpus()
+    facts = GpuFacts(nvml, 3, sites[0], sites, None).read()
+    assert (facts.pcie_max_payload_bytes, facts.pcie_peak_bytes_per_s) == (None, 57_614_065_934)
+    assert reasons(facts) == {"pcie_max_payload_bytes": "the kernel shows it to root only; 256 is assumed"}
+
+
+def test_where_a_gpu_sits(opened) -> None:
+    nvml = opened(machines.grace_hopper())
+    at = place(nvml, nvml.gpus()[0])
+    assert (at.pci_bus_id, at.memory_affinity, at.memory_node) == ("0009:01:00.0", (0, 1), 1)
+
+
+def test_where_a_gpu_sits_on_a_machine_of_many_nodes(opened) -> None:
+    driver = machines.h200_pair()
+    driver.gpus[1].memory_affinity = (3, 64, 1023)
+    nvml = opened(driver)
+    at = place(nvml, nvml.gpus()[1])
+    assert (at.memory_affinity, at.memory_node) == ((3, 64, 1023), None)
+
+
+def test_where_a_gpu_sits_may_be_untold(opened) -> None:
+    nvml = opened(machines.l40())
+    assert place(nvml, nvml.gpus()[0]).memory_affinity == ()
+
+
+def test_without_nvml_every_field_has_its_reason() -> None:
+    facts = without_nvml(2, "AMD Instinct MI300X", "0000:05:00.0", "no NVIDIA driver")
+    empty = {
+        name
+        for name in DeviceFacts.__dataclass_fields__
+        if getattr(facts, name) in (None, "", ()) and name != "unknown"
+    }
+    assert set(reasons(facts)) == empty
+    assert decode(encode(facts)) == facts
+
+
+def test_words_are_no_codes() -> None:
+    assert all(name in vars(pynvml) for name in nvml_module._IN_WORDS)
+    assert all(name in vars(pynvml) for name in nvml_module._LASTING)

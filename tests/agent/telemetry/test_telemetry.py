@@ -1,0 +1,366 @@
+"""The thread: what reaches the hub, when, and that no fault of it reaches anything else."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlaptop.agent import placement
+from overlaptop.agent.telemetry import telemetry as module
+from overlaptop.agent.telemetry import watch as watch_module
+from overlaptop.agent.telemetry.numa import NumaWatch
+from overlaptop.agent.telemetry.telemetry import PERIOD_S, Telemetry, until_next_s
+from overlaptop.agent.telemetry.watch import NO_GPU, JobGpu, Watch
+from overlaptop.wire import codec
+from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NodeShare, NumaFacts
+from overlaptop.wire.messages import Message
+
+from . import machines
+from .driver import GPU_IS_LOST, NO_PERMISSION, install
+
+WAIT_S = 30.0
+PLACE = replace(placement.alone(), rank=7, host="gpu-a")
+FIRST = JobGpu(machines.uuid(1), "0000:00:06.0", "NVIDIA H200")
+SECOND = JobGpu(machines.uuid(2), "0000:00:07.0", "NVIDIA H200")
+
+
+class Hub:
+    """A sender whose messages the test reads."""
+
+    def __init__(self) -> None:
+        self.connections = 1
+        self.sent: list[Message] = []
+
+    def put(self, message: Message) -> None:
+        self.sent.append(message)
+
+    def of(self, kind: type) -> list:
+        return [message for message in self.sent if isinstance(message, kind)]
+
+
+class Beside:
+    """Telemetry as the agent drives it, at the pace of the test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, enabled: bool = True) -> None:
+        self.notices: list[tuple[str, str]] = []
+        self.hub = Hub()
+        self.telemetry = Telemetry(lambda *notice: self.notices.append(notice), enabled=enabled)
+        monkeypatch.setattr(module, "until_next_s", lambda now_s: 0.001)
+
+    def serve_until(self, reached: Callable[[], object]) -> None:
+        pause = threading.Event()
+        for _ in range(int(WAIT_S / 0.002)):
+            self.telemetry.serve(self.hub, PLACE)
+            if reached():
+                return
+            pause.wait(0.002)
+        raise AssertionError((self.hub.sent, self.notices))
+
+
+@pytest.fixture
+def beside(monkeypatch):
+    made = Beside(monkeypatch)
+    yield made
+    made.telemetry.stop()
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    made = machines.h200_pair()
+    made.now_us = 0
+    install(made, monkeypatch)
+    sample_get = type(made)._nvmlGpmSampleGet
+
+    def later(self, handle, buffer) -> None:
+        self.now_us += 500_000
+        sample_get(self, handle, buffer)
+
+    monkeypatch.setattr(type(made), "_nvmlGpmSampleGet", later)
+    return made
+
+
+def running() -> bool:
+    return any(thread.name == "overlaptop-telemetry" for thread in threading.enumerate())
+
+
+@given(st.floats(1e9, 4e9))
+def test_ranks_sample_at_the_same_moments(now_s: float) -> None:
+    left_s = until_next_s(now_s)
+    assert PERIOD_S / 4 < left_s <= PERIOD_S * 5 / 4
+    off_s = (now_s + left_s) % PERIOD_S
+    assert min(off_s, PERIOD_S - off_s) < 1e-5
+
+
+def test_facts_and_samples_of_a_rank_reach_the_hub(beside, driver) -> None:
+    beside.telemetry.follow(lambda: FIRST)
+    beside.serve_until(lambda: len(beside.hub.of(DeviceSample)) > 3)
+    (machine,), (device,) = beside.hub.of(MachineFacts), beside.hub.of(DeviceFacts)
+    assert {message.rank for message in beside.hub.sent} == {7}
+    assert (machine.host, [gpu.uuid for gpu in machine.gpus]) == (
+        "gpu-a",
+        [machines.uuid(1), machines.uuid(2)],
+    )
+    assert (device.gpu_uuid, device.nvlink_count) == (machines.uuid(1), 18)
+    assert len(beside.hub.of(NumaFacts)) >= 1
+    assert beside.hub.of(DeviceSample)[-1].nvlink_tx_bytes_per_s == 100_000 << 20
+    beside.telemetry.stop()
+    assert not running()
+    assert (driver.opened, driver.samples) == (0, set())
+    assert beside.notices == []
+
+
+def test_a_slice_of_a_gpu_is_found_by_its_address(beside, driver) -> None:
+    beside.telemetry.follow(lambda: JobGpu("MIG-0", "0000:00:07.0", "NVIDIA H200 MIG 1g.18gb"))
+    beside.serve_until(lambda: beside.hub.of(DeviceFacts))
+    assert beside.hub.of(DeviceFacts)[0].gpu_uuid == machines.uuid(2)
+
+
+def test_a_job_on_no_gpu_leaves_nvml_alone(beside, driver) -> None:
+    beside.telemetry.follow(lambda: None)
+    beside.serve_until(lambda: beside.hub.of(NumaFacts))
+    (machine,), (device,) = beside.hub.of(MachineFacts), beside.hub.of(DeviceFacts)
+    assert (machine.gpus, device.gpu_uuid) == ((), "")
+    assert {unknown.reason for unknown in device.unknown} == {NO_GPU}
+    assert ("gpus", NO_GPU) in [(unknown.name, unknown.reason) for unknown in machine.unknown]
+    assert beside.hub.of(DeviceSample) == []
+    assert driver.calls.total() == 0
+
+
+@pytest.mark.parametrize(
+    ("refused", "why"),
+    [
+        ("nvmlInitWithFlags", "no permission"),
+        ("nvmlDeviceGetCount_v2", "no permission"),
+        ("nvmlDeviceGetHandleByIndex_v2", "NVML does not show the job's GPU"),
+    ],
+)
+def test_without_nvml_the_kernel_is_still_asked(beside, driver, refused: str, why: str) -> None:
+    driver.refuse[refused] = NO_PERMISSION
+    beside.telemetry.follow(lambda: FIRST)
+    beside.serve_until(lambda: beside.hub.of(NumaFacts))
+    (device,) = beside.hub.of(DeviceFacts)
+    assert (device.gpu_uuid, device.gpu_name, device.pci_bus_id) == ("", "NVIDIA H200", "0000:00:06.0")
+    assert all(unknown.reason.startswith(why) for unknown in device.unknown)
+    assert beside.hub.of(MachineFacts)[0].unknown[-1].name == "gpus"
+    beside.telemetry.stop()
+    assert driver.opened == 0
+    assert beside.notices == []
+
+
+def test_a_hub_that_took_anothers_place_is_told_the_facts_again_and_an_old_one_is_not(
+    beside, driver
+) -> None:
+    beside.hub.connections = 0
+    beside.telemetry.follow(lambda: FIRST)
+    beside.serve_until(lambda: len(beside.telemetry._facts) == 3)
+    assert beside.hub.sent == []  # there is no hub yet
+    beside.hub.connections = 1
+    beside.serve_until(lambda: len(beside.hub.of(DeviceSample)) > 2)
+    first = beside.hub.of(DeviceFacts) + beside.hub.of(MachineFacts)
+    assert len(first) == 2
+    beside.hub.sent.clear()
+    beside.hub.connections = 2
+    beside.serve_until(lambda: len(beside.hub.of(DeviceSample)) > 2)
+    assert beside.hub.of(DeviceFacts) + beside.hub.of(MachineFacts) == first
+    assert beside.hub.of(NumaFacts)
+
+
+def test_facts_are_sent_when_they_change_and_only_then(beside, driver, monkeypatch) -> None:
+    monkeypatch.setattr(module, "DEVICE_EVERY", 1)
+    beside.telemetry.follow(lambda: FIRST)
+    beside.serve_until(lambda: len(beside.hub.of(DeviceSample)) > 3)
+    driver.gpus[0].pcie = (1, 5, 16, 16)
+    beside.serve_until(lambda: len(beside.hub.of(DeviceFacts)) == 2)
+    count = len(beside.hub.of(DeviceSample))
+    beside.serve_until(lambda: len(beside.hub.of(DeviceSample)) > count + 3)
+    assert [facts.pcie_generation for facts in beside.hub.of(DeviceFacts)] == [5, 1]
+
+
+def test_another_device_is_followed(beside, driver) -> None:
+    beside.telemetry.follow(lambda: FIRST)
+    beside.serve_until(lambda: beside.hub.of(DeviceFacts))
+    beside.telemetry.follow(lambda: FIRST)
+    beside.telemetry.follow(lambda: SECOND)
+    beside.serve_until(lambda: len(beside.hub.of(DeviceFacts)) == 2)
+    assert [facts.gpu_uuid for facts in beside.hub.of(DeviceFacts)] == [machines.uuid(1), machines.uuid(2)]
+    beside.telemetry.stop()
+    assert (driver.opened, driver.samples) == (0, set())
+
+
+@pytest.mark.parametrize("call", ["__init__", "first_facts", "sample", "numa", "device", "close"])
+def test_a_fault_ends_telemetry_with_one_notice(beside, driver, monkeypatch, caplog, call: str) -> None:
+    monkeypatch.setattr(module, "NUMA_EVERY", 1)
+    monkeypatch.setattr(module, "DEVICE_EVERY", 1)
+
+    def fault(*_) -> None:
+        raise ArithmeticError("on purpose")
+
+    monkeypatch.setattr(Watch, call, fault)
+    beside.telemetry.follow(lambda: FIRST)
+    if call == "close":
+        beside.serve_until(lambda: beside.hub.of(DeviceSample))
+        beside.telemetry.stop()
+    beside.serve_until(lambda: beside.notices and not running())
+    for _ in range(3):
+        beside.telemetry.serve(beside.hub, PLACE)
+        beside.telemetry.follow(lambda: SECOND)
+    assert beside.notices == [("warning", "no telemetry: ArithmeticError: on purpose")]
+    assert [record.getMessage() for record in caplog.records] == [
+        "overlaptop: no telemetry: ArithmeticError: on purpose"
+    ]
+
+
+def test_a_fault_in_naming_the_gpu_or_in_sending_ends_telemetry_only(beside, driver) -> None:
+    def fault(*_) -> JobGpu:
+        raise ArithmeticError("on purpose")
+
+    beside.telemetry.follow(fault)
+    beside.telemetry.serve(beside.hub, PLACE)
+    assert beside.notices == [("warning", "no telemetry: ArithmeticError: on purpose")]
+    assert not running()
+
+
+def test_a_fault_of_the_senders_ends_telemetry_only(beside, driver) -> None:
+    def fault(_: Message) -> None:
+        raise ArithmeticError("on purpose")
+
+    beside.hub.put = fault
+    beside.telemetry.follow(lambda: FIRST)
+    beside.serve_until(lambda: beside.notices and not running())
+    assert len(beside.notices) == 1
+
+
+def test_facts_that_no_message_holds_cost_only_themselves_and_are_said_once(
+    beside, driver, monkeypatch
+) -> None:
+    """As those of a machine with more nodes than anybody thought of."""
+    monkeypatch.setattr(module, "NUMA_EVERY", 1)
+    numa, looks = Watch.numa, count(1)
+
+    def many(watch: Watch) -> NumaFacts:
+        shares = tuple(NodeShare(node, next(looks)) for node in range(codec.MAX_PARTS + 1))
+        return replace(numa(watch), memory_by_node=shares)
+
+    monkeypatch.setattr(Watch, "numa", many)
+    put = beside.hub.put
+    beside.hub.put = lambda message: put(codec.decode(codec.encode(message)))
+    beside.telemetry.follow(lambda: FIRST)
+    beside.serve_until(lambda: len(beside.hub.of(DeviceSample)) > 5)
+    (level, text), *more = beside.notices
+    assert (level, more) == ("warning", [])
+    assert text.startswith("no NumaFacts: NumaFacts.memory_by_node: expected a list of at most 256")
+    assert len(beside.hub.of(MachineFacts)) == len(beside.hub.of(DeviceFacts)) == 1
+
+
+def test_where_no_thread_can_be_started_the_agent_still_ends_well(beside, driver, monkeypatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    beside.telemetry.follow(lambda: FIRST)
+    beside.telemetry.serve(beside.hub, PLACE)
+    beside.telemetry.stop()
+    assert not running()
+    assert beside.notices == [("warning", "no telemetry: RuntimeError: can't start new thread")]
+
+
+def test_without_pynvml_or_with_a_broken_one_the_kernel_is_still_asked(beside, driver, monkeypatch) -> None:
+    def broken(name: str) -> None:
+        raise SyntaxError(name)
+
+    monkeypatch.delitem(sys.modules, "pynvml")
+    monkeypatch.setattr(importlib, "import_module", broken)
+    beside.telemetry.follow(lambda: FIRST)
+    beside.serve_until(lambda: len(beside.hub.sent) >= 3)
+    (device,) = beside.hub.of(DeviceFacts)
+    assert all("nvidia-ml-py is missing" in unknown.reason for unknown in device.unknown)
+    assert beside.hub.of(NumaFacts)
+    assert beside.notices == []
+
+
+def test_facts_come_at_once_and_where_memory_lies_with_the_first_look_after_10_s(
+    beside, driver, monkeypatch
+) -> None:
+    def passed_s() -> float:
+        return PERIOD_S * driver.calls["nvmlGpmSampleGet"]
+
+    looks = []
+    numa = Watch.numa
+    monkeypatch.setattr(watch_module, "NumaWatch", partial(NumaWatch, clock=passed_s))
+    monkeypatch.setattr(
+        Watch,
+        "numa",
+        lambda watch: looks.append((passed_s(), (facts := numa(watch)).memory_by_node != ())) or facts,
+    )
+    beside.telemetry.follow(lambda: FIRST)
+    beside.serve_until(lambda: len(looks) >= 3)
+    has_numa_maps = Path("/proc/self/numa_maps").exists()
+    assert looks[:3] == [(0.0, False), (15.0, has_numa_maps), (30.0, has_numa_maps)]
+
+
+def test_a_lost_gpu_is_no_fault(beside, driver) -> None:
+    beside.telemetry.follow(lambda: FIRST)
+    beside.serve_until(lambda: beside.hub.of(DeviceSample))
+    driver.refuse |= dict.fromkeys(["nvmlGpmSampleGet", "nvmlDeviceGetPowerUsage"], GPU_IS_LOST)
+    beside.serve_until(lambda: beside.hub.of(DeviceSample)[-1].power_mw is None)
+    driver.refuse.clear()
+    beside.serve_until(lambda: beside.hub.of(DeviceSample)[-1].nvlink_tx_bytes_per_s is not None)
+    assert beside.notices == []
+
+
+def test_switched_off_it_does_nothing(monkeypatch, driver) -> None:
+    beside = Beside(monkeypatch, enabled=False)
+    beside.telemetry.follow(lambda: pytest.fail("nobody should ask torch"))
+    beside.telemetry.serve(beside.hub, PLACE)
+    beside.telemetry.stop()
+    assert (beside.hub.sent, running(), driver.calls.total()) == ([], False, 0)
+
+
+def test_the_end_does_not_wait_for_a_driver_that_hangs(beside, driver, monkeypatch) -> None:
+    hangs, free = threading.Event(), threading.Event()
+
+    def hang(*_) -> None:
+        hangs.set()
+        assert free.wait(WAIT_S)
+
+    monkeypatch.setattr(type(driver), "_nvmlDeviceGetPowerUsage", hang)
+    beside.telemetry.follow(lambda: FIRST)
+    beside.serve_until(hangs.is_set)
+    beside.telemetry.stop()  # the thread is still in the call
+    assert running()
+    free.set()
+    beside.telemetry._thread.join(WAIT_S)
+    assert not running()
+
+
+def test_a_sender_that_nobody_reads_costs_bounded_memory(beside, driver) -> None:
+    beside.hub.connections = 0
+    beside.telemetry.follow(lambda: FIRST)
+    beside.serve_until(lambda: driver.calls["nvmlGpmSampleGet"] > 3 * module.MAX_OUTBOX)
+    beside.hub.connections = 1
+    beside.telemetry.stop()
+    beside.telemetry.serve(beside.hub, PLACE)
+    assert len(beside.hub.of(DeviceSample)) == module.MAX_OUTBOX
+
+
+def test_gpus_beside_the_jobs_are_placed_on_nodes(driver, monkeypatch) -> None:
+    driver.gpus[1].memory_affinity = (1,)
+    asked = []
+    monkeypatch.setattr(
+        watch_module, "gpu_node", lambda topology, at: asked.append(at) or at.memory_affinity[0]
+    )
+    watch = Watch(0, "gpu-a", FIRST)
+    machine = next(watch.first_facts())
+    watch.close()
+    assert [gpu.numa_node for gpu in machine.gpus] == [0, 1]
+    assert [at.pci_bus_id for at in asked] == ["0000:00:06.0", "0000:00:07.0"]

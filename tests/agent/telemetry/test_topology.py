@@ -1,0 +1,255 @@
+"""NUMA nodes, adapters, and what is near to what, on machines of many shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from overlaptop.agent.telemetry.cpus import parse_list
+from overlaptop.agent.telemetry.numa import GpuPlace, NumaWatch
+from overlaptop.agent.telemetry.topology import Topology
+from overlaptop.wire.devices import Nic, NodeShare
+
+from . import machines
+from .trees import (
+    FOUR_GRACE_HOPPERS,
+    GRACE_HOPPER,
+    MACHINES,
+    NPS4,
+    POWER9,
+    SUB_NUMA,
+    TWO_SOCKETS,
+    Device,
+    Machine,
+    Node,
+    Process,
+    expand,
+    lay_out,
+)
+
+
+def read(machine: Machine, root: Path) -> Topology:
+    return Topology.read(lay_out(machine, Process("0"), root))
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_each_cpu_and_each_gpu_is_on_its_node(name: str, tmp_path: Path) -> None:
+    machine = MACHINES[name]
+    topology = read(machine, tmp_path)
+    assert topology.unknown == ()
+    for number, node in machine.nodes.items():
+        assert all(topology.node_of_cpu(cpu) == number for cpu in parse_list(node.cpus))
+    assert all(topology.node_of_pci(gpu.address) == gpu.numa_node for gpu in machine.gpus)
+    assert topology.node_of_cpu(100_000) is None
+    assert topology.node_of_pci("0000:fe:1f.7") is topology.only_node
+
+
+@pytest.mark.parametrize(
+    ("machine", "with_cpus", "memory_only"),
+    [
+        (TWO_SOCKETS, [0, 1], []),
+        (NPS4, list(range(8)), []),
+        (GRACE_HOPPER, [0], [1]),
+        (FOUR_GRACE_HOPPERS, [0, 1, 2, 3], [4, 12, 20, 28]),
+        (POWER9, [0, 8], [254, 255]),
+    ],
+)
+def test_places_kept_for_memory_to_come_are_no_nodes(
+    machine: Machine, with_cpus: list[int], memory_only: list[int], tmp_path: Path
+) -> None:
+    topology = read(machine, tmp_path)
+    assert [node.node for node in topology.nodes if node.cpus] == list(topology.cpus_by_node) == with_cpus
+    assert [node.node for node in topology.nodes if not node.cpus] == memory_only
+    assert all(node.memory_bytes == machine.nodes[node.node].gib << 30 for node in topology.nodes)
+
+
+def test_a_node_is_gpu_memory_where_the_driver_or_nvml_says_so(tmp_path: Path) -> None:
+    power = read(POWER9, tmp_path / "a")
+    assert [node.node for node in power.nodes if node.is_gpu_memory] == [254, 255]
+    assert power.gpu_memory_node("0004:04:00.0") == 255
+    grace = read(GRACE_HOPPER, tmp_path / "b")
+    assert not any(node.is_gpu_memory for node in grace.nodes)
+    marked = grace.with_gpu_memory([1, 0])
+    assert [node.node for node in marked.nodes if node.is_gpu_memory] == [1], "node 0 has CPUs"
+    assert grace.gpu_memory_node("0009:01:00.0") is None
+
+
+def test_sockets_group_nodes(tmp_path: Path) -> None:
+    assert read(NPS4, tmp_path).socket_by_node == {node: node // 4 for node in range(8)}
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_the_nearest_adapter_is_behind_the_same_switch(number: int, tmp_path: Path) -> None:
+    topology = read(TWO_SOCKETS, tmp_path)
+    nic = topology.nic_near(TWO_SOCKETS.gpus[number].address)
+    assert nic is not None
+    assert (nic.name, nic.numa_node, nic.bits_per_s) == (f"mlx5_{number}", number // 4, 400_000_000_000)
+
+
+def test_of_two_as_near_the_first_by_name_is_taken(tmp_path: Path) -> None:
+    topology = read(NPS4, tmp_path)
+    nics = [topology.nic_near(gpu.address) for gpu in NPS4.gpus]
+    assert [nic and nic.name for nic in nics] == [f"mlx5_{2 * (number // 2)}" for number in range(8)]
+
+
+def test_names_are_sorted_by_their_numbers(tmp_path: Path) -> None:
+    machine = Machine(
+        nodes={0: Node("0-3"), 1: Node("4-7")},
+        gpus=[Device(("pci0000:00", "0000:01:00.0"), 0)],
+        infiniband={
+            "mlx5_10": Device(("pci0000:40", "0000:41:00.0"), 0),
+            "mlx5_9": Device(("pci0000:40", "0000:42:00.0"), 0),
+        },
+    )
+    topology = read(machine, tmp_path)
+    assert [nic.name for nic in topology.nics] == ["mlx5_9", "mlx5_10"]
+    near = topology.nic_near("0000:01:00.0")
+    assert near is not None, "on another bridge, and yet on the same node"
+    assert near.name == "mlx5_9"
+
+
+def ethernet_and_infiniband(gpu_node: int, ethernet_node: int, infiniband_node: int) -> Machine:
+    return Machine(
+        nodes={0: Node("0-3"), 1: Node("4-7")},
+        gpus=[Device(("pci0000:00", "0000:01:00.0"), gpu_node)],
+        infiniband={"mlx5_0": Device(("pci0000:40", "0000:41:00.0"), infiniband_node)},
+        ethernet={"eth0": Device(("pci0000:80", "0000:81:00.0"), ethernet_node)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "nearest"),
+    [
+        ((0, 0, 0), "mlx5_0"),
+        ((0, 0, 1), "eth0"),
+        ((0, 1, 1), "mlx5_0"),
+        ((0, -1, 1), "mlx5_0"),
+        ((-1, 0, 1), None),
+        ((0, -1, -1), None),
+    ],
+)
+def test_without_a_common_bridge_the_node_decides_and_infiniband_goes_first(
+    nodes: tuple[int, int, int], nearest: str | None, tmp_path: Path
+) -> None:
+    near = read(ethernet_and_infiniband(*nodes), tmp_path).nic_near("0000:01:00.0")
+    assert (near and near.name) == nearest
+
+
+def test_an_adapter_with_two_faces_is_listed_once_and_virtual_ones_are_not(tmp_path: Path) -> None:
+    topology = read(TWO_SOCKETS, tmp_path)
+    assert (tmp_path / "sys/class/net/ib0").is_dir()
+    assert (tmp_path / "sys/class/net/lo").is_dir()
+    assert [nic.name for nic in topology.nics] == [*(f"mlx5_{n}" for n in range(8)), "eth0"]
+    assert topology.nics[-1].bits_per_s == 25_000_000_000
+
+
+def test_a_virtual_function_counts_only_where_its_adapter_is_not_shown(tmp_path: Path) -> None:
+    machine = Machine(
+        nodes={0: Node("0-3")},
+        ethernet={
+            "eth0": Device(("pci0000:00", "0000:01:00.0"), 0),
+            "eth0v0": Device(("pci0000:00", "0000:01:00.1"), 0),
+        },
+    )
+    lay_out(machine, Process("0"), tmp_path)
+    (tmp_path / "sys/devices/pci0000:00/0000:01:00.1/physfn").symlink_to("../0000:01:00.0")
+    assert [nic.name for nic in Topology.read(tmp_path).nics] == ["eth0"]
+    # In a container, the adapter's own face is in another network namespace.
+    (tmp_path / "sys/class/net/eth0").unlink()
+    (tmp_path / "sys/devices/pci0000:00/0000:01:00.0/net/eth0/device").unlink()
+    (tmp_path / "sys/devices/pci0000:00/0000:01:00.0/net/eth0/speed").unlink()
+    (tmp_path / "sys/devices/pci0000:00/0000:01:00.0/net/eth0").rmdir()
+    assert [nic.name for nic in Topology.read(tmp_path).nics] == ["eth0v0"]
+
+
+def test_a_recorded_virtual_machine(tmp_path: Path) -> None:
+    topology = Topology.read(expand("virtual-machine", tmp_path))
+    assert [(node.node, node.cpus) for node in topology.nodes] == [(0, "0-1")]
+    assert topology.only_node == 0
+    nic = topology.nics[0]
+    assert (nic.name, nic.numa_node, nic.bits_per_s) == ("eth0", 0, None), "numa_node, speed: -1"
+    assert topology.nic_near("0000:00:03.0") == nic
+    assert topology.unknown == ()
+
+
+def test_a_recorded_virtual_machine_with_two_h200s(tmp_path: Path) -> None:
+    root = expand("two-h200", tmp_path)
+    topology = Topology.read(root)
+    assert [(node.node, node.cpus, node.memory_bytes) for node in topology.nodes] == [
+        (0, "0-31", 6516208 << 10)
+    ]
+    assert topology.nics == (Nic("eth0", 0, None),)
+    assert topology.unknown == ()
+    for number, gpu in enumerate(gpus := machines.h200_pair().gpus):
+        address = gpu.bus_id.removeprefix("0000").lower()
+        assert (root / f"sys/bus/pci/devices/{address}/class").read_text() == "0x030200\n"
+        assert topology.node_of_pci(address) == 0, "firmware says -1, and there is no other node"
+        facts = NumaWatch(number, topology, GpuPlace(address, gpu.memory_affinity), "", root).facts()
+        assert (facts.gpu_node, facts.nic, facts.nic_node) == (0, "eth0", 0)
+        assert (facts.state, facts.cpu_set, facts.memory_policy) == ("one node", "0-31", "default")
+        assert facts.threads_by_node == (NodeShare(0, 1),)
+        assert {unknown.name for unknown in facts.unknown} == {"memory_by_node"}
+    assert len(gpus) == 2
+
+
+@pytest.mark.parametrize("speed", ["-1", "0", "4294967295", "9" * 30, "fast", ""])
+def test_a_speed_that_is_none_is_unknown(speed: str, tmp_path: Path) -> None:
+    """Older kernels write -1 as a number without a sign."""
+    lay_out(TWO_SOCKETS, Process("0"), tmp_path)
+    (tmp_path / "sys/class/net/eth0/speed").write_text(f"{speed}\n")
+    assert Topology.read(tmp_path).nics[-1].bits_per_s is None
+
+
+@pytest.mark.parametrize("target", ["x" * 300 + "/0000:51:00.0", "0000:51:00.0"])
+def test_an_adapter_whose_link_leads_nowhere_is_left_out(target: str, tmp_path: Path) -> None:
+    lay_out(TWO_SOCKETS, Process("0"), tmp_path)
+    link = tmp_path / "sys/class/net/eth0/device"
+    link.unlink()
+    link.symlink_to(tmp_path / "sys/devices" / target)
+    assert [nic.name for nic in Topology.read(tmp_path).nics] == [f"mlx5_{n}" for n in range(8)]
+
+
+def test_minus_one_is_not_known_where_there_is_a_choice(tmp_path: Path) -> None:
+    machine = Machine(nodes=TWO_SOCKETS.nodes, gpus=[Device(("pci0000:00", "0000:01:00.0"), -1)])
+    assert read(machine, tmp_path).node_of_pci("0000:01:00.0") is None
+
+
+def test_a_container_without_the_files_knows_nothing_and_says_why(tmp_path: Path) -> None:
+    topology = Topology.read(tmp_path)
+    assert (topology.nodes, topology.nics, topology.only_node) == ((), (), None)
+    reasons = {unknown.name: unknown.reason for unknown in topology.unknown}
+    assert set(reasons) == {"numa_nodes", "nics"}
+    assert all("No such file or directory" in reason for reason in reasons.values())
+    assert topology.node_of_pci("0000:01:00.0") is None
+    assert topology.nic_near("0000:01:00.0") is None
+
+
+@pytest.mark.parametrize("content", ["", "x-y\n", "0-" + "9" * 20, "7" * 100_000])
+def test_files_of_nonsense_are_no_nodes(content: str, tmp_path: Path) -> None:
+    lay_out(SUB_NUMA, Process("0"), tmp_path)
+    for node in (tmp_path / "sys/devices/system/node").iterdir():
+        (node / "cpulist").write_text(content)
+    topology = Topology.read(tmp_path)
+    assert topology.cpus_by_node == {}
+    assert content == "" or topology.unknown[0].name == "numa_nodes"
+
+
+def test_nodes_that_claim_the_same_cpus_are_not_believed(tmp_path: Path) -> None:
+    machine = Machine(nodes={0: Node("0-7"), 1: Node("0-7")})
+    topology = read(machine, tmp_path)
+    assert topology.nodes == ()
+    assert topology.unknown[0].reason == "node 1 has CPUs that another node has, too"
+
+
+@pytest.mark.parametrize("bus_id", ["", "../../../../etc", "0000:01:00.0/..", "0000:1B:00.0 "])
+def test_an_address_is_never_a_path(bus_id: str, tmp_path: Path) -> None:
+    topology = read(TWO_SOCKETS, tmp_path)
+    assert topology.node_of_pci(bus_id) is None
+    assert topology.nic_near(bus_id) is None
+
+
+def test_this_machine_is_read_too() -> None:
+    topology = Topology.read()
+    named = {unknown.name for unknown in topology.unknown}
+    assert topology.nodes or "numa_nodes" in named

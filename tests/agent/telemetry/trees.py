@@ -1,0 +1,237 @@
+"""Machines as trees of files: those that were recorded, and those that are laid out after a description.
+
+A description says what a public listing of a real machine says (data/README.md names them): which node has
+which CPUs, which GPU and adapter is on which node and behind which bridge. The files are then written as
+the kernel writes them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+DATA = Path(__file__).parent / "data"
+
+
+@dataclass(frozen=True)
+class Node:
+    cpus: str
+    gib: int = 128
+    socket: int = 0
+
+
+@dataclass(frozen=True)
+class Device:
+    """Something on PCI: where its path leads from the host bridge down, and what firmware says of it."""
+
+    path: tuple[str, ...]
+    numa_node: int
+
+    @property
+    def address(self) -> str:
+        return self.path[-1]
+
+
+@dataclass(frozen=True)
+class Machine:
+    nodes: Mapping[int, Node]
+    gpus: Sequence[Device] = ()
+    infiniband: Mapping[str, Device] = field(default_factory=dict)
+    """``mlx5_0``; each has an Ethernet or IPoIB face of the same device, too."""
+    ethernet: Mapping[str, Device] = field(default_factory=dict)
+    gpu_memory_nodes: Mapping[str, int] = field(default_factory=dict)
+    """By PCI address, as NVIDIA's driver lists them below /proc."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """What /proc/self says."""
+
+    cpus: str
+    threads: Sequence[int] = (0,)
+    """On which CPU each last ran."""
+    policy: str = "default"
+    gib_by_node: Mapping[int, float] = field(default_factory=dict)
+    rss_gib: float = 1.0
+    cgroup_cpus: str = ""
+
+
+def expand(name: str, root: Path) -> Path:
+    """Write the recorded tree `name` below `root`."""
+    for line in (DATA / f"{name}.tree").read_text().splitlines():
+        path, tab, content = line.partition("\t")
+        if tab:
+            _write(root, path, json.loads(content))
+        else:
+            path, _, target = line.partition(" -> ")
+            _link(root, path, target)
+    return root
+
+
+def lay_out(machine: Machine, process: Process, root: Path) -> Path:
+    """Write a described machine, and a process on it, below `root`."""
+    for number, node in machine.nodes.items():
+        folder = f"sys/devices/system/node/node{number}"
+        _write(root, f"{folder}/cpulist", f"{node.cpus}\n")
+        _write(root, f"{folder}/meminfo", f"Node {number} MemTotal:       {node.gib << 20} kB\n")
+        if node.cpus:
+            first = node.cpus.replace(",", "-").split("-")[0]
+            package = f"sys/devices/system/cpu/cpu{first}/topology/physical_package_id"
+            _write(root, package, f"{node.socket}\n")
+    online = ",".join(node.cpus for node in machine.nodes.values() if node.cpus)
+    _write(root, "sys/devices/system/cpu/online", f"{online}\n")
+    for device in (*machine.gpus, *machine.infiniband.values(), *machine.ethernet.values()):
+        _plug(root, device)
+    (root / "sys/devices/virtual/net/lo").mkdir(parents=True)
+    _link(root, "sys/class/net/lo", "../../devices/virtual/net/lo")
+    for name, device in machine.infiniband.items():
+        _show(root, device, "infiniband", name)
+        _write(root, f"{_folder(device)}/infiniband/{name}/ports/1/rate", "400 Gb/sec (4X NDR)\n")
+        _show(root, device, "net", name.replace("mlx5_", "ib"))
+    for name, device in machine.ethernet.items():
+        _show(root, device, "net", name)
+        _write(root, f"{_folder(device)}/net/{name}/speed", "25000\n")
+    for address, number in machine.gpu_memory_nodes.items():
+        status = f"Node:      {number}\nStatus:    online\n"
+        _write(root, f"proc/driver/nvidia/gpus/{address}/numa_status", status)
+    set_process(process, root)
+    return root
+
+
+def set_process(process: Process, root: Path) -> None:
+    """Write what /proc/self says, over what it said before."""
+    _write(root, "proc/self/status", f"Name:\tpython\nCpus_allowed_list:\t{process.cpus}\nThreads:\t1\n")
+    for number, cpu in enumerate(process.threads, 100):
+        # From the third field on; the name holds what a careless reader trips over.
+        fields = ["S", *"0" * 35, str(cpu), *"0" * 13]
+        _write(root, f"proc/self/task/{number}/stat", f"{number} (pt) S (x 1) {' '.join(fields)}\n")
+    maps = [f"55c000000000 {process.policy} file=/usr/bin/python3 mapped=2 N0=2 kernelpagesize_kB=4"]
+    for number, gib in process.gib_by_node.items():
+        pages = int(gib * 512)
+        maps.append(f"7f00{number:08x} {process.policy} anon=1 N{number}={pages} kernelpagesize_kB=2048")
+    _write(root, "proc/self/numa_maps", "".join(f"{line}\n" for line in maps))
+    pages = int(process.rss_gib * (1 << 30)) // os.sysconf("SC_PAGE_SIZE")
+    _write(root, "proc/self/statm", f"{2 * pages} {pages} 100 1 0 100 0\n")
+    _write(root, "proc/self/cgroup", "0::/job\n")
+    if process.cgroup_cpus:
+        _write(root, "sys/fs/cgroup/job/cpuset.cpus.effective", f"{process.cgroup_cpus}\n")
+
+
+def _folder(device: Device) -> str:
+    return f"sys/devices/{'/'.join(device.path)}"
+
+
+def _plug(root: Path, device: Device) -> None:
+    _write(root, f"{_folder(device)}/numa_node", f"{device.numa_node}\n")
+    _link(root, f"sys/bus/pci/devices/{device.address}", f"../../../devices/{'/'.join(device.path)}")
+
+
+def _show(root: Path, device: Device, kind: str, name: str) -> None:
+    """Show a device under a class, with the link back."""
+    folder = f"{_folder(device)}/{kind}/{name}"
+    _link(root, f"{folder}/device", "../..")
+    _link(root, f"sys/class/{kind}/{name}", f"../../{folder.removeprefix('sys/')}")
+
+
+def _write(root: Path, path: str, content: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(content)
+
+
+def _link(root: Path, path: str, target: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).symlink_to(target)
+
+
+def _below(bridge: int, address: str, node: int, *switch: str) -> Device:
+    """A device below the first port of a host bridge, or below a switch there."""
+    return Device((f"pci0000:{bridge:02x}", f"0000:{bridge:02x}:01.1", *switch, address), node)
+
+
+# Two sockets, eight GPUs, each with an adapter at the same port.
+_PORTS = tuple(zip((0x10, 0x20, 0x30, 0x40, 0x90, 0xA0, 0xB0, 0xC0), (0,) * 4 + (1,) * 4, strict=True))
+TWO_SOCKETS = Machine(
+    nodes={0: Node("0-55,112-167", 1024, 0), 1: Node("56-111,168-223", 1024, 1)},
+    gpus=[_below(bus, f"0000:{bus + 1:02x}:00.0", node) for bus, node in _PORTS],
+    infiniband={
+        f"mlx5_{number}": _below(bus, f"0000:{bus + 2:02x}:00.0", node)
+        for number, (bus, node) in enumerate(_PORTS)
+    },
+    ethernet={"eth0": _below(0x50, "0000:51:00.0", 0)},
+)
+
+# Two AMD sockets of four nodes each (NPS4); below each of four switches two GPUs and two adapters.
+_SWITCHES = ((0x00, 3), (0x40, 1), (0x80, 7), (0xB0, 5))
+NPS4 = Machine(
+    nodes={n: Node(f"{16 * n}-{16 * n + 15},{128 + 16 * n}-{143 + 16 * n}", 128, n // 4) for n in range(8)},
+    gpus=[
+        _below(bus, f"0000:{bus + at:02x}:00.0", node, f"0000:{bus + 1:02x}:00.0")
+        for bus, node in _SWITCHES
+        for at in (7, 15)
+    ],
+    infiniband={
+        f"mlx5_{2 * number + at}": _below(
+            bus, f"0000:{bus + 12 + at:02x}:00.0", node, f"0000:{bus + 1:02x}:00.0"
+        )
+        for number, (bus, node) in enumerate(_SWITCHES)
+        for at in (0, 1)
+    },
+)
+
+# Two sockets that are split in two nodes each; three GPUs are on one node, one has a node alone.
+SUB_NUMA = Machine(
+    nodes={n: Node(f"{24 * n}-{24 * n + 23},{96 + 24 * n}-{119 + 24 * n}", 512, n // 2) for n in range(4)},
+    gpus=[
+        _below(0x10 + 8 * number, f"0000:{0x11 + 8 * number:02x}:00.0", node)
+        for number, node in enumerate((0, 0, 0, 1, 2, 2))
+    ],
+)
+
+# One Grace CPU; node 1 is the GPU's memory, 2 to 8 wait for slices of it.
+GRACE_HOPPER = Machine(
+    nodes={0: Node("0-71", 480), 1: Node("", 96), **{n: Node("", 0) for n in range(2, 9)}},
+    gpus=[Device(("pci0009:00", "0009:00:00.0", "0009:01:00.0"), 0)],
+)
+
+# Four of them in one machine: 36 nodes, four with CPUs.
+FOUR_GRACE_HOPPERS = Machine(
+    nodes={
+        **{n: Node(f"{72 * n}-{72 * n + 71}", 120, n) for n in range(4)},
+        **{4 + n: Node("", 96 if n % 8 == 0 else 0) for n in range(32)},
+    },
+    gpus=[
+        Device((f"pci{n + 1:04x}:00", f"{n + 1:04x}:00:00.0", f"{n + 1:04x}:01:00.0"), n) for n in range(4)
+    ],
+)
+
+# Four nodes in one socket, of which two have no memory.
+NO_MEMORY = Machine(
+    nodes={
+        number: Node(f"{first}-{first + 5},{first + 24}-{first + 29}", gib)
+        for number, (first, gib) in enumerate(((0, 0), (6, 62), (12, 62), (18, 0)))
+    },
+    gpus=[_below(0x40, "0000:41:00.0", 0)],
+)
+
+# POWER9 with V100s: node numbers far apart, GPU memory as nodes, known from /proc.
+POWER9 = Machine(
+    nodes={0: Node("0-79", 256, 0), 8: Node("80-159", 256, 8), 254: Node("", 16), 255: Node("", 16)},
+    gpus=[
+        Device(("pci0004:00", "0004:00:00.0", "0004:04:00.0"), 0),
+        Device(("pci0035:00", "0035:00:00.0", "0035:03:00.0"), 8),
+    ],
+    gpu_memory_nodes={"0004:04:00.0": 255, "0035:03:00.0": 254},
+)
+
+MACHINES = {
+    "two sockets": TWO_SOCKETS,
+    "NPS4": NPS4,
+    "sub-NUMA": SUB_NUMA,
+    "Grace-Hopper": GRACE_HOPPER,
+    "four Grace-Hoppers": FOUR_GRACE_HOPPERS,
+    "no memory": NO_MEMORY,
+    "POWER9": POWER9,
+}

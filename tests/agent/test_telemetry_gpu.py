@@ -1,0 +1,133 @@
+"""Telemetry on real GPUs, beside loops that know what they moved (make test-gpu)."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+import torch
+
+from overlaptop.agent.telemetry.telemetry import PERIOD_S
+from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
+
+ROOT = Path(__file__).resolve().parents[2]
+JOBS = Path(__file__).parent / "gpu_jobs"
+DDP = ROOT / "workloads" / "ddp.py"
+NPROC = 2
+STRETCHES = ("nvlink_tx", "nvlink_rx", "pcie_rx", "pcie_tx")
+QUIET_SHARE = 0.02
+"""Of what it carries in its own stretches: what a link may carry in the other's."""
+DDP_STEPS = 240
+SETTLE_S = 3.0
+
+two_gpus = pytest.mark.skipif(torch.cuda.device_count() < NPROC, reason="a peer copy needs two GPUs")
+one_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def of(job, kind: type, rank: int = 0) -> list:
+    return [message for message in job.messages if isinstance(message, kind) and message.rank == rank]
+
+
+def inside(samples: list[DeviceSample], begin_ns: int, end_ns: int) -> list[DeviceSample]:
+    """Those whose half second lies wholly between; one is as long as the time since the one before."""
+    return [late for early, late in pairwise(samples) if early.at_ns >= begin_ns and late.at_ns <= end_ns]
+
+
+@two_gpus
+def test_rates_are_the_bytes_that_a_loop_moved(run_ranks) -> None:
+    job = run_ranks(JOBS / "links.py", nproc=1)
+    assert job.codes == [0], job.errs
+    told = json.loads(job.outs[0].splitlines()[-1])
+    samples = of(job, DeviceSample)
+    (facts,) = {facts.gpu_uuid: facts for facts in of(job, DeviceFacts)}.values()
+    print(f"\n{facts}")
+    rates = {}
+    for name in STRETCHES:
+        part = told[name]
+        rate = part["bytes"] / (part["end_ns"] - part["begin_ns"]) * 1e9
+        within = inside(samples, part["begin_ns"], part["end_ns"])
+        assert len(within) >= 8, (name, len(within))
+        seen = {}
+        for field in STRETCHES:
+            figures = [getattr(sample, f"{field}_bytes_per_s") for sample in within]
+            assert None not in figures, (field, within[0].unknown)
+            seen[field] = fmean(figures)
+        rates[name] = (rate, seen)
+        beside = ", ".join(f"{field} {seen[field] / 1e9:.3f}" for field in STRETCHES if field != name)
+        share = seen[name] / rate
+        print(f"{name}: moved {rate / 1e9:.3f} GB/s, told {seen[name] / 1e9:.3f} ({share:.4f}); {beside}")
+    for name, (rate, seen) in rates.items():
+        assert seen[name] == pytest.approx(rate, rel=0.05), name
+        peak = facts.nvlink_peak_bytes_per_s if "nvlink" in name else facts.pcie_peak_bytes_per_s
+        assert rate < peak, name
+        for other in STRETCHES:
+            if other.split("_")[0] != name.split("_")[0]:
+                assert seen[other] < QUIET_SHARE * rates[other][0], (name, other)
+
+
+@two_gpus
+def test_the_bundled_jobs_collectives_are_what_the_links_carry(run_ranks) -> None:
+    job = run_ranks(DDP, nproc=NPROC, options=("--every", "1"), arguments=("--steps", str(DDP_STEPS)))
+    assert job.codes == [0] * NPROC, job.errs
+    for rank in range(NPROC):
+        steps = job.steps(rank)
+        begin_ns = steps[0].start_ns + int(SETTLE_S * 1e9)
+        end_ns = steps[-1].start_ns
+        steps = [step for step in steps if step.start_ns >= begin_ns]
+        # Their names are looked up in some steps only; all steps of this job issue the same.
+        named = {step.link_tx_bytes for step in steps if step.link_tx_bytes is not None}
+        assert len(named) == 1, named
+        within = inside(of(job, DeviceSample, rank), begin_ns, end_ns)
+        assert len(within) > 10
+        of_collectives = named.pop() / fmean(step.step_ns for step in steps) * 1e9
+        tx, rx = (fmean(getattr(s, f"nvlink_{way}_bytes_per_s") for s in within) for way in ("tx", "rx"))
+        print(
+            f"\nrank {rank}: collectives {of_collectives / 1e9:.3f} GB/s; NVLink tx {tx / 1e9:.3f} "
+            f"({of_collectives / tx:.4f} explained), rx {rx / 1e9:.3f}"
+        )
+        assert of_collectives == pytest.approx(tx, rel=0.1)
+        assert of_collectives == pytest.approx(rx, rel=0.1)
+
+
+@one_gpu
+def test_the_facts_and_samples_of_a_real_gpu_are_whole(run_ranks) -> None:
+    job = run_ranks(DDP, nproc=1, arguments=("--steps", "120"))
+    assert job.codes == [0], job.errs
+    (machine,) = of(job, MachineFacts)
+    facts = of(job, DeviceFacts)[-1]
+    samples = of(job, DeviceSample)
+    print(f"\n{machine}\n{facts}\n{of(job, NumaFacts)[-1]}\n{samples[-1]}")
+    assert facts.gpu_uuid == f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+    assert facts.gpu_name == torch.cuda.get_device_name(0)
+    assert facts.gpu_uuid in [gpu.uuid for gpu in machine.gpus]
+    assert facts.memory_total_bytes >= torch.cuda.get_device_properties(0).total_memory
+    assert 0 < facts.pcie_generation <= facts.pcie_generation_max
+    apart_s = [(late.at_ns - early.at_ns) / 1e9 for early, late in pairwise(samples)]
+    assert sorted(apart_s)[len(apart_s) // 2] == pytest.approx(PERIOD_S, abs=0.1)
+    busy = samples[-2]
+    assert 0 < busy.memory_used_bytes < facts.memory_total_bytes
+    assert busy.power_mw <= 1.1 * facts.power_limit_mw
+    assert 0 < busy.sm_clock_hz <= facts.sm_clock_max_hz
+    assert busy.throttle_reasons is not None
+    if torch.cuda.get_device_capability() >= (9, 0):
+        assert busy.sm_activity > 0.5
+        assert busy.tensor_activity > 0.05
+        assert 0.05 < busy.dram_activity <= 1
+    assert job.notices() == []
+
+
+@one_gpu
+def test_losses_are_the_same_to_the_last_bit(run_ranks, tmp_path: Path) -> None:
+    losses = []
+    for options in (("--no-telemetry",), ()):
+        path = tmp_path / f"losses-{len(losses)}"
+        words = ("--deterministic", "--layers", "4", "--batch", "2", "--steps", "60", "--losses", str(path))
+        job = run_ranks(DDP, nproc=1, options=options, arguments=words)
+        assert job.codes == [0], job.errs
+        losses.append(path.read_text())
+    assert losses[1] == losses[0] != ""
