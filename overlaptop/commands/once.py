@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 
 from overlaptop.commands import CommandError
 from overlaptop.commands.choice import choose
 from overlaptop.commands.table import Table
-from overlaptop.fleet.records import step_record
+from overlaptop.fleet.records import device_record, step_record
 from overlaptop.fleet.session import JobSelector, JobSession
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.tui import text
@@ -33,6 +34,8 @@ def run(key: str | None, *, as_json: bool, ascii_only: bool, wait: bool) -> int:
             totals = view.measured or view.last
             if snapshot.job is not None and totals is not None:
                 print(json.dumps(step_record(snapshot.job.job, view.info, totals)))  # noqa: T201
+            if snapshot.job is not None and (view.sample is not None or view.numa is not None):
+                print(json.dumps(device_record(snapshot.job.job, view, view.sample)))  # noqa: T201
     else:
         print(render(snapshot, ascii_only=ascii_only))  # noqa: T201
     sys.stdout.flush()
@@ -80,6 +83,8 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
         _title(snapshot),
         "   ".join(f"{name} {value}" for name, value in summary),
         table.render(),
+        *_links(snapshot.ranks),
+        *_numa_advice(snapshot.ranks),
     ]
     if any(view.info is not None and not view.info.compute_exact for view in snapshot.ranks):
         lines.append(
@@ -88,6 +93,55 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
         )
     page = "\n".join(lines)
     return plain(page) if ascii_only else page
+
+
+def _links(ranks: Sequence[RankView]) -> list[str]:
+    """A table of what is under each rank, where something of it is known."""
+    if not any(view.sample is not None or view.numa is not None for view in ranks):
+        return []
+    table = Table(
+        ["rank", "NVLink rx", "tx", "of peak", "PCIe rx", "tx", "of peak", "GPU's node", "may run on", ""],
+        left={"may run on", ""},
+    )
+    for view in ranks:
+        sample, device, numa = view.sample, view.device, view.numa
+        table.add(
+            [
+                str(view.rank),
+                *_rates(
+                    sample.nvlink_rx_bytes_per_s if sample else None,
+                    sample.nvlink_tx_bytes_per_s if sample else None,
+                    device.nvlink_peak_bytes_per_s if device else None,
+                ),
+                *_rates(
+                    sample.pcie_rx_bytes_per_s if sample else None,
+                    sample.pcie_tx_bytes_per_s if sample else None,
+                    device.pcie_peak_bytes_per_s if device else None,
+                ),
+                text.count(numa.gpu_node if numa else None),
+                text.printable(f"CPUs {numa.cpu_set}") if numa and numa.cpu_set else text.UNKNOWN,
+                numa.state if numa else text.UNKNOWN,
+            ]
+        )
+    return ["", table.render()]
+
+
+def _rates(rx: int | None, tx: int | None, peak: int | None) -> list[str]:
+    """Both directions, and what share of the peak the busier of them is."""
+    known = [rate for rate in (rx, tx) if rate is not None]
+    return [text.rate(rx), text.rate(tx), text.whole_percent(max(known) / peak if known and peak else None)]
+
+
+def _numa_advice(ranks: Sequence[RankView]) -> list[str]:
+    """What to type where a rank runs far from its GPU, with the ranks to which it applies."""
+    ranks_of: dict[tuple[str, str], list[int]] = {}
+    for view in ranks:
+        if view.numa is not None and view.numa.advice:
+            ranks_of.setdefault((view.numa.reason, view.numa.advice), []).append(view.rank)
+    return [
+        text.printable(f"rank {', '.join(map(str, who))}: {reason}. To mend it: {advice}")
+        for (reason, advice), who in ranks_of.items()
+    ]
 
 
 def plain(page: str) -> str:

@@ -1,4 +1,4 @@
-"""``--json``: one line for each rank and step, as they come."""
+"""``--json``: one line for each rank and step, and for each sample of a rank's GPU, as they come."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TextIO
 
 from overlaptop.commands import CommandError, say
 from overlaptop.commands.choice import choose
-from overlaptop.fleet.records import step_record
+from overlaptop.fleet.records import device_record, step_record
 from overlaptop.fleet.session import JobSelector, JobSession
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 
 TICK_S = 0.05
 LOST_LIMIT_S = 10.0
@@ -23,29 +23,39 @@ UNSEEN_LIMIT_S = 3.0
 
 
 class RecordWriter:
-    """Writes each step that arrived as one line of JSON, at most `steps` for a rank."""
+    """Writes what arrived as lines of JSON: each step, at most `steps` for a rank, and what is under it."""
 
     def __init__(self, out: TextIO, steps: int | None = None) -> None:
         self._out = out
         self._steps = steps
         self._written: Counter[int] = Counter()
+        self._told: dict[int, dict[str, object]] = {}
+        """What was said of ranks without a GPU to sample."""
         self._enough_since_s: float | None = None
 
     @property
     def written(self) -> int:
-        """Lines so far."""
+        """Steps so far."""
         return self._written.total()
 
     def write(self, snapshot: Snapshot) -> None:
-        """Write the snapshot's fresh steps and flush."""
-        infos = {view.rank: view.info for view in snapshot.ranks}
+        """Write the snapshot's fresh steps and samples, and flush."""
+        views = {view.rank: view for view in snapshot.ranks}
         job = snapshot.job.job if snapshot.job else ""
         for totals in snapshot.fresh:
             if self._steps is not None and self._written[totals.rank] >= self._steps:
                 continue
             self._written[totals.rank] += 1
-            self._out.write(json.dumps(step_record(job, infos.get(totals.rank), totals)) + "\n")
-            self._out.flush()
+            self._put(step_record(job, views[totals.rank].info, totals))
+        for sample in snapshot.fresh_samples:
+            self._put(device_record(job, views[sample.rank], sample))
+        for view in snapshot.ranks:
+            if view.numa is None or not has_no_gpu(view):
+                continue
+            record = device_record(job, view, None)
+            if self._told.get(view.rank) != record:
+                self._told[view.rank] = record
+                self._put(record)
 
     def has_enough(self, snapshot: Snapshot, now_s: float) -> bool:
         """Whether each rank's `steps` lines are written, or those of all that will still write any."""
@@ -60,6 +70,15 @@ class RecordWriter:
         if self._enough_since_s is None:
             self._enough_since_s = now_s
         return now_s - self._enough_since_s >= UNSEEN_LIMIT_S
+
+    def _put(self, record: dict[str, object]) -> None:
+        self._out.write(json.dumps(record) + "\n")
+        self._out.flush()
+
+
+def has_no_gpu(view: RankView) -> bool:
+    """Whether this rank is known to have no GPU that could be sampled."""
+    return view.device is not None and not view.device.gpu_uuid
 
 
 def stream(session: JobSession, writer: RecordWriter, job_gone: Callable[[], bool] = lambda: False) -> bool:

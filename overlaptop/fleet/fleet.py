@@ -10,6 +10,8 @@ from statistics import median
 from overlaptop.fleet.commands import CommandBook
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.fleet.totals import total
+from overlaptop.fleet.traffic import LONGEST_WINDOW_S, Load, StepWindow, Traffic, traffic_of
+from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.messages import (
     Command,
     CommandReport,
@@ -27,12 +29,54 @@ HISTORY_STEPS = 600
 """Steps kept for each rank."""
 MAX_NOTICES = 200
 MAX_FRESH = 16_384
-"""Steps held for a reader that is late with the next snapshot; more are dropped and counted."""
+"""Steps held for a reader that is late with the next snapshot; more are dropped and counted. Samples of
+GPUs likewise."""
 MAX_RANKS = 4096
 """As many as a hub takes; a rank number beyond it is not believed."""
 STALE_AFTER_S = 3.0
 STALE_AFTER_STEPS = 5
 _RECENT_STEPS = 32
+MAX_SAMPLES = 128
+"""Of a rank's GPU: LONGEST_WINDOW_S of two a second."""
+
+
+class _Site:
+    """What is known of where one rank runs: its machine, its GPU, what the GPU's links carry."""
+
+    def __init__(self) -> None:
+        self.machine: MachineFacts | None = None
+        self.device: DeviceFacts | None = None
+        self.numa: NumaFacts | None = None
+        self.samples: deque[DeviceSample] = deque(maxlen=MAX_SAMPLES)
+        self.steps = StepWindow()
+        self.traffic: Traffic | None = None
+        self.traffic_due = False
+        self._history: tuple[DeviceSample, ...] | None = ()
+
+    @property
+    def gpu_uuid(self) -> str:
+        """Empty: none, or not known."""
+        return self.device.gpu_uuid if self.device is not None else ""
+
+    @property
+    def history(self) -> tuple[DeviceSample, ...]:
+        if self._history is None:
+            self._history = tuple(self.samples)
+        return self._history
+
+    def add(self, sample: DeviceSample, replaying: bool) -> bool:
+        """Take a sample unless it is already known, as after a second look at the hub's history."""
+        samples = self.samples
+        if samples and sample.at_ns <= samples[-1].at_ns:
+            if replaying:
+                return False
+            samples.clear()  # the clock was set back
+        samples.append(sample)
+        while samples[0].at_ns < sample.at_ns - LONGEST_WINDOW_S * 1e9:
+            samples.popleft()
+        self._history = None
+        self.traffic_due = True
+        return True
 
 
 class _Rank:
@@ -46,10 +90,17 @@ class _Rank:
         self.detail: StepDetail | None = None
         self.arrived_ns = 0
         self.ended = False
+        self.site = _Site()
         self._history: tuple[StepTotals, ...] | None = ()
+
+    def forget(self) -> None:
+        """Another process has taken the rank's place."""
+        self.forget_steps()
+        self.site = _Site()
 
     def forget_steps(self) -> None:
         self.steps.clear()
+        self.site.steps.forget()
         self.measured = self.detail = None
         self._history = ()
 
@@ -60,6 +111,9 @@ class _Rank:
                 return False
             self.forget_steps()  # counted from 0 again: the rank was restarted
         self.steps.append(step)
+        self.site.steps.add(step)
+        if not self.site.samples:
+            self.site.traffic_due = True  # else with the next sample, which is soon enough
         if step.measured:
             self.measured = step
         self._history = None
@@ -81,6 +135,11 @@ class _Rank:
             stale=not self.ended and age_s is not None and self._is_stale(age_s),
             ended=self.ended,
             dropped=last.dropped if last else 0,
+            machine=self.site.machine,
+            device=self.site.device,
+            numa=self.site.numa,
+            samples=self.site.history,
+            traffic=self.site.traffic,
         )
 
     def _is_stale(self, age_s: float) -> bool:
@@ -104,6 +163,9 @@ class Fleet:
         self._notices: deque[Notice] = deque(maxlen=MAX_NOTICES)
         self._commands = CommandBook()
         self._fresh: deque[StepTotals] = deque()
+        self._fresh_samples: deque[DeviceSample] = deque()
+        self._by_gpu: dict[str, list[_Rank]] | None = None
+        """Ranks that run, by the UUID of the GPU that they compute on; None: to be looked up."""
         self._unread = 0
         self._hub_dropped = self._earlier_hubs_dropped = 0
         self._link = LinkState.WAITING
@@ -148,6 +210,11 @@ class Fleet:
             case RankEnd():
                 if (rank := self._rank(message.rank)) is not None:
                     rank.ended = True
+                    self._by_gpu = None
+            case DeviceSample():
+                self._add_sample(message)
+            case MachineFacts() | DeviceFacts() | NumaFacts():
+                self._add_facts(message)
             case HubStatus():
                 self._replaying = False
                 self._hub_dropped = message.dropped
@@ -156,15 +223,20 @@ class Fleet:
                 self._welcome(message)
 
     def snapshot(self) -> Snapshot:
-        """Everything that is known now. Steps handed out as ``fresh`` are not handed out again."""
+        """Everything that is known now. Steps handed out as ``fresh`` are not handed out again; samples as
+        ``fresh_samples`` neither.
+        """
         now_ns = self._clock_ns()
         announced = range(min(self._job.world_size, MAX_RANKS)) if self._job else range(0)
         for number in announced:
             self._rank(number)
+        self._refresh_traffic()
         views = tuple(self._ranks[number].view(now_ns) for number in sorted(self._ranks))
         lost = self._earlier_hubs_dropped + self._hub_dropped + self._line_dropped + self._unread
         fresh = tuple(self._fresh)
         self._fresh.clear()
+        fresh_samples = tuple(self._fresh_samples)
+        self._fresh_samples.clear()
         return Snapshot(
             at_ns=now_ns,
             link=self._link,
@@ -178,6 +250,7 @@ class Fleet:
             commands=self._commands.views(
                 {view.rank: not view.ended for view in views if view.info is not None}, now_ns
             ),
+            fresh_samples=fresh_samples,
         )
 
     def _rank(self, number: int) -> _Rank | None:
@@ -200,14 +273,58 @@ class Fleet:
             self._unread += 1
         self._fresh.append(step)
 
+    def _add_sample(self, sample: DeviceSample) -> None:
+        rank = self._rank(sample.rank)
+        if rank is None or not rank.site.add(sample, self._replaying):
+            return
+        if len(self._fresh_samples) >= MAX_FRESH:
+            self._fresh_samples.popleft()
+            self._unread += 1
+        self._fresh_samples.append(sample)
+
+    def _add_facts(self, facts: MachineFacts | DeviceFacts | NumaFacts) -> None:
+        rank = self._rank(facts.rank)
+        if rank is None:
+            return
+        match facts:
+            case MachineFacts():
+                rank.site.machine = facts
+            case DeviceFacts():
+                rank.site.device = facts
+                rank.site.traffic_due = True
+                self._by_gpu = None
+            case NumaFacts():
+                rank.site.numa = facts
+
+    def _refresh_traffic(self) -> None:
+        """Look again at the GPUs of which something new is known."""
+        due = [rank for rank in self._ranks.values() if rank.site.traffic_due]
+        if not due:
+            return
+        if self._by_gpu is None:
+            self._by_gpu = {}
+            for rank in self._ranks.values():
+                if not rank.ended and rank.site.gpu_uuid:
+                    self._by_gpu.setdefault(rank.site.gpu_uuid, []).append(rank)
+        for rank in due:
+            rank.site.traffic_due = False
+            device = rank.site.device
+            if device is not None and (sharers := self._by_gpu.get(device.gpu_uuid)):
+                loads = [
+                    Load(each.site.steps, on_cpu=each.info is not None and each.info.source == "host")
+                    for each in sharers
+                ]
+                rank.site.traffic = traffic_of(device, rank.site.samples, loads, self._by_gpu)
+
     def _meet(self, info: RankInfo) -> None:
         rank = self._rank(info.rank)
         if rank is None:
             return
         if rank.info is not None and rank.info.pid != info.pid:
-            rank.forget_steps()
+            rank.forget()
         rank.info = info
         rank.ended = False
+        self._by_gpu = None
 
     def _welcome(self, welcome: Welcome) -> None:
         if self._job is not None and self._job.job != welcome.job:
@@ -215,6 +332,8 @@ class Fleet:
             self._notices.clear()
             self._commands.clear()
             self._fresh.clear()
+            self._fresh_samples.clear()
+            self._by_gpu = None
         self._earlier_hubs_dropped += self._hub_dropped
         self._hub_dropped = 0
         self._job = welcome

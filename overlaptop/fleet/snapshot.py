@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from overlaptop.fleet.commands import CommandView
+from overlaptop.fleet.traffic import Traffic
+from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals, Welcome
 
 
@@ -44,6 +46,18 @@ class RankView:
     """No step for far longer than its steps take."""
     ended: bool
     dropped: int
+    machine: MachineFacts | None = None
+    device: DeviceFacts | None = None
+    numa: NumaFacts | None = None
+    samples: tuple[DeviceSample, ...] = ()
+    """Of the rank's GPU over the last minute, oldest first."""
+    traffic: Traffic | None = None
+    """What its links carried, beside what its collectives account for; None before anything is known."""
+
+    @property
+    def sample(self) -> DeviceSample | None:
+        """The newest of `samples`."""
+        return self.samples[-1] if self.samples else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +110,5 @@ class Snapshot:
     """Steps that arrived since the previous snapshot, in order of arrival."""
     commands: tuple[CommandView, ...] = ()
     """What the job was told to do and how far that is, newest last, bounded."""
+    fresh_samples: tuple[DeviceSample, ...] = ()
+    """Samples of GPUs that arrived since the previous snapshot, in order of arrival."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.wire.devices import DeviceFacts, DeviceSample, NodeShare, NumaFacts
 from overlaptop.wire.messages import HubStatus, Message, RankEnd, RankInfo, StepTotals, Welcome
 
 WELCOME = Welcome(
@@ -41,6 +42,41 @@ def unmeasured(rank: int, step: int) -> StepTotals:
     return replace(
         totals(rank, step), compute_ns=None, comm_ns=None, hidden_ns=None, exposed_ns=None,
         compute_only_ns=None, copy_only_ns=None, idle_ns=None, stall_ns=None,
+    )  # fmt: skip
+
+
+def device(rank: int, uuid: str) -> DeviceFacts:
+    """The rank's GPU; an empty `uuid`: it has none."""
+    return DeviceFacts(
+        rank=rank, gpu_uuid=uuid, gpu_name="NVIDIA H200" if uuid else "", pci_bus_id="",
+        nvlink_version="4.0" if uuid else "", nvlink_count=18 if uuid else None,
+        nvlink_peak_bytes_per_s=450_000_000_000 if uuid else None, pcie_generation=None,
+        pcie_generation_max=None, pcie_width=None, pcie_width_max=None,
+        pcie_peak_bytes_per_s=63_000_000_000 if uuid else None, memory_total_bytes=None,
+        power_limit_mw=None, sm_clock_max_hz=None, memory_clock_max_hz=None, links=(),
+    )  # fmt: skip
+
+
+def numa(rank: int, **changes: object) -> NumaFacts:
+    """Bound well, on node 0."""
+    made = NumaFacts(
+        rank=rank, gpu_node=0, gpu_memory_node=None, nic="", nic_node=None, cpu_set="0-31",
+        cpu_nodes=(NodeShare(0, 32),), threads_by_node=(), memory_policy="default", memory_by_node=(),
+        state="bound", reason="runs on node 0 with its GPU", advice="", bound="",
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def sample(
+    rank: int, at_ns: int, *, nvlink: int | None = 281_000_000_000, pcie: int | None = 1_200_000_000
+) -> DeviceSample:
+    """The GPU receives so many bytes per second, and sends half of that."""
+    return DeviceSample(
+        rank=rank, at_ns=at_ns, nvlink_rx_bytes_per_s=nvlink,
+        nvlink_tx_bytes_per_s=None if nvlink is None else nvlink // 2,
+        pcie_rx_bytes_per_s=pcie, pcie_tx_bytes_per_s=None if pcie is None else pcie // 2,
+        sm_activity=None, tensor_activity=None, dram_activity=None, memory_used_bytes=None, power_mw=None,
+        sm_clock_hz=None, memory_clock_hz=None, throttle_reasons=None,
     )  # fmt: skip
 
 

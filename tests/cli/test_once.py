@@ -8,7 +8,17 @@ from overlaptop.commands import CommandError
 from overlaptop.commands.once import render, settle
 from overlaptop.commands.table import Table
 
-from .fakes import WELCOME, PlayedSession, arrival, rank_info, totals, unmeasured
+from .fakes import (
+    WELCOME,
+    PlayedSession,
+    arrival,
+    device,
+    numa,
+    rank_info,
+    sample,
+    totals,
+    unmeasured,
+)
 
 
 def cells(page: str, rank: int) -> list[str]:
@@ -60,6 +70,41 @@ def test_words_from_a_machine_cannot_steer_the_terminal(ascii_only: bool) -> Non
     assert all(line.isprintable() for line in page.split("\n"))
     assert len(page.split("\n")) == 6
     assert "]0;pwned" in page
+
+
+def machine_cells(page: str, rank: int) -> list[str]:
+    """Of the second table."""
+    return cells(page[page.index("NVLink") :], rank)
+
+
+def test_rates_of_the_links_and_the_numa_node_stand_below_where_they_are_known() -> None:
+    known = [device(0, "GPU-0"), numa(0), sample(0, 1), numa(1, gpu_node=None, cpu_set="", state="unknown")]
+    page = render(settle(PlayedSession(arrival(), [*known, totals(0, 0), totals(1, 0)])))
+    assert machine_cells(page, 0) == [
+        "0", "281 GB/s", "140 GB/s", "62 %", "1.20 GB/s", "0.60 GB/s", "2 %", "0", "CPUs 0-31", "bound",
+    ]  # fmt: skip
+    assert machine_cells(page, 1) == ["1", *["–"] * 8, "unknown"]
+    assert "To mend it" not in page
+
+
+def test_of_a_machine_of_which_nothing_is_known_there_is_no_table() -> None:
+    page = render(settle(PlayedSession(arrival(), [totals(0, 0), totals(1, 0), device(0, "")])))
+    assert "NVLink" not in page
+
+
+def test_what_to_type_is_said_once_for_all_ranks_that_are_bound_alike() -> None:
+    wrong = {
+        "state": "wrong node",
+        "reason": "runs on node 0, its GPU is on node 1",
+        "advice": "torchrun --numa-binding=node\x1b[2J",
+    }
+    facts = [numa(0, **wrong), numa(1, **wrong)]
+    page = render(settle(PlayedSession(arrival(), [*facts, totals(0, 0), totals(1, 0)])), ascii_only=True)
+    said = [line for line in page.splitlines() if "To mend it" in line]
+    assert said == [
+        "rank 0, 1: runs on node 0, its GPU is on node 1. To mend it: torchrun --numa-binding=node?[2J"
+    ]
+    assert page.isascii()
 
 
 def test_a_job_that_does_not_answer_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

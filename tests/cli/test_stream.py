@@ -9,12 +9,24 @@ from overlaptop.commands import CommandError
 from overlaptop.commands.stream import RecordWriter, stream
 from overlaptop.fleet.snapshot import LinkState
 
-from .fakes import WELCOME, PlayedSession, arrival, end, rank_info, totals, unmeasured
+from .fakes import (
+    WELCOME,
+    PlayedSession,
+    arrival,
+    device,
+    end,
+    numa,
+    rank_info,
+    sample,
+    totals,
+    unmeasured,
+)
 
 FIELDS = [
     "type", "job", "rank", "step", "source", "step_ns", "compute_ns", "comm_ns", "hidden_ns", "exposed_ns",
     "compute_only_ns", "copy_only_ns", "idle_ns", "stall_ns", "overlap", "collectives", "dropped",
     "compute_exact", "launch_lead_ns", "comm_kernels_ns", "matched_ns", "captured",
+    "link_tx_bytes", "link_rx_bytes",
 ]  # fmt: skip
 
 
@@ -82,3 +94,36 @@ def test_every_line_is_flushed_by_itself() -> None:
     out = Pipe()
     stream(PlayedSession(arrival(), [totals(0, 0), totals(1, 0), *end()]), RecordWriter(out))
     assert out.flushed == 2
+
+
+def devices(records: list[dict[str, object]]) -> list[tuple[object, object]]:
+    return [(record["rank"], record["at_ns"]) for record in records if record["type"] == "device"]
+
+
+def test_each_sample_is_a_line_of_its_own_that_does_not_count_as_a_step() -> None:
+    known = [device(0, "GPU-0"), numa(0), sample(0, 1), sample(1, 1), sample(0, 2)]
+    session = PlayedSession(arrival(), known, [totals(0, 0), sample(0, 3), totals(1, 0)], [totals(0, 1)])
+    enough, records = played(session, steps=1)
+    assert enough
+    assert devices(records) == [(0, 1), (1, 1), (0, 2), (0, 3)]
+    assert places([record for record in records if record["type"] == "step"]) == [(0, 0), (1, 0)]
+    assert (records[0]["gpu_uuid"], records[0]["cpu_set"]) == ("GPU-0", "0-31")
+    assert (records[1]["gpu_uuid"], records[1]["cpu_set"]) == (None, None)
+
+
+def test_a_rank_without_a_gpu_has_a_line_when_what_is_said_of_it_changes() -> None:
+    session = PlayedSession(
+        arrival(),
+        [device(0, ""), numa(0)],
+        [totals(0, 0)],
+        [numa(0, reason="the same in other words")],
+        [numa(0, cpu_set="0-3"), *end()],
+    )
+    _, records = played(session)
+    said = [(record["at_ns"], record["cpu_set"]) for record in records if record["type"] == "device"]
+    assert said == [(None, "0-31"), (None, "0-3")]
+
+
+def test_a_rank_whose_gpu_is_not_known_yet_is_waited_for() -> None:
+    _, records = played(PlayedSession(arrival(), [numa(0)], [device(0, "GPU-0"), *end()]))
+    assert records == []

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from overlaptop.wire.devices import DeviceFacts, DeviceSample, GpuLink, MachineFacts, NodeShare, NumaFacts
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
     CollectiveSpan,
@@ -16,6 +17,7 @@ from overlaptop.wire.messages import (
 MS = 1_000_000
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
+GB = 1_000_000_000
 
 
 class Clock:
@@ -89,3 +91,46 @@ def detail(rank=0, number=0):
 
 def status(*, ended=False, dropped=0):
     return HubStatus(at_ns=T0, ranks_connected=2, dropped=dropped, job_ended=ended)
+
+
+def machine(rank=0, host="gpu-a"):
+    return MachineFacts(rank, host, (), (), ())
+
+
+SWITCHED = (GpuLink("nvswitch", "", 18, ""),)
+
+
+def device(rank=0, uuid=None, links=SWITCHED, **changes):
+    """An H200; `uuid` is one of its rank's own unless it is given."""
+    made = DeviceFacts(
+        rank=rank, gpu_uuid=f"GPU-{rank}" if uuid is None else uuid, gpu_name="NVIDIA H200",
+        pci_bus_id=f"0000:{rank:02x}:00.0", nvlink_version="4.0", nvlink_count=18,
+        nvlink_peak_bytes_per_s=450 * GB, pcie_generation=5, pcie_generation_max=5, pcie_width=16,
+        pcie_width_max=16, pcie_peak_bytes_per_s=63 * GB, memory_total_bytes=141 * GB,
+        power_limit_mw=700_000, sm_clock_max_hz=1_980_000_000, memory_clock_max_hz=3_201_000_000,
+        links=links,
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def numa(rank=0, **changes):
+    """Bound well, on node 0."""
+    made = NumaFacts(
+        rank=rank, gpu_node=0, gpu_memory_node=None, nic="mlx5_0", nic_node=0, cpu_set="0-31",
+        cpu_nodes=(NodeShare(0, 32),), threads_by_node=(NodeShare(0, 9),), memory_policy="bind:0",
+        memory_by_node=(NodeShare(0, 1 << 30),), state="bound", reason="runs on node 0 with its GPU",
+        advice="", bound="",
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def sample(rank=0, at_s=0.0, *, nvlink=(20 * GB, 20 * GB), pcie=(GB, GB), **changes):
+    """At so many seconds after T0; rates are (rx, tx)."""
+    made = DeviceSample(
+        rank=rank, at_ns=T0 + round(at_s * S), nvlink_rx_bytes_per_s=nvlink[0],
+        nvlink_tx_bytes_per_s=nvlink[1], pcie_rx_bytes_per_s=pcie[0], pcie_tx_bytes_per_s=pcie[1],
+        sm_activity=0.94, tensor_activity=0.5, dram_activity=0.25, memory_used_bytes=80 * GB,
+        power_mw=650_000, sm_clock_hz=1_700_000_000, memory_clock_hz=3_201_000_000,
+        throttle_reasons=("power cap",),
+    )  # fmt: skip
+    return replace(made, **changes)

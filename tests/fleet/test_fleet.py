@@ -4,11 +4,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_FRESH, MAX_NOTICES, Fleet
+from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_FRESH, MAX_NOTICES, MAX_SAMPLES, Fleet
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire.messages import Notice, RankEnd
 
-from .builders import MS, T0, Clock, S, detail, info, status, step, unmeasured, welcome
+from .builders import (
+    GB,
+    MS,
+    T0,
+    Clock,
+    S,
+    detail,
+    device,
+    info,
+    machine,
+    numa,
+    sample,
+    status,
+    step,
+    unmeasured,
+    welcome,
+)
 
 
 @pytest.fixture
@@ -248,3 +264,122 @@ def test_totals_stay_within_what_is_possible(ranks):
     if totals.speedup is not None:
         assert 0 < totals.speedup <= totals.attainable <= 2
     assert 0 <= totals.idle_ns <= totals.step_ns
+
+
+# The machine under the ranks.
+
+
+def test_before_anything_is_known_of_a_machine_nothing_is_claimed(fleet):
+    view = feed(fleet, info(0), step(0, 0)).ranks[0]
+    assert (view.machine, view.device, view.numa, view.sample, view.traffic) == (None,) * 5
+    assert view.samples == ()
+
+
+def test_of_facts_the_newest_are_shown(fleet):
+    changed = numa(0, state="unbound")
+    view = feed(fleet, machine(0), device(0, "GPU-7"), numa(0), device(0), changed).ranks[0]
+    assert (view.machine, view.device, view.numa) == (machine(0), device(0), changed)
+
+
+def test_the_samples_of_a_minute_are_kept_the_newest_last(fleet):
+    sent = [sample(0, at_s=number / 2) for number in range(200)]
+    view = feed(fleet, *sent).ranks[0]
+    assert view.samples == tuple(sent[-121:])
+    assert view.sample is sent[-1]
+
+
+def test_samples_that_come_too_often_are_bounded(fleet):
+    view = feed(fleet, *(sample(0, at_s=number / 100) for number in range(500))).ranks[0]
+    assert len(view.samples) == MAX_SAMPLES
+
+
+def test_fresh_samples_are_handed_out_once_and_in_order_of_arrival(fleet):
+    sent = (sample(1, 1.0), sample(0, 1.0), sample(0, 1.5))
+    assert feed(fleet, *sent).fresh_samples == sent
+    assert feed(fleet).fresh_samples == ()
+
+
+def test_fresh_samples_that_nobody_takes_are_bounded_and_counted(fleet):
+    snapshot = feed(fleet, *(sample(0, at_s=number) for number in range(MAX_FRESH + 3)))
+    assert len(snapshot.fresh_samples) == MAX_FRESH
+    assert snapshot.totals.dropped == 3
+
+
+def test_samples_that_come_again_with_the_history_are_not_doubled(fleet):
+    sent = [sample(0, at_s=number / 2) for number in range(9)]
+    feed(fleet, *sent)
+    snapshot = feed(fleet, welcome(), device(0), *sent, status())
+    assert snapshot.ranks[0].samples == tuple(sent)
+    assert snapshot.fresh_samples == ()
+
+
+def test_a_clock_that_is_set_back_begins_the_samples_anew(fleet):
+    feed(fleet, sample(0, at_s=3600.0))
+    assert feed(fleet, sample(0, at_s=1.0)).ranks[0].samples == (sample(0, at_s=1.0),)
+
+
+def test_a_restarted_rank_forgets_what_it_ran_on_and_its_samples(fleet):
+    feed(fleet, info(0, pid=1), machine(0), device(0), numa(0), step(0, 0), sample(0))
+    assert feed(fleet, info(0, pid=1, backend="gloo")).ranks[0].device == device(0)
+    view = feed(fleet, info(0, pid=2)).ranks[0]
+    assert (view.machine, view.device, view.numa, view.traffic) == (None,) * 4
+    assert view.samples == ()
+
+
+def test_another_job_has_other_machines(fleet):
+    feed(fleet, info(0), device(0), sample(0))
+    snapshot = feed(fleet, welcome(job="job-2"))
+    assert snapshot.ranks[0].device is None
+    assert snapshot.fresh_samples == ()
+
+
+@pytest.mark.parametrize("rank", [-1, 4096])
+def test_the_machine_of_an_impossible_rank_is_not_believed(fleet, rank):
+    snapshot = feed(fleet, machine(rank), device(rank), numa(rank), sample(rank))
+    assert [view.rank for view in snapshot.ranks] == [0, 1]
+    assert snapshot.fresh_samples == ()
+
+
+def moving(rank, number, link):
+    """A step of 80 ms that moves so many bytes each way; the tenth ends shortly after T0."""
+    return step(rank, number, start_ns=T0 + (number - 9) * 80 * MS, link_tx_bytes=link, link_rx_bytes=link)
+
+
+def test_a_ranks_traffic_is_what_was_measured_beside_what_its_collectives_account_for(fleet):
+    steps = [moving(0, number, 16 * 10**8) for number in range(10)]
+    view = feed(fleet, info(0), device(0), *steps, sample(0, 0.1)).ranks[0]
+    assert view.traffic.over == "nvlink"
+    assert (view.traffic.rx_bytes_per_s, view.traffic.tx_bytes_per_s) == (20 * GB, 20 * GB)
+    assert view.traffic.collectives_rx_bytes_per_s == 20 * GB
+    assert view.traffic.reason == ""
+
+
+def test_traffic_is_looked_at_again_with_each_sample_and_not_for_steps_alone(fleet):
+    before = feed(fleet, info(0), device(0), moving(0, 0, 0), sample(0, 0.0)).ranks[0].traffic
+    assert feed(fleet, moving(0, 1, 0)).ranks[0].traffic is before
+    assert feed(fleet, sample(0, 0.5, nvlink=(30 * GB, 0))).ranks[0].traffic.rx_bytes_per_s == 25 * GB
+
+
+def test_ranks_on_one_gpu_are_counted_together_while_they_run(fleet):
+    ranks = [(info(rank), device(rank, "GPU-0"), moving(rank, 0, 8 * 10**8)) for rank in (0, 1)]
+    now = feed(fleet, *ranks[0], *ranks[1], sample(0, 0.1), sample(1, 0.1))
+    assert [view.traffic.collectives_tx_bytes_per_s for view in now.ranks] == [20 * GB] * 2
+    now = feed(fleet, RankEnd(1, T0, True), sample(0, 0.6))
+    assert now.ranks[0].traffic.collectives_tx_bytes_per_s == 10 * GB
+
+
+def test_ranks_on_gpus_of_their_own_are_not_added_up(fleet):
+    ranks = [(info(rank), device(rank), moving(rank, 0, 8 * 10**8), sample(rank, 0.1)) for rank in (0, 1)]
+    now = feed(fleet, *ranks[0], *ranks[1])
+    assert [view.traffic.collectives_tx_bytes_per_s for view in now.ranks] == [10 * GB] * 2
+
+
+def test_a_rank_that_computes_on_no_gpu_has_no_traffic(fleet):
+    view = feed(fleet, info(0), device(0, ""), device(1, ""), moving(0, 0, 8)).ranks[0]
+    assert view.traffic is None
+
+
+def test_collectives_that_the_hosts_clock_saw_are_not_claimed_for_the_gpus_links(fleet):
+    view = feed(fleet, info(0, source="host"), device(0), moving(0, 0, 8), sample(0, 0.1)).ranks[0]
+    assert view.traffic.collectives_tx_bytes_per_s is None
+    assert "CPU" in view.traffic.reason

@@ -1,9 +1,11 @@
 import json
 from dataclasses import replace
 
-from overlaptop.fleet.records import step_record
+from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.records import device_record, step_record
+from overlaptop.wire.devices import DeviceSample
 
-from .builders import MS, info, step, unmeasured
+from .builders import GB, MS, T0, Clock, device, info, numa, sample, step, unmeasured, welcome
 
 
 def test_a_record_has_the_documented_fields_in_their_order():
@@ -12,6 +14,7 @@ def test_a_record_has_the_documented_fields_in_their_order():
         "exposed_ns",
         "compute_only_ns", "copy_only_ns", "idle_ns", "stall_ns", "overlap", "collectives", "dropped",
         "compute_exact", "launch_lead_ns", "comm_kernels_ns", "matched_ns", "captured",
+        "link_tx_bytes", "link_rx_bytes",
     ]  # fmt: skip
 
 
@@ -29,6 +32,12 @@ def test_a_record_says_what_only_kernel_records_show():
     assert (record["launch_lead_ns"], record["matched_ns"]) == (47 * MS, 30 * MS)
 
 
+def test_a_record_says_what_the_steps_collectives_send_and_receive():
+    record = step_record("job-1", info(0), step(0, 3, link_tx_bytes=7, link_rx_bytes=5))
+    assert (record["link_tx_bytes"], record["link_rx_bytes"]) == (7, 5)
+    assert step_record("job-1", info(0), step(0, 3))["link_tx_bytes"] is None
+
+
 def test_overlap_is_null_without_communication():
     assert (
         json.loads(json.dumps(step_record("j", info(0), step(0, 0, comm=0, hidden=0))))["overlap"] is None
@@ -40,3 +49,58 @@ def test_what_was_not_measured_is_null_and_never_zero():
     unknown = {key for key, value in record.items() if value is None}
     assert unknown >= {"source", "comm_ns", "hidden_ns", "idle_ns", "stall_ns", "overlap", "collectives"}
     assert record["step_ns"] == 80 * MS
+
+
+def seen(*messages):
+    """Rank 0 after these."""
+    fleet = Fleet(Clock())
+    for message in (welcome(), *messages):
+        fleet.apply(message)
+    return fleet.snapshot().ranks[0]
+
+
+def test_a_device_record_has_the_documented_fields_in_their_order():
+    assert list(device_record("job-1", seen(), None)) == [
+        "type", "job", "rank", "at_ns", "gpu_uuid", "nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s",
+        "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "nvlink_peak_bytes_per_s", "pcie_peak_bytes_per_s",
+        "collectives_over", "collectives_rx_bytes_per_s", "collectives_tx_bytes_per_s", "sm_activity",
+        "tensor_activity", "dram_activity", "memory_used_bytes", "memory_total_bytes", "power_mw",
+        "power_limit_mw", "sm_clock_hz", "memory_clock_hz", "throttle_reasons", "numa_node", "numa_state",
+        "cpu_set", "cpu_nodes", "memory_policy", "nic", "nic_node",
+    ]  # fmt: skip
+
+
+def test_a_device_record_says_what_is_known_of_the_gpu_its_links_and_its_node():
+    step_of_1_gb = step(0, 0, start_ns=T0 - 80 * MS, link_tx_bytes=8 * GB // 10, link_rx_bytes=0)
+    view = seen(info(0), device(0), numa(0), step_of_1_gb, sample(0, nvlink=(5, 6), pcie=(7, 8)))
+    record = json.loads(json.dumps(device_record("job-1", view, view.sample)))
+    expected = {
+        "type": "device", "job": "job-1", "rank": 0, "at_ns": T0, "gpu_uuid": "GPU-0",
+        "nvlink_rx_bytes_per_s": 5, "nvlink_tx_bytes_per_s": 6, "pcie_rx_bytes_per_s": 7,
+        "pcie_tx_bytes_per_s": 8, "nvlink_peak_bytes_per_s": 450 * GB, "collectives_over": "nvlink",
+        "collectives_rx_bytes_per_s": 0, "collectives_tx_bytes_per_s": 10 * GB, "sm_activity": 0.94,
+        "memory_total_bytes": 141 * GB, "throttle_reasons": ["power cap"], "numa_node": 0,
+        "numa_state": "bound", "cpu_set": "0-31", "cpu_nodes": [0], "memory_policy": "bind:0",
+        "nic": "mlx5_0", "nic_node": 0,
+    }  # fmt: skip
+    assert expected.items() <= record.items()
+    assert None not in record.values()
+
+
+def test_of_an_older_sample_it_is_not_known_what_collectives_accounted_for_then():
+    older = sample(0, 0.0)
+    view = seen(info(0), device(0), step(0, 0, link_tx_bytes=8, link_rx_bytes=8), older, sample(0, 0.5))
+    assert device_record("job-1", view, view.sample)["collectives_tx_bytes_per_s"] == 100
+    assert device_record("job-1", view, older)["collectives_tx_bytes_per_s"] is None
+
+
+def test_what_is_not_known_of_a_device_is_null_and_never_zero_or_empty():
+    facts = device(0, "", links=(), memory_total_bytes=None)
+    nothing = numa(0, gpu_node=None, nic="", nic_node=None, cpu_set="", cpu_nodes=(), memory_policy="")
+    known = {"type", "job", "rank"}
+    bare = device_record("j", seen(), None)
+    assert {key for key, value in bare.items() if value is not None} == known
+    blank = device_record("j", seen(facts, nothing), DeviceSample(0, 1, *[None] * 12))
+    assert {key for key, value in blank.items() if value is not None} == known | {
+        "at_ns", "numa_state", "nvlink_peak_bytes_per_s", "pcie_peak_bytes_per_s", "power_limit_mw",
+    }  # fmt: skip

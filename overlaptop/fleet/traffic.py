@@ -1,0 +1,208 @@
+"""What a rank's links carried, beside what its own collectives account for. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from overlaptop.wire.devices import DeviceFacts, DeviceSample
+from overlaptop.wire.messages import StepTotals
+
+WINDOW_S = 10.0
+"""Rates are means over so long, and over whole steps where those are long."""
+LONGEST_WINDOW_S = 60.0
+"""No more samples are kept."""
+MAX_STEPS = 600
+"""Of a window: more say nothing new."""
+NAMED_S = 180.0
+"""Names of collectives are looked up in a few steps only, every twenty seconds or more. Training steps
+repeat, so what those moved counts for all steps of so long."""
+MAX_NAMED_STEPS = 64
+LATE_AFTER_S = 3.0
+LATE_AFTER_STEPS = 3
+"""When no step has ended for longer than both, the steps before say nothing of now."""
+
+NO_STEP = "no step has ended yet"
+LATE = "no step has ended lately"
+UNNAMED = "its collectives are not named"
+FAR = "some of its collectives reach other nodes, or are of a kind whose bytes cannot be told"
+HOST_CLOCK = "collectives on the CPU do not go over the GPU's links"
+BOTH_WAYS = "its collectives go over NVLink and over PCIe, to one GPU so and to another so"
+NO_SAMPLES = "nothing has been measured yet"
+NO_RATES = "the link's rates are not known"
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes per second over the last seconds; tx is what the GPU sends. None where it is not known."""
+
+    over: str
+    """``nvlink`` or ``pcie``: by which the collectives of a node go from this GPU."""
+    rx_bytes_per_s: int | None
+    """By the link's counters."""
+    tx_bytes_per_s: int | None
+    collectives_rx_bytes_per_s: int | None
+    """By the bytes of the collectives of all the job's ranks on this GPU."""
+    collectives_tx_bytes_per_s: int | None
+    window_s: float
+    reason: str
+    """Why something of it is not known; empty where all is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accounted:
+    """What one rank's collectives account for, in bytes per second."""
+
+    rx_bytes_per_s: float
+    tx_bytes_per_s: float
+
+
+class StepWindow:
+    """A rank's newest steps, as far as they tell of bytes on its links."""
+
+    def __init__(self) -> None:
+        self._steps: deque[StepTotals] = deque()
+        self._step_ns = 0
+        self._told: deque[StepTotals] = deque(maxlen=MAX_NAMED_STEPS)
+        self._far = False
+        """The newest step whose collectives are named has some whose bytes on the links are not known."""
+
+    def add(self, step: StepTotals) -> None:
+        """Take the next step. One that a capture disturbed says nothing of the others."""
+        if step.captured:
+            return
+        if step.link_tx_bytes is not None and step.link_rx_bytes is not None:
+            self._told.append(step)
+            self._far = False
+        elif step.comm_bytes is not None:
+            self._told.clear()
+            self._far = True
+        steps, oldest_ns = self._steps, _end_ns(step) - WINDOW_S * 1e9
+        steps.append(step)
+        self._step_ns += step.step_ns
+        while len(steps) > 1 and (len(steps) > MAX_STEPS or _end_ns(steps[0]) <= oldest_ns):
+            self._step_ns -= steps.popleft().step_ns
+
+    def forget(self) -> None:
+        """The rank begins anew."""
+        self._steps.clear()
+        self._told.clear()
+        self._step_ns, self._far = 0, False
+
+    @property
+    def window_s(self) -> float:
+        """WINDOW_S, or a little more to be of whole steps; at most LONGEST_WINDOW_S."""
+        mean_s = self._mean_step_ns / 1e9
+        whole_s = mean_s * math.ceil(WINDOW_S / mean_s) if mean_s else WINDOW_S
+        return min(whole_s, LONGEST_WINDOW_S)
+
+    def accounted(self, now_ns: int | None) -> Accounted | str:
+        """Bytes of a step by the steps that tell, over the mean length of all; or why nothing is known.
+
+        `now_ns`: Unix time; None: that of the newest step's end.
+        """
+        if not self._steps or not self._step_ns:
+            return NO_STEP
+        newest_ns = _end_ns(self._steps[-1])
+        late_ns = max(LATE_AFTER_S * 1e9, LATE_AFTER_STEPS * self._mean_step_ns)
+        if now_ns is not None and now_ns - newest_ns > late_ns:
+            return LATE
+        told = [step for step in self._told if newest_ns - _end_ns(step) <= NAMED_S * 1e9]
+        if not told:
+            return FAR if self._far else UNNAMED
+        per_s = 1e9 / (len(told) * self._mean_step_ns)
+        return Accounted(
+            rx_bytes_per_s=sum(step.link_rx_bytes or 0 for step in told) * per_s,
+            tx_bytes_per_s=sum(step.link_tx_bytes or 0 for step in told) * per_s,
+        )
+
+    @property
+    def _mean_step_ns(self) -> float:
+        return self._step_ns / len(self._steps) if self._steps else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one rank does on its GPU."""
+
+    steps: StepWindow
+    on_cpu: bool = False
+    """Its collectives are the CPU's."""
+
+
+def traffic_of(
+    device: DeviceFacts, samples: Sequence[DeviceSample], loads: Sequence[Load], job_gpus: Collection[str]
+) -> Traffic:
+    """What went over the links of one GPU.
+
+    `samples` are the GPU's, oldest first. `loads` are of all the job's ranks that compute on it: the link's
+    counters count for all of them. `job_gpus` are the UUIDs of all the job's GPUs.
+    """
+    kinds = _kinds(device, job_gpus)
+    over = "nvlink" if kinds & {"nvlink", "nvswitch"} else "pcie"
+    window_s = max((load.steps.window_s for load in loads), default=WINDOW_S)
+    oldest_ns = samples[-1].at_ns - window_s * 1e9 if samples else 0
+    recent = [sample for sample in samples if sample.at_ns > oldest_ns]
+    reasons = []
+    if over == "nvlink":
+        rx = _mean([sample.nvlink_rx_bytes_per_s for sample in recent])
+        tx = _mean([sample.nvlink_tx_bytes_per_s for sample in recent])
+    else:
+        rx = _mean([sample.pcie_rx_bytes_per_s for sample in recent])
+        tx = _mean([sample.pcie_tx_bytes_per_s for sample in recent])
+    if rx is None or tx is None:
+        reasons.append(_why_unmeasured(over, recent))
+    if kinds >= {"nvlink", "pcie"} and "nvswitch" not in kinds:
+        accounted: Accounted | str = BOTH_WAYS
+    else:
+        accounted = _accounted(loads, samples[-1].at_ns if samples else None)
+    if isinstance(accounted, str):
+        reasons.append(accounted)
+    known = accounted if isinstance(accounted, Accounted) else None
+    return Traffic(
+        over=over,
+        rx_bytes_per_s=rx,
+        tx_bytes_per_s=tx,
+        collectives_rx_bytes_per_s=round(known.rx_bytes_per_s) if known else None,
+        collectives_tx_bytes_per_s=round(known.tx_bytes_per_s) if known else None,
+        window_s=window_s,
+        reason="; ".join(reasons),
+    )
+
+
+def _kinds(device: DeviceFacts, job_gpus: Collection[str]) -> set[str]:
+    """How it reaches the job's other GPUs; where there is none, how it reaches any."""
+    reaches = {link.kind for link in device.links if not link.peer_uuid or link.peer_uuid in job_gpus}
+    return reaches or {link.kind for link in device.links}
+
+
+def _accounted(loads: Sequence[Load], now_ns: int | None) -> Accounted | str:
+    """Of all ranks together; without samples there is no time but the steps' own."""
+    rx = tx = 0.0
+    for load in loads:
+        if load.on_cpu:
+            return HOST_CLOCK
+        each = load.steps.accounted(now_ns)
+        if isinstance(each, str):
+            return each
+        rx += each.rx_bytes_per_s
+        tx += each.tx_bytes_per_s
+    return Accounted(rx, tx)
+
+
+def _why_unmeasured(over: str, recent: Sequence[DeviceSample]) -> str:
+    if not recent:
+        return NO_SAMPLES
+    names = (f"{over}_rx_bytes_per_s", f"{over}_tx_bytes_per_s")
+    return next((each.reason for each in recent[-1].unknown if each.name in names), NO_RATES)
+
+
+def _mean(rates: Sequence[int | None]) -> int | None:
+    known = [rate for rate in rates if rate is not None]
+    return round(sum(known) / len(known)) if known else None
+
+
+def _end_ns(step: StepTotals) -> int:
+    return step.start_ns + step.step_ns

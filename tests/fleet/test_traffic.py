@@ -1,0 +1,195 @@
+"""What links carried beside what collectives account for, and why something of it is not known."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlaptop.fleet import traffic
+from overlaptop.fleet.traffic import LONGEST_WINDOW_S, WINDOW_S, Load, StepWindow, traffic_of
+from overlaptop.wire.devices import GpuLink, Unknown
+
+from .builders import GB, MS, SWITCHED, T0, S, device, sample, step
+
+PCIE = (GpuLink("pcie", "GPU-1", None, "NODE"),)
+
+
+def window(*steps):
+    made = StepWindow()
+    for each in steps:
+        made.add(each)
+    return made
+
+
+def steps_of(count, length_ms, link=None, *, first=0, **changes):
+    """So many steps, one after the other, the last of which ends at T0; `link`: (tx, rx) of each."""
+    tx, rx = link if link is not None else (None, None)
+    return [
+        step(
+            0, first + number, start_ns=T0 - (count - number) * length_ms * MS, step_ns=length_ms * MS,
+            link_tx_bytes=tx, link_rx_bytes=rx, **changes,
+        )
+        for number in range(count)
+    ]  # fmt: skip
+
+
+def seen(steps, samples=(), *, facts=None, gpus=("GPU-0", "GPU-1")):
+    return traffic_of(facts or device(0), samples, [Load(window(*steps))], gpus)
+
+
+def collectives(found):
+    return found.collectives_tx_bytes_per_s, found.collectives_rx_bytes_per_s
+
+
+def test_measured_rates_are_means_over_the_window():
+    samples = [sample(0, at_s, nvlink=(at_s * GB, None)) for at_s in (1, 15, 20, 24)]
+    found = seen([], samples)
+    assert (found.rx_bytes_per_s, found.tx_bytes_per_s) == (round((15 + 20 + 24) / 3 * GB), None)
+    assert found.window_s == WINDOW_S
+
+
+def test_bytes_of_a_step_over_its_length_are_the_collectives_rate():
+    found = seen(steps_of(100, 50, (GB, GB // 2)), [sample(0)])
+    assert collectives(found) == (20 * GB, 10 * GB)
+    assert found.reason == ""
+
+
+def test_where_only_some_steps_are_named_their_bytes_count_for_all():
+    """Named steps are traced ones, which may be longer than the others; training steps repeat."""
+    every_tenth = [
+        each
+        if each.step % 10 == 0
+        else replace(each, comm_bytes=None, link_tx_bytes=None, link_rx_bytes=None)
+        for each in steps_of(100, 50, (GB, GB))
+    ]
+    assert collectives(seen(every_tenth, [sample(0)])) == (20 * GB, 20 * GB)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 400), st.integers(0, 10**10)), min_size=1, max_size=60),
+    st.integers(1, 7),
+)
+def test_a_window_rate_is_the_mean_bytes_of_named_steps_over_the_mean_length_of_all(lengths, every):
+    at_ns, steps = T0 - sum(length for length, _ in lengths) * MS, []
+    for number, (length, link) in enumerate(lengths):
+        is_named = number % every == 0
+        fields = {"link_tx_bytes": link, "link_rx_bytes": link} if is_named else {"comm_bytes": None}
+        steps.append(step(0, number, start_ns=at_ns, step_ns=length * MS, **fields))
+        at_ns += length * MS
+    kept = [each for each in steps if each.start_ns + each.step_ns > T0 - WINDOW_S * S]
+    named = [each.link_tx_bytes for each in steps if each.link_tx_bytes is not None]
+    mean_s = sum(each.step_ns for each in kept) / len(kept) / 1e9
+    tx, rx = collectives(seen(steps, [sample(0)]))
+    assert tx == rx
+    assert tx == pytest.approx(sum(named) / len(named) / mean_s, abs=1)
+
+
+def test_a_step_that_a_capture_disturbed_counts_neither_way():
+    calm = steps_of(10, 50, (GB, GB))
+    disturbed = step(0, 10, start_ns=T0, step_ns=5000 * MS, captured=True)
+    assert collectives(seen([*calm, disturbed], [sample(0)])) == (20 * GB, 20 * GB)
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "window_s"), [(50, 10.0), (3000, 12.0), (7000, 14.0), (30_000, 30.0), (90_000, 60.0)]
+)
+def test_the_window_is_of_whole_steps(step_ms, window_s):
+    made = window(*steps_of(4, step_ms))
+    assert made.window_s == pytest.approx(window_s)
+    assert made.window_s <= LONGEST_WINDOW_S
+    found = traffic_of(device(0), [sample(0)], [Load(made)], ())
+    assert found.window_s == made.window_s
+
+
+def test_steps_that_are_older_than_the_window_do_not_count():
+    slow = [step(0, n, start_ns=T0 - 40 * S + n * S, step_ns=S, comm_bytes=None) for n in range(20)]
+    assert collectives(seen([*slow, *steps_of(250, 50, (GB, GB), first=20)], [sample(0)])) == (20 * GB,) * 2
+
+
+@pytest.mark.parametrize(
+    ("steps", "at_s", "reason"),
+    [
+        ([], 0, traffic.NO_STEP),
+        (steps_of(5, 50, comm_bytes=None), 0, traffic.UNNAMED),
+        (steps_of(5, 50), 0, traffic.FAR),
+        (steps_of(5, 50, (GB, GB)), 3.5, traffic.LATE),
+        (steps_of(5, 5000, (GB, GB)), 15.5, traffic.LATE),
+        (
+            [*steps_of(1, 50, (GB, GB)), step(0, 1, start_ns=T0 + 200 * S, comm_bytes=None)],
+            200.1,
+            traffic.UNNAMED,
+        ),
+    ],
+    ids=["no step", "unnamed", "other nodes", "it hangs", "long steps hang", "named long ago"],
+)
+def test_what_collectives_account_for_may_be_unknown_and_says_why(steps, at_s, reason):
+    found = seen(steps, [sample(0, at_s)])
+    assert collectives(found) == (None, None)
+    assert found.reason == reason
+    assert found.tx_bytes_per_s == 20 * GB
+
+
+def test_a_long_step_is_waited_for():
+    assert collectives(seen(steps_of(5, 5000, (GB, GB)), [sample(0, 14.5)])) == (GB // 5, GB // 5)
+
+
+def test_without_a_sample_the_collectives_are_still_known():
+    found = seen(steps_of(5, 50, (GB, GB)))
+    assert collectives(found) == (20 * GB, 20 * GB)
+    assert (found.rx_bytes_per_s, found.tx_bytes_per_s) == (None, None)
+    assert found.reason == traffic.NO_SAMPLES
+
+
+def test_why_a_rate_cannot_be_measured_is_said():
+    reasons = (Unknown("power_mw", "no power"), Unknown("nvlink_rx_bytes_per_s", "no GPM on this GPU"))
+    blind = sample(0, nvlink=(None, None), unknown=reasons)
+    steps = steps_of(5, 50, (GB, GB))
+    assert seen(steps, [blind]).reason == "no GPM on this GPU"
+    assert seen(steps, [sample(0, nvlink=(None, GB))]).reason == traffic.NO_RATES
+    assert seen([], [blind]).reason == f"no GPM on this GPU; {traffic.NO_STEP}"
+
+
+@pytest.mark.parametrize(
+    ("links", "over"),
+    [
+        (SWITCHED, "nvlink"),
+        ((GpuLink("nvlink", "GPU-1", 4, ""),), "nvlink"),
+        (PCIE, "pcie"),
+        ((), "pcie"),
+        ((*PCIE, GpuLink("nvlink", "GPU-9", 4, "")), "pcie"),
+        ((*PCIE, *SWITCHED), "nvlink"),
+        ((GpuLink("nvlink", "GPU-9", 4, ""),), "nvlink"),
+    ],
+    ids=["switch", "pair", "pcie", "alone", "nvlink to a stranger", "switch and pcie", "a job of one GPU"],
+)
+def test_the_way_to_the_jobs_other_gpus_is_the_one_that_is_shown(links, over):
+    found = seen(steps_of(5, 50, (GB, GB)), [sample(0, pcie=(3, 4))], facts=device(0, links=links))
+    assert found.over == over
+    assert found.rx_bytes_per_s == (20 * GB if over == "nvlink" else 3)
+    assert collectives(found) == (20 * GB, 20 * GB)
+
+
+def test_where_some_gpus_are_reached_by_nvlink_and_others_not_nothing_is_claimed():
+    links = (GpuLink("nvlink", "GPU-1", 4, ""), GpuLink("pcie", "GPU-2", None, "SYS"))
+    found = seen(
+        steps_of(5, 50, (GB, GB)), [sample(0)], facts=device(0, links=links), gpus=("GPU-1", "GPU-2")
+    )
+    assert collectives(found) == (None, None)
+    assert found.reason == traffic.BOTH_WAYS
+
+
+def test_ranks_that_share_a_gpu_are_added_up_and_unknown_where_one_is():
+    known, unknown = window(*steps_of(5, 50, (GB, GB))), window(*steps_of(5, 50, comm_bytes=None))
+    both = traffic_of(device(0), [sample(0)], [Load(known), Load(known)], ())
+    assert collectives(both) == (40 * GB, 40 * GB)
+    one = traffic_of(device(0), [sample(0)], [Load(known), Load(unknown)], ())
+    assert (collectives(one), one.reason) == ((None, None), traffic.UNNAMED)
+
+
+def test_a_window_that_forgets_begins_anew():
+    made = window(*steps_of(5, 50, (GB, GB)))
+    made.forget()
+    assert made.accounted(None) == traffic.NO_STEP
+    assert math.isclose(made.window_s, WINDOW_S)
