@@ -1,8 +1,11 @@
 """Draws the pictures of this folder: the real dashboard, without a terminal, beside a real job.
 
-python screenshots/make.py [--nproc N] [--only NAME ...]
+python screenshots/make.py [--nproc N] [--only NAME ...] [--to DIR]
+python screenshots/make.py --png [--only NAME ...] [--to DIR]
 
-Each scene is the app at a fixed size, shown once its figures are there and steady, as SVG and as PNG.
+Each scene is the app at a fixed size, shown once its figures are there and steady, as SVG and as PNG. A GPU
+machine often lacks cairo, which draws the PNGs: there only the SVGs are written, and ``--png`` makes PNGs
+of them elsewhere, without a job.
 """
 
 from __future__ import annotations
@@ -12,12 +15,12 @@ import asyncio
 import re
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import cairosvg
-
 from overlaptop.fleet.session import JobSelector, JobSession
+from overlaptop.fleet.snapshot import RankView
 from overlaptop.launcher import Launcher, bundled, place
 from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.options import TuiOptions
@@ -28,6 +31,13 @@ STEADY_STEPS = 40
 START_LIMIT_S = 180.0
 SETTLE_S = 1.0
 """From a key to a picture: a redraw comes every quarter of a second."""
+LINKS_S = 25.0
+"""So long a history of the links' rates shows how they go."""
+CELL_PX, FONT_PX = 20, 20.264
+"""A cell of the PNG is so wide, and the font of the SVG so large, that DejaVu Sans Mono fills it exactly:
+lines and boxes then join."""
+SVG_CELL_PX, SVG_FONT = 12.2, "font-size: 20px"
+"""As Rich writes them."""
 WEB_FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
@@ -41,6 +51,8 @@ class Scene:
     keys: tuple[str, ...] = ()
     """Pressed before the picture is taken."""
     theme: str | None = None
+    links_s: float = 0.0
+    """Seconds of the GPUs' links that must be known first."""
 
 
 SCENES = (
@@ -50,17 +62,20 @@ SCENES = (
     Scene("overview-light", 120, 32, theme="overlaptop-light"),
     Scene("rank", 120, 32, keys=("2",)),
     Scene("help", 120, 46, keys=("question_mark",)),
+    # Last: the history that they need gathers at the hub while the others are taken.
+    Scene("machine", 160, 45, keys=("m",), links_s=LINKS_S),
+    Scene("machine-narrow", 60, 20, keys=("m",), links_s=LINKS_S),
 )
 
 
-async def take(scene: Scene, launcher: Launcher) -> None:
-    """Write one scene's files."""
+async def take(scene: Scene, launcher: Launcher) -> str:
+    """One scene as SVG."""
     session = JobSession(JobSelector(matches=launcher.owns))
     app = OverlaptopApp(session, TuiOptions(theme=scene.theme))
     try:
         async with app.run_test(size=(scene.columns, scene.rows)) as pilot:
             deadline_s = time.monotonic() + START_LIMIT_S
-            while app.is_running and not steady(app):
+            while app.is_running and not steady(app.latest.ranks, scene.links_s):
                 if launcher.poll() is not None:
                     raise SystemExit("\n".join(["the job ended:", *launcher.complaint()]))
                 if time.monotonic() > deadline_s:
@@ -69,37 +84,96 @@ async def take(scene: Scene, launcher: Launcher) -> None:
             if scene.keys:
                 await pilot.press(*scene.keys)
             await pilot.pause(SETTLE_S)
-            # Without its link to a font on the web the file is complete in itself.
-            svg = WEB_FONT.sub("", app.export_screenshot(title="overlaptop"))
+            svg = app.export_screenshot(title="overlaptop")
     finally:
         session.close()
-    svg = svg.replace("Fira Code", "DejaVu Sans Mono")
-    path = HERE / f"{scene.name}.svg"
-    path.write_text(svg, encoding="utf-8")
-    cairosvg.svg2png(bytestring=svg.encode(), write_to=str(path.with_suffix(".png")), scale=1.5)
-    print(path.name, file=sys.stderr)
+    # Without its link to a font on the web the file is complete in itself.
+    svg = WEB_FONT.sub("", svg)
+    return svg.replace("Fira Code", "DejaVu Sans Mono").replace(SVG_FONT, f"font-size: {FONT_PX}px")
 
 
-def steady(app: OverlaptopApp) -> bool:
-    """Whether each rank has a history and the chosen one a timeline."""
-    ranks = app.latest.ranks
-    if not ranks or any(len(view.history) < STEADY_STEPS for view in ranks):
+def steady(ranks: Sequence[RankView], links_s: float) -> bool:
+    """Whether each rank has a history and knows its machine, and the chosen one a timeline; of a GPU also
+    whether so many seconds of its links' rates are there, and at least one sample.
+    """
+    if not ranks or any(len(view.history) < STEADY_STEPS or view.machine is None for view in ranks):
         return False
+    for view in ranks:
+        if view.device is not None and view.device.gpu_uuid:
+            samples = view.samples
+            if not samples or samples[-1].at_ns - samples[0].at_ns < links_s * 1e9:
+                return False
     return any(view.detail is not None for view in ranks)
 
 
+class NoPngError(Exception):
+    """No PNG can be drawn here; the text says why."""
+
+
+def png_writer() -> Callable[[Path], None]:
+    """What makes a PNG of an SVG file, beside it. Raises NoPngError where cairo is missing."""
+    try:
+        import cairosvg
+    except (ImportError, OSError) as fault:  # OSError: cairosvg is there, the library cairo is not
+        raise NoPngError(f"no PNG can be drawn here: {str(fault).splitlines()[0]}") from fault
+
+    def write(svg: Path) -> None:
+        scale = CELL_PX / SVG_CELL_PX
+        cairosvg.svg2png(bytestring=svg.read_bytes(), write_to=str(svg.with_suffix(".png")), scale=scale)
+
+    return write
+
+
 def main() -> None:
-    """Start the job, take each picture, end the job."""
+    """Start the job, take each picture, end the job; or make PNGs of the pictures that are there."""
     parser = argparse.ArgumentParser(description="Draw the screenshots from a real job.")
     parser.add_argument("--nproc", type=int, help="processes (default: as overlaptop demo)")
     parser.add_argument("--workload", default="ddp", help="bundled workload (default: ddp)")
     parser.add_argument("--only", nargs="+", choices=[scene.name for scene in SCENES], metavar="NAME")
+    parser.add_argument("--to", type=Path, default=HERE, metavar="DIR", help="folder of the pictures")
+    parser.add_argument(
+        "--png", action="store_true", help="no job: make PNGs of the SVGs that are in the folder"
+    )
     options = parser.parse_args()
+    scenes = [scene for scene in SCENES if options.only is None or scene.name in options.only]
+    if options.png:
+        redraw(scenes, options.to)
+        return
+    options.to.mkdir(parents=True, exist_ok=True)
+    write_png, left_out = None, ""
+    try:
+        write_png = png_writer()
+    except NoPngError as fault:
+        left_out = str(fault)
     with bundled(options.workload, placement=place(options.nproc)) as launcher:
         launcher.start()
-        for scene in SCENES:
-            if options.only is None or scene.name in options.only:
-                asyncio.run(take(scene, launcher))
+        for scene in scenes:
+            path = options.to / f"{scene.name}.svg"
+            path.write_text(asyncio.run(take(scene, launcher)), encoding="utf-8")
+            if write_png is not None:
+                write_png(path)
+            say(path.name)
+    if left_out:
+        say(f"{left_out}\nonly SVGs were written; on a machine with cairo, --png makes PNGs of them")
+
+
+def redraw(scenes: Sequence[Scene], folder: Path) -> None:
+    """Make PNGs of the scenes' SVGs. Raises SystemExit where there is none, or no cairo."""
+    there = [path for scene in scenes if (path := folder / f"{scene.name}.svg").is_file()]
+    if not there:
+        raise SystemExit(f"no SVG of a scene in {folder}")
+    try:
+        write_png = png_writer()
+    except NoPngError as fault:
+        raise SystemExit(str(fault)) from fault
+    for path in there:
+        write_png(path)
+        say(path.with_suffix(".png").name)
+
+
+def say(words: str) -> None:
+    """To who waits for the pictures."""
+    print(words, file=sys.stderr)
 
 
 if __name__ == "__main__":

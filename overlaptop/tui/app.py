@@ -224,6 +224,16 @@ class OverlaptopApp(App[int]):
         elif self.state.snapshot.job is not None:
             self.push_screen(CaptureScreen(self.state, asks=False))
 
+    def action_machine(self) -> None:
+        """The machine under the chosen rank."""
+        from overlaptop.tui.screens.machine import MachineScreen
+
+        if isinstance(self.screen, MachineScreen):
+            self.pop_screen()
+        elif self.state.snapshot.job is not None:
+            self.action_overview()
+            self.push_screen(MachineScreen(self.state))
+
     def action_help(self) -> None:
         """Keys and words."""
         from overlaptop.tui.screens.pages import HelpScreen

@@ -8,6 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from overlaptop.fleet.snapshot import RankView
+from overlaptop.tui.links import (
+    has_nvlink,
+    has_pcie,
+    misplacement,
+    numa_matters,
+    nvlink_bytes_per_s,
+    pcie_bytes_per_s,
+)
 
 Predicate = Callable[[RankView], bool]
 
@@ -17,15 +25,21 @@ MEASURES: dict[str, Callable[[RankView], float | None]] = {
     "stall": lambda view: view.measured.stall_ns if view.measured else None,
     "idle": lambda view: idle_ns(view),
     "step": lambda view: view.last.step_ns if view.last else None,
+    "nvlink": nvlink_bytes_per_s,
+    "pcie": pcie_bytes_per_s,
 }
-"""What ranks can be filtered and sorted by: fractions and ns; None where not known."""
-SORT_KEYS = ("rank", *MEASURES)
+"""What ranks can be filtered and sorted by: fractions, ns, bytes per second; None where not known."""
+_ORDERS = {**MEASURES, "numa": misplacement}
+SORT_KEYS = ("rank", *_ORDERS)
+_OF_MACHINES = {"nvlink": has_nvlink, "pcie": has_pcie, "numa": numa_matters}
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq,
 }  # fmt: skip
-_UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_COMPARISON = re.compile(r"([a-z]+)(<=|>=|<|>|=)(\d+(?:\.\d+)?)(%|ns|us|µs|ms|s)?")
+_TIMES_NS: dict[str, float] = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_PERCENT: dict[str, float] = {"%": 1}
+_RATES: dict[str, float] = {"mb/s": 1_000_000, "gb/s": 1_000_000_000}
+_COMPARISON = re.compile(r"([a-z]+)(<=|>=|<|>|=)(\d+(?:\.\d+)?)(%|[nuµm]?s|[mg]b/s)?")
 _RANKS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 
 
@@ -36,7 +50,7 @@ class FilterError(ValueError):
 @dataclass(frozen=True)
 class Filter:
     """Words that must all hold for a rank: ``3``, ``0-3,6``, ``overlap<80``, ``step>50ms``, part of a
-    host's or device's name, ``stale``, ``ended``.
+    host's or device's name, ``nvlink>100``, ``unbound``, ``misplaced``, ``stale``, ``ended``.
     """
 
     words: str = ""
@@ -67,11 +81,17 @@ def ordered(ranks: Iterable[RankView], chosen: Filter, key: str, *, reverse: boo
     kept = [view for view in ranks if chosen.keeps(view)]
     if key == "rank":
         return sorted(kept, key=lambda view: view.rank, reverse=reverse)
-    measure = MEASURES[key]
+    measure = _ORDERS[key]
     known = [(value, view) for view in kept if (value := measure(view)) is not None]
     known.sort(key=lambda pair: pair[0], reverse=reverse)
     unknown = [view for view in kept if measure(view) is None]
     return [view for _, view in known] + unknown
+
+
+def sort_keys(ranks: Iterable[RankView]) -> tuple[str, ...]:
+    """The keys that make a difference: links and NUMA only where something is known of them."""
+    views = tuple(ranks)
+    return tuple(key for key in SORT_KEYS if key not in _OF_MACHINES or any(map(_OF_MACHINES[key], views)))
 
 
 def _predicate(word: str) -> Predicate:
@@ -81,6 +101,10 @@ def _predicate(word: str) -> Predicate:
         return _by_measure(*match.groups())
     if word in MEASURES or any(sign in word for sign in "<>="):
         raise FilterError(f"{word}: expected e.g. overlap<80 or step>50ms")
+    if word == "misplaced":
+        return lambda view: view.numa is not None and view.numa.state == "wrong node"
+    if word == "unbound":
+        return lambda view: view.numa is not None and view.numa.state == "unbound"
     if word == "stale":
         return lambda view: view.stale
     if word == "ended":
@@ -99,10 +123,17 @@ def _by_rank(word: str) -> Predicate:
 def _by_measure(name: str, sign: str, figure: str, unit: str | None) -> Predicate:
     if name not in MEASURES:
         raise FilterError(f"{name}: not one of {', '.join(MEASURES)}")
-    if (unit == "%") != (name == "overlap") and unit is not None:
-        raise FilterError(f"{name} is {'a percentage' if name == 'overlap' else 'a time: ns, us, ms or s'}")
-    # Divided, not multiplied: 70 % must be the same float as an overlap of 7 in 10.
-    limit = float(figure) / 100 if name == "overlap" else float(figure) * _UNITS_NS[unit or "ms"]
+    if name == "overlap":
+        units, default, said = _PERCENT, "%", "a percentage"
+    elif name in ("nvlink", "pcie"):
+        units, default, said = _RATES, "gb/s", "a rate: mb/s or gb/s"
+    else:
+        units, default, said = _TIMES_NS, "ms", "a time: ns, us, ms or s"
+    if unit is not None and unit not in units:
+        raise FilterError(f"{name} is {said}")
+    limit = float(figure) * units[unit or default]
+    if units is _PERCENT:
+        limit /= 100  # not multiplied: 70 % must be the same float as an overlap of 7 in 10
     compare, measure = _OPERATORS[sign], MEASURES[name]
 
     def holds(view: RankView) -> bool:

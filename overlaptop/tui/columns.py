@@ -1,6 +1,6 @@
 """The columns of the rank table: a list, from which narrow terminals leave out the least important.
 
-A later column (NVLink, PCIe, NUMA) is one more entry here.
+Those of links and NUMA nodes are left out where nothing is known of them: a job on CPUs has none.
 """
 
 from __future__ import annotations
@@ -13,9 +13,19 @@ from overlaptop.tui import history
 from overlaptop.tui.choosing import idle_ns
 from overlaptop.tui.drawing import ruler, sparkline, stacked_bar
 from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run, crop, faded, line_width
+from overlaptop.tui.links import (
+    NUMA_MARKS,
+    Rate,
+    has_nvlink,
+    has_pcie,
+    near_node,
+    numa_matters,
+    nvlink_rate,
+    pcie_rate,
+)
 from overlaptop.tui.parts import parts_of
 from overlaptop.tui.state import ViewState
-from overlaptop.tui.text import Unit, age, clock, percent
+from overlaptop.tui.text import UNKNOWN, Unit, age, clock, percent, rate, whole_percent
 from overlaptop.tui.widgets.totals_line import overlap_ink
 
 GAP = 2
@@ -69,6 +79,9 @@ class Column:
     right: bool = True
     floor: int = 0
     """What it may shrink to before columns of priority 1 go; 0: its ``min_width``."""
+    knows: Callable[[RankView], bool] | None = None
+    """Whether there is anything of it to be said of a rank; it is left out where there is of none. None: it
+    always stays."""
 
 
 def _title(words: str) -> Callable[[Scales, int], Line]:
@@ -150,6 +163,37 @@ def _bar_header(scales: Scales, width: int) -> Line:
     return ruler(0, scales.bar_ns, width, scales.unit, line=True) if scales.bar_ns else (Run("step", DIM),)
 
 
+def rate_cell(known: Rate, *, faint: bool = False) -> Line:
+    """``281 GB/s  59 %``, in fixed places."""
+    if known.bytes_per_s is None:
+        return (Run(f"{UNKNOWN:>9}{'' if known.peak_bytes_per_s is None else '      '}", DIM),)
+    share = whole_percent(known.share) if known.share is not None else ""
+    return (Run(f"{rate(known.bytes_per_s):>9}", DIM if faint else TEXT), Run(f"{share:>6}", DIM))
+
+
+def _link(
+    known: Callable[[RankView], Rate], absent: Callable[[RankView], bool] = lambda _view: False
+) -> Callable[[RankView, Scales, int], Line]:
+    def cell(view: RankView, _scales: Scales, _width: int) -> Line:
+        return (Run("none", DIM),) if absent(view) else rate_cell(known(view))
+
+    return cell
+
+
+def _without_nvlink(view: RankView) -> bool:
+    return view.device is not None and view.device.nvlink_count == 0
+
+
+def numa_cell(view: RankView) -> Line:
+    """The node next to the GPU and the mark: ``0 ✓``."""
+    if view.numa is None:
+        return (Run(UNKNOWN, DIM),)
+    if view.numa.state == "no gpu":
+        return (Run("no GPU", DIM),)
+    node, (glyph, color) = near_node(view.numa), NUMA_MARKS[view.numa.state]
+    return (Run("" if node is None else f"{node} "), Run(glyph, Ink(color, bold=True)))
+
+
 # Headers have a cell to spare, for the mark of the column that is sorted by.
 COLUMNS = (
     Column("rank", _title("rank"), lambda view, _s, _w: (Run(str(view.rank), BOLD),), 5, 0),
@@ -157,10 +201,18 @@ COLUMNS = (
     Column("overlap", _title("overlap"), _overlap, 8, 1),
     Column("exposed", _timed("exposed"), _time(_exposed_ns), 11, 2),
     Column("stall", _timed("stall"), _time(_stall_ns), 9, 4),
-    Column("idle", _timed("idle"), _time(idle_ns), 8, 6),
+    Column("idle", _timed("idle"), _time(idle_ns), 8, 7),
     Column("step", _timed("step"), _time(lambda v: v.last.step_ns if v.last else None, BOLD), 8, 3),
-    Column("history", _history_header, _history, 12, 5, grow=1, max_width=40, right=False),
+    Column("nvlink", _title("NVLink"), _link(nvlink_rate, _without_nvlink), 15, 6, knows=has_nvlink),
+    Column("pcie", _title("PCIe"), _link(pcie_rate), 15, 9, knows=has_pcie),
+    Column("numa", _title("NUMA"), lambda view, _s, _w: numa_cell(view), 6, 5, knows=numa_matters),
+    Column("history", _history_header, _history, 16, 8, grow=1, max_width=40, right=False),
 )  # fmt: skip
+
+
+def columns_for(ranks: Sequence[RankView]) -> tuple[Column, ...]:
+    """Those that have something to say of at least one rank."""
+    return tuple(column for column in COLUMNS if column.knows is None or any(map(column.knows, ranks)))
 
 
 def layout(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:

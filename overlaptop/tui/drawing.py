@@ -44,6 +44,19 @@ def stacked_bar(parts: Sequence[tuple[str, int]], scale_ns: int, width: int, *, 
     return lane(pieces, 0, max(scale_ns, 1), width, textured=textured)
 
 
+def gauge(share: float | None, width: int, ink: Ink, *, textured: bool) -> Line:
+    """How full something is: a line of ``width`` cells, the first ``share`` (in [0, 1]) of it drawn to half
+    a cell; at least half a cell where it is not empty. None, not known: nothing of it.
+
+    A line and not a block, so that gauges below one another stay apart.
+    """
+    filled = min(1.0, max(0.0, share or 0.0)) * max(width, 0)
+    whole, half = divmod(max(round(2 * filled), 1 if filled else 0), 2)
+    track = Cell("·", FAINT) if textured else Cell("━", Ink("idle"))
+    edge = [Cell("╸", ink)] * half
+    return runs([*[Cell("━", ink)] * whole, *edge, *[track] * (width - whole - half)])
+
+
 def lane(pieces: Sequence[Piece], start: float, end: float, width: int, *, textured: bool) -> Line:
     """``pieces`` (sorted, disjoint) seen through the window ``[start, end)``, as ``width`` cells.
 

@@ -29,6 +29,7 @@ APP_KEYS = (
     Key("1", "1", "overview", "overview"),
     Key("2", "2", "rank", "the chosen rank"),
     Key("5", "5", "captures", "the newest capture: progress, folder, overlap beside the live one"),
+    Key("m,6", "m  6", "machine", "the machine: NUMA nodes, GPUs and links of the chosen rank's host"),
     Key("ctrl+p", "ctrl+p", "command_palette", "command palette"),
 )
 TIMELINE_KEYS = (
@@ -47,7 +48,10 @@ OVERVIEW_KEYS = (
     Key("end", "end", "move(100000)", "last rank"),
     Key("enter", "enter", "app.rank", "open the chosen rank (or click it twice)"),
     Key(
-        "slash", "/", "filter", "filter ranks: 3   0-3,6   overlap<80   step>50ms   a host   stale   ended"
+        "slash",
+        "/",
+        "filter",
+        "filter ranks: 3   0-3,6   overlap<80   step>50ms   a host   stale   ended   unbound   misplaced",
     ),
     Key("escape", "esc", "back", "drop the filter"),
     Key("s", "s", "sort", "sort by the next column (or click a header)"),
@@ -65,6 +69,20 @@ RANK_KEYS = (
     Key("enter,f", "enter  f", "fit_collective", "zoom the timeline to the chosen collective"),
     Key("tab,greater_than_sign", "tab  >", "next_rank(1)", "next rank"),
     Key("shift+tab,less_than_sign", "shift+tab  <", "next_rank(-1)", "previous rank"),
+)
+MACHINE_KEYS = (
+    Key("escape,backspace", "esc", "back", "back"),
+    Key("up,k", "↑  k", "move(-1)", "previous rank"),
+    Key("down,j", "↓  j", "move(1)", "next rank"),
+    Key("left,h", "←  h", "across(-1)", "to the node before"),
+    Key("right,l", "→  l", "across(1)", "to the node after"),
+    Key("home", "home", "move(-100000)", "first rank"),
+    Key("end", "end", "move(100000)", "last rank"),
+    Key("tab,greater_than_sign", "tab  >", "next(1)", "next host; next rank where there is but one host"),
+    Key("shift+tab,less_than_sign", "shift+tab  <", "next(-1)", "previous host, or rank"),
+    Key("pagedown", "page down", "scroll(8)", "scroll what is below the map (or the wheel)"),
+    Key("pageup", "page up", "scroll(-8)", "scroll back"),
+    Key("enter", "enter", "app.rank", "open the chosen rank"),
 )
 LIST_KEYS = (
     Key("up,k", "↑  k", "move(-1)", "up"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
-from overlaptop.tui.choosing import SORT_KEYS, Filter, ordered
+from overlaptop.tui.choosing import Filter, ordered, sort_keys
 from overlaptop.tui.lanes import Lanes, lanes_of
 from overlaptop.tui.window import WHOLE_STEP, Window
 from overlaptop.wire.messages import StepTotals
@@ -121,8 +121,9 @@ class ViewState:
 
     def sort_by_next(self) -> None:
         """Sort by the next column; figures begin with their worst (overlap: lowest, times: longest)."""
-        at = (SORT_KEYS.index(self.sort_key) + 1) % len(SORT_KEYS)
-        self.sort_by(SORT_KEYS[at])
+        keys = sort_keys(self.snapshot.ranks)
+        at = keys.index(self.sort_key) if self.sort_key in keys else -1
+        self.sort_by(keys[(at + 1) % len(keys)])
 
     def sort_by(self, key: str) -> None:
         """Sort by ``key``; by the present one: the other way round."""

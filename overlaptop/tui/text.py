@@ -46,6 +46,35 @@ def byte_count(count: int | None) -> str:
     return f"{count} B" if at == 0 else f"{_three_digits(_significant(value))} {_BYTE_UNITS[at]}"
 
 
+def gigabytes_per_s(bytes_per_s: float | None) -> str:
+    """A link's rate as the bare figure in GB/s, decimal as links are sold: ``281``, ``1.20``, ``<0.01``."""
+    if bytes_per_s is None:
+        return UNKNOWN
+    if 0 < bytes_per_s < 5_000_000:
+        return "<0.01"
+    return _three_digits(_significant(bytes_per_s / 1e9)) if bytes_per_s else "0"
+
+
+def rate(bytes_per_s: float | None) -> str:
+    """``281 GB/s``: one unit for all links, so that they can be compared by eye."""
+    return UNKNOWN if bytes_per_s is None else f"{gigabytes_per_s(bytes_per_s)} GB/s"
+
+
+def bit_rate(bits_per_s: int | None) -> str:
+    """``400 Gb/s``, ``100 Mb/s``: a network adapter's speed."""
+    if bits_per_s is None:
+        return UNKNOWN
+    size, unit = (1e9, "Gb/s") if bits_per_s >= 1e9 else (1e6, "Mb/s")
+    return f"{bits_per_s / size:.3g} {unit}" if bits_per_s < 1e12 else f"{bits_per_s / 1e9:.0f} Gb/s"
+
+
+def whole_percent(fraction: float | None) -> str:
+    """``59 %``; ``<1 %`` rather than a zero that is none."""
+    if fraction is None:
+        return UNKNOWN
+    return "<1 %" if 0 < fraction < 0.005 else f"{fraction * 100:.0f} %"
+
+
 def percent(fraction: float | None) -> str:
     """``94.1 %``."""
     return UNKNOWN if fraction is None else f"{fraction * 100:.1f} %"

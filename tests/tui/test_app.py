@@ -10,10 +10,11 @@ from textual.widgets import Input
 
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.app import OverlaptopApp
-from overlaptop.tui.keys import APP_KEYS, LIST_KEYS, OVERVIEW_KEYS, RANK_KEYS, TIMELINE_KEYS
+from overlaptop.tui.keys import APP_KEYS, LIST_KEYS, MACHINE_KEYS, OVERVIEW_KEYS, RANK_KEYS, TIMELINE_KEYS
 from overlaptop.tui.options import TuiOptions
 from overlaptop.tui.palette import PALETTES, PLAIN
 from overlaptop.tui.screens.jobs import JobsScreen
+from overlaptop.tui.screens.machine import MachineScreen
 from overlaptop.tui.screens.overview import OverviewScreen
 from overlaptop.tui.screens.pages import HelpScreen, NoticesScreen
 from overlaptop.tui.screens.rank import RankScreen
@@ -277,7 +278,7 @@ async def test_help_lists_every_key_and_the_words():
         await pilot.press("question_mark")
         assert isinstance(app.screen, HelpScreen)
         text = await shown(app, pilot)
-        for key in (*APP_KEYS, *OVERVIEW_KEYS, *TIMELINE_KEYS, *RANK_KEYS):
+        for key in (*APP_KEYS, *OVERVIEW_KEYS, *TIMELINE_KEYS, *RANK_KEYS, *MACHINE_KEYS):
             assert key.words in text
         for word in (
             "hidden",
@@ -327,6 +328,7 @@ async def test_every_bound_key_has_an_action():
             ((*OVERVIEW_KEYS, *TIMELINE_KEYS), OverviewScreen),
             ((*RANK_KEYS, *TIMELINE_KEYS), RankScreen),
             (LIST_KEYS, JobsScreen),
+            (MACHINE_KEYS, MachineScreen),
         ):
             for key in keys:
                 name = key.action.partition("(")[0]
@@ -367,6 +369,7 @@ async def test_digits_turn_to_views():
             ("2", RankScreen),
             ("3", NoticesScreen),
             ("4", JobsScreen),
+            ("6", MachineScreen),
             ("1", OverviewScreen),
         ):
             await pilot.press(key)
@@ -748,7 +751,7 @@ def hostile_job():
 async def test_words_from_a_machine_are_shown_as_words_and_steer_neither_terminal_nor_markup(size):
     app = app_of(hostile_job())
     async with app.run_test(size=size) as pilot:
-        for key in ("1", "2", "3", "4"):
+        for key in ("1", "2", "3", "4", "6"):
             await pilot.press(key)
             await shown(app, pilot)
             lines = screen_lines(app)

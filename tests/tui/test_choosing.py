@@ -1,8 +1,10 @@
 import pytest
 
 from overlaptop.fleet.fleet import Fleet
-from overlaptop.tui.choosing import Filter, FilterError, ordered
+from overlaptop.tui.choosing import Filter, FilterError, ordered, sort_keys
 from tests.fleet.builders import Clock, S, info, status, step, unmeasured, welcome
+
+from .machines import h200_node, misplaced, unbound, workstation
 
 
 @pytest.fixture
@@ -52,3 +54,28 @@ def test_a_comparison_that_means_nothing_is_refused_in_one_line(words):
 )  # fmt: skip
 def test_ranks_whose_figure_is_unknown_come_last_either_way(ranks, key, reverse, order):
     assert [view.rank for view in ordered(ranks, Filter(), key, reverse=reverse)] == order
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ("nvlink>275", [0, 1]), ("nvlink<=277gb/s", [1, 2]), ("nvlink>276900mb/s", [0, 1]),
+        ("pcie>=1.4", [2]), ("misplaced", [1]), ("unbound", [2]), ("misplaced nvlink>280", []),
+    ],
+)  # fmt: skip
+def test_ranks_can_be_filtered_by_what_their_links_carry_and_where_they_run(words, kept):
+    ranks = h200_node(3, numas={1: misplaced(1), 2: unbound(2)}).tick().ranks
+    assert [view.rank for view in ranks if Filter.parse(words).keeps(view)] == kept
+
+
+@pytest.mark.parametrize("words", ["nvlink>10ms", "pcie<3%", "numa>1", "step>1gb/s", "nvlink"])
+def test_a_rate_is_no_time_and_no_percentage(words):
+    with pytest.raises(FilterError, match=r"^[^\n]+$"):
+        Filter.parse(words)
+
+
+def test_keys_to_sort_by_leave_out_what_nothing_is_known_of(ranks):
+    base = ("rank", "overlap", "exposed", "stall", "idle", "step")
+    assert sort_keys(ranks) == base
+    assert sort_keys(h200_node(1).tick().ranks) == (*base, "nvlink", "pcie", "numa")
+    assert sort_keys(workstation().tick().ranks) == (*base, "pcie")

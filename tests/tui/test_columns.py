@@ -1,8 +1,13 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.tui.columns import COLUMNS, GAP, layout
+from overlaptop.tui.columns import COLUMNS, GAP, columns_for, layout, numa_cell
+
+from .fakes import running_job
+from .machines import cpu_only, h200_node, misplaced, numa, unbound, workstation
 
 
 @given(st.integers(16, 400))
@@ -14,8 +19,9 @@ def test_columns_never_take_more_than_their_room(width):
 @pytest.mark.parametrize(
     ("width", "keys"),
     [
-        (156, "rank bar overlap exposed stall idle step history"),
-        (96, "rank bar overlap exposed stall idle step history"),
+        (156, "rank bar overlap exposed stall idle step nvlink pcie numa history"),
+        (116, "rank bar overlap exposed stall idle step nvlink numa"),
+        (96, "rank bar overlap exposed stall step nvlink numa"),
         (56, "rank bar overlap exposed step"),
         (30, "rank bar overlap"),
         (16, "rank bar"),
@@ -26,8 +32,8 @@ def test_narrow_terminals_lose_the_least_important_first(width, keys):
 
 
 def test_a_further_column_is_one_more_entry():
-    nvlink = COLUMNS[2].__class__("nvlink", COLUMNS[2].header, COLUMNS[2].cell, 10, 5)
-    assert "nvlink" in [column.key for column, _ in layout((*COLUMNS, nvlink), 156)]
+    another = COLUMNS[2].__class__("another", COLUMNS[2].header, COLUMNS[2].cell, 10, 5)
+    assert "another" in [column.key for column, _ in layout((*COLUMNS, another), 180)]
 
 
 def test_the_room_that_is_left_goes_to_the_bar_and_the_history():
@@ -35,6 +41,33 @@ def test_the_room_that_is_left_goes_to_the_bar_and_the_history():
     assert wide["bar"] > narrow["bar"]
     assert wide["history"] == 40
     assert wide["overlap"] == narrow["overlap"]
+
+
+def test_a_column_with_nothing_to_say_of_any_rank_is_left_out():
+    base = "rank bar overlap exposed stall idle step"
+
+    def shown(session):
+        return " ".join(column.key for column in columns_for(session.tick().ranks))
+
+    assert shown(running_job(2)) == shown(cpu_only()) == f"{base} history"
+    assert shown(workstation()) == f"{base} pcie history"
+    assert shown(h200_node(2)) == f"{base} nvlink pcie numa history"
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (numa(0), "0 ✓"), (unbound(0, 1), "1 ~"), (misplaced(0, 1), "1 ✗"),
+        (replace(numa(0), state="unknown"), "0 ?"),
+        (replace(numa(0), state="unknown", gpu_node=None), "?"),
+        (replace(numa(0), state="one node", gpu_node=None), "0 ✓"),
+        (replace(numa(0), state="no gpu", gpu_node=None), "no GPU"),
+        (None, "–"),
+    ],
+)  # fmt: skip
+def test_the_numa_mark_says_the_node_and_how_the_rank_lies_to_it(facts, words):
+    view = replace(h200_node(1).tick().ranks[0], numa=facts)
+    assert "".join(run.text for run in numa_cell(view)) == words
 
 
 def dict_of(width):

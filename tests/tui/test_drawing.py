@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.tui.drawing import Piece, chart, lane, ruler, sparkline, stacked_bar
+from overlaptop.tui.drawing import Piece, chart, gauge, lane, ruler, sparkline, stacked_bar
 from overlaptop.tui.history import bar_top_ns, columns, scale_top_ns, steps_a_column
 from overlaptop.tui.ink import Ink, line_width
 from overlaptop.tui.parts import EIGHTHS, STEP_PARTS
@@ -164,3 +164,26 @@ def test_the_step_time_scale_leaves_room_and_is_round(typical_ns):
     top_ns = scale_top_ns(typical_ns)
     assert typical_ns * 1.5 <= top_ns + 1
     assert top_ns <= typical_ns * 3 + 2
+
+
+@given(st.none() | st.floats(-1, 3), st.integers(0, 60), st.booleans())
+def test_a_gauge_is_exactly_as_wide_as_its_room(share, width, textured):
+    assert line_width(gauge(share, width, PLAIN, textured=textured)) == width
+
+
+@given(st.floats(0, 1), st.integers(1, 60))
+def test_a_gauge_is_drawn_to_half_a_cell(share, width):
+    text = "".join(run.text for run in gauge(share, width, PLAIN, textured=True))
+    drawn = text.count("━") + text.count("╸") / 2
+    assert drawn == pytest.approx(share * width, abs=0.26 if share * width > 0.5 else 0.5)
+    assert text == ("━" * width)[: int(drawn)] + "╸" * (drawn % 1 > 0) + "·" * text.count("·")
+
+
+def test_a_gauge_is_empty_only_where_there_is_nothing_or_nothing_is_known():
+    empty = "".join(run.text for run in gauge(0.0, 8, PLAIN, textured=True))
+    assert gauge(None, 8, PLAIN, textured=False) == gauge(0.0, 8, PLAIN, textured=False)
+    assert empty == "·" * 8
+    assert "".join(run.text for run in gauge(1e-6, 8, PLAIN, textured=True)) == "╸" + "·" * 7
+    part, track = gauge(0.25, 8, PLAIN, textured=False)
+    assert (part.text, track.text) == ("━" * 2, "━" * 6)
+    assert part.ink != track.ink

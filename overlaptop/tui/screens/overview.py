@@ -28,6 +28,7 @@ HINTS = (
     ("?", "help", "app.help"),
     ("q", "quit", "app.quit"),
     ("enter", "rank", "app.rank"),
+    ("m", "machine", "app.machine"),
     ("space", "pause", "app.pause"),
     ("+ -", "zoom", "screen.zoom(1)"),
     ("/", "filter", "screen.filter"),

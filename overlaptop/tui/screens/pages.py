@@ -8,7 +8,16 @@ from typing import ClassVar
 from textual.app import ComposeResult
 
 from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run
-from overlaptop.tui.keys import APP_KEYS, LIST_KEYS, OVERVIEW_KEYS, RANK_KEYS, TIMELINE_KEYS, Key, bindings
+from overlaptop.tui.keys import (
+    APP_KEYS,
+    LIST_KEYS,
+    MACHINE_KEYS,
+    OVERVIEW_KEYS,
+    RANK_KEYS,
+    TIMELINE_KEYS,
+    Key,
+    bindings,
+)
 from overlaptop.tui.parts import STALL, STEP_PARTS
 from overlaptop.tui.screens.base import DashboardScreen, Heights
 from overlaptop.tui.state import ViewState
@@ -44,6 +53,21 @@ WORDS = (
         "are not seen. So overlap and speed-up are upper bounds, exposed is a lower one, attainable may be "
         "off either way, and idle is not seen",
     ),
+    (
+        "NVLink PCIe",
+        "bytes a second as the GPU's own counters have them, decimal, and the share of the peak in one "
+        "direction; in the overview the busier of the two directions",
+    ),
+    (
+        "NUMA",
+        "the node next to the GPU, and whether the process may run there: ✓ only there, ~ also elsewhere, "
+        "✗ only elsewhere, ? not known",
+    ),
+    (
+        "unexplained",
+        "what the link counters measured less what the job's own collectives account for: traffic of "
+        "somebody else, or copies of the job's own",
+    ),
     ("dropped", "messages, spans and steps that did not fit somewhere on the way here and are missing"),
     ("history", "step times from zero to a fixed scale; a column longer than the scale is full and orange"),
     ("bars", "drawn to one scale, no less than any of the last 16 steps; a shade is a cell partly covered"),
@@ -78,6 +102,7 @@ class HelpPage(Page):
             ("Overview", OVERVIEW_KEYS),
             ("Timeline", TIMELINE_KEYS),
             ("A rank's screen", RANK_KEYS),
+            ("Machine", MACHINE_KEYS),
         ):
             lines += _section(title, [(key.shown, self._words(key)) for key in keys], 16, width)
         return lines + _section("Words", list(WORDS), 16, width)

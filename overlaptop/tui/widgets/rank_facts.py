@@ -5,10 +5,12 @@ from __future__ import annotations
 from overlaptop.fleet.snapshot import LinkState, RankView
 from overlaptop.timeline.launch import launch_bound
 from overlaptop.tui.choosing import sees_gaps
+from overlaptop.tui.columns import numa_cell
 from overlaptop.tui.drawing import stacked_bar
 from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit, wrap
+from overlaptop.tui.links import has_nvlink, has_pcie, numa_matters, nvlink_rate, pcie_rate
 from overlaptop.tui.parts import IDLE, PARTS, parts_of
-from overlaptop.tui.text import age, byte_count, count, duration, percent
+from overlaptop.tui.text import age, byte_count, count, duration, percent, rate, whole_percent
 from overlaptop.tui.widgets.line_view import LineView
 from overlaptop.tui.widgets.totals_line import overlap_ink
 from overlaptop.wire.messages import StepTotals
@@ -56,6 +58,7 @@ class RankFacts(LineView):
         moved = Run(f" · {byte_count(step.comm_bytes)}", DIM)
         parts.append((Run("collectives ", DIM), Run(count(step.collectives), BOLD), moved))
         parts += _launching(step) + _naming(chosen)
+        parts += _place(chosen)
         dropped = Run(count(chosen.dropped), Ink("warning") if chosen.dropped else DIM)
         parts.append((Run("dropped ", DIM), dropped))
         return [Item(part) for part in parts]
@@ -79,6 +82,23 @@ def _naming(chosen: RankView) -> list[Line]:
         return []
     share = matched_ns / kernels_ns
     return [(Run("named ", DIM), Run(percent(share), BOLD if share > MOSTLY else Ink("warning")))]
+
+
+def _place(chosen: RankView) -> list[Line]:
+    """Its links and its NUMA node, as far as anything is known of them; the Machine view has the rest."""
+    parts: list[Line] = []
+    for name, there, known in (
+        ("NVLink", has_nvlink(chosen), nvlink_rate(chosen)),
+        ("PCIe", has_pcie(chosen), pcie_rate(chosen)),
+    ):
+        if there:
+            share = Run(f" {whole_percent(known.share):<5}", DIM)
+            parts.append((Run(f"{name} ", DIM), Run(f"{rate(known.bytes_per_s):<9}", BOLD), share))
+    if chosen.numa is not None and numa_matters(chosen):
+        said = f" {chosen.numa.state}" if chosen.numa.state != "bound" else ""
+        mark = numa_cell(chosen)
+        parts.append((Run("NUMA ", DIM), *mark, Run(said, mark[-1].ink)))
+    return parts
 
 
 def _identity(chosen: RankView) -> list[Item]:

@@ -6,7 +6,7 @@ from textual import events
 from textual.message import Message
 
 from overlaptop.tui.choosing import SORT_KEYS
-from overlaptop.tui.columns import COLUMNS, GAP, Scales, aligned, layout
+from overlaptop.tui.columns import GAP, Scales, aligned, columns_for, layout
 from overlaptop.tui.ink import BOLD, DIM, Ink, Line, Run, faded, on
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.widgets.line_view import LineView
@@ -45,7 +45,7 @@ class RankTable(LineView):
         """The header line and the rows in sight."""
         state = self.state
         scales = Scales.of(state)
-        columns = layout(COLUMNS, width - 2 * _MARGIN)
+        columns = layout(columns_for(state.snapshot.ranks), width - 2 * _MARGIN)
         header: list[Run] = [Run(" " * _MARGIN)]
         for column, size in columns:
             title = column.header(scales, size)
@@ -96,7 +96,8 @@ class RankTable(LineView):
 
     def _column_at(self, x: int) -> str:
         left = _MARGIN
-        for column, size in layout(COLUMNS, self.size.width - 2 * _MARGIN):
+        columns = columns_for(self.state.snapshot.ranks)
+        for column, size in layout(columns, self.size.width - 2 * _MARGIN):
             if left <= x < left + size:
                 return column.key
             left += size + GAP

@@ -1,0 +1,125 @@
+"""What a rank's links carry of what they can, and how it lies to its GPU's NUMA node. No drawing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from overlaptop.fleet.snapshot import RankView
+from overlaptop.wire.devices import DeviceFacts, DeviceSample, NumaFacts
+
+NUMA_MARKS = {
+    "bound": ("✓", "good"),
+    "one node": ("✓", "good"),
+    "unbound": ("~", "warning"),
+    "wrong node": ("✗", "error"),
+    "no gpu": ("·", "dim"),
+    "unknown": ("?", "dim"),
+}
+"""By state: a glyph, which says it without colours too, and the colour."""
+_MISPLACEMENT = {"bound": 0, "one node": 0, "no gpu": 0, "unbound": 1, "wrong node": 2}
+_LOADED_SHARE = 0.01
+"""A link that carries less than this of its peak may be turned down to save power, and nothing is wrong."""
+
+
+class Rate(NamedTuple):
+    """Bytes per second in one direction, and the most that can be; None where not known."""
+
+    bytes_per_s: int | None
+    peak_bytes_per_s: int | None
+
+    @property
+    def share(self) -> float | None:
+        """Of the peak, in [0, 1] and a little over where a counter runs ahead."""
+        if self.bytes_per_s is None or not self.peak_bytes_per_s:
+            return None
+        return self.bytes_per_s / self.peak_bytes_per_s
+
+
+def nvlink_rate(view: RankView) -> Rate:
+    """Of the busier direction, all NVLinks together."""
+    return Rate(nvlink_bytes_per_s(view), view.device.nvlink_peak_bytes_per_s if view.device else None)
+
+
+def pcie_rate(view: RankView) -> Rate:
+    """Of the busier direction."""
+    return Rate(pcie_bytes_per_s(view), view.device.pcie_peak_bytes_per_s if view.device else None)
+
+
+def nvlink_bytes_per_s(view: RankView) -> int | None:
+    """Of the busier direction."""
+    return None if view.sample is None else nvlink_of(view.sample)
+
+
+def pcie_bytes_per_s(view: RankView) -> int | None:
+    """Of the busier direction."""
+    return None if view.sample is None else pcie_of(view.sample)
+
+
+def nvlink_of(sample: DeviceSample) -> int | None:
+    """Bytes per second in the busier direction."""
+    return _busier(sample.nvlink_rx_bytes_per_s, sample.nvlink_tx_bytes_per_s)
+
+
+def pcie_of(sample: DeviceSample) -> int | None:
+    """Bytes per second in the busier direction."""
+    return _busier(sample.pcie_rx_bytes_per_s, sample.pcie_tx_bytes_per_s)
+
+
+def has_nvlink(view: RankView) -> bool:
+    """Whether there is anything of NVLink to show. A GPU without such links may still count zeros."""
+    count = view.device.nvlink_count if view.device is not None else None
+    return bool(count) if count is not None else nvlink_bytes_per_s(view) is not None
+
+
+def has_pcie(view: RankView) -> bool:
+    """Whether there is anything of PCIe to show."""
+    return bool(view.device and view.device.pcie_peak_bytes_per_s) or pcie_bytes_per_s(view) is not None
+
+
+def numa_matters(view: RankView) -> bool:
+    """Whether the process could run nearer to its GPU, or farther from it, than it does."""
+    return view.numa is not None and view.numa.state in ("bound", "unbound", "wrong node")
+
+
+def near_node(numa: NumaFacts) -> int | None:
+    """The node next to the GPU; on a machine of one node that one."""
+    if numa.gpu_node is None and numa.state == "one node" and len(numa.cpu_nodes) == 1:
+        return numa.cpu_nodes[0].node
+    return numa.gpu_node
+
+
+def misplacement(view: RankView) -> int | None:
+    """0: nothing to mend, 1: may leave its GPU's node, 2: is elsewhere. None where not known."""
+    return _MISPLACEMENT.get(view.numa.state) if view.numa is not None else None
+
+
+def pcie_is_turned_down(view: RankView) -> bool:
+    """Whether the PCIe link runs slower or narrower than it could although it is in use."""
+    device, share = view.device, pcie_rate(view).share
+    if device is None or share is None or share < _LOADED_SHARE:
+        return False
+    return _below(device.pcie_generation, device.pcie_generation_max) or _below(
+        device.pcie_width, device.pcie_width_max
+    )
+
+
+def nvlink_words(device: DeviceFacts) -> str:
+    """``NVLink 4.0 ×18``, less what is not known."""
+    if device.nvlink_count == 0:
+        return "NVLink none"
+    count = f"×{device.nvlink_count}" if device.nvlink_count else ""
+    return " ".join(filter(None, ("NVLink", device.nvlink_version, count)))
+
+
+def pcie_words(generation: int | None, width: int | None) -> str:
+    """``gen5 ×16``, less what is not known."""
+    lanes = f"×{width}" if width is not None else ""
+    return " ".join(filter(None, (f"gen{generation}" if generation is not None else "", lanes)))
+
+
+def _busier(rx: int | None, tx: int | None) -> int | None:
+    return max((value for value in (rx, tx) if value is not None), default=None)
+
+
+def _below(now: int | None, most: int | None) -> bool:
+    return now is not None and most is not None and now < most

@@ -1,0 +1,105 @@
+"""What the links carried beside what the job's own collectives account for."""
+
+from __future__ import annotations
+
+from overlaptop.fleet.snapshot import RankView
+from overlaptop.fleet.traffic import Traffic
+from overlaptop.tui.drawing import Cell, runs
+from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run
+from overlaptop.tui.machine.words import paragraph, titled
+from overlaptop.tui.text import rate, whole_percent
+
+NOTABLE_SHARE = 0.1
+"""Counters and collectives are not read at the same moments: what differs by less says nothing."""
+_NAMES = {"nvlink": "NVLink", "pcie": "PCIe"}
+_LABEL, _FIGURE, _BAR_MOST = 23, 12, 60
+
+
+def account_lines(view: RankView, width: int, *, textured: bool) -> list[Line]:
+    """A verdict; measured, explained, the rest; a bar of it; what it means.
+
+    The verdict stands in the heading: where there is little room the rest is scrolled to.
+    """
+    traffic = view.traffic
+    if traffic is None:
+        return [
+            titled("account"),
+            *paragraph("unknown: nothing is known of what the links carried", width, DIM),
+        ]
+    over = _NAMES.get(traffic.over, traffic.over)
+    label = min(_LABEL, max(12, width - 2 * _FIGURE - 4))
+    own = "the job's collectives" if label >= _LABEL else "collectives"
+    rest = tuple(_rest(*pair) for pair in _pairs(traffic))
+    verdict, meaning = _verdict(traffic, width, textured=textured)
+    lines: list[Line] = [
+        titled("account", Run(f"{over}, over {traffic.window_s:.0f} s  ", DIM), verdict),
+        (Run(" " * (label + 3), DIM), Run(f"{'rx':>{_FIGURE}}{'tx':>{_FIGURE}}", DIM)),
+        _row("measured", label, (traffic.rx_bytes_per_s, traffic.tx_bytes_per_s), TEXT),
+        _row(own, label, (traffic.collectives_rx_bytes_per_s, traffic.collectives_tx_bytes_per_s), TEXT),
+        _row("unexplained", label, rest, BOLD),
+    ]
+    return lines + meaning + (paragraph(traffic.reason, width, DIM) if traffic.reason else [])
+
+
+def _pairs(traffic: Traffic) -> tuple[tuple[int | None, int | None], ...]:
+    """Measured and explained, for each direction."""
+    return (
+        (traffic.rx_bytes_per_s, traffic.collectives_rx_bytes_per_s),
+        (traffic.tx_bytes_per_s, traffic.collectives_tx_bytes_per_s),
+    )
+
+
+def _rest(measured: int | None, explained: int | None) -> int | None:
+    return None if measured is None or explained is None else measured - explained
+
+
+def _row(name: str, label: int, figures: tuple[int | None, ...], ink: Ink) -> Line:
+    cells = [
+        Run(
+            f"{'unknown' if each is None else rate(each) if each >= 0 else 'none':>{_FIGURE}}",
+            ink if each else DIM,
+        )
+        for each in figures
+    ]
+    return (Run(f"   {name:<{label}}", DIM), *cells)
+
+
+def _verdict(traffic: Traffic, width: int, *, textured: bool) -> tuple[Run, list[Line]]:
+    """In a word or two, and what shows it."""
+    known = [
+        (measured, explained, direction)
+        for (measured, explained), direction in zip(_pairs(traffic), ("rx", "tx"), strict=True)
+        if measured is not None and explained is not None
+    ]
+    if not known:
+        return Run("unknown", DIM), []
+    measured, explained, direction = max(known, key=lambda each: abs(each[0] - each[1]))
+    if not measured and not explained:
+        return Run("the links are quiet", DIM), []
+    share = 1 - explained / measured if measured else -1.0
+    warned = Ink("warning", bold=True)
+    if share < -NOTABLE_SHARE:
+        said = "the collectives account for more than the counters saw"
+        return Run("! does not add up", warned), paragraph(said, width, Ink("warning"))
+    share = max(0.0, share)
+    is_pcie = traffic.over == "pcie"
+    bar = _bar(share, width, Ink("copy" if is_pcie else "exposed"), textured=textured)
+    shown = (Run("   "), *bar, Run(f" {whole_percent(share):>5}", BOLD), Run(f" of {direction}", DIM))
+    if share <= NOTABLE_SHARE:
+        return Run("✓ explained", Ink("good", bold=True)), [shown]
+    said = f"{whole_percent(share)} unexplained"
+    if is_pcie:  # where a job's batches come in: nothing to be warned of
+        return Run(said, BOLD), [
+            shown,
+            *paragraph("copies of the job's own, or somebody else's traffic", width),
+        ]
+    meaning = paragraph("somebody else's traffic, or copies of the job's own", width, Ink("warning"))
+    return Run(f"! {said}", warned), [shown, *meaning]
+
+
+def _bar(share: float, width: int, ink: Ink, *, textured: bool) -> Line:
+    """What is explained, and in ``ink`` the share that is not."""
+    size = max(1, min(_BAR_MOST, width - 18))
+    rest = round(size * share)
+    filled, empty = ("▓", "░") if textured else ("█", "█")
+    return runs([*[Cell(filled, Ink("hidden"))] * (size - rest), *[Cell(empty, ink)] * rest])

@@ -1,0 +1,150 @@
+"""The chosen rank's GPU now: its links in both directions, how busy it is, memory, power, clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from overlaptop.fleet.snapshot import RankView
+from overlaptop.tui.drawing import gauge
+from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit
+from overlaptop.tui.links import Rate, nvlink_words, pcie_is_turned_down, pcie_words
+from overlaptop.tui.machine.host import Gpu
+from overlaptop.tui.machine.words import paragraph, watts
+from overlaptop.tui.text import UNKNOWN, byte_count, gigabytes_per_s, rate, whole_percent
+from overlaptop.wire.devices import DeviceFacts, DeviceSample
+
+NVLINK, PCIE = Ink("hidden"), Ink("copy")
+_LABEL, _PERCENT, _FIGURES, _GAUGE_LEAST, _GAUGE_MOST = 15, 8, 18, 6, 40
+
+
+def link_lines(view: RankView, gpu: Gpu, width: int, *, textured: bool) -> list[Line]:
+    """The GPU's name and its links. A figure that is not known says so; why, the list of unknowns says."""
+    device, now = view.device, view.sample
+    if device is None:
+        return []
+    node = "node unknown" if gpu.node is None else f"node {gpu.node}"
+    said = [
+        Item((Run(f" {gpu.label}", BOLD),)),
+        Item((Run(gpu.name or "name unknown"),), 1),
+        Item((Run(node, DIM),), 2),
+        Item((Run(gpu.pci_bus_id, DIM),), 3),
+    ]
+    lines = [fit(said, [], width), *_links(device, now, _Meters(width, textured=textured))]
+    if pcie_is_turned_down(view):
+        best = pcie_words(device.pcie_generation_max, device.pcie_width_max)
+        warned = (
+            f"! in use, and yet slower than the {best} that it could be: look at the slot and the riser"
+        )
+        lines += paragraph(warned, width, Ink("warning", bold=True))
+    return lines
+
+
+def activity_lines(view: RankView, width: int, *, textured: bool) -> list[Line]:
+    """How busy the GPU is, and what it takes."""
+    device, now = view.device, view.sample
+    if device is None:
+        return []
+    draw = _Meters(width, textured=textured)
+    return [
+        draw.share("SM", now.sm_activity if now else None),
+        draw.share("tensor cores", now.tensor_activity if now else None),
+        draw.share("DRAM", now.dram_activity if now else None),
+        draw.amount(
+            "memory", now.memory_used_bytes if now else None, device.memory_total_bytes, byte_count
+        ),
+        draw.amount("power", now.power_mw if now else None, device.power_limit_mw, watts),
+        draw.amount("SM clock", now.sm_clock_hz if now else None, device.sm_clock_max_hz, _megahertz),
+        draw.amount(
+            "memory clock", now.memory_clock_hz if now else None, device.memory_clock_max_hz, _megahertz
+        ),
+        _throttled(now),
+    ]
+
+
+def _links(device: DeviceFacts, now: DeviceSample | None, draw: _Meters) -> list[Line]:
+    lines: list[Line] = []
+    nvlink = nvlink_words(device)
+    if device.nvlink_count == 0:
+        lines.append(draw.words(nvlink, "", "this GPU has none"))
+    else:
+        rx, tx = (now.nvlink_rx_bytes_per_s, now.nvlink_tx_bytes_per_s) if now else (None, None)
+        peak = device.nvlink_peak_bytes_per_s
+        lines += [
+            draw.rate(nvlink, "rx", Rate(rx, peak), NVLINK),
+            draw.rate("", "tx", Rate(tx, peak), NVLINK),
+        ]
+    rx, tx = (now.pcie_rx_bytes_per_s, now.pcie_tx_bytes_per_s) if now else (None, None)
+    pcie = f"PCIe {pcie_words(device.pcie_generation, device.pcie_width)}".rstrip()
+    peak = device.pcie_peak_bytes_per_s
+    return [*lines, draw.rate(pcie, "rx", Rate(rx, peak), PCIE), draw.rate("", "tx", Rate(tx, peak), PCIE)]
+
+
+def _throttled(now: DeviceSample | None) -> Line:
+    reasons = now.throttle_reasons if now else None
+    held = Run("no")
+    if reasons is None:
+        held = Run("unknown", DIM)
+    elif reasons:
+        held = Run(", ".join(reasons), Ink("warning", bold=True))
+    return (Run(f"   {'throttled':<{_LABEL + 3}}", DIM), held)
+
+
+def _megahertz(clock_hz: int | None) -> str:
+    return UNKNOWN if clock_hz is None else f"{clock_hz / 1e6:,.0f} MHz"
+
+
+class _Meters:
+    """Lines of a name, a gauge and the figures, in columns."""
+
+    def __init__(self, width: int, *, textured: bool) -> None:
+        self.textured = textured
+        room = width - 3 - _LABEL - 3 - _PERCENT - _FIGURES - 1
+        # Where there is little room the figures matter more.
+        self.gauge = min(_GAUGE_MOST, room) if room >= _GAUGE_LEAST else 0
+
+    def rate(self, label: str, direction: str, known: Rate, ink: Ink) -> Line:
+        if known.bytes_per_s is None:
+            return self.words(label, direction, "unknown")
+        if known.peak_bytes_per_s is None:
+            figures: Line = (Run(rate(known.bytes_per_s), BOLD),)
+        else:
+            of = f" of {rate(known.peak_bytes_per_s)}"
+            figures = (Run(gigabytes_per_s(known.bytes_per_s), BOLD), Run(of, DIM))
+        return self._line(label, direction, known.share, ink, figures)
+
+    def share(self, label: str, share: float | None) -> Line:
+        return self._line(label, "", share, Ink("compute"), ())
+
+    def amount(
+        self, label: str, used: int | None, most: int | None, said: Callable[[int | None], str]
+    ) -> Line:
+        share = used / most if used is not None and most else None
+        figures: Line = ()
+        if used is not None and most is not None:
+            figures = (Run(_of(said(used), said(most)), BOLD), Run(f" of {said(most)}", DIM))
+        elif used is not None:
+            figures = (Run(said(used), BOLD),)
+        return self._line(label, "", share, Ink("history"), figures)
+
+    def words(self, label: str, direction: str, said: str) -> Line:
+        return (Run(f"   {label:<{_LABEL}}{direction:<3}", DIM), Run(said, DIM))
+
+    def _line(self, label: str, direction: str, share: float | None, ink: Ink, figures: Line) -> Line:
+        if share is None and not figures:
+            return self.words(label, direction, "unknown")
+        bar: Line = (Run(" " * self.gauge),)
+        if share is not None:
+            bar = gauge(share, self.gauge, ink, textured=self.textured)
+        percent = whole_percent(share) if share is not None else ""
+        return (
+            Run(f"   {label:<{_LABEL}}{direction:<3}", DIM),
+            *bar,
+            Run(f"{percent:>6}  ", BOLD),
+            *figures,
+        )
+
+
+def _of(used: str, most: str) -> str:
+    """The figure without its unit where the other one says the same: ``72.0`` of ``141 GiB``."""
+    figure, _, unit = used.partition(" ")
+    return figure if unit == most.partition(" ")[2] else used

@@ -1,0 +1,220 @@
+"""A NUMA node as the map shows it: a heading, its adapters, and a row for each of its GPUs or ranks."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from overlaptop.fleet.snapshot import RankView
+from overlaptop.tui.columns import aligned, rate_cell
+from overlaptop.tui.drawing import gauge, sparkline
+from overlaptop.tui.ink import BOLD, DIM, FAINT, TEXT, Ink, Line, Run, crop, faded, on, pad
+from overlaptop.tui.links import (
+    NUMA_MARKS,
+    has_nvlink,
+    misplacement,
+    nvlink_of,
+    nvlink_rate,
+    pcie_is_turned_down,
+    pcie_of,
+    pcie_rate,
+)
+from overlaptop.tui.machine.host import Gpu, Machine, Node, cpu_count, gpu_uuid
+from overlaptop.tui.machine.meters import NVLINK, PCIE
+from overlaptop.tui.machine.minute import MINUTE_S, column_s, columns
+from overlaptop.tui.machine.words import here, watts
+from overlaptop.tui.text import bit_rate, byte_count, printable, whole_percent
+
+_SPARK_LEAST, _GAUGE_LEAST, _GAUGE_MOST = 10, 10, 40
+
+
+class Panel:
+    """One node: a heading with its CPUs and memory, its adapters, and a row each for its GPUs or ranks."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        node: Node,
+        chosen: RankView,
+        width: int,
+        *,
+        boxed: bool,
+        dense: bool,
+        titled: bool,
+        textured: bool,
+    ) -> None:
+        self.node, self.width, self.boxed = node, width, boxed
+        self.room = width - (4 if boxed else 1)
+        self.textured = textured
+        self.nvlink = any(has_nvlink(view) for view in machine.ranks)
+        self.rank_size = 1 + max((len(_rank_words(gpu)) for gpu in machine.gpus), default=0)
+        self.inside: list[Line] = []
+        self.chosen_at: int | None = None
+        if node.nics and not dense:
+            self.inside.append(_nics(node, chosen))
+        if node.gpus and titled:
+            self.inside.append(self._titles())
+        for gpu in node.gpus:
+            self._add(self._gpu(gpu, chosen), any(view.rank == chosen.rank for view in gpu.ranks))
+        for view in node.ranks:
+            self._add(_rank(view, node), view.rank == chosen.rank)
+        if boxed and gpu_uuid(chosen) and (present := _presence(chosen, node)):
+            self.inside.append(present)
+
+    def lines(self, height: int) -> list[Line]:
+        """The whole panel, ``height`` lines without its border."""
+        blank: Line = ()
+        inside = [_clean(line) for line in (*self.inside, *[blank] * (height - len(self.inside)))]
+        heading = _clean(_heading(self.node))
+        if not self.boxed:
+            rule = crop((Run("─ ", FAINT), *heading, Run(" " + "─" * self.width, FAINT)), self.width)
+            return [rule, *(pad((Run(" "), *line), self.width) for line in inside)]
+        top = crop((Run("╭ ", FAINT), *heading, Run(" " + "─" * self.width, FAINT)), self.width - 1)
+        body = [
+            (Run("│ ", FAINT), *pad(crop(line, self.room), self.room), Run(" │", FAINT)) for line in inside
+        ]
+        return [
+            (*top, Run("╮", FAINT)),
+            *body,
+            (Run("╰" + "─" * (self.width - 2) + "╯", FAINT),),
+        ]
+
+    def _add(self, line: Line, cursor: bool) -> None:
+        if cursor:
+            self.chosen_at = len(self.inside)
+            marked = crop((Run("▸ ", Ink("accent", bold=True)), *line), self.room)
+            line = on(pad(marked, self.room), "cursor")
+        else:
+            line = crop((Run("  "), *line), self.room)
+        self.inside.append(line)
+
+    def _sizes(self) -> dict[str, int]:
+        """Cells of each column; what is left over goes to the history, and then to a bar."""
+        room = self.room - 2
+        sizes = {"gpu": 7, "rank": self.rank_size, "mark": 6, "rate": 15}
+        wanted = (("sm", 6, 52), ("pcie", 17, 70), ("memory", 10, 104), ("power", 7, 104))
+        sizes |= {name: size for name, size, least in wanted if room >= least}
+        if not self.nvlink:
+            sizes.pop("pcie", None)  # it stands in NVLink's place
+        spare = room - sum(sizes.values()) - 1
+        most = spare - _GAUGE_LEAST - 1
+        most = most if most >= _SPARK_LEAST else spare
+        if most >= _SPARK_LEAST:
+            sizes["spark"] = MINUTE_S // column_s(most)
+            spare -= sizes["spark"] + 1
+        sizes["bar"] = min(spare, _GAUGE_MOST) if spare >= _GAUGE_LEAST else 0
+        return sizes
+
+    def _titles(self) -> Line:
+        sizes = self._sizes()
+        name = "NVLink" if self.nvlink else "PCIe"
+        minute = f"{name}, one minute" if sizes.get("spark", 0) >= 18 else name
+        words = {
+            "gpu": "GPU", "rank": "rank", "mark": "NUMA", "spark": minute,
+            "bar": "now" if "spark" in sizes else name,
+            "rate": "" if "spark" in sizes or sizes["bar"] else name,
+            "pcie": "PCIe", "sm": "SM", "memory": "memory", "power": "power",
+        }  # fmt: skip
+        return (Run("  "), *self._row({key: (Run(text, DIM),) for key, text in words.items()}, sizes))
+
+    def _row(self, cells: dict[str, Line], sizes: dict[str, int]) -> Line:
+        line: list[Run] = []
+        for key in ("gpu", "rank", "mark", "spark", "bar", "rate", "pcie", "sm", "memory", "power"):
+            if size := sizes.get(key, 0):
+                right = key not in ("gpu", "rank", "mark", "spark", "bar")
+                line += aligned(cells.get(key, ()), size, right=right)
+                if key in ("spark", "bar"):
+                    line.append(Run(" "))
+        return tuple(line)
+
+    def _gpu(self, gpu: Gpu, chosen: RankView) -> Line:
+        sizes = self._sizes()
+        view = gpu.teller(chosen)
+        if view is None:
+            return (Run(f"{gpu.label:<7}", FAINT), Run("not used by the job", FAINT))
+        known, of = (nvlink_rate(view), nvlink_of) if self.nvlink else (pcie_rate(view), pcie_of)
+        top = known.peak_bytes_per_s or 0
+        sample = view.sample
+        ink = NVLINK if self.nvlink else PCIE
+        farthest = max(gpu.ranks, key=lambda each: misplacement(each) or 0).numa
+        glyph, color = NUMA_MARKS[farthest.state if farthest is not None else "unknown"]
+        history = columns(view.samples, sizes.get("spark", 0), of)
+        blank = " " * (sizes.get("spark", 0) - len(history))
+        cells: dict[str, Line] = {
+            "gpu": (Run(gpu.label, BOLD),),
+            "rank": (Run(_rank_words(gpu), TEXT),),
+            "mark": (Run(glyph, Ink(color, bold=True)),),
+            "spark": (*sparkline(history, top, ink=ink, over=Ink("exposed")), Run(blank)),
+            "bar": gauge(known.share, sizes["bar"], ink, textured=self.textured),
+            "rate": rate_cell(known),
+            "pcie": _pcie(view),
+            "sm": (Run(whole_percent(sample.sm_activity if sample else None), TEXT),),
+            "memory": (Run(byte_count(sample.memory_used_bytes if sample else None), TEXT),),
+            "power": (Run(watts(sample.power_mw if sample else None), TEXT),),
+        }
+        line = self._row(cells, sizes)
+        return faded(line) if view.stale or view.ended else line
+
+
+def _clean(line: Line) -> Line:
+    """The line as it will be on the screen: a box must know how wide that is."""
+    return tuple(Run(printable(text), ink) for text, ink in line)
+
+
+def _pcie(view: RankView) -> Line:
+    warned = (Run(" !", Ink("warning", bold=True)),) if pcie_is_turned_down(view) else ()
+    return (*warned, *rate_cell(pcie_rate(view)))
+
+
+def _rank_words(gpu: Gpu) -> str:
+    numbers = [str(view.rank) for view in gpu.ranks]
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    said = "ranks " + " ".join(numbers)
+    return said if len(said) <= 10 else f"{len(numbers)} ranks"
+
+
+def _heading(node: Node) -> Line:
+    if node.number is None:
+        return (Run("node not known", Ink("text", bold=True)),)
+    line: list[Run] = [Run(f"node {node.number}", BOLD)]
+    if node.facts is None:
+        return (*line, Run("  of which nothing is known", DIM))
+    cpus = cpu_count(node.facts.cpus)
+    if not node.facts.cpus:
+        line.append(Run("  no CPUs", DIM))
+    else:
+        line.append(Run(f"  CPUs {node.facts.cpus}", TEXT))
+        line.append(Run(f" ({cpus})" if cpus is not None else "", DIM))
+    memory = byte_count(node.facts.memory_bytes) if node.facts.memory_bytes is not None else "unknown"
+    line.append(Run(f"  memory {memory}", TEXT if node.facts.memory_bytes is not None else DIM))
+    return tuple(line)
+
+
+def _nics(node: Node, chosen: RankView) -> Line:
+    """Adapters of one speed together, the chosen rank's nearest in bright."""
+    line: list[Run] = [Run("NIC  ", DIM)]
+    nearest = chosen.numa.nic if chosen.numa is not None else ""
+    ordered = sorted(node.nics, key=lambda nic: (-(nic.bits_per_s or 0), nic.name))
+    for speed, group in groupby(ordered, key=lambda nic: nic.bits_per_s):
+        for nic in group:
+            line += [Run(nic.name, BOLD if nic.name == nearest else TEXT), Run(" ")]
+        line.append(Run(f"{bit_rate(speed)}   " if speed is not None else "speed unknown   ", DIM))
+    return tuple(line)
+
+
+def _rank(view: RankView, node: Node) -> Line:
+    """A rank without a GPU on a node where it may run."""
+    said = here(view.numa, node.number) if view.numa is not None else []
+    return (Run(f"rank {view.rank:<6}", BOLD), Run("".join(f"{part:<14}" for part in said)))
+
+
+def _presence(chosen: RankView, node: Node) -> Line:
+    """What of the chosen rank is on this node."""
+    numa = chosen.numa
+    if numa is None or node.number is None:
+        return ()
+    astray = numa.state == "wrong node" and node.number != numa.gpu_node
+    said = " · ".join(here(numa, node.number))
+    if not said:
+        return (Run(f"nothing of rank {chosen.rank} is here", FAINT),)
+    return (Run(f"rank {chosen.rank} here: ", DIM), Run(said, Ink("warning") if astray else TEXT))

@@ -1,0 +1,247 @@
+"""Machines as their agents would tell of them: messages for a FakeSession."""
+
+from dataclasses import replace
+
+from overlaptop.wire.devices import (
+    DeviceFacts,
+    DeviceSample,
+    GpuLink,
+    GpuSite,
+    MachineFacts,
+    Nic,
+    NodeShare,
+    NumaFacts,
+    NumaNode,
+    Unknown,
+)
+from tests.fleet.builders import MS, T0, S, detail, info, status, step, welcome
+
+from .fakes import FakeSession
+
+GB = 1_000_000_000
+GIB = 1 << 30
+NVLINK_PEAK, PCIE_PEAK = 478 * GB, 63 * GB
+NO_GPM = "the GPU has no performance counters that may be read: they need Hopper or newer"
+
+
+def uuid(index):
+    return f"GPU-{index:08d}-0000-4000-8000-000000000000"
+
+
+def site(index, node=None, name="NVIDIA H200"):
+    return GpuSite(index, uuid(index), name, f"0000:{0x1B + 16 * index:02x}:00.0", node)
+
+
+def device(rank, index, links=(), **changes):
+    made = DeviceFacts(
+        rank=rank, gpu_uuid=uuid(index), gpu_name="NVIDIA H200", pci_bus_id=site(index).pci_bus_id,
+        nvlink_version="4.0", nvlink_count=18, nvlink_peak_bytes_per_s=NVLINK_PEAK,
+        pcie_generation=5, pcie_generation_max=5, pcie_width=16, pcie_width_max=16,
+        pcie_peak_bytes_per_s=PCIE_PEAK, memory_total_bytes=141 * GIB, power_limit_mw=700_000,
+        sm_clock_max_hz=1_980 * 10**6, memory_clock_max_hz=3_201 * 10**6, links=tuple(links),
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def sample(rank, at_s=0.0, *, nvlink=281.0, pcie=1.2, **changes):
+    """Rates in GB/s; tx a little below rx. None: not known."""
+
+    def both(rx):
+        return (None, None) if rx is None else (round(rx * GB), round(0.94 * rx * GB))
+
+    nvlink_rx, nvlink_tx = both(nvlink)
+    pcie_rx, pcie_tx = both(pcie)
+    made = DeviceSample(
+        rank=rank, at_ns=T0 + round(at_s * S), nvlink_rx_bytes_per_s=nvlink_rx,
+        nvlink_tx_bytes_per_s=nvlink_tx, pcie_rx_bytes_per_s=pcie_rx, pcie_tx_bytes_per_s=pcie_tx,
+        sm_activity=0.93, tensor_activity=0.41, dram_activity=0.38, memory_used_bytes=72 * GIB,
+        power_mw=618_000, sm_clock_hz=1_755 * 10**6, memory_clock_hz=3_201 * 10**6, throttle_reasons=(),
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def numa(rank, node=0, state="bound", **changes):
+    """Bound to ``node``, of 96 CPUs, unless changes say otherwise."""
+    made = NumaFacts(
+        rank=rank, gpu_node=node, gpu_memory_node=None, nic=f"mlx5_{rank}", nic_node=node,
+        cpu_set="0-47,96-143" if not node else "48-95,144-191", cpu_nodes=(NodeShare(node, 96),),
+        threads_by_node=(NodeShare(node, 34),), memory_policy=f"prefer:{node}",
+        memory_by_node=(NodeShare(node, 3 * GIB), NodeShare(0 if node else 1, 12 << 20)), state=state,
+        reason=f"runs on node {node} with its GPU", advice="", bound="",
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def misplaced(rank, node=0):
+    """On the other node of two than its GPU."""
+    other = 1 - node
+    return numa(
+        rank, other, "wrong node", gpu_node=node, nic_node=node,
+        reason=f"runs on node {other}, its GPU is on node {node}",
+        advice="torchrun --numa-binding=node, or -m overlaptop.agent --numa bind",
+    )  # fmt: skip
+
+
+def unbound(rank, node=0):
+    return numa(
+        rank, node, "unbound", cpu_set="0-191", cpu_nodes=(NodeShare(0, 96), NodeShare(1, 96)),
+        threads_by_node=(NodeShare(0, 20), NodeShare(1, 14)), memory_policy="default",
+        reason=f"may run on nodes 0 and 1, its GPU is on node {node}",
+        advice="torchrun --numa-binding=node, or -m overlaptop.agent --numa bind",
+    )  # fmt: skip
+
+
+def dual_socket(host="gpu-a", gpus=8):
+    """Two nodes, half of the GPUs and half of eight adapters on each."""
+    return MachineFacts(
+        rank=0, host=host,
+        numa_nodes=(
+            NumaNode(0, "0-47,96-143", 1024 * GIB),
+            NumaNode(1, "48-95,144-191", 1024 * GIB),
+        ),
+        nics=(*(Nic(f"mlx5_{n}", n // 4, 400 * 10**9) for n in range(8)), Nic("eth0", 0, 25 * 10**9)),
+        gpus=tuple(site(n, n * 2 // gpus) for n in range(gpus)),
+    )  # fmt: skip
+
+
+def steps_with_traffic(session, rank, *, moved_gb, of=40, at=0):
+    """Forty steps of 84 ms whose collectives account for that many GB in each direction a second."""
+    for number in range(at, at + of):
+        totals = step(rank, number, comm=30, hidden=28 - 2 * (rank % 4), stall=rank % 4)
+        moved = round(moved_gb * totals.step_ns)
+        totals = replace(totals, link_tx_bytes=moved, link_rx_bytes=moved)
+        session.say(replace(totals, start_ns=T0 + (number - of) * totals.step_ns))
+    session.say(replace(detail(rank, at + of - 1), start_ns=T0 - 84 * MS))
+
+
+def minute_of(session, rank, *, seconds=60, nvlink=281.0, pcie=1.2, **changes):
+    """Samples twice a second that rise and fall a little, the last one at T0."""
+    for number in range(2 * seconds):
+        at_s = (number + 1 - 2 * seconds) / 2
+        wave = 1 if at_s > -15 else 0.5 + 0.5 * abs((number % 40) - 20) / 20
+        session.say(
+            sample(
+                rank, at_s, nvlink=None if nvlink is None else nvlink * wave,
+                pcie=None if pcie is None else pcie * wave, **changes,
+            )
+        )  # fmt: skip
+
+
+def job_of(ranks, script="/home/me/train.py", **session):
+    return FakeSession(welcome(world_size=ranks, script=script), status(), **session)
+
+
+def h200_node(ranks=8, gpus=8, *, numas=None, own_gb=270.0, host="gpu-a", session=None, first=0):
+    """Eight H200s on NVSwitch in two sockets; rank r on GPU r. ``numas``: by rank, other than bound."""
+    session = session or job_of(ranks)
+    for local in range(ranks):
+        rank = first + local
+        session.say(info(rank, host=host, local_rank=local))
+        steps_with_traffic(session, rank, moved_gb=own_gb)
+        session.say(replace(dual_socket(host, gpus), rank=rank))
+        session.say(device(rank, local, [GpuLink("nvswitch", "", 18, "")]))
+        session.say((numas or {}).get(local) or numa(rank, local * 2 // gpus))
+        minute_of(session, rank, nvlink=281 - 4 * local, pcie=1.2 + 0.1 * local)
+    return session
+
+
+def virtual_pair():
+    """Two H200s passed through to a virtual machine of one node, as its agents tell of them."""
+    session = job_of(2)
+    machine = MachineFacts(
+        0, "gpu-vm", (NumaNode(0, "0-31", 251 * GIB),), (Nic("eth0", None, None),),
+        tuple(replace(site(n, 0), pci_bus_id=f"0000:00:0{6 + n}.0") for n in range(2)),
+    )  # fmt: skip
+    for rank in range(2):
+        session.say(info(rank, host="gpu-vm"))
+        steps_with_traffic(session, rank, moved_gb=31.2)
+        session.say(replace(machine, rank=rank))
+        session.say(
+            device(
+                rank, rank, [GpuLink("nvswitch", "", 18, ""), GpuLink("pcie", uuid(1 - rank), None, "PHB")],
+                pci_bus_id=f"0000:00:0{6 + rank}.0", nvlink_peak_bytes_per_s=478_116_000_000,
+            )
+        )  # fmt: skip
+        one = numa(
+            rank, 0, "one node", reason="all CPUs are on node 0: there is nothing to choose",
+            cpu_set="0-31", cpu_nodes=(NodeShare(0, 32),), memory_by_node=(NodeShare(0, 4 * GIB),),
+            nic="eth0", nic_node=None, memory_policy="default",
+        )  # fmt: skip
+        session.say(one)
+        minute_of(
+            session, rank, seconds=25, nvlink=31.0, pcie=0.013, sm_activity=0.6, tensor_activity=0.35,
+            dram_activity=0.3, power_mw=509_000, throttle_reasons=("power cap",),
+        )  # fmt: skip
+    return session
+
+
+def workstation():
+    """Two consumer GPUs in one socket, no NVLink, one of them in a narrow slot; no performance counters."""
+    session = job_of(2)
+    reasons = tuple(Unknown(name, NO_GPM) for name in ("tensor_activity", "dram_activity"))
+    machine = MachineFacts(
+        0, "desk", (NumaNode(0, "0-31", 128 * GIB),), (Nic("enp5s0", 0, 10**10),),
+        (site(0, 0, "NVIDIA RTX 4090"), site(1, 0, "NVIDIA RTX 4090")),
+    )  # fmt: skip
+    for rank in range(2):
+        session.say(info(rank, host="desk", device="NVIDIA RTX 4090"))
+        steps_with_traffic(session, rank, moved_gb=6.0)
+        session.say(replace(machine, rank=rank))
+        session.say(
+            device(
+                rank, rank, [GpuLink("pcie", uuid(1 - rank), None, "PHB")], gpu_name="NVIDIA RTX 4090",
+                nvlink_version="", nvlink_count=0, nvlink_peak_bytes_per_s=None,
+                pcie_generation=4, pcie_generation_max=4, pcie_width=8 if rank else 16,
+                pcie_peak_bytes_per_s=31 * GB, memory_total_bytes=24 * GIB, power_limit_mw=450_000,
+            )
+        )  # fmt: skip
+        one = numa(
+            rank, 0, "one node", reason="all CPUs are on node 0: there is nothing to choose",
+            cpu_set="0-31", cpu_nodes=(NodeShare(0, 32),), memory_by_node=(NodeShare(0, 3 * GIB),),
+            nic="enp5s0", memory_policy="default",
+        )  # fmt: skip
+        session.say(one)
+        minute_of(
+            session, rank, nvlink=None, pcie=9.1, memory_used_bytes=20 * GIB, power_mw=380_000,
+            tensor_activity=None, dram_activity=None, throttle_reasons=("power cap",), unknown=reasons,
+        )  # fmt: skip
+    return session
+
+
+def grace_hopper():
+    """One GPU whose memory is a node of its own."""
+    session = job_of(1)
+    session.say(info(0, host="gh200", device="NVIDIA GH200 480GB"))
+    steps_with_traffic(session, 0, moved_gb=0.0)
+    session.say(
+        MachineFacts(
+            0, "gh200", (NumaNode(0, "0-71", 480 * GIB), NumaNode(1, "", 96 * GIB, is_gpu_memory=True)),
+            (Nic("mlx5_0", 0, 200 * 10**9),), (site(0, 0, "NVIDIA GH200 480GB"),),
+        ),
+        device(0, 0, gpu_name="NVIDIA GH200 480GB", nvlink_count=None, nvlink_version="",
+               nvlink_peak_bytes_per_s=None, memory_total_bytes=96 * GIB),
+        replace(numa(0, 0), gpu_memory_node=1, cpu_set="0-71", cpu_nodes=(NodeShare(0, 72),), nic="mlx5_0"),
+    )  # fmt: skip
+    minute_of(session, 0, nvlink=None, pcie=2.0)
+    return session
+
+
+def cpu_only(ranks=2):
+    """gloo on a machine of one node: no GPU, and nothing that would be known of one."""
+    session = job_of(ranks)
+    why = "NVML is not installed here: there is no NVIDIA driver"
+    for rank in range(ranks):
+        session.say(info(rank, host="laptop", device="cpu", backend="gloo", source="host"))
+        for number in range(40):
+            session.say(step(rank, number, comm=30, hidden=10))
+        session.say(detail(rank, 39))
+        session.say(
+            MachineFacts(rank, "laptop", (NumaNode(0, "0-7", 16 * GIB),), (Nic("eth0", None, None),), (),
+                         (Unknown("gpus", why),)),
+            numa(
+                rank, None, "one node", reason="all CPUs are on node 0: there is nothing to choose", nic="",
+                nic_node=None, cpu_set="0-7", cpu_nodes=(NodeShare(0, 8),), memory_policy="default",
+                threads_by_node=(NodeShare(0, 14),), memory_by_node=(NodeShare(0, GIB),),
+            ),
+        )  # fmt: skip
+    return session
