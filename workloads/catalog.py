@@ -23,6 +23,7 @@ def _bundled(name: str, summary: str) -> Workload:
 
 WORKLOADS: tuple[Workload, ...] = (
     _bundled("ddp", "a transformer under DDP: gradient buckets reduced during backward, or after it"),
+    _bundled("fsdp", "a transformer under FSDP2: weights gathered as each block needs them, or ahead"),
     _bundled("allreduce_matmul", "an all-reduce beside matrix products and host-to-device copies"),
 )
 

@@ -9,20 +9,15 @@ numbers are the same, the step is longer: what the difference is worth is what t
 from __future__ import annotations
 
 import argparse
-import os
 from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from overlaptop.workloads import job
-
-LEARNING_RATE = 3e-4
+from overlaptop.workloads import gpt, job
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,66 +39,6 @@ SIZES = {
     # 3.7 million parameters, 15 MB of gradients: a step of 0.1 to 0.3 s on two laptop cores.
     "cpu": Sizes(2, layers=4, width=256, batch=4, seq=128, vocabulary=1024, dtype="float32"),
 }
-
-HEAD_WIDTH = 64
-
-
-class Block(nn.Module):
-    """Causal self-attention and an MLP, each behind a norm and beside a shortcut."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.attention_norm = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.project = nn.Linear(width, width)
-        self.mlp_norm = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, seq, width) to the same shape."""
-        heads = self.qkv(self.attention_norm(x)).unflatten(-1, (3, -1, HEAD_WIDTH))
-        query, key, value = heads.permute(2, 0, 3, 1, 4)  # each (batch, head, seq, HEAD_WIDTH)
-        attended = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.project(attended.transpose(1, 2).flatten(-2))
-        y: Tensor = x + self.mlp(self.mlp_norm(x))
-        return y
-
-
-class Gpt(nn.Module):
-    """Tokens in, the loss of predicting each next token out."""
-
-    def __init__(self, vocabulary: int, seq: int, width: int, layers: int) -> None:
-        super().__init__()
-        self.token = nn.Embedding(vocabulary, width)
-        self.position = nn.Parameter(torch.zeros(seq, width))
-        self.blocks = nn.Sequential(*(Block(width) for _ in range(layers)))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, vocabulary, bias=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens of shape (batch, seq + 1) to the mean loss, shape ()."""
-        x = self.token(tokens[:, :-1]) + self.position
-        logits = self.head(self.norm(self.blocks(x)))
-        return functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
-
-
-class Batches:
-    """Made-up text that can be learned: each sequence counts upwards from a random token."""
-
-    def __init__(self, options: argparse.Namespace, place: job.Place) -> None:
-        self._random = torch.Generator().manual_seed(options.seed * place.world_size + place.rank)
-        self._batch = options.batch
-        self._vocabulary = options.vocabulary
-        self._ahead = torch.arange(options.seq + 1)
-        self._device = place.device
-
-    def next(self) -> Tensor:
-        """Tokens of shape (batch, seq + 1) on the device."""
-        first = torch.randint(self._vocabulary, (self._batch, 1), generator=self._random)
-        tokens: Tensor = (first + self._ahead) % self._vocabulary
-        if self._device.type == "cuda":
-            tokens = tokens.pin_memory()
-        return tokens.to(self._device, non_blocking=True)
 
 
 def reduce_after_backward(buckets: list[list[nn.Parameter]], world_size: int) -> None:
@@ -133,16 +68,13 @@ def in_buckets(model: nn.Module, cap_mb: float) -> list[list[nn.Parameter]]:
 
 def train(options: argparse.Namespace, place: job.Place) -> None:
     """Train until the steps or the time are over."""
-    torch.manual_seed(options.seed)
-    with place.device:
-        model = Gpt(options.vocabulary, options.seq, options.width, options.layers)
-    model.to(job.DTYPES[options.dtype])
+    model = gpt.build(options, place)
     ddp = DistributedDataParallel(
         model, bucket_cap_mb=options.bucket_cap_mb, gradient_as_bucket_view=not options.no_overlap
     )
     buckets = in_buckets(model, options.bucket_cap_mb)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
-    batches = Batches(options, place)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=gpt.LEARNING_RATE, fused=True)
+    batches = gpt.Batches(options, place)
     report = job.Report(place, "loss", options.results)
 
     for _ in job.step_numbers(options.steps, options.seconds, place):
@@ -157,41 +89,24 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
     report.close()
 
 
-def be_deterministic() -> None:
-    """Have every run give the same bits; flash attention's backward does not."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-
-
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, job.Place]:
     """The options, complete with the defaults of the device, and this process's place in the job."""
     parser = job.Parser(description="Train a small GPT under DDP.")
-    for option, kind, metavar, what in (
-        ("--bucket-cap-mb", job.positive_float, "MB", "DDP's bucket size in MiB"),
-        ("--layers", job.positive_int, "N", "transformer blocks"),
-        ("--width", job.positive_int, "N", f"of the model, a multiple of {HEAD_WIDTH}"),
-        ("--batch", job.positive_int, "N", "sequences a rank and step"),
-        ("--seq", job.positive_int, "N", "tokens a sequence"),
-    ):
-        parser.add_argument(option, type=kind, metavar=metavar, help=f"{what}{job.defaults(SIZES, option)}")
+    parser.add_argument(
+        "--bucket-cap-mb",
+        type=job.positive_float,
+        metavar="MB",
+        help=f"DDP's bucket size in MiB{job.defaults(SIZES, '--bucket-cap-mb')}",
+    )
     parser.add_argument("--no-overlap", action="store_true", help="reduce gradients after backward")
-    parser.add_argument("--deterministic", action="store_true", help="the same bits in each run; slower")
-    job.add_common_options(parser, results="--losses")
-    options, place = job.parse(parser, SIZES, argv)
-    if options.width % HEAD_WIDTH:
-        parser.error(f"argument --width: must be a multiple of {HEAD_WIDTH}, not {options.width}")
-    return options, place
+    gpt.add_options(parser, SIZES)
+    return gpt.parse(parser, SIZES, argv)
 
 
 def main() -> None:
     """Run the job."""
     options, place = parse()
-    if options.deterministic:
-        be_deterministic()
-    with (
-        job.process_group(place),
-        sdpa_kernel(SDPBackend.MATH) if options.deterministic else nullcontext(),
-    ):
+    with gpt.arithmetic(options), job.process_group(place):
         train(options, place)
 
 

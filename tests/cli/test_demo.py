@@ -34,8 +34,11 @@ def await_step(lines: Iterable[str]) -> bool:
     return any(line.startswith('{"type": "step"') for line in lines)
 
 
-def test_demo_prints_so_many_steps_of_each_rank_and_leaves_no_process(traces: Traces) -> None:
-    done = run("demo", "ddp", "--nproc", "2", "--steps", "3", "--json", "--", *SMALL)
+@pytest.mark.parametrize("workload", ["ddp", "fsdp"])
+def test_demo_prints_so_many_steps_of_each_rank_and_leaves_no_process(
+    traces: Traces, workload: str
+) -> None:
+    done = run("demo", workload, "--nproc", "2", "--steps", "3", "--json", "--", *SMALL)
     assert done.returncode == 0, done.stderr
     seen = sorted((record["rank"], record["step"]) for record in steps(done.stdout))
     assert [rank for rank, _ in seen] == [0, 0, 0, 1, 1, 1]

@@ -6,7 +6,7 @@ import pytest
 
 from overlaptop.workloads.catalog import WORKLOADS, find
 
-NOT_WORKLOADS = {"__init__", "__main__", "catalog", "job"}
+NOT_WORKLOADS = {"__init__", "__main__", "catalog", "gpt", "job"}
 
 
 def test_the_catalog_lists_every_workload_of_its_folder():
@@ -42,6 +42,14 @@ def test_listing_the_workloads_imports_no_torch():
         assert workload.name in done.stdout
         assert workload.summary in done.stdout
         assert workload.path.name in done.stdout
+
+
+def test_the_help_of_the_demo_names_every_workload():
+    done = subprocess.run(
+        [sys.executable, "-m", "overlaptop", "demo", "--help"], capture_output=True, text=True, check=True
+    )
+    for workload in WORKLOADS:
+        assert workload.name in done.stdout
 
 
 def test_the_listed_paths_exist_where_they_are_listed(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from overlaptop.workloads.catalog import find
 
 ON_CPU = ["--device", "cpu", "--dtype", "float32"]
-TINY_DDP = [*ON_CPU, "--layers", "2", "--width", "64", "--seq", "16", "--batch", "2"]
+TINY_GPT = [*ON_CPU, "--layers", "2", "--width", "64", "--seq", "16", "--batch", "2"]
 TINY_MATMUL = [*ON_CPU, "--matrix", "32", "--products", "2", "--size-mb", "0.1"]
 SMALL_BUCKETS = ["--bucket-cap-mb", "0.05"]
 ONE_BUCKET = ["--bucket-cap-mb", "100"]
@@ -29,7 +29,7 @@ def run(workload, *args, launcher=(), cwd=None):
 
 def results(workload, *args, folder, launcher=TWO_RANKS):
     """What a job wrote for each step, as text, so that equal means equal to the last bit."""
-    option = {"ddp": "--losses", "allreduce_matmul": "--figures"}[workload]
+    option = {"ddp": "--losses", "fsdp": "--losses", "allreduce_matmul": "--figures"}[workload]
     done = run(workload, *args, option, "results", launcher=launcher, cwd=folder)
     assert done.returncode == 0, done.stderr
     return (folder / "results").read_text().splitlines()
@@ -37,7 +37,7 @@ def results(workload, *args, folder, launcher=TWO_RANKS):
 
 @pytest.fixture(scope="module")
 def ddp_losses(tmp_path_factory):
-    return results("ddp", "--steps", "8", *SMALL_BUCKETS, *TINY_DDP, folder=tmp_path_factory.mktemp("ddp"))
+    return results("ddp", "--steps", "8", *SMALL_BUCKETS, *TINY_GPT, folder=tmp_path_factory.mktemp("ddp"))
 
 
 def test_ddp_learns(ddp_losses):
@@ -46,32 +46,43 @@ def test_ddp_learns(ddp_losses):
 
 
 def test_reducing_after_backward_gives_the_same_losses_to_the_last_bit(ddp_losses, tmp_path):
-    args = ["--no-overlap", "--steps", "8", *SMALL_BUCKETS, *TINY_DDP]
+    args = ["--no-overlap", "--steps", "8", *SMALL_BUCKETS, *TINY_GPT]
     assert results("ddp", *args, folder=tmp_path) == ddp_losses
 
 
 def test_another_bucket_size_gives_the_same_losses_to_the_last_bit(ddp_losses, tmp_path):
-    assert results("ddp", "--steps", "8", *ONE_BUCKET, *TINY_DDP, folder=tmp_path) == ddp_losses
+    assert results("ddp", "--steps", "8", *ONE_BUCKET, *TINY_GPT, folder=tmp_path) == ddp_losses
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--prefetch-forward", "2", "--prefetch-backward", "2"], ["--no-reshard-after-forward"]],
+    ids=["by itself", "prefetch", "no reshard"],
+)
+def test_sharded_weights_learn_as_those_of_ddp_to_the_last_bit(ddp_losses, tmp_path, options):
+    """The same model, weights and batches; between two ranks no order of a sum can make a difference."""
+    assert results("fsdp", "--steps", "8", *options, *TINY_GPT, folder=tmp_path) == ddp_losses
 
 
 def test_ranks_share_what_they_learn(ddp_losses, tmp_path):
     """Rank 0 alone sees the same first batch and then goes its own way."""
-    alone = results("ddp", "--steps", "8", *TINY_DDP, folder=tmp_path, launcher=())
+    alone = results("ddp", "--steps", "8", *TINY_GPT, folder=tmp_path, launcher=())
     assert len(alone) == 8
     assert alone[0] == ddp_losses[0]
     assert alone[1:] != ddp_losses[1:]
 
 
-def test_deterministic_runs_are_equal_to_the_last_bit_and_another_seed_is_another_run(tmp_path):
+@pytest.mark.parametrize("workload", ["ddp", "fsdp"])
+def test_deterministic_runs_are_equal_to_the_last_bit_and_another_seed_is_another_run(workload, tmp_path):
     first, again, other = (
         results(
-            "ddp",
+            workload,
             "--deterministic",
             "--seed",
             seed,
             "--steps",
             "4",
-            *TINY_DDP,
+            *TINY_GPT,
             folder=tmp_path,
             launcher=(),
         )
@@ -90,13 +101,14 @@ def test_an_asynchronous_all_reduce_gives_the_same_figures_to_the_last_bit(tmp_p
     assert len(set(asynchronous)) == 6
 
 
-def test_no_thread_of_gloo_outlives_the_process_group():
+@pytest.mark.parametrize("workload", ["ddp", "fsdp"])
+def test_no_thread_of_gloo_outlives_the_process_group(workload):
     """One that did could abort the process at exit, in one run of ten."""
     script = (
         "import sys, pathlib\n"
-        "from overlaptop.workloads import ddp\n"
-        f"sys.argv = ['ddp.py', '--steps', '2', *{TINY_DDP!r}]\n"
-        "ddp.main()\n"
+        f"from overlaptop.workloads import {workload} as job\n"
+        f"sys.argv = ['job.py', '--steps', '2', *{TINY_GPT!r}]\n"
+        "job.main()\n"
         "names = [task.read_text() for task in pathlib.Path('/proc/self/task').glob('*/comm')]\n"
         "assert not [name for name in names if 'gloo' in name], names\n"
     )
@@ -111,7 +123,9 @@ def test_time_runs_out_on_all_ranks_at_the_same_step():
     assert line.startswith("step")
 
 
-@pytest.mark.parametrize(("workload", "tiny"), [("ddp", TINY_DDP), ("allreduce_matmul", TINY_MATMUL)])
+@pytest.mark.parametrize(
+    ("workload", "tiny"), [("ddp", TINY_GPT), ("fsdp", TINY_GPT), ("allreduce_matmul", TINY_MATMUL)]
+)
 def test_a_job_runs_on_until_it_is_terminated(workload, tiny):
     with subprocess.Popen(
         [sys.executable, str(find(workload).path), *tiny],
@@ -137,15 +151,19 @@ def test_a_job_runs_on_until_it_is_terminated(workload, tiny):
         ("ddp", "--losses /nonesuch/losses", "no file can be written at '/nonesuch/losses'"),
         ("ddp", "--losses /", "no file can be written at '/'"),
         ("ddp", "--bananas", "unrecognized arguments: --bananas"),
+        ("fsdp", "--width 65", "--width: must be a multiple of 64, not 65"),
+        ("fsdp", "--prefetch-forward -1", "prefetch-forward: must be a whole number, 0 or more, not '-1'"),
+        ("fsdp", "--prefetch-backward x", "prefetch-backward: must be a whole number, 0 or more, not 'x'"),
+        ("fsdp", "--bucket-cap-mb 5", "unrecognized arguments: --bucket-cap-mb 5"),
         ("allreduce_matmul", "--mode never", "--mode: invalid choice"),
         ("allreduce_matmul", "--size-mb 0", "--size-mb: must be a positive number, not '0'"),
         ("allreduce_matmul", "--matrix ²", "--matrix: must be a positive whole number, not '²'"),
     ],
 )
 def test_a_bad_option_is_one_clear_line_and_status_2(workload, args, complaint, capsys):
-    from overlaptop.workloads import allreduce_matmul, ddp
+    from overlaptop.workloads import allreduce_matmul, ddp, fsdp
 
-    parse = {"ddp": ddp, "allreduce_matmul": allreduce_matmul}[workload].parse
+    parse = {"ddp": ddp, "fsdp": fsdp, "allreduce_matmul": allreduce_matmul}[workload].parse
     with pytest.raises(SystemExit) as ended:
         parse(args.split())
     assert ended.value.code == 2
@@ -181,9 +199,9 @@ def test_sizes_default_to_what_suits_the_device_and_given_ones_stay():
 
 
 def test_buckets_hold_every_parameter_once_from_last_to_first():
-    from overlaptop.workloads import ddp
+    from overlaptop.workloads import ddp, gpt
 
-    model = ddp.Gpt(vocabulary=32, seq=8, width=64, layers=2)
+    model = gpt.Gpt(vocabulary=32, seq=8, width=64, layers=2)
     cap_mb = 0.05
     buckets = ddp.in_buckets(model, cap_mb)
     assert [id(p) for bucket in buckets for p in bucket] == [id(p) for p in reversed([*model.parameters()])]

@@ -1,0 +1,150 @@
+"""FSDP2's prefetch: the order of gathers is the one asked for, and the numbers stay."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+# Forward, `+r` is the gather of the root's weights, `+0` that of the first block's, `0` its compute.
+FORWARD = {
+    0: "+r +0 0 +1 1 +2 2 +3 3",
+    1: "+r +0 +1 0 +2 1 +3 2 3",
+    2: "+r +0 +1 +2 0 +3 1 2 3",
+    9: "+r +0 +1 +2 +3 0 1 2 3",
+}
+# Backward the root still has its weights, and FSDP2 by itself asks for one block ahead.
+BACKWARD = {
+    0: "+3 +2 3 +1 2 +0 1 0",
+    1: "+3 +2 3 +1 2 +0 1 0",
+    2: "+3 +2 +1 3 +0 2 1 0",
+    9: "+3 +2 +1 +0 3 2 1 0",
+}
+DEPTHS = [(0, 0), (1, 0), (2, 1), (0, 2), (9, 9), (2, 2), (0, 0)]
+
+# One job, in which the depth changes from step to step. Weights and batch do not, so that nothing but the
+# depth could make a difference.
+SCRIPT = f"""
+import hashlib, json, os, sys
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+from overlaptop.workloads import fsdp, gpt, job
+
+def mark(name):
+    def hook(*_):
+        with record_function(name):
+            pass
+    return hook
+
+def order(profiled):
+    events = sorted(profiled.events(), key=lambda event: event.time_range.start)
+    words = []
+    for name in (event.name for event in events):
+        if name.startswith("FSDP::all_gather") and "copy" not in name:
+            words.append("+" + (name.partition("blocks.")[2].rstrip(")") or "r"))
+        elif name.startswith("compute "):
+            words.append(name.removeprefix("compute "))
+    return " ".join(words)
+
+options, place = fsdp.parse(
+    "--device cpu --deterministic --layers 4 --width 64 --seq 16 --batch 2".split() + sys.argv[2:]
+)
+with gpt.arithmetic(options), job.process_group(place):
+    model = gpt.build(options, place)
+    fsdp.shard(model, place, reshard_after_forward=options.reshard_after_forward)
+    for at, block in enumerate(model.blocks):
+        block.attention_norm.register_forward_pre_hook(mark(f"compute {{at}}"))
+        block.mlp.register_full_backward_pre_hook(mark(f"compute {{at}}"))
+    tokens = gpt.Batches(options, place).next()
+    told = []
+    for forward, backward in {DEPTHS!r}:
+        fsdp.set_prefetch(model, forward, backward)
+        with profile(activities=[ProfilerActivity.CPU]) as forward_pass:
+            loss = model(tokens)
+        with profile(activities=[ProfilerActivity.CPU]) as backward_pass:
+            loss.backward()
+        gradients = hashlib.sha256()
+        for parameter in model.parameters():
+            gradients.update(parameter.grad.to_local().numpy().tobytes())
+        model.zero_grad()
+        told.append([order(forward_pass), order(backward_pass), loss.item().hex(), gradients.hexdigest()])
+with open(os.path.join(sys.argv[1], str(place.rank)), "w") as file:
+    json.dump(told, file)
+"""
+
+
+def told_by_two_ranks(folder, *options):
+    """Of each rank, for each of DEPTHS: forward's and backward's order, the loss and the gradients."""
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    two_ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [sys.executable, *two_ranks, str(script), str(folder), *options],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads((folder / str(rank)).read_text()) for rank in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    return told_by_two_ranks(tmp_path_factory.mktemp("fsdp"))
+
+
+def test_gathers_are_asked_for_as_far_ahead_as_the_depth_says_from_the_next_step_on(told):
+    expected = [(FORWARD[forward], BACKWARD[backward]) for forward, backward in DEPTHS]
+    for rank in told:
+        assert [(forward, backward) for forward, backward, _, _ in rank] == expected
+
+
+def test_losses_and_gradients_are_the_same_to_the_last_bit_for_every_depth(told):
+    for rank in told:
+        assert len({(loss, gradients) for _, _, loss, gradients in rank}) == 1
+    (_, _, loss, shard), (_, _, other_loss, other_shard) = (rank[0] for rank in told)
+    assert loss != other_loss, "each rank has a batch of its own"
+    assert shard != other_shard, "each rank has a shard of its own"
+
+
+def test_weights_that_stay_are_not_gathered_again_and_the_numbers_stay_as_well(told, tmp_path):
+    kept = told_by_two_ranks(tmp_path, "--no-reshard-after-forward")
+    for rank, rank_kept in zip(told, kept, strict=True):
+        assert {backward for _, backward, _, _ in rank_kept} == {"3 2 1 0"}
+        assert [numbers for _, _, *numbers in rank_kept] == [numbers for _, _, *numbers in rank]
+
+
+def test_the_options_choose_the_depth():
+    """Alone there is nothing to gather, but FSDP2 names what it would."""
+    script = (
+        "import sys\n"
+        "from torch.profiler import ProfilerActivity, profile\n"
+        "from overlaptop.workloads import fsdp\n"
+        "with profile(activities=[ProfilerActivity.CPU]) as profiled:\n"
+        "    fsdp.main()\n"
+        "names = [event.name for event in profiled.events()]\n"
+        "for ahead in ('forward', 'backward'):\n"
+        "    print(sum(name.startswith(f'FSDP::{ahead}_prefetch') for name in names))\n"
+    )
+    options = (
+        "--device cpu --layers 3 --width 64 --seq 16 --batch 2 --steps 1 "
+        "--prefetch-forward 2 --prefetch-backward 1"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *options.split()], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    # Root and three blocks: two ahead is 2 + 2 + 1 + 0, one ahead 1 + 1 + 1 + 0.
+    assert done.stdout.splitlines()[-2:] == ["5", "3"]
+
+
+def test_a_depth_below_0_and_a_model_that_is_not_sharded_are_refused():
+    from overlaptop.workloads import fsdp, gpt
+
+    model = gpt.Gpt(vocabulary=32, seq=8, width=64, layers=2)
+    with pytest.raises(ValueError, match="a prefetch depth is 0 or more, not -1"):
+        fsdp.set_prefetch(model, 1, -1)
+    with pytest.raises(TypeError, match="Gpt is not sharded"):
+        fsdp.set_prefetch(model, 1, 1)
