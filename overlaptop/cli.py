@@ -23,7 +23,9 @@ Show, while a multi-GPU training job runs, whether its communication hides behin
   overlaptop                                                  the dashboard, in another terminal
   overlaptop demo                                             both at once, with a bundled job
   overlaptop capture                                          torch.profiler on all ranks, for 5 steps
+  overlaptop set bucket_cap_mb=50                             another bucket size for its DDP model
   overlaptop analyze PATH                                     the same for torch.profiler traces
+  overlaptop estimate --help                                  pen and paper: overlap, bucket size, prefetch
 """
 EPILOG = """\
 exit status: 0, or 1 when there is no job or it failed, 2 for a usage error or when --job is needed,
@@ -48,6 +50,23 @@ stdout gets a line for each rank whose trace is written, stderr the progress. A 
 reason and live_overlap (a fraction: measured by the agent in the steps just before; null: not known).
 exit status: 0 when all ranks have written, 1 when not, 2 for a usage error, 130 after Ctrl-C (the job and
 a capture under way go on).
+"""
+SET_DESCRIPTION = """\
+Change a setting of a running job, on all its ranks in the same step, or on none. A bundled workload obeys;
+a job of your own does when it was started with --control:
+
+  torchrun --nproc-per-node=8 -m overlaptop.agent --control train.py
+
+What can be set:
+  bucket_cap_mb  MiB a bucket of its DistributedDataParallel model, 1 to 10000. Its buckets are made anew
+                 between two steps; gradients stay what they were, but for the order of sums with more than
+                 two ranks. The model must be the only one, and not compiled
+"""
+SET_EPILOG = """\
+stdout gets a line when all ranks have changed it (bucket_cap_mb 25 -> 50 at step 1234), stderr progress.
+The agreed step and the one or two after it, until the new buckets are in use, are left out of the figures.
+exit status: 0 when all ranks have changed it, 1 when none has and when one failed, 2 for a usage error, 130
+after Ctrl-C (the job and a change under way go on).
 """
 ANALYZE_DESCRIPTION = """\
 Show what torch.profiler traces say of overlap: in the dashboard, or as a table where stdout is no terminal.
@@ -96,6 +115,10 @@ def _run(words: list[str]) -> int:
         return _analyze(words[1:])
     if words[:1] == ["capture"]:
         return _capture(words[1:])
+    if words[:1] == ["set"]:
+        return _set(words[1:])
+    if words[:1] == ["estimate"]:
+        return _estimate(words[1:])
     return _demo(words[1:]) if words[:1] == ["demo"] else _watch(words)
 
 
@@ -157,6 +180,22 @@ def _capture(words: list[str]) -> int:
     return capture.run(options.job, options.steps, as_json=options.json)
 
 
+def _estimate(words: list[str]) -> int:
+    from overlaptop.commands.estimate_options import parse
+
+    question, as_json = parse(words)
+    from overlaptop.commands import estimate
+
+    return estimate.run(question, as_json=as_json)
+
+
+def _set(words: list[str]) -> int:
+    options = _set_parser().parse_args(words)
+    from overlaptop.commands import setting
+
+    return setting.run(options.job, *options.change)
+
+
 def _look(options: argparse.Namespace) -> TuiOptions:
     from overlaptop.tui import TuiOptions
 
@@ -212,7 +251,22 @@ def _capture_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _set_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="overlaptop set",
+        description=SET_DESCRIPTION,
+        epilog=SET_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("change", type=_change, metavar="NAME=VALUE", help="what to set, and to what")
+    parser.add_argument("--job", type=_job_key, metavar="KEY", help="the job, as --list names it")
+    return parser
+
+
 def _demo_parser() -> argparse.ArgumentParser:
+    from overlaptop.workloads.catalog import WORKLOADS
+
     parser = argparse.ArgumentParser(
         prog="overlaptop demo",
         description=DEMO_DESCRIPTION,
@@ -220,7 +274,10 @@ def _demo_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("workload", nargs="?", default="ddp", metavar="WORKLOAD", help="default: ddp")
+    names = ", ".join(workload.name for workload in WORKLOADS)
+    parser.add_argument(
+        "workload", nargs="?", default="ddp", metavar="WORKLOAD", help=f"{names} (default: ddp)"
+    )
     parser.add_argument(
         "--nproc", type=_positive, metavar="N", help="processes (default: one a GPU, else 2 on the CPU)"
     )
@@ -280,6 +337,13 @@ def _positive(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 0 < int(text) <= 10**9):
         raise argparse.ArgumentTypeError(f"must be a positive whole number, not {text!r}")
     return int(text)
+
+
+def _change(text: str) -> tuple[str, int]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value.isascii() and value.isdecimal() and len(value) < 10):
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE with a whole number, not {text!r}")
+    return name, int(value)
 
 
 def _refresh_hz(text: str) -> float:

@@ -1,0 +1,75 @@
+"""Sizes, times and bandwidths as people write them: ``1.6GB``, ``20us``, ``400Gbit/s``. For argparse: what
+is none raises ArgumentTypeError.
+
+``k M G T P`` are decimal, ``Ki Mi Gi Ti Pi`` binary. ``B`` is bytes, ``b`` and ``bit`` are bits.
+"""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentTypeError
+
+_NUMBER = r"(?P<number>[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]{1,2})?|\.[0-9]+)"
+_AMOUNT = re.compile(
+    _NUMBER + r"\s*(?P<prefix>[kKMGTP]?)(?P<binary>i?)(?P<unit>B|bit|b)(?P<rate>/s|ps)?", re.ASCII
+)
+_TIME = re.compile(_NUMBER + r"\s*(?P<unit>ns|us|µs|μs|ms|s|)", re.ASCII)  # two letters look like a mu
+_UNIT_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "μs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_POWERS = "_KMGTP"
+_LARGEST = 2**53
+"""104 days in ns, 8 PiB in bytes: what the models can add up."""
+
+
+def size_bytes(text: str) -> int:
+    """Whole bytes, from 1 to 8 PiB: ``1.6GB``, ``25MiB``."""
+    found = _AMOUNT.fullmatch(text.strip())
+    if found is None or found["unit"] != "B" or found["rate"]:
+        raise ArgumentTypeError(f"must be a size with its unit, such as 1.6GB or 25MiB, not {text!r}")
+    count = _amount(found)
+    if not 1 <= count < _LARGEST:
+        raise ArgumentTypeError(f"must be from 1 B to 8 PiB, not {text!r}")
+    return round(count)
+
+
+def bytes_per_s(text: str) -> float:
+    """Bytes a second, from 1 to 8 PiB: ``200GB/s``, ``400Gbit/s``, ``100Mbps``."""
+    found = _AMOUNT.fullmatch(text.strip())
+    if found is None or not found["rate"]:
+        raise ArgumentTypeError(
+            f"must be a bandwidth with its unit, such as 200GB/s or 400Gbit/s, not {text!r}"
+        )
+    bandwidth = _amount(found) / (1 if found["unit"] == "B" else 8)
+    if not 1 <= bandwidth < _LARGEST:
+        raise ArgumentTypeError(f"must be from 1 B/s to 8 PiB/s, not {text!r}")
+    return bandwidth
+
+
+def duration_ns(text: str) -> int:
+    """Whole ns of a time with its unit, below 104 days: ``20us``, ``1.5ms``."""
+    found = _TIME.fullmatch(text.strip())
+    if found is None or not found["unit"]:
+        raise ArgumentTypeError(f"must be a time with its unit, such as 20us or 0.02ms, not {text!r}")
+    return _whole_ns(found, text)
+
+
+def milliseconds_ns(text: str) -> int:
+    """Whole ns of a time in ms, or with a unit of its own, below 104 days: ``40``, ``0.04s``."""
+    found = _TIME.fullmatch(text.strip())
+    if found is None:
+        raise ArgumentTypeError(f"must be a time in ms, such as 40 or 1.5, not {text!r}")
+    return _whole_ns(found, text)
+
+
+def _amount(found: re.Match[str]) -> float:
+    power = _POWERS.index(found["prefix"].upper() or "_")
+    if found["binary"] and not power:
+        raise ArgumentTypeError(f"{found[0]!r} has no unit that is known")
+    base = 1024.0 if found["binary"] else 1000.0
+    return float(found["number"]) * base**power
+
+
+def _whole_ns(found: re.Match[str], text: str) -> int:
+    time_ns = float(found["number"]) * _UNIT_NS[found["unit"] or "ms"]
+    if not time_ns < _LARGEST:
+        raise ArgumentTypeError(f"must be less than 104 days, not {text!r}")
+    return round(time_ns)

@@ -1,0 +1,61 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlaptop.advice.prefetch import Prefetch, prefetch
+
+LAYERS = 600
+
+
+def waits_ns(depth, layer_ns, all_gathers_ns):
+    """What each layer waits: all-gathers in order on one stream, each issued `depth` layers ahead."""
+    began, gathered, computed, waits = [], 0, 0, []
+    for i, all_gather_ns in enumerate(all_gathers_ns):
+        issued = began[i - depth] if i >= depth else 0
+        gathered = max(gathered, issued) + all_gather_ns
+        waits.append(max(0, gathered - computed))
+        began.append(max(gathered, computed))
+        computed = began[-1] + layer_ns
+    return waits
+
+
+times_ns = st.integers(1, 20)
+
+
+@settings(deadline=None)
+@given(times_ns, times_ns, st.integers(0, 60))
+def test_the_depth_is_the_smallest_with_which_layers_wait_least(all_gather_ns, layer_ns, more_ns):
+    slowest_ns = all_gather_ns + more_ns
+    found = prefetch(all_gather_ns, layer_ns, slowest_ns)
+    # The slow one comes late: what is gathered ahead has piled up by then.
+    run = [all_gather_ns] * LAYERS
+    run[-1] = slowest_ns
+    by_depth = [waits_ns(depth, layer_ns, run) for depth in range(1, found.depth + 3)]
+    slow = [waits[-1] for waits in by_depth]
+    assert slow[found.depth - 1] == found.slowest_exposed_ns == min(slow)
+    assert by_depth[found.depth - 1][-2] == found.exposed_ns == min(waits[-2] for waits in by_depth)
+    assert slow.index(min(slow)) == found.depth - 1
+
+
+def test_an_all_gather_of_less_than_a_layer_is_hidden_by_one_layer_ahead():
+    assert prefetch(2, 5) == Prefetch(1, 0, 0)
+
+
+def test_a_slow_all_gather_is_hidden_by_as_many_layers_as_it_lasts():
+    assert prefetch(2, 5, 10) == Prefetch(2, 0, 0)
+    assert prefetch(2, 5, 11) == Prefetch(3, 0, 0)
+
+
+def test_no_depth_hides_all_gathers_that_take_longer_than_layers():
+    assert prefetch(7, 5) == Prefetch(1, 2, 2)
+    assert prefetch(7, 5, 12) == Prefetch(1, 2, 7)
+    assert prefetch(5, 5, 12) == Prefetch(1, 0, 7)
+
+
+@pytest.mark.parametrize(
+    ("times", "reason"),
+    [((0, 5), "more than 0"), ((2, -1), "more than 0"), ((3, 5, 2), "slowest")],
+)
+def test_times_that_make_no_sense_are_refused(times, reason):
+    with pytest.raises(ValueError, match=reason):
+        prefetch(*times)

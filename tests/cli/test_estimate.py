@@ -1,0 +1,329 @@
+"""``overlaptop estimate``: its answers, as a page and as a record, and what it says of bad questions."""
+
+import json
+import subprocess
+import sys
+from argparse import ArgumentTypeError
+
+import pytest
+
+from overlaptop.cli import main
+from overlaptop.commands.quantities import bytes_per_s, duration_ns, milliseconds_ns, size_bytes
+
+from .test_cli import HEAVY, loaded_by
+
+MS = 1_000_000
+BUCKETS = "--gradients 1.6GB --bandwidth 200GB/s --latency 20us"
+
+
+@pytest.fixture
+def ask(capsys):
+    def page(question: str) -> str:
+        status = main(["estimate", *question.split()])
+        out, err = capsys.readouterr()
+        assert (status, err) == (0, "")
+        return out
+
+    return page
+
+
+@pytest.fixture
+def record(ask):
+    def found(question: str) -> dict:
+        (line,) = ask(question + " --json").splitlines()
+        return json.loads(line)
+
+    return found
+
+
+# What overlap brings
+
+
+def test_a_step_is_compute_and_what_is_exposed(record):
+    assert record("--compute-ms 40 --comm-ms 15 --overlap 0.9") == {
+        "type": "estimate",
+        "question": "overlap",
+        "compute_ns": 40 * MS,
+        "comm_ns": 15 * MS,
+        "overlap": 0.9,
+        "hidden_ns": 13_500_000,
+        "exposed_ns": 1_500_000,
+        "step_ns": 41_500_000,
+        "speedup": 55 / 41.5,
+        "attainable": 55 / 40,
+        "least_step_ns": 40 * MS,
+        "most_step_ns": 55 * MS,
+    }
+
+
+def test_the_page_sets_the_step_between_its_two_ends(ask):
+    assert ask("--compute-ms 40 --comm-ms 15ms --overlap 90%").splitlines() == [
+        "                      step  overlap   hidden  exposed  speed-up",
+        "nothing hidden     55.0 ms    0.0 %        0  15.0 ms     1.00×",
+        "as given           41.5 ms   90.0 %  13.5 ms  1.50 ms     1.33×",
+        "as much as can be  40.0 ms  100.0 %  15.0 ms        0     1.38×",
+    ]
+
+
+def test_without_an_overlap_only_the_two_ends_are_told(ask, record):
+    assert "as given" not in ask("--compute-ms 40 --comm-ms 15")
+    found = record("--compute-ms 10 --comm-ms 15")
+    assert (found["overlap"], found["step_ns"], found["speedup"]) == (None, None, None)
+    assert (found["least_step_ns"], found["most_step_ns"]) == (15 * MS, 25 * MS)
+
+
+def test_more_cannot_be_hidden_than_there_is_compute(record):
+    assert record("--compute-ms 40 --comm-ms 150 --overlap 0.266")["step_ns"] < 151 * MS
+    assert record("--compute-ms 0 --comm-ms 5 --overlap 0")["attainable"] == 1
+
+
+# DDP's bucket size
+
+
+def test_the_buckets_are_the_fewest_within_a_hundredth_of_the_best(record):
+    found = record(f"{BUCKETS} --backward-ms 30 --ranks 8")
+    beta = 200e9 / 1.75
+    assert found["beta_bytes_per_s"] == pytest.approx(beta)
+    assert (found["alpha_ns"], found["ranks"], found["backward_ns"]) == (20_000, 8, 30 * MS)
+
+    def exposed_ns(k: int) -> float:
+        never_idle_ns = 30 * MS / k + k * 20_000 + 1.6e9 / beta * 1e9
+        return max(never_idle_ns, 30 * MS + 20_000 + 1.6e9 / k / beta * 1e9) - 30 * MS
+
+    counts = {-(-1_600_000_000 // (mb << 20)) for mb in range(1, 1527)}
+    best_ns = min(map(exposed_ns, counts))
+    good = [k for k in counts if 30 * MS + exposed_ns(k) <= 1.01 * (30 * MS + best_ns)]
+    assert found["buckets"] == min(good)
+    assert found["exposed_ns"] == pytest.approx(exposed_ns(min(good)), abs=100)
+    assert found["least_exposed_ns"] == pytest.approx(best_ns, abs=1_000)
+    assert found["hidden_ns"] == found["comm_ns"] - found["exposed_ns"]
+    # The cap that is named makes that many buckets, and is the smallest whole one that does.
+    assert -(-1_600_000_000 // (found["bucket_cap_mb"] << 20)) == found["buckets"]
+    assert -(-1_600_000_000 // (found["bucket_cap_mb"] - 1 << 20)) > found["buckets"]
+
+
+def test_the_table_has_the_chosen_size_the_default_and_one_bucket_for_all(ask, record):
+    question = f"{BUCKETS} --backward-ms 30 --ranks 8"
+    found, page = record(question), ask(question)
+    sizes = {row["bucket_cap_mb"]: row for row in found["sizes"]}
+    assert {1, 25, found["bucket_cap_mb"], 1526} <= sizes.keys()
+    assert list(sizes) == sorted(sizes)
+    assert sizes[found["bucket_cap_mb"]] == {
+        key: found[key] for key in sizes[25]
+    }  # fmt: skip
+    assert (sizes[1526]["buckets"], sizes[1526]["hidden_ns"]) == (1, 0)
+    assert sizes[1526]["exposed_ns"] == 20_000 + 14 * MS
+    (chosen,) = [line for line in page.splitlines() if line.endswith("<")]
+    assert int(chosen.split()[0]) == found["bucket_cap_mb"]
+    assert "20.0 µs + bytes / 114 GB/s (200 GB/s on the bus, 8 ranks)" in page
+    assert f"\nbucket_cap_mb={found['bucket_cap_mb']}: {found['buckets']} buckets, " in page
+
+
+def test_without_a_backward_what_is_exposed_is_not_known(ask, record):
+    found = record(BUCKETS)
+    assert found["beta_bytes_per_s"] == 200e9
+    assert (found["hidden_ns"], found["exposed_ns"], found["least_exposed_ns"]) == (None, None, None)
+    assert {row["exposed_ns"] for row in found["sizes"]} == {None}
+    # 20 us at 200 GB/s are 4 MB: nine times as much in a bucket makes latency a tenth of its time.
+    assert found["bucket_cap_mb"] == -(-36_000_000 // (1 << 20)) == 35
+    assert found["alpha_share"] <= 0.1
+    assert "–" in ask(BUCKETS)
+
+
+def test_communication_that_outlasts_backward_is_said(ask, record):
+    question = "--gradients 1.6GB --bandwidth 160Gbit/s --latency 20us --backward-ms 30"
+    assert record(question)["exposed_ns"] > 50 * MS
+    assert "Communication outlasts backward." in ask(question)
+    assert "outlasts" not in ask(f"{BUCKETS} --backward-ms 30")
+
+
+def test_gradients_of_less_than_a_bucket_make_one(record):
+    found = record("--gradients 100kB --bandwidth 1GB/s --latency 0us --backward-ms 1")
+    assert (found["bucket_cap_mb"], found["buckets"]) == (1, 1)
+    assert [row["bucket_cap_mb"] for row in found["sizes"]] == [1]
+    assert found["alpha_share"] == 0
+
+
+def test_the_largest_gradients_are_answered_as_well(record):
+    found = record("--gradients 8000TB --bandwidth 8000TB/s --latency 1us --backward-ms 30")
+    assert found["buckets"] <= 100_000
+    assert found["exposed_ns"] >= found["comm_ns"] - 30 * MS
+
+
+# FSDP's prefetch depth
+
+
+def test_the_depth_is_how_many_layers_the_slowest_all_gather_takes(ask, record):
+    assert record("--all-gather-ms 2 --layer-ms 5") == {
+        "type": "estimate",
+        "question": "prefetch",
+        "all_gather_ns": 2 * MS,
+        "layer_ns": 5 * MS,
+        "slowest_all_gather_ns": None,
+        "depth": 1,
+        "exposed_ns": 0,
+        "slowest_exposed_ns": None,
+    }
+    assert record("--all-gather-ms 2 --layer-ms 5 --slowest-all-gather-ms 11")["depth"] == 3
+    assert ask("--all-gather-ms 2 --layer-ms 5").startswith("prefetch 1 layer ahead: ")
+    assert ask("--all-gather-ms 2 --layer-ms 5 --slowest-all-gather-ms 11").startswith("prefetch 3 layers")
+
+
+def test_where_no_depth_helps_the_answer_says_so(ask, record):
+    page = ask("--all-gather-ms 7 --layer-ms 5 --slowest-all-gather-ms 9")
+    assert "each layer waits 2.00 ms at any depth, 4.00 ms at the slowest" in page
+    assert record("--all-gather-ms 7 --layer-ms 5")["exposed_ns"] == 2 * MS
+
+
+# Bad questions
+
+
+@pytest.mark.parametrize(
+    ("question", "reason"),
+    [
+        ("", "nothing to estimate: give --compute-ms, --gradients or --all-gather-ms"),
+        ("--json", "nothing to estimate"),
+        ("nonsense", "unrecognized arguments: nonsense"),
+        ("--compute-ms 40", "--compute-ms goes with --comm-ms"),
+        ("--overlap 0.9", "--overlap goes with --compute-ms and --comm-ms"),
+        ("--gradients 1GB --ranks 8", "--gradients goes with --bandwidth and --latency"),
+        ("--compute-ms 40 --layer-ms 5", "--compute-ms and --layer-ms belong to two questions"),
+        ("--compute-ms 4 --comm-ms 5 --overlap 0.9", "--overlap can be at most 0.8"),
+        ("--compute-ms 4 --comm-ms 5 --overlap 1.5", "--overlap: must be from 0 to 1"),
+        ("--compute-ms 4 --comm-ms 5 --overlap nan", "--overlap: must be from 0 to 1"),
+        ("--compute-ms 0 --comm-ms 0", "without compute and communication"),
+        ("--compute-ms -4 --comm-ms 5", "--compute-ms: must be a time in ms, such as 40 or 1.5, not '-4'"),
+        (f"{BUCKETS} --ranks 1", "--ranks: must be a whole number from 2 to 1,000,000"),
+        ("--gradients 1.6 --bandwidth 1GB/s --latency 1us", "such as 1.6GB or 25MiB, not '1.6'"),
+        ("--gradients 1PB --bandwidth 1B/s --latency 1us", "more than 104 days"),
+        ("--all-gather-ms 0 --layer-ms 5", "more than 0 ns"),
+        ("--all-gather-ms 2 --layer-ms 5 --slowest-all-gather-ms 1", "cannot take less time"),
+    ],
+)
+def test_a_bad_question_is_status_2_and_one_line(capsys, question, reason):
+    assert main(["estimate", *question.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("overlaptop: ")
+    assert err.count("\n") == 1
+    assert reason in err
+
+
+# Units
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("1B", 1),
+        ("1.6GB", 1_600_000_000),
+        ("25MiB", 25 << 20),
+        ("0.5 KiB", 512),
+        ("3kB", 3_000),
+        ("3KB", 3_000),
+        ("1e3MB", 10**9),
+        (".5TB", 5 * 10**11),
+        ("2PiB", 2 << 50),
+    ],
+)
+def test_sizes_are_decimal_or_binary_as_their_unit_says(text, count):
+    assert size_bytes(text) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("200GB/s", 200e9),
+        ("1GiB/s", 2**30),
+        ("400Gbit/s", 50e9),
+        ("400Gb/s", 50e9),
+        ("100Mbps", 12.5e6),
+        ("8b/s", 1),
+        ("1.5TB/s", 1.5e12),
+        ("800 kbit/s", 100e3),
+    ],
+)
+def test_bandwidths_are_in_bytes_or_bits_as_their_unit_says(text, rate):
+    assert bytes_per_s(text) == pytest.approx(rate, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ns"),
+    [
+        ("20us", 20_000),
+        ("20µs", 20_000),
+        ("20μs", 20_000),
+        ("0.02 ms", 20_000),
+        ("1s", 10**9),
+        ("7ns", 7),
+        ("0s", 0),
+    ],
+)
+def test_times_have_units(text, time_ns):
+    assert duration_ns(text) == milliseconds_ns(text) == time_ns
+
+
+def test_only_a_time_in_ms_may_have_none():
+    assert milliseconds_ns("1.5") == 1_500_000
+    with pytest.raises(ArgumentTypeError, match="with its unit, such as 20us"):
+        duration_ns("20")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "GB",
+        "1.6",
+        "1.6gb",
+        "1Gb",
+        "1GB/s",
+        "-1GB",
+        "1,6GB",
+        "0B",
+        "9PiB",
+        "1iB",
+        "1e99GB",
+        "1 G B",
+        "nanB",
+    ],
+)
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(ArgumentTypeError):
+        size_bytes(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "200", "200GB", "200gb/s", "0GB/s", "1e99GB/s", "GB/s", "1ib/s", "1b/h"]
+)
+def test_what_is_no_bandwidth_is_refused(text):
+    with pytest.raises(ArgumentTypeError):
+        bytes_per_s(text)
+
+
+@pytest.mark.parametrize("text", ["", "ms", "1m", "1h", "-1ms", "1e99s", "1e7s", "inf", "1,5", "٣ms"])
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(ArgumentTypeError):
+        milliseconds_ns(text)
+
+
+# The command
+
+
+def test_its_help_and_its_errors_load_nothing_heavy():
+    code = (
+        "from overlaptop.cli import main\n"
+        "try:\n    main(['estimate', '--help'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        "assert main(['estimate', '--compute-ms', '4']) == 2"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "bandwidth / (2 (N-1)/N)" in done.stdout
+    assert done.stderr.count("\n") == 1
+    assert loaded_by(code).isdisjoint(HEAVY)
+
+
+def test_an_answer_needs_neither_torch_nor_textual_nor_zmq():
+    code = f"from overlaptop.cli import main\nassert main(['estimate', *{BUCKETS!r}.split()]) == 0"
+    modules = loaded_by(code)
+    assert "numpy" in modules
+    assert modules.isdisjoint({"torch", "textual", "zmq", "msgpack", "rich"})
