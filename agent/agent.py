@@ -18,12 +18,14 @@ from overlaptop.agent.agreement import Pace
 from overlaptop.agent.capture import Capture, ProfilerWatch
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.control import Control
+from overlaptop.agent.ddp_models import DdpModels
 from overlaptop.agent.guest import Guest
 from overlaptop.agent.options import AgentOptions
+from overlaptop.agent.rebucket import Rebucket
 from overlaptop.agent.sender import Sender
 from overlaptop.agent.telemetry.telemetry import Telemetry
 from overlaptop.wire import commands
-from overlaptop.wire.messages import ENDED_BADLY, Command, Notice, RankEnd, RankInfo
+from overlaptop.wire.messages import CHANGED, ENDED_BADLY, Command, Notice, RankEnd, RankInfo
 
 if TYPE_CHECKING:  # torch and numpy come with the job, not before it
     from overlaptop.agent.sources.base import Edge, HookedSource, Source
@@ -48,6 +50,7 @@ class Agent:
         self._steps: StepHooks | None = None
         self._collectives_hooked = False
         self._profilers = ProfilerWatch()
+        self._models = DdpModels(self.guest)
         self.guest.parting = self._stop_acting
         self._begin(options, script)
         os.register_at_fork(after_in_child=self._after_fork)
@@ -67,6 +70,8 @@ class Agent:
         self._control: Control | None = None
         self._heard_by = 0
         """How many connections the hub had when it last heard the newest report."""
+        self._asked_by = ""
+        """Who gave the newest command that this rank accepted."""
         self._cwd = _working_directory()
         self._device = ""
         self._backend = ""
@@ -111,6 +116,7 @@ class Agent:
         self._steps = StepHooks(self.guest, self._on_boundary, self._on_edge)
         self._steps.install()
         self._profilers.install()
+        self._models.install()
         on_kineto = self.guest.guarded("the profiler hook", self._on_kineto)
         self._kineto = KinetoWatch(partial(on_kineto, begins=True), partial(on_kineto, begins=False))
         self._kineto.install()
@@ -133,6 +139,7 @@ class Agent:
             self._source = self._choose_source(optimizer, instead_of=self._source)
         if not self._backend:
             self._backend = choice.backend_name()
+        self._models.note_step(self._step + 1)  # before anybody can hear that it has begun
         self._step += 1
         self._source.boundary(self._step)
         if self._control is not None and (armed := self._control.armed) is not None:
@@ -228,6 +235,7 @@ class Agent:
         speaks_for_node = self._place.starts_hub
         for command in control.serve(sender.commands):
             if speaks_for_node:
+                self._asked_by = command.by
                 self._notice("info", f"{commands.in_words(command)}, asked by {command.by}")
         if sender.connections != self._heard_by:
             self._heard_by = sender.connections
@@ -239,6 +247,8 @@ class Agent:
             # What is said of some rank all ranks say alike.
             if report.state in ENDED_BADLY and (speaks_for_node or not report.text.startswith("rank ")):
                 self._notice("warning", f"no {report.name}: {report.text}")
+            elif report.state == CHANGED and speaks_for_node:
+                self._notice("info", f"{report.text}, asked by {self._asked_by}")
 
     def _pace(self) -> Pace | None:
         return Pace(self._step, min(self._recent_ns)) if self._recent_ns else None
@@ -246,6 +256,9 @@ class Agent:
     def _make_capture(self, command: Command, rank: int) -> Capture:
         steps = commands.argument(command, "steps")
         return Capture(command.id, steps, rank, self._cwd, self._profilers)
+
+    def _make_rebucket(self, command: Command) -> Rebucket:
+        return Rebucket(commands.argument(command, "mb") << 20, self._models)
 
     def _open_line(self) -> Sender | None:
         """Make the sender once the rank is known: from the launcher, else from the process group."""
@@ -258,7 +271,10 @@ class Agent:
             place.rank,
             self._options.control,
             self._pace,
-            {commands.CAPTURE: partial(self._make_capture, rank=place.rank)},
+            {
+                commands.CAPTURE: partial(self._make_capture, rank=place.rank),
+                commands.SET_BUCKET_CAP_MB: self._make_rebucket,
+            },
         )
         self._sender = Sender(place.job, self._script, place.world_size, place.starts_hub)
         return self._sender
@@ -283,8 +299,8 @@ class Agent:
         source.watched = sender.watched
         for measured in source.take():
             totals = reporter.totals(measured, self._place.rank, sender.dropped + source.lost)
-            if control.is_disturbed(measured.step):
-                sender.put(reporter.captured(totals))
+            if command := control.disturbed_by(measured.step):
+                sender.put(reporter.disturbed(totals, captured=command == commands.CAPTURE))
                 continue
             sender.put(totals)
             self._recent_ns.append(totals.step_ns)

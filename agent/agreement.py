@@ -2,7 +2,9 @@
 
     every rank   posts that it is ready, and its step
     rank 0       publishes a plan: the newest of those steps and some more
-    every rank   arms itself for the planned step, posts so, but only if that step still lies ahead
+    every rank   arms itself for the planned step, posts so, but only if that step still lies ahead, and
+                 with it a mark: where it stood when the oldest of those steps began
+    rank 0       compares the marks, so that nobody acts where ranks do not count the same steps
     decision     one key, written once by compare_set: rank 0 tries `commit` when all are armed; anybody
                  tries `abort` (a refusal, no answer in time, the job's end); the first one stands, and
                  all obey what the key holds
@@ -72,6 +74,20 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a rank stood in what it does together with others, when some step began."""
+
+    among: str
+    """Who they are; ranks of another group are not compared with it."""
+    words: str
+    """Must be the same on all of them: ``after 1,050 collectives``."""
+
+
+NO_MARK = Mark("", "")
+"""Of a rank that may act at any step."""
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What all ranks do."""
 
@@ -91,6 +107,7 @@ class Agreement:
         world_size: int,
         pace: Callable[[], Pace],
         arm: Callable[[int], None],
+        mark: Callable[[int], Mark] = lambda _step: NO_MARK,
         *,
         patience_s: float = PATIENCE_S,
         period_s: float = PERIOD_S,
@@ -99,13 +116,15 @@ class Agreement:
         """``board``: of this agreement alone; None where there is nobody to agree with.
 
         ``arm(step)`` makes the training thread call `resolve` at this step's beginning; what it has
-        armed stays so until the caller learns the decision.
+        armed stays so until the caller learns the decision. ``mark(step)``: of a step that has begun;
+        raises LookupError where it is not known.
         """
         self._shared = board
         self._rank = rank
         self._world_size = world_size
         self._pace = pace
         self._arm = arm
+        self._mark = mark
         self._patience_s = patience_s
         self._period_s = period_s * max(1.0, world_size / RANKS_A_PERIOD)
         self._notice_s = max(notice_s, 5 * self._period_s)
@@ -198,20 +217,26 @@ class Agreement:
             if decision is not None:
                 return decision
             paces = [self._read_pace(rank) for rank in range(self._world_size)]
-            self._board.set("plan", str(self._plan_after(paces)))
+            since = min(pace.step for pace in paces)
+            self._board.set("plan", f"{self._plan_after(paces)} {since}")
         else:
             # Longer than rank 0's own patience: it knows better who is missing.
             decision = self._await(["plan"], began_s + 2 * self._patience_s, "makes no plan")
             if decision is not None:
                 return decision
-        plan = int(self._board.get("plan"))
+        plan, since = map(int, self._board.get("plan").split())
+        try:
+            mark = self._mark(since)
+        except LookupError as fault:
+            return self._abort(self._rank, str(fault))
         self._arm_for(plan)
         # Armed first, looked after it: a step that begins in between finds itself armed.
         if self._pace().step >= plan:
             return self._abort(self._rank, f"was past step {plan} already: steps are too quick to agree")
-        self._board.set(f"armed/{self._rank}", "")
+        self._board.set(f"armed/{self._rank}", f"{mark.among}\n{mark.words}")
         if self._rank == 0:
             decision = self._await(self._of_all("armed"), monotonic() + self._patience_s, "does not answer")
+            decision = decision or self._compare_marks(since)
             return decision or self._read(self._board.compare_set("decision", "", COMMIT))
         decision = self._await([], monotonic() + 2 * self._patience_s, "decides nothing")
         assert decision is not None, "waiting for the decision ends with one"
@@ -229,6 +254,16 @@ class Agreement:
     def _read_pace(self, rank: int) -> Pace:
         step, step_ns = self._board.get(f"ready/{rank}").split()
         return Pace(int(step), int(step_ns))
+
+    def _compare_marks(self, since: int) -> Decision | None:
+        """Abort where ranks stood in different places when step ``since`` began: theirs is not ours."""
+        first: dict[str, tuple[int, str]] = {}
+        for rank in range(self._world_size):
+            among, _, words = self._board.get(f"armed/{rank}").decode(errors="replace").partition("\n")
+            other, expected = first.setdefault(among, (rank, words))
+            if words != expected:
+                return self._abort(rank, f"began step {since} {words}, but rank {other} {expected}")
+        return None
 
     def _of_all(self, kind: str) -> list[str]:
         return [f"{kind}/{rank}" for rank in range(self._world_size)]

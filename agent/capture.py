@@ -15,9 +15,11 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakSet
 
+from overlaptop.agent.action import Course
+from overlaptop.agent.agreement import NO_MARK, Mark
 from overlaptop.agent.patching import replace
 
 FOLDER = "overlaptop-captures"
@@ -81,7 +83,9 @@ class ProfilerWatch:
 
 
 class Capture:
-    """One rank's trace of ``steps`` steps. See control.Action for which thread calls what."""
+    """One rank's trace of ``steps`` steps. See action.Action for which thread calls what."""
+
+    course: ClassVar[Course] = Course("recording", "written", finishes="writing")
 
     def __init__(self, key: str, steps: int, rank: int, cwd: Path, watch: ProfilerWatch) -> None:
         """``key`` names the folder; ``cwd``: where the job was started, below which it is made."""
@@ -97,6 +101,11 @@ class Capture:
         self._results: Any = None
         self._outcome = "nothing was recorded"
         """Why there is no trace."""
+
+    def mark(self, step: int) -> Mark:
+        """A rank profiles by itself: nothing depends on where the others are."""
+        del step
+        return NO_MARK
 
     def refusal(self) -> str:
         """Why there can be no capture just now."""

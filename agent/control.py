@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
-from typing import Protocol
 
+from overlaptop.agent.action import Action
 from overlaptop.agent.after_optimizer import AfterOptimizer
-from overlaptop.agent.agreement import RESOLVE_S, Agreement, Board, Pace
+from overlaptop.agent.agreement import NO_MARK, Agreement, Board, Mark, Pace
 from overlaptop.agent.clock import now_ns
 from overlaptop.wire import commands
 from overlaptop.wire.messages import Command, CommandReport
@@ -39,28 +39,6 @@ FINISH_S = 20.0
 GIVE_UP_S = 1.0
 """The same for a word to the other ranks that this one takes no part any more."""
 MAX_DISTURBED = 8
-
-
-class Action(Protocol):
-    """What a command does on one rank, once all ranks have agreed on a step."""
-
-    def refusal(self) -> str:
-        """Why this rank cannot do it just now; empty: it can. On the agent's thread."""
-
-    def boundary(self, step: int) -> bool:
-        """The agreed step, or a later one, begins; returns whether to be told of the next one too.
-
-        On the training thread. What it raises ends the action, not the job.
-        """
-
-    def finish(self) -> str:
-        """What remains after the last boundary, on the command's own thread. Returns what to report.
-
-        Raises OSError or RuntimeError with the reason when it came to nothing.
-        """
-
-    def abandon(self) -> None:
-        """The job ends, or the action failed: let go of everything. On the training thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +70,7 @@ class Undertaking:
         self._after_optimizer = AfterOptimizer()
         self._plan = -1
         self._acted = threading.Event()
+        self._stretch: _Stretch | None = None
         self._failure = ""
         self._given_up = ""
         """What the other ranks are told where this one gave up."""
@@ -114,6 +93,8 @@ class Undertaking:
             more = False
         if not more:
             self._control.armed = None
+            if self._stretch is not None and not self._failure and not self._action.course.finishes:
+                self._stretch.last = max(self._stretch.first, step - 1)
             self._acted.set()
 
     def run(self) -> None:
@@ -121,7 +102,7 @@ class Undertaking:
         report = self._control.report
         report(self.command, "accepted")
         try:
-            self._agreement = agreement = self._control.sit_down(self.command, self._arm)
+            self._agreement = agreement = self._control.sit_down(self.command, self._arm, self._action.mark)
             decision = agreement.refuse(self._given_up) if self._given_up else agreement.reach()
             if decision.step is None:
                 raise _FailureError(self._failure or decision.reason)
@@ -129,9 +110,11 @@ class Undertaking:
             self._acted.wait()
             if self._failure:
                 raise _FailureError(self._failure)
-            self.writes = True
-            report(self.command, "writing", decision.step)
-            report(self.command, "written", decision.step, self._action.finish())
+            course = self._action.course
+            if course.finishes:
+                self.writes = True
+                report(self.command, course.finishes, decision.step)
+            report(self.command, course.done, decision.step, self._action.finish())
         except _FailureError as failure:
             report(self.command, "failed", None, str(failure))
         except Exception as fault:  # noqa: BLE001 - said, and the job goes on
@@ -169,15 +152,19 @@ class Undertaking:
     def _act(self, step: int) -> bool:
         if self.step is None:
             assert self._agreement is not None, "who is armed has sat down"
-            decision = self._agreement.resolve()
+            course = self._action.course
+            decision = self._agreement.resolve(course.resolve_s)
             if decision is None:
-                self._failure = f"the job's store did not say within {RESOLVE_S:g} s what was decided"
+                self._failure = (
+                    f"the job's store did not say within {course.resolve_s:g} s what was decided"
+                )
                 return False
             if decision.step is None:
                 return False
             self.step = step
-            self._control.disturbed.append(_Stretch(step))
-            self._control.report(self.command, "recording", step)
+            self._stretch = _Stretch(self.command.name, step)
+            self._control.disturbed.append(self._stretch)
+            self._control.report(self.command, course.acts, step)
         return self._action.boundary(step)
 
 
@@ -185,6 +172,7 @@ class Undertaking:
 class _Stretch:
     """Steps that did not go at the job's own pace."""
 
+    command: str
     first: int
     last: int | None = None
     """None: it still goes on."""
@@ -239,12 +227,12 @@ class Control:
                 self.report(current.command, "failed", None, STORE_SILENT)
         return accepted
 
-    def is_disturbed(self, step: int) -> bool:
-        """Whether a command kept this step from its own pace."""
-        return any(
-            each.first <= step and (each.last is None or step <= each.last)
-            for each in tuple(self.disturbed)
-        )
+    def disturbed_by(self, step: int) -> str:
+        """The command that kept this step from its own pace; empty: none did."""
+        for each in tuple(self.disturbed):
+            if each.first <= step and (each.last is None or step <= each.last):
+                return each.command
+        return ""
 
     def close(self) -> None:
         """The job ends: stop what goes on, let a trace be written. On the thread that ends it."""
@@ -268,13 +256,15 @@ class Control:
         self.latest = CommandReport(self._rank, command.id, command.name, now_ns(), state, step, text)
         self.reports.append(self.latest)
 
-    def sit_down(self, command: Command, arm: Callable[[int], None]) -> Agreement:
+    def sit_down(
+        self, command: Command, arm: Callable[[int], None], mark: Callable[[int], Mark]
+    ) -> Agreement:
         """Take this rank's place in the agreement on a command. On the command's thread: it may block.
 
         Raises RuntimeError where the job has no store to agree through.
         """
         seat = find_seat(command.id)
-        return Agreement(seat.board, seat.rank, seat.world_size, self._present, arm)
+        return Agreement(seat.board, seat.rank, seat.world_size, self._present, arm, mark)
 
     def done(self, undertaking: Undertaking) -> None:
         """Its last report is out: the next command may come."""
@@ -321,7 +311,7 @@ class Control:
 
     def _decline(self, command: Command, why: str) -> None:
         with contextlib.suppress(Exception):  # then the others wait for this rank, and give up
-            agreement = self.sit_down(command, lambda _step: None)
+            agreement = self.sit_down(command, lambda _step: None, lambda _step: NO_MARK)
             agreement.refuse(f"refuses: {why}")
             agreement.clean_up()
 

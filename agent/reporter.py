@@ -55,11 +55,14 @@ def totals(measured: StepSpans, rank: int, dropped: int) -> StepTotals:
     )
 
 
-def captured(totals: StepTotals) -> StepTotals:
-    """The same step as one that a capture disturbed: it took place, but its parts say nothing."""
+def disturbed(totals: StepTotals, *, captured: bool) -> StepTotals:
+    """The same step as one that a command disturbed, a capture or the change of a setting: it took place,
+    but its parts say nothing.
+    """
     return replace(
         totals,
-        captured=True,
+        captured=captured,
+        transitional=not captured,
         compute_ns=None,
         comm_ns=None,
         hidden_ns=None,

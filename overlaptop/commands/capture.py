@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 
 from overlaptop.commands import CommandError, say
-from overlaptop.commands.choice import choose
-from overlaptop.commands.once import settle
-from overlaptop.commands.stream import LOST_LIMIT_S, link_age_s
-from overlaptop.fleet.commands import FAILED, SENT, WRITTEN, CommandView, RankProgress
-from overlaptop.fleet.session import JobSelector, JobSession
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.commands.following import join_job, send, views
+from overlaptop.fleet.commands import FAILED, SENT, CommandView, RankProgress
+from overlaptop.fleet.session import JobSession
 from overlaptop.tui.text import printable
 from overlaptop.wire import commands
-from overlaptop.wire.messages import ENDED_BADLY, Command
-
-TICK_S = 0.05
+from overlaptop.wire.messages import ENDED_BADLY, WRITTEN, Command
 
 
 def run(key: str | None, steps: int, *, as_json: bool) -> int:
@@ -30,11 +24,9 @@ def run(key: str | None, steps: int, *, as_json: bool) -> int:
         command = commands.make(commands.CAPTURE, {"steps": steps})
     except ValueError as error:
         raise CommandError(str(error), 2) from error
-    session = JobSession(JobSelector(key=choose(key, wait=False).job))
+    session = join_job(key)
     try:
-        settle(session)
-        if fault := session.send(command):
-            raise CommandError(fault)
+        send(session, command)
         return follow(session, command, as_json=as_json)
     finally:
         session.close()
@@ -44,11 +36,7 @@ def follow(session: JobSession, command: Command, *, as_json: bool) -> int:
     """Say how far a command that was sent is, until every rank has said its last word."""
     told = SENT
     written: set[int] = set()
-    while True:
-        snapshot = session.tick()
-        capture = next((each for each in snapshot.commands if each.id == command.id), None)
-        if capture is None:
-            raise CommandError("the job was replaced by another one")
+    for capture in views(session, command):
         if capture.state not in (told, FAILED):
             told = capture.state
             say(_words(capture))
@@ -57,11 +45,6 @@ def follow(session: JobSession, command: Command, *, as_json: bool) -> int:
                 written.add(rank.rank)
                 print(_record(session.job_key, capture, rank) if as_json else printable(rank.text))  # noqa: T201
                 sys.stdout.flush()
-        if capture.done:
-            break
-        if snapshot.link is LinkState.LOST and link_age_s(snapshot) > LOST_LIMIT_S:
-            raise CommandError("the line to the job broke and did not come back")
-        time.sleep(TICK_S)
     if capture.state == FAILED:
         raise CommandError(f"no capture: {capture.reason}")
     return 0

@@ -6,18 +6,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from overlaptop.wire.commands import in_words
-from overlaptop.wire.messages import ENDED_BADLY, REPORT_STATES, Command, CommandReport, StepTotals
+from overlaptop.wire.messages import (
+    ENDED_BADLY,
+    ENDED_WELL,
+    REPORT_STATES,
+    UNDER_WAY,
+    WRITTEN,
+    Command,
+    CommandReport,
+    StepTotals,
+)
 
 MAX_COMMANDS = 16
 UNANSWERED_NS = 15_000_000_000
 """Longer than ranks wait for each other: past that one that has said nothing will say nothing."""
 LIVE_STEPS = 32
-"""Measured steps before a capture that its overlap is compared with."""
+"""Measured steps before a command acts that what comes of it is compared with."""
 
 SENT = "sent"
-WRITTEN = "written"
-STAGES = (SENT, *REPORT_STATES[: REPORT_STATES.index(WRITTEN) + 1])
-"""The way of a command that goes well."""
+STAGES = (SENT, "accepted", "agreed", "recording", "writing", WRITTEN)
+"""The way of a capture that goes well."""
 FAILED = "failed"
 
 
@@ -29,7 +37,7 @@ class RankProgress:
     state: str
     """One of REPORT_STATES; ``sent`` while the rank has said nothing."""
     text: str
-    """``written``: the file. Where it ended badly: why."""
+    """``written``: the file. ``changed``: from what to what. Where it ended badly: why."""
     live_overlap: float | None
     """Sum of hidden over sum of comm of the measured steps just before; None where none was measured."""
     live_steps: int
@@ -105,7 +113,9 @@ class CommandBook:
 
     def views(self, running: Mapping[int, bool], now_ns: int) -> tuple[CommandView, ...]:
         """All commands, oldest first. ``running``: the ranks that have been seen, False for ended ones."""
-        return tuple(_view(key, entry, running, now_ns) for key, entry in self._entries.items())
+        # What is asked here may be in the book before the hub's history of earlier ones has come.
+        entries = sorted(self._entries.items(), key=lambda item: item[1].at_ns)
+        return tuple(_view(key, entry, running, now_ns) for key, entry in entries)
 
     def _entry(self, key: str, name: str, at_ns: int) -> _Entry:
         entry = self._entries.get(key)
@@ -127,14 +137,14 @@ def _view(key: str, entry: _Entry, running: Mapping[int, bool], now_ns: int) -> 
         for rank in sorted(entry.reports.keys() | {rank for rank, runs in running.items() if runs})
     )
     bad = [each for each in ranks if each.state in ENDED_BADLY]
-    last_words = (*ENDED_BADLY, WRITTEN)
+    last_words = (*ENDED_BADLY, *ENDED_WELL)
     state, reason = FAILED if bad else SENT, ""
     if bad:
         # What is said of another rank ("rank 3 does not answer") is better known than what follows.
         worst = min(bad, key=lambda each: not each.text.startswith("rank "))
         reason = worst.text if worst.text.startswith("rank ") else _said_by(worst)
     elif ranks:
-        state = min((each.state for each in ranks), key=STAGES.index)
+        state = min((each.state for each in ranks), key=(SENT, *UNDER_WAY, *ENDED_WELL).index)
     elif now_ns - entry.at_ns > UNANSWERED_NS:
         state, reason = FAILED, "no rank is there to answer"
     steps = [report.step for report in entry.reports.values() if report.step is not None]
@@ -155,7 +165,7 @@ def _view(key: str, entry: _Entry, running: Mapping[int, bool], now_ns: int) -> 
 def _progress(rank: int, entry: _Entry, running: Mapping[int, bool], now_ns: int) -> RankProgress:
     report = entry.reports.get(rank)
     state, text = (report.state, report.text) if report is not None else (SENT, "")
-    if state not in (*ENDED_BADLY, WRITTEN):
+    if state not in (*ENDED_BADLY, *ENDED_WELL):
         if not running.get(rank, True):
             state, text = FAILED, f"rank {rank} ended before it was done"
         elif state == SENT and now_ns - entry.at_ns > UNANSWERED_NS:

@@ -44,6 +44,7 @@ def step_record(job: str, info: RankInfo | None, totals: StepTotals) -> dict[str
         "captured": totals.captured,
         "link_tx_bytes": totals.link_tx_bytes,
         "link_rx_bytes": totals.link_rx_bytes,
+        "transitional": totals.transitional,
     }
 
 

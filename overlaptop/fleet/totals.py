@@ -13,7 +13,7 @@ def total(ranks: Sequence[RankView], dropped: int) -> Totals:
     """Sum up ``ranks``; ``dropped`` is what was lost on the way here.
 
     Ranks that ended count only when all have. The step time is that of each rank's newest step that no
-    capture disturbed; lane figures come from its newest measured step, which is older where only every
+    command disturbed; lane figures come from its newest measured step, which is older where only every
     n-th step is measured.
     """
     running = [view for view in ranks if view.last is not None and not view.ended]
@@ -49,8 +49,8 @@ def total(ranks: Sequence[RankView], dropped: int) -> Totals:
 
 
 def undisturbed_step_ns(view: RankView) -> int | None:
-    """The length of this rank's newest step that no capture disturbed."""
-    return next((step.step_ns for step in reversed(view.history) if not step.captured), None)
+    """The length of this rank's newest step that no command disturbed."""
+    return next((step.step_ns for step in reversed(view.history) if not step.disturbed), None)
 
 
 def _median(values_ns: Iterable[int | None]) -> int | None:

@@ -70,8 +70,8 @@ class StepWindow:
         """The newest step whose collectives are named has some whose bytes on the links are not known."""
 
     def add(self, step: StepTotals) -> None:
-        """Take the next step. One that a capture disturbed says nothing of the others."""
-        if step.captured:
+        """Take the next step. One that a command disturbed says nothing of the others."""
+        if step.disturbed:
             return
         if step.link_tx_bytes is not None and step.link_rx_bytes is not None:
             self._told.append(step)

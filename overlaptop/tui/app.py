@@ -11,7 +11,7 @@ from textual.binding import Binding
 from textual.screen import Screen
 from textual.theme import BUILTIN_THEMES
 
-from overlaptop.fleet.commands import WRITTEN, CommandView
+from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.tui.keys import APP_KEYS
 from overlaptop.tui.options import MAX_REFRESH_HZ, Session, TuiOptions
@@ -20,7 +20,7 @@ from overlaptop.tui.screens.base import DashboardScreen
 from overlaptop.tui.screens.overview import OverviewScreen
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.truth import READING, Truth, read_truth
-from overlaptop.wire.messages import Command
+from overlaptop.wire.messages import WRITTEN, Command
 
 TICK_S, IDLE_TICK_S = 0.1, 0.25
 """How often the session is read while steps arrive, and when none have for a while."""

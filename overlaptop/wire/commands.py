@@ -34,10 +34,19 @@ class Bounds:
 CAPTURE = "capture"
 """All ranks run torch.profiler for ``steps`` steps from the same step on, and write a trace each."""
 
+SET_BUCKET_CAP_MB = "set_bucket_cap_mb"
+"""All ranks give their DistributedDataParallel model buckets of ``mb`` MiB, in the same step."""
+
 COMMANDS: Mapping[str, Mapping[str, Bounds]] = MappingProxyType(
-    {CAPTURE: MappingProxyType({"steps": Bounds(1, 100)})}
+    {
+        CAPTURE: MappingProxyType({"steps": Bounds(1, 100)}),
+        SET_BUCKET_CAP_MB: MappingProxyType({"mb": Bounds(1, 10_000)}),
+    }
 )
 """Name -> its arguments, all of which must be there."""
+
+SETTINGS: Mapping[str, tuple[str, str]] = MappingProxyType({"bucket_cap_mb": (SET_BUCKET_CAP_MB, "mb")})
+"""What can be set -> the command that sets it, and the argument that takes the value."""
 
 
 def fault(command: Command) -> str:
@@ -77,6 +86,17 @@ def make(name: str, arguments: Mapping[str, int]) -> Command:
     if why := fault(command):
         raise ValueError(why)
     return command
+
+
+def make_setting(setting: str, value: int) -> Command:
+    """The command that sets one of `SETTINGS`. Raises ValueError with one line if it is not allowed."""
+    if setting not in SETTINGS:
+        raise ValueError(f"{setting} cannot be set; there is: {', '.join(SETTINGS)}")
+    name, argument = SETTINGS[setting]
+    bounds = COMMANDS[name][argument]
+    if not bounds.least <= value <= bounds.most:
+        raise ValueError(f"{setting} must be from {bounds.least} to {bounds.most}, not {value}")
+    return make(name, {argument: value})
 
 
 def argument(command: Command, name: str) -> int:

@@ -100,6 +100,14 @@ class StepTotals:
     group of one reaches other nodes, or may."""
     link_rx_bytes: int | None = None
     """The same, received."""
+    transitional: bool = False
+    """A setting was changed in it, as a command asked, or had not come into force yet: its times belong to
+    neither value. Its lane totals are None."""
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether a command kept the step from the job's own pace: figures leave it out."""
+        return self.captured or self.transitional
 
     @property
     def overlap(self) -> float | None:
@@ -217,10 +225,14 @@ class Command:
     """Unix time at which the hub took it (until then: at which it was made)."""
 
 
-REPORT_STATES = ("accepted", "agreed", "recording", "writing", "written", "refused", "busy", "failed")
-"""What a rank says of a command, in this order; from ``written`` on it is the last word."""
-
-ENDED_BADLY = REPORT_STATES[5:]
+UNDER_WAY = ("accepted", "agreed", "recording", "writing", "changing")
+WRITTEN = "written"
+CHANGED = "changed"
+ENDED_WELL = (WRITTEN, CHANGED)
+ENDED_BADLY = ("refused", "busy", "failed")
+REPORT_STATES = (*UNDER_WAY, *ENDED_WELL, *ENDED_BADLY)
+"""What a rank says of a command, in this order. A capture is ``recording``, ``writing`` and ``written``; a
+setting is ``changing`` and ``changed``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +250,7 @@ class CommandReport:
     step: int | None
     """The step from which on all ranks act, once that is agreed."""
     text: str
-    """``written``: the file. ``refused``, ``busy``, ``failed``: why."""
+    """``written``: the file. ``changed``: from what to what. ``refused``, ``busy``, ``failed``: why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ each with a connection to a TCPStore of its own and a loop that stands for its t
 from __future__ import annotations
 
 import random
+import re
 import threading
 import time
 from datetime import timedelta
@@ -12,7 +13,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from overlaptop.agent.agreement import Agreement, Decision, Pace
+from overlaptop.agent.agreement import NO_MARK, Agreement, Decision, Mark, Pace
 
 RANKS = 4
 QUICK = {"patience_s": 0.4, "period_s": 0.005, "notice_s": 0.03}
@@ -162,7 +163,7 @@ def test_a_rank_that_dies_once_it_was_ready_keeps_all_from_acting(boards):
 
 
 def test_a_rank_0_that_dies_with_its_plan_keeps_all_from_acting(boards):
-    boards[0].set("plan", "100000")
+    boards[0].set("plan", "100000 0")
     ranks = [Rank(rank, boards[rank]) for rank in (1, 2, 3)]
     assert run(ranks) == {Decision(None, "rank 0 decides nothing")}
 
@@ -174,7 +175,7 @@ def test_a_rank_that_comes_late_obeys_what_was_decided_without_it(boards):
 
 
 def test_a_plan_that_lies_behind_is_not_armed_for(boards):
-    boards[0].set("plan", "10")
+    boards[0].set("plan", "10 0")
     late = Rank(1, boards[1], step=10)
     (decision,) = run([late])
     assert "rank 1 was past step 10 already" in decision.reason
@@ -274,3 +275,59 @@ def test_the_decision_stays_for_a_rank_that_has_not_read_it(boards):
     ranks[0].agreement.clean_up(settle_s=0.05)
     assert not boards[0].check(["ready/0"])
     assert boards[0].check(["decision"])
+
+
+def standing(words, among="all"):
+    """Where a rank says that it stood, in words about the step that it is asked about."""
+    return lambda step: Mark(among, words.format(step))
+
+
+def test_ranks_that_do_not_count_the_same_steps_do_not_act(boards):
+    # A batch behind the others since some join(), rank 2 calls another step the same.
+    ranks = [
+        Rank(rank, boards[rank], patience_s=10.0, mark=standing(f"after {9 if rank == 2 else 10} of {{}}"))
+        for rank in range(RANKS)
+    ]
+    (decision,) = run(ranks)
+    assert decision.step is None
+    assert re.fullmatch(
+        r"rank 2 began step (\d+) after 9 of \1, but rank 0 after 10 of \1", decision.reason
+    )
+    assert not any(rank.acted for rank in ranks)
+
+
+def test_ranks_of_different_groups_may_stand_where_they_like(boards):
+    ranks = [
+        Rank(rank, boards[rank], patience_s=10.0, mark=standing(f"after {rank % 2}", among=f"{rank % 2}"))
+        for rank in range(RANKS)
+    ]
+    (decision,) = run(ranks)
+    assert {tuple(rank.acted) for rank in ranks} == {(decision.step,)}
+
+
+def test_all_are_asked_about_a_step_that_each_has_begun(boards):
+    asked = []
+
+    def mark(step):
+        asked.append(step)
+        return NO_MARK
+
+    ranks = [Rank(rank, boards[rank], step=100 + rank, patience_s=10.0, mark=mark) for rank in range(RANKS)]
+    for rank in ranks:
+        rank.agreeing.start()
+    for rank in ranks:
+        rank.agreeing.join()
+    assert asked == [100] * RANKS
+
+
+def test_a_rank_that_does_not_know_where_it_stood_keeps_all_from_acting(boards):
+    def unknown(step):
+        raise LookupError(f"does not know where it stood in step {step}")
+
+    ranks = [
+        Rank(rank, boards[rank], patience_s=10.0, **({"mark": unknown} if rank == 1 else {}))
+        for rank in range(RANKS)
+    ]
+    (decision,) = run(ranks)
+    assert decision.reason.startswith("rank 1 does not know where it stood in step ")
+    assert not any(rank.acted for rank in ranks)

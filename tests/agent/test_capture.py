@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -16,14 +15,12 @@ import pytest
 
 from overlaptop.agent import capture
 from overlaptop.agent.agreement import PATIENCE_S
-from overlaptop.fleet.session import JobSession
-from overlaptop.wire import commands
 from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.messages import ENDED_BADLY
 
-from .conftest import LAUNCHER_VARIABLES, socket_directory
+from .commanded import PATIENT_S, Job, Watching
+from .conftest import socket_directory
 
-PATIENT_S = 90.0
 TRAINING = '''
     """Two layers under DDP; ends after argv[1] steps, or when the file `stop` is there."""
     import os, sys, time
@@ -66,96 +63,6 @@ TRAINING = '''
 '''
 
 
-class Job:
-    """One job of two ranks under torchrun."""
-
-    def __init__(self, folder: Path, *words: str, steps: int = 1_000_000) -> None:
-        self.folder = folder
-        script = folder / "train.py"
-        script.write_text(textwrap.dedent(TRAINING))
-        own = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
-        with (folder / "log").open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-                 *words, str(script), str(steps)],
-                cwd=folder, env={**own, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log,
-            )  # fmt: skip
-
-    def end(self) -> int:
-        """Have it end by itself; returns its exit status."""
-        (self.folder / "stop").touch()
-        return self.process.wait(PATIENT_S)
-
-    def losses(self) -> list[str]:
-        return [(self.folder / f"losses{rank}").read_text() for rank in (0, 1)]
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-
-
-class Watching:
-    """A dashboard without a screen."""
-
-    def __init__(self) -> None:
-        self.session = JobSession()
-        self.steps = {}
-
-    def until(self, holds):
-        give_up_s = time.monotonic() + PATIENT_S
-        while True:
-            snapshot = self.session.tick()
-            for step in snapshot.fresh:
-                self.steps[step.rank, step.step] = step
-            if found := holds(snapshot):
-                return found
-            assert time.monotonic() < give_up_s, snapshot
-            time.sleep(0.01)
-
-    def until_it_trains(self, steps=20):
-        return self.until(
-            lambda snapshot: (
-                len(snapshot.ranks) == 2
-                and all(view.last is not None and view.last.step >= steps for view in snapshot.ranks)
-                and snapshot
-            )
-        )
-
-    def ask(self, steps=3):
-        command = commands.make(commands.CAPTURE, {"steps": steps})
-        assert self.session.send(command) == ""
-        return command.id
-
-    def outcome(self, key):
-        return self.until(
-            lambda snapshot: next(
-                (each for each in snapshot.commands if each.id == key and each.done), None
-            )
-        )
-
-    def until_it_has_ended(self, job):
-        """Its exit status. Read meanwhile: libzmq aborts a process that reads nothing while a hub ends."""
-        self.until(lambda _: job.process.poll() is not None)
-        return job.process.returncode
-
-    def goes_on(self, steps=50):
-        """The job trains on from here."""
-        last = [view.last.step for view in self.session.tick().ranks]
-        self.until(
-            lambda snapshot: all(
-                view.last.step > before + steps for view, before in zip(snapshot.ranks, last, strict=True)
-            )
-        )
-
-    def close(self) -> None:
-        self.session.close()
-
-
 @pytest.fixture(scope="module")
 def sockets():
     with socket_directory() as path:
@@ -165,7 +72,7 @@ def sockets():
 @pytest.fixture(scope="module")
 def shared(sockets, tmp_path_factory):
     """Torch takes seconds to start: tests that leave the job as it was share one."""
-    job = Job(tmp_path_factory.mktemp("shared"), "-m", "overlaptop.agent", "--control")
+    job = Job(tmp_path_factory.mktemp("shared"), TRAINING, "-m", "overlaptop.agent", "--control")
     yield job
     assert job.end() == 0, (job.folder / "log").read_text()
 
@@ -179,7 +86,9 @@ def start(sockets, tmp_path):
         def launch(*words, **options):
             folder = tmp_path / str(len(jobs))
             folder.mkdir()
-            jobs.append(Job(folder, *(words or ("-m", "overlaptop.agent", "--control")), **options))
+            jobs.append(
+                Job(folder, TRAINING, *(words or ("-m", "overlaptop.agent", "--control")), **options)
+            )
             return jobs[-1]
 
         yield launch

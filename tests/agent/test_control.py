@@ -14,7 +14,8 @@ import pytest
 import torch.distributed  # noqa: F401 - as in a job: whoever takes a seat finds it imported
 
 from overlaptop.agent import control
-from overlaptop.agent.agreement import Pace
+from overlaptop.agent.action import Course
+from overlaptop.agent.agreement import NO_MARK, Pace
 from overlaptop.agent.control import Control, is_bundled
 from overlaptop.agent.guest import Guest
 from overlaptop.wire import commands
@@ -27,7 +28,8 @@ ENDED = ("written", "failed", "refused", "busy")
 class Fake:
     """An action that acts for some steps."""
 
-    def __init__(self, steps=2, refuses="", fails_at=None, result="/there/rank0.json.gz"):
+    def __init__(self, steps=2, refuses="", fails_at=None, result="/there/rank0.json.gz", course=None):
+        self.course = course or Course("recording", "written", finishes="writing")
         self.steps = steps
         self.refuses = refuses
         self.fails_at = fails_at
@@ -37,6 +39,9 @@ class Fake:
         self.abandoned = False
         self.may_finish = threading.Event()
         self.may_finish.set()
+
+    def mark(self, step):
+        return NO_MARK
 
     def refusal(self):
         return self.refuses
@@ -212,15 +217,30 @@ def test_steps_are_known_to_be_disturbed_from_the_agreed_one_until_all_is_writte
     job.hear(capture())
     job.train_until("writing")
     first, now = job.action.seen[0], job.step
-    assert [job.control.is_disturbed(step) for step in (first - 1, first, now, now + 50)] == [
-        False, True, True, True,
+    assert [job.control.disturbed_by(step) for step in (first - 1, first, now, now + 50)] == [
+        "", "capture", "capture", "capture",
     ]  # fmt: skip
     job.action.may_finish.set()
     job.train_until("written")
-    while job.control.is_disturbed(job.step + 1):  # until its thread has put that down
+    while job.control.disturbed_by(job.step + 1):  # until its thread has put that down
         time.sleep(0.001)
-    assert job.control.is_disturbed(now)
-    assert not job.control.is_disturbed(first - 1)
+    assert job.control.disturbed_by(now)
+    assert not job.control.disturbed_by(first - 1)
+
+
+def test_what_finishes_in_no_time_disturbs_no_step_after_its_last_boundary(make_job):
+    job = make_job(Fake(steps=3, course=Course("changing", "changed"), result="1 -> 2"))
+    command = capture()
+    job.hear(command)
+    job.train_until("changed")
+    first = job.action.seen[0]
+    assert [said for said in job.said if said[0] in ("changing", "changed", "writing")] == [
+        ("changing", first, ""), ("changed", first, "1 -> 2"),
+    ]  # fmt: skip
+    # The third boundary began a step that is the job's own again.
+    assert [bool(job.control.disturbed_by(first + n)) for n in range(-1, 4)] == [
+        False, True, True, False, False,
+    ]  # fmt: skip
 
 
 def test_a_job_that_ends_in_the_middle_lets_go_on_the_thread_that_ends_it(make_job):
@@ -336,7 +356,7 @@ def test_a_link_into_the_bundled_folder_is_what_it_points_to(tmp_path):
 
 def test_the_modules_of_control_import_no_torch():
     code = (
-        "import sys, overlaptop.agent.control, overlaptop.agent.capture, overlaptop.agent.agreement;"
+        "import sys, overlaptop.agent.control, overlaptop.agent.capture, overlaptop.agent.rebucket;"
         "sys.exit('torch' in sys.modules or 'zmq' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -105,6 +105,8 @@ HOOKS_AND_THREADS = [
     "sources.host.HostSource.start",
     "agent.Agent._choose_source",
     "agent.Agent._info",
+    "ddp_models.DdpModels._note",
+    "ddp_models.DdpModels.note_step",
     "collectives._Describe.__call__",
     "collectives._work_of",
     "collectives._queue_callback",

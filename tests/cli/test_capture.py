@@ -5,7 +5,7 @@ import json
 import pytest
 
 from overlaptop import cli
-from overlaptop.commands import CommandError, capture
+from overlaptop.commands import CommandError, capture, following
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
 from overlaptop.wire.messages import Command, CommandReport, HubStatus, RankEnd
@@ -21,7 +21,7 @@ class Played(PlayedSession):
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture, "TICK_S", 0.0)
+    monkeypatch.setattr(following, "TICK_S", 0.0)
 
 
 def said(rank: int, state: str, step: int | None = None, text: str = "") -> CommandReport:

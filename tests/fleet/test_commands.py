@@ -172,3 +172,37 @@ def test_the_step_time_of_the_job_leaves_captured_steps_out(job):
         job.say(step(rank, 1), replace(unmeasured(rank, 2, ms=5000), captured=True))
     assert job.fleet.snapshot().totals.step_ns == step(0, 1).step_ns
     assert job.fleet.snapshot().totals.step == 2
+
+
+def test_the_change_of_a_setting_has_stages_and_a_last_word_of_its_own(job):
+    command = replace(commands.make_setting("bucket_cap_mb", 50), at_ns=T0)
+    job.say(command)
+    reached = []
+    for state in ("accepted", "agreed", "changing", "changed"):
+        for rank in (0, 1):
+            job.say(report(rank, command, state, 40 if state != "accepted" else None, f"as {state}"))
+            reached.append((job.view().state, job.view().done))
+    assert reached == [
+        ("sent", False), ("accepted", False), ("accepted", False), ("agreed", False), ("agreed", False),
+        ("changing", False), ("changing", False), ("changed", True),
+    ]  # fmt: skip
+    assert (job.view().words, job.view().step) == ("set_bucket_cap_mb (mb 50)", 40)
+    assert [rank.text for rank in job.view().ranks] == ["as changed"] * 2
+
+
+def test_a_rank_that_ends_after_it_has_changed_a_setting_has_not_failed(job):
+    command = replace(commands.make_setting("bucket_cap_mb", 50), at_ns=T0)
+    job.say(command, *(report(rank, command, "changed", 40) for rank in (0, 1)), RankEnd(0, T0, clean=True))
+    assert (job.view().state, job.view().done) == ("changed", True)
+
+
+def test_the_step_time_of_the_job_leaves_transitional_steps_out(job):
+    for rank in (0, 1):
+        job.say(step(rank, 1), replace(unmeasured(rank, 2, ms=5000), transitional=True))
+    assert job.fleet.snapshot().totals.step_ns == step(0, 1).step_ns
+
+
+def test_commands_stand_in_the_order_in_which_they_were_given_whenever_they_were_heard_of(job):
+    late, early = capture(at_ns=T0 + 2), capture(at_ns=T0 + 1)
+    job.say(late, early)
+    assert [each.id for each in job.fleet.snapshot().commands] == [early.id, late.id]

@@ -240,3 +240,25 @@ def test_a_rank_that_does_not_read_holds_up_no_other_and_hears_the_newest_comman
         viewer.hear(Command, lambda heard, command=command: heard.id == command.id)
         assert hear_command(listening).id == command.id
     assert hear_command(deaf).id == sent[0].id
+
+
+def test_a_setting_has_a_command_of_its_own_within_its_own_bounds():
+    command = commands.make_setting("bucket_cap_mb", 50)
+    assert (command.name, commands.argument(command, "mb")) == (commands.SET_BUCKET_CAP_MB, 50)
+    assert commands.in_words(command) == "set_bucket_cap_mb (mb 50)"
+    for least_or_most in (1, 10_000):
+        assert commands.fault(commands.make_setting("bucket_cap_mb", least_or_most)) == ""
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "words"),
+    [
+        ("bucket_cap_mb", 0, "bucket_cap_mb must be from 1 to 10000, not 0"),
+        ("bucket_cap_mb", 10_001, "bucket_cap_mb must be from 1 to 10000, not 10001"),
+        ("set_bucket_cap_mb", 5, "set_bucket_cap_mb cannot be set; there is: bucket_cap_mb"),
+        ("steps", 5, "steps cannot be set"),
+    ],
+)
+def test_what_cannot_be_set_is_said(setting, value, words):
+    with pytest.raises(ValueError, match=words):
+        commands.make_setting(setting, value)

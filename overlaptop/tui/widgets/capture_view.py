@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlaptop.fleet.commands import FAILED, STAGES, WRITTEN, CommandView, RankProgress
+from overlaptop.fleet.commands import FAILED, STAGES, CommandView, RankProgress
 from overlaptop.tui.ink import BOLD, DIM, FAINT, TEXT, Ink, Item, Line, Run, crop, fit, pad, wrap
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.text import UNKNOWN, clock, count, duration, percent
@@ -10,7 +10,7 @@ from overlaptop.tui.truth import RankTruth, Truth, folder_of
 from overlaptop.tui.widgets.scroll_view import ScrollView
 from overlaptop.tui.widgets.totals_line import overlap_ink
 from overlaptop.wire.commands import CAPTURE
-from overlaptop.wire.messages import ENDED_BADLY
+from overlaptop.wire.messages import ENDED_BADLY, WRITTEN
 
 # Header, cells, and the width of the widget from which it is shown.
 _COLUMNS = (

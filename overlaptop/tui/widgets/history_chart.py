@@ -39,7 +39,7 @@ class HistoryChart(LineView):
         overlaps = history.columns(chosen.history, room, a_column, lambda step: step.overlap, fmean)
         each = f"the slowest of {a_column} steps" if a_column > 1 else "one step"
         mean = f"the mean of {a_column} steps" if a_column > 1 else "one step"
-        spread = sorted(step.step_ns for step in chosen.history if not step.captured)
+        spread = sorted(step.step_ns for step in chosen.history if not step.disturbed)
         n = len(spread)
         figures = (
             (

@@ -1,0 +1,113 @@
+"""A job under torchrun that takes commands, and a dashboard without a screen that gives them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+from overlaptop.fleet.session import JobSession
+from overlaptop.wire import commands
+
+from .conftest import LAUNCHER_VARIABLES
+
+PATIENT_S = 90.0
+
+
+class Job:
+    """One job under torchrun, whose script ends after as many steps as its argument says, or when the file
+    ``stop`` is there.
+    """
+
+    def __init__(
+        self, folder: Path, training: str, *words: str, nproc: int = 2, steps: int = 1_000_000
+    ) -> None:
+        self.folder = folder
+        script = folder / "train.py"
+        script.write_text(textwrap.dedent(training))
+        own = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
+        with (folder / "log").open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}",
+                 *words, str(script), str(steps)],
+                cwd=folder, env={**own, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def end(self) -> int:
+        """Have it end by itself; returns its exit status."""
+        (self.folder / "stop").touch()
+        return self.process.wait(PATIENT_S)
+
+    def losses(self) -> list[str]:
+        return [(self.folder / f"losses{rank}").read_text() for rank in (0, 1)]
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+class Watching:
+    """A dashboard without a screen."""
+
+    def __init__(self) -> None:
+        self.session = JobSession()
+        self.steps = {}
+
+    def until(self, holds):
+        give_up_s = time.monotonic() + PATIENT_S
+        while True:
+            snapshot = self.session.tick()
+            for step in snapshot.fresh:
+                self.steps[step.rank, step.step] = step
+            if found := holds(snapshot):
+                return found
+            assert time.monotonic() < give_up_s, snapshot
+            time.sleep(0.01)
+
+    def until_it_trains(self, steps=20):
+        return self.until(
+            lambda snapshot: (
+                len(snapshot.ranks) == 2
+                and all(view.last is not None and view.last.step >= steps for view in snapshot.ranks)
+                and snapshot
+            )
+        )
+
+    def ask(self, steps=3):
+        return self.send(commands.make(commands.CAPTURE, {"steps": steps}))
+
+    def send(self, command):
+        assert self.session.send(command) == ""
+        return command.id
+
+    def outcome(self, key):
+        return self.until(
+            lambda snapshot: next(
+                (each for each in snapshot.commands if each.id == key and each.done), None
+            )
+        )
+
+    def until_it_has_ended(self, job):
+        """Its exit status. Read meanwhile: libzmq aborts a process that reads nothing while a hub ends."""
+        self.until(lambda _: job.process.poll() is not None)
+        return job.process.returncode
+
+    def goes_on(self, steps=50):
+        """The job trains on from here."""
+        last = [view.last.step for view in self.session.tick().ranks]
+        self.until(
+            lambda snapshot: all(
+                view.last.step > before + steps for view, before in zip(snapshot.ranks, last, strict=True)
+            )
+        )
+
+    def close(self) -> None:
+        self.session.close()

@@ -1,0 +1,173 @@
+"""Trains small DDP models side by side, with other bucket sizes at random steps and without, and compares.
+
+One rank of several: ``rebucket_job.py STEPS SWITCHES VARIANT...``. Each variant trains twice from the same
+seed, once with its buckets changed at seeded steps by the agent's own action, called at the boundaries at
+which the agent would call it. Prints a JSON line for each variant.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from overlaptop.agent.ddp_models import DdpModels
+from overlaptop.agent.guest import Guest
+from overlaptop.agent.rebucket import Rebucket
+
+WIDTH = 128
+LAYERS = 4
+LAYER_BYTES = 4 * WIDTH * WIDTH  # of its weight
+SIZES = (1, 2, 3, 4, 400)
+"""Of buckets, in layers."""
+
+
+class Model(nn.Module):
+    """Layers one after the other, the last of which is used in some steps only where ``skips``."""
+
+    def __init__(self, skips: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))
+        self.skips = skips
+        self.passes = 0
+
+    def forward(self, x):
+        self.passes += 1
+        used = len(self.layers) - (self.skips and self.passes % 3 == 0)
+        for layer in self.layers[:used]:
+            x = torch.tanh(layer(x))
+        return x
+
+
+VARIANTS = {
+    "plain": {},
+    "static_graph": {"static_graph": True},
+    "bucket views": {"gradient_as_bucket_view": True},
+    "bucket views, zeroed": {"gradient_as_bucket_view": True},
+    "unused parameters": {"find_unused_parameters": True},
+    "hook": {},
+    "accumulation": {},
+    "accumulation, bucket views": {"gradient_as_bucket_view": True},
+    "accumulation, static_graph": {"static_graph": True},
+    "one batch ahead": {},
+}
+
+
+def own_device() -> torch.device:
+    """A GPU where there is one for each rank."""
+    if torch.cuda.device_count() < int(os.environ["WORLD_SIZE"]):
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+
+
+DEVICE = own_device()
+
+
+def train(name: str, steps: int, switch_at: dict[int, int], models: DdpModels) -> dict:
+    """Train one variant; ``switch_at``: at which steps to ask for which size."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(
+        Model(name == "unused parameters").to(DEVICE),
+        bucket_cap_mb=2 * LAYER_BYTES / (1 << 20),
+        **VARIANTS[name],
+    )
+    if name == "hook":
+        model.register_comm_hook(None, allreduce_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    batches = torch.Generator().manual_seed(dist.get_rank())
+
+    def loss_of_next():
+        return model(torch.randn(4, WIDTH, generator=batches).to(DEVICE)).square().mean()
+
+    action, said, losses, issued = None, [], [], []
+    ahead = loss_of_next() if name == "one batch ahead" else None
+    begun = dist.group.WORLD._get_sequence_number_for_group()
+    for step in range(steps):
+        models.note_step(step)
+        if step in switch_at:
+            assert action is None, "a change takes a few steps only"
+            action = Rebucket(switch_at[step] * LAYER_BYTES, models)
+            assert action.refusal() == ""
+        if action is not None and not action.boundary(step):
+            said.append(action.finish())
+            action = None
+        # torch itself cannot bear a static graph whose first backward pass is not reduced.
+        accumulates = name.startswith("accumulation") and not (step == 0 and model.static_graph)
+        for _ in range(2 if accumulates else 0):
+            with model.no_sync():
+                loss_of_next().backward()
+        loss = ahead if ahead is not None else loss_of_next()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if ahead is not None:
+            optimizer.zero_grad()
+            ahead = loss_of_next()
+        else:
+            optimizer.zero_grad(set_to_none=name != "bucket views, zeroed")
+        issued.append(dist.group.WORLD._get_sequence_number_for_group() - begun)
+        begun += issued[-1]
+    if action is not None:
+        said.append(action.finish())
+    weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    theirs = [torch.empty_like(weights) for _ in range(dist.get_world_size())]
+    dist.all_gather(theirs, weights)
+    return {
+        "losses": losses,
+        "weights": weights,
+        "identical on all ranks": all(torch.equal(weights, each) for each in theirs),
+        "issued": issued,
+        "said": said,
+    }
+
+
+def main() -> None:
+    steps, switches = map(int, sys.argv[1:3])
+    torch.set_num_threads(1)
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.use_deterministic_algorithms(True)
+    if DEVICE.type == "cuda":
+        torch.cuda.set_device(DEVICE)
+    dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
+    models = DdpModels(Guest(lambda level, text: print(text, flush=True)))
+    models.install()
+    for name in sys.argv[3:]:
+        dice = random.Random(name)
+        asked = sorted(dice.sample(range(3, steps - 4, 4), switches))
+        sizes = []
+        for _ in asked:
+            sizes.append(dice.choice([size for size in SIZES if size != (sizes or [2])[-1]]))
+        plain = train(name, steps, {}, models)
+        switched = train(name, steps, dict(zip(asked, sizes, strict=True)), models)
+        apart = (switched["weights"] - plain["weights"]).abs().max().item()
+        print(
+            json.dumps(
+                {
+                    "variant": name,
+                    "backend": dist.get_backend(),
+                    "asked": [(step, size * LAYER_BYTES) for step, size in zip(asked, sizes, strict=True)],
+                    "at first": 2 * LAYER_BYTES,
+                    "said": switched["said"],
+                    "same losses": plain["losses"] == switched["losses"],
+                    "same weights": torch.equal(plain["weights"], switched["weights"]),
+                    "weights apart": apart,
+                    "weights": plain["weights"].abs().max().item(),
+                    "identical on all ranks": switched["identical on all ranks"],
+                    "issued": switched["issued"],
+                    "issued without": plain["issued"],
+                }
+            ),
+            flush=True,
+        )
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

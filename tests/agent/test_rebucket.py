@@ -1,0 +1,468 @@
+"""Another bucket size while a job trains: the same gradients, the same step on all ranks, or nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from overlaptop.agent.agreement import NOTICE_S
+from overlaptop.wire import commands
+from overlaptop.wire.messages import ENDED_BADLY
+
+from .commanded import PATIENT_S, Job, Watching
+from .conftest import socket_directory
+
+IN_PROCESS = Path(__file__).with_name("rebucket_job.py")
+VARIANTS = (
+    "plain", "static_graph", "bucket views", "bucket views, zeroed", "unused parameters", "hook",
+    "accumulation", "accumulation, bucket views", "accumulation, static_graph", "one batch ahead",
+)  # fmt: skip
+TRAINING = '''
+    """Four layers of 1 MiB each under DDP; ends after argv[1] steps, or when the file `stop` is there."""
+    import sys, time
+    from pathlib import Path
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    layers = [torch.nn.Linear(512, 512, bias=False) for _ in range(4)]
+    model = DistributedDataParallel(torch.nn.Sequential(*layers))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    generator = torch.Generator().manual_seed(rank)
+    losses, other = [], None
+    stop = torch.zeros(1)
+    for number in range(int(sys.argv[1])):
+        if Path("second").exists() != (other is not None):
+            other = DistributedDataParallel(torch.nn.Linear(1, 1)) if other is None else None
+        for _ in range(2):
+            with model.no_sync():
+                model(torch.randn(4, 512, generator=generator)).square().mean().backward()
+        loss = model(torch.randn(4, 512, generator=generator)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        time.sleep(0.01)
+        stop[0] = Path("stop").exists() + 1000 * Path("second").exists()
+        dist.all_reduce(stop)
+        if stop[0] % 1000:
+            break
+    Path(f"losses{rank}").write_text("\\n".join(map(repr, losses)))
+    dist.destroy_process_group()
+'''
+AGENT = ("-m", "overlaptop.agent", "--control")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """Torch takes seconds to start: tests that leave the job as it was share one."""
+    with socket_directory():
+        job = Job(tmp_path_factory.mktemp("shared"), TRAINING, *AGENT)
+        yield job
+        try:
+            assert job.end() == 0, (job.folder / "log").read_text()
+        finally:
+            job.close()
+
+
+@pytest.fixture
+def start(tmp_path):
+    """A job of the test's own, in a socket directory of its own."""
+    jobs = []
+    with socket_directory():
+
+        def launch(*words, training=TRAINING, **options):
+            folder = tmp_path / str(len(jobs))
+            folder.mkdir()
+            jobs.append(Job(folder, training, *(words or AGENT), **options))
+            return jobs[-1]
+
+        yield launch
+        for job in jobs:
+            job.close()
+
+
+@pytest.fixture
+def watch():
+    made = []
+
+    def make():
+        made.append(Watching())
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def set_size(dashboard, mb):
+    return dashboard.outcome(dashboard.send(commands.make_setting("bucket_cap_mb", mb)))
+
+
+def switched(run_ranks, nproc, steps, switches, *variants):
+    job = run_ranks(
+        IN_PROCESS, nproc=nproc, agent=False, listen=False, arguments=(str(steps), str(switches), *variants)
+    )
+    assert job.codes == [0] * nproc, job.errs
+    for out in job.outs:
+        results = [json.loads(line) for line in out.splitlines()]
+        assert [result["variant"] for result in results] == list(variants)
+        for result in results:
+            assert len(result["said"]) == switches
+            sizes = [size / (1 << 20) for size in (result["at first"], *dict(result["asked"]).values())]
+            assert result["said"] == [
+                f"bucket_cap_mb {before:g} -> {after:g} at step {step}"
+                for before, after, (step, _) in zip(sizes, sizes[1:], result["asked"], strict=False)
+            ]
+            yield result
+
+
+def test_two_ranks_train_to_the_same_bits_whatever_the_sizes_and_whatever_ddp_is_told(run_ranks):
+    for result in switched(run_ranks, 2, 31, 6, *VARIANTS):
+        assert result["same losses"], result
+        assert result["same weights"], result
+        assert result["identical on all ranks"], result
+
+
+def test_four_ranks_stay_identical_and_differ_from_others_by_rounding_only(run_ranks):
+    for result in switched(run_ranks, 4, 57, 12, "hook", "accumulation, bucket views"):
+        assert result["identical on all ranks"], result
+        assert result["weights apart"] <= 1e-5 * result["weights"], result
+
+
+@pytest.mark.slow
+def test_fifty_changes_in_one_job_leave_no_trace(run_ranks):
+    for result in switched(run_ranks, 2, 210, 50, "plain", "static_graph", "accumulation"):
+        assert result["same losses"], result
+        assert result["same weights"], result
+
+
+def test_a_running_job_takes_another_size_and_the_steps_between_are_left_out(shared, watch):
+    dashboard = watch()
+    dashboard.until_it_trains()
+    # The largest first: torch's own 25 MiB begin with a bucket of 1 MiB.
+    done = [set_size(dashboard, mb) for mb in (100, 2, 1)]
+    assert [change.state for change in done] == ["changed"] * 3
+    for change, (old, new) in zip(done, ((25, 100), (100, 2), (2, 1)), strict=True):
+        assert change.words == f"set_bucket_cap_mb (mb {new})"
+        said = f"bucket_cap_mb {old} -> {new} at step {change.step}"
+        assert [rank.text for rank in change.ranks] == [said] * 2
+        dashboard.until(
+            lambda snapshot, change=change, said=said: any(
+                notice.text == f"{said}, asked by {change.by}" for notice in snapshot.notices
+            )
+        )
+    dashboard.goes_on()
+    for rank in (0, 1):
+        steps = {number: step for (r, number), step in dashboard.steps.items() if r == rank}
+        for change, buckets in zip(done, (1, 2, 4), strict=True):
+            left_out = [number for number in sorted(steps) if steps[number].transitional]
+            mine = [number for number in left_out if change.step <= number < change.step + 5]
+            # One in which the reducer learns the order, one in which it makes its buckets.
+            assert mine == [change.step, change.step + 1]
+            assert not any(steps[number].measured or steps[number].captured for number in mine)
+            after = steps[change.step + 2]
+            assert after.collectives == buckets + 1  # and the job's own
+    assert set_size(dashboard, 1).ranks[0].text == "bucket_cap_mb is 1 already"
+    # The size that the model was made with comes back with its first bucket of 1 MiB.
+    back = set_size(dashboard, 25)
+    dashboard.goes_on()
+    assert dashboard.steps[0, back.step + 2].collectives == dashboard.steps[0, done[0].step - 1].collectives
+
+
+def test_the_command_line_prints_what_was_changed_in_one_line(shared, watch):
+    watch().until_it_trains()
+    run = partial(subprocess.run, capture_output=True, text=True)
+    done = run([sys.executable, "-m", "overlaptop", "set", "bucket_cap_mb=3"])
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("bucket_cap_mb 25 -> 3 at step ")
+    assert "agreed on step" in done.stderr
+    assert run([sys.executable, "-m", "overlaptop", "set", "bucket_cap_mb=25"]).returncode == 0
+
+
+def test_a_second_model_is_a_reason_to_change_none(shared, watch):
+    dashboard = watch()
+    dashboard.until_it_trains()
+    (shared.folder / "second").touch()
+    dashboard.goes_on(10)
+    change = set_size(dashboard, 7)
+    (shared.folder / "second").unlink()
+    assert change.state == "failed"
+    assert "the job has 2 DistributedDataParallel models" in change.reason
+    dashboard.goes_on(10)
+    assert set_size(dashboard, 7).state == "changed"
+    assert set_size(dashboard, 25).state == "changed"
+
+
+@pytest.mark.slow
+def test_losses_of_a_real_job_are_the_same_to_the_last_bit_with_and_without_changes(start, watch):
+    alone = start("--no-python", sys.executable, steps=300)
+    assert alone.process.wait(PATIENT_S) == 0
+    job = start(steps=300)
+    dashboard = watch()
+    dashboard.until_it_trains()
+    assert [set_size(dashboard, mb).state for mb in (100, 1)] == ["changed"] * 2
+    assert dashboard.until_it_has_ended(job) == 0
+    assert job.losses() == alone.losses()
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_keeps_all_from_changing_and_the_job_goes_on_when_it_does(start, watch):
+    start()
+    dashboard = watch()
+    ranks = dashboard.until_it_trains().ranks
+    os.kill(ranks[1].info.pid, signal.SIGSTOP)
+    key = dashboard.send(commands.make_setting("bucket_cap_mb", 1))
+    failed = dashboard.until(
+        lambda snapshot: next(
+            (each for each in snapshot.commands if each.id == key and each.state in ENDED_BADLY), None
+        )
+    )
+    assert failed.reason.startswith("rank 1 ")
+    os.kill(ranks[1].info.pid, signal.SIGCONT)
+    dashboard.goes_on()
+    assert dashboard.outcome(key).state == "failed"
+    assert set_size(dashboard, 1).ranks[0].text.startswith("bucket_cap_mb 25 -> 1 ")
+
+
+@pytest.mark.slow
+def test_a_rank_that_stands_still_once_all_have_agreed_changes_with_the_others(start, watch):
+    start()
+    dashboard = watch()
+    ranks = dashboard.until_it_trains().ranks
+    key = dashboard.send(commands.make_setting("bucket_cap_mb", 1))
+    dashboard.until(lambda snapshot: snapshot.commands[-1].state in ("agreed", "changing", "changed"))
+    os.kill(ranks[1].info.pid, signal.SIGSTOP)
+    asked = dashboard.session.tick().at_ns
+    dashboard.until(lambda snapshot: snapshot.at_ns > asked + 3 * NOTICE_S * 1e9)
+    os.kill(ranks[1].info.pid, signal.SIGCONT)
+    assert dashboard.outcome(key).state == "changed"
+    dashboard.goes_on()
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_in_the_middle_ends_the_job_as_it_would_without_us(start, watch):
+    job = start()
+    dashboard = watch()
+    ranks = dashboard.until_it_trains().ranks
+    key = dashboard.send(commands.make_setting("bucket_cap_mb", 1))
+    os.kill(ranks[1].info.pid, signal.SIGKILL)
+    assert dashboard.until_it_has_ended(job) != 0
+    assert "Signal 9" in (job.folder / "log").read_text()
+    assert dashboard.outcome(key).state == "failed"
+
+
+@pytest.mark.slow
+def test_a_job_that_was_not_told_to_obey_refuses_and_says_how_to_allow_it(start, watch):
+    start("-m", "overlaptop.agent")
+    dashboard = watch()
+    dashboard.until_it_trains()
+    change = set_size(dashboard, 1)
+    assert change.reason == "rank 0 refused: start the job with --control to allow commands"
+    dashboard.goes_on()
+
+
+REFUSALS = """
+    import torch, torch.distributed as dist
+    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+    from torch.nn.parallel import DistributedDataParallel
+
+    from overlaptop.agent.ddp_models import DdpModels
+    from overlaptop.agent.guest import Guest
+    from overlaptop.agent.rebucket import Rebucket
+
+    dist.init_process_group("gloo")
+    models = DdpModels(Guest(lambda level, text: print(text)))
+    models.install()
+
+    def tell(name):
+        print(name, "|", Rebucket(50 << 20, models).refusal(), flush=True)
+
+    def ddp(**options):
+        return DistributedDataParallel(torch.nn.Linear(4, 4), **options)
+
+    tell("none")
+    model = ddp()
+    tell("good")
+    del model
+    tell("gone")
+    model = ddp()
+    model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+    tell("builtin")
+    model = ddp()
+    wrapped = torch.compile(model, backend="eager")
+    tell("compiled")
+    del wrapped
+    model = ddp()
+    model.compile(backend="eager")
+    tell("compiled in place")
+    model = DistributedDataParallel(torch.compile(torch.nn.Linear(4, 4), backend="eager"))
+    model(torch.ones(4)).sum().backward()
+    tell("compiled inside")
+    model = ddp()
+    model.register_comm_hook(PowerSGDState(None), powerSGD_hook)
+    tell("state")
+    model = ddp(bucket_cap_mb_list=[1, 2])
+    tell("list")
+    model = ddp()
+    model.module.bias.requires_grad_(False)
+    tell("frozen")
+    model = ddp()
+    with model.join():
+        tell("join")
+    tell("joined")
+    DistributedDataParallel._ddp_init_helper, kept = None, DistributedDataParallel._ddp_init_helper
+    del DistributedDataParallel._ddp_init_helper
+    tell("older")
+    DistributedDataParallel._ddp_init_helper = kept
+    del model
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    delayed = [(name, each) for name, each in layers.named_parameters() if name.startswith("0")]
+    model = DistributedDataParallel(
+        layers, delay_all_reduce_named_params=delayed, param_to_hook_all_reduce=layers[1].weight
+    )
+    tell("delayed")
+    dist.destroy_process_group()
+"""
+
+
+def test_what_cannot_be_changed_safely_is_refused_with_the_reason(run_ranks):
+    job = run_ranks(REFUSALS, nproc=1, agent=False, listen=False)
+    assert job.codes == [0], job.errs
+    said = dict(line.split(" | ") for line in job.outs[0].replace(" |\n", " | \n").splitlines())
+    expected = {
+        "none": "no DistributedDataParallel model",
+        "good": "",
+        "gone": "no DistributedDataParallel model",
+        "builtin": "a communication hook in C++",
+        "compiled": "is compiled",
+        "compiled in place": "is compiled",
+        "compiled inside": "is compiled",
+        "state": "state for each bucket (PowerSGDState)",
+        "list": "bucket_cap_mb_list",
+        "frozen": "other parameters are trained now",
+        "join": "join()",
+        "joined": "join()",
+        "older": "has no DistributedDataParallel._ddp_init_helper",
+        "delayed": "delay_all_reduce_named_params",
+    }
+    assert list(said) == list(expected)
+    for name, words in expected.items():
+        assert words in said[name], name
+        assert bool(words) == bool(said[name]), name
+
+
+FAULTS = """
+    import gc
+    import torch, torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    from overlaptop.agent.ddp_models import DdpModels
+    from overlaptop.agent.guest import Guest
+    from overlaptop.agent.rebucket import Rebucket
+
+    def train(fails):
+        gc.collect()  # what is put in place of its method below holds the model
+        torch.manual_seed(0)
+        model = DistributedDataParallel(torch.nn.Linear(4, 4), bucket_cap_mb=3)
+        make, left = model._ddp_init_helper, [fails]
+        def failing(*args):
+            if left[0]:
+                left[0] -= 1
+                raise MemoryError("on purpose")
+            make(*args)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        action, weights = Rebucket(50 << 20, models), []
+        more = True
+        for step in range(12):
+            models.note_step(step)
+            if step == 3 and fails is not None:
+                assert action.refusal() == ""
+                model._ddp_init_helper = failing
+            if step >= 3 and more and fails is not None:
+                more = action.boundary(step)
+            model(torch.randn(2, 4)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            weights.append(model.module.weight.sum().item())
+        if fails is not None:
+            try:
+                print("said", action.finish())
+            except RuntimeError as fault:
+                print("failed", fault)
+            print("cap", model.bucket_bytes_cap >> 20, "hooks", len(model._forward_pre_hooks))
+        return weights
+
+    dist.init_process_group("gloo")
+    models = DdpModels(Guest(lambda level, text: print(text)))
+    models.install()
+    plain = train(None)
+    print("same", train(1) == plain)
+    print("same", train(dist.get_rank()) == plain)
+    try:
+        train(2)
+    except MemoryError as fault:
+        print("raised", fault)
+    dist.destroy_process_group()
+"""
+
+
+def test_a_reducer_that_cannot_be_made_is_made_as_it_was_and_only_then_the_job_hears_of_it(run_ranks):
+    job = run_ranks(FAULTS, agent=False, listen=False)
+    assert job.codes == [0, 0], job.errs
+    reason = "MemoryError: on purpose; the buckets are of 3 MiB again"
+    failed = [f"failed {reason}", "cap 3 hooks 0", "same True"]
+    changed = ["said bucket_cap_mb 3 -> 50 at step 3", "cap 50 hooks 0", "same True"]
+    # Both ranks, then rank 1 alone, which takes part in rank 0's buckets all the same, then both for good.
+    assert job.outs[0].splitlines() == [*failed, *changed, "raised on purpose"]
+    assert job.outs[1].splitlines() == [*failed, *failed, "raised on purpose"]
+
+
+NO_FORWARD = """
+    import torch, torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    from overlaptop.agent.ddp_models import DdpModels
+    from overlaptop.agent.guest import Guest
+    from overlaptop.agent.rebucket import Rebucket
+
+    dist.init_process_group("gloo")
+    models = DdpModels(Guest(lambda level, text: print(text)))
+    models.install()
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    action = Rebucket(50 << 20, models)
+    assert action.refusal() == ""
+    for step in range(17):
+        try:
+            assert action.boundary(step), step
+        except RuntimeError as fault:
+            print(step, fault)
+        with model.no_sync():
+            model(torch.ones(4)).sum().backward()
+        with torch.no_grad():
+            model(torch.ones(4))
+    print("cap", model.bucket_bytes_cap >> 20, "hooks", len(model._forward_pre_hooks))
+    dist.destroy_process_group()
+"""
+
+
+def test_a_model_that_reduces_nothing_keeps_its_buckets_and_says_so(run_ranks):
+    job = run_ranks(NO_FORWARD, nproc=1, agent=False, listen=False)
+    assert job.codes == [0], job.errs
+    assert job.outs[0].splitlines() == [
+        "16 in 16 steps the model made no forward pass whose gradients it reduces",
+        "cap 25 hooks 0",
+    ]
