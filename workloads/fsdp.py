@@ -38,8 +38,8 @@ class Sizes:
 
 
 SIZES = {
-    # 2.5 billion parameters. A gather brings 0.4 GB for 1.6 Tflop of forward, which is meant to leave the CPU
-    # time for FSDP2's hooks.
+    # 2.5 billion parameters. A gather brings 0.4 GB for 1.6 Tflop of forward, which is meant to leave the
+    # CPU time for FSDP2's hooks.
     "cuda": Sizes(layers=12, width=4096, batch=4, seq=1024, vocabulary=8192, dtype="bfloat16"),
     # Those of ddp.py: 3.7 million parameters, a step of 0.1 to 0.3 s on two laptop cores.
     "cpu": Sizes(layers=4, width=256, batch=4, seq=128, vocabulary=1024, dtype="float32"),
