@@ -78,6 +78,7 @@ class DdpModels:
         note = self._guest.guarded("noting a DDP model", self._note)
         note_hook = self._guest.guarded("noting a DDP hook", self._builtin_hooks.add)
 
+        # Around the maker of reducers, not around __init__: torch's warnings name the caller of that.
         def making(make: Callable[..., None]) -> Callable[..., None]:
             def noted_make(model: Any, *args: Any, **kwargs: Any) -> None:
                 make(model, *args, **kwargs)
@@ -92,7 +93,8 @@ class DdpModels:
 
             return noted_hook
 
-        replace(DistributedDataParallel, "__init__", making)
+        if hasattr(DistributedDataParallel, "_ddp_init_helper"):
+            replace(DistributedDataParallel, "_ddp_init_helper", making)
         if hasattr(DistributedDataParallel, "_register_builtin_comm_hook"):
             replace(DistributedDataParallel, "_register_builtin_comm_hook", hooking)
         self._watch_ddp_optimizer(DistributedDataParallel)
@@ -139,13 +141,16 @@ class DdpModels:
         return alive[0].model() if len(alive) == 1 else None
 
     def _note(self, model: Any) -> None:
+        alive = self._alive()
+        if any(known.model() is model for known in alive):
+            return  # its reducer was made anew
         parameters = getattr(model, "_module_parameters", ())
         known = Known(
             weakref.ref(model),
             tuple(weakref.ref(parameter) for parameter in parameters if parameter.requires_grad),
             Caps.of(model),
         )
-        self._known = (*self._alive(), known)
+        self._known = (*alive, known)
         self._watch_compile()
 
     def _watch_ddp_optimizer(self, ddp: Any) -> None:
