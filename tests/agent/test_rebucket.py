@@ -144,7 +144,7 @@ def test_four_ranks_stay_identical_and_differ_from_others_by_rounding_only(run_r
 
 @pytest.mark.slow
 def test_fifty_changes_in_one_job_leave_no_trace(run_ranks):
-    for result in switched(run_ranks, 2, 210, 50, "plain", "static_graph", "accumulation"):
+    for result in switched(run_ranks, 2, 210, 50, "accumulation"):
         assert result["same losses"], result
         assert result["same weights"], result
 
