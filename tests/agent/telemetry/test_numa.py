@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.agent.telemetry import process, verdict
-from overlaptop.agent.telemetry.numa import GpuPlace, NumaWatch, gpu_node
+from overlaptop.agent.telemetry import verdict
+from overlaptop.agent.telemetry.numa import GpuPlace, gpu_node
 from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire import codec
-from overlaptop.wire.devices import NUMA_STATES, GpuSite, MachineFacts, NodeShare, NumaFacts
+from overlaptop.wire.devices import GpuSite, MachineFacts, NodeShare, NumaFacts
 
 from .trees import (
     FOUR_GRACE_HOPPERS,
@@ -21,6 +21,7 @@ from .trees import (
     NPS4,
     POWER9,
     SUB_NUMA,
+    TORCHRUN,
     TWO_SOCKETS,
     Device,
     Machine,
@@ -28,9 +29,8 @@ from .trees import (
     Process,
     expand,
     lay_out,
+    watched,
 )
-
-TORCHRUN = {"TORCHELASTIC_RUN_ID": "none"}
 
 
 @pytest.fixture(autouse=True)
@@ -54,19 +54,6 @@ def facts(
     lay_out(machine, running, root)
     place = None if gpu is None else GpuPlace(machine.gpus[gpu].address, memory_affinity, memory_node)
     return watched(root, place, environ, bound)
-
-
-def watched(
-    root: Path, place: GpuPlace | None, environ: Mapping[str, str] = TORCHRUN, bound: str = ""
-) -> NumaFacts:
-    now_s = [0.0]
-    watch = NumaWatch(3, Topology.read(root), place, bound, root, environ=environ, clock=lambda: now_s[0])
-    watch.facts()
-    now_s[0] = process.FIRST_AFTER_S
-    found = watch.facts()
-    assert codec.decode(codec.encode(found)) == found, "it fits into a message"
-    assert found.state in NUMA_STATES
-    return found
 
 
 def test_a_rank_on_its_gpu_s_node_is_bound(tmp_path: Path) -> None:

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.agent.telemetry import process
-from overlaptop.agent.telemetry.numa import GpuPlace, NumaWatch
+from overlaptop.agent.telemetry.numa import GpuPlace
 from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire.devices import NodeShare, NumaFacts
 
-from .trees import expand
+from .trees import expand, watched
 
 GPU_OF_LAST_NODE = {"two": "0000:41:00.0", "four": "0000:81:00.0"}
 NODES = {"two": 2, "four": 4}
@@ -21,12 +20,7 @@ several = pytest.mark.parametrize("nodes", ["two", "four"])
 def facts(nodes: str, how: str, root: Path) -> NumaFacts:
     """Of a rank whose GPU is on the last node."""
     expand(f"{nodes}-nodes-{how}", root)
-    now_s = [0.0]
-    place = GpuPlace(GPU_OF_LAST_NODE[nodes], (), None)
-    watch = NumaWatch(0, Topology.read(root), place, "", root, environ={}, clock=lambda: now_s[0])
-    watch.facts()
-    now_s[0] = process.FIRST_AFTER_S
-    return watch.facts()
+    return watched(root, GpuPlace(GPU_OF_LAST_NODE[nodes], (), None), environ={})
 
 
 @several

@@ -13,7 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from overlaptop.agent.telemetry.numa import GpuPlace, NumaWatch
+from overlaptop.agent.telemetry.process import FIRST_AFTER_S
+from overlaptop.agent.telemetry.topology import Topology
+from overlaptop.wire import codec
+from overlaptop.wire.devices import NUMA_STATES, NumaFacts
+
 DATA = Path(__file__).parent / "data"
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none"}
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,20 @@ def expand(name: str, root: Path) -> Path:
             path, _, target = line.partition(" -> ")
             _link(root, path, target)
     return root
+
+
+def watched(
+    root: Path, place: GpuPlace | None, environ: Mapping[str, str] = TORCHRUN, bound: str = ""
+) -> NumaFacts:
+    """What the real reading code finds below `root`, once memory is read too."""
+    now_s = [0.0]
+    watch = NumaWatch(3, Topology.read(root), place, bound, root, environ=environ, clock=lambda: now_s[0])
+    watch.facts()
+    now_s[0] = FIRST_AFTER_S
+    found = watch.facts()
+    assert codec.decode(codec.encode(found)) == found, "it fits into a message"
+    assert found.state in NUMA_STATES
+    return found
 
 
 def lay_out(machine: Machine, process: Process, root: Path) -> Path:
