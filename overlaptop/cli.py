@@ -202,15 +202,26 @@ def _look(options: argparse.Namespace) -> TuiOptions:
     return TuiOptions(ascii=options.ascii, theme=options.theme, refresh_hz=options.refresh)
 
 
-def _watch_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="overlaptop",
-        usage="overlaptop [options]\n       overlaptop demo [options] (see: overlaptop demo --help)\n"
-        "       overlaptop analyze PATH [options] (see: overlaptop analyze --help)",
-        description=DESCRIPTION,
-        epilog=EPILOG,
+def _parser(
+    prog: str, description: str, epilog: str | None = None, usage: str | None = None
+) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        prog=prog,
+        description=description,
+        epilog=epilog,
+        usage=usage,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+    )
+
+
+def _watch_parser() -> argparse.ArgumentParser:
+    parser = _parser(
+        "overlaptop",
+        DESCRIPTION,
+        EPILOG,
+        "overlaptop [options]\n       overlaptop demo [options] (see: overlaptop demo --help)\n"
+        "       overlaptop analyze PATH [options] (see: overlaptop analyze --help)",
     )
     parser.add_argument("--version", action="version", version=f"overlaptop {__version__}")
     parser.add_argument("--job", type=_job_key, metavar="KEY", help="the job to watch, as --list names it")
@@ -236,13 +247,7 @@ def _watch_parser() -> argparse.ArgumentParser:
 
 
 def _capture_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="overlaptop capture",
-        description=CAPTURE_DESCRIPTION,
-        epilog=CAPTURE_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = _parser("overlaptop capture", CAPTURE_DESCRIPTION, CAPTURE_EPILOG)
     parser.add_argument(
         "--steps", type=_positive, default=5, metavar="N", help="steps to record, 1 to 100 (default 5)"
     )
@@ -252,13 +257,7 @@ def _capture_parser() -> argparse.ArgumentParser:
 
 
 def _set_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="overlaptop set",
-        description=SET_DESCRIPTION,
-        epilog=SET_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = _parser("overlaptop set", SET_DESCRIPTION, SET_EPILOG)
     parser.add_argument("change", type=_change, metavar="NAME=VALUE", help="what to set, and to what")
     parser.add_argument("--job", type=_job_key, metavar="KEY", help="the job, as --list names it")
     return parser
@@ -267,13 +266,8 @@ def _set_parser() -> argparse.ArgumentParser:
 def _demo_parser() -> argparse.ArgumentParser:
     from overlaptop.workloads.catalog import WORKLOADS
 
-    parser = argparse.ArgumentParser(
-        prog="overlaptop demo",
-        description=DEMO_DESCRIPTION,
-        usage="overlaptop demo [WORKLOAD] [--nproc N] [--steps N] [--json] [-- workload options]",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    usage = "overlaptop demo [WORKLOAD] [--nproc N] [--steps N] [--json] [-- workload options]"
+    parser = _parser("overlaptop demo", DEMO_DESCRIPTION, usage=usage)
     names = ", ".join(workload.name for workload in WORKLOADS)
     parser.add_argument(
         "workload", nargs="?", default="ddp", metavar="WORKLOAD", help=f"{names} (default: ddp)"
@@ -290,13 +284,7 @@ def _demo_parser() -> argparse.ArgumentParser:
 
 
 def _analyze_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="overlaptop analyze",
-        description=ANALYZE_DESCRIPTION,
-        epilog=ANALYZE_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = _parser("overlaptop analyze", ANALYZE_DESCRIPTION, ANALYZE_EPILOG)
     parser.add_argument("path", type=Path, metavar="PATH", help="a trace, or a folder of them")
     parser.add_argument(
         "--json", action="store_true", help="print records instead of opening the dashboard"
