@@ -14,6 +14,7 @@ import pytest
 from overlaptop import supervisor
 from overlaptop.fleet.session import JobSession
 from overlaptop.tui.app import OverlaptopApp
+from overlaptop.tui.widgets.rank_table import RankTable
 from overlaptop.wire.links import LocalLink
 from overlaptop.wire.messages import StepDetail
 from tests.tui.fakes import screen_lines, screen_text
@@ -120,7 +121,14 @@ async def until(pilot, holds):
 
 def overlap_shown(app, rank):
     """The overlap in this rank's row, in per cent; None where there is none yet."""
-    for line in screen_lines(app):
+    lines = screen_lines(app)
+    # Below the table collectives have a number and a share too.
+    rows = [
+        line
+        for table in app.screen.query(RankTable)
+        for line in lines[table.region.y : table.region.bottom]
+    ]
+    for line in rows:
         if line.replace("▸", " ").split()[:1] == [str(rank)] and (figure := re.search(r"([\d.]+) %", line)):
             return float(figure[1])
     return None
