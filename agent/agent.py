@@ -139,7 +139,8 @@ class Agent:
             self._source = self._choose_source(optimizer, instead_of=self._source)
         if not self._backend:
             self._backend = choice.backend_name()
-        self._models.note_step(self._step + 1)  # before anybody can hear that it has begun
+        if self._options.control:  # nobody else compares where ranks stand
+            self._models.note_step(self._step + 1)  # before anybody can hear that it has begun
         self._step += 1
         self._source.boundary(self._step)
         if self._control is not None and (armed := self._control.armed) is not None:
