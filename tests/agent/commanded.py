@@ -7,14 +7,16 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 from overlaptop.fleet.session import JobSession
 from overlaptop.wire import commands
 
-from .conftest import LAUNCHER_VARIABLES
+from .conftest import LAUNCHER_VARIABLES, socket_directory
 
 PATIENT_S = 90.0
+AGENT = ("-m", "overlaptop.agent", "--control")
 
 
 class Job:
@@ -41,6 +43,10 @@ class Job:
         (self.folder / "stop").touch()
         return self.process.wait(PATIENT_S)
 
+    def log(self) -> str:
+        """What it has said so far."""
+        return (self.folder / "log").read_text()
+
     def losses(self) -> list[str]:
         return [(self.folder / f"losses{rank}").read_text() for rank in (0, 1)]
 
@@ -52,6 +58,37 @@ class Job:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+
+
+@contextmanager
+def jobs_in(tmp_path: Path, training: str):
+    """What launches jobs in a socket directory of their own; they are ended behind it."""
+    jobs = []
+    with socket_directory():
+
+        def launch(*words, training=training, **options):
+            folder = tmp_path / str(len(jobs))
+            folder.mkdir()
+            jobs.append(Job(folder, training, *(words or AGENT), **options))
+            return jobs[-1]
+
+        yield launch
+        for job in jobs:
+            job.close()
+
+
+@contextmanager
+def watchers():
+    """What makes dashboards without a screen; they are closed behind it."""
+    made = []
+
+    def make():
+        made.append(Watching())
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
 
 
 class Watching:

@@ -18,7 +18,7 @@ from overlaptop.agent.agreement import PATIENCE_S
 from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.messages import ENDED_BADLY
 
-from .commanded import PATIENT_S, Job, Watching
+from .commanded import AGENT, PATIENT_S, Job, jobs_in, watchers
 from .conftest import socket_directory
 
 TRAINING = '''
@@ -72,41 +72,22 @@ def sockets():
 @pytest.fixture(scope="module")
 def shared(sockets, tmp_path_factory):
     """Torch takes seconds to start: tests that leave the job as it was share one."""
-    job = Job(tmp_path_factory.mktemp("shared"), TRAINING, "-m", "overlaptop.agent", "--control")
+    job = Job(tmp_path_factory.mktemp("shared"), TRAINING, *AGENT)
     yield job
-    assert job.end() == 0, (job.folder / "log").read_text()
+    assert job.end() == 0, job.log()
 
 
 @pytest.fixture
 def start(sockets, tmp_path):
     """A job of the test's own, in a socket directory of its own."""
-    jobs = []
-    with socket_directory():
-
-        def launch(*words, **options):
-            folder = tmp_path / str(len(jobs))
-            folder.mkdir()
-            jobs.append(
-                Job(folder, TRAINING, *(words or ("-m", "overlaptop.agent", "--control")), **options)
-            )
-            return jobs[-1]
-
+    with jobs_in(tmp_path, TRAINING) as launch:
         yield launch
-        for job in jobs:
-            job.close()
 
 
 @pytest.fixture
 def watch():
-    made = []
-
-    def make():
-        made.append(Watching())
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
+    with watchers() as make:
+        yield make
 
 
 def read(path):
@@ -233,12 +214,12 @@ def test_the_jobs_own_profiler_goes_first_where_it_begins_in_the_middle(shared, 
 @pytest.mark.slow
 def test_losses_are_the_same_to_the_last_bit_with_and_without_captures(start, watch):
     alone = start("--no-python", sys.executable, steps=400)
-    assert alone.process.wait(PATIENT_S) == 0
+    assert alone.process.wait(PATIENT_S) == 0, alone.log()
     job = start(steps=400)
     dashboard = watch()
     dashboard.until_it_trains()
     assert dashboard.outcome(dashboard.ask(steps=5)).state == "written"
-    assert dashboard.until_it_has_ended(job) == 0
+    assert dashboard.until_it_has_ended(job) == 0, job.log()
     assert job.losses() == alone.losses()
 
 
@@ -283,7 +264,7 @@ def test_a_rank_that_is_killed_in_the_middle_ends_the_job_as_it_would_without_us
     key = dashboard.ask()
     os.kill(ranks[1].info.pid, signal.SIGKILL)
     assert dashboard.until_it_has_ended(job) != 0
-    assert "Signal 9" in (job.folder / "log").read_text()
+    assert "Signal 9" in job.log()
     made = dashboard.outcome(key)
     assert made.state == "failed"
     assert not list(job.folder.glob(f"{capture.FOLDER}/{key}/*"))
@@ -297,7 +278,7 @@ def test_a_job_that_ends_in_the_middle_of_a_capture_ends_well(start, watch):
     key = dashboard.ask(steps=100)
     dashboard.until(lambda snapshot: snapshot.commands[-1].state == "recording")
     (job.folder / "stop").touch()
-    assert dashboard.until_it_has_ended(job) == 0, (job.folder / "log").read_text()
+    assert dashboard.until_it_has_ended(job) == 0, job.log()
     made = dashboard.outcome(key)
     assert made.state == "failed"
     assert {rank.text for rank in made.ranks} == {"the job ended first"}

@@ -16,7 +16,7 @@ from overlaptop.agent.agreement import NOTICE_S
 from overlaptop.wire import commands
 from overlaptop.wire.messages import ENDED_BADLY
 
-from .commanded import PATIENT_S, Job, Watching
+from .commanded import AGENT, PATIENT_S, Job, jobs_in, watchers
 from .conftest import socket_directory
 
 IN_PROCESS = Path(__file__).with_name("rebucket_job.py")
@@ -62,7 +62,6 @@ TRAINING = '''
     Path(f"losses{rank}").write_text("\\n".join(map(repr, losses)))
     dist.destroy_process_group()
 '''
-AGENT = ("-m", "overlaptop.agent", "--control")
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +71,7 @@ def shared(tmp_path_factory):
         job = Job(tmp_path_factory.mktemp("shared"), TRAINING, *AGENT)
         yield job
         try:
-            assert job.end() == 0, (job.folder / "log").read_text()
+            assert job.end() == 0, job.log()
         finally:
             job.close()
 
@@ -80,31 +79,14 @@ def shared(tmp_path_factory):
 @pytest.fixture
 def start(tmp_path):
     """A job of the test's own, in a socket directory of its own."""
-    jobs = []
-    with socket_directory():
-
-        def launch(*words, training=TRAINING, **options):
-            folder = tmp_path / str(len(jobs))
-            folder.mkdir()
-            jobs.append(Job(folder, training, *(words or AGENT), **options))
-            return jobs[-1]
-
+    with jobs_in(tmp_path, TRAINING) as launch:
         yield launch
-        for job in jobs:
-            job.close()
 
 
 @pytest.fixture
 def watch():
-    made = []
-
-    def make():
-        made.append(Watching())
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
+    with watchers() as make:
+        yield make
 
 
 def set_size(dashboard, mb):
@@ -210,12 +192,12 @@ def test_a_second_model_is_a_reason_to_change_none(shared, watch):
 @pytest.mark.slow
 def test_losses_of_a_real_job_are_the_same_to_the_last_bit_with_and_without_changes(start, watch):
     alone = start("--no-python", sys.executable, steps=300)
-    assert alone.process.wait(PATIENT_S) == 0
+    assert alone.process.wait(PATIENT_S) == 0, alone.log()
     job = start(steps=300)
     dashboard = watch()
     dashboard.until_it_trains()
     assert [set_size(dashboard, mb).state for mb in (100, 1)] == ["changed"] * 2
-    assert dashboard.until_it_has_ended(job) == 0
+    assert dashboard.until_it_has_ended(job) == 0, job.log()
     assert job.losses() == alone.losses()
 
 
@@ -261,7 +243,7 @@ def test_a_rank_that_is_killed_in_the_middle_ends_the_job_as_it_would_without_us
     key = dashboard.send(commands.make_setting("bucket_cap_mb", 1))
     os.kill(ranks[1].info.pid, signal.SIGKILL)
     assert dashboard.until_it_has_ended(job) != 0
-    assert "Signal 9" in (job.folder / "log").read_text()
+    assert "Signal 9" in job.log()
     assert dashboard.outcome(key).state == "failed"
 
 
