@@ -21,19 +21,14 @@ With telemetry off its thread stands still at its next wait, and its first look 
 from __future__ import annotations
 
 import argparse
-import os
-import runpy
 import statistics
-import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from resource import RUSAGE_THREAD, getrusage
-from time import monotonic, perf_counter_ns, sleep
+from time import perf_counter_ns, sleep
 from typing import Any
 
-from toggled import interval
+from blocks import Blocks, interval, thread_cpu_s
 
 from overlaptop.agent import placement
 from overlaptop.agent.sender import Sender
@@ -45,7 +40,6 @@ from overlaptop.wire.messages import Message
 
 LEAP_NS = 30_000
 THREAD = "overlaptop-telemetry"
-WARMUP_STEPS = 40
 SETTLE_S = 1.0
 
 
@@ -67,83 +61,22 @@ class Gate:
         return self._until_next_s(now_s)
 
 
-def cpu_ms() -> float:
-    """CPU time of telemetry's thread so far; 0 before it runs."""
-    thread = next((each for each in threading.enumerate() if each.name == THREAD), None)
-    if thread is None:
-        return 0.0
-    return int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()[0]) / 1e6
-
-
-@dataclass
-class Blocks:
-    """What the blocks of each kind gave, in pairs."""
-
-    ms: dict[bool, list[float]]
-    cpu_ms_per_s: list[float]
-
-
-class StepToggler:
-    """Times blocks of steps by CUDA events, with telemetry and without."""
+class StepToggler(Blocks):
+    """Blocks of steps with telemetry and without."""
 
     def __init__(self, rounds: int, block: int, settle: int) -> None:
-        self._order = [
-            on for turn in range(rounds) for on in ((False, True) if turn % 2 else (True, False))
-        ]
-        self._block, self._settle = block, settle
+        super().__init__(["with", "without"], rounds, block, settle, THREAD)
         self._gate = Gate()
-        self._seen = 0
-        self._marks: list[Any] = []
-        self._cpu_ms = self._began_s = 0.0
-        self.found = Blocks({False: [], True: []}, [])
 
-    def after_step(self, *_: Any) -> None:
-        """Called after each step of the job."""
-        self._seen += 1
-        block, within = divmod(self._seen - WARMUP_STEPS, self._block)
-        if block < 0 or block > len(self._order):
-            return
-        if within == 0:
-            if block > 0:
-                self._end(self._order[block - 1])
-            if block < len(self._order):
-                self._begin(self._order[block])
-            elif os.environ.get("RANK", "0") == "0":
-                self._print()
-        elif within == self._settle:
-            self._mark()
-            self._cpu_ms, self._began_s = cpu_ms(), monotonic()
-
-    def _begin(self, on: bool) -> None:
-        import torch
-        import torch.distributed as dist
-
+    def begin(self, way: str) -> None:
+        """Let telemetry go on, or have it stand still."""
         if not any(each.name == THREAD for each in threading.enumerate()):
             raise SystemExit("telemetry does not run here: start this under python -m overlaptop.agent")
-        self._gate.set(on)
-        dist.barrier()
-        torch.cuda.synchronize()
+        self._gate.set(on=way == "with")
 
-    def _end(self, on: bool) -> None:
-        import torch
-
-        self._mark()
-        torch.cuda.synchronize()
-        first, last = self._marks
-        self._marks.clear()
-        self.found.ms[on].append(first.elapsed_time(last) / (self._block - self._settle))
-        if on:
-            self.found.cpu_ms_per_s.append((cpu_ms() - self._cpu_ms) / (monotonic() - self._began_s))
-
-    def _mark(self) -> None:
-        import torch
-
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        self._marks.append(event)
-
-    def _print(self) -> None:
-        with_it, without = self.found.ms[True], self.found.ms[False]
+    def report(self) -> None:
+        """What it costs."""
+        with_it, without = self.step_ms["with"], self.step_ms["without"]
         ratios = [on / off for on, off in zip(with_it, without, strict=True)]
         low, high = interval(ratios)
         print(
@@ -151,7 +84,7 @@ class StepToggler:
             f"{statistics.median(with_it):.3f} ms with\n"
             f"ratio, median of {len(ratios)} pairs: {statistics.median(ratios):.5f}, "
             f"95 % interval {low:.5f} .. {high:.5f}, range {min(ratios):.5f} .. {max(ratios):.5f}\n"
-            f"CPU of its thread: {statistics.median(self.found.cpu_ms_per_s):.3f} ms per second",
+            f"CPU of its thread: {1e3 * statistics.median(self.cpu['with']):.3f} ms per second",
             flush=True,
         )
 
@@ -246,10 +179,10 @@ def measure_gil(rounds: int, seconds: float) -> None:
         for on in (False, True) if turn % 2 else (True, False):
             gate.set(on)
             sleep(SETTLE_S)
-            before_ms = cpu_ms()
+            before_s = thread_cpu_s(THREAD)
             lost[on].append(waited_ms(seconds) / seconds)
             if on:
-                cpu.append((cpu_ms() - before_ms) / seconds)
+                cpu.append(1e3 * (thread_cpu_s(THREAD) - before_s) / seconds)
     gate.set(on=True)
     watched.stop()
     extra = [on - off for on, off in zip(lost[True], lost[False], strict=True)]
@@ -260,15 +193,6 @@ def measure_gil(rounds: int, seconds: float) -> None:
         f"{statistics.median(extra):.3f}, 95 % interval {low:.3f} .. {high:.3f}\n"
         f"CPU of its thread: {statistics.median(cpu):.3f} ms per second"
     )
-
-
-def run_script(script: str, words: list[str], toggler: Callable[..., None], steps: int) -> None:
-    """Run a job with the toggler behind its optimizer."""
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
-    register_optimizer_step_post_hook(toggler)
-    sys.argv = [script, *words, "--steps", str(steps)]
-    runpy.run_path(script, run_name="__main__")
 
 
 def main() -> None:
@@ -290,9 +214,7 @@ def main() -> None:
     if options.kind == "gil":
         measure_gil(options.rounds, options.seconds)
         return
-    toggler = StepToggler(options.rounds, options.block, options.settle)
-    steps = WARMUP_STEPS + 2 * options.rounds * options.block + 1
-    run_script(options.script, options.words, toggler.after_step, steps)
+    StepToggler(options.rounds, options.block, options.settle).run(options.script, options.words)
 
 
 if __name__ == "__main__":
