@@ -259,7 +259,7 @@ class Agent:
         return Capture(command.id, steps, rank, self._cwd, self._profilers)
 
     def _make_rebucket(self, command: Command) -> Rebucket:
-        return Rebucket(commands.argument(command, "mb") << 20, self._models)
+        return Rebucket(commands.argument(command, "value") << 20, self._models)
 
     def _open_line(self) -> Sender | None:
         """Make the sender once the rank is known: from the launcher, else from the process group."""
@@ -274,7 +274,7 @@ class Agent:
             self._pace,
             {
                 commands.CAPTURE: partial(self._make_capture, rank=place.rank),
-                commands.SET_BUCKET_CAP_MB: self._make_rebucket,
+                commands.SET: self._make_rebucket,
             },
         )
         self._sender = Sender(place.job, self._script, place.world_size, place.starts_hub)

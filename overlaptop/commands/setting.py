@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import sys
+import time
 
 from overlaptop.commands import CommandError, say
-from overlaptop.commands.following import join_job, send, views
+from overlaptop.commands.following import TICK_S, join_job, send, views
+from overlaptop.commands.once import settle
 from overlaptop.fleet.commands import FAILED, SENT, CommandView
 from overlaptop.fleet.session import JobSession
 from overlaptop.tui.text import printable
 from overlaptop.wire import commands
+from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import CHANGED, Command
+
+KNOBS_S = 2.0
+"""For a job that has just begun to say what can be changed of it."""
 
 
 def run(key: str | None, setting: str, value: int) -> int:
@@ -19,16 +25,30 @@ def run(key: str | None, setting: str, value: int) -> int:
     Progress goes to stderr; stdout gets one line: from what to what, and at which step. Raises CommandError
     when not every rank has changed it.
     """
-    try:
-        command = commands.make_setting(setting, value)
-    except ValueError as error:
-        raise CommandError(str(error), 2) from error
     session = join_job(key)
     try:
+        knob = find_knob(session, setting)
+        try:
+            command = commands.make_setting(knob, value)
+        except ValueError as error:
+            raise CommandError(str(error), 2) from error
         send(session, command)
         return follow(session, command)
     finally:
         session.close()
+
+
+def find_knob(session: JobSession, name: str) -> Knob:
+    """What the job says of this knob. CommandError, status 2, where it has none of that name."""
+    settle(session)
+    give_up_s = time.monotonic() + KNOBS_S
+    while not (known := session.tick().knobs) and time.monotonic() < give_up_s:
+        time.sleep(TICK_S)
+    found = next((each.knob for each in known if each.knob.name == name), None)
+    if found is None:
+        there_is = ", ".join(each.knob.name for each in known) or "nothing"
+        raise CommandError(f"{name} cannot be set; of this job there is: {there_is}", 2)
+    return found
 
 
 def follow(session: JobSession, command: Command) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from overlaptop.wire.commands import in_words
+from overlaptop.wire.commands import SET, argument, in_words
 from overlaptop.wire.messages import (
     ENDED_BADLY,
     ENDED_WELL,
@@ -66,6 +66,16 @@ class CommandView:
     """Nothing more is to come."""
     ranks: tuple[RankProgress, ...]
     """Every rank that was expected to answer, or did."""
+    knob: str = ""
+    """What was to be changed; empty for other commands."""
+    value: int | None = None
+    """What it was to be set to; None: to the value that the script gave, or no knob at all."""
+    search: str = ""
+    """Id of the search that it belongs to; empty: a person asked."""
+    was: str = ""
+    """Once it is changed: the value before."""
+    becomes: str = ""
+    """Once it is changed: the value since."""
 
     @property
     def busy(self) -> bool:
@@ -159,7 +169,16 @@ def _view(key: str, entry: _Entry, running: Mapping[int, bool], now_ns: int) -> 
         step=max(steps, default=None),
         done=all(each.state in last_words for each in ranks) if ranks else state == FAILED,
         ranks=ranks,
+        knob=entry.command.knob if entry.command is not None else "",
+        value=_value(entry.command),
+        search=entry.command.search if entry.command is not None else "",
+        was=next((report.was for report in entry.reports.values() if report.was), ""),
+        becomes=next((report.becomes for report in entry.reports.values() if report.becomes), ""),
     )
+
+
+def _value(command: Command | None) -> int | None:
+    return argument(command, "value") if command is not None and command.name == SET else None
 
 
 def _progress(rank: int, entry: _Entry, running: Mapping[int, bool], now_ns: int) -> RankProgress:

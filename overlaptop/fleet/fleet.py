@@ -8,10 +8,12 @@ from collections.abc import Callable
 from statistics import median
 
 from overlaptop.fleet.commands import CommandBook
+from overlaptop.fleet.knobs import job_knobs
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.fleet.totals import total
 from overlaptop.fleet.traffic import LONGEST_WINDOW_S, Load, StepWindow, Traffic, traffic_of
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
+from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
 from overlaptop.wire.messages import (
     Command,
     CommandReport,
@@ -91,12 +93,15 @@ class _Rank:
         self.arrived_ns = 0
         self.ended = False
         self.site = _Site()
+        self.knobs: tuple[Knob, ...] = ()
+        self.gradients: GradientFacts | None = None
         self._history: tuple[StepTotals, ...] | None = ()
 
     def forget(self) -> None:
         """Another process has taken the rank's place."""
         self.forget_steps()
         self.site = _Site()
+        self.knobs, self.gradients = (), None
 
     def forget_steps(self) -> None:
         self.steps.clear()
@@ -139,6 +144,8 @@ class _Rank:
             device=self.site.device,
             numa=self.site.numa,
             samples=self.site.history,
+            knobs=self.knobs,
+            gradients=self.gradients,
             traffic=self.site.traffic,
         )
 
@@ -162,6 +169,7 @@ class Fleet:
         self._ranks: dict[int, _Rank] = {}
         self._notices: deque[Notice] = deque(maxlen=MAX_NOTICES)
         self._commands = CommandBook()
+        self._search: Search | None = None
         self._fresh: deque[StepTotals] = deque()
         self._fresh_samples: deque[DeviceSample] = deque()
         self._by_gpu: dict[str, list[_Rank]] | None = None
@@ -215,6 +223,14 @@ class Fleet:
                 self._add_sample(message)
             case MachineFacts() | DeviceFacts() | NumaFacts():
                 self._add_facts(message)
+            case KnobFacts():
+                if (rank := self._rank(message.rank)) is not None:
+                    rank.knobs = message.knobs
+            case GradientFacts():
+                if (rank := self._rank(message.rank)) is not None:
+                    rank.gradients = message
+            case Search():
+                self._search = None if message.over else message
             case HubStatus():
                 self._replaying = False
                 self._hub_dropped = message.dropped
@@ -250,6 +266,8 @@ class Fleet:
             commands=self._commands.views(
                 {view.rank: not view.ended for view in views if view.info is not None}, now_ns
             ),
+            knobs=job_knobs((view.info, view.knobs) for view in views if not view.ended),
+            search=self._search,
             fresh_samples=fresh_samples,
         )
 
@@ -334,6 +352,7 @@ class Fleet:
             self._fresh.clear()
             self._fresh_samples.clear()
             self._by_gpu = None
+        self._search = None  # the hub tells of one that goes on
         self._earlier_hubs_dropped += self._hub_dropped
         self._hub_dropped = 0
         self._job = welcome

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from overlaptop.fleet.commands import CommandView
+from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.traffic import Traffic
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
+from overlaptop.wire.knobs import GradientFacts, Knob, Search
 from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals, Welcome
 
 
@@ -51,6 +53,10 @@ class RankView:
     numa: NumaFacts | None = None
     samples: tuple[DeviceSample, ...] = ()
     """Of the rank's GPU over the last minute, oldest first."""
+    knobs: tuple[Knob, ...] = ()
+    """What can be changed of it."""
+    gradients: GradientFacts | None = None
+    """Those of its DDP model, as far as they are known."""
     traffic: Traffic | None = None
     """What its links carried, beside what its collectives account for; None before anything is known."""
 
@@ -110,5 +116,9 @@ class Snapshot:
     """Steps that arrived since the previous snapshot, in order of arrival."""
     commands: tuple[CommandView, ...] = ()
     """What the job was told to do and how far that is, newest last, bounded."""
+    knobs: tuple[JobKnob, ...] = ()
+    """What can be changed of the job."""
+    search: Search | None = None
+    """The search for a knob's best value that goes on, whoever searches."""
     fresh_samples: tuple[DeviceSample, ...] = ()
     """Samples of GPUs that arrived since the previous snapshot, in order of arrival."""

@@ -28,6 +28,7 @@ from overlaptop.wire.devices import (
     NumaNode,
     Unknown,
 )
+from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
 from overlaptop.wire.messages import (
     PHASES,
     REPORT_STATES,
@@ -57,6 +58,9 @@ MAX_ARGUMENTS = 8
 MAX_PARTS = 256
 """Nodes, adapters, GPUs or links of one machine."""
 MAX_WORDS = 32
+MAX_KNOBS = 64
+MAX_CHOICES = 256
+MAX_GRADIENTS = 8192
 MAX_SPAN_NUMBERS = 8192
 """Of one lane of one StepDetail: half as many spans."""
 MAX_RANK = 1 << 20
@@ -230,6 +234,8 @@ _SPECIAL: dict[str, tuple[_Check, _Check]] = {
     "PhaseSpan.name": _both(_one_of(PHASES)),
     "Notice.level": _both(_one_of(NOTICE_LEVELS)),
     "CommandReport.state": _both(_one_of(REPORT_STATES)),
+    "Knob.choices": _both(_many(_int64, MAX_CHOICES)),
+    "GradientFacts.size_bytes": _both(_many(_int64, MAX_GRADIENTS)),
     "GpuLink.kind": _both(_one_of(LINK_KINDS)),
     "NumaFacts.state": _both(_one_of(NUMA_STATES)),
     "Join.detail_ranks": _both(_many(_rank, MAX_COLLECTIVES)),
@@ -265,6 +271,7 @@ for _cls, _limit in (
     (GpuSite, MAX_PARTS),
     (GpuLink, MAX_PARTS),
     (NodeShare, MAX_PARTS),
+    (Knob, MAX_KNOBS),
 ):
     _inner = _shape(_cls)
     _TYPES[f"tuple[{_cls.__name__}, ...]"] = (
@@ -289,6 +296,9 @@ _BY_TAG: dict[int, _Shape] = {
     13: _shape(DeviceFacts),
     14: _shape(NumaFacts),
     15: _shape(DeviceSample),
+    16: _shape(KnobFacts),
+    17: _shape(GradientFacts),
+    18: _shape(Search),
 }
 _BY_CLASS: dict[type, tuple[int, _Shape]] = {shape.cls: (tag, shape) for tag, shape in _BY_TAG.items()}
 

@@ -17,10 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import Argument, Command
 
 MAX_BY_CHARS = 200
 _ID = re.compile(r"[0-9a-z-]{8,40}")
+_KNOB = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +36,24 @@ class Bounds:
 CAPTURE = "capture"
 """All ranks run torch.profiler for ``steps`` steps from the same step on, and write a trace each."""
 
-SET_BUCKET_CAP_MB = "set_bucket_cap_mb"
-"""All ranks give their DistributedDataParallel model buckets of ``mb`` MiB, in the same step."""
+SET = "set"
+"""All ranks give one of the job's knobs this ``value``, in the same step."""
+
+RESTORE = "restore"
+"""All ranks give one of the job's knobs the value back that the script gave it, in the same step."""
 
 COMMANDS: Mapping[str, Mapping[str, Bounds]] = MappingProxyType(
     {
         CAPTURE: MappingProxyType({"steps": Bounds(1, 100)}),
-        SET_BUCKET_CAP_MB: MappingProxyType({"mb": Bounds(1, 10_000)}),
+        SET: MappingProxyType({"value": Bounds(-(1 << 31), 1 << 31)}),
+        RESTORE: MappingProxyType({}),
     }
 )
 """Name -> its arguments, all of which must be there."""
 
-SETTINGS: Mapping[str, tuple[str, str]] = MappingProxyType({"bucket_cap_mb": (SET_BUCKET_CAP_MB, "mb")})
-"""What can be set -> the command that sets it, and the argument that takes the value."""
+CHANGES = (SET, RESTORE)
+"""The commands that are about a knob. Each job has its own: what the values of one may be is its Knob's to
+say, and checked by each rank that has it."""
 
 
 def fault(command: Command) -> str:
@@ -58,9 +65,15 @@ def fault(command: Command) -> str:
         return "its id is not 8 to 40 of the characters a-z, 0-9 and -"
     if len(command.by) > MAX_BY_CHARS:
         return f"who asks is named in more than {MAX_BY_CHARS} characters"
+    if command.name in CHANGES and not is_knob_name(command.knob):
+        return f"{command.knob[:80]!r} cannot be a knob's name: letters, digits and _, at most 64"
+    if command.name not in CHANGES and command.knob:
+        return f"{command.name} is not about a knob"
+    if command.search and not _ID.fullmatch(command.search):
+        return "its search's id is not 8 to 40 of the characters a-z, 0-9 and -"
     names = [argument.name for argument in command.arguments]
     if sorted(names) != sorted(allowed):
-        return f"{command.name} takes exactly: {', '.join(allowed)}"
+        return f"{command.name} takes exactly: {', '.join(allowed) or 'no argument'}"
     for argument in command.arguments:
         bounds = allowed[argument.name]
         if not bounds.least <= argument.value <= bounds.most:
@@ -68,11 +81,16 @@ def fault(command: Command) -> str:
     return ""
 
 
-def make(name: str, arguments: Mapping[str, int]) -> Command:
+def is_knob_name(name: str) -> bool:
+    """Whether a knob may be called so."""
+    return _KNOB.fullmatch(name) is not None
+
+
+def make(name: str, arguments: Mapping[str, int], *, knob: str = "", search: str = "") -> Command:
     """A command of this process's user, made now. Raises ValueError with one line if it is not allowed.
 
-    Its id begins with the time in UTC and names the command everywhere: to several nodes' hubs, in the
-    job's store and in what the command leaves on disk.
+    ``knob`` and ``search`` as in Command. Its id begins with the time in UTC and names the command
+    everywhere: to several nodes' hubs, in the job's store and in what the command leaves on disk.
     """
     now_ns = time.time_ns()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_ns // 1_000_000_000))
@@ -82,21 +100,24 @@ def make(name: str, arguments: Mapping[str, int]) -> Command:
         arguments=tuple(Argument(key, value) for key, value in arguments.items()),
         by=_who(),
         at_ns=now_ns,
+        knob=knob,
+        search=search,
     )
     if why := fault(command):
         raise ValueError(why)
     return command
 
 
-def make_setting(setting: str, value: int) -> Command:
-    """The command that sets one of `SETTINGS`. Raises ValueError with one line if it is not allowed."""
-    if setting not in SETTINGS:
-        raise ValueError(f"{setting} cannot be set; there is: {', '.join(SETTINGS)}")
-    name, argument = SETTINGS[setting]
-    bounds = COMMANDS[name][argument]
-    if not bounds.least <= value <= bounds.most:
-        raise ValueError(f"{setting} must be from {bounds.least} to {bounds.most}, not {value}")
-    return make(name, {argument: value})
+def make_setting(knob: Knob, value: int, *, search: str = "") -> Command:
+    """The command that sets a knob. Raises ValueError with one line if that value is not allowed."""
+    if why := knob.fault(value):
+        raise ValueError(why)
+    return make(SET, {"value": value}, knob=knob.name, search=search)
+
+
+def make_restoring(knob: Knob, *, search: str = "") -> Command:
+    """The command that gives a knob back the value that the script gave it."""
+    return make(RESTORE, {}, knob=knob.name, search=search)
 
 
 def argument(command: Command, name: str) -> int:
@@ -105,7 +126,9 @@ def argument(command: Command, name: str) -> int:
 
 
 def in_words(command: Command) -> str:
-    """``capture (steps 5)``."""
+    """``capture (steps 5)``, ``set bucket_cap_mb 50``, ``restore bucket_cap_mb``."""
+    if command.name in CHANGES:
+        return " ".join([command.name, command.knob, *(str(each.value) for each in command.arguments)])
     said = ", ".join(f"{each.name} {each.value}" for each in command.arguments)
     return f"{command.name} ({said})" if said else command.name
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
+from overlaptop.wire.knobs import GradientFacts, KnobFacts
 from overlaptop.wire.messages import (
     Command,
     CommandReport,
@@ -19,7 +20,7 @@ from overlaptop.wire.messages import (
     StepTotals,
 )
 
-Facts = MachineFacts | DeviceFacts | NumaFacts
+Facts = MachineFacts | DeviceFacts | NumaFacts | KnobFacts | GradientFacts
 """Of each kind only the newest counts."""
 FromRank = RankInfo | StepTotals | StepDetail | Notice | RankEnd | CommandReport | Facts | DeviceSample
 """The messages that a rank may send."""
@@ -118,7 +119,7 @@ class JobHistory:
                 of_rank.reports.append(kept)
             case RankEnd():
                 of_rank.end = payload
-            case MachineFacts() | DeviceFacts() | NumaFacts():
+            case MachineFacts() | DeviceFacts() | NumaFacts() | KnobFacts() | GradientFacts():
                 of_rank.facts[type(message)] = payload
             case DeviceSample():
                 share = _MAX_SAMPLES // len(self._ranks)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
+from overlaptop.wire.knobs import GradientFacts, KnobFacts, Search
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Raised by one when an older peer could no longer understand what is sent."""
 
 SOURCES = ("kernels", "events", "host", "none")
@@ -223,6 +224,10 @@ class Command:
     """Who asks, as they say themselves: ``user@host, pid 123``."""
     at_ns: int
     """Unix time at which the hub took it (until then: at which it was made)."""
+    knob: str = ""
+    """What ``set`` and ``restore`` are about: the name of a Knob; else empty."""
+    search: str = ""
+    """Id of the search for the best value that it belongs to; empty: a person asked for this one."""
 
 
 UNDER_WAY = ("accepted", "agreed", "recording", "writing", "changing")
@@ -251,6 +256,10 @@ class CommandReport:
     """The step from which on all ranks act, once that is agreed."""
     text: str
     """``written``: the file. ``changed``: from what to what. ``refused``, ``busy``, ``failed``: why."""
+    was: str = ""
+    """``changed``: the value before, as Knob.value_text has it."""
+    becomes: str = ""
+    """``changed``: the value since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,4 +317,7 @@ Message = (
     | DeviceFacts
     | NumaFacts
     | DeviceSample
+    | KnobFacts
+    | GradientFacts
+    | Search
 )

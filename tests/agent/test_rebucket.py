@@ -14,11 +14,12 @@ import pytest
 
 from overlaptop.agent.agreement import NOTICE_S
 from overlaptop.wire import commands
+from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import ENDED_BADLY
-
 from .commanded import AGENT, PATIENT_S, Job, jobs_in, watchers
 from .conftest import socket_directory
 
+BUCKET_CAP_MB = Knob("bucket_cap_mb", None, "", "", 1, 10_000)
 IN_PROCESS = Path(__file__).with_name("rebucket_job.py")
 VARIANTS = (
     "plain", "static_graph", "bucket views", "bucket views, zeroed", "unused parameters", "hook",
@@ -90,7 +91,7 @@ def watch():
 
 
 def set_size(dashboard, mb):
-    return dashboard.outcome(dashboard.send(commands.make_setting("bucket_cap_mb", mb)))
+    return dashboard.outcome(dashboard.send(commands.make_setting(BUCKET_CAP_MB, mb)))
 
 
 def switched(run_ranks, nproc, steps, switches, *variants):
@@ -207,7 +208,7 @@ def test_a_stopped_rank_keeps_all_from_changing_and_the_job_goes_on_when_it_does
     dashboard = watch()
     ranks = dashboard.until_it_trains().ranks
     os.kill(ranks[1].info.pid, signal.SIGSTOP)
-    key = dashboard.send(commands.make_setting("bucket_cap_mb", 1))
+    key = dashboard.send(commands.make_setting(BUCKET_CAP_MB, 1))
     failed = dashboard.until(
         lambda snapshot: next(
             (each for each in snapshot.commands if each.id == key and each.state in ENDED_BADLY), None
@@ -225,7 +226,7 @@ def test_a_rank_that_stands_still_once_all_have_agreed_changes_with_the_others(s
     start()
     dashboard = watch()
     ranks = dashboard.until_it_trains().ranks
-    key = dashboard.send(commands.make_setting("bucket_cap_mb", 1))
+    key = dashboard.send(commands.make_setting(BUCKET_CAP_MB, 1))
     dashboard.until(lambda snapshot: snapshot.commands[-1].state in ("agreed", "changing", "changed"))
     os.kill(ranks[1].info.pid, signal.SIGSTOP)
     asked = dashboard.session.tick().at_ns
@@ -240,7 +241,7 @@ def test_a_rank_that_is_killed_in_the_middle_ends_the_job_as_it_would_without_us
     job = start()
     dashboard = watch()
     ranks = dashboard.until_it_trains().ranks
-    key = dashboard.send(commands.make_setting("bucket_cap_mb", 1))
+    key = dashboard.send(commands.make_setting(BUCKET_CAP_MB, 1))
     os.kill(ranks[1].info.pid, signal.SIGKILL)
     assert dashboard.until_it_has_ended(job) != 0
     assert "Signal 9" in job.log()

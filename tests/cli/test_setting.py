@@ -6,11 +6,12 @@ from overlaptop import cli
 from overlaptop.commands import CommandError, following, setting
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
+from overlaptop.wire.knobs import Knob, KnobFacts
 from overlaptop.wire.messages import CommandReport, HubStatus, RankEnd
-
 from .fakes import PlayedSession, arrival
 
-COMMAND = commands.make_setting("bucket_cap_mb", 50)
+BUCKET_CAP_MB = Knob("bucket_cap_mb", 25, "25", "25", 1, 10_000, unit="MiB")
+COMMAND = commands.make_setting(BUCKET_CAP_MB, 50)
 SAID = "bucket_cap_mb 25 -> 50 at step 7"
 
 
@@ -37,7 +38,7 @@ def test_one_line_says_what_all_ranks_have_changed_and_the_progress_goes_to_stde
     out, err = capsys.readouterr()
     assert out.splitlines() == [SAID]
     assert err.splitlines() == [
-        f"overlaptop: set_bucket_cap_mb (mb 50): {words}"
+        f"overlaptop: set bucket_cap_mb 50: {words}"
         for words in ("accepted", "agreed on step 7", "changing")
     ]
 
@@ -84,8 +85,6 @@ def test_a_job_that_ends_in_the_middle_and_a_line_that_stays_broken_are_no_endle
         (["bucket_cap_mb=2.5"], "must be NAME=VALUE with a whole number"),
         (["bucket_cap_mb=-1"], "must be NAME=VALUE with a whole number"),
         (["=5"], "must be NAME=VALUE"),
-        (["bucket_cap_mb=0"], "bucket_cap_mb must be from 1 to 10000, not 0"),
-        (["lr=1"], "lr cannot be set; there is: bucket_cap_mb"),
         (["bucket_cap_mb=5", "--job", "../x"], "is no job's key"),
     ],
 )
@@ -98,6 +97,23 @@ def test_a_usage_error_is_one_line_and_status_2(
         status = end.code
     assert status == 2
     assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "complaint"),
+    [
+        ("lr", (BUCKET_CAP_MB,), "lr cannot be set; of this job there is: bucket_cap_mb"),
+        ("lr", (), "lr cannot be set; of this job there is: nothing"),
+    ],
+)
+def test_what_a_job_does_not_have_cannot_be_set(
+    name: str, knobs: tuple[Knob, ...], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setting, "KNOBS_S", 0.0)
+    session = PlayedSession([*arrival(), *(KnobFacts(rank, knobs) for rank in (0, 1))])
+    with pytest.raises(CommandError, match=complaint) as failure:
+        setting.find_knob(session, name)
+    assert failure.value.status == 2
 
 
 def test_without_a_job_it_says_how_to_start_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, GpuLink, MachineFacts, NodeShare, NumaFacts
+from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
     CollectiveSpan,
@@ -18,6 +19,9 @@ MS = 1_000_000
 S = 1_000_000_000
 T0 = 1_700_000_000 * S
 GB = 1_000_000_000
+BUCKET_CAP_MB = Knob(
+    "bucket_cap_mb", 25, "25", "25", 1, 10_000, unit="MiB", owner="DistributedDataParallel"
+)
 
 
 class Clock:

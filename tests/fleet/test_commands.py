@@ -11,7 +11,7 @@ from overlaptop.fleet.fleet import Fleet
 from overlaptop.wire import commands
 from overlaptop.wire.messages import CommandReport, RankEnd
 
-from .builders import T0, Clock, S, info, step, unmeasured, welcome
+from .builders import BUCKET_CAP_MB, T0, Clock, S, info, step, unmeasured, welcome
 
 
 def capture(steps=5, at_ns=T0):
@@ -175,7 +175,7 @@ def test_the_step_time_of_the_job_leaves_captured_steps_out(job):
 
 
 def test_the_change_of_a_setting_has_stages_and_a_last_word_of_its_own(job):
-    command = replace(commands.make_setting("bucket_cap_mb", 50), at_ns=T0)
+    command = replace(commands.make_setting(BUCKET_CAP_MB, 50), at_ns=T0)
     job.say(command)
     reached = []
     for state in ("accepted", "agreed", "changing", "changed"):
@@ -186,12 +186,12 @@ def test_the_change_of_a_setting_has_stages_and_a_last_word_of_its_own(job):
         ("sent", False), ("accepted", False), ("accepted", False), ("agreed", False), ("agreed", False),
         ("changing", False), ("changing", False), ("changed", True),
     ]  # fmt: skip
-    assert (job.view().words, job.view().step) == ("set_bucket_cap_mb (mb 50)", 40)
+    assert (job.view().words, job.view().step) == ("set bucket_cap_mb 50", 40)
     assert [rank.text for rank in job.view().ranks] == ["as changed"] * 2
 
 
 def test_a_rank_that_ends_after_it_has_changed_a_setting_has_not_failed(job):
-    command = replace(commands.make_setting("bucket_cap_mb", 50), at_ns=T0)
+    command = replace(commands.make_setting(BUCKET_CAP_MB, 50), at_ns=T0)
     job.say(command, *(report(rank, command, "changed", 40) for rank in (0, 1)), RankEnd(0, T0, clean=True))
     assert (job.view().state, job.view().done) == ("changed", True)
 

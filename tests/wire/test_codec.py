@@ -28,6 +28,7 @@ from overlaptop.wire.devices import (
     NumaNode,
     Unknown,
 )
+from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
 from overlaptop.wire.messages import (
     PHASES,
     REPORT_STATES,
@@ -91,10 +92,13 @@ def allowed_commands(draw):
         Argument(key, draw(st.integers(bounds.least, bounds.most)))
         for key, bounds in commands.COMMANDS[name].items()
     ]
-    key = draw(st.text("0123456789abcdefghijklmnopqrstuvwxyz-", min_size=8, max_size=40))
-    return Command(key, name, tuple(draw(st.permutations(arguments))), draw(text), draw(int64))
+    ids = st.text("0123456789abcdefghijklmnopqrstuvwxyz-", min_size=8, max_size=40)
+    knob = draw(knob_names) if name in commands.CHANGES else ""
+    order = tuple(draw(st.permutations(arguments)))
+    return Command(draw(ids), name, order, draw(text), draw(int64), knob, draw(st.just("") | ids))
 
 
+knob_names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,63}", fullmatch=True)
 unknown = several(built(Unknown))
 shares = several(built(NodeShare))
 MESSAGES = {
@@ -123,6 +127,8 @@ MESSAGES = {
         unknown=unknown,
     ),
     DeviceSample: built(DeviceSample, unknown=unknown),
+    KnobFacts: built(KnobFacts, knobs=several(built(Knob, choices=several(int64)))),
+    GradientFacts: built(GradientFacts, size_bytes=several(int64)),
     **{
         cls: built(cls)
         for cls in (
@@ -135,6 +141,7 @@ MESSAGES = {
             Welcome,
             HubStatus,
             CommandReport,
+            Search,
         )
     },
 }

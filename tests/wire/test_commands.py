@@ -13,6 +13,7 @@ import zmq
 
 from overlaptop.wire import commands
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode
+from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
     Command,
@@ -21,6 +22,7 @@ from overlaptop.wire.messages import (
     Join,
     Welcome,
 )
+from tests.fleet.builders import BUCKET_CAP_MB
 
 
 def capture(steps=5, **changes):
@@ -242,23 +244,44 @@ def test_a_rank_that_does_not_read_holds_up_no_other_and_hears_the_newest_comman
     assert hear_command(deaf).id == sent[0].id
 
 
-def test_a_setting_has_a_command_of_its_own_within_its_own_bounds():
-    command = commands.make_setting("bucket_cap_mb", 50)
-    assert (command.name, commands.argument(command, "mb")) == (commands.SET_BUCKET_CAP_MB, 50)
-    assert commands.in_words(command) == "set_bucket_cap_mb (mb 50)"
+KNOB = Knob("accumulation", 4, "4", "4", 1, 8, choices=(1, 2, 4, 8))
+
+
+def test_a_change_names_its_knob_and_goes_no_further_than_the_knob_allows():
+    command = commands.make_setting(BUCKET_CAP_MB, 50)
+    assert (command.name, command.knob, commands.argument(command, "value")) == ("set", "bucket_cap_mb", 50)
+    assert commands.in_words(command) == "set bucket_cap_mb 50"
     for least_or_most in (1, 10_000):
-        assert commands.fault(commands.make_setting("bucket_cap_mb", least_or_most)) == ""
+        assert commands.fault(commands.make_setting(BUCKET_CAP_MB, least_or_most)) == ""
+    restoring = commands.make_restoring(KNOB, search=command.id)
+    assert (commands.in_words(restoring), restoring.search) == ("restore accumulation", command.id)
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "words"),
+    ("knob", "value", "words"),
     [
-        ("bucket_cap_mb", 0, "bucket_cap_mb must be from 1 to 10000, not 0"),
-        ("bucket_cap_mb", 10_001, "bucket_cap_mb must be from 1 to 10000, not 10001"),
-        ("set_bucket_cap_mb", 5, "set_bucket_cap_mb cannot be set; there is: bucket_cap_mb"),
-        ("steps", 5, "steps cannot be set"),
+        (BUCKET_CAP_MB, 0, "bucket_cap_mb must be from 1 to 10000, not 0"),
+        (BUCKET_CAP_MB, 10_001, "bucket_cap_mb must be from 1 to 10000, not 10001"),
+        (KNOB, 3, "accumulation must be one of 1, 2, 4, 8, not 3"),
+        (replace(BUCKET_CAP_MB, name="b" * 65), 5, "cannot be a knob's name"),
+        (replace(BUCKET_CAP_MB, name="os.system"), 5, "cannot be a knob's name"),
     ],
 )
-def test_what_cannot_be_set_is_said(setting, value, words):
+def test_what_cannot_be_set_is_said(knob, value, words):
     with pytest.raises(ValueError, match=words):
-        commands.make_setting(setting, value)
+        commands.make_setting(knob, value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"knob": ""}, "cannot be a knob's name"),
+        ({"knob": "a b"}, "cannot be a knob's name"),
+        ({"search": "../etc"}, "its search's id is not"),
+        ({"name": "restore"}, "restore takes exactly: no argument"),
+        ({"name": "capture"}, "capture is not about a knob"),
+    ],
+)
+def test_the_codec_lets_no_other_change_through(changes, words):
+    with pytest.raises(WireError, match=words):
+        encode(replace(commands.make_setting(BUCKET_CAP_MB, 50), **changes))

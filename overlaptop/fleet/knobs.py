@@ -1,0 +1,49 @@
+"""What can be changed of a job: each rank's knobs, taken together. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from overlaptop.wire.knobs import Knob
+from overlaptop.wire.messages import RankInfo
+
+NOT_ALLOWED = "start the job with --control to allow changes"
+
+
+@dataclass(frozen=True, slots=True)
+class JobKnob:
+    """One knob of the job."""
+
+    knob: Knob
+    """As the lowest rank that has it describes it."""
+    differs: bool
+    """Ranks have different values, or some have none: that is so for a moment only, while they change."""
+    refusal: str
+    """Why it cannot be changed, with the number of the rank that says so; empty: it can."""
+
+
+def job_knobs(ranks: Iterable[tuple[RankInfo | None, tuple[Knob, ...]]]) -> tuple[JobKnob, ...]:
+    """All knobs that some rank has, in the order of the lowest rank.
+
+    ``ranks``: those that run, each with what it said of itself and its knobs, by number.
+    """
+    known = [(info, {knob.name: knob for knob in knobs}) for info, knobs in ranks if info is not None]
+    names = dict.fromkeys(name for _, knobs in known for name in knobs)
+    return tuple(_together(name, known) for name in names)
+
+
+def _together(name: str, known: list[tuple[RankInfo, dict[str, Knob]]]) -> JobKnob:
+    held = [(info, knobs[name]) for info, knobs in known if name in knobs]
+    first = held[0][1]
+    refusal = ""
+    for info, knobs in known:
+        own = knobs.get(name)
+        if not info.control_allowed:
+            refusal = refusal or NOT_ALLOWED
+        elif own is None:
+            refusal = refusal or f"rank {info.rank} has no {name}"
+        elif own.refusal:
+            refusal = refusal or f"rank {info.rank}: {own.refusal}"
+    differs = len(held) < len(known) or any(knob.value_text != first.value_text for _, knob in held)
+    return JobKnob(first, differs, refusal)
