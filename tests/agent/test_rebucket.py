@@ -16,6 +16,7 @@ from overlaptop.agent.agreement import NOTICE_S
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import ENDED_BADLY
+
 from .commanded import AGENT, PATIENT_S, Job, jobs_in, watchers
 from .conftest import socket_directory
 

@@ -8,6 +8,7 @@ from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import Knob, KnobFacts
 from overlaptop.wire.messages import CommandReport, HubStatus, RankEnd
+
 from .fakes import PlayedSession, arrival
 
 BUCKET_CAP_MB = Knob("bucket_cap_mb", 25, "25", "25", 1, 10_000, unit="MiB")
