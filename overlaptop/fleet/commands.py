@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from overlaptop.wire.commands import SET, argument, in_words
+from overlaptop.wire.commands import reason as why
 from overlaptop.wire.messages import (
     ENDED_BADLY,
     ENDED_WELL,
@@ -17,7 +18,8 @@ from overlaptop.wire.messages import (
     StepTotals,
 )
 
-MAX_COMMANDS = 16
+MAX_COMMANDS = 128
+"""Where there are more, those of searches go first."""
 UNANSWERED_NS = 15_000_000_000
 """Longer than ranks wait for each other: past that one that has said nothing will say nothing."""
 LIVE_STEPS = 32
@@ -90,6 +92,8 @@ class _Entry:
     at_ns: int
     reports: dict[int, CommandReport]
     live: dict[int, tuple[float, int]]
+    ended: CommandView | None = None
+    """Its view once nothing more was to come, till something comes after all."""
 
 
 class CommandBook:
@@ -105,11 +109,12 @@ class CommandBook:
     def add(self, command: Command) -> None:
         """A command was given; heard a second time, from the hub, it carries the hub's time."""
         entry = self._entry(command.id, command.name, command.at_ns)
-        entry.command, entry.at_ns = command, command.at_ns
+        entry.command, entry.at_ns, entry.ended = command, command.at_ns, None
 
     def report(self, report: CommandReport, before: Iterable[StepTotals]) -> None:
         """A rank's word. ``before``: the steps that are known of it, oldest first."""
         entry = self._entry(report.command, report.name, report.at_ns)
+        entry.ended = None
         earlier = entry.reports.get(report.rank)
         if earlier is None or _place(report) >= _place(earlier):
             entry.reports[report.rank] = report
@@ -125,14 +130,29 @@ class CommandBook:
         """All commands, oldest first. ``running``: the ranks that have been seen, False for ended ones."""
         # What is asked here may be in the book before the hub's history of earlier ones has come.
         entries = sorted(self._entries.items(), key=lambda item: item[1].at_ns)
-        return tuple(_view(key, entry, running, now_ns) for key, entry in entries)
+        return tuple(self._view(key, entry, running, now_ns) for key, entry in entries)
+
+    def _view(self, key: str, entry: _Entry, running: Mapping[int, bool], now_ns: int) -> CommandView:
+        # Of those that have ended there may be many, and a view is made for every snapshot.
+        if entry.ended is None:
+            made = _view(key, entry, running, now_ns)
+            if not made.done:
+                return made
+            entry.ended = made
+        return entry.ended
+
+    def _is_searched(self, key: str) -> bool:
+        command = self._entries[key].command
+        return command is not None and bool(command.search)
 
     def _entry(self, key: str, name: str, at_ns: int) -> _Entry:
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = _Entry(None, name, at_ns, {}, {})
-            while len(self._entries) > MAX_COMMANDS:
-                del self._entries[next(iter(self._entries))]
+            if len(self._entries) > MAX_COMMANDS:
+                others = [each for each in self._entries if each != key]
+                searched = (each for each in others if self._is_searched(each))
+                del self._entries[next(searched, others[0])]
         return entry
 
 
@@ -150,9 +170,7 @@ def _view(key: str, entry: _Entry, running: Mapping[int, bool], now_ns: int) -> 
     last_words = (*ENDED_BADLY, *ENDED_WELL)
     state, reason = FAILED if bad else SENT, ""
     if bad:
-        # What is said of another rank ("rank 3 does not answer") is better known than what follows.
-        worst = min(bad, key=lambda each: not each.text.startswith("rank "))
-        reason = worst.text if worst.text.startswith("rank ") else _said_by(worst)
+        reason = why((each.rank, each.state, each.text) for each in bad)
     elif ranks:
         state = min((each.state for each in ranks), key=(SENT, *UNDER_WAY, *ENDED_WELL).index)
     elif now_ns - entry.at_ns > UNANSWERED_NS:
@@ -191,8 +209,3 @@ def _progress(rank: int, entry: _Entry, running: Mapping[int, bool], now_ns: int
             state, text = FAILED, f"rank {rank} does not answer"
     live, steps = entry.live.get(rank, (None, 0))
     return RankProgress(rank, state, text, live, steps)
-
-
-def _said_by(rank: RankProgress) -> str:
-    verb = {"refused": "refused", "busy": "is busy"}.get(rank.state, "failed")
-    return f"rank {rank.rank} {verb}: {rank.text}"

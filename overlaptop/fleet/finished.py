@@ -8,7 +8,10 @@ from dataclasses import replace
 from overlaptop.fleet.fleet import MAX_RANKS, Fleet
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.wire.endpoints import JobRecord
+from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Command, Message, RankInfo, Welcome
+
+_OVER = "this is the trace of a job that is over: there is nobody to tell"
 
 
 class FinishedSession:
@@ -59,7 +62,12 @@ class FinishedSession:
     def send(self, command: Command) -> str:
         """Nobody would hear it."""
         del command
-        return "this is the trace of a job that is over: there is nobody to tell"
+        return _OVER
+
+    def hold(self, search: Search) -> str:
+        """Nor that."""
+        del search
+        return _OVER
 
     def close(self) -> None:
         """Nothing is open."""

@@ -170,6 +170,9 @@ class Fleet:
         self._notices: deque[Notice] = deque(maxlen=MAX_NOTICES)
         self._commands = CommandBook()
         self._search: Search | None = None
+        self._search_confirmed = False
+        """This hub has said so."""
+        self._ended_search = ""
         self._fresh: deque[StepTotals] = deque()
         self._fresh_samples: deque[DeviceSample] = deque()
         self._by_gpu: dict[str, list[_Rank]] | None = None
@@ -230,8 +233,13 @@ class Fleet:
                 if (rank := self._rank(message.rank)) is not None:
                     rank.gradients = message
             case Search():
+                self._search_confirmed = True
                 self._search = None if message.over else message
+                if message.over:
+                    self._ended_search = message.id
             case HubStatus():
+                if self._replaying and not self._search_confirmed:
+                    self._search = None  # another hub, which knows of none
                 self._replaying = False
                 self._hub_dropped = message.dropped
                 self.job_ended = message.job_ended
@@ -268,6 +276,7 @@ class Fleet:
             ),
             knobs=job_knobs((view.info, view.knobs) for view in views if not view.ended),
             search=self._search,
+            ended_search=self._ended_search,
             fresh_samples=fresh_samples,
         )
 
@@ -352,7 +361,8 @@ class Fleet:
             self._fresh.clear()
             self._fresh_samples.clear()
             self._by_gpu = None
-        self._search = None  # the hub tells of one that goes on
+            self._search, self._ended_search = None, ""
+        self._search_confirmed = False
         self._earlier_hubs_dropped += self._hub_dropped
         self._hub_dropped = 0
         self._job = welcome

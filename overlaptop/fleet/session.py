@@ -9,14 +9,20 @@ from typing import TYPE_CHECKING
 
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState, Snapshot
-from overlaptop.wire.endpoints import EndpointError, JobRecord, is_alive, process_start_time
-from overlaptop.wire.messages import PROTOCOL_VERSION, Command, Welcome
+from overlaptop.wire.endpoints import EndpointError, JobRecord
+from overlaptop.wire.knobs import Search
+from overlaptop.wire.messages import PROTOCOL_VERSION, Command, TurnedAway, Welcome
+from overlaptop.wire.processes import is_alive, process_start_time
 
 if TYPE_CHECKING:
     from overlaptop.wire.links import Link
 
 LOOK_EVERY_S = 0.5
 """How often the socket directory is read."""
+HOLD_EVERY_S = 1.0
+"""How often a search is told to the hub."""
+READONLY = "this dashboard is read-only"
+NO_LINE = "there is no line to the job"
 QUIET_AFTER_S = 3.0
 """A hub speaks once a second; after this long in silence its line counts as stale."""
 
@@ -68,13 +74,16 @@ class JobSession:
         self,
         selector: JobSelector | None = None,
         *,
+        readonly: bool = False,
         list_jobs: Callable[[], Sequence[JobRecord]] = _list_jobs,
         open_link: Callable[[JobRecord], Link] = _open_local_link,
         is_gone: Callable[[JobRecord], bool] = is_gone,
         clock_ns: Callable[[], int] = time.time_ns,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``readonly``: nothing of the job can be changed through this session, whoever asks."""
         self._selector = selector or JobSelector()
+        self._readonly = readonly
         self._chosen = self._selector.key
         self._list_jobs = list_jobs
         self._open_link = open_link
@@ -91,6 +100,11 @@ class JobSession:
         self._look_at_s = 0.0
         self._look_note = ""
         self._foreign_protocol: int | None = None
+        self._turned_away = ""
+        """Why the hub does not let this session in."""
+        self._search: Search | None = None
+        """As it is to be told; None once the hub has said that it is over."""
+        self._hold_due_s = 0.0
         self.jobs: tuple[JobRecord, ...] = ()
         """The live jobs that this session may choose from, newest first, as of the last look."""
 
@@ -108,7 +122,9 @@ class JobSession:
         self._look_for_life()  # first: what was said until then is still read
         self._read()
         self._say_how_the_line_is(now_s)
-        return self._fleet.snapshot()
+        snapshot = self._fleet.snapshot()
+        self._repeat_that_search_is_over(snapshot)
+        return snapshot
 
     def watch(self, ranks: Collection[int]) -> None:
         """Ask for the timelines of ``ranks``, and of no others."""
@@ -121,10 +137,36 @@ class JobSession:
 
         What becomes of it shows in the Snapshot's ``commands``. Raises WireError where it is not allowed.
         """
-        if self._link is None or self._foreign_protocol is not None or not self._link.send(command):
-            return "there is no line to the job"
+        if self._readonly:
+            return READONLY
+        if (link := self._open_line) is None or not link.send(command):
+            return NO_LINE
         self._fleet.apply(command)
         return ""
+
+    def hold(self, search: Search) -> str:
+        """Say that this session searches for a knob's best value; returns why it cannot, empty: it may.
+
+        To be called at every tick for as long as the search goes on, and then once with ``over``. It is
+        taken once the Snapshot's ``search`` is this one. Whoever stops calling falls silent, and LEASE_S
+        later the hub gives the knob its old value back; also where a session that is closed has not seen
+        its search leave the Snapshot.
+        """
+        if self._readonly:
+            return READONLY
+        now_s = self._monotonic_s()
+        if search != self._search:
+            self._search, self._hold_due_s = search, 0.0
+        if now_s >= self._hold_due_s:
+            if (link := self._open_line) is None or not link.hold(search):
+                return NO_LINE
+            self._hold_due_s = now_s + HOLD_EVERY_S
+        return ""
+
+    @property
+    def _open_line(self) -> Link | None:
+        """The link, unless the hub would hear nothing that comes over it."""
+        return None if self._foreign_protocol is not None or self._turned_away else self._link
 
     def select(self, key: str) -> None:
         """Turn to the job with this key; what was known of another one is forgotten."""
@@ -132,7 +174,7 @@ class JobSession:
             return
         self._chosen = key
         self._hang_up()
-        self._record = None
+        self._record = self._search = None
         self._fleet = Fleet(self._clock_ns)
         self._look_at_s = 0.0
 
@@ -183,8 +225,9 @@ class JobSession:
             return
         self._record = record
         self._joined_s = self._monotonic_s()
-        self._foreign_protocol = None
+        self._foreign_protocol, self._turned_away = None, ""
         self._gone = False
+        self._hold_due_s = 0.0
         self._link.watch(self._watched)
 
     def _hang_up(self) -> None:
@@ -202,10 +245,22 @@ class JobSession:
         if self._link is None:
             return
         for message in self._link.poll():
+            if isinstance(message, TurnedAway):
+                self._turned_away = message.reason
+                continue
+            self._turned_away = ""
             if isinstance(message, Welcome) and message.protocol != PROTOCOL_VERSION:
                 self._foreign_protocol = message.protocol
             else:
                 self._fleet.apply(message)
+
+    def _repeat_that_search_is_over(self, snapshot: Snapshot) -> None:
+        """Unheard, the hub would undo what the search leaves; it may have died meanwhile."""
+        search = self._search
+        if search is not None and search.over:
+            goes_on = snapshot.search is not None and snapshot.search.id == search.id
+            if not self.hold(search) and not goes_on:
+                self._search = None
 
     def _say_how_the_line_is(self, now_s: float) -> None:
         link, dropped = self._link, self._earlier_links_dropped
@@ -217,6 +272,8 @@ class JobSession:
         quiet_s = now_s - self._joined_s if heard_s is None else heard_s
         if self._foreign_protocol is not None:
             state, note = LinkState.WAITING, _protocol_note(self._foreign_protocol)
+        elif self._turned_away:
+            state, note = LinkState.WAITING, self._turned_away
         elif self._fleet.job_ended or (not link.alive and self._fleet.every_rank_ended):
             state, note = LinkState.ENDED, "waiting for it to start again"
         elif self._gone:

@@ -120,5 +120,8 @@ class Snapshot:
     """What can be changed of the job."""
     search: Search | None = None
     """The search for a knob's best value that goes on, whoever searches."""
+    ended_search: str = ""
+    """Id of the one that the hub last said was over, by its searcher's word or because somebody else has
+    changed the knob or the searcher was silent."""
     fresh_samples: tuple[DeviceSample, ...] = ()
     """Samples of GPUs that arrived since the previous snapshot, in order of arrival."""

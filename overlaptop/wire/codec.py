@@ -46,6 +46,7 @@ from overlaptop.wire.messages import (
     RankInfo,
     StepDetail,
     StepTotals,
+    TurnedAway,
     Watch,
     Welcome,
 )
@@ -101,6 +102,12 @@ def _rank(value: Any) -> int:
     if type(value) is int and 0 <= value <= MAX_RANK:
         return value
     raise WireError(f"expected an integer from 0 to {MAX_RANK}, not {_brief(value)}")
+
+
+def _count(value: Any) -> int:
+    if type(value) is int and 0 <= value < 1 << 63:
+        return value
+    raise WireError(f"expected an integer of 63 bits, not {_brief(value)}")
 
 
 def _bool(value: Any) -> bool:
@@ -235,13 +242,22 @@ _SPECIAL: dict[str, tuple[_Check, _Check]] = {
     "Notice.level": _both(_one_of(NOTICE_LEVELS)),
     "CommandReport.state": _both(_one_of(REPORT_STATES)),
     "Knob.choices": _both(_many(_int64, MAX_CHOICES)),
-    "GradientFacts.size_bytes": _both(_many(_int64, MAX_GRADIENTS)),
+    "GradientFacts.size_bytes": _both(_many(_count, MAX_GRADIENTS)),
     "GpuLink.kind": _both(_one_of(LINK_KINDS)),
     "NumaFacts.state": _both(_one_of(NUMA_STATES)),
     "Join.detail_ranks": _both(_many(_rank, MAX_COLLECTIVES)),
     "RankInfo.world_size": _both(_rank),
     "Welcome.world_size": _both(_rank),
+    "GradientFacts.world_size": _both(_rank),
 }
+
+
+_WHOLE: dict[type, Callable[[Any], str]] = {
+    Command: commands.fault,
+    Knob: commands.knob_fault,
+    Search: commands.search_fault,
+}
+"""Message -> what is wrong with it though each field is right by itself."""
 
 
 def _shape(cls: type) -> _Shape:
@@ -257,7 +273,7 @@ def _shape(cls: type) -> _Shape:
         tuple(outgoing for outgoing, _ in pairs),
         tuple(incoming for _, incoming in pairs),
         sum(field.default is MISSING for field in fields(cls)),
-        commands.fault if cls is Command else None,
+        _WHOLE.get(cls),
     )
 
 
@@ -299,6 +315,7 @@ _BY_TAG: dict[int, _Shape] = {
     16: _shape(KnobFacts),
     17: _shape(GradientFacts),
     18: _shape(Search),
+    19: _shape(TurnedAway),
 }
 _BY_CLASS: dict[type, tuple[int, _Shape]] = {shape.cls: (tag, shape) for tag, shape in _BY_TAG.items()}
 

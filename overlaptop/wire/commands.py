@@ -13,16 +13,17 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from overlaptop.wire.knobs import Knob
+from overlaptop.wire.knobs import Knob, Search
 from overlaptop.wire.messages import Argument, Command
 
 MAX_BY_CHARS = 200
 _ID = re.compile(r"[0-9a-z-]{8,40}")
 _KNOB = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_UNDONE = " (silent; undone by the hub)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,13 @@ SET = "set"
 RESTORE = "restore"
 """All ranks give one of the job's knobs the value back that the script gave it, in the same step."""
 
+VALUES = Bounds(-(1 << 31), 1 << 31)
+"""What the value of any knob may be."""
+
 COMMANDS: Mapping[str, Mapping[str, Bounds]] = MappingProxyType(
     {
         CAPTURE: MappingProxyType({"steps": Bounds(1, 100)}),
-        SET: MappingProxyType({"value": Bounds(-(1 << 31), 1 << 31)}),
+        SET: MappingProxyType({"value": VALUES}),
         RESTORE: MappingProxyType({}),
     }
 )
@@ -81,6 +85,30 @@ def fault(command: Command) -> str:
     return ""
 
 
+def knob_fault(knob: Knob) -> str:
+    """What is wrong with what a rank says of a knob, in a line; empty: nothing."""
+    if not is_knob_name(knob.name):
+        return f"{knob.name[:80]!r} cannot be a knob's name: letters, digits and _, at most 64"
+    if not VALUES.least <= knob.least <= knob.most <= VALUES.most:
+        return f"its values cannot be from {knob.least} to {knob.most}"
+    if any(not VALUES.least <= value <= VALUES.most for value in knob.choices):
+        return f"one of its choices is not from {VALUES.least} to {VALUES.most}"
+    return ""
+
+
+def search_fault(search: Search) -> str:
+    """What is wrong with a search, in a line; empty: nothing."""
+    if not _ID.fullmatch(search.id):
+        return "its id is not 8 to 40 of the characters a-z, 0-9 and -"
+    if len(search.by) > MAX_BY_CHARS:
+        return f"who searches is named in more than {MAX_BY_CHARS} characters"
+    if not is_knob_name(search.knob):
+        return f"{search.knob[:80]!r} cannot be a knob's name: letters, digits and _, at most 64"
+    if search.undo_value is not None and not VALUES.least <= search.undo_value <= VALUES.most:
+        return f"it cannot go back to {search.undo_value}"
+    return ""
+
+
 def is_knob_name(name: str) -> bool:
     """Whether a knob may be called so."""
     return _KNOB.fullmatch(name) is not None
@@ -93,9 +121,8 @@ def make(name: str, arguments: Mapping[str, int], *, knob: str = "", search: str
     everywhere: to several nodes' hubs, in the job's store and in what the command leaves on disk.
     """
     now_ns = time.time_ns()
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_ns // 1_000_000_000))
     command = Command(
-        id=f"{stamp}-{secrets.token_hex(3)}",
+        id=_new_id(now_ns),
         name=name,
         arguments=tuple(Argument(key, value) for key, value in arguments.items()),
         by=_who(),
@@ -120,6 +147,30 @@ def make_restoring(knob: Knob, *, search: str = "") -> Command:
     return make(RESTORE, {}, knob=knob.name, search=search)
 
 
+def make_search(knob: Knob) -> Search:
+    """A search of this process's user for a knob's best value. It goes back to the present one.
+
+    Raises ValueError where that is neither a whole number nor what the script gave.
+    """
+    as_given = knob.value_text == knob.original_text
+    if knob.value is None and not as_given:
+        raise ValueError(f"{knob.name} is {knob.value_text or 'not known'}: no command can go back to that")
+    # Restored where it can be: what the script gave may be more than one number.
+    return Search(_new_id(time.time_ns()), _who(), knob.name, None if as_given else knob.value)
+
+
+def make_undoing(search: Search) -> Command:
+    """What the hub has the ranks do where the one that searched has fallen silent."""
+    back_to = search.undo_value
+    command = make(
+        RESTORE if back_to is None else SET,
+        {} if back_to is None else {"value": back_to},
+        knob=search.knob,
+        search=search.id,
+    )
+    return replace(command, by=search.by[: MAX_BY_CHARS - len(_UNDONE)] + _UNDONE)
+
+
 def argument(command: Command, name: str) -> int:
     """The value of an argument of a command without fault."""
     return next(each.value for each in command.arguments if each.name == name)
@@ -131,6 +182,24 @@ def in_words(command: Command) -> str:
         return " ".join([command.name, command.knob, *(str(each.value) for each in command.arguments)])
     said = ", ".join(f"{each.name} {each.value}" for each in command.arguments)
     return f"{command.name} ({said})" if said else command.name
+
+
+def reason(bad: Iterable[tuple[int, str, str]]) -> str:
+    """Why a command came to nothing, with the number of the rank that it is about.
+
+    ``bad``: rank, state and text of those where it ended badly, of which there is one at least.
+    """
+    # What is said of another rank ("rank 3 does not answer") is better known than what follows from it.
+    rank, state, text = min(bad, key=lambda each: not each[2].startswith("rank "))
+    if text.startswith("rank "):
+        return text
+    verb = {"refused": "refused", "busy": "is busy"}.get(state, "failed")
+    return f"rank {rank} {verb}: {text}"
+
+
+def _new_id(now_ns: int) -> str:
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_ns // 1_000_000_000))
+    return f"{stamp}-{secrets.token_hex(3)}"
 
 
 def _who() -> str:

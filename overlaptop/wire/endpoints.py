@@ -7,6 +7,8 @@
         dash-<pid>.sock   ZeroMQ ipc: dashboards speak to the hub
         job.json          JobRecord
         hub.log           the hub's stderr
+        search.msgpack    the search that goes on, for a hub that takes this one's place
+      changes.jsonl       what was changed of any job, see change_log.py
 
 Only the standard library: this module is imported in the training process.
 """
@@ -26,14 +28,19 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from overlaptop.wire.processes import is_alive
+
 LOCK_NAME = "hub.lock"
 LOG_NAME = "hub.log"
+SEARCH_NAME = "search.msgpack"
 MAX_LOG_BYTES = 1 << 16
 _RANKS_NAME = "ranks.sock"
 _RECORD_NAME = "job.json"
 
 _KEY = re.compile(r"[a-z0-9-]{1,40}")
-_OUR_FILES = re.compile(r"hub\.lock|hub\.log|ranks\.sock|dash-\d+\.sock|job\.json(\.\d+)?")
+_OUR_FILES = re.compile(
+    r"hub\.lock|hub\.log|ranks\.sock|dash-\d+\.sock|(job\.json|search\.msgpack)(\.\d+)?"
+)
 
 _MAX_SOCKET_PATH_BYTES = 107
 """sun_path of Linux, less the closing NUL."""
@@ -122,40 +129,6 @@ def _check_private_dir(path: Path) -> None:
         raise EndpointError(f"{path} has mode {mode:04o}, not 0700: run chmod 700, or set OVERLAPTOP_DIR")
 
 
-# Processes
-
-
-def process_start_time(pid: int) -> int | None:
-    """When this process started, in clock ticks since boot; None when there is none (or a zombie).
-
-    With the pid it names a process for good: pids are used again, pairs of both are not. Raises OSError
-    when this process cannot look, for want of descriptors.
-    """
-    if pid <= 0:
-        return None
-    try:
-        data = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None
-    # The second field is the program's name in parentheses and may contain spaces and parentheses.
-    after_name = data[data.rfind(b")") + 2 :].split()
-    if after_name[0] in (b"Z", b"X"):
-        return None
-    return int(after_name[19])
-
-
-def is_alive(pid: int, start_ticks: int | None) -> bool:
-    """Whether exactly this process still runs. A process that was never seen (None) does not; one that
-    cannot be looked at just now is taken to.
-    """
-    if start_ticks is None:
-        return False
-    try:
-        return process_start_time(pid) == start_ticks
-    except OSError:
-        return True
-
-
 # Records
 
 
@@ -206,12 +179,24 @@ def write_job(record: JobRecord) -> None:
 def read_job(key: str) -> JobRecord | None:
     """The record of this job; None when there is none that can be understood."""
     try:
-        text = _read_regular(job_dir(key) / _RECORD_NAME)
-        values = json.loads(text)
+        values = json.loads(read_regular(job_dir(key) / _RECORD_NAME, _MAX_RECORD_BYTES))
     except (OSError, ValueError, RecursionError, EndpointError):
         return None
     record = _record(values)
     return record if record is not None and record.job == key else None
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """A small file of ours, whole. Raises OSError, also where it is longer, or a link or no file at all."""
+    # O_NONBLOCK: opening a FIFO of this name must not wait for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is not a file")
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(f"{path} is too long")
+    return data
 
 
 def list_jobs() -> list[JobRecord]:
@@ -287,18 +272,6 @@ def _clean(key: str) -> None:
             remove_job_files(folder)
         finally:
             os.close(lock)
-
-
-def _read_regular(path: Path) -> str:
-    # O_NONBLOCK: opening a FIFO of this name must not wait for its writer.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    with os.fdopen(descriptor, encoding="utf-8") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is not a file")
-        text = file.read(_MAX_RECORD_BYTES + 1)
-    if len(text) > _MAX_RECORD_BYTES:
-        raise OSError(f"{path} is too long")
-    return text
 
 
 def _record(values: object) -> JobRecord | None:

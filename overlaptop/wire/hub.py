@@ -22,6 +22,7 @@ from pathlib import Path
 
 from overlaptop.wire import endpoints
 from overlaptop.wire.endpoints import EndpointError
+from overlaptop.wire.messages import LEASE_S
 
 _BACKLOG = 1024
 _LOCK_TRIES = 20
@@ -65,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cwd", default="", help="the job's working directory")
     parser.add_argument("--linger-s", type=float, default=1.0, help="life after the last rank")
     parser.add_argument("--wait-s", type=float, default=30.0, help="life before the first rank")
+    parser.add_argument(
+        "--search-lease-s", type=float, default=LEASE_S, help="a search that is silent for longer is undone"
+    )
     return parser
 
 

@@ -9,14 +9,25 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import zmq
 
 from overlaptop.wire.codec import WireError, decode, encode
-from overlaptop.wire.messages import LEASE_S, PROTOCOL_VERSION, Command, HubStatus, Join, Welcome
+from overlaptop.wire.knobs import Search
+from overlaptop.wire.messages import (
+    LEASE_S,
+    PROTOCOL_VERSION,
+    Command,
+    HubStatus,
+    Join,
+    TurnedAway,
+    Welcome,
+)
 
 MAX_DASHBOARDS = 64
+_FULL = encode(TurnedAway(f"{MAX_DASHBOARDS} dashboards watch this job: close one of them"))
 _MAX_QUEUED_FRAMES = 4096
 _MAX_QUEUED_BYTES = 4 << 20
 _MAX_BATCH_FRAMES = 256
@@ -100,8 +111,8 @@ class DashboardServer:
     """All dashboards that watch this job.
 
     ``replay`` gives the history for a new one, ``detail`` the newest StepDetail of a rank,
-    ``bad_frames`` the count of frames from ranks that were not messages, and ``command`` gets what a
-    dashboard that has joined wants the job to do.
+    ``bad_frames`` the count of frames from ranks that were not messages, ``command`` gets what a
+    dashboard that has joined wants the job to do, and ``search`` that it searches.
     """
 
     def __init__(
@@ -112,6 +123,7 @@ class DashboardServer:
         detail: Callable[[int], bytes | None],
         bad_frames: Callable[[], int],
         command: Callable[[Command], None],
+        search: Callable[[Search], None],
     ) -> None:
         self.watched: frozenset[int] = frozenset()
         """Ranks whose detail at least one dashboard wants."""
@@ -120,6 +132,7 @@ class DashboardServer:
         self._detail = detail
         self._bad_frames_of_ranks = bad_frames
         self._command = command
+        self._search = search
         self._bad_joins = 0
         self._dashboards: dict[bytes, Dashboard] = {}
         self._context = zmq.Context()
@@ -166,6 +179,8 @@ class DashboardServer:
                 self._renew(identity, said, now_s)
             elif isinstance(said, Command) and self._speaks_our_protocol(identity):
                 self._command(said)
+            elif isinstance(said, Search) and self._speaks_our_protocol(identity):
+                self._search(said)
             else:
                 self._bad_joins += 1
         self._see_who_watches()
@@ -241,6 +256,8 @@ class DashboardServer:
         dashboard = self._dashboards.get(identity)
         if dashboard is None:
             if len(self._dashboards) >= MAX_DASHBOARDS:
+                with suppress(zmq.ZMQError):  # it will ask again
+                    self._router.send_multipart([identity, _FULL], zmq.NOBLOCK)
                 return
             dashboard = self._dashboards[identity] = Dashboard(self._bad_frames)
             dashboard.history.append(self._welcome)

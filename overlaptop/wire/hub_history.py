@@ -33,14 +33,16 @@ _MAX_STEPS = 1 << 17
 _MIN_STEPS_OF_RANK = 64
 _MAX_STEP_BYTES_OF_RANK = 1 << 20
 _MAX_NOTICES_OF_RANK = 32
-_MAX_REPORTS_OF_RANK = 32
+_MAX_REPORTS_OF_RANK = 64
+_MAX_REPORT_BYTES_OF_RANK = 1 << 16
 _MAX_SAMPLES_OF_RANK = 128
 """Of its GPU: a minute of two a second."""
 _MAX_SAMPLES = 1 << 16
 """Of all ranks together."""
 _MIN_SAMPLES_OF_RANK = 16
 _MAX_SAMPLE_BYTES_OF_RANK = 1 << 18
-_MAX_COMMANDS = 16
+_MAX_COMMANDS = 64
+"""A search for a knob's best value gives dozens."""
 
 _Kept = tuple[int, float, bytes]
 """Number of arrival, time of arrival in seconds, frame."""
@@ -70,11 +72,30 @@ class _Recent:
 
 
 @dataclass(slots=True)
+class _Reports:
+    """One rank's newest word on each command, in the order in which they came."""
+
+    newest: dict[str, _Kept] = field(default_factory=dict)
+    size_bytes: int = 0
+
+    def keep(self, command: str, kept: _Kept) -> None:
+        self._drop(command)
+        self.newest[command] = kept
+        self.size_bytes += len(kept[2])
+        while len(self.newest) > _MAX_REPORTS_OF_RANK or self.size_bytes > _MAX_REPORT_BYTES_OF_RANK:
+            self._drop(next(iter(self.newest)))
+
+    def _drop(self, command: str) -> None:
+        if (older := self.newest.pop(command, None)) is not None:
+            self.size_bytes -= len(older[2])
+
+
+@dataclass(slots=True)
 class _RankHistory:
     info: bytes | None = None
     pid: int | None = None
     notices: deque[_Kept] = field(default_factory=lambda: deque(maxlen=_MAX_NOTICES_OF_RANK))
-    reports: deque[_Kept] = field(default_factory=lambda: deque(maxlen=_MAX_REPORTS_OF_RANK))
+    reports: _Reports = field(default_factory=_Reports)
     steps: _Recent = field(default_factory=lambda: _Recent(_MAX_STEP_BYTES_OF_RANK))
     detail: bytes | None = None
     facts: dict[type, bytes] = field(default_factory=dict)
@@ -116,7 +137,7 @@ class JobHistory:
             case Notice():
                 of_rank.notices.append(kept)
             case CommandReport():
-                of_rank.reports.append(kept)
+                of_rank.reports.keep(message.command, kept)
             case RankEnd():
                 of_rank.end = payload
             case MachineFacts() | DeviceFacts() | NumaFacts() | KnobFacts() | GradientFacts():
@@ -125,9 +146,13 @@ class JobHistory:
                 share = _MAX_SAMPLES // len(self._ranks)
                 of_rank.samples.keep(kept, max(_MIN_SAMPLES_OF_RANK, min(share, _MAX_SAMPLES_OF_RANK)))
 
+    def knows_command(self, command_id: str) -> bool:
+        """Whether it was kept."""
+        return any(key == command_id for key, _ in self._commands)
+
     def keep_command(self, command: Command, payload: bytes, now_s: float) -> bool:
         """Remember a command; returns whether it is a new one."""
-        if any(key == command.id for key, _ in self._commands):
+        if self.knows_command(command.id):
             return False
         self._commands.append((command.id, (next(self._arrivals), now_s, payload)))
         return True
@@ -140,7 +165,7 @@ class JobHistory:
         heard = heapq.merge(
             *(of_rank.steps.frames for of_rank in ranks),
             *(of_rank.notices for of_rank in ranks),
-            *(of_rank.reports for of_rank in ranks),
+            *(of_rank.reports.newest.values() for of_rank in ranks),
             *(of_rank.samples.frames for of_rank in ranks),
             [kept for _, kept in self._commands],
             key=itemgetter(0),

@@ -17,6 +17,7 @@ from overlaptop.wire.codec import encode
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.hub_dashboards import MAX_DASHBOARDS, DashboardServer
+from overlaptop.wire.hub_desk import CommandDesk, Lines, say
 from overlaptop.wire.hub_history import MAX_RANKS, FromRank, JobHistory
 from overlaptop.wire.hub_ranks import RankServer
 from overlaptop.wire.messages import (
@@ -28,6 +29,7 @@ from overlaptop.wire.messages import (
     StepTotals,
     Welcome,
 )
+from overlaptop.wire.processes import is_alive, process_start_time
 
 _TICK_S = 1.0
 _RETRY_S = 0.1
@@ -53,6 +55,8 @@ class HubOptions:
     """How long the hub outlives its last rank."""
     wait_s: float
     """How long it waits for the first one."""
+    search_lease_s: float
+    """How long a search may be silent."""
 
 
 class Hub:
@@ -70,7 +74,8 @@ class Hub:
         """When this process last found that it had been stopped: what it hears then may be old."""
         self._history = JobHistory()
         self._selector = DefaultSelector()
-        self._record = self._first_record()
+        earlier = self._forerunner()
+        self._record = self._first_record(earlier)
         self._record_due_s: float | None = self._began_s
         self._freshened_s = self._began_s
         self._dashboards = DashboardServer(
@@ -83,10 +88,11 @@ class Hub:
                 world_size=options.world_size,
                 started_ns=self._record.started_ns,
             ),
-            replay=self._history.replay,
+            replay=self._replay,
             detail=self._history.detail,
             bad_frames=lambda: self._ranks.bad_frames,
-            command=self._pass_on,
+            command=self._take_command,
+            search=lambda search: self._desk.take_search(search),
         )
         self._ranks = RankServer(
             options.job,
@@ -95,6 +101,18 @@ class Hub:
             max_connections=_rank_descriptors(),
             deliver=self._deliver,
             may_enter=self._history.has_room_for,
+        )
+        self._desk = CommandDesk(
+            self._record,
+            self._history,
+            Lines(
+                ranks=lambda: self._ranks.numbers,
+                command=self._ranks.command,
+                publish=lambda payload: self._dashboards.publish(payload, droppable=False),
+                deliver=self._deliver,
+            ),
+            options.search_lease_s,
+            awaits_ranks=len(earlier.rank_pids) if earlier is not None else 0,
         )
         self._selector.register(self._dashboards.descriptor, EVENT_READ, _nothing)
         self._listen_to_signals()
@@ -113,6 +131,7 @@ class Hub:
                 # This process was stopped: the silence was its own, not the dashboards'.
                 self._stood_still_s = now_s
                 self._dashboards.extend_leases(now_s - before_s)
+                self._desk.extend(now_s - before_s)
             before_s = now_s
             self._dashboards.receive(now_s)
             if now_s >= next_tick_s:
@@ -128,6 +147,7 @@ class Hub:
         """A message from a rank, or the hub's word that a rank's connection broke."""
         now_s = time.monotonic()
         self._history.keep(message, payload, now_s)
+        self._desk.hear(message, now_s)
         if isinstance(message, StepDetail):
             self._dashboards.publish_detail(message.rank, payload)
             return
@@ -136,21 +156,20 @@ class Hub:
         if isinstance(message, RankInfo | RankEnd) and self._record_due_s is None:
             self._record_due_s = now_s + _RECORD_PAUSE_S
 
-    def _pass_on(self, command: Command) -> None:
-        """A command goes to every rank, and to every dashboard, so that all know who asked for what."""
+    def _take_command(self, command: Command) -> None:
+        """A dashboard's command, unless it may be old."""
         if time.monotonic() - self._stood_still_s < _TICK_S:
             say(f"{commands.in_words(command)} may have waited for long: not passed on")
             return
-        # The hub's clock is the ranks' own: by it they tell what has come too late.
-        stamped = replace(command, at_ns=time.time_ns())
-        payload = encode(stamped)
-        if self._history.keep_command(stamped, payload, time.monotonic()):
-            say(f"{commands.in_words(stamped)}, asked by {stamped.by!r}")
-            self._dashboards.publish(payload, droppable=False)
-            self._ranks.command(payload)
+        self._desk.take_command(command)
+
+    def _replay(self) -> list[bytes]:
+        search = self._desk.search
+        return [*self._history.replay(), *([encode(search)] if search is not None else [])]
 
     def _tick(self, now_s: float) -> None:
         self._ranks.tick(now_s)
+        self._desk.tick(now_s)
         self._dashboards.expire(now_s)
         self._dashboards.publish_status(self._ranks.connected, job_ended=self._job_ended)
         if now_s - self._freshened_s > _FRESHEN_S:
@@ -183,7 +202,7 @@ class Hub:
             return True
         # Whoever would have come to an expected job dies with its starter; one that ran lingers.
         record = self._record
-        return not self._ranks.ever_connected and not endpoints.is_alive(
+        return not self._ranks.ever_connected and not is_alive(
             record.starter_pid, record.starter_start_ticks
         )
 
@@ -198,12 +217,15 @@ class Hub:
             return False
         return there.st_ino == os.fstat(self._lock).st_ino
 
-    def _first_record(self) -> JobRecord:
+    def _forerunner(self) -> JobRecord | None:
+        """What the hub before this one wrote of the same job, if it was the same."""
+        earlier = endpoints.read_job(self._options.job)
+        if earlier is None or not is_alive(earlier.starter_pid, earlier.starter_start_ticks):
+            return None
+        return earlier
+
+    def _first_record(self, earlier: JobRecord | None) -> JobRecord:
         options, pid = self._options, os.getpid()
-        earlier = endpoints.read_job(options.job)
-        continues = earlier is not None and endpoints.is_alive(
-            earlier.starter_pid, earlier.starter_start_ticks
-        )
         return JobRecord(
             protocol=PROTOCOL_VERSION,
             job=options.job,
@@ -213,10 +235,10 @@ class Hub:
             world_size=options.world_size,
             python=sys.executable,
             starter_pid=options.starter_pid,
-            starter_start_ticks=endpoints.process_start_time(options.starter_pid),
+            starter_start_ticks=process_start_time(options.starter_pid),
             hub_pid=pid,
-            hub_start_ticks=endpoints.process_start_time(pid) or 0,
-            started_ns=earlier.started_ns if earlier and continues else time.time_ns(),
+            hub_start_ticks=process_start_time(pid) or 0,
+            started_ns=earlier.started_ns if earlier is not None else time.time_ns(),
             dashboard_socket=endpoints.dashboards_socket(options.job, pid).name,
             rank_pids=(),
         )
@@ -244,6 +266,7 @@ class Hub:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def _end(self) -> None:
+        self._desk.close()
         self._dashboards.publish_status(self._ranks.connected, job_ended=self._job_ended)
         self._dashboards.flush()
         with suppress(OSError):
@@ -271,11 +294,3 @@ def _rank_descriptors() -> int:
     if soft == infinite:
         return MAX_RANKS
     return max(min(soft - MAX_DASHBOARDS - _SPARE_DESCRIPTORS, MAX_RANKS), soft // 4)
-
-
-def say(text: str) -> None:
-    """One line to the log, as long as the log is small."""
-    with suppress(OSError):
-        if os.fstat(2).st_size < endpoints.MAX_LOG_BYTES:
-            stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-            os.write(2, f"{stamp} hub {os.getpid()}: {text}\n".encode(errors="replace"))

@@ -93,6 +93,11 @@ class RankServer:
         return len(self._by_rank)
 
     @property
+    def numbers(self) -> tuple[int, ...]:
+        """Of the connected ranks, in order."""
+        return tuple(sorted(self._by_rank))
+
+    @property
     def pids(self) -> tuple[int, ...]:
         """Of the connected ranks, by rank."""
         by_rank = sorted(self._by_rank.items())

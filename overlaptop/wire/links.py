@@ -11,6 +11,7 @@ import zmq
 
 from overlaptop.wire.codec import MAX_FRAME_BYTES, WireError, decode, encode
 from overlaptop.wire.endpoints import JobRecord
+from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import PROTOCOL_VERSION, Command, Join, Message
 
 _JOIN_S = 1.0
@@ -18,7 +19,9 @@ _POLL_BUDGET_S = 0.05
 """A long history is taken in several polls, so that the screen draws in between."""
 _LOOK_FOR_HUB_S = 0.5
 _MAX_UNSENT_JOINS = 4
-_MAX_UNSENT_COMMANDS = 8
+_MAX_UNSENT = 8
+_LAST_WORD_MS = 200
+"""For a search's last word to leave when the line is ended: unheard, it would be undone."""
 _HIGH_WATER = 16
 """Batches of the hub; it drops and counts what does not fit."""
 
@@ -26,9 +29,9 @@ _HIGH_WATER = 16
 class Link(Protocol):
     """Messages from one job's hub. Not for use from several threads at once.
 
-    Welcome is the first message. Whenever it comes again (the line was lost for a while, or the hub
-    forgot a dashboard that was stopped) the history comes again too: steps and notices that are known
-    already are to be passed over.
+    Welcome is the first message, or TurnedAway for as long as there is no room. Whenever Welcome comes
+    again (the line was lost for a while, or the hub forgot a dashboard that was stopped) the history comes
+    again too: steps and notices that are known already are to be passed over.
     """
 
     @property
@@ -55,6 +58,12 @@ class Link(Protocol):
         What becomes of it comes back as CommandReport. Raises WireError for one that is not allowed.
         """
 
+    def hold(self, search: Search) -> bool:
+        """Tells the hub that this dashboard searches, or has ended; False as for `send`.
+
+        To be said once a second: after LEASE_S of silence the hub undoes what the search has changed.
+        """
+
     def close(self) -> None:
         """Ends the line. Nothing may be called after it but close."""
 
@@ -65,12 +74,14 @@ class LocalLink:
     def __init__(self, record: JobRecord) -> None:
         self._record = record
         self._ranks: tuple[int, ...] = ()
-        self._commands: deque[bytes] = deque(maxlen=_MAX_UNSENT_COMMANDS)
+        self._unsent: deque[bytes] = deque(maxlen=_MAX_UNSENT)
+        """Commands and words on a search, in order."""
         self._join_due_s = 0.0
         self._heard_at_s: float | None = None
         self._dropped = 0
         self._alive = True
         self._look_due_s = 0.0
+        self._ends_search = False
         self._context = zmq.Context()
         self._dealer = self._context.socket(zmq.DEALER)
         for option, value in (
@@ -109,7 +120,7 @@ class LocalLink:
     def poll(self) -> list[Message]:
         """As Link says; takes at most about 50 ms of work, the rest waits for the next call."""
         now_s = time.monotonic()
-        if now_s >= self._join_due_s or self._commands:
+        if now_s >= self._join_due_s or self._unsent:
             self._speak(now_s)
         messages: list[Message] = []
         while time.monotonic() - now_s < _POLL_BUDGET_S:
@@ -134,25 +145,32 @@ class LocalLink:
 
     def send(self, command: Command) -> bool:
         """As Link says."""
-        payload = encode(command)
-        if self._heard_at_s is None:
-            return False
-        self._commands.append(payload)
-        self._speak(time.monotonic())
-        return True
+        return self._say(encode(command))
+
+    def hold(self, search: Search) -> bool:
+        """As Link says."""
+        self._ends_search = search.over
+        return self._say(encode(search))
 
     def close(self) -> None:
         """As Link says."""
-        self._dealer.close()
+        self._dealer.close(linger=_LAST_WORD_MS if self._ends_search and self._alive else 0)
         self._context.term()
+
+    def _say(self, payload: bytes) -> bool:
+        if self._heard_at_s is None:
+            return False
+        self._unsent.append(payload)
+        self._speak(time.monotonic())
+        return True
 
     def _speak(self, now_s: float) -> None:
         try:
             # Also before a command: a hub that has forgotten us takes none from a stranger.
             self._dealer.send(encode(Join(PROTOCOL_VERSION, self._ranks)), zmq.NOBLOCK)
             self._join_due_s = now_s + _JOIN_S
-            while self._commands:
-                self._dealer.send(self._commands[0], zmq.NOBLOCK)
-                self._commands.popleft()
+            while self._unsent:
+                self._dealer.send(self._unsent[0], zmq.NOBLOCK)
+                self._unsent.popleft()
         except zmq.Again:
             return  # not connected yet, or the hub has stopped reading: asked again at the next poll

@@ -18,6 +18,9 @@ PROTOCOL_VERSION = 4
 SOURCES = ("kernels", "events", "host", "none")
 """Where a rank's spans come from; ``none`` until torch is loaded, or when the agent stepped aside."""
 
+STEPPED_ASIDE = "the agent stepped aside"
+"""The source_reason of a rank whose agent had a fault of its own and measures no more."""
+
 PHASES = ("forward", "backward", "optimizer")
 
 
@@ -50,6 +53,11 @@ class RankInfo:
     torch_version: str
     control_allowed: bool = False
     """Whether this rank obeys commands; else it refuses each, and says how to allow them."""
+
+    @property
+    def stepped_aside(self) -> bool:
+        """Whether its agent has given up: the rank goes on, and no step of it will be heard of."""
+        return self.source == "none" and self.source_reason == STEPPED_ASIDE
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +298,14 @@ class Welcome:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """Hub -> dashboard, in answer to each Join, where it cannot be let in."""
+
+    reason: str
+    """In words for the screen."""
+
+
+@dataclass(frozen=True, slots=True)
 class HubStatus:
     """Hub -> dashboard, once a second: its own health."""
 
@@ -320,4 +336,5 @@ Message = (
     | KnobFacts
     | GradientFacts
     | Search
+    | TurnedAway
 )

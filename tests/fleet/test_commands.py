@@ -150,10 +150,33 @@ def test_a_command_heard_again_from_the_hub_is_one_command(job):
 
 
 def test_only_the_newest_commands_are_kept(job):
-    made = [capture() for _ in range(40)]
+    made = [capture() for _ in range(fold.MAX_COMMANDS + 12)]
     job.say(*made)
     kept = job.fleet.snapshot().commands
     assert [each.id for each in kept] == [each.id for each in made[-fold.MAX_COMMANDS :]]
+
+
+def test_where_there_are_many_those_of_searches_go_before_what_a_person_asked(job):
+    persons = [capture(at_ns=T0 + number) for number in range(3)]
+    searched = [
+        replace(commands.make_setting(BUCKET_CAP_MB, 50, search=persons[0].id), at_ns=T0 + 10 + number)
+        for number in range(fold.MAX_COMMANDS)
+    ]
+    job.say(*persons, *searched)
+    kept = [each.id for each in job.fleet.snapshot().commands]
+    assert kept == [each.id for each in (*persons, *searched[3:])]
+
+
+def test_what_has_ended_stays_so_until_a_rank_says_something_else(job):
+    command = capture()
+    job.say(command, *(report(rank, command, "written", 40) for rank in (0, 1)))
+    ended = job.view()
+    assert ended.done
+    job.say(info(5))  # a rank that came later
+    job.clock.pass_s(100)
+    assert job.view() is ended
+    job.say(report(5, command, "failed", None, "no room"))
+    assert (job.view().state, job.view().reason) == ("failed", "rank 5 failed: no room")
 
 
 def test_a_rank_number_beyond_belief_is_not_shown(job):

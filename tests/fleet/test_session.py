@@ -4,10 +4,11 @@ import pytest
 
 from overlaptop.fleet.session import JobSelector, JobSession
 from overlaptop.fleet.snapshot import LinkState
+from overlaptop.wire import commands
 from overlaptop.wire.endpoints import EndpointError, JobRecord
-from overlaptop.wire.messages import RankEnd
+from overlaptop.wire.messages import RankEnd, TurnedAway
 
-from .builders import T0, Clock, info, status, step, welcome
+from .builders import BUCKET_CAP_MB, T0, Clock, info, status, step, welcome
 
 
 def record(job="job-1", *, hub_pid=1, script="train.py", cwd="/work"):
@@ -27,6 +28,7 @@ class FakeLink:
     closed: bool = False
     watched: frozenset = frozenset()
     inbox: list = field(default_factory=list)
+    sent: list = field(default_factory=list)
 
     def say(self, *messages):
         self.inbox += messages
@@ -38,6 +40,14 @@ class FakeLink:
 
     def watch(self, ranks):
         self.watched = frozenset(ranks)
+
+    def send(self, message):
+        if self.last_heard_s is None:
+            return False
+        self.sent.append(message)
+        return True
+
+    hold = send
 
     def close(self):
         self.closed = True
@@ -62,10 +72,11 @@ class World:
         self.links.append(FakeLink(to))
         return self.links[-1]
 
-    def session(self, selector=None):
+    def session(self, selector=None, *, readonly=False):
         return JobSession(
-            selector, list_jobs=self.list_jobs, open_link=self.open_link, clock_ns=self.clock,
-            monotonic_s=self.clock.monotonic_s, is_gone=lambda record: record.job in self.gone,
+            selector, readonly=readonly, list_jobs=self.list_jobs, open_link=self.open_link,
+            clock_ns=self.clock, monotonic_s=self.clock.monotonic_s,
+            is_gone=lambda record: record.job in self.gone,
         )  # fmt: skip
 
     def look_again(self, session):
@@ -309,3 +320,132 @@ def test_closing_gives_up_the_line_for_good():
     world.look_again(session)
     assert world.links[0].closed
     assert len(world.links) == 1
+
+
+def test_a_search_is_told_once_a_second_however_often_it_is_held():
+    world = World(record())
+    session = world.session()
+    live(world, session)
+    search = commands.make_search(BUCKET_CAP_MB)
+    for _ in range(21):
+        assert session.hold(search) == ""
+        world.clock.pass_s(0.1)
+        session.tick()
+    assert world.links[0].sent == [search] * 3
+
+
+def test_a_search_is_taken_when_the_hub_says_so_and_ends_when_it_says_so():
+    world = World(record())
+    session = world.session()
+    live(world, session)
+    search = commands.make_search(BUCKET_CAP_MB)
+    session.hold(search)
+    assert session.tick().search is None
+    world.links[0].say(search)
+    assert session.tick().search == search
+    world.links[0].say(replace(search, over=True))
+    ended = session.tick()
+    assert (ended.search, ended.ended_search) == (None, search.id)
+
+
+def test_a_search_goes_on_with_another_hub_at_once():
+    world = World(record(hub_pid=1))
+    session = world.session()
+    live(world, session)
+    search = commands.make_search(BUCKET_CAP_MB)
+    session.hold(search)
+    world.links[0].say(search)
+    session.tick()
+    world.links[0].alive = False
+    world.jobs[:] = [record(hub_pid=2)]
+    world.clock.pass_s(0.5)
+    assert session.tick().search == search  # as far as is known
+    assert session.hold(search) == "there is no line to the job"
+    world.links[1].say(welcome(), search, status())
+    assert session.tick().search == search
+    session.hold(search)
+    assert world.links[1].sent == [search]
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_hub_that_knows_of_no_search_ends_what_its_forerunner_told_of(knows):
+    world = World(record(hub_pid=1))
+    session = world.session()
+    live(world, session)
+    search = commands.make_search(BUCKET_CAP_MB)
+    world.links[0].say(search)
+    session.tick()
+    world.jobs[:] = [record(hub_pid=2)]
+    world.look_again(session)
+    world.links[1].say(welcome())
+    assert session.tick().search == search  # its history has not come to an end
+    world.links[1].say(*([search] if knows else []), status())
+    assert session.tick().search == (search if knows else None)
+
+
+def test_that_a_search_is_over_is_said_until_the_hub_has_heard_it_whichever_hub_that_is():
+    world = World(record(hub_pid=1))
+    session = world.session()
+    live(world, session)
+    search = commands.make_search(BUCKET_CAP_MB)
+    over = replace(search, over=True)
+    session.hold(search)
+    world.links[0].say(search)
+    session.tick()
+    world.links[0].alive = False
+    assert session.hold(over) == ""  # to a hub that has just died
+    world.jobs[:] = [record(hub_pid=2)]
+    world.look_again(session)
+    world.links[1].say(welcome(), search, status())
+    for _ in range(3):
+        world.clock.pass_s(1)
+        session.tick()
+    assert world.links[1].sent == [over] * 3
+    world.links[1].say(over)
+    for _ in range(3):
+        world.clock.pass_s(1)
+        session.tick()
+    assert world.links[1].sent == [over] * 4
+
+
+def test_a_readonly_session_sends_nothing_whoever_asks():
+    world = World(record())
+    session = world.session(readonly=True)
+    live(world, session)
+    search = commands.make_search(BUCKET_CAP_MB)
+    for refused in (
+        session.send(commands.make_setting(BUCKET_CAP_MB, 50)),
+        session.send(commands.make(commands.CAPTURE, {"steps": 1})),
+        session.hold(search),
+        session.hold(replace(search, over=True)),
+    ):
+        assert refused == "this dashboard is read-only"
+    world.clock.pass_s(5)
+    assert session.tick().commands == ()
+    assert world.links[0].sent == []
+    session.watch([0])
+    assert world.links[0].watched == {0}
+
+
+def test_without_a_line_nothing_is_sent_or_held():
+    world = World(record())
+    session = world.session()
+    command, search = commands.make_setting(BUCKET_CAP_MB, 50), commands.make_search(BUCKET_CAP_MB)
+    assert session.send(command) == session.hold(search) == "there is no line to the job"
+    session.tick()
+    assert session.send(command) == session.hold(search) == "there is no line to the job"
+
+
+def test_a_dashboard_that_is_not_let_in_says_why_until_there_is_room():
+    world = World(record())
+    session = world.session()
+    session.tick()
+    world.links[0].say(TurnedAway("64 dashboards watch this job: close one of them"))
+    for _ in range(3):
+        snapshot = session.tick()
+        assert (snapshot.link, snapshot.link_note) == (
+            LinkState.WAITING, "64 dashboards watch this job: close one of them",
+        )  # fmt: skip
+    assert session.send(commands.make_setting(BUCKET_CAP_MB, 50)) == "there is no line to the job"
+    assert live(world, session).link is LinkState.LIVE
+    assert session.send(commands.make_setting(BUCKET_CAP_MB, 50)) == ""

@@ -1,10 +1,8 @@
 """A JobSession on a real hub, which is killed and replaced under it."""
 
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from dataclasses import replace
 
@@ -12,18 +10,7 @@ import pytest
 
 from overlaptop.fleet.session import JobSession
 from overlaptop.fleet.snapshot import LinkState
-from tests.wire.conftest import Hubs, Rank, eventually
-
-
-@pytest.fixture
-def hubs(monkeypatch):
-    # Not tmp_path: a socket's path has room for 107 bytes.
-    path = tempfile.mkdtemp(prefix="ot-", dir="/tmp")
-    monkeypatch.setenv("OVERLAPTOP_DIR", path)
-    hubs = Hubs()
-    yield hubs
-    hubs.end_all()
-    shutil.rmtree(path, ignore_errors=True)
+from tests.wire.conftest import Rank, eventually
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,14 +21,21 @@ from overlaptop.wire.codec import FrameReader, decode, encode, frame
 from overlaptop.wire.endpoints import (
     JobRecord,
     hub_command,
-    is_alive,
     job_dir,
-    process_start_time,
     ranks_socket,
     read_job,
 )
 from overlaptop.wire.links import LocalLink
-from overlaptop.wire.messages import Message, RankInfo, StepDetail, StepTotals, Watch
+from overlaptop.wire.messages import (
+    Command,
+    CommandReport,
+    Message,
+    RankInfo,
+    StepDetail,
+    StepTotals,
+    Watch,
+)
+from overlaptop.wire.processes import is_alive, process_start_time
 
 PATIENCE_S = 20.0
 KEY = "job-1"
@@ -71,6 +79,8 @@ class Rank:
         self.socket.connect(str(ranks_socket(key)))
         self._reader = FrameReader()
         self._heard: list[Message] = []
+        self.commands: list[Command] = []
+        """Those that came, in order."""
 
     def greet(self) -> Rank:
         self.send(self.info)
@@ -101,6 +111,24 @@ class Rank:
 
     def detail(self, step: int) -> StepDetail:
         return StepDetail(self.rank, step, step * 1000, 1000, (), (0, 700), (600, 900), (), (), ())
+
+    def listen(self) -> None:
+        """Takes what has come, without waiting for more."""
+        self.socket.setblocking(False)
+        try:
+            while data := self.socket.recv(4096):
+                heard = map(decode, self._reader.feed(data))
+                self.commands += (message for message in heard if isinstance(message, Command))
+        except BlockingIOError:
+            pass
+        finally:
+            self.socket.settimeout(PATIENCE_S)
+
+    def answer(self, command: Command, state: str = "changed", **said: object) -> None:
+        """Says this of a command: that it was changed at step 7, unless told otherwise."""
+        step = 7 if state == "changed" else None
+        report = CommandReport(self.rank, command.id, command.name, 1, state, step, "")
+        self.send(replace(report, **said))
 
     def hear_watch(self) -> bool:
         """The next Watch."""
@@ -146,6 +174,10 @@ class Viewer:
     def hear(self, kind: type[M], where: Callable[[M], bool] = lambda _: True) -> M:
         """The first message of this kind for which the predicate holds."""
         return self.until(lambda: next(iter(filter(where, self.of(kind))), None))
+
+    def hear_ranks(self, count: int) -> None:
+        """Waits until the hub has let this viewer in, and so many ranks."""
+        self.until(lambda: len({info.rank for info in self.of(RankInfo)}) == count)
 
     def close(self) -> None:
         self.link.close()

@@ -46,6 +46,7 @@ from overlaptop.wire.messages import (
     RankInfo,
     StepDetail,
     StepTotals,
+    TurnedAway,
     Watch,
     Welcome,
 )
@@ -92,13 +93,21 @@ def allowed_commands(draw):
         Argument(key, draw(st.integers(bounds.least, bounds.most)))
         for key, bounds in commands.COMMANDS[name].items()
     ]
-    ids = st.text("0123456789abcdefghijklmnopqrstuvwxyz-", min_size=8, max_size=40)
     knob = draw(knob_names) if name in commands.CHANGES else ""
     order = tuple(draw(st.permutations(arguments)))
     return Command(draw(ids), name, order, draw(text), draw(int64), knob, draw(st.just("") | ids))
 
 
+@st.composite
+def allowed_knobs(draw):
+    least, most = sorted((draw(values), draw(values)))
+    made = built(Knob, name=knob_names, least=st.just(least), most=st.just(most), choices=several(values))
+    return draw(made)
+
+
+ids = st.text("0123456789abcdefghijklmnopqrstuvwxyz-", min_size=8, max_size=40)
 knob_names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,63}", fullmatch=True)
+values = st.integers(commands.VALUES.least, commands.VALUES.most)
 unknown = several(built(Unknown))
 shares = several(built(NodeShare))
 MESSAGES = {
@@ -127,8 +136,9 @@ MESSAGES = {
         unknown=unknown,
     ),
     DeviceSample: built(DeviceSample, unknown=unknown),
-    KnobFacts: built(KnobFacts, knobs=several(built(Knob, choices=several(int64)))),
-    GradientFacts: built(GradientFacts, size_bytes=several(int64)),
+    KnobFacts: built(KnobFacts, knobs=several(allowed_knobs())),
+    GradientFacts: built(GradientFacts, size_bytes=several(st.integers(0, (1 << 63) - 1))),
+    Search: built(Search, id=ids, knob=knob_names, undo_value=st.none() | values),
     **{
         cls: built(cls)
         for cls in (
@@ -141,7 +151,7 @@ MESSAGES = {
             Welcome,
             HubStatus,
             CommandReport,
-            Search,
+            TurnedAway,
         )
     },
 }
@@ -168,6 +178,10 @@ SAMPLE = DeviceSample(
     0, 1, 281_000_000_000, None, 0, 0, 0.94, 0.5, 1.0, 1 << 36, 650_000, 1_700_000_000, None,
     ("power cap",), (Unknown("nvlink_tx_bytes_per_s", "not supported"),),
 )  # fmt: skip
+KNOB_ROW = ("bucket_cap_mb", 25, "25", "25", 1, 10_000)
+KNOBS = KnobFacts(0, (Knob(*KNOB_ROW),))
+GRADIENTS = GradientFacts(0, (4, 8), 2, "0", None)
+SEARCH = Search(COMMAND.id, "me@here, pid 1", "bucket_cap_mb", 25)
 DETAIL = StepDetail(0, 1, 0, 100, (PhaseSpan("forward", 0, 9),), (0, 5), (), (), (), ())
 
 
@@ -300,6 +314,22 @@ def row_of(message, **changed):
         (COMMAND, {"arguments": (("steps", 5),) * 9}, "at most 8"),
         (REPORT, {"state": "done"}, "CommandReport.state: expected one of accepted"),
         (REPORT, {"rank": -1}, "CommandReport.rank"),
+        (KNOBS, {"knobs": (KNOB_ROW,) * 65}, "KnobFacts.knobs: .* at most 64"),
+        (KNOBS, {"knobs": (("a b", *KNOB_ROW[1:]),)}, "Knob: 'a b' cannot be a knob's name"),
+        (KNOBS, {"knobs": ((*KNOB_ROW[:4], 9, 8),)}, "Knob: its values cannot be from 9 to 8"),
+        (KNOBS, {"knobs": ((*KNOB_ROW[:4], 1, 1 << 32),)}, "Knob: its values cannot be from 1 to"),
+        (KNOBS, {"knobs": ((*KNOB_ROW[:4], 1, 8, (1,) * 257),)}, "Knob.choices: .* at most 256"),
+        (KNOBS, {"knobs": ((*KNOB_ROW[:4], 1, 8, (1 << 40,)),)}, "Knob: one of its choices"),
+        (KNOBS, {"knobs": (KNOB_ROW[:5],)}, "Knob: expected 6 fields"),
+        (KNOBS, {"knobs": ((*KNOB_ROW[:1], 2.5, *KNOB_ROW[2:]),)}, "Knob.value"),
+        (GRADIENTS, {"size_bytes": (-1,)}, "GradientFacts.size_bytes: expected an integer of 63 bits"),
+        (GRADIENTS, {"size_bytes": (1,) * 8193}, "not msgpack within bounds"),
+        (GRADIENTS, {"world_size": -1}, "GradientFacts.world_size"),
+        (SEARCH, {"id": "../x"}, "Search: its id is not 8 to 40"),
+        (SEARCH, {"by": "x" * 201}, "Search: who searches is named in more than 200"),
+        (SEARCH, {"knob": "os.system"}, "Search: 'os.system' cannot be a knob's name"),
+        (SEARCH, {"undo_value": 1 << 40}, "Search: it cannot go back to"),
+        (SEARCH, {"over": 1}, "Search.over"),
         (SAMPLE, {"sm_activity": 1.01}, "DeviceSample.sm_activity: expected a share from 0.0 to 1.0"),
         (SAMPLE, {"tensor_activity": -0.01}, "DeviceSample.tensor_activity: expected a share"),
         (SAMPLE, {"dram_activity": math.nan}, "DeviceSample.dram_activity: expected a share"),
@@ -334,6 +364,10 @@ def test_what_is_out_of_bounds_is_refused_by_its_name(message, changed, words):
     [
         (msgpack.packb([99, 1]), "unknown message type int 99"),
         (msgpack.packb([]), "begins with a tag"),
+        (
+            msgpack.packb([10, COMMAND.id, "set_bucket_cap_mb", [["mb", 50]], "me@here", 1]),  # protocol 3
+            "there is no such command; there is: capture, set, restore",
+        ),
         (msgpack.packb([2, 1]), "StepTotals: expected 18 fields"),
         (msgpack.packb({"tag": 1}), "begins with a tag"),
         (b"\0" * (codec.MAX_FRAME_BYTES + 1), "are over"),

@@ -81,7 +81,7 @@ def test_a_command_reaches_every_rank_and_every_dashboard(hubs, make_rank, make_
     ranks = [make_rank(0).greet(), make_rank(1).greet()]
     asking, watching = make_viewer(), make_viewer()
     for viewer in (asking, watching):
-        viewer.hear(HubStatus, lambda status: status.ranks_connected == 2)
+        viewer.hear_ranks(2)
     before_ns = time.time_ns()
     command = capture(at_ns=12345)
     assert asking.link.send(command)
@@ -102,7 +102,7 @@ def test_a_late_dashboard_hears_what_was_asked_and_what_became_of_it(hubs, make_
     hubs.start()
     rank = make_rank(0).greet()
     first = make_viewer()
-    first.hear(HubStatus, lambda status: status.ranks_connected == 1)
+    first.hear_ranks(1)
     command = capture()
     assert first.link.send(command)
     hear_command(rank)
@@ -119,7 +119,7 @@ def test_the_same_command_sent_twice_is_passed_on_once(hubs, make_rank, make_vie
     hubs.start()
     rank = make_rank(0).greet()
     viewer = make_viewer()
-    viewer.hear(HubStatus, lambda status: status.ranks_connected == 1)
+    viewer.hear_ranks(1)
     command, other = capture(), capture()
     for each in (command, command, other):
         assert viewer.link.send(each)
@@ -195,7 +195,7 @@ def test_who_has_not_joined_or_speaks_another_protocol_commands_nothing(stranger
         dealer.send(encode(join))
     dealer.send(encode(capture()))
     viewer = make_viewer()
-    viewer.hear(HubStatus, lambda status: status.ranks_connected == 1)
+    viewer.hear_ranks(1)
     allowed = capture()
     assert viewer.link.send(allowed)
     viewer.hear(Command, lambda heard: heard.id == allowed.id)
@@ -206,7 +206,7 @@ def test_a_rank_cannot_command_others(hubs, make_rank, make_viewer):
     hubs.start()
     rank = make_rank(0).greet()
     viewer = make_viewer()
-    viewer.hear(HubStatus, lambda status: status.ranks_connected == 1)
+    viewer.hear_ranks(1)
     rank.send(capture())
     viewer.hear(HubStatus, lambda status: status.dropped == 1)
     assert viewer.of(Command) == []
@@ -216,7 +216,7 @@ def test_a_hub_that_stood_still_passes_nothing_on_that_waited_meanwhile(hubs, ma
     record = hubs.start()
     rank = make_rank(0).greet()
     viewer = make_viewer()
-    viewer.hear(HubStatus, lambda status: status.ranks_connected == 1)
+    viewer.hear_ranks(1)
     os.kill(record.hub_pid, signal.SIGSTOP)
     old, new = capture(), capture()
     assert viewer.link.send(old)
@@ -235,7 +235,7 @@ def test_a_rank_that_does_not_read_holds_up_no_other_and_hears_the_newest_comman
     hubs.start()
     deaf, listening = make_rank(0).greet(), make_rank(1).greet()
     viewer = make_viewer()
-    viewer.hear(HubStatus, lambda status: status.ranks_connected == 2)
+    viewer.hear_ranks(2)
     sent = [capture() for _ in range(3)]
     for command in sent:
         assert viewer.link.send(command)

@@ -22,11 +22,11 @@ from overlaptop.wire.endpoints import (
     hub_command,
     job_dir,
     list_jobs,
-    process_start_time,
     ranks_socket,
     read_job,
     write_job,
 )
+from overlaptop.wire.processes import is_alive, process_start_time
 
 
 @pytest.fixture
@@ -167,9 +167,9 @@ def test_a_process_is_known_by_pid_and_start_time(gone):
     assert process_start_time(0) is None
     assert process_start_time(-1) is None
     me = process_start_time(os.getpid())
-    assert endpoints.is_alive(os.getpid(), me)
-    assert not endpoints.is_alive(os.getpid(), me - 1)
-    assert not endpoints.is_alive(os.getpid(), None)
+    assert is_alive(os.getpid(), me)
+    assert not is_alive(os.getpid(), me - 1)
+    assert not is_alive(os.getpid(), None)
 
 
 def test_a_process_with_an_odd_name_is_read_all_the_same(socket_dir):

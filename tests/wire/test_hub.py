@@ -18,7 +18,7 @@ import pytest
 import zmq
 
 from overlaptop.wire.codec import encode, frame
-from overlaptop.wire.endpoints import clean_stale, list_jobs, process_start_time, read_job
+from overlaptop.wire.endpoints import clean_stale, list_jobs, read_job
 from overlaptop.wire.links import LocalLink
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
@@ -31,6 +31,7 @@ from overlaptop.wire.messages import (
     StepTotals,
     Welcome,
 )
+from overlaptop.wire.processes import process_start_time
 
 KEY = "job-1"
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import zmq
 
 from overlaptop.wire.codec import MAX_FRAME_BYTES, FrameReader, decode, encode, frame
+from overlaptop.wire.hub_dashboards import MAX_DASHBOARDS
 from overlaptop.wire.hub_history import MAX_RANKS, JobHistory
 from overlaptop.wire.hub_ranks import RankConnection
 from overlaptop.wire.messages import (
@@ -25,6 +26,7 @@ from overlaptop.wire.messages import (
     RankEnd,
     RankInfo,
     StepTotals,
+    TurnedAway,
     Watch,
     Welcome,
 )
@@ -347,3 +349,28 @@ class TestHistory:
             history.keep(*self.step(rank, 0), now_s=0.0)
         assert history.has_room_for(0)
         assert not history.has_room_for(MAX_RANKS)
+
+
+def test_a_dashboard_too_many_is_told_so_and_let_in_when_another_has_gone(hubs, make_rank, make_viewer):
+    record = hubs.start()
+    make_rank(0).greet()
+    context = zmq.Context()
+    others = [context.socket(zmq.DEALER) for _ in range(MAX_DASHBOARDS)]
+    try:
+        for dealer in others:
+            dealer.setsockopt(zmq.LINGER, 0)
+            dealer.setsockopt(zmq.RCVTIMEO, 20_000)
+            dealer.connect(f"ipc://{record.dashboard_path}")
+            dealer.send(encode(Join(PROTOCOL_VERSION, ())))
+        for dealer in others:
+            assert isinstance(decode(dealer.recv_multipart()[0]), Welcome)
+        late = make_viewer()
+        assert late.hear(TurnedAway).reason == "64 dashboards watch this job: close one of them"
+        assert late.of(Welcome) == []
+        others.pop().close()
+        late.hear(Welcome)
+        late.hear(RankInfo)
+    finally:
+        for dealer in others:
+            dealer.close()
+        context.term()

@@ -15,7 +15,7 @@ from overlaptop.wire.devices import (
     Unknown,
 )
 from overlaptop.wire.hub_history import JobHistory
-from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo
+from overlaptop.wire.messages import CommandReport, HubStatus, RankEnd, RankInfo
 
 INFO = RankInfo(
     job="job-1", rank=0, local_rank=0, world_size=2, host="here", pid=1, script="train.py", device="cpu",
@@ -83,6 +83,25 @@ def test_samples_with_long_reasons_stay_within_their_bytes(history):
 def test_samples_of_minutes_ago_are_forgotten(history):
     keep(history, sample(1), now_s=0.0)
     assert samples(keep(history, sample(2), now_s=1000.0)) == [2]
+
+
+def report(number, state="accepted", text=""):
+    return CommandReport(0, f"2026-{number:08}", "set", 1, state, None, text)
+
+
+def test_of_each_command_a_late_dashboard_hears_a_ranks_newest_word(history):
+    first, second = report(1), report(2)
+    changed = report(1, "changed")
+    assert keep(history, first, second, changed) == [second, changed]
+    heard = keep(history, *(report(number) for number in range(100)))
+    assert heard == [report(number) for number in range(36, 100)]
+
+
+def test_long_reports_stay_within_their_bytes(history):
+    keep(history, *(report(number, "failed", "x" * 4000) for number in range(64)))
+    heard = [decode(payload) for payload in history.replay()]
+    assert 8 < len(heard) < 17
+    assert heard[-1] == report(63, "failed", "x" * 4000)
 
 
 def test_another_process_in_a_ranks_place_does_not_inherit_where_the_first_one_ran(history):

@@ -1,0 +1,167 @@
+"""Every change of a job's settings, for good: who, when, from what to what, and whether it was made.
+
+One line of JSON for each command about a knob, in ``changes.jsonl`` of the socket directory. Hubs of all
+of a user's jobs write there; what does not fit is moved to ``changes.jsonl.1``, and what that held is gone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+
+from overlaptop.wire.endpoints import base_dir
+
+NAME = "changes.jsonl"
+MAX_BYTES = 1 << 20
+"""Of one file; there are two at most."""
+NEWEST = 200
+CHANGED = "changed"
+UNKNOWN = "unknown"
+OUTCOMES = (CHANGED, "refused", "busy", "failed", UNKNOWN)
+_MS = 1_000_000
+"""In ns. The log's times are whole milliseconds."""
+_MAX_TEXT_CHARS = 500
+_MAX_LINE_BYTES = 1 << 15
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""O_NONBLOCK: opening a FIFO of this name must not wait for its other end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One command about a knob, and what became of it on one node."""
+
+    at_ns: int
+    """Unix time at which the hub took the command."""
+    job: str
+    script: str
+    host: str
+    by: str
+    """Who asked, as in Command.by."""
+    search: str
+    """Id of the search that it belongs to; empty: a person asked."""
+    knob: str
+    was: str | None
+    """The value before; None where nobody said. In the file: ``from``."""
+    becomes: str | None
+    """The value since, or the one that was asked for where that was not made. In the file: ``to``."""
+    step: int | None
+    """From which on the ranks acted; None where it did not come to that."""
+    outcome: str
+    """One of OUTCOMES."""
+    reason: str
+    """Why it was not made; else empty."""
+
+
+def path() -> Path:
+    """Where the log is. EndpointError where the socket directory is not to be trusted."""
+    return base_dir(create=False) / NAME
+
+
+def append(change: Change) -> None:
+    """Write one line. Never waits. Raises OSError or EndpointError where it cannot be written."""
+    line = (json.dumps(_to_record(change), ensure_ascii=False) + "\n").encode(errors="replace")
+    log = _open_for_writing(path())
+    try:
+        os.write(log, line)  # with O_APPEND, one call is one whole line whoever else writes
+    finally:
+        os.close(log)
+
+
+def read(job: str | None = None, newest: int = NEWEST) -> list[Change]:
+    """The last changes, oldest first; ``job``: of this one only. What is no change is passed over.
+
+    A log that is not there has none. Raises EndpointError where the socket directory is not to be trusted.
+    """
+    log = path()
+    latest_first = (change for each in (log, log.with_name(f"{NAME}.1")) for change in _changes(each))
+    wanted = (change for change in latest_first if job is None or change.job == job)
+    return list(islice(wanted, newest))[::-1]
+
+
+def _open_for_writing(log: Path) -> int:
+    """A descriptor of the log, after what is too long was moved away."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _FLAGS
+    descriptor = _open_regular(log, flags)
+    if os.fstat(descriptor).st_size < MAX_BYTES:
+        return descriptor
+    try:
+        # Of several hubs that find it full one moves it away, and the others write to the new one.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_ino == log.lstat().st_ino:
+            log.replace(log.with_name(f"{NAME}.1"))
+    except FileNotFoundError:
+        pass  # it was moved away just now
+    except BlockingIOError:
+        return descriptor  # another hub moves it away: what is written to it moves along
+    except OSError:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return _open_regular(log, flags)
+
+
+def _open_regular(path: Path, flags: int) -> int:
+    descriptor = os.open(path, flags, 0o600)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(f"{path} is not a file")
+
+
+def _changes(log: Path) -> Iterator[Change]:
+    """Those of one file, the latest first; of a file that cannot be read there are none."""
+    try:
+        with os.fdopen(_open_regular(log, os.O_RDONLY | _FLAGS), "rb") as file:
+            data = file.read(MAX_BYTES + _MAX_LINE_BYTES)  # no more, whoever else has written to it
+    except OSError:
+        return
+    for line in reversed(data.splitlines()):
+        if (change := _from_line(line)) is not None:
+            yield change
+
+
+def _to_record(change: Change) -> dict[str, object]:
+    at = datetime.fromtimestamp(change.at_ns // _MS / 1000, UTC)
+    record = {
+        "at": at.isoformat(timespec="milliseconds"),
+        "job": change.job,
+        "script": change.script,
+        "host": change.host,
+        "by": change.by,
+        "search": change.search,
+        "knob": change.knob,
+        "from": change.was,
+        "to": change.becomes,
+        "step": change.step,
+        "outcome": change.outcome,
+        "reason": change.reason,
+    }
+    return {name: _clipped(value) if isinstance(value, str) else value for name, value in record.items()}
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT_CHARS else text[: _MAX_TEXT_CHARS - 1] + "…"
+
+
+def _from_line(line: bytes) -> Change | None:
+    try:
+        values = json.loads(line if len(line) <= _MAX_LINE_BYTES else b"")
+        at_ns = round(datetime.fromisoformat(values["at"]).timestamp() * 1000) * _MS
+        texts = {name: values[name] for name in ("job", "script", "host", "by", "search", "knob", "reason")}
+        was, becomes, step, outcome = (values[name] for name in ("from", "to", "step", "outcome"))
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
+    if not all(type(value) is str for value in texts.values()) or outcome not in OUTCOMES:
+        return None
+    if not all(value is None or type(value) is str for value in (was, becomes)):
+        return None
+    if not (step is None or type(step) is int):
+        return None
+    return Change(at_ns=at_ns, was=was, becomes=becomes, step=step, outcome=outcome, **texts)

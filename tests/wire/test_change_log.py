@@ -1,0 +1,131 @@
+"""The log of changes: whole lines, bounded, and believed only as far as it can be understood."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from overlaptop.wire import change_log
+from overlaptop.wire.change_log import MAX_BYTES, Change
+from overlaptop.wire.endpoints import EndpointError
+
+CHANGE = Change(
+    at_ns=1_700_000_000_123_000_000, job="job-1", script="train.py", host="gpu-a", by="me@gpu-a, pid 7",
+    search="", knob="bucket_cap_mb", was="25", becomes="50", step=1234, outcome="changed", reason="",
+)  # fmt: skip
+RECORD = {
+    "at": "2023-11-14T22:13:20.123+00:00", "job": "job-1", "script": "train.py", "host": "gpu-a",
+    "by": "me@gpu-a, pid 7", "search": "", "knob": "bucket_cap_mb", "from": "25", "to": "50",
+    "step": 1234, "outcome": "changed", "reason": "",
+}  # fmt: skip
+
+
+def test_a_change_is_one_line_that_says_who_when_from_and_to(socket_dir):
+    change_log.append(CHANGE)
+    (line,) = (socket_dir / "changes.jsonl").read_text().splitlines()
+    assert json.loads(line) == RECORD
+    assert change_log.path() == socket_dir / "changes.jsonl"
+    assert stat.S_IMODE(change_log.path().stat().st_mode) == 0o600
+
+
+def test_what_was_written_is_read_oldest_first_and_of_one_job_if_asked(socket_dir):
+    changes = [replace(CHANGE, step=step, job=f"job-{step % 2}") for step in range(5)]
+    changes.append(replace(CHANGE, was=None, step=None, outcome="refused", reason="rank 1 refused: no ☃"))
+    for change in changes:
+        change_log.append(change)
+    assert change_log.read() == changes
+    assert change_log.read("job-0") == changes[0:5:2]
+    assert change_log.read(newest=2) == changes[-2:]
+    assert change_log.read(newest=0) == []
+
+
+def test_a_log_that_is_not_there_has_no_changes(socket_dir):
+    assert change_log.read() == []
+
+
+def test_what_does_not_fit_moves_to_the_older_file_and_no_line_is_cut(socket_dir):
+    long = replace(CHANGE, reason="x" * 500)
+    written = 2 * MAX_BYTES // 700
+    for step in range(written):
+        change_log.append(replace(long, step=step))
+    names = sorted(path.name for path in socket_dir.iterdir())
+    assert names == ["changes.jsonl", "changes.jsonl.1"]
+    assert all(path.stat().st_size < MAX_BYTES + 1000 for path in socket_dir.iterdir())
+    steps = [change.step for change in change_log.read(newest=written)]
+    assert len(steps) > MAX_BYTES // 1000
+    assert steps == list(range(written - len(steps), written))
+
+
+def test_several_hubs_that_write_at_once_lose_nothing(socket_dir):
+    code = (
+        "import sys; from dataclasses import replace; from overlaptop.wire import change_log\n"
+        "from tests.wire.test_change_log import CHANGE\n"
+        "for step in range(300):\n"
+        "    change_log.append(replace(CHANGE, job=sys.argv[1], step=step, reason='x' * 500))"
+    )
+    # So full that one of them moves it away while the others write.
+    (socket_dir / "changes.jsonl").write_bytes(b" " * (MAX_BYTES - 100_000) + b"\n")
+    writers = [subprocess.Popen([sys.executable, "-c", code, f"job-{number}"]) for number in range(3)]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    for number in range(3):
+        steps = [change.step for change in change_log.read(f"job-{number}", newest=1000)]
+        assert steps == list(range(300))
+
+
+def test_a_text_that_is_too_long_is_cut_so_that_the_line_can_be_read_again(socket_dir):
+    change_log.append(replace(CHANGE, script="\x00" * 5000, by="\ud800" * 5000, reason="☃" * 5000))
+    (read,) = change_log.read()
+    assert (len(read.script), read.by[:2], read.reason[-2:]) == (500, "??", "☃…")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"", b"{}", b"[]", b"7", b"\xff\xfe", b"{" * 100_000, b'{"at": "2023-11-14T22:13:20+00:00"}',
+        *(
+            json.dumps({**RECORD, **wrong}).encode()
+            for wrong in (
+                {"at": "yesterday"}, {"at": 7}, {"by": None}, {"step": "7"}, {"step": True}, {"step": 1.5},
+                {"from": 25}, {"to": []}, {"outcome": "done"}, {"outcome": []}, {"at": "9999-99-99"},
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_a_line_that_is_no_change_is_passed_over(socket_dir, line):
+    change_log.append(CHANGE)
+    with change_log.path().open("ab") as file:
+        file.write(line + b"\n")
+    change_log.append(CHANGE)
+    assert change_log.read() == [CHANGE, CHANGE]
+
+
+def test_a_link_a_fifo_or_a_folder_in_its_place_is_not_used(socket_dir, tmp_path):
+    target = tmp_path / "target"
+    target.write_text("mine\n")
+    for make in (
+        lambda path: path.symlink_to(target),
+        os.mkfifo,
+        lambda path: path.mkdir(),
+    ):
+        make(change_log.path())
+        with pytest.raises(OSError, match=r"changes\.jsonl|symbolic|No such device"):
+            change_log.append(CHANGE)
+        assert change_log.read() == []
+        path = change_log.path()
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+    assert target.read_text() == "mine\n"
+
+
+def test_a_folder_that_others_may_enter_is_not_trusted(socket_dir):
+    socket_dir.chmod(0o755)
+    with pytest.raises(EndpointError, match="mode 0755"):
+        change_log.append(CHANGE)
+    with pytest.raises(EndpointError, match="mode 0755"):
+        change_log.read()
+    socket_dir.chmod(0o700)

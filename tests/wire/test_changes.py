@@ -1,0 +1,195 @@
+"""What becomes of a command on a node, from its ranks' words, and the line that the hub logs of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+
+from overlaptop.wire import change_log, commands
+from overlaptop.wire.hub_changes import ANSWER_S, END_S, ChangesUnderWay
+from overlaptop.wire.knobs import KnobFacts
+from overlaptop.wire.messages import Command, CommandReport, RankEnd
+from tests.fleet.builders import BUCKET_CAP_MB
+
+SETTING = commands.make_setting(BUCKET_CAP_MB, 50)
+
+
+class Node:
+    """ChangesUnderWay, and what it said."""
+
+    def __init__(self):
+        self.ended = []
+        self.changes = ChangesUnderWay(self.ended.append)
+
+    def begin(self, command=SETTING, ranks=(0, 1)):
+        self.changes.begin(command, ranks, 0.0)
+
+    def report(self, rank, state, text="", at_s=0.0, **said):
+        report = CommandReport(rank, said.pop("command", SETTING).id, "set", 1, state, None, text)
+        self.changes.hear(replace(report, **said), at_s)
+
+    @property
+    def outcome(self):
+        (only,) = self.ended
+        return only.outcome, only.reason
+
+
+@pytest.fixture
+def node():
+    return Node()
+
+
+def test_a_change_has_ended_when_every_rank_has_changed(node):
+    node.begin()
+    node.report(0, "changed", step=7, was="25", becomes="50")
+    node.report(1, "accepted")
+    assert node.ended == []
+    assert len(node.changes) == 1
+    node.report(1, "changed", step=7, was="25", becomes="50")
+    (ended,) = node.ended
+    assert (ended.outcome, ended.was, ended.becomes, ended.step) == ("changed", "25", "50", 7)
+    assert len(node.changes) == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome", "reason"),
+    [
+        ({0: "changed", 1: "failed"}, "failed", "rank 1 failed: why 1"),
+        ({0: "failed", 1: "refused"}, "refused", "rank 0 failed: why 0"),
+        ({0: "busy", 1: "failed"}, "busy", "rank 0 is busy: why 0"),
+        ({0: "refused", 1: "refused"}, "refused", "rank 0 refused: why 0"),
+    ],
+)
+def test_what_one_rank_does_not_do_is_not_changed(node, said, outcome, reason):
+    node.begin()
+    for rank, state in said.items():
+        node.report(rank, state, f"why {rank}")
+    assert node.outcome == (outcome, reason)
+
+
+def test_a_rank_that_ends_or_says_nothing_is_not_waited_for(node):
+    node.begin()
+    node.report(0, "changed")
+    node.changes.hear(RankEnd(1, 1, clean=False), 0.0)
+    assert node.outcome == ("failed", "rank 1 ended before it was done")
+
+    silent = Node()
+    silent.begin()
+    silent.report(0, "changed")
+    silent.changes.tick(ANSWER_S)
+    assert silent.ended == []
+    silent.changes.tick(ANSWER_S + 1)
+    assert silent.outcome == ("failed", "rank 1 does not answer")
+
+    hangs = Node()
+    hangs.begin()
+    hangs.report(0, "changed")
+    hangs.report(1, "agreed", at_s=5.0)
+    hangs.changes.tick(END_S)
+    assert hangs.ended == []
+    hangs.changes.tick(END_S + 6)
+    assert hangs.outcome == ("failed", "rank 1 does not answer")
+
+
+def test_a_time_in_which_the_hub_stood_still_is_not_the_ranks_silence(node):
+    node.begin()
+    node.changes.extend(100.0)
+    node.changes.tick(100.0 + ANSWER_S)
+    assert node.ended == []
+
+
+def test_without_ranks_nothing_is_changed_and_without_the_hub_nobody_knows(node):
+    node.begin(ranks=())
+    assert node.outcome == ("failed", "no rank is there to answer")
+    other = Node()
+    other.begin()
+    other.changes.close()
+    assert other.outcome == ("unknown", "the hub ended first")
+
+
+def test_a_change_that_was_not_made_is_logged_with_the_present_value_and_the_wanted_one(node):
+    knob = replace(BUCKET_CAP_MB, value=40, value_text="40")
+    node.changes.hear(KnobFacts(1, (BUCKET_CAP_MB,)), 0.0)
+    node.changes.hear(KnobFacts(0, (knob,)), 0.0)
+    node.changes.hear(KnobFacts(1, (BUCKET_CAP_MB,)), 0.0)
+    restoring = commands.make_restoring(BUCKET_CAP_MB)
+    for command in (SETTING, restoring):
+        node.begin(command, ranks=(0,))
+        node.report(0, "refused", command=command)
+    assert [(ended.was, ended.becomes) for ended in node.ended] == [("40", "50"), ("40", "25")]
+
+
+def test_commands_without_end_take_bounded_memory(node):
+    for _ in range(200):
+        node.begin(commands.make_setting(BUCKET_CAP_MB, 50))
+    assert len(node.changes) <= 64
+    assert {ended.outcome for ended in node.ended} == {"unknown"}
+
+
+# The hub as a process
+
+
+def ask(viewer, command):
+    assert viewer.link.send(command)
+    return viewer.hear(Command, lambda heard: heard.id == command.id)
+
+
+@pytest.fixture
+def job(hubs, make_rank, make_viewer):
+    hubs.start()
+    ranks = [make_rank(number).greet() for number in (0, 1)]
+    viewer = make_viewer()
+    viewer.hear_ranks(2)
+    return ranks, viewer
+
+
+def test_every_command_about_a_knob_is_logged_once_with_what_became_of_it(job, wait_until, hubs):
+    ranks, viewer = job
+    began_ns = time.time_ns()
+    ranks[0].send(KnobFacts(0, (BUCKET_CAP_MB,)))
+    good, bad = SETTING, commands.make_restoring(BUCKET_CAP_MB)
+    foreign = commands.make_setting(BUCKET_CAP_MB, 7, search=SETTING.id)
+    capture = commands.make(commands.CAPTURE, {"steps": 1})
+    for command, state in ((good, "changed"), (bad, "failed"), (capture, "written")):
+        ask(viewer, command)
+        for rank in ranks:
+            said = {"was": "25", "becomes": "50"} if state == "changed" else {"text": "why"}
+            rank.answer(command, "accepted")
+            rank.answer(command, state, **said)
+        viewer.hear(CommandReport, lambda said, key=command.id: (said.command, said.rank) == (key, 1))
+    ask(viewer, foreign)
+    changes = wait_until(lambda: len(read := change_log.read()) == 3 and read)
+    assert [change.outcome for change in changes] == ["changed", "failed", "refused"]
+    assert [(change.was, change.becomes) for change in changes] == [("25", "50"), ("25", "25"), ("25", "7")]
+    first, second, third = changes
+    assert began_ns <= first.at_ns + 1_000_000 <= time.time_ns() + 1_000_000
+    assert (first.job, first.script, first.host) == ("job-1", "train.py", hubs.record().host)
+    assert (first.by, first.search, first.knob, first.step) == (good.by, "", "bucket_cap_mb", 7)
+    assert (second.reason, third.search) == ("rank 0 failed: why", SETTING.id)
+    assert third.reason == "rank 0 refused: the search that asks has ended"
+
+
+def test_a_log_that_cannot_be_written_disturbs_nothing(job, wait_until, folder):
+    ranks, viewer = job
+    change_log.path().mkdir()
+    ask(viewer, SETTING)
+    for rank in ranks:
+        rank.answer(SETTING)
+    other = commands.make_setting(BUCKET_CAP_MB, 60)
+    ask(viewer, other)
+    wait_until(lambda: ranks[0].listen() or len(ranks[0].commands) == 2)
+    wait_until(lambda: "cannot write changes.jsonl" in (folder / "hub.log").read_text())
+
+
+def test_a_hub_that_is_ended_in_the_middle_of_a_change_says_that_nobody_knows(job, hubs, wait_until):
+    ranks, viewer = job
+    ask(viewer, SETTING)
+    ranks[0].answer(SETTING)
+    viewer.hear(CommandReport)
+    os.kill(hubs.record().hub_pid, signal.SIGTERM)
+    (change,) = wait_until(change_log.read)
+    assert (change.outcome, change.reason) == ("unknown", "the hub ended first")
