@@ -1,0 +1,137 @@
+"""Has a running job change one knob, and tries again where that may help. Pure, but for the line."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from overlaptop.fleet.commands import FAILED, CommandView
+from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.wire import commands
+from overlaptop.wire.knobs import Knob, Search
+from overlaptop.wire.messages import CHANGED, Command
+
+AGAIN_S = 1.0
+"""Before a change that failed is asked for again."""
+TRIES = 3
+BUSY_S = 60.0
+"""Somebody's capture takes no longer."""
+
+
+class Line(Protocol):
+    """What is used of a session."""
+
+    def send(self, command: Command) -> str:
+        """Tell the job to do something; returns why that cannot be, empty: it is on its way."""
+
+    def hold(self, search: Search) -> str:
+        """Say that this search goes on, or is over; returns why that cannot be said."""
+
+
+@dataclass(slots=True)
+class Change:
+    """A change that was asked for."""
+
+    command: Command
+    value: int | None
+    """None: what the script gave."""
+    asked_before: int
+    """The first step that had not been seen yet."""
+    step: int | None = None
+    """The one agreed on."""
+    begun: bool = False
+    """That step has come."""
+    changed: bool = False
+    """All ranks have said so."""
+
+
+class Changer:
+    """One change at a time. ``ask``, then ``follow`` with each Snapshot until ``under_way`` is None or is
+    ``changed``; whoever has taken note of that calls ``settle``.
+    """
+
+    def __init__(self, line: Line, knob: Knob, search: str) -> None:
+        """``search``: the id that the commands carry."""
+        self.under_way: Change | None = None
+        self.why_not = ""
+        """Why it does not come about, for good; empty: nothing is known against it."""
+        self.waits_for_others = False
+        """Another command is under way in the job."""
+        self.half_done = False
+        """The last change failed after ranks had agreed on it: some may have made it."""
+        self._line, self._knob, self._search = line, knob, search
+        self._lags: deque[int] = deque(maxlen=4)
+        self._again_ns = 0
+        self._tries = 0
+        self._busy_since_ns = 0
+
+    @property
+    def lag_steps(self) -> int:
+        """From asking to the agreed step there were at least so many lately; 0 before it is known."""
+        return min(self._lags, default=0)
+
+    def ask(self, value: int | None, now_ns: int, next_step: int) -> None:
+        """Ask for it, unless it is too early to try again. None: what the script gave."""
+        if self.under_way is not None or now_ns < self._again_ns:
+            return
+        if value is None:
+            command = commands.make_restoring(self._knob, search=self._search)
+        else:
+            command = commands.make_setting(self._knob, value, search=self._search)
+        if why := self._line.send(command):
+            self._failed(why, now_ns)
+        else:
+            self.half_done = False
+            self.under_way = Change(command, value, next_step)
+
+    def follow(self, snapshot: Snapshot) -> None:
+        """Learn how far the change under way is."""
+        change = self.under_way
+        if change is None or change.changed:
+            return
+        view = next((each for each in snapshot.commands if each.id == change.command.id), None)
+        if view is None:
+            self.under_way = None
+            self._failed("the change was lost on the way", snapshot.at_ns)
+            return
+        if view.step is not None and change.step is None:
+            change.step = view.step
+            self._lags.append(view.step - change.asked_before)
+        if view.done and view.state == CHANGED:
+            change.changed = True
+            change.step = change.asked_before if change.step is None else change.step
+            self._tries = self._busy_since_ns = 0
+            self.waits_for_others = False
+        elif view.state == FAILED:
+            self.under_way = None
+            self.half_done = change.step is not None
+            self._weigh(view, snapshot.at_ns)
+
+    def settle(self) -> None:
+        """What was changed has been taken note of."""
+        self.under_way = None
+
+    def begin_anew(self) -> None:
+        """Forget what failed: something else is to be tried."""
+        self.why_not = ""
+        self._tries = self._busy_since_ns = self._again_ns = 0
+
+    def _weigh(self, view: CommandView, now_ns: int) -> None:
+        """What to do after a change that was not made."""
+        self.waits_for_others = view.busy
+        if view.busy:
+            self._again_ns = now_ns + round(AGAIN_S * 1e9)
+            self._busy_since_ns = self._busy_since_ns or now_ns
+            if now_ns - self._busy_since_ns > BUSY_S * 1e9:
+                self.why_not = view.reason
+        elif any(rank.state == "refused" for rank in view.ranks):
+            self.why_not = view.reason
+        else:
+            self._failed(view.reason, now_ns)
+
+    def _failed(self, why: str, now_ns: int) -> None:
+        self._tries += 1
+        self._again_ns = now_ns + round(AGAIN_S * 1e9)
+        if self._tries > TRIES:
+            self.why_not = why

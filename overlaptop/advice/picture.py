@@ -1,0 +1,204 @@
+"""What a search shows of itself: frozen pictures for a screen, and the words of its last line. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Protocol
+
+from overlaptop.advice.search import Search, State, Verdict
+from overlaptop.wire.knobs import Knob
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredWindow:
+    """Consecutive steps with one value."""
+
+    value: int
+    round: int
+    first_step: int
+    """As the ranks count them."""
+    steps_ns: tuple[int, ...]
+    """The median over the ranks, step by step; disturbed steps left out."""
+    exposed_ns: int | None
+    """The median of the steps in which it was measured; None: of none."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """A value that was measured. Times of one step."""
+
+    value: int
+    state: State
+    windows: int
+    steps: int
+    step_ns: float
+    low_ns: float
+    high_ns: float
+    """Where it lies with 95 % confidence, the differences between rounds taken off."""
+    exposed_ns: int | None
+    predicted_ns: float | None
+    """What the model says now, having seen all that was measured; None: there is no model."""
+    foretold_ns: float | None
+    """What it said before the value was measured; None: there was no model yet."""
+
+    @property
+    def model_error(self) -> float | None:
+        """By what share of the step the model is off now."""
+        return None if self.predicted_ns is None else self.predicted_ns / self.step_ns - 1
+
+    @property
+    def foretold_error(self) -> float | None:
+        """By what share of the step it was off before it had seen the value."""
+        return None if self.foretold_ns is None else self.foretold_ns / self.step_ns - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A point of the model's curve."""
+
+    value: int
+    step_ns: float
+    exposed_ns: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a search found. Shares are of the step with the value before."""
+
+    value: int
+    before_text: str
+    """The value before, as a person reads it."""
+    saves: float
+    saves_low: float
+    saves_high: float
+    confidence: float
+    known: bool
+    """Else it ended before the best was known."""
+    rivals_gain: float
+    """By what share of the step the best of the other measured values may still be shorter, at most."""
+    line: str
+    """All that in one line."""
+    code: str
+    """The line that makes it permanent; empty: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A search at one moment."""
+
+    knob: Knob
+    """As it was when the search began."""
+    least: int
+    most: int
+    doing: str
+    """One line."""
+    over: bool
+    why: str
+    """Once it is over, or about to be: why it ended, in words."""
+    failed: bool
+    """It ended before its time, and not because somebody wished so."""
+    now: int | None
+    """The value that is being measured; None: none."""
+    best: int | None
+    """The best so far; None before anything is known."""
+    racing: int
+    """Values that may still be the best."""
+    points: tuple[CurvePoint, ...]
+    predicted: tuple[Predicted, ...]
+    """The model's curve over the whole range, by rising value; empty: there is none."""
+    model_reason: str
+    """Why there is no model."""
+    windows: tuple[MeasuredWindow, ...]
+    """In the order in which they were measured."""
+    round: int
+    """From 1 on."""
+    steps_spent: int
+    steps_to_go: int
+    """At most: the budget's rest."""
+    seconds_to_go: float | None
+    result: Result | None
+    """Once something is known and nothing more is measured."""
+
+
+class Foreteller(Protocol):
+    """A model, as forecast.Forecast is one."""
+
+    def step_ns(self, value: int) -> float | None:
+        """The step with this value."""
+
+    def foretold_ns(self, value: int) -> float | None:
+        """What was predicted of it before it was measured."""
+
+
+def curve_points(
+    search: Search, model: Foreteller, windows: Sequence[MeasuredWindow]
+) -> tuple[CurvePoint, ...]:
+    """What was measured of each value, by rising value, beside what the model says."""
+    exposed: dict[int, list[int]] = {}
+    for window in windows:
+        if window.exposed_ns is not None:
+            exposed.setdefault(window.value, []).append(window.exposed_ns)
+    return tuple(
+        CurvePoint(
+            value=point.value,
+            state=point.state,
+            windows=point.windows,
+            steps=point.steps,
+            step_ns=point.step_ns,
+            low_ns=point.low_ns,
+            high_ns=point.high_ns,
+            exposed_ns=round(median(exposed[point.value])) if point.value in exposed else None,
+            predicted_ns=model.step_ns(point.value),
+            foretold_ns=model.foretold_ns(point.value),
+        )
+        for point in search.points()
+    )
+
+
+def told_result(knob: Knob, verdict: Verdict, confidence: float) -> Result:
+    """What was found, in figures and in words."""
+    found = Result(
+        value=verdict.value,
+        # Where the job has no whole number, the one that was measured in its place.
+        before_text=knob.value_text if knob.value is not None else str(verdict.before),
+        saves=verdict.saves,
+        saves_low=verdict.saves_low,
+        saves_high=verdict.saves_high,
+        confidence=confidence,
+        known=verdict.known,
+        rivals_gain=verdict.rivals_gain,
+        line="",
+        code=knob.code.replace("{value}", str(verdict.value)),
+    )
+    return replace(found, line=result_line(knob, found))
+
+
+def value_text(knob: Knob, value: int) -> str:
+    """``25 MiB``, ``4``."""
+    return f"{value} {knob.unit}".rstrip()
+
+
+def result_line(knob: Knob, found: Result) -> str:
+    """The last line: the best setting, what it saves, how sure."""
+    best = value_text(knob, found.value)
+    rest = f"no other measured value is shorter by more than {_percent(found.rivals_gain)}"
+    if found.value == knob.value:
+        told = f"{knob.name} {best}, as it was: {rest}"
+    elif found.saves_low > 0:
+        told = (
+            f"{knob.name} {best}: a step {_percent(found.saves)} shorter than with {found.before_text} "
+            f"({_percent(found.saves_low)} to {_percent(found.saves_high)}); {rest}"
+        )
+    else:
+        told = (
+            f"{knob.name} {best}: not shorter than {found.before_text} beyond noise "
+            f"({_percent(found.saves_low)} to {_percent(found.saves_high)}); {rest}"
+        )
+    told += f", with {found.confidence:.0%} confidence".replace("%", " %")
+    return told if found.known else f"{told}. The search ended before the best was known"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.1f} %"

@@ -1,0 +1,99 @@
+"""The values that a knob may take, as a search sees them: where to look, and which are the same."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Sequence
+
+from overlaptop.wire.knobs import Knob
+
+Layout = Callable[[int], Hashable]
+"""What the job makes of a value: where two values give the same, it does the same with both."""
+
+
+class Space:
+    """Some whole numbers in rising order. Distances are between logarithms: bucket sizes, batches and
+    depths all matter by their factors.
+    """
+
+    def __init__(self, values: Sequence[int], layout: Layout | None = None) -> None:
+        """``values``: one or more, rising; a range will do. ``layout``: None where it is not known.
+
+        Raises:
+            ValueError: no value.
+        """
+        if not values:
+            raise ValueError("there is no value to choose from")
+        self._values = values
+        self._layout = layout
+        self._shift = max(0, 1 - values[0])
+        # Above this one nothing changes any more (all gradients in one bucket): not worth a look.
+        self.most = values[-1] if layout is None else self._first_like(values[-1])
+        self.least = values[0]
+
+    @classmethod
+    def of(cls, knob: Knob, least: int, most: int, layout: Layout | None = None) -> Space:
+        """What a knob allows from ``least`` to ``most``, both included. ValueError: nothing."""
+        low, high = max(least, knob.least), min(most, knob.most)
+        if knob.choices:
+            values: Sequence[int] = sorted(each for each in knob.choices if low <= each <= high)
+        else:
+            values = range(low, high + 1)
+        if not values:
+            raise ValueError(f"{knob.name} allows no value from {least} to {most}")
+        return cls(values, layout)
+
+    def position(self, value: int) -> float:
+        """Where a value lies; equal factors are equal distances."""
+        return math.log(value + self._shift)
+
+    def same(self, one: int, other: int) -> bool:
+        """Whether the job does the same with both, as far as is known."""
+        if one == other:
+            return True
+        return self._layout is not None and self._layout(one) == self._layout(other)
+
+    def near(self, position: float) -> int:
+        """The value that lies nearest to a position."""
+        wanted = math.exp(position) - self._shift
+        at = bisect_left(self._values, wanted)
+        around = self._values[max(0, at - 1) : at + 1]
+        return min(around, key=lambda value: abs(self.position(value) - position))
+
+    def ladder(self, count: int, given: int) -> list[int]:
+        """At most ``count`` distinct values, ``given`` among them, from the least to the most in even steps
+        of their positions, rising.
+        """
+        low, high = self.position(self.least), self.position(self.most)
+        rungs = [low + (high - low) * at / max(1, count - 1) for at in range(count)]
+        found = sorted({self.near(rung) for rung in rungs})
+        if given not in found and found[0] < given < found[-1]:
+            # Takes the place of the rung next to it, but of neither end.
+            inner = found[1:-1]
+            if len(found) >= count and inner:
+                found.remove(min(inner, key=lambda v: abs(self.position(v) - self.position(given))))
+        if given not in found:
+            found.append(given)
+        return self.distinct(found, first=given)
+
+    def distinct(self, values: Sequence[int], first: int) -> list[int]:
+        """One value for each thing that the job would do, rising; ``first`` stands for what it does."""
+        kept: list[int] = []
+        for value in sorted(values, key=lambda value: (value != first, value)):
+            if not any(self.same(value, other) for other in kept):
+                kept.append(value)
+        return sorted(kept)
+
+    def _first_like(self, value: int) -> int:
+        """The least value from which on all up to ``value`` give the same."""
+        assert self._layout is not None
+        wanted = self._layout(value)
+        low, high = 0, len(self._values) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._layout(self._values[middle]) == wanted:
+                high = middle
+            else:
+                low = middle + 1
+        return self._values[low]

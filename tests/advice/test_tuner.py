@@ -1,0 +1,419 @@
+"""The search on a job that runs: what it sends, which steps it counts, how it ends."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from overlaptop.advice.changer import BUSY_S, TRIES
+from overlaptop.advice.others import LOST_S
+from overlaptop.advice.search import Plan
+from overlaptop.advice.tuner import CLAIM_S, Tuner
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.wire import commands
+from overlaptop.wire.knobs import Knob
+from overlaptop.wire.messages import Notice, RankEnd
+from tests.fleet.builders import BUCKET_CAP_MB, MS, info, welcome
+
+from .live_job import TICK_S, LiveJob
+
+OTHER = Knob("accumulation", 1, "1", "1", 1, 8)
+
+
+def valley(at: float):
+    """100 ms at best."""
+    return lambda value: 100 * (1 + 0.2 * ((math.log(value) - math.log(at)) / 2) ** 2)
+
+
+def run(tuner: Tuner, job: LiveJob, until=lambda picture: False, most_s: float = 600.0) -> None:
+    for _ in range(round(most_s / TICK_S)):
+        tuner.tick(job.tick())
+        if tuner.over or until(tuner.picture):
+            return
+    raise AssertionError(tuner.picture.doing)
+
+
+def windows(count: int):
+    return lambda picture: len(picture.windows) >= count
+
+
+def sent(job: LiveJob) -> list[str]:
+    return [commands.in_words(command) for command in job.sent]
+
+
+def test_it_finds_the_best_value_and_puts_the_old_one_back():
+    job = LiveJob(valley(60))
+    tuner = Tuner(job, job.knob)
+    run(tuner, job)
+    picture = tuner.picture
+    assert not picture.failed
+    assert picture.result.known
+    assert valley(60)(picture.result.value) < 100.5
+    assert (
+        picture.result.saves_low
+        < 1 - valley(60)(picture.result.value) / valley(60)(25)
+        < picture.result.saves_high
+    )
+    assert job.value == 25
+    assert sent(job)[-1] == "restore bucket_cap_mb"
+    assert {command.search for command in job.sent} == {tuner.claim.id}
+    assert job.held[0] == tuner.claim
+    assert [search for search in job.held if search.over] == [replace(tuner.claim, over=True)]
+    assert job.held[-1].over
+
+
+def test_it_leaves_the_best_value_where_that_is_wished():
+    job = LiveJob(valley(60))
+    tuner = Tuner(job, job.knob, keep=True)
+    run(tuner, job)
+    assert job.value == tuner.picture.result.value != 25
+    assert "restore bucket_cap_mb" not in sent(job)
+
+
+def test_it_says_the_best_value_in_one_line_with_the_code_to_paste():
+    knob = replace(BUCKET_CAP_MB, code="DistributedDataParallel(model, bucket_cap_mb={value})")
+    job = LiveJob(valley(60), knob=knob)
+    tuner = Tuner(job, job.knob)
+    run(tuner, job)
+    result = tuner.picture.result
+    assert result.line.startswith(f"bucket_cap_mb {result.value} MiB: a step ")
+    assert "shorter than with 25 (" in result.line
+    assert "with 95 % confidence" in result.line
+    assert result.code == f"DistributedDataParallel(model, bucket_cap_mb={result.value})"
+
+
+def test_the_value_before_is_kept_where_none_is_better():
+    job = LiveJob(valley(25), noise=0.002)
+    tuner = Tuner(job, job.knob, keep=True)
+    run(tuner, job)
+    result = tuner.picture.result
+    assert (result.value, result.saves) == (25, 0.0)
+    assert "bucket_cap_mb 25 MiB, as it was: no other measured value is shorter" in result.line
+    assert job.value == 25
+
+
+def test_a_value_that_was_set_before_is_set_again_not_restored():
+    job = LiveJob(valley(60), knob=replace(BUCKET_CAP_MB, value=40, value_text="40"))
+    tuner = Tuner(job, job.knob)
+    run(tuner, job)
+    assert job.value == 40
+    assert sent(job)[-1] == "set bucket_cap_mb 40"
+
+
+def test_where_the_script_gave_no_whole_number_the_one_beside_it_is_measured_and_named():
+    knob = replace(BUCKET_CAP_MB, value=None, value_text="25.4", original_text="25.4")
+    job = LiveJob(lambda value: valley(60)(value or 25.4), knob=knob)
+    tuner = Tuner(job, job.knob)
+    run(tuner, job)
+    assert sent(job)[0] == "set bucket_cap_mb 25"
+    assert sent(job)[-1] == "restore bucket_cap_mb"
+    assert job.value is None
+    assert "shorter than with 25 (" in tuner.picture.result.line
+
+
+# Which steps count
+
+
+def test_only_undisturbed_steps_of_a_value_count_for_it():
+    job = LiveJob(valley(60), noise=0.001)
+    tuner = Tuner(job, job.knob)
+    run(tuner, job, windows(2))
+    job.disturb(5)
+    run(tuner, job)
+    assert len(tuner.picture.windows) > 8
+    for window in tuner.picture.windows:
+        expected_ns = valley(60)(window.value) * MS
+        assert all(abs(step_ns / expected_ns - 1) < 0.01 for step_ns in window.steps_ns), window
+        assert window.exposed_ns == pytest.approx(expected_ns / 10, rel=0.01)
+
+
+def test_all_steps_are_paid_for_those_between_windows_too():
+    job = LiveJob(valley(60))
+    tuner = Tuner(job, job.knob)
+    job.tick()
+    first = job.tick().ranks[0].last.step
+    tuner.tick(job.tick())
+    began = max(first, job.tick().ranks[0].last.step)
+    run(tuner, job, windows(6))
+    picture = tuner.picture
+    passed = job.fleet.snapshot().ranks[0].last.step - began
+    assert passed - 3 <= picture.steps_spent <= passed + 6
+    assert picture.steps_spent > sum(len(window.steps_ns) for window in picture.windows)
+
+
+def test_the_next_change_is_agreed_on_while_the_window_goes_on():
+    job = LiveJob(valley(60))
+    tuner = Tuner(job, job.knob)
+    run(tuner, job, windows(4))
+    # Between the last step of a window and the first of the next lie the transitional and settling ones.
+    for before, after in zip(tuner.picture.windows[1:], tuner.picture.windows[2:], strict=False):
+        assert after.first_step - (before.first_step + len(before.steps_ns)) <= 4
+
+
+def test_sizes_that_give_the_same_buckets_are_measured_once():
+    job = LiveJob(valley(4), gradients=(4 << 20,) * 4)
+    tuner = Tuner(job, job.knob)
+    run(tuner, job)
+    # Up to 4 MiB four buckets of one gradient each, up to 8 two of two, up to 12 of three and one, or one.
+    assert [min(-(-point.value // 4), 4) for point in tuner.picture.points] == [1, 2, 3, 4]
+
+
+def test_a_job_of_quick_steps_gets_as_many_windows_though_each_is_longer():
+    # Agreeing takes a second, which is 200 steps: that long is the least window.
+    job = LiveJob(lambda value: valley(60)(value) / 20)
+    tuner = Tuner(job, job.knob)
+    run(tuner, job)
+    assert tuner.picture.result.known
+    assert len(tuner.picture.windows) >= 9
+    assert max(len(window.steps_ns) for window in tuner.picture.windows) > 100
+
+
+# Others
+
+
+def test_a_persons_change_of_the_knob_ends_it_and_stays():
+    job = LiveJob(valley(60))
+    tuner = Tuner(job, job.knob, keep=True)
+    run(tuner, job, windows(3))
+    many = len(job.sent)
+    job.person_sets(99)
+    run(tuner, job, most_s=TICK_S)
+    assert "somebody else changed it: set bucket_cap_mb 99" in tuner.picture.why
+    assert not tuner.picture.failed
+    run(tuner, job)
+    assert (len(job.sent), job.value) == (many, 99)
+
+
+def test_a_persons_change_of_another_knob_ends_it_and_the_old_value_comes_back():
+    job = LiveJob(valley(60))
+    tuner = Tuner(job, job.knob)
+    run(tuner, job, windows(3))
+    job.person_sets(2, OTHER)
+    run(tuner, job)
+    assert "somebody else changed the job: set accumulation 2" in tuner.picture.why
+    assert job.value == 25
+
+
+def test_an_earlier_change_by_a_person_is_none_of_it():
+    job = LiveJob(valley(60))
+    job.person_sets(40)
+    job.tick()
+    tuner = Tuner(job, job.knob)
+    run(tuner, job)
+    assert tuner.picture.result.known
+    assert job.value == 40
+
+
+def test_while_somebody_else_searches_it_does_nothing():
+    job = LiveJob(valley(60))
+    job.takes_searches = False
+    job.hear(replace(commands.make_search(job.knob), by="ann@there, pid 7"))
+    tuner = Tuner(job, job.knob)
+    run(tuner, job)
+    assert tuner.picture.why == "ann@there, pid 7 searches for the best bucket_cap_mb already"
+    assert job.sent == []
+
+
+def test_a_hub_that_does_not_take_the_search_ends_it_before_a_command_is_sent():
+    job = LiveJob(valley(60))
+    job.takes_searches = False
+    tuner = Tuner(job, job.knob)
+    run(tuner, job, most_s=CLAIM_S + 1)
+    assert tuner.picture.failed
+    assert "hub has not taken the search" in tuner.picture.why
+    assert job.sent == []
+
+
+def test_a_hub_that_has_ended_the_search_is_believed():
+    job = LiveJob(valley(60))
+    tuner = Tuner(job, job.knob)
+    run(tuner, job, windows(2))
+    many = len(job.sent)
+    job.takes_searches = False
+    job.hear(replace(tuner.claim, over=True))
+    run(tuner, job, most_s=TICK_S)
+    assert "hub has ended it" in tuner.picture.why
+    assert len(job.sent) == many
+
+
+# What goes wrong
+
+
+def test_a_busy_job_is_asked_again():
+    job = LiveJob(valley(60))
+    job.busy = 3
+    tuner = Tuner(job, job.knob)
+    run(tuner, job, lambda picture: picture.doing == "waits: another command is under way")
+    run(tuner, job)
+    assert tuner.picture.result.known
+    assert sent(job)[:4] == [sent(job)[0]] * 4
+
+
+def test_a_job_that_stays_busy_is_not_asked_for_ever():
+    job = LiveJob(valley(60))
+    job.busy = 1000
+    tuner = Tuner(job, job.knob)
+    run(tuner, job, most_s=2 * BUSY_S)
+    assert tuner.picture.failed
+    assert "another command is under way" in tuner.picture.why
+
+
+def test_a_refusal_ends_it_with_the_reason():
+    job = LiveJob(valley(60))
+    job.refuses = "its model is compiled"
+    tuner = Tuner(job, job.knob)
+    run(tuner, job)
+    assert tuner.picture.why == "bucket_cap_mb cannot be changed: rank 0 refused: its model is compiled"
+    assert tuner.picture.failed
+    assert len(job.sent) == 1
+
+
+def test_a_change_that_fails_is_tried_again_and_then_given_up():
+    job = LiveJob(valley(60))
+    tuner = Tuner(job, job.knob)
+    run(tuner, job, windows(2))
+    many = len(job.sent)
+    job.fails = "the store does not answer"
+    run(tuner, job, lambda picture: "cannot be changed" in picture.why)
+    assert len(job.sent) == many + 1 + TRIES or len(job.sent) == many + 1 + TRIES + 1
+    job.fails = ""
+    run(tuner, job)
+    assert job.value == 25
+    assert tuner.picture.failed
+
+
+def test_what_cannot_be_put_back_is_left_to_the_hub():
+    job = LiveJob(valley(60))
+    tuner = Tuner(job, job.knob)
+    run(tuner, job, windows(2))
+    tuner.stop()
+    job.refuses = "it cannot be changed any more"
+    run(tuner, job)
+    assert "bucket_cap_mb was not set back to 25: rank 0 refused" in tuner.picture.why
+    assert tuner.picture.failed
+    assert not any(search.over for search in job.held)
+
+
+@pytest.mark.parametrize(
+    ("happens", "why"),
+    [
+        (lambda job: job.end(), "the job ended"),
+        (lambda job: job.fleet.apply(RankEnd(1, 0, False)), "rank 1 ended"),
+        (lambda job: job.fleet.apply(info(1, pid=77)), "rank 1 was started again"),
+        (lambda job: job.fleet.apply(welcome(job="job-2")), "the job was replaced by another one"),
+    ],
+)
+def test_the_end_of_the_job_ends_it_with_what_was_found_so_far(happens, why):
+    job = LiveJob(valley(60))
+    tuner = Tuner(job, job.knob)
+    run(tuner, job, windows(4))
+    many = len(job.sent)
+    happens(job)
+    tuner.tick(job.fleet.snapshot())
+    assert tuner.over
+    assert tuner.picture.why == why
+    assert tuner.picture.result is not None
+    assert not tuner.picture.result.known
+    assert len(job.sent) == many
+
+
+def test_a_line_that_is_lost_for_a_moment_is_waited_for():
+    job = LiveJob(valley(60))
+    tuner = Tuner(job, job.knob)
+    run(tuner, job, windows(2))
+    job.fleet.set_link(LinkState.LOST)
+    for _ in range(round((LOST_S - 1) / TICK_S)):
+        tuner.tick(job.tick())
+    assert tuner.picture.doing == "waits: there is no line to the job"
+    job.fleet.set_link(LinkState.LIVE)
+    run(tuner, job)
+    assert tuner.picture.result.known
+
+
+def test_a_line_that_stays_lost_ends_it():
+    job = LiveJob(valley(60))
+    tuner = Tuner(job, job.knob)
+    run(tuner, job, windows(2))
+    job.fleet.set_link(LinkState.LOST)
+    run(tuner, job, most_s=LOST_S + 1)
+    assert "the line to the job broke" in tuner.picture.why
+
+
+# Being stopped
+
+
+def test_stopped_in_the_middle_it_puts_the_old_value_back():
+    for count in range(1, 6):
+        job = LiveJob(valley(60))
+        tuner = Tuner(job, job.knob, keep=True)
+        run(tuner, job, windows(count))
+        tuner.stop()
+        run(tuner, job)
+        assert job.value == 25
+        assert tuner.picture.why == "stopped"
+        assert not tuner.picture.failed
+        assert job.held[-1].over
+
+
+def test_stopped_before_it_has_changed_anything_it_sends_nothing():
+    job = LiveJob(valley(60))
+    tuner = Tuner(job, job.knob)
+    for _ in range(3):
+        tuner.tick(job.tick())
+    assert job.sent == []
+    tuner.stop()
+    run(tuner, job, most_s=CLAIM_S)
+    assert job.sent == []
+
+
+def test_stopped_while_the_best_is_being_set_it_goes_back_all_the_same():
+    job = LiveJob(valley(60))
+    tuner = Tuner(job, job.knob, keep=True, plan=Plan(budget_steps=120))
+    run(tuner, job, lambda picture: picture.doing.startswith("sets bucket_cap_mb to 54"))
+    assert job.value != 54
+    tuner.stop()
+    run(tuner, job)
+    assert job.value == 25
+
+
+# Its picture
+
+
+def test_the_picture_shows_how_far_it_is():
+    job = LiveJob(valley(60))
+    tuner = Tuner(job, job.knob, 1, 400, plan=Plan(budget_steps=500))
+    assert tuner.picture.points == ()
+    assert tuner.picture.doing == "waits for the job's next step"
+    run(tuner, job, windows(3))
+    picture = tuner.picture
+    assert picture.steps_spent + picture.steps_to_go == 500
+    assert 0.1 * picture.steps_to_go < picture.seconds_to_go < picture.steps_to_go
+    assert [point.windows for point in picture.points] == [1, 1, 1]
+    assert all(point.low_ns < point.step_ns < point.high_ns for point in picture.points)
+    assert (picture.least, picture.most, picture.round) == (1, 400, 1)
+    assert picture.model_reason
+    assert picture.result is None
+    job.fleet.apply(Notice(0, 0, "info", "anything"))
+    run(tuner, job)
+    assert (tuner.picture.now, tuner.picture.steps_to_go, tuner.picture.doing) == (None, 0, "done")
+
+
+# Beforehand
+
+
+@pytest.mark.parametrize(
+    ("knob", "least", "most", "complaint"),
+    [
+        (BUCKET_CAP_MB, 50, 20, "bucket_cap_mb allows no value from 50 to 20"),
+        (replace(BUCKET_CAP_MB, refusal="its model is compiled"), None, None, "its model is compiled"),
+        (
+            replace(BUCKET_CAP_MB, value=None, value_text="2.5"),
+            None,
+            None,
+            "no command can go back to that",
+        ),
+    ],
+)
+def test_what_cannot_be_searched_is_said_at_once(knob, least, most, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        Tuner(LiveJob(valley(60)), knob, least, most)
