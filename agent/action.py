@@ -7,6 +7,10 @@ from typing import ClassVar, Protocol
 
 from overlaptop.agent.agreement import RESOLVE_S, Mark
 
+RESOLVE_TOGETHER_S = 240.0
+"""Where a rank that did not act while others do would end the job in a hang: better to stand for a while,
+though not for so long that the others' collectives give up (NCCL's do after 10 minutes)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Course:
@@ -17,8 +21,25 @@ class Course:
     done: str
     finishes: str = ""
     """While `Action.finish` runs; empty: that takes no time, and the last boundary ends the disturbance."""
-    resolve_s: float = RESOLVE_S
-    """The longest that the job stands at the agreed step where this rank does not know the decision yet."""
+    together: bool = False
+    """If some ranks acted and others did not, they would wait for each other for ever."""
+
+    @property
+    def resolve_s(self) -> float:
+        """The longest that the job stands at the agreed step where this rank does not know the decision."""
+        return RESOLVE_TOGETHER_S if self.together else RESOLVE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of an action."""
+
+    text: str
+    """For the screen."""
+    was: str = ""
+    """Of a setting: the value before, as Knob.value_text has it."""
+    becomes: str = ""
+    """The value since."""
 
 
 class Action(Protocol):
@@ -41,7 +62,7 @@ class Action(Protocol):
         On the training thread. What it raises ends the action, not the job.
         """
 
-    def finish(self) -> str:
+    def finish(self) -> Outcome:
         """What remains after the last boundary, on the command's own thread. Returns what to report.
 
         Raises OSError or RuntimeError with the reason when it came to nothing.

@@ -9,23 +9,27 @@ import sys
 import threading
 from collections import deque
 from functools import partial
-from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from overlaptop.agent import placement
 from overlaptop.agent.agreement import Pace
+from overlaptop.agent.bucket_knob import BucketKnob
 from overlaptop.agent.capture import Capture, ProfilerWatch
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.control import Control
 from overlaptop.agent.ddp_models import DdpModels
+from overlaptop.agent.fsdp_units import FsdpUnits
 from overlaptop.agent.guest import Guest
+from overlaptop.agent.knobs import KnobNews, Knobs
 from overlaptop.agent.options import AgentOptions
-from overlaptop.agent.rebucket import Rebucket
+from overlaptop.agent.orders import Orders
+from overlaptop.agent.prefetch import PrefetchKnobs
+from overlaptop.agent.script_knobs import DECLARED
 from overlaptop.agent.sender import Sender
 from overlaptop.agent.telemetry.telemetry import Telemetry
 from overlaptop.wire import commands
-from overlaptop.wire.messages import CHANGED, ENDED_BADLY, Command, Notice, RankEnd, RankInfo
+from overlaptop.wire.messages import STEPPED_ASIDE, Command, Notice, RankEnd, RankInfo
 
 if TYPE_CHECKING:  # torch and numpy come with the job, not before it
     from overlaptop.agent.sources.base import Edge, HookedSource, Source
@@ -51,7 +55,11 @@ class Agent:
         self._collectives_hooked = False
         self._profilers = ProfilerWatch()
         self._models = DdpModels(self.guest)
+        self._buckets = BucketKnob(self._models)
+        self._units = FsdpUnits(self.guest)
+        self._knobs = Knobs(self._buckets, PrefetchKnobs(self._units), DECLARED)
         self.guest.parting = self._stop_acting
+        self.guest.owes = self._owes
         self._begin(options, script)
         os.register_at_fork(after_in_child=self._after_fork)
         atexit.register(self._farewell)
@@ -68,14 +76,12 @@ class Agent:
         """The step that is under way, counted as StepTotals does; -1 before the first boundary."""
         self._recent_ns: deque[int] = deque(maxlen=RECENT_STEPS)
         self._control: Control | None = None
-        self._heard_by = 0
-        """How many connections the hub had when it last heard the newest report."""
-        self._asked_by = ""
-        """Who gave the newest command that this rank accepted."""
-        self._cwd = _working_directory()
+        self._orders: Orders | None = None
+        self._cwd = placement.working_directory()
         self._device = ""
         self._backend = ""
         self._telemetry = Telemetry(self._notice, enabled=options.telemetry)
+        self._news = KnobNews(self._knobs, self._buckets)
         self._pid = os.getpid()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="overlaptop", daemon=True)
@@ -117,6 +123,7 @@ class Agent:
         self._steps.install()
         self._profilers.install()
         self._models.install()
+        self._units.install()
         on_kineto = self.guest.guarded("the profiler hook", self._on_kineto)
         self._kineto = KinetoWatch(partial(on_kineto, begins=True), partial(on_kineto, begins=False))
         self._kineto.install()
@@ -127,24 +134,34 @@ class Agent:
         return self._source if isinstance(self._source, HookedSource) else None
 
     def _on_edge(self, edge: Edge) -> None:
-        if self._source is not None:
+        if self._source is not None and self.guest.active:
             self._source.edge(edge)
 
     def _on_boundary(self, optimizer: Any) -> None:
-        from overlaptop.agent.sources import choice
+        """A step ends and the next one begins.
 
+        Also of an agent that has stepped aside, while other ranks count on what it has agreed to do.
+        """
         if _captures_a_graph():
             return  # such a step runs later and without its hooks: nobody counts it
+        try:
+            if self._options.control:  # nobody else compares where ranks stand
+                self._knobs.note_step(self._step + 1)  # before anybody can hear that it has begun
+            if self.guest.active:
+                self._measure(optimizer)
+        finally:
+            self._step += 1
+            if self._control is not None and (armed := self._control.armed) is not None:
+                armed.on_boundary(self._step)
+
+    def _measure(self, optimizer: Any) -> None:
+        from overlaptop.agent.sources import choice
+
         if self._source is None or self._source.gave_up:
             self._source = self._choose_source(optimizer, instead_of=self._source)
         if not self._backend:
             self._backend = choice.backend_name()
-        if self._options.control:  # nobody else compares where ranks stand
-            self._models.note_step(self._step + 1)  # before anybody can hear that it has begun
-        self._step += 1
-        self._source.boundary(self._step)
-        if self._control is not None and (armed := self._control.armed) is not None:
-            armed.on_boundary(self._step)
+        self._source.boundary(self._step + 1)
 
     def _choose_source(self, optimizer: Any, instead_of: Source | None) -> Source:
         from overlaptop.agent.sources import choice
@@ -190,12 +207,13 @@ class Agent:
 
     def _stop_acting(self) -> bool:
         """After a fault: nothing but this ends a command that is under way on the job's own thread."""
-        if threading.current_thread() is not threading.main_thread():
+        try:
+            return self._control is None or self._control.part(STEPPED_ASIDE)
+        except Exception:  # noqa: BLE001 - the log has been told of the first fault
             return False
-        if self._control is not None:
-            with contextlib.suppress(Exception):
-                self._control.let_go("the agent stepped aside")
-        return True
+
+    def _owes(self) -> bool:
+        return self._control is not None and self._control.owes
 
     def _notice(self, level: str, text: str) -> None:
         self._notices.append((now_ns(), level, text))
@@ -222,34 +240,14 @@ class Agent:
             return
         sender.introduce(self._info())
         self._send_steps(sender)
-        self._obey(sender)
+        assert self._orders is not None, "made together with the sender"
+        self._orders.serve(sender)
         assert self._place is not None
+        if self._step >= 0:  # until then the script is still making what it will train
+            self._news.serve(sender, self._place.rank)
         self._telemetry.serve(sender, self._place)
         self._send_notices(sender)
         sender.pump()
-
-    def _obey(self, sender: Sender) -> None:
-        """Take commands, and say how far they are."""
-        control = self._control
-        assert control is not None, "made together with the sender"
-        assert self._place is not None
-        speaks_for_node = self._place.starts_hub
-        for command in control.serve(sender.commands):
-            if speaks_for_node:
-                self._asked_by = command.by
-                self._notice("info", f"{commands.in_words(command)}, asked by {command.by}")
-        if sender.connections != self._heard_by:
-            self._heard_by = sender.connections
-            if control.latest is not None and control.latest not in control.reports:
-                sender.put(control.latest)  # what was under way when a hub went may be lost
-        while control.reports:
-            report = control.reports.popleft()
-            sender.put(report)
-            # What is said of some rank all ranks say alike.
-            if report.state in ENDED_BADLY and (speaks_for_node or not report.text.startswith("rank ")):
-                self._notice("warning", f"no {report.name}: {report.text}")
-            elif report.state == CHANGED and speaks_for_node:
-                self._notice("info", f"{report.text}, asked by {self._asked_by}")
 
     def _pace(self) -> Pace | None:
         return Pace(self._step, min(self._recent_ns)) if self._recent_ns else None
@@ -257,9 +255,6 @@ class Agent:
     def _make_capture(self, command: Command, rank: int) -> Capture:
         steps = commands.argument(command, "steps")
         return Capture(command.id, steps, rank, self._cwd, self._profilers)
-
-    def _make_rebucket(self, command: Command) -> Rebucket:
-        return Rebucket(commands.argument(command, "value") << 20, self._models)
 
     def _open_line(self) -> Sender | None:
         """Make the sender once the rank is known: from the launcher, else from the process group."""
@@ -274,8 +269,15 @@ class Agent:
             self._pace,
             {
                 commands.CAPTURE: partial(self._make_capture, rank=place.rank),
-                commands.SET: self._make_rebucket,
+                commands.SET: self._knobs.change,
+                commands.RESTORE: self._knobs.change,
             },
+        )
+        self._orders = Orders(
+            self._control,
+            speaks_for_node=place.starts_hub,
+            notice=self._notice,
+            on_end=self._news.hurry,
         )
         self._sender = Sender(place.job, self._script, place.world_size, place.starts_hub)
         return self._sender
@@ -309,6 +311,10 @@ class Agent:
         if newest is not None and sender.watched:
             sender.put(reporter.detail(newest, self._place.rank))
 
+    def _send_reports(self, sender: Sender) -> None:
+        if self._orders is not None:
+            self._orders.send_reports(sender)
+
     def _send_notices(self, sender: Sender) -> None:
         assert self._place is not None
         while self._notices:
@@ -339,7 +345,7 @@ class Agent:
 
     def _why_no_source(self) -> str:
         if not self.guest.active:
-            return "the agent stepped aside"
+            return STEPPED_ASIDE
         if self._steps is None:
             return "torch is not loaded yet"
         return "no step seen yet: an optimizer's step, or overlaptop.agent.step(), ends one"
@@ -349,7 +355,7 @@ class Agent:
 
         The fault may lie in any of these, so each is tried, whatever became of the others.
         """
-        for say in (self._introduce, self._send_notices, self._pump):
+        for say in (self._introduce, self._send_reports, self._send_notices, self._pump):
             with contextlib.suppress(Exception):  # the log has been told
                 sender = self._sender or self._open_line()
                 if sender is not None:
@@ -409,11 +415,3 @@ def _captures_a_graph() -> bool:
 
     # Asking could create a context in a job that uses no GPU.
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-
-
-def _working_directory() -> Path:
-    """Where the job was started; a job may change it later, each rank in its own way."""
-    try:
-        return Path.cwd()
-    except OSError:  # it was deleted
-        return Path("/")

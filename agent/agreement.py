@@ -112,8 +112,11 @@ class Agreement:
         patience_s: float = PATIENCE_S,
         period_s: float = PERIOD_S,
         notice_s: float = NOTICE_S,
+        renew: Callable[[], Board] | None = None,
+        doubt_s: float = 0.0,
     ) -> None:
-        """``board``: of this agreement alone; None where there is nobody to agree with.
+        """``board``: of this agreement alone; None where there is nobody to agree with. ``renew()``: makes
+        another one, on a new connection; ``doubt_s``: for how long to look for a decision through it.
 
         ``arm(step)`` makes the training thread call `resolve` at this step's beginning; what it has
         armed stays so until the caller learns the decision. ``mark(step)``: of a step that has begun;
@@ -128,7 +131,12 @@ class Agreement:
         self._patience_s = patience_s
         self._period_s = period_s * max(1.0, world_size / RANKS_A_PERIOD)
         self._notice_s = max(notice_s, 5 * self._period_s)
+        self._renew = renew
+        self._doubt_s = doubt_s
+        self._voted = False
+        """The others may commit from here on."""
         self._hurry = threading.Event()
+        self._job_ends = threading.Event()
         self._spoiled = ""
         self._stands_there = False
         """The training thread waits for the decision at the planned step."""
@@ -139,7 +147,12 @@ class Agreement:
     def reach(self) -> Decision:
         """Agree with all ranks on a step, or learn that there is none. Raises what the store raises."""
         try:
-            decision = self._alone() if self._shared is None else self._together()
+            try:
+                decision = self._alone() if self._shared is None else self._together()
+            except Exception as fault:
+                if not self._voted:
+                    raise  # without this rank nobody acts
+                decision = self._look_again(fault)
         except BaseException as fault:
             self._decide(Decision(None, f"rank {self._rank}: the job's store failed: {fault}"[:300]))
             raise
@@ -165,9 +178,11 @@ class Agreement:
                 return None
         return self._decision
 
-    def abandon(self, reason: str) -> None:
+    def abandon(self, reason: str, *, job_ends: bool = False) -> None:
         """Give up as soon as may be, unless all have agreed already. Any thread; does not wait."""
         self._spoiled = self._spoiled or reason
+        if job_ends:
+            self._job_ends.set()
         self._hurry.set()
 
     def clean_up(self, settle_s: float = SETTLE_S) -> None:
@@ -233,6 +248,7 @@ class Agreement:
         # Armed first, looked after it: a step that begins in between finds itself armed.
         if self._pace().step >= plan:
             return self._abort(self._rank, f"was past step {plan} already: steps are too quick to agree")
+        self._voted = True
         self._board.set(f"armed/{self._rank}", f"{mark.among}\n{mark.words}")
         if self._rank == 0:
             decision = self._await(self._of_all("armed"), monotonic() + self._patience_s, "does not answer")
@@ -241,6 +257,20 @@ class Agreement:
         decision = self._await([], monotonic() + 2 * self._patience_s, "decides nothing")
         assert decision is not None, "waiting for the decision ends with one"
         return decision
+
+    def _look_again(self, fault: Exception) -> Decision:
+        """The store failed when all may have agreed already: learn by another connection what was decided.
+
+        Raises the fault where that cannot be learned in time.
+        """
+        give_up_s = monotonic() + self._doubt_s
+        while self._renew is not None and not self._job_ends.is_set() and monotonic() < give_up_s:
+            try:
+                self._shared = self._renew()
+                return self._abort(self._rank, f"lost the job's store for a moment: {fault}"[:300])
+            except Exception:  # noqa: BLE001 - it may come back
+                self._job_ends.wait(10 * self._period_s)
+        raise fault
 
     def _arm_for(self, plan: int) -> None:
         self._plan = plan

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from weakref import WeakSet
 
-from overlaptop.agent.action import Course
+from overlaptop.agent.action import Course, Outcome
 from overlaptop.agent.agreement import NO_MARK, Mark
 from overlaptop.agent.patching import replace
 
@@ -131,12 +131,12 @@ class Capture:
         self._stop()
         return False
 
-    def finish(self) -> str:
-        """Write the trace; returns the file. Raises OSError or RuntimeError with the reason."""
+    def finish(self) -> Outcome:
+        """Write the trace; its text is the file. Raises OSError or RuntimeError with the reason."""
         results, self._results = self._results, None
         if results is None:
             raise RuntimeError(self._outcome)
-        return str(write(results.save, make_folder(self._cwd, self._key), self._rank))
+        return Outcome(str(write(results.save, make_folder(self._cwd, self._key), self._rank)))
 
     def abandon(self) -> None:
         """Stop without a trace. A process that ends while the profiler runs would crash."""

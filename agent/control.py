@@ -14,14 +14,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from time import monotonic
 
-from overlaptop.agent.action import Action
+from overlaptop.agent.action import Action, Outcome
 from overlaptop.agent.after_optimizer import AfterOptimizer
 from overlaptop.agent.agreement import NO_MARK, Agreement, Board, Mark, Pace
 from overlaptop.agent.clock import now_ns
+from overlaptop.agent.seat import find_seat
 from overlaptop.wire import commands
 from overlaptop.wire.messages import Command, CommandReport
 
@@ -31,7 +31,6 @@ LATE_S = 10.0
 STORE_SILENT_S = 45.0
 """An agreement takes no longer than its patience allows, unless the store itself does not answer."""
 STORE_SILENT = "the job's store does not answer"
-STORE_TIMEOUT = timedelta(seconds=5)
 MAX_THREADS = 4
 """Of commands whose store does not answer; past that a refusal is not told to the other ranks."""
 FINISH_S = 20.0
@@ -39,16 +38,7 @@ FINISH_S = 20.0
 GIVE_UP_S = 1.0
 """The same for a word to the other ranks that this one takes no part any more."""
 MAX_DISTURBED = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """A rank's place in the job's store."""
-
-    board: Board | None
-    """None where there is nobody to agree with."""
-    rank: int
-    world_size: int
+NOTHING_YET = Outcome("")
 
 
 class _FailureError(Exception):
@@ -72,9 +62,15 @@ class Undertaking:
         self._acted = threading.Event()
         self._stretch: _Stretch | None = None
         self._failure = ""
+        """Why acting came to nothing."""
         self._given_up = ""
-        """What the other ranks are told where this one gave up."""
+        """Why this rank wants to take no part any more."""
         self._job_ends = False
+
+    @property
+    def owes(self) -> bool:
+        """Whether others may be about to act, or have acted, and would wait for ever for this rank."""
+        return self._action.course.together and not self._acted.is_set()
 
     def on_boundary(self, step: int) -> None:
         """A step begins. On the training thread; never raises."""
@@ -102,10 +98,14 @@ class Undertaking:
         report = self._control.report
         report(self.command, "accepted")
         try:
-            self._agreement = agreement = self._control.sit_down(self.command, self._arm, self._action.mark)
-            decision = agreement.refuse(self._given_up) if self._given_up else agreement.reach()
+            self._agreement = agreement = self._control.sit_down(
+                self.command, self._arm, self._action.mark, self._action.course.resolve_s
+            )
+            given_up = self._given_up
+            decision = agreement.refuse(_parting_words(given_up)) if given_up else agreement.reach()
             if decision.step is None:
-                raise _FailureError(self._failure or decision.reason)
+                self._acted.set()
+                raise _FailureError(self._given_up or decision.reason)
             report(self.command, "agreed", decision.step)
             self._acted.wait()
             if self._failure:
@@ -116,9 +116,10 @@ class Undertaking:
                 report(self.command, course.finishes, decision.step)
             report(self.command, course.done, decision.step, self._action.finish())
         except _FailureError as failure:
-            report(self.command, "failed", None, str(failure))
+            report(self.command, "failed", None, Outcome(str(failure)))
         except Exception as fault:  # noqa: BLE001 - said, and the job goes on
-            report(self.command, "failed", None, _brief(fault))
+            report(self.command, "failed", None, Outcome(_brief(fault)))
+        self._acted.set()
         if self._control.armed is self:
             self._control.armed = None
         self._after_optimizer.stop()
@@ -129,9 +130,9 @@ class Undertaking:
 
     def give_up(self, reason: str) -> None:
         """Take no part, unless all have agreed already. Any thread."""
-        self._failure, self._given_up = reason, f"gave up: {reason}"
+        self._given_up = reason
         if self._agreement is not None:
-            self._agreement.abandon(self._given_up)
+            self._agreement.abandon(_parting_words(reason), job_ends=self._job_ends)
 
     def end(self, reason: str) -> None:
         """The job or the agent ends: let go of what is not done. On the training thread."""
@@ -139,6 +140,7 @@ class Undertaking:
         if self._acted.is_set():
             return  # only the writing is left
         self.give_up(reason)
+        self._failure = reason
         self._after_optimizer.stop()
         if self.step is not None:
             self._action.abandon()
@@ -188,7 +190,9 @@ class Control:
         pace: Callable[[], Pace | None],
         makers: Mapping[str, Callable[[Command], Action]],
     ) -> None:
-        """``pace()``: where this rank is; None before it has measured a step. ``makers``: by command."""
+        """``pace()``: where this rank is; None before it has measured a step. ``makers``: by command; they
+        raise ValueError with one line where there is nothing to act on.
+        """
         self.armed: Undertaking | None = None
         """Whom the training thread has to tell of its boundaries; None nearly always."""
         self.reports: deque[CommandReport] = deque()
@@ -224,7 +228,7 @@ class Control:
             self._silent_at_s = float("inf")
             if self.latest is not None and self.latest.state == "accepted":
                 current.give_up(STORE_SILENT)
-                self.report(current.command, "failed", None, STORE_SILENT)
+                self.report(current.command, "failed", None, Outcome(STORE_SILENT))
         return accepted
 
     def disturbed_by(self, step: int) -> str:
@@ -244,6 +248,27 @@ class Control:
             # One that is inside the store's C++ when Python ends would end the process with an abort.
             thread.join(max(0.0, give_up_s - monotonic()))
 
+    @property
+    def owes(self) -> bool:
+        """Whether boundaries have to be told to what is under way, even by an agent that stepped aside."""
+        current = self._current
+        return current is not None and current.owes
+
+    def part(self, reason: str) -> bool:
+        """The agent has stepped aside: take nothing more, let go of all that is not owed to other ranks.
+
+        On any of the job's threads, again and again until it returns True: nothing is left.
+        """
+        self._ending = True
+        if self.owes:
+            assert self._current is not None, "who owes is under way"
+            self._current.give_up(reason)
+            return False
+        if threading.current_thread() is not threading.main_thread():
+            return False  # what holds torch.profiler can be stopped there only
+        self.let_go(reason)
+        return True
+
     def let_go(self, reason: str) -> None:
         """Stop what goes on, and take nothing more. On the training thread."""
         self._ending = True
@@ -251,20 +276,38 @@ class Control:
         if self._current is not None:
             self._current.end(reason)
 
-    def report(self, command: Command, state: str, step: int | None = None, text: str = "") -> None:
+    def report(
+        self, command: Command, state: str, step: int | None = None, outcome: Outcome = NOTHING_YET
+    ) -> None:
         """Say how far it is. Any thread."""
-        self.latest = CommandReport(self._rank, command.id, command.name, now_ns(), state, step, text)
+        self.latest = CommandReport(
+            self._rank, command.id, command.name, now_ns(), state, step,
+            outcome.text, outcome.was, outcome.becomes,
+        )  # fmt: skip
         self.reports.append(self.latest)
 
     def sit_down(
-        self, command: Command, arm: Callable[[int], None], mark: Callable[[int], Mark]
+        self,
+        command: Command,
+        arm: Callable[[int], None],
+        mark: Callable[[int], Mark],
+        doubt_s: float = 0.0,
     ) -> Agreement:
         """Take this rank's place in the agreement on a command. On the command's thread: it may block.
 
-        Raises RuntimeError where the job has no store to agree through.
+        ``doubt_s``: how long to look for the decision should the store fail. Raises RuntimeError where the
+        job has no store to agree through.
         """
         seat = find_seat(command.id)
-        return Agreement(seat.board, seat.rank, seat.world_size, self._present, arm, mark)
+
+        def renew() -> Board:
+            board = find_seat(command.id).board
+            assert board is not None, "there were others a moment ago"
+            return board
+
+        return Agreement(
+            seat.board, seat.rank, seat.world_size, self._present, arm, mark, renew=renew, doubt_s=doubt_s
+        )
 
     def done(self, undertaking: Undertaking) -> None:
         """Its last report is out: the next command may come."""
@@ -280,10 +323,15 @@ class Control:
         action: Action | None = None
         state, why = self._objection(command)
         if not why:
-            action = self._makers[command.name](command)
-            state, why = "refused", action.refusal()
+            state = "refused"
+            try:
+                action = self._makers[command.name](command)
+            except ValueError as fault:
+                why = str(fault)
+            else:
+                why = action.refusal()
         if why or action is None:
-            self.report(command, state, None, why)
+            self.report(command, state, None, Outcome(why))
             self._start(lambda: self._decline(command, why))
             return False
         self._current = Undertaking(self, command, action)
@@ -326,39 +374,6 @@ class Control:
         return pace
 
 
-def find_seat(key: str) -> Seat:
-    """Find this rank's place among those that agree on ``key``, on a connection of its own. May block.
-
-    Raises RuntimeError where there are other ranks and no store that can be shared with the job.
-    """
-    import torch.distributed as dist
-
-    if not dist.is_available() or not dist.is_initialized():
-        return Seat(None, 0, 1)
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    if world_size == 1:
-        return Seat(None, 0, 1)
-    try:
-        store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - nothing public gives it
-        # A connection of its own: what blocks here holds no lock that the job's own calls need.
-        own = store.clone()  # type: ignore[attr-defined]  # since torch 2.8; its stubs do not know
-        if not _shares_state(own):
-            own.set_timeout(STORE_TIMEOUT)
-    except (AttributeError, NotImplementedError, RuntimeError) as fault:
-        raise RuntimeError(f"the job's store cannot be shared: {_brief(fault)}") from fault
-    # Public all, but torch forgot to say so.
-    board = dist.PrefixStore(f"overlaptop/{key}", own)  # type: ignore[attr-defined]
-    return Seat(board, rank, world_size)
-
-
-def _shares_state(store: object) -> bool:
-    """Whether a clone is the very store itself (ranks that are threads of one process)."""
-    import torch.distributed as dist
-
-    base = getattr(store, "_underlying_non_prefix_store", store)
-    return isinstance(base, dist.HashStore)  # type: ignore[attr-defined]
-
-
 def is_bundled(target: str, *, module: bool) -> bool:
     """Whether this job is one of the bundled workloads, by where its code lies."""
     if module:
@@ -371,6 +386,11 @@ def is_bundled(target: str, *, module: bool) -> bool:
         return Path(target).resolve().parent in {Path(folder).resolve() for folder in folders}
     except (OSError, RuntimeError):  # a loop of links
         return False
+
+
+def _parting_words(reason: str) -> str:
+    """What the other ranks are told."""
+    return f"gave up: {reason}"
 
 
 def _brief(fault: BaseException) -> str:

@@ -15,9 +15,8 @@ from typing import Any
 from overlaptop.agent.agreement import Mark
 from overlaptop.agent.guest import Guest
 from overlaptop.agent.patching import replace
+from overlaptop.agent.standing import Standing
 
-MARKS = 4096
-"""Steps of which a rank remembers where it stood: several seconds of the shortest steps."""
 MIB = 1 << 20
 
 
@@ -64,9 +63,11 @@ class DdpModels:
         self._known: tuple[Known, ...] = ()
         self._compiled: weakref.WeakSet[Any] = weakref.WeakSet()
         self._builtin_hooks: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._joining: weakref.WeakSet[Any] = weakref.WeakSet()
         self._watches_compiler = False
-        self._marks: list[tuple[int, int] | None] = [None] * MARKS
-        """By step, modulo their number: the step, and the collectives that the model's group had begun."""
+        self._standing = Standing()
+        self.made = 0
+        """How many the script has made since the agent was there."""
 
     def install(self) -> None:
         """Note each model from now on. Stays for good."""
@@ -98,23 +99,28 @@ class DdpModels:
         if hasattr(DistributedDataParallel, "_register_builtin_comm_hook"):
             replace(DistributedDataParallel, "_register_builtin_comm_hook", hooking)
         self._watch_ddp_optimizer(DistributedDataParallel)
+        self._watch_join()
 
     def note_step(self, step: int) -> None:
         """A step begins; on the training thread. Remembers where this rank stands, for `mark`."""
         model = self._only()
         if model is not None:
-            begun = collectives_begun(model)
-            self._marks[step % MARKS] = None if begun is None else (step, begun)
+            self._standing.note(step, model.process_group)
 
     def mark(self, step: int) -> Mark:
         """Where this rank stood when ``step`` began. Raises LookupError where that is not known."""
-        model, noted = self._only(), self._marks[step % MARKS]
-        if model is None or noted is None or noted[0] != step:
-            raise LookupError(f"does not know where it stood when step {step} began")
+        model, begun = self._only(), self._standing.at(step)
+        if model is None:
+            raise LookupError("has not one DistributedDataParallel model")
         return Mark(
             str(getattr(model.process_group, "group_name", "")),
-            f"after {noted[1]} collectives with buckets of {model.bucket_bytes_cap} bytes",
+            f"after {begun} collectives with buckets of {model.bucket_bytes_cap} bytes",
         )
+
+    @property
+    def are_there(self) -> bool:
+        """Whether the script holds any."""
+        return bool(self._alive())
 
     def only(self) -> Known | str:
         """The one model of this job, or why there is not one."""
@@ -132,6 +138,10 @@ class DdpModels:
     def has_builtin_hook(self, model: Any) -> bool:
         """Whether it reduces by one of torch's hooks in C++, which nothing can read back."""
         return model in self._builtin_hooks
+
+    def is_joining(self, model: Any) -> bool:
+        """Whether it trains inside of a join(), where ranks may stop at different steps."""
+        return model in self._joining
 
     def _alive(self) -> list[Known]:
         return [known for known in self._known if known.model() is not None]
@@ -151,6 +161,7 @@ class DdpModels:
             Caps.of(model),
         )
         self._known = (*alive, known)
+        self.made += 1
         self._watch_compile()
 
     def _watch_ddp_optimizer(self, ddp: Any) -> None:
@@ -167,6 +178,39 @@ class DdpModels:
             return model
 
         ddp._get_active_ddp_module = classmethod(noted_ask)  # noqa: SLF001
+
+    def _watch_join(self) -> None:
+        """The contexts of join(): torch leaves no trace of having left one."""
+        import torch
+        from torch.distributed.algorithms.join import Join
+
+        def models(join: Any) -> list[Any]:
+            joined = getattr(join, "_joinables", ())
+            return [each for each in joined if isinstance(each, torch.nn.Module)]
+
+        note_begin = self._guest.guarded("noting a join", lambda join: self._joining.update(models(join)))
+        note_end = self._guest.guarded(
+            "noting a join", lambda join: self._joining.difference_update(models(join))
+        )
+
+        def beginning(begin: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            def noted_begin(join: Any) -> Any:
+                note_begin(join)
+                return begin(join)
+
+            return noted_begin
+
+        def ending(end: Callable[..., Any]) -> Callable[..., Any]:
+            def noted_end(join: Any, *args: Any) -> Any:
+                try:
+                    return end(join, *args)  # here those that were early wait for the others
+                finally:
+                    note_end(join)
+
+            return noted_end
+
+        replace(Join, "__enter__", beginning)
+        replace(Join, "__exit__", ending)
 
     def _watch_compile(self) -> None:
         """torch.compile(model) as a whole: a wrapper around it, of which the model itself knows nothing.
@@ -188,15 +232,3 @@ class DdpModels:
             return noted_wrap
 
         replace(wrapper, "__init__", wrapping)
-
-
-def collectives_begun(model: Any) -> int | None:
-    """How many collectives this rank has begun in the model's group; None where the backend does not count.
-
-    Ranks that do the same are at the same count, whatever each of them calls a step.
-    """
-    try:
-        begun: int = model.process_group._get_sequence_number_for_group()  # noqa: SLF001
-    except (AttributeError, RuntimeError):
-        return None
-    return begun

@@ -27,17 +27,24 @@ class Guest:
         self.parting: Callable[[], bool] | None = None
         """Called by the job's threads once the agent has stepped aside, until it returns True: lets go of
         what only they can let go of. Must not raise."""
+        self.owes: Callable[[], bool] = lambda: False
+        """Whether other ranks still wait for something that this one has to do at a step's boundary. Must
+        not raise."""
         self._report = report
 
-    def guarded(self, where: str, call: Callable[P, R]) -> Callable[P, R | None]:
-        """Wrap `call` so that it does nothing when inactive and steps aside when it raises."""
+    def guarded(self, where: str, call: Callable[P, R], *, kept: bool = False) -> Callable[P, R | None]:
+        """Wrap `call` so that it does nothing when inactive and steps aside when it raises.
+
+        ``kept``: it finds the boundaries of steps, and goes on for as long as something is owed.
+        """
 
         @functools.wraps(call)
         def guarded_call(*args: P.args, **kwargs: P.kwargs) -> R | None:
             if not self.active:
                 if self.parting is not None and self.parting():
                     self.parting = None
-                return None
+                if not (kept and self.owes()):
+                    return None
             try:
                 return call(*args, **kwargs)
             except Exception as fault:  # noqa: BLE001 - whatever it is, it must not reach the job

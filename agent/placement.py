@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +123,11 @@ def _dealt_out(environ: Mapping[str, str]) -> bool:
 def script_name() -> str:
     """The job's script as it was named on the command line."""
     return sys.argv[0] if sys.argv and sys.argv[0] else "python"
+
+
+def working_directory() -> Path:
+    """Where the job was started; a job may change it later, each rank in its own way."""
+    try:
+        return Path.cwd()
+    except OSError:  # it was deleted
+        return Path("/")

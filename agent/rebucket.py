@@ -13,18 +13,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar
 
-from overlaptop.agent.action import Course
+from overlaptop.agent.action import Course, Outcome
 from overlaptop.agent.agreement import Mark
-from overlaptop.agent.ddp_models import Caps, DdpModels, Known, collectives_begun
+from overlaptop.agent.ddp_models import Caps, DdpModels, Known
+from overlaptop.agent.standing import collectives_begun
 
 NO_FORWARD_STEPS = 16
 """Steps without a forward pass that reduces, after which the change is given up; the same on all ranks."""
-RESOLVE_S = 60.0
-"""A rank that did not act while others do would end the job in a hang: better to stand for a while."""
 
 _MODEL_NEEDS = (
     "_build_params_for_reducer", "_build_debug_param_to_name_mapping", "_ddp_init_helper", "_comm_hooks",
-    "_has_rebuilt_buckets", "_join_config", "_module_parameters", "bucket_bytes_cap",
+    "_has_rebuilt_buckets", "_module_parameters", "bucket_bytes_cap",
     "bucket_bytes_cap_default", "find_unused_parameters", "logger", "reducer", "require_backward_grad_sync",
     "static_graph",
 )  # fmt: skip
@@ -35,10 +34,10 @@ _CONFIG_NEEDS = {"bucket_bytes_cap", "first_bucket_bytes_cap", "per_bucket_bytes
 class Rebucket:
     """One rank's part in giving the job's DDP model another bucket size. See action.Action for threads."""
 
-    course: ClassVar[Course] = Course("changing", "changed", resolve_s=RESOLVE_S)
+    course: ClassVar[Course] = Course("changing", "changed", together=True)
 
-    def __init__(self, bytes_cap: int, models: DdpModels) -> None:
-        """``bytes_cap``: of a bucket, as DDP's bucket_cap_mb says it in MiB."""
+    def __init__(self, bytes_cap: int | None, models: DdpModels) -> None:
+        """``bytes_cap``: of a bucket, as DDP's bucket_cap_mb says it in MiB; None: as it was made with."""
         self._bytes_cap = bytes_cap
         self._models = models
         self._known: Known | None = None
@@ -47,7 +46,7 @@ class Rebucket:
         self._watch: Any = None
         """What takes our hook on the forward pass away; None: there is none."""
         self._swapped = False
-        self._outcome = ""
+        self._outcome = Outcome("")
         self._fault = ""
 
     def refusal(self) -> str:
@@ -92,7 +91,7 @@ class Rebucket:
             return False
         return True
 
-    def finish(self) -> str:
+    def finish(self) -> Outcome:
         """From what to what, and when. Raises RuntimeError where it came to nothing."""
         if self._fault:
             raise RuntimeError(self._fault)
@@ -105,6 +104,8 @@ class Rebucket:
         """
 
     def _objection(self, known: Known, model: Any) -> str:
+        if model.reducer is None:
+            return "its buckets are being made anew just now"
         if self._models.is_compiled(model):
             return "its model is compiled, and compiled code keeps its buckets"
         if getattr(model, "_use_python_reducer", False):
@@ -125,12 +126,12 @@ class Rebucket:
             return "its model has a list of bucket sizes (bucket_cap_mb_list)"
         if any(hasattr(parameter, "_in_backward_optimizers") for parameter in model._module_parameters):
             return "its optimizers run in backward"
-        if model._join_config.enable:  # torch leaves it so after a join(), too
+        if self._models.is_joining(model):
             return "its model trains with join(), where ranks may stop at different steps"
         trained = [parameter for parameter in model._module_parameters if parameter.requires_grad]
         if not _same(known, trained):
             return "other parameters are trained now than when the DistributedDataParallel model was made"
-        if collectives_begun(model) is None:
+        if collectives_begun(model.process_group) is None:
             return "its backend does not count collectives, so that ranks could not tell where each stands"
         return ""
 
@@ -148,16 +149,16 @@ class Rebucket:
             raise RuntimeError(why)
         old, new = Caps.of(model), self._wanted(model)
         if old == new:
-            self._outcome = f"bucket_cap_mb is {new.mb} already"
+            self._outcome = Outcome(f"bucket_cap_mb is {new.mb} already", old.mb, new.mb)
             return False
         self._watch = model.register_forward_pre_hook(self._before_forward)
-        self._outcome = f"bucket_cap_mb {old.mb} -> {new.mb} at step {step}"
+        self._outcome = Outcome(f"bucket_cap_mb {old.mb} -> {new.mb} at step {step}", old.mb, new.mb)
         return True
 
     def _wanted(self, model: Any) -> Caps:
         """The size that was asked for; the one that the model was made with is given back as it was."""
         assert self._known is not None, "refusal comes first"
-        if self._bytes_cap == self._known.made_with.bytes_cap:
+        if self._bytes_cap is None or self._bytes_cap == self._known.made_with.bytes_cap:
             return self._known.made_with
         config = Caps.of(model).config
         if config is not None:

@@ -12,15 +12,13 @@ import importlib.util
 import os
 import sys
 import types
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
 from types import ModuleType, TracebackType
 
 import overlaptop.agent
 from overlaptop.agent import control, options
-from overlaptop.agent.guest import logger
+from overlaptop.agent.importing import when_imported
 
 HERE = str(Path(__file__).parent)
 
@@ -40,7 +38,7 @@ def main() -> None:
         binding.bind()
     allowed = command.options.control or control.is_bundled(target, module=command.module)
     agent = overlaptop.agent.start(replace(command.options, control=allowed), target)
-    _when_imported("torch", agent.hook_torch)
+    when_imported("torch", agent.hook_torch)
     _hide_our_frames()
     _become(code, command.target if command.module else None)
 
@@ -93,52 +91,6 @@ def _become(code: types.CodeType, module_name: str | None) -> None:
         main_module.__loader__ = importlib.machinery.SourceFileLoader("__main__", code.co_filename)
     sys.modules["__main__"] = main_module
     exec(code, main_module.__dict__)  # noqa: S102 - running the user's script is what this is for
-
-
-class _ImportWatch(MetaPathFinder):
-    """Calls back once when a module has been imported; leaves nothing behind."""
-
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
-        self._name = name
-        self._then = then
-
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002 - the protocol's arguments
-        target: ModuleType | None = None,  # noqa: ARG002
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            self._watch(spec.loader)
-        return spec
-
-    def _watch(self, loader: Loader) -> None:
-        execute = loader.exec_module
-
-        def execute_and_tell(module: ModuleType) -> None:
-            del loader.__dict__["exec_module"]
-            try:
-                execute(module)
-            except BaseException:
-                sys.meta_path.insert(0, self)  # the script may try again
-                raise
-            self._then()
-
-        try:
-            loader.exec_module = execute_and_tell  # type: ignore[method-assign]
-        except AttributeError:  # a loader of the job's own that takes no attribute
-            logger.warning("overlaptop: torch comes by a loader of its own; call overlaptop.agent.attach()")
-
-
-def _when_imported(name: str, then: Callable[[], None]) -> None:
-    if name in sys.modules:
-        then()
-    else:
-        sys.meta_path.insert(0, _ImportWatch(name, then))
 
 
 def _hide_our_frames() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -40,12 +41,13 @@ class StepHooks:
         self._depth = 0
         self._backward_depth = 0
         self._stepped = 0
-        self._before_optimizer = guest.guarded("the optimizer hook, before", self._on_optimizer_begin)
-        self._after_optimizer = guest.guarded("the optimizer hook, after", self._on_optimizer_end)
-        self._before_backward = guest.guarded("the backward hook, before", self._on_backward_begin)
-        self._after_backward = guest.guarded("the backward hook, after", self._on_backward_end)
-        self._skipped = guest.guarded("the GradScaler hook", self._on_skipped)
-        self.mark = guest.guarded("overlaptop.agent.step", self._on_mark)
+        guarded, kept = guest.guarded, partial(guest.guarded, kept=True)
+        self._before_optimizer = kept("the optimizer hook, before", self._on_optimizer_begin)
+        self._after_optimizer = kept("the optimizer hook, after", self._on_optimizer_end)
+        self._before_backward = guarded("the backward hook, before", self._on_backward_begin)
+        self._after_backward = guarded("the backward hook, after", self._on_backward_end)
+        self._skipped = kept("the GradScaler hook", self._on_skipped)
+        self.mark = kept("overlaptop.agent.step", self._on_mark)
         """End a step here, by hand; from then on optimizers no longer do."""
 
     def install(self) -> None:

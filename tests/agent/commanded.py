@@ -39,7 +39,7 @@ class Job:
             )  # fmt: skip
 
     def end(self) -> int:
-        """Have it end by itself; returns its exit status."""
+        """Have it end by itself; returns its exit status. Not while a dashboard is there: see Watching."""
         (self.folder / "stop").touch()
         return self.process.wait(PATIENT_S)
 
@@ -133,9 +133,14 @@ class Watching:
         )
 
     def until_it_has_ended(self, job):
-        """Its exit status. Read meanwhile: libzmq aborts a process that reads nothing while a hub ends."""
+        """Its exit status. Reads meanwhile: libzmq aborts a process that reads nothing while a hub ends."""
         self.until(lambda _: job.process.poll() is not None)
         return job.process.returncode
+
+    def end(self, job):
+        """Have it end by itself; returns its exit status."""
+        (job.folder / "stop").touch()
+        return self.until_it_has_ended(job)
 
     def goes_on(self, steps=50):
         """The job trains on from here."""

@@ -11,9 +11,11 @@ import json
 import os
 import random
 import sys
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn  # before there is a group: else it would hold it, with gloo's threads
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -56,6 +58,7 @@ VARIANTS = {
     "accumulation": {},
     "accumulation, bucket views": {"gradient_as_bucket_view": True},
     "accumulation, static_graph": {"static_graph": True},
+    "several reductions": {},
     "one batch ahead": {},
 }
 
@@ -96,12 +99,12 @@ def train(name: str, steps: int, switch_at: dict[int, int], models: DdpModels) -
             action = Rebucket(switch_at[step] * LAYER_BYTES, models)
             assert action.refusal() == ""
         if action is not None and not action.boundary(step):
-            said.append(action.finish())
+            said.append(action.finish().text)
             action = None
         # torch itself cannot bear a static graph whose first backward pass is not reduced.
         accumulates = name.startswith("accumulation") and not (step == 0 and model.static_graph)
-        for _ in range(2 if accumulates else 0):
-            with model.no_sync():
+        for _ in range(2 if accumulates or name == "several reductions" else 0):
+            with model.no_sync() if accumulates else nullcontext():
                 loss_of_next().backward()
         loss = ahead if ahead is not None else loss_of_next()
         loss.backward()
@@ -115,7 +118,7 @@ def train(name: str, steps: int, switch_at: dict[int, int], models: DdpModels) -
         issued.append(dist.group.WORLD._get_sequence_number_for_group() - begun)
         begun += issued[-1]
     if action is not None:
-        said.append(action.finish())
+        said.append(action.finish().text)
     weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     theirs = [torch.empty_like(weights) for _ in range(dist.get_world_size())]
     dist.all_gather(theirs, weights)

@@ -331,3 +331,92 @@ def test_a_rank_that_does_not_know_where_it_stood_keeps_all_from_acting(boards):
     (decision,) = run(ranks)
     assert decision.reason.startswith("rank 1 does not know where it stood in step ")
     assert not any(rank.acted for rank in ranks)
+
+
+class Failing:
+    """A connection to the store that breaks, when its rank has voted or before."""
+
+    def __init__(self, board, breaks_at):
+        self.board = board
+        self.breaks_at = breaks_at
+        self.broken = False
+
+    def __getattr__(self, name):
+        def call(*args):
+            if self.broken:
+                raise RuntimeError("Connection reset by peer")
+            answer = getattr(self.board, name)(*args)
+            self.broken = name == "set" and args[0].startswith(self.breaks_at)
+            return answer
+
+        return call
+
+
+def test_a_rank_that_loses_the_store_once_it_has_voted_learns_the_decision_anew(boards):
+    lost = Failing(boards[2], "armed")
+    ranks = [
+        Rank(rank, lost if rank == 2 else boards[rank], patience_s=10.0, renew=lambda: boards[2],
+             doubt_s=10.0)
+        for rank in range(RANKS)
+    ]  # fmt: skip
+    (decision,) = run(ranks)
+    expected = [] if decision.step is None else [decision.step]
+    assert [rank.acted for rank in ranks] == [expected] * RANKS
+    if decision.step is None:  # it was the first to ask again
+        assert decision.reason == "rank 2 lost the job's store for a moment: Connection reset by peer"
+
+
+def test_a_rank_that_lost_the_store_obeys_what_the_others_have_decided(boards):
+    boards[0].set("plan", "1000 0")
+    tries = []
+
+    def renew():
+        boards[0].set("decision", "commit")
+        tries.append(1)
+        if len(tries) < 3:
+            raise RuntimeError("Connection refused")
+        return boards[1]
+
+    lost = Failing(boards[1], "armed")
+    agreement = Agreement(
+        lost, 1, 2, lambda: Pace(5, 1_000_000), lambda step: None, **QUICK, renew=renew, doubt_s=10.0
+    )
+    assert agreement.reach() == Decision(1000)
+    assert agreement.resolve() == Decision(1000)
+    assert len(tries) == 3
+
+
+@pytest.mark.parametrize(("breaks_at", "asks"), [("ready", 0), ("armed", 1)])
+def test_a_store_that_stays_away_is_raised_at_once_before_the_vote_and_later_after_it(
+    boards, breaks_at, asks
+):
+    boards[0].set("plan", "1000 0")
+    tries = []
+
+    def renew():
+        tries.append(1)
+        raise RuntimeError("Connection refused")
+
+    lost = Failing(boards[1], breaks_at)
+    agreement = Agreement(
+        lost, 1, 2, lambda: Pace(5, 1_000_000), lambda step: None, **QUICK, renew=renew, doubt_s=0.1
+    )
+    with pytest.raises(RuntimeError, match="Connection reset"):
+        agreement.reach()
+    assert (len(tries) >= 1) == asks
+    assert "the job's store failed" in agreement.resolve().reason
+
+
+def test_a_job_that_ends_does_not_look_for_a_store_any_longer(boards):
+    boards[0].set("plan", "1000 0")
+
+    def renew():
+        agreement.abandon("the job ended first", job_ends=True)
+        raise RuntimeError("Connection refused")
+
+    lost = Failing(boards[1], "armed")
+    agreement = Agreement(
+        lost, 1, 2, lambda: Pace(5, 1_000_000), lambda step: None, **QUICK, renew=renew, doubt_s=1000.0
+    )
+    with pytest.raises(RuntimeError, match="Connection reset"):
+        agreement.reach()

@@ -14,7 +14,7 @@ import pytest
 import torch.distributed  # noqa: F401 - as in a job: whoever takes a seat finds it imported
 
 from overlaptop.agent import control
-from overlaptop.agent.action import Course
+from overlaptop.agent.action import Course, Outcome
 from overlaptop.agent.agreement import NO_MARK, Pace
 from overlaptop.agent.control import Control, is_bundled
 from overlaptop.agent.guest import Guest
@@ -57,7 +57,7 @@ class Fake:
         self.may_finish.wait()
         if isinstance(self.result, Exception):
             raise self.result
-        return self.result
+        return Outcome(self.result)
 
     def abandon(self):
         self.abandoned = True
@@ -171,6 +171,26 @@ def test_what_is_not_allowed_is_refused_here_too_whoever_passed_it_on(make_job, 
     assert job.action.seen == []
 
 
+def test_what_there_is_nothing_to_act_on_for_is_refused_with_the_makers_words(make_job):
+    def make(command):
+        raise ValueError("there is no knob depth; there is: none")
+
+    job = make_job()
+    job.control._makers = {commands.SET: make}
+    assert job.hear(commands.make(commands.SET, {"value": 1}, knob="depth")) == []
+    (report,) = job.control.reports
+    assert (report.state, report.text) == ("refused", "there is no knob depth; there is: none")
+
+
+def test_a_change_says_what_the_value_was_and_what_it_becomes(make_job):
+    job = make_job(Fake(course=Course("changing", "changed", together=True), result="depth 1 -> 2"))
+    job.action.finish = lambda: Outcome("depth 1 -> 2", "1", "2")
+    job.hear(capture())
+    job.train_until("changed")
+    report = job.control.reports[-1]
+    assert (report.state, report.was, report.becomes) == ("changed", "1", "2")
+
+
 def test_a_second_command_is_answered_busy_and_the_first_goes_on(make_job):
     job = make_job()
     first, second = capture(), capture()
@@ -260,7 +280,7 @@ def test_an_agent_that_steps_aside_in_the_middle_lets_go_on_the_jobs_next_call(m
     job.train_until("recording")
     guest = Guest(lambda level, text: None)
     hook = guest.guarded("a hook", lambda: None)
-    guest.parting = lambda: job.control.let_go("the agent stepped aside") or True
+    guest.parting = lambda: job.control.part("the agent stepped aside")
     hook()
     assert not job.action.abandoned
     guest.step_aside("elsewhere", RuntimeError("a fault"))
@@ -268,6 +288,47 @@ def test_an_agent_that_steps_aside_in_the_middle_lets_go_on_the_jobs_next_call(m
     hook()
     assert job.action.abandoned
     assert guest.parting is None
+
+
+def test_an_agent_that_steps_aside_once_all_have_agreed_still_acts_with_the_others(make_job):
+    job = make_job(Fake(steps=2, course=Course("changing", "changed", together=True), result="1 -> 2"))
+    guest = Guest(lambda level, text: None)
+    guest.parting = lambda: job.control.part("the agent stepped aside")
+    guest.owes = lambda: job.control.owes
+    measured = []
+    measure = guest.guarded("measuring", lambda: measured.append(job.step))
+    boundary = guest.guarded("the boundary", job.train, kept=True)
+    job.hear(capture())
+    while "agreed" not in [state for state, _, _ in job.said]:
+        boundary()
+    assert job.action.seen == []
+    guest.step_aside("elsewhere", RuntimeError("a fault"))
+    give_up_s = time.monotonic() + 20
+    while guest.parting is not None and time.monotonic() < give_up_s:
+        boundary()
+        measure()
+    first = job.action.seen[0]
+    assert job.action.seen == [first, first + 1]
+    assert job.said[-1] == ("changed", first, "1 -> 2")
+    assert measured == []
+    stood = job.step
+    boundary()
+    assert job.step == stood  # nothing is owed any more
+
+
+def test_an_agent_that_steps_aside_before_all_have_agreed_does_not_act(make_job, monkeypatch):
+    thaw = threading.Event()
+    find_seat = control.find_seat
+    monkeypatch.setattr(control, "find_seat", lambda key: thaw.wait() and find_seat(key))
+    job = make_job(Fake(course=Course("changing", "changed", together=True)))
+    job.hear(capture())
+    assert not job.control.part("the agent stepped aside")
+    thaw.set()
+    while job.control.owes:
+        job.train()
+    assert job.control.part("the agent stepped aside")
+    assert job.action.seen == []
+    assert job.said[-1] == ("failed", None, "the agent stepped aside")
 
 
 def test_a_command_that_its_rank_gave_up_is_not_obeyed_when_the_store_comes_back(make_job, monkeypatch):

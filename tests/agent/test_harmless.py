@@ -74,7 +74,7 @@ FAULTS = """
         def fault(*args, **kwargs):
             raise ArithmeticError("on purpose")
         setattr(owner, name, fault)
-        overlaptop.agent.attach()
+        overlaptop.agent.attach(control=True)
         same = train(pause_s=0.03) == plain
         overlaptop.agent.step()
         atexit._run_exitfuncs()  # the agent's goodbye
@@ -107,6 +107,10 @@ HOOKS_AND_THREADS = [
     "agent.Agent._info",
     "ddp_models.DdpModels._note",
     "ddp_models.DdpModels.note_step",
+    "fsdp_units.FsdpUnits.install",
+    "fsdp_units.FsdpUnits.note_step",
+    "knobs.KnobNews.serve",
+    "script_knobs.ScriptKnobs.note_step",
     "collectives._Describe.__call__",
     "collectives._work_of",
     "collectives._queue_callback",

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from overlaptop.agent.agreement import NOTICE_S
 from overlaptop.wire import commands
-from overlaptop.wire.knobs import Knob
+from overlaptop.wire.endpoints import list_jobs
+from overlaptop.wire.knobs import GradientFacts, Knob
 from overlaptop.wire.messages import ENDED_BADLY
 
+from .changes import switched
 from .commanded import AGENT, PATIENT_S, Job, jobs_in, watchers
 from .conftest import socket_directory
 
 BUCKET_CAP_MB = Knob("bucket_cap_mb", None, "", "", 1, 10_000)
-IN_PROCESS = Path(__file__).with_name("rebucket_job.py")
 VARIANTS = (
     "plain", "static_graph", "bucket views", "bucket views, zeroed", "unused parameters", "hook",
-    "accumulation", "accumulation, bucket views", "accumulation, static_graph", "one batch ahead",
+    "accumulation", "accumulation, bucket views", "accumulation, static_graph", "several reductions",
+    "one batch ahead",
 )  # fmt: skip
 TRAINING = '''
     """Four layers of 1 MiB each under DDP; ends after argv[1] steps, or when the file `stop` is there."""
     import sys, time
+    from contextlib import nullcontext
     from pathlib import Path
+    import overlaptop.agent
     import torch
     import torch.distributed as dist
+    import torch.distributed.nn  # before there is a group: else it would hold it, with gloo's threads
     from torch.nn.parallel import DistributedDataParallel
 
     torch.manual_seed(0)
@@ -45,14 +48,18 @@ TRAINING = '''
     generator = torch.Generator().manual_seed(rank)
     losses, other = [], None
     stop = torch.zeros(1)
+    accumulation = overlaptop.agent.knob("accumulation", 3, choices=(1, 2, 3, 8), about="batches a step")
+    used = Path(f"accumulation{rank}").open("w", buffering=1)
     for number in range(int(sys.argv[1])):
         if Path("second").exists() != (other is not None):
             other = DistributedDataParallel(torch.nn.Linear(1, 1)) if other is None else None
-        for _ in range(2):
-            with model.no_sync():
-                model(torch.randn(4, 512, generator=generator)).square().mean().backward()
-        loss = model(torch.randn(4, 512, generator=generator)).square().mean()
-        loss.backward()
+        if Path("fault").exists() and rank == 1:
+            overlaptop.agent._agent.guest.step_aside("a test", RuntimeError("on purpose"))
+        print(accumulation.value, file=used)
+        for left in reversed(range(int(accumulation))):
+            with model.no_sync() if left else nullcontext():
+                loss = model(torch.randn(4, 512, generator=generator)).square().mean()
+                loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
@@ -95,22 +102,22 @@ def set_size(dashboard, mb):
     return dashboard.outcome(dashboard.send(commands.make_setting(BUCKET_CAP_MB, mb)))
 
 
-def switched(run_ranks, nproc, steps, switches, *variants):
-    job = run_ranks(
-        IN_PROCESS, nproc=nproc, agent=False, listen=False, arguments=(str(steps), str(switches), *variants)
+def restore(dashboard, knob):
+    return dashboard.outcome(dashboard.send(commands.make_restoring(knob)))
+
+
+def until_told(dashboard, name, value_text):
+    """What the ranks tell of a knob, once all of them tell this value."""
+    return dashboard.until(
+        lambda snapshot: next(
+            (
+                each.knob
+                for each in snapshot.knobs
+                if each.knob.name == name and each.knob.value_text == value_text and not each.differs
+            ),
+            None,
+        )
     )
-    assert job.codes == [0] * nproc, job.errs
-    for out in job.outs:
-        results = [json.loads(line) for line in out.splitlines()]
-        assert [result["variant"] for result in results] == list(variants)
-        for result in results:
-            assert len(result["said"]) == switches
-            sizes = [size / (1 << 20) for size in (result["at first"], *dict(result["asked"]).values())]
-            assert result["said"] == [
-                f"bucket_cap_mb {before:g} -> {after:g} at step {step}"
-                for before, after, (step, _) in zip(sizes, sizes[1:], result["asked"], strict=False)
-            ]
-            yield result
 
 
 def test_two_ranks_train_to_the_same_bits_whatever_the_sizes_and_whatever_ddp_is_told(run_ranks):
@@ -121,7 +128,7 @@ def test_two_ranks_train_to_the_same_bits_whatever_the_sizes_and_whatever_ddp_is
 
 
 def test_four_ranks_stay_identical_and_differ_from_others_by_rounding_only(run_ranks):
-    for result in switched(run_ranks, 4, 57, 12, "hook", "accumulation, bucket views"):
+    for result in switched(run_ranks, 4, 33, 6, "hook", "accumulation, bucket views"):
         assert result["identical on all ranks"], result
         assert result["weights apart"] <= 1e-5 * result["weights"], result
 
@@ -140,7 +147,8 @@ def test_a_running_job_takes_another_size_and_the_steps_between_are_left_out(sha
     done = [set_size(dashboard, mb) for mb in (100, 2, 1)]
     assert [change.state for change in done] == ["changed"] * 3
     for change, (old, new) in zip(done, ((25, 100), (100, 2), (2, 1)), strict=True):
-        assert change.words == f"set_bucket_cap_mb (mb {new})"
+        assert change.words == f"set bucket_cap_mb {new}"
+        assert (change.was, change.becomes) == (str(old), str(new))
         said = f"bucket_cap_mb {old} -> {new} at step {change.step}"
         assert [rank.text for rank in change.ranks] == [said] * 2
         dashboard.until(
@@ -161,9 +169,71 @@ def test_a_running_job_takes_another_size_and_the_steps_between_are_left_out(sha
             assert after.collectives == buckets + 1  # and the job's own
     assert set_size(dashboard, 1).ranks[0].text == "bucket_cap_mb is 1 already"
     # The size that the model was made with comes back with its first bucket of 1 MiB.
-    back = set_size(dashboard, 25)
+    back = restore(dashboard, BUCKET_CAP_MB)
+    assert (back.words, back.was, back.becomes) == ("restore bucket_cap_mb", "1", "25")
     dashboard.goes_on()
     assert dashboard.steps[0, back.step + 2].collectives == dashboard.steps[0, done[0].step - 1].collectives
+
+
+def test_ranks_tell_what_can_be_changed_and_tell_a_new_hub_and_a_new_value_too(shared, watch):
+    first = watch()
+    told = until_told(first, "bucket_cap_mb", "25")
+    assert told == Knob(
+        "bucket_cap_mb", 25, "25", "25", 1, 10_000, unit="MiB", owner="DistributedDataParallel",
+        about=told.about, code="DistributedDataParallel(model, bucket_cap_mb={value})",
+    )  # fmt: skip
+    assert until_told(first, "accumulation", "3").choices == (1, 2, 3, 8)
+    assert [each.knob.name for each in first.session.tick().knobs] == ["bucket_cap_mb", "accumulation"]
+    first.until_it_trains()
+    for rank, view in enumerate(first.session.tick().ranks):
+        assert view.gradients == GradientFacts(rank, (1 << 20,) * 4, 2, "0 default_pg", 1 << 20)
+    os.kill(list_jobs()[0].hub_pid, signal.SIGKILL)
+    late = watch()
+    until_told(late, "bucket_cap_mb", "25")
+    late.until(lambda snapshot: all(view.gradients is not None for view in snapshot.ranks))
+    late.until_it_trains()
+    assert set_size(late, 2).state == "changed"
+    assert until_told(late, "bucket_cap_mb", "2").original_text == "25"
+    assert restore(late, BUCKET_CAP_MB).becomes == "25"
+    until_told(late, "bucket_cap_mb", "25")
+
+
+def test_a_knob_of_the_scripts_own_has_its_new_value_from_the_same_step_on_all_ranks(shared, watch):
+    dashboard = watch()
+    dashboard.until_it_trains()
+    knob = until_told(dashboard, "accumulation", "3")
+    done = dashboard.outcome(dashboard.send(commands.make_setting(knob, 1)))
+    assert (done.state, done.was, done.becomes) == ("changed", "3", "1")
+    until_told(dashboard, "accumulation", "1")
+    dashboard.goes_on(10)
+    back = restore(dashboard, knob)
+    assert (back.state, back.was, back.becomes) == ("changed", "1", "3")
+    dashboard.goes_on(10)
+    for rank in (0, 1):
+        used = (shared.folder / f"accumulation{rank}").read_text().split()
+        # The first iteration ends before step 0 begins.
+        assert used[done.step - 5 : done.step + 6] == ["3"] * 6 + ["1"] * 5
+        assert used[back.step - 5 : back.step + 6] == ["1"] * 6 + ["3"] * 5
+        left_out = [
+            number for (r, number), step in sorted(dashboard.steps.items())
+            if r == rank and step.transitional and number >= done.step
+        ]  # fmt: skip
+        assert left_out == [done.step, back.step]
+
+
+def test_what_a_rank_has_not_or_does_not_allow_is_refused_with_the_reason(shared, watch):
+    dashboard = watch()
+    dashboard.until_it_trains()
+    for command, words in (
+        (commands.make(commands.SET, {"value": 4}, knob="accumulation"), "must be one of 1, 2, 3, 8, not"),
+        (commands.make(commands.SET, {"value": 0}, knob="bucket_cap_mb"), "must be from 1 to 10000, not 0"),
+        (commands.make(commands.RESTORE, {}, knob="nosuch"),
+         "there is no knob nosuch; there is: bucket_cap_mb, accumulation"),
+    ):  # fmt: skip
+        refused = dashboard.outcome(dashboard.send(command))
+        assert refused.state == "failed"
+        assert words in refused.reason
+    dashboard.goes_on(10)
 
 
 def test_the_command_line_prints_what_was_changed_in_one_line(shared, watch):
@@ -193,19 +263,19 @@ def test_a_second_model_is_a_reason_to_change_none(shared, watch):
 
 @pytest.mark.slow
 def test_losses_of_a_real_job_are_the_same_to_the_last_bit_with_and_without_changes(start, watch):
-    alone = start("--no-python", sys.executable, steps=300)
-    assert alone.process.wait(PATIENT_S) == 0, alone.log()
-    job = start(steps=300)
+    job = start()
     dashboard = watch()
     dashboard.until_it_trains()
     assert [set_size(dashboard, mb).state for mb in (100, 1)] == ["changed"] * 2
-    assert dashboard.until_it_has_ended(job) == 0, job.log()
+    dashboard.goes_on(10)
+    assert dashboard.end(job) == 0, job.log()
+    alone = start("--no-python", sys.executable, steps=len(job.losses()[0].split()))
+    assert alone.process.wait(PATIENT_S) == 0, alone.log()
     assert job.losses() == alone.losses()
 
 
 @pytest.mark.slow
-def test_a_stopped_rank_keeps_all_from_changing_and_the_job_goes_on_when_it_does(start, watch):
-    start()
+def test_a_stopped_rank_keeps_all_from_changing_and_the_job_goes_on_when_it_does(shared, watch):
     dashboard = watch()
     ranks = dashboard.until_it_trains().ranks
     os.kill(ranks[1].info.pid, signal.SIGSTOP)
@@ -220,11 +290,11 @@ def test_a_stopped_rank_keeps_all_from_changing_and_the_job_goes_on_when_it_does
     dashboard.goes_on()
     assert dashboard.outcome(key).state == "failed"
     assert set_size(dashboard, 1).ranks[0].text.startswith("bucket_cap_mb 25 -> 1 ")
+    assert restore(dashboard, BUCKET_CAP_MB).state == "changed"
 
 
 @pytest.mark.slow
-def test_a_rank_that_stands_still_once_all_have_agreed_changes_with_the_others(start, watch):
-    start()
+def test_a_rank_that_stands_still_once_all_have_agreed_changes_with_the_others(shared, watch):
     dashboard = watch()
     ranks = dashboard.until_it_trains().ranks
     key = dashboard.send(commands.make_setting(BUCKET_CAP_MB, 1))
@@ -250,16 +320,22 @@ def test_a_rank_that_is_killed_in_the_middle_ends_the_job_as_it_would_without_us
 
 
 @pytest.mark.slow
-def test_a_job_that_was_not_told_to_obey_refuses_and_says_how_to_allow_it(start, watch):
-    start("-m", "overlaptop.agent")
+def test_an_agent_that_steps_aside_once_all_have_agreed_changes_with_the_others(start, watch):
+    job = start()
     dashboard = watch()
     dashboard.until_it_trains()
-    change = set_size(dashboard, 1)
-    assert change.reason == "rank 0 refused: start the job with --control to allow commands"
-    dashboard.goes_on()
+    key = dashboard.send(commands.make_setting(BUCKET_CAP_MB, 1))
+    dashboard.until(lambda snapshot: snapshot.commands[-1].state in ("agreed", "changing", "changed"))
+    (job.folder / "fault").touch()
+    done = dashboard.outcome(key)
+    assert [rank.text for rank in done.ranks] == [f"bucket_cap_mb 25 -> 1 at step {done.step}"] * 2
+    dashboard.until(lambda snapshot: snapshot.ranks[1].info.stepped_aside)
+    last = dashboard.session.tick().ranks[0].last.step
+    dashboard.until(lambda snapshot: snapshot.ranks[0].last.step > last + 50)
+    assert dashboard.end(job) == 0, job.log()
 
 
-REFUSALS = """
+ALONE = """
     import torch, torch.distributed as dist
     from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
     from torch.nn.parallel import DistributedDataParallel
@@ -273,7 +349,7 @@ REFUSALS = """
     models.install()
 
     def tell(name):
-        print(name, "|", Rebucket(50 << 20, models).refusal(), flush=True)
+        print(name, "| " + Rebucket(50 << 20, models).refusal(), flush=True)
 
     def ddp(**options):
         return DistributedDataParallel(torch.nn.Linear(4, 4), **options)
@@ -283,6 +359,20 @@ REFUSALS = """
     tell("good")
     del model
     tell("gone")
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    action = Rebucket(50 << 20, models)
+    assert action.refusal() == ""
+    for step in range(17):
+        try:
+            assert action.boundary(step), step
+        except RuntimeError as fault:
+            print(step, fault)
+        with model.no_sync():
+            model(torch.ones(4)).sum().backward()
+        with torch.no_grad():
+            model(torch.ones(4))
+    print("cap", model.bucket_bytes_cap >> 20, "hooks", len(model._forward_pre_hooks))
+    del model
     model = ddp()
     model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
     tell("builtin")
@@ -323,10 +413,16 @@ REFUSALS = """
 """
 
 
-def test_what_cannot_be_changed_safely_is_refused_with_the_reason(run_ranks):
-    job = run_ranks(REFUSALS, nproc=1, agent=False, listen=False)
+@pytest.fixture(scope="module")
+def told_alone(run_ranks_once):
+    """What one rank by itself has to say, in lines."""
+    job = run_ranks_once(ALONE, nproc=1, agent=False, listen=False)
     assert job.codes == [0], job.errs
-    said = dict(line.split(" | ") for line in job.outs[0].replace(" |\n", " | \n").splitlines())
+    return job.outs[0].splitlines()
+
+
+def test_what_cannot_be_changed_safely_is_refused_with_the_reason(told_alone):
+    said = dict(line.split(" | ") for line in told_alone if " | " in line)
     expected = {
         "none": "no DistributedDataParallel model",
         "good": "",
@@ -339,7 +435,7 @@ def test_what_cannot_be_changed_safely_is_refused_with_the_reason(run_ranks):
         "list": "bucket_cap_mb_list",
         "frozen": "other parameters are trained now",
         "join": "join()",
-        "joined": "join()",
+        "joined": "",
         "older": "has no DistributedDataParallel._ddp_init_helper",
         "delayed": "delay_all_reduce_named_params",
     }
@@ -384,7 +480,7 @@ FAULTS = """
             weights.append(model.module.weight.sum().item())
         if fails is not None:
             try:
-                print("said", action.finish())
+                print("said", action.finish().text)
             except RuntimeError as fault:
                 print("failed", fault)
             print("cap", model.bucket_bytes_cap >> 20, "hooks", len(model._forward_pre_hooks))
@@ -415,38 +511,8 @@ def test_a_reducer_that_cannot_be_made_is_made_as_it_was_and_only_then_the_job_h
     assert job.outs[1].splitlines() == [*failed, *failed, "raised on purpose"]
 
 
-NO_FORWARD = """
-    import torch, torch.distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
-    from overlaptop.agent.ddp_models import DdpModels
-    from overlaptop.agent.guest import Guest
-    from overlaptop.agent.rebucket import Rebucket
-
-    dist.init_process_group("gloo")
-    models = DdpModels(Guest(lambda level, text: print(text)))
-    models.install()
-    model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    action = Rebucket(50 << 20, models)
-    assert action.refusal() == ""
-    for step in range(17):
-        try:
-            assert action.boundary(step), step
-        except RuntimeError as fault:
-            print(step, fault)
-        with model.no_sync():
-            model(torch.ones(4)).sum().backward()
-        with torch.no_grad():
-            model(torch.ones(4))
-    print("cap", model.bucket_bytes_cap >> 20, "hooks", len(model._forward_pre_hooks))
-    dist.destroy_process_group()
-"""
-
-
-def test_a_model_that_reduces_nothing_keeps_its_buckets_and_says_so(run_ranks):
-    job = run_ranks(NO_FORWARD, nproc=1, agent=False, listen=False)
-    assert job.codes == [0], job.errs
-    assert job.outs[0].splitlines() == [
+def test_a_model_that_reduces_nothing_keeps_its_buckets_and_says_so(told_alone):
+    assert [line for line in told_alone if " | " not in line] == [
         "16 in 16 steps the model made no forward pass whose gradients it reduces",
         "cap 25 hooks 0",
     ]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from overlaptop.agent.fsdp_units import STATE_MODULE
+
 AGENT = ("-m", "overlaptop.agent")
 
 
@@ -185,10 +187,11 @@ def test_a_torch_whose_first_import_fails_is_watched_for_on(run_ranks, tmp_path:
         import overlaptop.agent
         for _ in range(3):
             overlaptop.agent.step()
-        print([finder for finder in sys.meta_path if "overlaptop.agent" in repr(finder)])
+        print([finder._name for finder in sys.meta_path if "overlaptop.agent" in repr(finder)])
         """,
         nproc=1,
     )
     assert job.codes == [0], job.errs
-    assert job.outs == ["failed\n[]\n"]
+    # torch is there; FSDP2 may still come.
+    assert job.outs == [f"failed\n[{STATE_MODULE!r}]\n"]
     assert [step.step for step in job.steps()] == [0, 1]

@@ -1,0 +1,53 @@
+"""A rank's place among those that agree on something, in the job's own store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from overlaptop.agent.agreement import Board
+
+STORE_TIMEOUT = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A rank's place in the job's store."""
+
+    board: Board | None
+    """None where there is nobody to agree with."""
+    rank: int
+    world_size: int
+
+
+def find_seat(key: str) -> Seat:
+    """Find this rank's place among those that agree on ``key``, on a connection of its own. May block.
+
+    Raises RuntimeError where there are other ranks and no store that can be shared with the job.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        return Seat(None, 0, 1)
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    if world_size == 1:
+        return Seat(None, 0, 1)
+    try:
+        store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - nothing public gives it
+        # A connection of its own: what blocks here holds no lock that the job's own calls need.
+        own = store.clone()  # type: ignore[attr-defined]  # since torch 2.8; its stubs do not know
+        if not _shares_state(own):
+            own.set_timeout(STORE_TIMEOUT)
+    except (AttributeError, NotImplementedError, RuntimeError) as fault:
+        raise RuntimeError(f"the job's store cannot be shared: {type(fault).__name__}: {fault}") from fault
+    # Public all, but torch forgot to say so.
+    board = dist.PrefixStore(f"overlaptop/{key}", own)  # type: ignore[attr-defined]
+    return Seat(board, rank, world_size)
+
+
+def _shares_state(store: object) -> bool:
+    """Whether a clone is the very store itself (ranks that are threads of one process)."""
+    import torch.distributed as dist
+
+    base = getattr(store, "_underlying_non_prefix_store", store)
+    return isinstance(base, dist.HashStore)  # type: ignore[attr-defined]

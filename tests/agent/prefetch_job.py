@@ -1,0 +1,199 @@
+"""Trains small FSDP2 models, with other prefetch depths at random steps and without, and compares.
+
+One rank of several: ``prefetch_job.py STEPS CHANGES VARIANT...``. Each variant trains twice from the same
+seed, once with its depths changed at seeded steps by the agent's own action, called at the boundaries at
+which the agent would call it. Prints a JSON line for each variant.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn  # before there is a group: else it would hold it, with gloo's threads
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+from torch.utils.checkpoint import checkpoint
+
+from overlaptop.agent.fsdp_units import FsdpUnits
+from overlaptop.agent.guest import Guest
+from overlaptop.agent.prefetch import PrefetchKnobs
+
+WIDTH = 32
+BLOCKS = 4
+UNITS = BLOCKS + 1
+CHANGE_STEPS = 3
+"""Boundaries that a change takes."""
+
+
+class Block(nn.Module):
+    """Two layers and a shortcut; the inner one may be a unit of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+        self.outer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.outer(torch.tanh(self.inner(x)))
+
+
+class Model(nn.Module):
+    """Blocks that run in another order than they were made in, between two layers of the root's own."""
+
+    def __init__(self, checkpoints: bool) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
+        self.enter = nn.Linear(WIDTH, WIDTH)
+        self.leave = nn.Linear(WIDTH, 1)
+        self.checkpoints = checkpoints
+
+    def forward(self, x):
+        x = self.enter(x)
+        for block in (*self.blocks[2:], *self.blocks[:2]):
+            x = checkpoint(block, x, use_reentrant=False) if self.checkpoints else block(x)
+        return self.leave(x)
+
+
+def own_device() -> torch.device:
+    """A GPU where there is one for each rank."""
+    if torch.cuda.device_count() < int(os.environ["WORLD_SIZE"]):
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+
+
+DEVICE = own_device()
+
+
+def make(name: str) -> Model:
+    torch.manual_seed(0)
+    model = Model(name == "checkpoints").to(DEVICE)
+    mesh = init_device_mesh(DEVICE.type, (dist.get_world_size(),))
+    for block in model.blocks:
+        if name == "compiled":
+            block.compile(backend="eager")
+        if name == "nested":
+            fully_shard(block.inner, mesh=mesh)
+        fully_shard(block, mesh=mesh, reshard_after_forward=name != "kept")
+    fully_shard(model, mesh=mesh)
+    if name == "given":  # the script's own, of no depth
+        model.blocks[2].set_modules_to_forward_prefetch([model.blocks[3], model.blocks[1]])
+        model.blocks[1].set_modules_to_backward_prefetch([model.blocks[0], model.blocks[3]])
+    return model
+
+
+class Prefetches:
+    """Counts the gathers that are asked for ahead, in each pass."""
+
+    def __init__(self) -> None:
+        self.counts = {"forward": 0, "backward": 0}
+        ask = FSDPParamGroup._prefetch_unshard
+
+        def counted(group, which):
+            self.counts[which] += 1
+            ask(group, which)
+
+        FSDPParamGroup._prefetch_unshard = staticmethod(counted)
+
+    def take(self) -> dict[str, int]:
+        taken, self.counts = self.counts, dict.fromkeys(self.counts, 0)
+        return taken
+
+
+def train(
+    name: str, steps: int, change_at: dict[int, tuple[str, int | None]], prefetches: Prefetches
+) -> dict:
+    """Train one variant; ``change_at``: at which steps to give which knob which value, None: its own."""
+    units = FsdpUnits(Guest(lambda level, text: print(text, flush=True)))
+    units.install()
+    knobs = PrefetchKnobs(units)
+    model = make(name)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    batches = torch.Generator().manual_seed(dist.get_rank())
+
+    def loss_of_next():
+        return model(torch.randn(4, WIDTH, generator=batches).to(DEVICE)).square().mean()
+
+    action, said, losses, asked, values = None, [], [], [], []
+    ahead = loss_of_next() if name == "one batch ahead" else None
+    for step in range(steps):
+        units.note_step(step)
+        if step in change_at:
+            assert action is None, "a change takes a few steps only"
+            action = knobs.action(*change_at[step])
+            assert action.refusal() == ""
+        if action is not None and not action.boundary(step):
+            outcome = action.finish()
+            said.append((outcome.was, outcome.becomes, outcome.text))
+            action = None
+        prefetches.take()
+        for last in (False, True) if name == "accumulation" else (True,):
+            model.set_requires_gradient_sync(last)
+            loss = ahead if ahead is not None else loss_of_next()
+            loss.backward()
+        losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+        if ahead is not None:
+            ahead = loss_of_next()
+        asked.append(list(prefetches.take().values()))
+        values.append([knob.value_text for knob in knobs.knobs()])
+    model.reshard()  # it may be in the middle of a pass
+    weights = torch.cat([parameter.detach().full_tensor().flatten() for parameter in model.parameters()])
+    return {
+        "losses": losses,
+        "weights": weights.cpu(),
+        "said": said,
+        "asked": asked,
+        "values": values,
+        "original": [knob.original_text for knob in knobs.knobs()],
+    }
+
+
+def main() -> None:
+    steps, changes = map(int, sys.argv[1:3])
+    torch.set_num_threads(1)
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.use_deterministic_algorithms(True)
+    if DEVICE.type == "cuda":
+        torch.cuda.set_device(DEVICE)
+    dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
+    prefetches = Prefetches()
+    for name in sys.argv[3:]:
+        dice = random.Random(name)
+        asked = sorted(dice.sample(range(2, steps - CHANGE_STEPS, CHANGE_STEPS + 1), changes))
+        change_at = {
+            step: (
+                dice.choice(["prefetch_forward", "prefetch_backward"]),
+                dice.choice([None, *range(UNITS)]),
+            )
+            for step in asked
+        }
+        plain = train(name, steps, {}, prefetches)
+        changed = train(name, steps, change_at, prefetches)
+        print(
+            json.dumps(
+                {
+                    "variant": name,
+                    "backend": dist.get_backend(),
+                    "changes": list(change_at.items()),
+                    "same losses": plain["losses"] == changed["losses"],
+                    "same weights": torch.equal(plain["weights"], changed["weights"]),
+                    "losses": plain["losses"],
+                    "without": plain["asked"],
+                    **{key: changed[key] for key in ("said", "asked", "values", "original")},
+                }
+            ),
+            flush=True,
+        )
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+"""The knobs of a process: how a script declares its own, what the hub is told, and who makes the change."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch.distributed as dist
+
+from overlaptop.agent import knobs
+from overlaptop.agent.agreement import Mark
+from overlaptop.agent.knobs import KnobNews, Knobs
+from overlaptop.agent.script_knobs import MAX_DECLARED, ScriptKnobs
+from overlaptop.wire import codec, commands
+from overlaptop.wire.codec import WireError
+from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
+
+CHOICES = (1, 2, 4, 8)
+
+
+@pytest.fixture
+def declared():
+    return ScriptKnobs()
+
+
+def declare(declared, name="accumulation", default=4, **options):
+    given = {"choices": None, "least": None, "most": None, "unit": "", "about": ""}
+    return declared.declare(name, default, **{**given, **options})
+
+
+def test_a_knob_is_its_default_until_somebody_changes_it(declared):
+    knob = declare(declared, choices=CHOICES)
+    assert (knob.name, knob.default, knob.value, int(knob)) == ("accumulation", 4, 4, 4)
+    assert len(range(knob)) == 4
+    assert repr(knob) == "<knob accumulation: 4>"
+
+
+def test_what_a_dashboard_is_told_of_it(declared):
+    declare(declared, choices=CHOICES, unit="batches", about="batches a step")
+    declare(declared, "warm_up", 10, least=0, most=100)
+    assert declared.knobs() == (
+        Knob(
+            "accumulation", 4, "4", "4", 1, 8, CHOICES, unit="batches", owner="the script",
+            about="batches a step",
+            code='overlaptop.agent.knob("accumulation", {value}, choices=(1, 2, 4, 8))',
+        ),
+        Knob(
+            "warm_up", 10, "10", "10", 0, 100, owner="the script",
+            code='overlaptop.agent.knob("warm_up", {value}, least=0, most=100)',
+        ),
+    )  # fmt: skip
+
+
+def test_declared_again_in_the_same_way_it_is_the_same_knob_and_in_another_way_an_error(declared):
+    knob = declare(declared, choices=CHOICES)
+    assert declare(declared, choices=[*CHOICES]) is knob
+    with pytest.raises(ValueError, match="knob accumulation was declared before in another way"):
+        declare(declared, default=2, choices=CHOICES)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"name": 3}, TypeError, "a knob's name must be text, not int '3'"),
+        ({"name": "a-b"}, ValueError, "'a-b' cannot be a knob's name: letters, digits and _"),
+        (
+            {"name": "bucket_cap_mb"},
+            ValueError,
+            "bucket_cap_mb is the name of a knob that is there already",
+        ),
+        ({"default": 1.5}, TypeError, "accumulation: its default must be a whole number, not float '1.5'"),
+        ({"default": True}, TypeError, "its default must be a whole number, not bool 'True'"),
+        ({"default": 3}, ValueError, "accumulation must be one of 1, 2, 4, 8, not 3"),
+        ({"choices": None}, ValueError, "give its choices, or least and most"),
+        ({"choices": None, "least": 1}, ValueError, "give its choices, or least and most"),
+        ({"least": 1, "most": 4}, ValueError, "give choices, or least and most, not both"),
+        ({"choices": None, "least": 5, "most": 3}, ValueError, r"least \(5\) is more than most \(3\)"),
+        ({"choices": None, "least": 5, "most": 9}, ValueError, "accumulation must be from 5 to 9, not 4"),
+        ({"choices": None, "least": 0, "most": 1 << 40}, ValueError, "most must be from -2147483648 to"),
+        ({"choices": "1248"}, TypeError, "choices must be a list or tuple of whole numbers"),
+        ({"choices": ()}, ValueError, "there must be from 1 to 256 choices"),
+        ({"choices": (4, 4)}, ValueError, "one of its choices is there twice"),
+        ({"choices": (4, "8")}, TypeError, "a choice must be a whole number, not str '8'"),
+        ({"about": 3}, TypeError, "about must be text, not int '3'"),
+        ({"unit": "x" * 201}, ValueError, "unit has more than 200 characters"),
+    ],
+)
+def test_what_cannot_be_a_knob_is_one_clear_line(declared, options, kind, words):
+    with pytest.raises(kind, match=words) as raised:
+        declare(declared, **{"choices": CHOICES, **options})
+    assert "\n" not in str(raised.value)
+    assert declared.knobs() == ()
+
+
+def test_a_script_cannot_declare_knobs_without_end(declared):
+    for number in range(MAX_DECLARED):
+        declare(declared, f"knob_{number}", choices=CHOICES)
+    with pytest.raises(ValueError, match=f"no more than {MAX_DECLARED} knobs"):
+        declare(declared, "one_more", choices=CHOICES)
+    declare(declared, "knob_0", choices=CHOICES)
+
+
+def test_every_knob_that_can_be_declared_can_be_sent(declared):
+    words = {"unit": "x" * 200, "about": "y" * 200}
+    ends = {"least": commands.VALUES.least, "most": commands.VALUES.most}
+    for number in range(MAX_DECLARED):
+        declare(
+            declared, f"{'k' * 60}_{number}", **words, **(ends if number % 2 else {"choices": range(256)})
+        )
+    facts = KnobFacts(0, declared.knobs())
+    assert codec.decode(codec.encode(facts)) == facts
+
+
+def test_a_script_that_runs_without_the_agent_has_its_defaults_and_imports_nothing_for_it():
+    code = (
+        "import sys, overlaptop.agent as agent\n"
+        "knob = agent.knob('accumulation', 4, choices=(1, 2, 4))\n"
+        "assert knob.value == 4 and not agent.attached()\n"
+        "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_change_comes_into_force_at_the_boundary_and_not_before(declared):
+    knob = declare(declared, choices=CHOICES)
+    action = declared.action("accumulation", 8)
+    assert (action.refusal(), knob.value) == ("", 4)
+    assert action.boundary(17) is False
+    assert knob.value == 8
+    outcome = action.finish()
+    assert (outcome.text, outcome.was, outcome.becomes) == ("accumulation 4 -> 8 at step 17", "4", "8")
+    same = declared.action("accumulation", 8)
+    same.boundary(18)
+    assert same.finish().text == "accumulation is 8 already"
+    back = declared.action("accumulation", None)
+    back.boundary(19)
+    assert (knob.value, back.finish().becomes) == (4, "4")
+
+
+class Group:
+    """A process group that has begun so many collectives."""
+
+    begun = 0
+
+    def _get_sequence_number_for_group(self):
+        return self.begun
+
+
+def test_ranks_say_after_how_many_collectives_and_with_which_value_they_stand(declared, monkeypatch):
+    knob, group = declare(declared, choices=CHOICES), Group()
+    assert declared.mark(3, knob) == Mark("all", "with accumulation 4")  # alone there is nobody to differ
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "group", type("", (), {"WORLD": group}))
+    for step in range(3):
+        group.begun = 100 + step
+        declared.note_step(step)
+    assert declared.mark(1, knob) == Mark("all", "after 101 collectives with accumulation 4")
+    with pytest.raises(LookupError, match="does not know where it stood when step 7 began"):
+        declared.mark(7, knob)
+
+
+class Provided:
+    """A kind of knob of which there is one, and how often it was asked for."""
+
+    def __init__(self, *there):
+        self.there = list(there)
+        self.asked = 0
+        self.made = []
+        self.changes = 0
+
+    def knobs(self):
+        self.asked += 1
+        return self.there
+
+    def action(self, knob, value):
+        self.made.append((knob, value))
+        return self.made[-1]
+
+    def note_step(self, step):
+        self.made.append(step)
+
+
+KNOB = Knob("depth", 2, "2", "1", 0, 4)
+
+
+def test_a_command_goes_to_the_knob_that_it_is_about():
+    first, second = Provided(KNOB), Provided(replace(KNOB, name="width"))
+    both = Knobs(first, second)
+    assert both.change(commands.make_setting(replace(KNOB, name="width"), 3)) == ("width", 3)
+    assert both.change(commands.make_restoring(KNOB)) == ("depth", None)
+    assert (first.made, second.made) == ([("depth", None)], [("width", 3)])
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (commands.make(commands.SET, {"value": 5}, knob="depth"), "depth must be from 0 to 4, not 5"),
+        (commands.make(commands.RESTORE, {}, knob="nosuch"), "there is no knob nosuch; there is: depth"),
+    ],
+)
+def test_what_this_rank_cannot_do_is_said_in_a_line(command, words):
+    with pytest.raises(ValueError, match=f"^{words}$"):
+        Knobs(Provided(KNOB)).change(command)
+
+
+class Line:
+    """What stands for the sender."""
+
+    def __init__(self):
+        self.connections = 1
+        self.sent = []
+        self.breaks = False
+
+    def put(self, message):
+        if self.breaks:
+            raise WireError("too long")
+        self.sent.append(message)
+
+    def take(self):
+        taken, self.sent = self.sent, []
+        return taken
+
+
+class News:
+    """The news of one provider, with a clock of the test's own."""
+
+    def __init__(self, monkeypatch, *there):
+        self.now_s = 0.0
+        self.gradient_facts = None
+        self.provided = Provided(*there)
+        self.line = Line()
+        monkeypatch.setattr(knobs, "monotonic", lambda: self.now_s)
+        self.news = KnobNews(Knobs(self.provided), self)
+
+    def gradients(self, rank):
+        return self.gradient_facts
+
+    def round(self, after_s=0.1):
+        self.now_s += after_s
+        self.news.serve(self.line, 3)
+        return self.line.take()
+
+
+FACTS = KnobFacts(3, (KNOB,))
+
+
+def test_the_hub_is_told_once_and_again_when_something_changes(monkeypatch):
+    job = News(monkeypatch, KNOB)
+    assert job.round() == [FACTS]
+    assert job.round(5.0) == []
+    changed = replace(KNOB, refusal="its model is compiled")
+    job.provided.there = [changed]
+    assert job.round(5.0) == [KnobFacts(3, (changed,))]
+    job.provided.there = []
+    assert job.round(5.0) == [KnobFacts(3, ())]
+
+
+def test_a_job_without_knobs_tells_of_none(monkeypatch):
+    assert News(monkeypatch).round() == []
+
+
+def test_nothing_is_looked_up_in_rounds_in_which_nothing_can_have_changed(monkeypatch):
+    job = News(monkeypatch, KNOB)
+    for _ in range(int(knobs.LOOK_S / 0.1)):
+        job.round()
+    assert job.provided.asked == 1
+    job.provided.changes += 1  # the script declares one more
+    job.round()
+    assert job.provided.asked == 2
+    job.news.hurry()  # a command has ended
+    job.round()
+    assert job.provided.asked == 3
+
+
+def test_a_new_hub_is_told_again_and_none_is_told_while_there_is_none(monkeypatch):
+    job = News(monkeypatch, KNOB)
+    job.line.connections = 0
+    assert job.round() == []
+    assert job.provided.asked == 0
+    job.line.connections = 1
+    assert job.round() == [FACTS]
+    job.line.connections = 2
+    assert job.round() == [FACTS]
+
+
+def test_gradients_are_told_where_there_are_some(monkeypatch):
+    job = News(monkeypatch, KNOB)
+    job.gradient_facts = GradientFacts(3, (4, 8), 2, "0", None)
+    assert job.round() == [FACTS, job.gradient_facts]
+    assert job.round(5.0) == []
+
+
+def test_what_no_message_holds_is_said_once_and_breaks_nothing(monkeypatch, caplog):
+    job = News(monkeypatch, KNOB)
+    job.line.breaks = True
+    for _ in range(3):
+        job.round(5.0)
+    assert [record.getMessage() for record in caplog.records] == ["overlaptop: no KnobFacts: too long"]

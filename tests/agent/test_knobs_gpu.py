@@ -1,0 +1,104 @@
+"""Knobs of jobs on NCCL: fifty changes while they train, and not a bit of their losses is another one."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from overlaptop.wire import commands
+
+from .changes import changed, switched
+from .commanded import PATIENT_S, jobs_in, watchers
+
+pytestmark = pytest.mark.gpu
+
+CHANGES = 50
+STEPS = 4 * CHANGES + 10
+"""Room for each change to come to its end."""
+
+
+def needs(gpus):
+    if torch.cuda.device_count() < gpus:
+        pytest.skip(f"needs {gpus} GPUs")
+
+
+@pytest.mark.parametrize(
+    "variant",
+    ["plain", "static_graph", "hook", "accumulation", "accumulation, static_graph", "several reductions"],
+)
+def test_fifty_bucket_sizes_on_two_gpus_leave_no_trace(run_ranks, variant):
+    needs(2)
+    for result in switched(run_ranks, 2, STEPS, CHANGES, variant):
+        assert result["backend"] == "nccl"
+        assert result["same losses"], result
+        assert result["same weights"], result
+        assert result["identical on all ranks"], result
+
+
+def test_fifty_bucket_sizes_on_four_gpus_leave_all_ranks_identical(run_ranks):
+    needs(4)
+    for result in switched(run_ranks, 4, STEPS, CHANGES, "plain", "hook", "accumulation"):
+        assert result["backend"] == "nccl"
+        assert result["identical on all ranks"], result
+        # The order of a sum over four ranks follows the layout of buckets.
+        assert result["weights apart"] <= 1e-4 * result["weights"], result
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_fifty_prefetch_depths_leave_no_trace(run_ranks, gpus):
+    needs(gpus)
+    for result in changed(run_ranks, gpus, STEPS, CHANGES, "plain", "accumulation", "nested").values():
+        assert result["backend"] == "nccl"
+
+
+BUNDLED = """
+    import sys
+    from overlaptop.workloads import {workload} as workload
+    sys.argv[1:] = (
+        "--device cuda --dtype float32 --deterministic --layers 4 --width 512 --seq 256 --batch 2 "
+        f"--losses losses --steps {{sys.argv[1]}}"
+    ).split()
+    workload.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("workload", "values"),
+    [
+        ("ddp", {"bucket_cap_mb": (1, 100), "accumulation": (4,)}),
+        ("fsdp", {"prefetch_forward": (2, 1), "prefetch_backward": (3,)}),
+    ],
+)
+def test_a_bundled_job_takes_every_value_from_a_dashboard_and_its_own_back(tmp_path, workload, values):
+    needs(2)
+    training = textwrap.dedent(BUNDLED).format(workload=workload)
+    with jobs_in(tmp_path, training) as start, watchers() as watch:
+        job = start()
+        dashboard = watch()
+        dashboard.until_it_trains()
+        known = dashboard.until(
+            lambda snapshot: {each.knob.name: each for each in snapshot.knobs} if snapshot.knobs else None
+        )
+        assert set(known) == set(values)
+        for name, wanted in values.items():
+            knob = known[name].knob
+            assert (known[name].refusal, known[name].differs) == ("", False)
+            words = [knob.value_text]
+            for command in (*(commands.make_setting(knob, value) for value in wanted),
+                            commands.make_restoring(knob)):  # fmt: skip
+                done = dashboard.outcome(dashboard.send(command))
+                assert done.state == "changed", done.reason
+                assert done.was == words[-1]
+                words.append(done.becomes)
+                dashboard.goes_on(20)
+            assert words == [knob.original_text, *map(str, wanted), knob.original_text]
+        assert job.process.poll() is None, job.log()
+        job.close()
+        if workload == "fsdp":  # accumulation trains on other batches
+            losses = (job.folder / "losses").read_text().splitlines()
+            alone = start("--no-python", sys.executable, steps=len(losses))
+            assert alone.process.wait(PATIENT_S) == 0, alone.log()
+            assert (alone.folder / "losses").read_text().splitlines() == losses
