@@ -10,32 +10,13 @@ ends, so the job says so itself.
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from overlaptop.agent import step as mark_step
-from overlaptop.workloads import job
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """How large the job is where the user does not say."""
-
-    size_mb: float
-    matrix: int
-    products: int
-    dtype: str
-
-
-SIZES = {
-    # On two H200s a few ms each: 1 GiB reduced, 4 products of 1.1 Tflop, 128 MiB copied.
-    "cuda": Sizes(1024, matrix=8192, products=4, dtype="bfloat16"),
-    # On two laptop cores a step of about 0.1 s.
-    "cpu": Sizes(32, matrix=1024, products=4, dtype="float32"),
-}
+from overlaptop.workloads import catalog, job
 
 
 class Work:
@@ -84,16 +65,7 @@ class Work:
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, job.Place]:
     """The options, complete with the defaults of the device, and this process's place in the job."""
-    parser = job.Parser(description="All-reduce beside matrix products and host-to-device copies.")
-    parser.add_argument("--mode", choices=("async", "sequential"), default="async", help="default: async")
-    for option, kind, metavar, what in (
-        ("--size-mb", job.positive_float, "MB", "what is reduced each step, in MiB"),
-        ("--matrix", job.positive_int, "N", "rows and columns of each matrix"),
-        ("--products", job.positive_int, "N", "matrix products a step"),
-    ):
-        parser.add_argument(option, type=kind, metavar=metavar, help=f"{what}{job.defaults(SIZES, option)}")
-    job.add_common_options(parser, results="--figures")
-    return job.parse(parser, SIZES, argv)
+    return job.parse(catalog.ALLREDUCE_MATMUL, argv)
 
 
 def main() -> None:

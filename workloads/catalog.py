@@ -1,9 +1,26 @@
-"""The bundled workloads, for those who list or start them. Imports none of them, and no torch."""
+"""The bundled workloads and their options, for those who list or start them. Imports none of them, and no
+torch.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from overlaptop.workloads import options as command_line
+from overlaptop.workloads.options import (
+    Option,
+    Parser,
+    count,
+    multiple_of,
+    new_file,
+    positive_float,
+    positive_int,
+)
+
+HEAD_WIDTH = 64
+"""Of an attention head of the small GPT: its width is a multiple."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,17 +32,106 @@ class Workload:
     """Absolute."""
     summary: str
     """One line for a list."""
+    description: str
+    """For its ``--help``."""
+    options: tuple[Option, ...]
+
+    def parser(self) -> Parser:
+        """What its script reads its command line with."""
+        return command_line.parser_of(self.options, self.path.name, self.description)
+
+    def check(self, words: Sequence[str]) -> dict[str, object]:
+        """The options that these words give, by name; OptionsError where the script would refuse them."""
+        return command_line.check(self.options, words)
 
 
-def _bundled(name: str, summary: str) -> Workload:
-    return Workload(name, Path(__file__).absolute().with_name(f"{name}.py"), summary)
+def _bundled(name: str, summary: str, description: str, *own: Option) -> Workload:
+    path = Path(__file__).absolute().with_name(f"{name}.py")
+    return Workload(name, path, summary, description, own)
 
 
-WORKLOADS: tuple[Workload, ...] = (
-    _bundled("ddp", "a transformer under DDP: gradient buckets reduced during backward, or after it"),
-    _bundled("fsdp", "a transformer under FSDP2: weights gathered as each block needs them, or ahead"),
-    _bundled("allreduce_matmul", "an all-reduce beside matrix products and host-to-device copies"),
+def _common(results: str) -> tuple[Option, ...]:
+    """The options that every bundled job has; `results` is the one for a file of each step's result."""
+    return (
+        Option("--steps", "stop after so many; 0: go on until stopped", count, "N", default=0),
+        Option("--seconds", "stop after about this long", positive_float, "S"),
+        Option(
+            "--dtype", "of weights, gradients and activations", choices=("float32", "bfloat16"),
+            on_gpu="bfloat16", on_cpu="float32",
+        ),
+        Option(
+            "--device", "auto: a GPU where there is one", choices=("auto", "cuda", "cpu"), default="auto",
+        ),
+        Option("--seed", "of weights and data", count, "N", default=0),
+        Option(results, "write rank 0's, one a line, with all digits", new_file, "FILE", dest="results"),
+    )  # fmt: skip
+
+
+def _gpt(*, gpu_layers: int, gpu_width: int) -> tuple[Option, ...]:
+    """The options of the small GPT and its determinism, and the common ones.
+
+    On a CPU it has 3.7 million parameters, 15 MB of gradients: a step of 0.1 to 0.3 s on two laptop cores.
+    """
+    return (
+        Option("--layers", "transformer blocks", positive_int, "N", on_gpu=gpu_layers, on_cpu=4),
+        Option(
+            "--width", f"of the model, a multiple of {HEAD_WIDTH}", multiple_of(HEAD_WIDTH), "N",
+            on_gpu=gpu_width, on_cpu=256,
+        ),
+        Option("--batch", "sequences a rank and step", positive_int, "N", default=4),
+        Option("--seq", "tokens a sequence", positive_int, "N", on_gpu=1024, on_cpu=128),
+        Option("--vocabulary", "different tokens", positive_int, "N", on_gpu=8192, on_cpu=1024),
+        Option("--deterministic", "the same bits in each run; slower", default=False),
+        *_common("--losses"),
+    )  # fmt: skip
+
+
+DDP = _bundled(
+    "ddp",
+    "a transformer under DDP: gradient buckets reduced during backward, or after it",
+    "Train a small GPT under DDP.",
+    Option("--bucket-cap-mb", "DDP's bucket size in MiB", positive_float, "MB", on_gpu=25.0, on_cpu=2.0),
+    Option("--no-overlap", "reduce gradients after backward, with nothing beside it", default=False),
+    # 840 million parameters, 1.7 GB of gradients: about 50 ms a step on two H200s.
+    *_gpt(gpu_layers=16, gpu_width=2048),
 )
+FSDP = _bundled(
+    "fsdp",
+    "a transformer under FSDP2: weights gathered as each block needs them, or ahead",
+    "Train a small GPT under FSDP2.",
+    Option(
+        "--prefetch-forward", "blocks whose weights are gathered ahead in forward; 0: as FSDP2 does by "
+        "itself, none ahead", count, "N", default=0,
+    ),
+    Option(
+        "--prefetch-backward", "blocks whose weights are gathered ahead in backward; 0: as FSDP2 does by "
+        "itself, one ahead", count, "N", default=0,
+    ),
+    Option(
+        "--reshard-after-forward", "free a block's weights behind its forward and gather them again in "
+        "backward", default=True,
+    ),
+    # 2.5 billion parameters. A gather brings 0.4 GB for 1.6 Tflop of forward, which is meant to leave the
+    # CPU time for FSDP2's hooks.
+    *_gpt(gpu_layers=12, gpu_width=4096),
+)  # fmt: skip
+ALLREDUCE_MATMUL = _bundled(
+    "allreduce_matmul",
+    "an all-reduce beside matrix products and host-to-device copies",
+    "All-reduce beside matrix products and host-to-device copies.",
+    Option(
+        "--mode", "all three at once, or one after the other", choices=("async", "sequential"),
+        default="async",
+    ),
+    # On two H200s a few ms each: 1 GiB reduced, 4 products of 1.1 Tflop, 128 MiB copied. On two laptop
+    # cores a step of about 0.1 s.
+    Option("--size-mb", "reduced each step, in MiB", positive_float, "MB", on_gpu=1024.0, on_cpu=32.0),
+    Option("--matrix", "rows and columns of each matrix", positive_int, "N", on_gpu=8192, on_cpu=1024),
+    Option("--products", "matrix products a step", positive_int, "N", default=4),
+    *_common("--figures"),
+)  # fmt: skip
+
+WORKLOADS: tuple[Workload, ...] = (DDP, FSDP, ALLREDUCE_MATMUL)
 
 
 def find(name_or_path: str) -> Workload | None:

@@ -4,41 +4,26 @@
 
 With ``--no-overlap`` the same buckets are reduced one after the other when backward has ended. The
 numbers are the same, the step is longer: what the difference is worth is what the monitor shows.
+
+Its knob ``accumulation`` says over how many batches gradients are summed before they are reduced: the more,
+the smaller is the share of communication.
 """
 
 from __future__ import annotations
 
 import argparse
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from overlaptop.workloads import gpt, job
+from overlaptop.agent import knob
+from overlaptop.workloads import catalog, gpt, job
 
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """How large the job is where the user does not say."""
-
-    bucket_cap_mb: float
-    layers: int
-    width: int
-    batch: int
-    seq: int
-    vocabulary: int
-    dtype: str
-
-
-SIZES = {
-    # 840 million parameters, 1.7 GB of gradients: about 50 ms a step on two H200s.
-    "cuda": Sizes(25, layers=16, width=2048, batch=4, seq=1024, vocabulary=8192, dtype="bfloat16"),
-    # 3.7 million parameters, 15 MB of gradients: a step of 0.1 to 0.3 s on two laptop cores.
-    "cpu": Sizes(2, layers=4, width=256, batch=4, seq=128, vocabulary=1024, dtype="float32"),
-}
+ACCUMULATION = (1, 2, 4, 8)
+"""What there is to choose from; the first is the default."""
 
 
 def reduce_after_backward(buckets: list[list[nn.Parameter]], world_size: int) -> None:
@@ -66,6 +51,32 @@ def in_buckets(model: nn.Module, cap_mb: float) -> list[list[nn.Parameter]]:
     return buckets
 
 
+def train_on(
+    ddp: DistributedDataParallel, batches: gpt.Batches, count: int, *, reduces: bool
+) -> torch.Tensor:
+    """Gather the gradients of so many batches, each counting for its share.
+
+    Args:
+        ddp: the model.
+        batches: where they come from.
+        count: how many.
+        reduces: have DDP reduce the gradients in the last backward pass.
+
+    Returns:
+        The mean loss, shape ().
+    """
+    total: torch.Tensor | None = None
+    for left in reversed(range(count)):
+        with nullcontext() if reduces and left == 0 else ddp.no_sync():
+            loss = ddp(batches.next())
+            if count > 1:
+                loss = loss / count
+            loss.backward()
+        total = loss.detach() if total is None else total + loss.detach()
+    assert total is not None, "there is at least one batch"
+    return total
+
+
 def train(options: argparse.Namespace, place: job.Place) -> None:
     """Train until the steps or the time are over."""
     model = gpt.build(options, place)
@@ -76,11 +87,16 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=gpt.LEARNING_RATE, fused=True)
     batches = gpt.Batches(options, place)
     report = job.Report(place, "loss", options.results)
+    accumulation = knob(
+        "accumulation",
+        ACCUMULATION[0],
+        choices=ACCUMULATION,
+        unit="batches",
+        about="batches whose gradients are summed before they are reduced",
+    )
 
     for _ in job.step_numbers(options.steps, options.seconds, place):
-        with ddp.no_sync() if options.no_overlap else nullcontext():
-            loss = ddp(batches.next())
-            loss.backward()
+        loss = train_on(ddp, batches, accumulation.value, reduces=not options.no_overlap)
         if options.no_overlap:
             reduce_after_backward(buckets, place.world_size)
         optimizer.step()
@@ -91,16 +107,7 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, job.Place]:
     """The options, complete with the defaults of the device, and this process's place in the job."""
-    parser = job.Parser(description="Train a small GPT under DDP.")
-    parser.add_argument(
-        "--bucket-cap-mb",
-        type=job.positive_float,
-        metavar="MB",
-        help=f"DDP's bucket size in MiB{job.defaults(SIZES, '--bucket-cap-mb')}",
-    )
-    parser.add_argument("--no-overlap", action="store_true", help="reduce gradients after backward")
-    gpt.add_options(parser, SIZES)
-    return gpt.parse(parser, SIZES, argv)
+    return job.parse(catalog.DDP, argv)
 
 
 def main() -> None:

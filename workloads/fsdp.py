@@ -15,35 +15,13 @@ from __future__ import annotations
 
 import argparse
 import gc
-from dataclasses import dataclass
 
 import torch
 import torch.distributed.tensor.debug
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from overlaptop.workloads import gpt, job
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """How large the job is where the user does not say."""
-
-    layers: int
-    width: int
-    batch: int
-    seq: int
-    vocabulary: int
-    dtype: str
-
-
-SIZES = {
-    # 2.5 billion parameters. A gather brings 0.4 GB for 1.6 Tflop of forward, which is meant to leave the
-    # CPU time for FSDP2's hooks.
-    "cuda": Sizes(layers=12, width=4096, batch=4, seq=1024, vocabulary=8192, dtype="bfloat16"),
-    # Those of ddp.py: 3.7 million parameters, a step of 0.1 to 0.3 s on two laptop cores.
-    "cpu": Sizes(layers=4, width=256, batch=4, seq=128, vocabulary=1024, dtype="float32"),
-}
+from overlaptop.workloads import catalog, gpt, job
 
 
 def shard(model: gpt.Gpt, place: job.Place, *, reshard_after_forward: bool) -> None:
@@ -130,27 +108,7 @@ def forget_group() -> None:
 
 def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, job.Place]:
     """The options, complete with the defaults of the device, and this process's place in the job."""
-    parser = job.Parser(description="Train a small GPT under FSDP2.")
-    for option, which, own in (
-        ("--prefetch-forward", "forward", "none"),
-        ("--prefetch-backward", "backward", "one"),
-    ):
-        parser.add_argument(
-            option,
-            type=job.count,
-            default=0,
-            metavar="N",
-            help=f"blocks whose weights are gathered ahead in {which}; "
-            f"0: as FSDP2 does by itself, {own} ahead (default)",
-        )
-    parser.add_argument(
-        "--reshard-after-forward",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="free a block's weights behind its forward and gather them again in backward; default: yes",
-    )
-    gpt.add_options(parser, SIZES)
-    return gpt.parse(parser, SIZES, argv)
+    return job.parse(catalog.FSDP, argv)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The small GPT that the bundled training jobs share: model, made-up text, options and determinism.
+"""The small GPT that the bundled training jobs share: model, made-up text and determinism.
 
 The same seed and sizes give the same weights and the same batches in each of them, so that a job that
 spreads the model in another way must come to the same losses.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +17,9 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from overlaptop.workloads import job
+from overlaptop.workloads.catalog import HEAD_WIDTH
 
 LEARNING_RATE = 3e-4
-
-HEAD_WIDTH = 64
 
 
 class Block(nn.Module):
@@ -88,29 +86,6 @@ def build(options: argparse.Namespace, place: job.Place) -> Gpt:
     with place.device:
         model = Gpt(options.vocabulary, options.seq, options.width, options.layers)
     return model.to(job.DTYPES[options.dtype])
-
-
-def add_options(parser: argparse.ArgumentParser, sizes: Mapping[str, Any]) -> None:
-    """The options of the model, its determinism, and those that every bundled job has."""
-    for option, kind, metavar, what in (
-        ("--layers", job.positive_int, "N", "transformer blocks"),
-        ("--width", job.positive_int, "N", f"of the model, a multiple of {HEAD_WIDTH}"),
-        ("--batch", job.positive_int, "N", "sequences a rank and step"),
-        ("--seq", job.positive_int, "N", "tokens a sequence"),
-    ):
-        parser.add_argument(option, type=kind, metavar=metavar, help=f"{what}{job.defaults(sizes, option)}")
-    parser.add_argument("--deterministic", action="store_true", help="the same bits in each run; slower")
-    job.add_common_options(parser, results="--losses")
-
-
-def parse(
-    parser: argparse.ArgumentParser, sizes: Mapping[str, Any], argv: Sequence[str] | None
-) -> tuple[argparse.Namespace, job.Place]:
-    """As `job.parse`; exits where the model cannot be of the width that was asked for."""
-    options, place = job.parse(parser, sizes, argv)
-    if options.width % HEAD_WIDTH:
-        parser.error(f"argument --width: must be a multiple of {HEAD_WIDTH}, not {options.width}")
-    return options, place
 
 
 @contextmanager

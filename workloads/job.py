@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -21,68 +19,14 @@ import torch.distributed as dist
 # shuts down aborts the process. Imported before there is a group, it holds none.
 import torch.distributed.nn
 
+from overlaptop.workloads.catalog import Workload
+from overlaptop.workloads.options import complete
+
 MIB = 1 << 20
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 REPORT_EVERY_S = 2.0
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser that says what is wrong in one line: each rank of a job prints it."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with status 2."""
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
-
-def positive_int(text: str) -> int:
-    """An option's value: 1, 2, 3, ..."""
-    if not text.isascii() or not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"must be a positive whole number, not {text!r}")
-    return int(text)
-
-
-def count(text: str) -> int:
-    """An option's value: 0, 1, 2, ..."""
-    if not text.isascii() or not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more, not {text!r}")
-    return int(text)
-
-
-def positive_float(text: str) -> float:
-    """An option's value: a finite number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"must be a positive number, not {text!r}")
-    return value
-
-
-def new_file(text: str) -> Path:
-    """An option's value: where a file can be written."""
-    path = Path(text)
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise argparse.ArgumentTypeError(f"no file can be written at {text!r}")
-    return path
-
-
-def add_common_options(parser: argparse.ArgumentParser, results: str) -> None:
-    """The options that every bundled job has; `results` is the one for a file of each step's result."""
-    parser.add_argument("--steps", type=count, default=0, metavar="N", help="0: until stopped (default)")
-    parser.add_argument("--seconds", type=positive_float, metavar="S", help="stop after about this long")
-    parser.add_argument("--dtype", choices=DTYPES, help="default: bfloat16 on a GPU, float32 on a CPU")
-    parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: auto")
-    parser.add_argument("--seed", type=count, default=0, metavar="N", help="default: %(default)s")
-    parser.add_argument(
-        results,
-        dest="results",
-        type=new_file,
-        metavar="FILE",
-        help="write rank 0's, one a line, with all digits",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,28 +60,18 @@ def find_place(parser: argparse.ArgumentParser, device: str) -> Place:
     return Place(rank, world_size, torch.device("cuda", local_rank))
 
 
-def defaults(sizes: Mapping[str, Any], option: str) -> str:
-    """What an option's help says of its defaults, which depend on the device."""
-    name = option.removeprefix("--").replace("-", "_")
-    return f"; default {getattr(sizes['cuda'], name)} on a GPU, {getattr(sizes['cpu'], name)} on a CPU"
-
-
-def parse(
-    parser: argparse.ArgumentParser, sizes: Mapping[str, Any], argv: Sequence[str] | None
-) -> tuple[argparse.Namespace, Place]:
-    """The options and this process's place in the job.
+def parse(workload: Workload, argv: Sequence[str] | None) -> tuple[argparse.Namespace, Place]:
+    """The options and this process's place in the job; exits where they cannot be used.
 
     Args:
-        parser: with the common options.
-        sizes: by type of device, a dataclass with what to take for options that were not given.
+        workload: which options there are, and what to take for those that were not given.
         argv: the command line; None for the process's own.
     """
-    options = parser.parse_args(argv)
-    place = find_place(parser, options.device)
-    for name, value in asdict(sizes[place.device.type]).items():
-        if getattr(options, name, None) is None:
-            setattr(options, name, value)
-    return options, place
+    parser = workload.parser()
+    parsed = parser.parse_args(argv)
+    place = find_place(parser, parsed.device or "auto")
+    complete(workload.options, parsed, place.device.type)
+    return parsed, place
 
 
 @contextmanager

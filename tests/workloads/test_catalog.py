@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.workloads.catalog import WORKLOADS, find
+from overlaptop.workloads.catalog import DDP, FSDP, WORKLOADS, find
+from overlaptop.workloads.options import OptionsError, complete, value_text
 
-NOT_WORKLOADS = {"__init__", "__main__", "catalog", "gpt", "job"}
+NOT_WORKLOADS = {"__init__", "__main__", "catalog", "gpt", "job", "options"}
 
 
 def test_the_catalog_lists_every_workload_of_its_folder():
@@ -65,3 +66,42 @@ def test_the_listed_paths_exist_where_they_are_listed(tmp_path):
         paths = [line.strip() for line in done.stdout.splitlines() if line.startswith(" ")]
         assert len(paths) == len(WORKLOADS)
         assert all((cwd / path).is_file() for path in paths)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+def test_what_a_check_of_options_says_is_what_the_script_says(workload, capsys):
+    """One parser serves both; here: one with a value that is none, and one that does not exist."""
+    for words in (["--steps", "many"], ["--nonesuch"]):
+        with pytest.raises(OptionsError) as refused:
+            workload.check(words)
+        with pytest.raises(SystemExit) as ended:
+            workload.parser().parse_args(words)
+        assert ended.value.code == 2
+        assert capsys.readouterr().err == f"{workload.path.name}: error: {refused.value}\n"
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+def test_every_default_is_a_value_that_the_option_takes(workload):
+    for option in workload.options:
+        for device_type in ("cuda", "cpu"):
+            default = option.default_on(device_type)
+            if option.is_switch:
+                assert isinstance(default, bool)
+            elif default is not None:
+                assert workload.check([option.flag, value_text(default)]) == {option.name: default}
+
+
+def test_options_that_are_not_given_are_completed_by_the_device():
+    parsed = DDP.parser().parse_args(["--layers", "3", "--no-overlap"])
+    complete(DDP.options, parsed, "cuda")
+    assert (parsed.layers, parsed.no_overlap, parsed.deterministic) == (3, True, False)
+    assert (parsed.width, parsed.dtype, parsed.seconds) == (2048, "bfloat16", None)
+    parsed = FSDP.parser().parse_args(["--no-reshard-after-forward"])
+    complete(FSDP.options, parsed, "cpu")
+    assert (parsed.width, parsed.dtype, parsed.reshard_after_forward) == (256, "float32", False)
+
+
+def test_the_help_of_a_workload_says_what_is_taken_on_which_device():
+    text = " ".join(DDP.parser().format_help().split())
+    assert "DDP's bucket size in MiB; default 25 on a GPU, 2 on a CPU" in text
+    assert "sequences a rank and step; default 4" in text

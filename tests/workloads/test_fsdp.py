@@ -1,9 +1,6 @@
 """FSDP2's prefetch: the order of gathers is the one asked for, and the numbers stay."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
@@ -74,25 +71,18 @@ with open(os.path.join(sys.argv[1], str(place.rank)), "w") as file:
 """
 
 
-def told_by_two_ranks(folder, *options):
+def told_by_two_ranks(run_warm, folder, *options):
     """Of each rank, for each of DEPTHS: forward's and backward's order, the loss and the gradients."""
     script = folder / "script.py"
     script.write_text(SCRIPT)
-    two_ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [sys.executable, *two_ranks, str(script), str(folder), *options],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    done = run_warm(script, [str(folder), *options], folder, 2)
     assert done.returncode == 0, done.stderr
     return [json.loads((folder / str(rank)).read_text()) for rank in (0, 1)]
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    return told_by_two_ranks(tmp_path_factory.mktemp("fsdp"))
+def told(run_warm, tmp_path_factory):
+    return told_by_two_ranks(run_warm, tmp_path_factory.mktemp("fsdp"))
 
 
 def test_gathers_are_asked_for_as_far_ahead_as_the_depth_says_from_the_next_step_on(told):
@@ -109,17 +99,17 @@ def test_losses_and_gradients_are_the_same_to_the_last_bit_for_every_depth(told)
     assert shard != other_shard, "each rank has a shard of its own"
 
 
-def test_weights_that_stay_are_not_gathered_again_and_the_numbers_stay_as_well(told, tmp_path):
-    kept = told_by_two_ranks(tmp_path, "--no-reshard-after-forward")
+def test_weights_that_stay_are_not_gathered_again_and_the_numbers_stay_as_well(told, run_warm, tmp_path):
+    kept = told_by_two_ranks(run_warm, tmp_path, "--no-reshard-after-forward")
     for rank, rank_kept in zip(told, kept, strict=True):
         assert {backward for _, backward, _, _ in rank_kept} == {"3 2 1 0"}
         assert [numbers for _, _, *numbers in rank_kept] == [numbers for _, _, *numbers in rank]
 
 
-def test_the_options_choose_the_depth():
+def test_the_options_choose_the_depth(run_warm, tmp_path):
     """Alone there is nothing to gather, but FSDP2 names what it would."""
-    script = (
-        "import sys\n"
+    script = tmp_path / "script.py"
+    script.write_text(
         "from torch.profiler import ProfilerActivity, profile\n"
         "from overlaptop.workloads import fsdp\n"
         "with profile(activities=[ProfilerActivity.CPU]) as profiled:\n"
@@ -132,9 +122,7 @@ def test_the_options_choose_the_depth():
         "--device cpu --layers 3 --width 64 --seq 16 --batch 2 --steps 1 "
         "--prefetch-forward 2 --prefetch-backward 1"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, *options.split()], capture_output=True, text=True, timeout=100
-    )
+    done = run_warm(script, options.split(), tmp_path, 0)
     assert done.returncode == 0, done.stderr
     # Root and three blocks: two ahead is 2 + 2 + 1 + 0, one ahead 1 + 1 + 1 + 0.
     assert done.stdout.splitlines()[-2:] == ["5", "3"]

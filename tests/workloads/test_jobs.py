@@ -27,17 +27,31 @@ def run(workload, *args, launcher=(), cwd=None):
     )
 
 
-def results(workload, *args, folder, launcher=TWO_RANKS):
-    """What a job wrote for each step, as text, so that equal means equal to the last bit."""
-    option = {"ddp": "--losses", "fsdp": "--losses", "allreduce_matmul": "--figures"}[workload]
-    done = run(workload, *args, option, "results", launcher=launcher, cwd=folder)
+OPTION = {"ddp": "--losses", "fsdp": "--losses", "allreduce_matmul": "--figures"}
+
+
+def read_results(done, folder):
     assert done.returncode == 0, done.stderr
     return (folder / "results").read_text().splitlines()
 
 
+@pytest.fixture
+def results(run_warm, tmp_path):
+    """What a job writes for each step, as text, so that equal means equal to the last bit."""
+
+    def run_job(workload, *args, ranks=2):
+        arguments = [*args, OPTION[workload], "results"]
+        return read_results(run_warm(find(workload).path, arguments, tmp_path, ranks), tmp_path)
+
+    return run_job
+
+
 @pytest.fixture(scope="module")
 def ddp_losses(tmp_path_factory):
-    return results("ddp", "--steps", "8", *SMALL_BUCKETS, *TINY_GPT, folder=tmp_path_factory.mktemp("ddp"))
+    """Those of a job under torchrun, from which all others must not differ."""
+    folder = tmp_path_factory.mktemp("ddp")
+    args = ["--steps", "8", *SMALL_BUCKETS, *TINY_GPT, "--losses", "results"]
+    return read_results(run("ddp", *args, launcher=TWO_RANKS, cwd=folder), folder)
 
 
 def test_ddp_learns(ddp_losses):
@@ -45,13 +59,12 @@ def test_ddp_learns(ddp_losses):
     assert float(ddp_losses[-1]) < float(ddp_losses[0])
 
 
-def test_reducing_after_backward_gives_the_same_losses_to_the_last_bit(ddp_losses, tmp_path):
-    args = ["--no-overlap", "--steps", "8", *SMALL_BUCKETS, *TINY_GPT]
-    assert results("ddp", *args, folder=tmp_path) == ddp_losses
+def test_reducing_after_backward_gives_the_same_losses_to_the_last_bit(ddp_losses, results):
+    assert results("ddp", "--no-overlap", "--steps", "8", *SMALL_BUCKETS, *TINY_GPT) == ddp_losses
 
 
-def test_another_bucket_size_gives_the_same_losses_to_the_last_bit(ddp_losses, tmp_path):
-    assert results("ddp", "--steps", "8", *ONE_BUCKET, *TINY_GPT, folder=tmp_path) == ddp_losses
+def test_another_bucket_size_gives_the_same_losses_to_the_last_bit(ddp_losses, results):
+    assert results("ddp", "--steps", "8", *ONE_BUCKET, *TINY_GPT) == ddp_losses
 
 
 @pytest.mark.parametrize(
@@ -59,42 +72,62 @@ def test_another_bucket_size_gives_the_same_losses_to_the_last_bit(ddp_losses, t
     [[], ["--prefetch-forward", "2", "--prefetch-backward", "2"], ["--no-reshard-after-forward"]],
     ids=["by itself", "prefetch", "no reshard"],
 )
-def test_sharded_weights_learn_as_those_of_ddp_to_the_last_bit(ddp_losses, tmp_path, options):
+def test_sharded_weights_learn_as_those_of_ddp_to_the_last_bit(ddp_losses, results, options):
     """The same model, weights and batches; between two ranks no order of a sum can make a difference."""
-    assert results("fsdp", "--steps", "8", *options, *TINY_GPT, folder=tmp_path) == ddp_losses
+    assert results("fsdp", "--steps", "8", *options, *TINY_GPT) == ddp_losses
 
 
-def test_ranks_share_what_they_learn(ddp_losses, tmp_path):
+def test_gradients_of_several_batches_count_for_their_share_and_only_the_last_pass_reduces():
+    script = (
+        "import torch\n"
+        "from torch.nn.parallel import DistributedDataParallel\n"
+        "from overlaptop.workloads import ddp, gpt, job\n"
+        f"options, place = ddp.parse({TINY_GPT!r})\n"
+        "with job.process_group(place):\n"
+        "    def trained(*counts):\n"
+        "        model = gpt.build(options, place)\n"
+        "        wrapped, batches = DistributedDataParallel(model), gpt.Batches(options, place)\n"
+        "        reduced = []\n"
+        "        def hook(state, bucket):\n"
+        "            reduced.append(bucket.index())\n"
+        "            future = torch.futures.Future()\n"
+        "            future.set_result(bucket.buffer())\n"
+        "            return future\n"
+        "        wrapped.register_comm_hook(None, hook)\n"
+        "        losses = [ddp.train_on(wrapped, batches, count, reduces=True) for count in counts]\n"
+        "        return losses, [p.grad for p in model.parameters()], reduced.count(0)\n"
+        "    (loss,), gradients, passes = trained(4)\n"
+        "    losses, sums, single_passes = trained(1, 1, 1, 1)\n"
+        "    assert (passes, single_passes) == (1, 4)\n"
+        "    torch.testing.assert_close(loss, torch.stack(losses).mean())\n"
+        "    for gradient, summed in zip(gradients, sums, strict=True):\n"
+        "        torch.testing.assert_close(gradient, summed / 4)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
+def test_ranks_share_what_they_learn(ddp_losses, results):
     """Rank 0 alone sees the same first batch and then goes its own way."""
-    alone = results("ddp", "--steps", "8", *TINY_GPT, folder=tmp_path, launcher=())
+    alone = results("ddp", "--steps", "8", *TINY_GPT, ranks=0)
     assert len(alone) == 8
     assert alone[0] == ddp_losses[0]
     assert alone[1:] != ddp_losses[1:]
 
 
 @pytest.mark.parametrize("workload", ["ddp", "fsdp"])
-def test_deterministic_runs_are_equal_to_the_last_bit_and_another_seed_is_another_run(workload, tmp_path):
+def test_deterministic_runs_are_equal_to_the_last_bit_and_another_seed_is_another_run(workload, results):
     first, again, other = (
-        results(
-            workload,
-            "--deterministic",
-            "--seed",
-            seed,
-            "--steps",
-            "4",
-            *TINY_GPT,
-            folder=tmp_path,
-            launcher=(),
-        )
+        results(workload, "--deterministic", "--seed", seed, "--steps", "4", *TINY_GPT, ranks=0)
         for seed in ("1", "1", "2")
     )
     assert first == again
     assert first != other
 
 
-def test_an_asynchronous_all_reduce_gives_the_same_figures_to_the_last_bit(tmp_path):
+def test_an_asynchronous_all_reduce_gives_the_same_figures_to_the_last_bit(results):
     asynchronous, sequential = (
-        results("allreduce_matmul", "--mode", mode, "--steps", "6", *TINY_MATMUL, folder=tmp_path)
+        results("allreduce_matmul", "--mode", mode, "--steps", "6", *TINY_MATMUL)
         for mode in ("async", "sequential")
     )
     assert asynchronous == sequential
@@ -102,17 +135,17 @@ def test_an_asynchronous_all_reduce_gives_the_same_figures_to_the_last_bit(tmp_p
 
 
 @pytest.mark.parametrize("workload", ["ddp", "fsdp"])
-def test_no_thread_of_gloo_outlives_the_process_group(workload):
+def test_no_thread_of_gloo_outlives_the_process_group(workload, run_warm, tmp_path):
     """One that did could abort the process at exit, in one run of ten."""
-    script = (
-        "import sys, pathlib\n"
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import pathlib\n"
         f"from overlaptop.workloads import {workload} as job\n"
-        f"sys.argv = ['job.py', '--steps', '2', *{TINY_GPT!r}]\n"
         "job.main()\n"
         "names = [task.read_text() for task in pathlib.Path('/proc/self/task').glob('*/comm')]\n"
         "assert not [name for name in names if 'gloo' in name], names\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    done = run_warm(script, ["--steps", "2", *TINY_GPT], tmp_path, 0)
     assert done.returncode == 0, done.stderr
 
 
@@ -194,7 +227,8 @@ def test_sizes_default_to_what_suits_the_device_and_given_ones_stay():
     options, place = ddp.parse(["--device", "cpu", "--layers", "3"])
     assert place.device.type == "cpu"
     assert options.layers == 3
-    assert options.width == ddp.SIZES["cpu"].width
+    (width,) = (option for option in find("ddp").options if option.name == "width")
+    assert options.width == width.default_on("cpu") != width.default_on("cuda")
     assert options.dtype == "float32"
 
 

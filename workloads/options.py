@@ -1,0 +1,179 @@
+"""Options of the bundled workloads: declared without torch, parsed by the scripts and by who starts them.
+
+The same parser says what is wrong with a command line before a job is started and in each of its ranks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+Value = bool | int | float | str | None
+
+
+class OptionsError(ValueError):
+    """A command line that the workload would refuse; the message is one line."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that says what is wrong in one line: each rank of a job prints it."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with status 2."""
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+class _Checker(Parser):
+    """Raises OptionsError where the script would end."""
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionsError(message)
+
+
+def positive_int(text: str) -> int:
+    """An option's value: 1, 2, 3, ..."""
+    if not text.isascii() or not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"must be a positive whole number, not {text!r}")
+    return int(text)
+
+
+def count(text: str) -> int:
+    """An option's value: 0, 1, 2, ..."""
+    if not text.isascii() or not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more, not {text!r}")
+    return int(text)
+
+
+def positive_float(text: str) -> float:
+    """An option's value: a finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"must be a positive number, not {text!r}")
+    return value
+
+
+def multiple_of(unit: int) -> Callable[[str], int]:
+    """What takes a positive multiple of `unit` as an option's value."""
+
+    def multiple(text: str) -> int:
+        value = positive_int(text)
+        if value % unit:
+            raise argparse.ArgumentTypeError(f"must be a multiple of {unit}, not {value}")
+        return value
+
+    return multiple
+
+
+def new_file(text: str) -> Path:
+    """An option's value: where a file can be written."""
+    path = Path(text)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"no file can be written at {text!r}")
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a workload. Without `kind` and `choices` it is a switch."""
+
+    flag: str
+    what: str
+    """What it does, for a list."""
+    kind: Callable[[str], Path | int | float] | None = None
+    """Makes the value of what was typed, or raises argparse.ArgumentTypeError."""
+    metavar: str = ""
+    choices: tuple[str, ...] = ()
+    default: Value = None
+    """What is taken where it is not given; None: nothing. Of a switch: False, or True for one that
+    ``--no-...`` turns off."""
+    on_gpu: Value = None
+    """In place of `default` on GPUs."""
+    on_cpu: Value = None
+    """In place of `default` on CPUs."""
+    dest: str = ""
+    """Its name among the parsed options; empty: as the flag has it."""
+
+    @property
+    def name(self) -> str:
+        """Its name among the parsed options."""
+        return self.dest or self.flag.removeprefix("--").replace("-", "_")
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether it takes no value."""
+        return self.kind is None and not self.choices
+
+    @property
+    def shown(self) -> str:
+        """As a list names it: ``--layers N``."""
+        return self.flag if self.is_switch else f"{self.flag} {self.metavar or '|'.join(self.choices)}"
+
+    def default_on(self, device_type: str) -> Value:
+        """What is taken on ``cuda`` or ``cpu`` where the option is not given."""
+        own = self.on_gpu if device_type == "cuda" else self.on_cpu
+        return self.default if own is None else own
+
+    @property
+    def help(self) -> str:
+        """What it does, and its default."""
+        if self.on_gpu is not None:
+            on_gpu, on_cpu = value_text(self.on_gpu), value_text(self.on_cpu)
+            return f"{self.what}; default {on_gpu} on a GPU, {on_cpu} on a CPU"
+        if self.default is None or self.default is False:
+            return self.what
+        return f"{self.what}; default {value_text(self.default)}"
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Have `parser` understand it. What is not given stays None: defaults depend on the device."""
+        if self.choices:
+            parser.add_argument(self.flag, dest=self.name, choices=self.choices, help=self.help)
+        elif self.kind is not None:
+            parser.add_argument(
+                self.flag, dest=self.name, type=self.kind, metavar=self.metavar, help=self.help
+            )
+        elif self.default:
+            parser.add_argument(
+                self.flag, dest=self.name, action=argparse.BooleanOptionalAction, help=self.help
+            )
+        else:
+            parser.add_argument(
+                self.flag, dest=self.name, action="store_true", default=None, help=self.help
+            )
+
+
+def value_text(value: object) -> str:
+    """An option's value as a list shows it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def parser_of(options: Iterable[Option], prog: str, description: str) -> Parser:
+    """What a workload's script reads its command line with."""
+    return _with(Parser(prog=prog, description=description), options)
+
+
+def check(options: Iterable[Option], words: Sequence[str]) -> dict[str, object]:
+    """The options that these words give, by name. OptionsError where the script would refuse them."""
+    parsed = _with(_Checker(add_help=False), options).parse_args(words)
+    return {name: value for name, value in vars(parsed).items() if value is not None}
+
+
+def complete(options: Iterable[Option], parsed: argparse.Namespace, device_type: str) -> None:
+    """Give each option that was not given its default on ``cuda`` or ``cpu``."""
+    for option in options:
+        if getattr(parsed, option.name) is None:
+            setattr(parsed, option.name, option.default_on(device_type))
+
+
+def _with(parser: Parser, options: Iterable[Option]) -> Parser:
+    for option in options:
+        option.add_to(parser)
+    return parser
