@@ -7,89 +7,15 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlaptop import __version__
-from overlaptop.commands import CommandError, say
+from overlaptop.commands import CommandError, help_texts, say
 
 if TYPE_CHECKING:
     from overlaptop.tui import TuiOptions
-
-DESCRIPTION = """\
-Show, while a multi-GPU training job runs, whether its communication hides behind compute.
-
-  torchrun --nproc-per-node=8 -m overlaptop.agent train.py    the job, an agent in each rank
-  overlaptop                                                  the dashboard, in another terminal
-  overlaptop demo                                             both at once, with a bundled job
-  overlaptop capture                                          torch.profiler on all ranks, for 5 steps
-  overlaptop set bucket_cap_mb=50                             another bucket size for its DDP model
-  overlaptop analyze PATH                                     the same for torch.profiler traces
-  overlaptop estimate --help                                  pen and paper: overlap, bucket size, prefetch
-"""
-EPILOG = """\
-exit status: 0, or 1 when there is no job or it failed, 2 for a usage error or when --job is needed,
-130 after Ctrl-C. stdout carries data, stderr talk.
-environment: OVERLAPTOP_DIR, the folder of the jobs' sockets (mode 0700); NO_COLOR.
-"""
-DEMO_DESCRIPTION = """\
-Start a bundled training job under torchrun, watch it, and end it: NCCL on the GPUs that are there,
-else gloo on two processes. `python -m overlaptop.workloads` lists the workloads. What follows -- goes
-to the workload: overlaptop demo ddp -- --bucket-cap-mb 100
-"""
-CAPTURE_DESCRIPTION = """\
-Have all ranks of a running job run torch.profiler for N steps, from the same step on, and write a Chrome
-trace each (rank0.json.gz, ...) to a new folder below overlaptop-captures, where the job was started. A
-bundled workload obeys; a job of your own does when it was started with --control:
-
-  torchrun --nproc-per-node=8 -m overlaptop.agent --control train.py
-"""
-CAPTURE_EPILOG = """\
-stdout gets a line for each rank whose trace is written, stderr the progress. A record holds type
-("capture"), job, id, rank, state, step (that on which the ranks agreed: the profiler warms up in it), path,
-reason and live_overlap (a fraction: measured by the agent in the steps just before; null: not known).
-exit status: 0 when all ranks have written, 1 when not, 2 for a usage error, 130 after Ctrl-C (the job and
-a capture under way go on).
-"""
-SET_DESCRIPTION = """\
-Change a setting of a running job, on all its ranks in the same step, or on none. A bundled workload obeys;
-a job of your own does when it was started with --control:
-
-  torchrun --nproc-per-node=8 -m overlaptop.agent --control train.py
-
-What can be set:
-  bucket_cap_mb  MiB a bucket of its DistributedDataParallel model, 1 to 10000. Its buckets are made anew
-                 between two steps; gradients stay what they were, but for the order of sums with more than
-                 two ranks. The model must be the only one, and not compiled
-"""
-SET_EPILOG = """\
-stdout gets a line when all ranks have changed it (bucket_cap_mb 25 -> 50 at step 1234), stderr progress.
-The agreed step and the one or two after it, until the new buckets are in use, are left out of the figures.
-exit status: 0 when all ranks have changed it, 1 when none has and when one failed, 2 for a usage error, 130
-after Ctrl-C (the job and a change under way go on).
-"""
-ANALYZE_DESCRIPTION = """\
-Show what torch.profiler traces say of overlap: in the dashboard, or as a table where stdout is no terminal.
-PATH is one trace (.json or .json.gz), or a folder with one for each rank. ProfilerStep annotations make the
-steps; without them, the whole trace is one.
-"""
-ANALYZE_EPILOG = """\
---json prints a line for each rank and step, as overlaptop --json does, and then one for each rank over the
-whole trace, from its first GPU activity to its last: {"type": "rank", "rank", "overlap", "comm_ns",
-"hidden_ns", "exposed_ns", "compute_ns", "copy_only_ns", "idle_ns"}.
-
---hta takes these rank lines by the rules of HolisticTraceAnalysis 0.5.0 (get_comm_comp_overlap), which
-defines overlap in the same way. Four things differ:
-  window         where the traces have two ProfilerSteps or more, it leaves out what was launched before the
-                 trace began, and what was launched after the last ProfilerStep had begun on the GPU
-  rounding       it rounds starts up and ends down to whole microseconds
-  communication  only kernels called nccl*Kernel*: peer-to-peer copies are memory, and other libraries'
-                 kernels (NVSHMEM, symmetric memory, DeepEP, ...) computation
-  computation    not kernels with Sync or Memcpy in their names; synchronisation events with a stream are
-
-A folder is refused as a whole when one of its traces cannot be used, or when two are of the same rank.
-exit status: 0; 2 for a usage error and for a file that is no trace, is cut off or cannot be read.
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -117,6 +43,10 @@ def _run(words: list[str]) -> int:
         return _capture(words[1:])
     if words[:1] == ["set"]:
         return _set(words[1:])
+    if words[:1] == ["tune"]:
+        return _tune(words[1:])
+    if words[:1] == ["changes"]:
+        return _changes(words[1:])
     if words[:1] == ["estimate"]:
         return _estimate(words[1:])
     return _demo(words[1:]) if words[:1] == ["demo"] else _watch(words)
@@ -143,7 +73,7 @@ def _watch(words: list[str]) -> int:
         return stream.run(options.job, options.steps, wait=options.wait)
     from overlaptop.commands import dashboard
 
-    return dashboard.run(options.job, _look(options))
+    return dashboard.run(options.job, replace(_look(options), readonly=options.readonly))
 
 
 def _demo(words: list[str]) -> int:
@@ -190,10 +120,40 @@ def _estimate(words: list[str]) -> int:
 
 
 def _set(words: list[str]) -> int:
-    options = _set_parser().parse_args(words)
+    parser = _set_parser()
+    options = parser.parse_args(words)
+    if options.json and options.change is not None:
+        parser.error("--json goes without NAME=VALUE")
     from overlaptop.commands import setting
 
+    if options.change is None:
+        return setting.show(options.job, as_json=options.json)
     return setting.run(options.job, *options.change)
+
+
+def _tune(words: list[str]) -> int:
+    # Cut by hand, as for demo.
+    cut = words.index("--") if "--" in words else len(words)
+    parser = _tune_parser()
+    options = parser.parse_args(words[:cut])
+    if options.script is None and (options.nproc is not None or cut < len(words)):
+        parser.error("--nproc and what follows -- go with SCRIPT")
+    if options.script is not None and (options.job is not None or options.keep):
+        parser.error("--job and --keep are for a job that runs: give no SCRIPT with them")
+    from overlaptop.commands import tune
+
+    least, most = options.range or (None, None)
+    wish = tune.Wish(options.knob, least, most, options.budget, options.keep, options.json)
+    if options.script is None:
+        return tune.run_on_job(options.job, wish)
+    return tune.run_on_script(options.script, words[cut + 1 :], options.nproc, wish)
+
+
+def _changes(words: list[str]) -> int:
+    options = _changes_parser().parse_args(words)
+    from overlaptop.commands import changes
+
+    return changes.run(options.job, as_json=options.json)
 
 
 def _look(options: argparse.Namespace) -> TuiOptions:
@@ -218,8 +178,8 @@ def _parser(
 def _watch_parser() -> argparse.ArgumentParser:
     parser = _parser(
         "overlaptop",
-        DESCRIPTION,
-        EPILOG,
+        help_texts.DESCRIPTION,
+        help_texts.EPILOG,
         "overlaptop [options]\n       overlaptop demo [options] (see: overlaptop demo --help)\n"
         "       overlaptop analyze PATH [options] (see: overlaptop analyze --help)",
     )
@@ -242,12 +202,17 @@ def _watch_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--wait", action="store_true", help="with --json or --once: wait for a job where there is none"
     )
+    parser.add_argument(
+        "--readonly",
+        action="store_true",
+        help="the dashboard only shows: it changes, captures and starts nothing",
+    )
     _add_look(parser)
     return parser
 
 
 def _capture_parser() -> argparse.ArgumentParser:
-    parser = _parser("overlaptop capture", CAPTURE_DESCRIPTION, CAPTURE_EPILOG)
+    parser = _parser("overlaptop capture", help_texts.CAPTURE_DESCRIPTION, help_texts.CAPTURE_EPILOG)
     parser.add_argument(
         "--steps", type=_positive, default=5, metavar="N", help="steps to record, 1 to 100 (default 5)"
     )
@@ -257,9 +222,44 @@ def _capture_parser() -> argparse.ArgumentParser:
 
 
 def _set_parser() -> argparse.ArgumentParser:
-    parser = _parser("overlaptop set", SET_DESCRIPTION, SET_EPILOG)
-    parser.add_argument("change", type=_change, metavar="NAME=VALUE", help="what to set, and to what")
+    parser = _parser("overlaptop set", help_texts.SET_DESCRIPTION, help_texts.SET_EPILOG)
+    parser.add_argument(
+        "change", type=_change, nargs="?", metavar="NAME=VALUE", help="what to set, and to what"
+    )
     parser.add_argument("--job", type=_job_key, metavar="KEY", help="the job, as --list names it")
+    parser.add_argument(
+        "--json", action="store_true", help="without NAME=VALUE: print records, not a table"
+    )
+    return parser
+
+
+def _tune_parser() -> argparse.ArgumentParser:
+    usage = "overlaptop tune [SCRIPT] [options] [-- script's options]"
+    parser = _parser("overlaptop tune", help_texts.TUNE_DESCRIPTION, help_texts.TUNE_EPILOG, usage)
+    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="start this (default: a running job)")
+    parser.add_argument(
+        "--knob", default="bucket_cap_mb", metavar="NAME", help="the setting (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--range",
+        type=_range,
+        metavar="A:B",
+        help="from A to B (default: 1:400 for bucket_cap_mb, else all that is allowed)",
+    )
+    parser.add_argument("--budget", type=_positive, metavar="STEPS", help="spend at most so many steps")
+    parser.add_argument("--job", type=_job_key, metavar="KEY", help="the running job, as --list names it")
+    parser.add_argument("--keep", action="store_true", help="leave the running job with the best value")
+    parser.add_argument(
+        "--nproc", type=_positive, metavar="N", help="SCRIPT's processes (default: one a GPU, else 2)"
+    )
+    parser.add_argument("--json", action="store_true", help="print records, not a table and a line")
+    return parser
+
+
+def _changes_parser() -> argparse.ArgumentParser:
+    parser = _parser("overlaptop changes", help_texts.CHANGES_DESCRIPTION, help_texts.CHANGES_EPILOG)
+    parser.add_argument("--job", type=_job_key, metavar="KEY", help="of this job only")
+    parser.add_argument("--json", action="store_true", help="print records, not a table")
     return parser
 
 
@@ -267,7 +267,7 @@ def _demo_parser() -> argparse.ArgumentParser:
     from overlaptop.workloads.catalog import WORKLOADS
 
     usage = "overlaptop demo [WORKLOAD] [--nproc N] [--steps N] [--json] [-- workload options]"
-    parser = _parser("overlaptop demo", DEMO_DESCRIPTION, usage=usage)
+    parser = _parser("overlaptop demo", help_texts.DEMO_DESCRIPTION, usage=usage)
     names = ", ".join(workload.name for workload in WORKLOADS)
     parser.add_argument(
         "workload", nargs="?", default="ddp", metavar="WORKLOAD", help=f"{names} (default: ddp)"
@@ -284,7 +284,7 @@ def _demo_parser() -> argparse.ArgumentParser:
 
 
 def _analyze_parser() -> argparse.ArgumentParser:
-    parser = _parser("overlaptop analyze", ANALYZE_DESCRIPTION, ANALYZE_EPILOG)
+    parser = _parser("overlaptop analyze", help_texts.ANALYZE_DESCRIPTION, help_texts.ANALYZE_EPILOG)
     parser.add_argument("path", type=Path, metavar="PATH", help="a trace, or a folder of them")
     parser.add_argument(
         "--json", action="store_true", help="print records instead of opening the dashboard"
@@ -327,11 +327,18 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _change(text: str) -> tuple[str, int]:
-    name, equals, value = text.partition("=")
-    if not (name and equals and value.isascii() and value.isdecimal() and len(value) < 10):
-        raise argparse.ArgumentTypeError(f"must be NAME=VALUE with a whole number, not {text!r}")
-    return name, int(value)
+def _change(text: str) -> tuple[str, int | None]:
+    name, _, value = text.partition("=")
+    if not (name and re.fullmatch(r"-?[0-9]{1,9}|script", value)):
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE with a whole number or script, not {text!r}")
+    return name, None if value == "script" else int(value)
+
+
+def _range(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(-?[0-9]{1,9}):(-?[0-9]{1,9})", text)
+    if found is None or int(found[1]) > int(found[2]):
+        raise argparse.ArgumentTypeError(f"must be A:B, two whole numbers with A <= B, not {text!r}")
+    return int(found[1]), int(found[2])
 
 
 def _refresh_hz(text: str) -> float:

@@ -7,10 +7,12 @@ Nothing here imports torch: the dashboard offers to start a workload, and is qui
 from __future__ import annotations
 
 import fcntl
+import functools
 import importlib.util
 import os
 import re
 import secrets
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from typing import BinaryIO, Self
 from overlaptop import supervisor
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.workloads import catalog
+from overlaptop.workloads.catalog import Workload
 
 GRACE_S = 4.0
 """For torchrun to end its ranks, and for the hub to say goodbye."""
@@ -30,6 +33,7 @@ STOP_LIMIT_S = 3 * GRACE_S + 2.0
 TAIL_BYTES = 64 << 10
 
 _TORCHRUN_REPORT = re.compile(r"^[EW]\d{4} \S+ \d+ \S*torch/distributed/elastic/")
+_RANK_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
 _RANK_PREFIX = re.compile(r"^\[rank(\d+)\]:\s?")
 _TORCHRUN_ADVICE = re.compile(r"^(\*+|Setting OMP_NUM_THREADS .*|\s*)$")
 
@@ -54,19 +58,26 @@ class Placement:
         return f"{self.nproc} GPU{'s' * (self.nproc > 1)}, NCCL"
 
 
-def place(nproc: int | None = None) -> Placement:
+def place(nproc: int | None = None, device: str = "auto") -> Placement:
     """Choose NCCL on the GPUs there are, else gloo on two processes.
 
-    More processes than GPUs run on gloo: NCCL takes no two ranks on one GPU.
+    More processes than GPUs run on gloo: NCCL takes no two ranks on one GPU. `device` is what a workload
+    was told: ``cpu`` runs on gloo in any case. Raises LaunchError where ``cuda`` finds too few GPUs.
     """
     gpus = usable_gpus()
     if nproc is None:
-        return Placement(gpus, "nccl") if gpus else Placement(2, "gloo")
-    return Placement(nproc, "nccl" if nproc <= gpus else "gloo")
+        nproc = gpus or 2
+    if device == "cuda" and nproc > gpus:
+        each = f"{nproc} process{'es' * (nproc > 1)} need a GPU each"
+        raise LaunchError(
+            f"--device cuda: {each}, and there {'is' if gpus == 1 else 'are'} {gpus or 'none'}"
+        )
+    return Placement(nproc, "nccl" if nproc <= gpus and device != "cpu" else "gloo")
 
 
+@functools.cache
 def usable_gpus() -> int:
-    """How many GPUs a job started here would see: 0 with a CPU build of torch."""
+    """How many GPUs a job started here would see: 0 with a CPU build of torch. Slow the first time."""
     if not _torch_has_cuda():
         return 0
     return visible_gpus(_installed_gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -166,6 +177,17 @@ class Launcher:
             *self._options,
         ]
 
+    @property
+    def command_line(self) -> str:
+        """What a person would type for the same job; a rendezvous of its own is left out."""
+        words = [
+            "torchrun",
+            f"--nproc-per-node={self.placement.nproc}",
+            *self.command[self.command.index("overlaptop.agent") - 1 :],
+        ]
+        hides_gpus = self.placement.backend == "gloo" and usable_gpus() > 0
+        return ("CUDA_VISIBLE_DEVICES= " if hides_gpus else "") + shlex.join(words)
+
     def start(self) -> None:
         """Start the job in a session of its own. Raises LaunchError where that cannot work."""
         _torch_folder()
@@ -221,6 +243,12 @@ class Launcher:
         )
 
     @property
+    def how_it_ended(self) -> str:
+        """The first rank to fail, else torchrun, in words: ``exit status 1``; empty while the job runs."""
+        status = self.poll()
+        return "" if status is None else how_it_ended(status, self.output())
+
+    @property
     def usage_error(self) -> bool:
         """Whether the job failed because its script refused its options (exit status 2)."""
         return any("(exitcode: 2)" in line for line in self.output())
@@ -251,9 +279,32 @@ def bundled(name: str, options: Sequence[str] = (), placement: Placement | None 
     workload = catalog.find(name)
     if workload is None:
         raise LaunchError(f"no workload is called {name!r}")
+    return of_workload(workload, options, placement)
+
+
+def of_workload(
+    workload: Workload, options: Sequence[str] = (), placement: Placement | None = None
+) -> Launcher:
+    """Return a launcher for `workload`."""
     # As a person would have typed it: this is the name that the dashboard shows.
     here, path = Path.cwd(), workload.path.resolve()
     return Launcher(path.relative_to(here) if path.is_relative_to(here) else path, options, placement)
+
+
+def how_it_ended(status: int, output: Iterable[str]) -> str:
+    """A job's exit in words: that of the first rank of which torchrun said that it failed, else `status`,
+    as a shell has it.
+    """
+    failed = next((match for line in output if (match := _RANK_FAILED.search(line))), None)
+    if failed is not None:
+        status = int(failed[1])
+        status = 128 - status if status < 0 else status
+    if status > 128:
+        try:
+            return f"killed by {signal.Signals(status - 128).name}"
+        except ValueError:
+            pass
+    return f"exit status {status}"
 
 
 def complaint(output: Iterable[str], max_lines: int) -> list[str]:

@@ -10,8 +10,8 @@ from typing import NoReturn
 
 from overlaptop import tui
 from overlaptop.commands import CommandError
+from overlaptop.commands.stage import Stage
 from overlaptop.fleet.session import JobSelector, JobSession
-from overlaptop.launcher import Launcher, LaunchError, bundled
 
 
 def run(key: str | None, look: tui.TuiOptions) -> int:
@@ -20,13 +20,10 @@ def run(key: str | None, look: tui.TuiOptions) -> int:
     Workloads that are started from it end with it.
     """
     require_screen(look)
-    session = JobSession(JobSelector(key=key))
-    stage = Stage(session)
+    session = JobSession(JobSelector(key=key), readonly=look.readonly)
+    stage = Stage()
     try:
-        look = replace(
-            look, start_workload=stage.start, launch_status=stage.status, ends_on_quit=stage.running
-        )
-        return show(session, look)
+        return show(session, look if look.readonly else replace(look, starter=stage))
     finally:
         session.close()
         stage.clear()
@@ -60,45 +57,3 @@ def require_screen(look: tui.TuiOptions) -> None:
 
         if look.theme not in PALETTES:
             raise CommandError(f"no theme {look.theme!r}; there are: {', '.join(PALETTES)}", 2)
-
-
-class Stage:
-    """The one workload that was started from the dashboard."""
-
-    def __init__(self, session: JobSession) -> None:
-        self._session = session
-        self._launcher: Launcher | None = None
-        self._name = ""
-
-    def start(self, name: str) -> None:
-        """Start the bundled workload `name` in place of the one before. Raises ValueError."""
-        self.clear()
-        try:
-            launcher = bundled(name)
-            launcher.start()
-        except LaunchError as fault:
-            raise ValueError(str(fault)) from fault
-        self._launcher, self._name = launcher, name
-
-    def status(self) -> str:
-        """Say how the start goes; turn the session to the job once it is there."""
-        if self._launcher is None:
-            return ""
-        if self._launcher.poll() is not None:
-            return f"{self._name} ended: " + (self._launcher.complaint() or ["it said nothing"])[-1]
-        for record in self._session.jobs:
-            if self._launcher.owns(record):
-                self._session.select(record.job)
-                return ""
-        return f"{self._name} is starting"
-
-    def running(self) -> str:
-        """Name the workload that ends when the stage is cleared; empty: none."""
-        running = self._launcher is not None and self._launcher.poll() is None
-        return self._name if running else ""
-
-    def clear(self) -> None:
-        """End the workload, if there is one."""
-        if self._launcher is not None:
-            self._launcher.stop()
-            self._launcher = None

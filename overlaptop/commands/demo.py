@@ -9,10 +9,13 @@ from dataclasses import replace
 
 from overlaptop import tui
 from overlaptop.commands import CommandError, dashboard, say
+from overlaptop.commands.stage import Stage
 from overlaptop.commands.stream import RecordWriter, stream
 from overlaptop.fleet.session import JobSelector, JobSession
-from overlaptop.launcher import Launcher, LaunchError, bundled, place
+from overlaptop.launcher import Launcher, LaunchError, of_workload, place
+from overlaptop.tui.starting import Order, Phase
 from overlaptop.workloads import catalog
+from overlaptop.workloads.options import OptionsError
 
 END_LIMIT_S = 5.0
 """From a hub's word that every rank has gone to torchrun's exit."""
@@ -28,63 +31,76 @@ def run(
 ) -> int:
     """Run workload `name` with `options` until it ends, we are told to end, or `steps` are done.
 
-    `look` is the dashboard's; None: print records instead.
+    `look` is the dashboard's, from which another workload may be run instead; None: print records.
     """
+    workload = catalog.find(name)
     if look is not None:
         dashboard.require_screen(look)
-    if catalog.find(name) is None:
+    if workload is None:
         names = ", ".join(each.name for each in catalog.WORKLOADS)
         raise CommandError(f"no workload is called {name!r}; there are: {names}", 2)
-    if steps is not None and look is not None:
-        # The job itself stops then, and the dashboard goes on showing its last steps.
-        options = ["--steps", str(steps), *options]
+    if {"-h", "--help"} & set(options):
+        print(workload.parser().format_help())  # noqa: T201
+        return 0
     try:
-        placement = place(nproc)
-        say(f"{name} on {placement.in_words}")
-        with bundled(name, options, placement) as launcher:
-            launcher.start()
-            session = JobSession(JobSelector(matches=launcher.owns))
-            try:
-                if look is None:
-                    return _print_records(launcher, session, steps)
-                look = replace(
-                    look, launch_status=lambda: _launch_status(launcher), ends_on_quit=lambda: name
-                )
-                status = dashboard.show(session, look)
-                if any(view.ended for view in session.tick().ranks):
-                    _await_exit(launcher)
-                return _verdict(launcher) or status
-            finally:
-                session.close()
+        given = workload.check(options)
+        placement = place(nproc, str(given.get("device", "auto")))
+        say(f"{workload.name} on {placement.in_words}")
+        if look is None:
+            with of_workload(workload, options, placement) as launcher:
+                launcher.start()
+                return _print_records(launcher, steps)
+    except OptionsError as fault:
+        raise CommandError(f"{workload.name}: {fault}", 2) from fault
     except LaunchError as fault:
         raise CommandError(str(fault)) from fault
+    if steps is not None:
+        # The job itself stops then, and the dashboard goes on showing its last steps.
+        options = ["--steps", str(steps), *options]
+    return _show(Order(workload.name, tuple(options), nproc), look)
 
 
-def _print_records(launcher: Launcher, session: JobSession, steps: int | None) -> int:
+def _print_records(launcher: Launcher, steps: int | None) -> int:
+    session = JobSession(JobSelector(matches=launcher.owns))
     writer = RecordWriter(sys.stdout, steps)
-    if stream(session, writer, job_gone=lambda: launcher.poll() is not None):
-        return 0
-    _await_exit(launcher)
-    return _verdict(launcher)
-
-
-def _await_exit(launcher: Launcher) -> None:
+    try:
+        if stream(session, writer, job_gone=lambda: launcher.poll() is not None):
+            return 0
+    finally:
+        session.close()
     deadline_s = time.monotonic() + END_LIMIT_S
     while launcher.poll() is None and time.monotonic() < deadline_s:
         time.sleep(0.05)
+    return _verdict(launcher) if launcher.poll() else 0
 
 
-def _launch_status(launcher: Launcher) -> str:
-    if launcher.poll() is None:
-        return "the job is starting"
-    return "the job ended: " + (launcher.complaint() or ["it said nothing"])[-1]
+def _show(order: Order, look: tui.TuiOptions) -> int:
+    """Open the dashboard on what `order` starts; other workloads may be started from it instead."""
+    stage = Stage()
+    session = JobSession(JobSelector(matches=stage.owns))
+    try:
+        plan = stage.plan(order)
+        if plan.fault:
+            raise CommandError(plan.fault)
+        stage.start(plan)
+        status = dashboard.show(session, replace(look, starter=stage))
+        if any(view.ended for view in session.tick().ranks):
+            deadline_s = time.monotonic() + END_LIMIT_S
+            while stage.running and time.monotonic() < deadline_s:
+                time.sleep(0.05)
+        last = stage.status()
+        if last.phase is Phase.OVER and last.failed:
+            return _verdict(stage.launcher)
+        return status
+    finally:
+        session.close()
+        stage.clear()
 
 
-def _verdict(launcher: Launcher) -> int:
-    """Say why the job failed if it did. Returns 0 for a job that still runs: we are about to end it."""
-    status = launcher.poll()
-    if not status:
-        return 0
+def _verdict(launcher: Launcher | None) -> int:
+    """Say why the job failed."""
+    if launcher is None:
+        raise CommandError("the job could not be started")
     for line in launcher.complaint():
         print(line, file=sys.stderr)  # noqa: T201
-    raise CommandError("the job failed", 2 if launcher.usage_error else 1)
+    raise CommandError(f"the job failed ({launcher.how_it_ended})", 2 if launcher.usage_error else 1)

@@ -14,6 +14,8 @@ from overlaptop.commands.choice import choose
 from overlaptop.fleet.records import device_record, step_record
 from overlaptop.fleet.session import JobSelector, JobSession
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
+from overlaptop.tui.text import printable
+from overlaptop.wire.messages import STEPPED_ASIDE
 
 TICK_S = 0.05
 LOST_LIMIT_S = 10.0
@@ -31,7 +33,7 @@ class RecordWriter:
         self._written: Counter[int] = Counter()
         self._told: dict[int, dict[str, object]] = {}
         """What was said of ranks without a GPU to sample."""
-        self._enough_since_s: float | None = None
+        self._done_since_s: float | None = None
 
     @property
     def written(self) -> int:
@@ -59,17 +61,29 @@ class RecordWriter:
 
     def has_enough(self, snapshot: Snapshot, now_s: float) -> bool:
         """Whether each rank's `steps` lines are written, or those of all that will still write any."""
-        if self._steps is None or self._steps not in self._written.values():
+        return self._all_are_done(snapshot, now_s) and self._steps in self._written.values()
+
+    def is_in_vain(self, snapshot: Snapshot, now_s: float) -> bool:
+        """Whether no rank will write the `steps` that it was to, since their agents have stepped aside."""
+        aside = any(view.info is not None and view.info.stepped_aside for view in snapshot.ranks)
+        return aside and self._all_are_done(snapshot, now_s) and self._steps not in self._written.values()
+
+    def _all_are_done(self, snapshot: Snapshot, now_s: float) -> bool:
+        """Whether no rank will write any more; ranks that were never seen are given a moment to come."""
+        seen = [(view, view.info) for view in snapshot.ranks if view.info is not None]
+        if self._steps is None or not seen:
             return False
-        seen = [view for view in snapshot.ranks if view.info is not None]
-        if not all(view.ended or self._written[view.rank] >= self._steps for view in seen):
-            self._enough_since_s = None
+        if not all(
+            view.ended or info.stepped_aside or self._written[view.rank] >= self._steps
+            for view, info in seen
+        ):
+            self._done_since_s = None
             return False
         if len(seen) == len(snapshot.ranks):
             return True
-        if self._enough_since_s is None:
-            self._enough_since_s = now_s
-        return now_s - self._enough_since_s >= UNSEEN_LIMIT_S
+        if self._done_since_s is None:
+            self._done_since_s = now_s
+        return now_s - self._done_since_s >= UNSEEN_LIMIT_S
 
     def _put(self, record: dict[str, object]) -> None:
         self._out.write(json.dumps(record) + "\n")
@@ -85,19 +99,29 @@ def stream(session: JobSession, writer: RecordWriter, job_gone: Callable[[], boo
     """Write until the writer has enough (returns True) or the job has ended (False).
 
     `job_gone` tells of an end that no rank came to tell of: of a job that failed before it had one. Raises
-    CommandError when the line to the job breaks and does not come back.
+    CommandError when the line to the job breaks and does not come back, and when the writer waits for
+    steps that will not come because every agent has stepped aside.
     """
     while True:
         gone = job_gone()  # asked first: what arrived before is still written
         snapshot = session.tick()
         writer.write(snapshot)
-        if writer.has_enough(snapshot, time.monotonic()):
+        now_s = time.monotonic()
+        if writer.has_enough(snapshot, now_s):
             return True
+        if writer.is_in_vain(snapshot, now_s):
+            raise CommandError(f"no rank measures its steps any more: {_why_aside(snapshot)}")
         if snapshot.link is LinkState.ENDED or gone:
             return False
         if snapshot.link is LinkState.LOST and link_age_s(snapshot) > LOST_LIMIT_S:
             raise CommandError("the line to the job broke and did not come back")
         time.sleep(TICK_S)
+
+
+def _why_aside(snapshot: Snapshot) -> str:
+    """The agents' last word."""
+    errors = [notice.text for notice in snapshot.notices if notice.level == "error"]
+    return printable(errors[-1]) if errors else STEPPED_ASIDE
 
 
 def run(key: str | None, steps: int | None, *, wait: bool) -> int:

@@ -2,67 +2,53 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+import asyncio
+import time
+from collections.abc import Callable, Iterable
 from typing import ClassVar
 
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding
 from textual.screen import Screen
-from textual.theme import BUILTIN_THEMES
 
 from overlaptop.fleet.commands import CommandView
-from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.tui.compared import Comparing
+from overlaptop.tui.earlier import EarlierJob
+from overlaptop.tui.job_app import JobApp
 from overlaptop.tui.keys import APP_KEYS
 from overlaptop.tui.options import MAX_REFRESH_HZ, Session, TuiOptions
-from overlaptop.tui.palette import DARK, LIGHT, PALETTES, PLAIN, Inks
 from overlaptop.tui.screens.base import DashboardScreen
 from overlaptop.tui.screens.overview import OverviewScreen
-from overlaptop.tui.state import ViewState
-from overlaptop.tui.truth import READING, Truth, read_truth
-from overlaptop.wire.messages import WRITTEN, Command
+from overlaptop.tui.started import Started
+from overlaptop.tui.starting import Order
+from overlaptop.tui.truth import Truth, read_truth
 
 TICK_S, IDLE_TICK_S = 0.1, 0.25
 """How often the session is read while steps arrive, and when none have for a while."""
 
 
-class OverlaptopApp(App[int]):
+class OverlaptopApp(JobApp):
     """One job on the screen."""
 
     TITLE = "overlaptop"
     ENABLE_COMMAND_PALETTE = True
     COMMAND_PALETTE_BINDING = "ctrl+p"
-    ALLOW_SELECT = False
-    CSS = """
-    Screen { background: $background; color: $foreground; overflow: hidden; }
-    LineView { width: 100%; height: 1; }
-    """
     BINDINGS: ClassVar = [
         Binding(key.keys, key.action, key.words, priority="ctrl+c" in key.keys)
         for key in APP_KEYS
         if key.action != "command_palette"
     ]
 
-    def __init__(self, session: Session, options: TuiOptions | None = None) -> None:
-        self.options = options or TuiOptions()
-        without_colors = bool(os.environ.get("NO_COLOR")) or self.options.theme == PLAIN.name
-        self._plain = without_colors
-        super().__init__(ansi_color=True if without_colors else None)
-        name = PLAIN.name if without_colors else self.options.theme or DARK.name
-        if name not in PALETTES:
-            raise ValueError(f"no theme {name!r}: there are {', '.join(PALETTES)}")
-        self.inks = Inks(PALETTES[name])
-        self._retheme(name)
-        self.session = session
-        self.latest: Snapshot = session.tick()
-        self.state = ViewState(self.latest, textured=without_colors or self.options.ascii)
-        self.launch_said = ""
-        """What the launcher says of a job that is not on the screen yet."""
-        self._started, self._started_beside = False, session.job_key
-        self._truths: dict[str, Truth] = {}
-        """By capture: what its traces say."""
-        self._asked: set[str] = set()
-        """The commands that this dashboard has sent."""
+    def __init__(
+        self,
+        session: Session,
+        options: TuiOptions | None = None,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(session, options or TuiOptions(), clock_s)
+        self.comparing = Comparing(clock_s)
+        self.started = Started(self.options.starter, self.seen)
         self._watched: frozenset[int] | None = None
         self._tick_s = TICK_S
 
@@ -75,11 +61,10 @@ class OverlaptopApp(App[int]):
         self._show()
         self.set_timer(self._tick_s, self._tick)
         self.set_interval(1 / min(MAX_REFRESH_HZ, max(0.1, self.options.refresh_hz)), self._show)
-        self.theme_changed_signal.subscribe(self, lambda _theme: self._take_theme())
 
     def _tick(self) -> None:
         """Read the session. Also while paused: what is not read would be dropped."""
-        self.latest = self.session.tick()
+        self.read()
         self._tick_s = TICK_S if self.latest.fresh else min(IDLE_TICK_S, self._tick_s * 1.25)
         self.set_timer(self._tick_s, self._tick)
 
@@ -92,33 +77,50 @@ class OverlaptopApp(App[int]):
             state.snapshot = self.latest
         else:
             state.paused_now_ns = self.latest.at_ns
-        self._ask_the_launcher()
+        state.hand = self.control.changing.in_hand(self.latest)
+        state.change = self.control.change
+        state.change_is_news = self.control.change_is_news
+        state.searching = self.control.who_searches(self.latest)
+        state.compared = self.comparing.take(state.snapshot, self.seen.earlier)
+        self._follow_the_start()
         self._find_the_way()
-        self._watch_chosen()
+        self._watch()
         self._look_at_captures()
         if isinstance(self.screen, DashboardScreen):
             self.screen.redraw()
 
+    def show_now(self) -> None:
+        """After something was asked for: what has become of it so far."""
+        self._show()
+
     def show_chosen(self) -> None:
         """After another rank was chosen: ask for its timeline and draw."""
-        self._watch_chosen()
+        self._watch()
         if isinstance(self.screen, DashboardScreen):
             self.screen.redraw()
 
-    def _watch_chosen(self) -> None:
+    def _watch(self) -> None:
+        """Ask for the chosen rank's timeline; for all while a search of ours fits its model to them."""
         chosen = self.state.chosen
         wanted = frozenset({chosen.rank} if chosen else ())
+        if self.control.searching:
+            wanted = frozenset(view.rank for view in self.latest.ranks)
         if wanted != self._watched:
             self._watched = wanted
             self.session.watch(wanted)
 
-    def _ask_the_launcher(self) -> None:
-        """Only until its job is found: it may turn the session to that job, which must happen but once."""
-        if self._started_beside != self.session.job_key:
-            self._started, self._started_beside = False, self.session.job_key
-        asked = self._started or self.session.job_key is None
-        status = self.options.launch_status
-        self.launch_said = status() if asked and status is not None else ""
+    def _follow_the_start(self) -> None:
+        """Turn to the job that was started as soon as it is there; say so if it failed."""
+        from overlaptop.tui.screens.workloads import WorkloadsScreen
+
+        if key := self.started.look(self.session):
+            if key != self.session.job_key:
+                self._turn_to(key)
+            elif isinstance(self.screen, WorkloadsScreen):
+                self.action_overview()
+        news = self.started.news()
+        if news and not isinstance(self.screen, WorkloadsScreen):
+            self.notify(f"{news} (w: more)", severity="error", timeout=10, markup=False)
 
     def _find_the_way(self) -> None:
         """Where there is no job to be seen, or a choice of jobs, the list comes up by itself; and it goes
@@ -134,50 +136,49 @@ class OverlaptopApp(App[int]):
             self.pop_screen()
 
     def open_job(self, key: str) -> None:
-        """Turn to another job of this machine."""
+        """Turn to another job of this machine, as the user asked."""
+        self.started.turned_elsewhere()
+        self._turn_to(key)
+
+    def _turn_to(self, key: str) -> None:
         self.session.select(key)
         self._watched = None
         self.state.paused_at_ns = self.state.paused_now_ns = None
-        self.latest = self.session.tick()
+        self.read()
         self.action_overview()
         self._show()
 
-    def start(self, workload: str) -> None:
-        """Start a bundled workload. Raises what the options' callback raises."""
-        if self.options.start_workload is not None:
-            self.options.start_workload(workload)
-            self._started, self._started_beside = True, self.session.job_key
+    async def start(self, order: Order) -> str:
+        """Start a workload, and turn to it, in place of the one that was started here before. Returns why
+        that cannot be, empty: it is on its way.
+        """
+        starter = self.options.starter
+        if starter is None or self.options.readonly:
+            return "this dashboard starts nothing"
+        plan = await asyncio.to_thread(starter.plan, order)
+        if not plan.fault:
+            self.started.start(plan)
+            self._show()
+        return plan.fault
 
     # Commands
 
-    def send(self, command: Command) -> str:
-        """Tell the job to do something; returns why that cannot be, empty: it is on its way."""
-        fault = self.session.send(command)
-        if not fault:
-            self._asked.add(command.id)
-            self.latest = self.session.tick()
-            self._show()
-        return fault
-
     def truth_of(self, capture: CommandView) -> Truth | None:
         """What a capture's traces say, as far as that is known."""
-        return self._truths.get(capture.id)
+        return self.captures.truths.get(capture.id)
 
     def _look_at_captures(self) -> None:
         """Have the traces read once all are written: of captures asked for here, or looked at."""
         from overlaptop.tui.screens.capture import CaptureScreen
 
-        for command in self.latest.commands:
-            if command.id in self._asked and command.busy and command.done:
-                self._asked.discard(command.id)
-                self.notify(f"{command.words} was not made: {command.reason}", markup=False)
-            wanted = command.id in self._asked or isinstance(self.screen, CaptureScreen)
-            if wanted and command.state == WRITTEN and command.id not in self._truths:
-                self._truths[command.id] = READING
-                self.run_worker(self._read_truth(command), exit_on_error=False)
+        for capture in self.captures.turned_away(self.latest.commands):
+            self.notify(f"{capture.words} was not made: {capture.reason}", markup=False)
+        looked_at = isinstance(self.screen, CaptureScreen)
+        for capture in self.captures.to_read(self.latest.commands, looked_at=looked_at):
+            self.run_worker(self._read_truth(capture), exit_on_error=False)
 
     async def _read_truth(self, capture: CommandView) -> None:
-        self._truths[capture.id] = await read_truth(capture)
+        self.captures.truths[capture.id] = await read_truth(capture)
         self._show()
 
     # Screens
@@ -255,11 +256,47 @@ class OverlaptopApp(App[int]):
         elif not isinstance(self.screen, JobsScreen):
             self.push_screen(JobsScreen(self.state, self.session.job_key))
 
+    def action_workloads(self) -> None:
+        """Workloads with their options, and what was tried."""
+        from overlaptop.tui.screens.workloads import WorkloadsScreen
+
+        starter = self.options.starter
+        if starter is None:
+            self.notify("no workload can be started from here", timeout=3)
+        elif not isinstance(self.screen, WorkloadsScreen):
+            self.clear_notifications()  # it says at more length how a job ended
+            self.push_screen(WorkloadsScreen(self.state, starter))
+
+    @property
+    def earlier(self) -> EarlierJob | None:
+        """The newest other job that was watched, to compare the present one with."""
+        return self.seen.earlier
+
     def _toggle(self, kind: type[DashboardScreen]) -> None:
         if isinstance(self.screen, kind):
             self.pop_screen()
         else:
             self.push_screen(kind(self.state))
+
+    def action_tune(self) -> None:
+        """All knobs."""
+        from overlaptop.tui.screens.tune import TuneScreen
+
+        if isinstance(self.screen, TuneScreen):
+            self.pop_screen()
+        elif self.state.snapshot.job is not None:
+            self.action_overview()
+            self.push_screen(TuneScreen(self.state))
+
+    async def action_search(self) -> None:
+        """The search for the best value; once more stops one of this dashboard."""
+        from overlaptop.tui.screens.search import SearchScreen
+
+        if isinstance(self.screen, SearchScreen):
+            await self.screen.again()
+        elif self.state.snapshot.job is not None:
+            self.action_overview()
+            self.push_screen(SearchScreen(self.state))
 
     # The look
 
@@ -271,49 +308,16 @@ class OverlaptopApp(App[int]):
 
     def action_textures(self) -> None:
         """Glyphs besides colours; always so where there are none."""
-        self.state.textured = not self.state.textured or self._plain or self.options.ascii
-        self._redraw_everything()
-
-    def action_next_theme(self) -> None:
-        """The next one that has colours."""
-        if self._plain:
-            self.notify("no colours: NO_COLOR is set, or the plain theme was chosen", timeout=3)
-            return
-        names = [name for name in PALETTES if name != PLAIN.name]
-        self.theme = names[(names.index(self.inks.palette.name) + 1) % len(names)]
+        self.state.textured = not self.state.textured or self.plain or self.options.ascii
+        self.redraw_everything()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """What the command palette offers: this app's keys by their words."""
         del screen
         for key in APP_KEYS:
-            if key.action != "command_palette":
+            if key.action != "command_palette" and self.check_action(key.action, ()):
                 yield SystemCommand(
                     key.action.replace("_", " "), key.words, getattr(self, f"action_{key.action}")
                 )
-        if not self._plain:
-            for name in PALETTES:
-                if name != PLAIN.name:
-                    yield SystemCommand(
-                        f"theme {name}", "change the colours", lambda n=name: self._set_theme(n)
-                    )
-
-    def _set_theme(self, name: str) -> None:
-        self.theme = name
-
-    def _retheme(self, name: str) -> None:
-        """Only themes whose colours are made for bars are offered."""
-        for palette in PALETTES.values():
-            if (palette is PLAIN) == self._plain:
-                self.register_theme(palette.theme())
-        self.theme = name
-        for builtin in BUILTIN_THEMES:
-            self.unregister_theme(builtin)
-
-    def _take_theme(self) -> None:
-        palette = PALETTES.get(self.theme) or (DARK if self.current_theme.dark else LIGHT)
-        self.inks = Inks(palette)
-        self._redraw_everything()
-
-    def _redraw_everything(self) -> None:
-        if isinstance(self.screen, DashboardScreen):
-            self.screen.redraw(everything=True)
+        for name in self.themes:
+            yield SystemCommand(f"theme {name}", "change the colours", lambda n=name: self.set_theme(n))

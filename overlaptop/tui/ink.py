@@ -36,6 +36,8 @@ TEXT = Ink()
 BOLD = Ink("bright", bold=True)
 DIM = Ink("dim")
 FAINT = Ink("faint")
+KEY = Ink("bright", "cursor", bold=True, reverse=True)
+"""A key to press."""
 
 
 class Item(NamedTuple):
@@ -121,6 +123,28 @@ def wrap(items: Sequence[Item], width: int, rows: int, gap: str = "   ") -> list
             lines.append([])
         lines[-1].append(item.line)
     return [crop(joined(line, gap), width) for line in lines]
+
+
+def paragraph(text: str, width: int, ink: Ink = DIM, *, indent: int = 1, rows: int = 8) -> list[Line]:
+    """Words over as many lines as they need, at most ``rows``."""
+    items = [Item((Run(word, ink),)) for word in text.split()]
+    if not items:
+        return []
+    return [(Run(" " * indent, ink), *line) for line in wrap(items, width - indent - 1, rows, " ")]
+
+
+def folded(text: str, width: int, ink: Ink) -> list[Line]:
+    """A path or a line of code over as many lines as it needs: it is there to be copied."""
+    room = max(10, width - 2)
+    return [(Run(" "), Run(text[at : at + room], ink)) for at in range(0, len(text), room)]
+
+
+def code_to_keep(code: str, width: int) -> list[Line]:
+    """The line of code that makes a value permanent, beside its title where both fit, else below it."""
+    ink, title = Ink("accent", bold=True), Run(" to keep it:", DIM)
+    if len(title.text) + len(code) + 2 <= width:
+        return [(title, Run(" "), Run(code, ink))]
+    return [(title,), *folded(code, width, ink)]
 
 
 def _without_last(items: Sequence[Item], priority: int) -> list[Item]:

@@ -21,10 +21,21 @@ APP_KEYS = (
     Key("q,ctrl+c", "q  ctrl+c", "quit", "quit"),
     Key("question_mark,f1", "?  F1", "help", "this help"),
     Key("space,p", "space  p", "pause", "hold the picture still, and let it go on; data is kept meanwhile"),
+    Key(
+        "right_square_bracket",
+        "]",
+        "larger",
+        "a larger bucket size, or value of the knob taken in hand under Tune; quick presses are one change",
+    ),
+    Key("left_square_bracket", "[", "smaller", "a smaller one"),
+    Key("b", "b", "exact", "type an exact value of it; or: script, for the one that the script gave"),
+    Key("u,7", "u  7", "tune", "Tune: all that can be changed, and the log of changes"),
+    Key("a", "a", "search", "search for its best value by measuring; once more stops that and goes back"),
     Key("t", "t", "next_theme", "next theme"),
     Key("g", "g", "textures", "tell parts apart by glyphs as well as colours"),
     Key("n,3", "n  3", "notices", "notices from agents"),
     Key("o,4", "o  4", "jobs", "other jobs, and workloads to start"),
+    Key("w", "w", "workloads", "run a workload, or the same with other options; what was tried so far"),
     Key("c", "c", "capture", "have all ranks run torch.profiler for some steps: the ground truth"),
     Key("1", "1", "overview", "overview"),
     Key("2", "2", "rank", "the chosen rank"),
@@ -57,13 +68,14 @@ OVERVIEW_KEYS = (
     Key("s", "s", "sort", "sort by the next column (or click a header)"),
     Key("S,r", "S  r", "reverse", "the other way round"),
     Key("v", "v", "collectives", "list the collectives of the step in the timeline"),
-    Key("right_square_bracket", "]", "collective(1)", "next collective"),
-    Key("left_square_bracket", "[", "collective(-1)", "previous collective"),
+    Key("full_stop", ".", "collective(1)", "next collective"),
+    Key("comma", ",", "collective(-1)", "previous collective"),
+    Key("d", "d", "comparison", "hide what the last change brought, and show it again"),
 )
 RANK_KEYS = (
     Key("escape,backspace", "esc", "back", "back"),
-    Key("down,j,right_square_bracket", "↓  j  ]", "collective(1)", "next collective"),
-    Key("up,k,left_square_bracket", "↑  k  [", "collective(-1)", "previous collective"),
+    Key("down,j,full_stop", "↓  j  .", "collective(1)", "next collective"),
+    Key("up,k,comma", "↑  k  ,", "collective(-1)", "previous collective"),
     Key("pagedown", "page down", "collective(10)", "ten collectives on"),
     Key("pageup", "page up", "collective(-10)", "ten collectives back"),
     Key("enter,f", "enter  f", "fit_collective", "zoom the timeline to the chosen collective"),
@@ -95,6 +107,44 @@ LIST_KEYS = (
     Key("escape,backspace", "esc", "back", "back"),
 )
 CAPTURE_KEYS = tuple(key for key in LIST_KEYS if key.action != "open")
+TUNE_KEYS = (
+    Key("up,k", "↑  k", "move(-1)", "previous knob"),
+    Key("down,j", "↓  j", "move(1)", "next knob"),
+    Key("enter", "enter", "take", "take the knob in hand: [ ] and b change it, on every screen"),
+    Key("r", "r", "restore", "back to the value that the script gave"),
+    Key("pagedown", "page down", "scroll(8)", "scroll the log of changes"),
+    Key("pageup", "page up", "scroll(-8)", "scroll back"),
+    Key("escape,backspace", "esc", "back", "back"),
+)
+WORKLOADS_KEYS = (
+    Key("up", "↑", "move(-1)", "previous workload"),
+    Key("down", "↓", "move(1)", "next workload"),
+    Key("tab,shift+tab", "tab", "other_field", "from the options to the number of processes, and back"),
+    Key("enter", "enter", "run", "run it, in place of what was started here before"),
+    Key("f9", "F9", "end", "end what was started here"),
+    Key("pagedown", "page down", "scroll(1)", "scroll the options and the job's last lines"),
+    Key("pageup", "page up", "scroll(-1)", "scroll back"),
+    Key("escape", "esc", "back", "back"),
+)
+SEARCH_KEYS = (
+    Key("x", "x", "stop", "stop the search and go back to the value before"),
+    Key("pagedown,down,j", "page down  ↓", "scroll(4)", "scroll the table"),
+    Key("pageup,up,k", "page up  ↑", "scroll(-4)", "scroll back"),
+    Key("escape,backspace", "esc", "back", "leave; the search goes on"),
+)
+_CHANGING = frozenset(
+    (
+        *("capture", "larger", "smaller", "exact", "search", "workloads"),
+        *("take", "restore", "stop", "run", "end"),
+    )
+)
+
+
+def changes_something(action: str) -> bool:
+    """Whether an action, of the app's or of a screen's, changes the job or which one runs, or begins to:
+    nothing of the kind under ``--readonly``.
+    """
+    return action.partition("(")[0].rpartition(".")[2] in _CHANGING
 
 
 def bindings(keys: tuple[Key, ...]) -> list[Binding | tuple[str, str] | tuple[str, str, str]]:

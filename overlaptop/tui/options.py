@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
 from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.tui.starting import Starter
 from overlaptop.wire.endpoints import JobRecord
+from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Command
 
 MAX_REFRESH_HZ = 10.0
@@ -33,6 +35,9 @@ class Session(Protocol):
     def send(self, command: Command) -> str:
         """Tell the job to do something; returns why that cannot be, empty: it is on its way."""
 
+    def hold(self, search: Search) -> str:
+        """Say that a search goes on here; returns why it cannot, empty: it may."""
+
     def select(self, key: str) -> None:
         """Show the job with this key from now on."""
 
@@ -44,15 +49,13 @@ class Session(Protocol):
 class TuiOptions:
     """How the dashboard looks and what it may start."""
 
-    start_workload: Callable[[str], None] | None = None
-    """Starts a bundled workload by name; None: none may be started. Raises OSError or ValueError."""
-    launch_status: Callable[[], str] | None = None
-    """One line on what was started, for as long as its job has not been found; empty: nothing to say."""
-    ends_on_quit: Callable[[], str] | None = None
-    """Name of the workload that ends with the dashboard; empty, or None: all jobs go on."""
+    starter: Starter | None = None
+    """Starts workloads; what it has started ends with the dashboard. None: none may be started."""
     ascii: bool = False
     """Only ASCII characters, for terminals whose font lacks block characters or draws them two wide."""
     theme: str | None = None
     """Name of a theme; the default is the dark one, or without colours where NO_COLOR is set."""
     refresh_hz: float = 4.0
     """Redraws a second; lower it on a slow line. At most MAX_REFRESH_HZ."""
+    readonly: bool = False
+    """Nothing can be changed from here: neither the job nor which workload runs."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
+from overlaptop.tui.changing import Change
 from overlaptop.tui.choosing import Filter, ordered, sort_keys
+from overlaptop.tui.compared import Compared
 from overlaptop.tui.lanes import Lanes, lanes_of
 from overlaptop.tui.window import WHOLE_STEP, Window
 from overlaptop.wire.messages import StepTotals
@@ -37,6 +40,20 @@ class ViewState:
     most_collectives: int = 0
     """The most that a step was seen to have: their list keeps that much room, for the same reason as
     copies_seen."""
+    hand: JobKnob | None = None
+    """The knob that keys change. As `change`, of now, also while the picture is held still."""
+    change: Change | None = None
+    """The newest change of a knob."""
+    change_is_news: bool = False
+    """It became so only just now."""
+    hidden: tuple[str, str, str] | None = None
+    """The change that is not to be shown any more, by its command, failure and comparison."""
+    searching: str = ""
+    """Whose search for a knob's best value goes on, in a few words; empty: nobody's."""
+    compared: Compared | None = None
+    """What the newest change brought, or what differs from the job before."""
+    readonly: bool = False
+    """Nothing is changed from here, nor offered to be."""
     copies_seen: bool = False
     """Some step had copies: their lane stays, so that the screen does not jump from step to step."""
     _rows: tuple[object, list[RankView]] | None = field(default=None, repr=False)
@@ -99,6 +116,29 @@ class ViewState:
     def moving(self) -> bool:
         """Whether steps come one after the other: not in a trace, where all are there at once."""
         return self.snapshot.link is not LinkState.TRACE
+
+    @property
+    def panel_hidden(self) -> bool:
+        """Whether what the newest change brought is not to be shown: until the next one."""
+        return self.hidden is not None and self.hidden == self._shown_change()
+
+    def hide_panel(self) -> None:
+        """Not to be shown any more; where it is hidden, it is shown again."""
+        self.hidden = None if self.panel_hidden else self._shown_change()
+
+    def _shown_change(self) -> tuple[str, str, str]:
+        change, compared = self.change, self.compared
+        return (
+            change.command if change is not None else "",
+            change.words if change is not None and change.state == "failed" else "",
+            compared.command or compared.title if compared is not None else "",
+        )
+
+    @property
+    def can_change(self) -> bool:
+        """Whether the knob in hand obeys keys."""
+        here = self.moving and self.snapshot.link is not LinkState.ENDED
+        return here and not self.readonly and self.hand is not None and not self.hand.refusal
 
     @property
     def exact(self) -> bool:

@@ -17,6 +17,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
+def shortened(text: str, most: int) -> str:
+    """``text`` in at most that many characters, ``…`` standing for the rest."""
+    return text if len(text) <= most else text[: max(0, most - 1)].rstrip() + "…"
+
+
 def duration(ns: float | None) -> str:
     """Three significant digits and a unit: ``47.6 ms``, ``3.20 s``, ``1 m 05 s``, ``2 h 03 m``."""
     if ns is None:

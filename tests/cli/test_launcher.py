@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from overlaptop import launcher
-from overlaptop.launcher import Launcher, LaunchError, Placement, bundled, complaint, place, visible_gpus
+from overlaptop.launcher import (
+    Launcher,
+    LaunchError,
+    Placement,
+    bundled,
+    complaint,
+    how_it_ended,
+    place,
+    visible_gpus,
+)
 
 from .conftest import Traces, wait_until
 
@@ -50,6 +59,41 @@ def test_ranks_go_to_gpus_of_their_own_or_all_to_the_cpu(
 ) -> None:
     monkeypatch.setattr(launcher, "usable_gpus", lambda: gpus)
     assert place(nproc) == expected
+
+
+def test_a_workload_told_to_use_the_cpu_runs_on_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "usable_gpus", lambda: 4)
+    assert place(2, "cpu") == Placement(2, "gloo")
+    assert place(None, "cuda") == Placement(4, "nccl")
+    with pytest.raises(LaunchError, match="5 processes need a GPU each, and there are 4"):
+        place(5, "cuda")
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "words"),
+    [
+        (0, [], "exit status 0"),
+        (1, ["torchrun said something else"], "exit status 1"),
+        (137, [], "killed by SIGKILL"),
+        (
+            1,
+            ["E1121 api.py] failed (exitcode: 2) local_rank: 1", "failed (exitcode: -15)"],
+            "exit status 2",
+        ),
+        (1, ["E1121 api.py] failed (exitcode: -9) local_rank: 0"], "killed by SIGKILL"),
+        (255, [], "exit status 255"),
+    ],
+)
+def test_how_a_job_ended_is_how_its_first_rank_did(status: int, output: list[str], words: str) -> None:
+    assert how_it_ended(status, output) == words
+
+
+def test_the_command_line_is_what_one_would_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Launcher("my train.py", ["--size", "2"], TWO_ON_GLOO, agent_options=["--control"])
+    typed = "torchrun --nproc-per-node=2 -m overlaptop.agent --control 'my train.py' --size 2"
+    assert job.command_line == typed
+    monkeypatch.setattr(launcher, "usable_gpus", lambda: 4)
+    assert job.command_line == f"CUDA_VISIBLE_DEVICES= {typed}"
 
 
 def test_a_workload_that_is_not_bundled_is_refused() -> None:
@@ -103,6 +147,7 @@ def test_a_job_that_fails_tells_its_status_and_its_reason(tmp_path: Path, traces
         job.start()
         assert wait_until(lambda: job.poll() is not None, limit_s=60)
         assert job.poll() == 1
+        assert job.how_it_ended == "exit status 1"
         assert job.complaint()[-1] == "ValueError: too large"
         assert not job.usage_error
     assert traces.alive() == []
@@ -114,6 +159,7 @@ def test_options_that_the_script_refuses_are_a_usage_error(tmp_path: Path) -> No
         job.start()
         assert wait_until(lambda: job.poll() is not None, limit_s=60)
         assert job.usage_error
+        assert job.how_it_ended == "exit status 2"
         assert job.complaint()[-1] == "job.py: error: unrecognized arguments: --nonsense"
 
 

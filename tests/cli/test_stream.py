@@ -2,12 +2,14 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 
 from overlaptop.commands import CommandError
 from overlaptop.commands.stream import RecordWriter, stream
 from overlaptop.fleet.snapshot import LinkState
+from overlaptop.wire.messages import STEPPED_ASIDE, Message, Notice
 
 from .fakes import (
     WELCOME,
@@ -76,6 +78,34 @@ def test_ranks_of_another_node_are_not_waited_for(monkeypatch: pytest.MonkeyPatc
     enough, records = played(PlayedSession([WELCOME, rank_info(0)], [totals(0, 0)]), steps=1)
     assert enough
     assert places(records) == [(0, 0)]
+
+
+def aside(rank: int) -> list[Message]:
+    """The rank's agent gives up."""
+    return [
+        Notice(rank, 0, "error", "agent stepped aside: OSError in a hook: \x1b no"),
+        replace(rank_info(rank), source="none", source_reason=STEPPED_ASIDE),
+    ]
+
+
+@pytest.mark.parametrize("written", [0, 1])
+def test_steps_that_no_agent_will_tell_of_are_not_waited_for(written: int) -> None:
+    steps = [totals(0, number) for number in range(written)]
+    session = PlayedSession(arrival(), steps, [*aside(0), *aside(1)])
+    with pytest.raises(CommandError, match=r"any more: agent stepped aside: OSError in a hook: \? no"):
+        played(session, steps=2)
+
+
+def test_a_rank_whose_agent_stepped_aside_keeps_no_other_waiting() -> None:
+    session = PlayedSession(arrival(), [totals(0, 0), *aside(0)], [totals(1, 0)], [totals(1, 1)])
+    enough, records = played(session, steps=2)
+    assert enough
+    assert places(records) == [(0, 0), (1, 0), (1, 1)]
+
+
+def test_without_a_number_of_steps_the_jobs_end_is_waited_for_whatever_its_agents_do() -> None:
+    enough, _ = played(PlayedSession(arrival(), [*aside(0), *aside(1)], end()))
+    assert not enough
 
 
 def test_a_line_to_the_job_that_broke_for_good_is_a_failure() -> None:

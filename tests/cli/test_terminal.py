@@ -1,68 +1,15 @@
 """The dashboard in a real terminal (a pseudo-terminal), as ``overlaptop demo`` opens it."""
 
-import fcntl
-import os
-import pty
-import select
 import signal
-import struct
-import subprocess
-import sys
-import termios
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import pytest
 
 from .conftest import Traces
+from .terminals import START_LIMIT_S, Terminal
 
-START_LIMIT_S = 90
 LEAVE_ALTERNATE_SCREEN = b"\x1b[?1049l"
-
-
-class Terminal:
-    """A program on a terminal of 120 columns and 32 rows."""
-
-    def __init__(self, *words: str, stderr: IO[bytes] | None = None) -> None:
-        self._ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 32, 120, 0, 0))
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "overlaptop", *words],
-            stdin=theirs, stdout=theirs, stderr=stderr or theirs, start_new_session=True,
-            env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
-        )  # fmt: skip
-        os.close(theirs)
-        self.seen = b""
-
-    def read_until(self, text: bytes, limit_s: float = START_LIMIT_S) -> None:
-        deadline_s = time.monotonic() + limit_s
-        while text not in self.seen:
-            assert time.monotonic() < deadline_s, self.seen[-3000:]
-            if not self._read():
-                raise AssertionError(self.seen[-3000:])
-
-    def read_to_end(self) -> None:
-        while self._read():
-            pass
-
-    def type(self, keys: str) -> None:
-        os.write(self._ours, keys.encode())
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait(20)
-        os.close(self._ours)
-
-    def _read(self) -> bool:
-        ready, _, _ = select.select([self._ours], [], [], 0.5)
-        try:
-            data = os.read(self._ours, 1 << 16) if ready else b""
-        except OSError:  # the other side is closed
-            return False
-        self.seen += data
-        return bool(data) or self.process.poll() is None
 
 
 @pytest.fixture
@@ -98,14 +45,14 @@ def test_a_dashboard_that_a_signal_ends_gives_the_terminal_back_and_leaves_no_pr
 
 
 def test_a_job_that_fails_is_explained_after_the_dashboard_was_left(traces: Traces) -> None:
-    terminal = Terminal("demo", "ddp", "--nproc", "2", "--", "--nonsense")
+    too_much = str(10**15)
+    terminal = Terminal("demo", "ddp", "--nproc", "2", "--", "--vocabulary", too_much)
     try:
-        terminal.read_until(b"ended")
+        terminal.read_until(b"RuntimeError:")
         terminal.type("q")
         terminal.read_to_end()
-        assert terminal.process.wait(START_LIMIT_S) == 2
-        assert b"unrecognized arguments: --nonsense" in terminal.seen
-        assert b"Traceback" not in terminal.seen
+        assert terminal.process.wait(START_LIMIT_S) == 1
+        assert b"the job failed (exit status 1)" in terminal.seen
     finally:
         terminal.close()
     assert traces.alive() == []

@@ -19,6 +19,7 @@ class FakeSession:
         self.watched = frozenset()
         self.selected = []
         self.sent = []
+        self.held = []
         self.no_line = ""
         self.ticks = 0
         self.say(*messages)
@@ -39,6 +40,13 @@ class FakeSession:
             return self.no_line
         self.sent.append(command)
         self.fleet.apply(command)
+        return ""
+
+    def hold(self, search):
+        if self.no_line:
+            return self.no_line
+        self.held.append(search)
+        self.fleet.apply(search)
         return ""
 
     def select(self, key):

@@ -10,7 +10,17 @@ from textual.widgets import Input
 
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.app import OverlaptopApp
-from overlaptop.tui.keys import APP_KEYS, LIST_KEYS, MACHINE_KEYS, OVERVIEW_KEYS, RANK_KEYS, TIMELINE_KEYS
+from overlaptop.tui.keys import (
+    APP_KEYS,
+    LIST_KEYS,
+    MACHINE_KEYS,
+    OVERVIEW_KEYS,
+    RANK_KEYS,
+    SEARCH_KEYS,
+    TIMELINE_KEYS,
+    TUNE_KEYS,
+    WORKLOADS_KEYS,
+)
 from overlaptop.tui.options import TuiOptions
 from overlaptop.tui.palette import PALETTES, PLAIN
 from overlaptop.tui.screens.jobs import JobsScreen
@@ -18,15 +28,18 @@ from overlaptop.tui.screens.machine import MachineScreen
 from overlaptop.tui.screens.overview import OverviewScreen
 from overlaptop.tui.screens.pages import HelpScreen, NoticesScreen
 from overlaptop.tui.screens.rank import RankScreen
+from overlaptop.tui.screens.search import SearchScreen
+from overlaptop.tui.screens.tune import TuneScreen
+from overlaptop.tui.starting import Order
 from overlaptop.tui.widgets.collectives import Collectives
 from overlaptop.tui.widgets.history_chart import HistoryChart
 from overlaptop.tui.widgets.rank_table import RankTable
 from overlaptop.tui.widgets.timeline import Timeline
-from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.messages import CollectiveSpan, Notice, RankEnd
 from tests.fleet.builders import T0, detail, info, status, step, unmeasured, welcome
 
 from .fakes import MS, FakeSession, app_of, running_job, screen_lines, screen_text, table_ranks
+from .starters import FakeStarter, record
 
 WIDE = (160, 45)
 
@@ -42,14 +55,6 @@ async def shown(app, pilot):
     app._show()
     await pilot.pause()
     return screen_text(app)
-
-
-def record(job, script="train.py"):
-    return JobRecord(
-        protocol=1, job=job, script=script, cwd="/work", host="gpu-a", world_size=2, python="python",
-        starter_pid=1, starter_start_ticks=1, hub_pid=1, hub_start_ticks=1, started_ns=T0,
-        dashboard_socket="dash.sock", rank_pids=(),
-    )  # fmt: skip
 
 
 async def test_the_overview_says_what_the_job_is_and_how_it_overlaps():
@@ -267,18 +272,21 @@ async def test_the_list_of_collectives_can_be_hidden_and_shown():
         assert "allgather_base  " in await shown(app, pilot)
         await pilot.press("v")
         assert "allgather_base  " not in await shown(app, pilot)
-        await pilot.press("v", "right_square_bracket")
+        await pilot.press("v", "full_stop")
         assert "allgather_base  " in await shown(app, pilot)
         assert app.state.collective == 0
 
 
 async def test_help_lists_every_key_and_the_words():
     app = app_of(running_job())
-    async with app.run_test(size=(120, 100)) as pilot:
+    async with app.run_test(size=(120, 200)) as pilot:
         await pilot.press("question_mark")
         assert isinstance(app.screen, HelpScreen)
         text = await shown(app, pilot)
-        for key in (*APP_KEYS, *OVERVIEW_KEYS, *TIMELINE_KEYS, *RANK_KEYS, *MACHINE_KEYS):
+        for key in (
+            *APP_KEYS, *OVERVIEW_KEYS, *TIMELINE_KEYS, *RANK_KEYS, *MACHINE_KEYS, *TUNE_KEYS, *SEARCH_KEYS,
+            *WORKLOADS_KEYS,
+        ):  # fmt: skip
             assert key.words in text
         for word in (
             "hidden",
@@ -296,15 +304,18 @@ async def test_help_lists_every_key_and_the_words():
 
 
 @pytest.mark.parametrize(
-    ("ends_on_quit", "words"),
+    ("running", "words"),
     [
         (None, "quit; the job goes on"),
-        (lambda: "", "quit; the job goes on"),
-        (lambda: "ddp", "quit; ddp, started here, ends; other jobs go on"),
+        ("", "quit; the job goes on"),
+        ("ddp", "quit; ddp, started here, ends; other jobs go on"),
     ],
 )
-async def test_help_says_whether_a_job_ends_with_the_dashboard(ends_on_quit, words):
-    app = app_of(running_job(), ends_on_quit=ends_on_quit)
+async def test_help_says_whether_a_job_ends_with_the_dashboard(running, words):
+    starter = None if running is None else FakeStarter()
+    if running:
+        starter.running = running
+    app = app_of(running_job(), starter=starter)
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("question_mark")
         assert words in await shown(app, pilot)
@@ -329,6 +340,8 @@ async def test_every_bound_key_has_an_action():
             ((*RANK_KEYS, *TIMELINE_KEYS), RankScreen),
             (LIST_KEYS, JobsScreen),
             (MACHINE_KEYS, MachineScreen),
+            (TUNE_KEYS, TuneScreen),
+            (SEARCH_KEYS, SearchScreen),
         ):
             for key in keys:
                 name = key.action.partition("(")[0]
@@ -773,9 +786,9 @@ async def test_a_filter_is_not_markup():
 
 
 async def test_without_a_job_workloads_are_offered_and_started():
-    started = []
+    starter = FakeStarter()
     session = FakeSession(link=LinkState.WAITING, job_key=None)
-    app = app_of(session, start_workload=started.append)
+    app = app_of(session, starter=starter)
     async with app.run_test(size=WIDE) as pilot:
         text = await shown(app, pilot)
         assert isinstance(app.screen, JobsScreen)
@@ -783,41 +796,37 @@ async def test_without_a_job_workloads_are_offered_and_started():
         assert "ddp" in text
         assert "-m overlaptop.agent" in text
         await pilot.press("enter")
-        assert started == ["ddp"]
+        await app.workers.wait_for_complete()
+        assert starter.orders == [Order("ddp")]
 
 
 async def test_a_workload_that_cannot_start_says_why():
-    def refuse(name):
-        raise ValueError("torch is not installed here")
-
     session = FakeSession(link=LinkState.WAITING, job_key=None)
-    app = app_of(session, start_workload=refuse)
+    app = app_of(session, starter=FakeStarter(torch=False))
     async with app.run_test(size=WIDE) as pilot:
         await shown(app, pilot)
         await pilot.press("enter")
-        assert "ddp could not be started: torch is not installed here" in await shown(app, pilot)
+        await app.workers.wait_for_complete()
+        assert "ddp cannot be started: torch is not installed here" in await shown(app, pilot)
 
 
-async def test_the_launchers_word_is_shown_until_its_job_is_there():
-    asked = []
-
-    def launch_status():
-        asked.append(1)
-        return "ddp is starting"
-
+async def test_the_starters_word_is_shown_until_its_job_is_there():
+    starter = FakeStarter()
+    starter.start(starter.plan(Order("ddp")))
+    starter.comes_up()
     session = FakeSession(link=LinkState.WAITING, job_key=None)
-    app = app_of(session, start_workload=lambda name: None, launch_status=launch_status)
+    app = app_of(session, starter=starter)
     async with app.run_test(size=WIDE) as pilot:
         assert "ddp is starting" in await shown(app, pilot)
+        starter.comes_up("job-1")
+        session.jobs = (record("job-1"),)
         session.job_key = "job-1"
         session.fleet.set_link(LinkState.LIVE)
         session.say(welcome(), info(0), step(0, 0), status())
         await shown(app, pilot)
-        await shown(app, pilot)
+        text = await shown(app, pilot)
         assert isinstance(app.screen, OverviewScreen)
-        count = len(asked)
-        await shown(app, pilot)
-        assert len(asked) == count
+        assert "is starting" not in text
 
 
 async def test_a_job_that_starts_by_itself_comes_on_the_screen():

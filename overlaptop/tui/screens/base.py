@@ -8,6 +8,7 @@ from textual import events
 from textual.screen import Screen
 from textual.widget import Widget
 
+from overlaptop.tui.keys import changes_something
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.widgets.line_view import LineView
 
@@ -33,6 +34,11 @@ class DashboardScreen(Screen[None]):
         """The app, by its own type."""
         return cast("OverlaptopApp", self.app)
 
+    @property
+    def knob(self) -> str:
+        """Name of the knob that this screen has a cursor on: keys for values mean that one; empty: none."""
+        return ""
+
     def heights(self, width: int, height: int) -> Heights:
         """How the screen's lines are shared out."""
         raise NotImplementedError
@@ -51,6 +57,10 @@ class DashboardScreen(Screen[None]):
     def on_screen_resume(self) -> None:
         """Catch up with what happened while another screen was on top."""
         self.redraw(everything=True)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+        """Under --readonly no key changes anything."""
+        return not (self.state.readonly and changes_something(action))
 
     def _arrange(self, width: int = 0, height: int = 0) -> None:
         width, height = width or self.size.width, height or self.size.height

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual import events
@@ -11,16 +12,18 @@ from textual.message import Message
 from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit, on
 from overlaptop.tui.keys import LIST_KEYS, bindings
 from overlaptop.tui.screens.base import DashboardScreen, Heights
+from overlaptop.tui.starting import Order
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.text import age
 from overlaptop.tui.widgets.key_bar import KeyBar
 from overlaptop.tui.widgets.line_view import LineView
 from overlaptop.wire.endpoints import JobRecord
-from overlaptop.workloads.catalog import WORKLOADS, Workload
+from overlaptop.workloads.catalog import Workload
 
 HINTS = (
     ("enter", "open", "screen.open"),
     ("↑ ↓", "choose", "screen.move(1)"),
+    ("w", "workloads with options", "app.workloads"),
     ("?", "help", "app.help"),
     ("q", "quit", "app.quit"),
     ("t", "theme", "app.next_theme"),
@@ -50,8 +53,12 @@ class JobList(LineView):
     @property
     def choices(self) -> list[Choice]:
         """What can be opened."""
-        workloads = WORKLOADS if self.dashboard.options.start_workload else ()
-        return [*self.dashboard.session.jobs, *workloads]
+        return [*self.dashboard.session.jobs, *self._workloads]
+
+    @property
+    def _workloads(self) -> Sequence[Workload]:
+        options = self.dashboard.options
+        return options.starter.workloads if options.starter is not None and not options.readonly else ()
 
     def draw(self, width: int, height: int) -> list[Line]:
         """Two sections; scrolled so that the cursor is in sight."""
@@ -72,7 +79,7 @@ class JobList(LineView):
                 lines.append(self._line(index, _job_items(job, self.state.snapshot.at_ns), width))
             lines.append(())
         if len(choices) > len(jobs):
-            lines.append((Run(" start a bundled workload", BOLD),))
+            lines.append(self._how_to_start())
             for index, workload in enumerate(choices[len(jobs) :], len(jobs)):
                 assert isinstance(workload, Workload)
                 self._choice_at[len(lines)] = index
@@ -98,9 +105,18 @@ class JobList(LineView):
         if event.chain >= 2:
             self.post_message(self.Opened(self.choices[index]))
 
+    def _how_to_start(self) -> Line:
+        starter = self.dashboard.options.starter
+        ends = starter.running if starter is not None else ""
+        return (
+            Run(" start a bundled workload", BOLD),
+            Run(f"  in place of {ends}" if ends else "", Ink("warning")),
+            Run("  w: with options of your own", DIM),
+        )
+
     def _what_is(self, jobs: tuple[JobRecord, ...]) -> str:
         waiting = "choose a job" if jobs else "waiting for a job"
-        return self.dashboard.launch_said or self.state.snapshot.link_note or waiting
+        return self.dashboard.started.said or self.state.snapshot.link_note or waiting
 
     def _line(self, index: int, items: list[Item], width: int) -> Line:
         cursor = index == self.cursor
@@ -155,13 +171,11 @@ class JobsScreen(DashboardScreen):
         if isinstance(choice, JobRecord):
             self.dashboard.open_job(choice.job)
             return
-        try:
-            self.dashboard.start(choice.name)
-        except (OSError, ValueError) as error:
-            self._list.said = f"{choice.name} could not be started: {error}"
-        else:
-            self._list.said = ""
-            self.dashboard.launch_said = f"starting {choice.name}: its first step takes some seconds"
+        self.run_worker(self._start(choice), group="start", exclusive=True)
+
+    async def _start(self, workload: Workload) -> None:
+        fault = await self.dashboard.start(Order(workload.name))
+        self._list.said = f"{workload.name} cannot be started: {fault}" if fault else ""
         self.redraw()
 
 

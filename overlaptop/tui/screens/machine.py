@@ -12,7 +12,7 @@ from overlaptop.tui.machine.host import host_of, hosts, machine_of
 from overlaptop.tui.screens.base import DashboardScreen, Heights
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import KeyBar
+from overlaptop.tui.widgets.key_bar import KNOB_HINT, KeyBar
 from overlaptop.tui.widgets.machine_detail import MachineDetail
 from overlaptop.tui.widgets.machine_map import MachineMap
 
@@ -24,6 +24,7 @@ HINTS = (
     ("tab", "next host", "screen.next(1)"),
     ("page down", "scroll", "screen.scroll(8)"),
     ("enter", "open rank", "app.rank"),
+    KNOB_HINT,
     ("space", "pause", "app.pause"),
     ("q", "quit", "app.quit"),
 )

@@ -12,10 +12,12 @@ from overlaptop.tui.keys import OVERVIEW_KEYS, TIMELINE_KEYS, bindings
 from overlaptop.tui.screens.base import Heights
 from overlaptop.tui.screens.timeline_actions import TimelineScreen
 from overlaptop.tui.state import ViewState
+from overlaptop.tui.widgets.change_line import MOST_LINES as CHANGE_LINES
+from overlaptop.tui.widgets.change_panel import LEAST_LINES, ChangePanel, wanted_lines
 from overlaptop.tui.widgets.collectives import Collectives
 from overlaptop.tui.widgets.history_chart import HistoryChart
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import KeyBar
+from overlaptop.tui.widgets.key_bar import KNOB_HINT, KeyBar
 from overlaptop.tui.widgets.legend import Legend
 from overlaptop.tui.widgets.rank_table import RankTable
 from overlaptop.tui.widgets.timeline import Timeline
@@ -27,13 +29,17 @@ if TYPE_CHECKING:
 HINTS = (
     ("?", "help", "app.help"),
     ("q", "quit", "app.quit"),
+    KNOB_HINT,
     ("enter", "rank", "app.rank"),
+    ("a", "search", "app.search"),
+    ("u", "tune", "app.tune"),
     ("m", "machine", "app.machine"),
     ("space", "pause", "app.pause"),
     ("+ -", "zoom", "screen.zoom(1)"),
     ("/", "filter", "screen.filter"),
     ("s", "sort", "screen.sort"),
     ("← →", "pan", "screen.pan(1)"),
+    ("w", "workloads", "app.workloads"),
     ("c", "capture", "app.capture"),
     ("v", "collectives", "screen.collectives"),
     ("n", "notices", "app.notices"),
@@ -53,18 +59,20 @@ class OverviewScreen(TimelineScreen):
         super().__init__(state)
         self._header = JobHeader(state)
         self._totals = TotalsLine(state)
+        self._panel = ChangePanel(state)
         self._table = RankTable(state)
         self._legend = Legend(state)
         self._timeline = Timeline(state)
         self._collectives = Collectives(state)
         self._history = HistoryChart(state)
-        self._keys = KeyBar(state, HINTS)
+        self._keys = KeyBar(state, HINTS, tells_changes=False)
         self._input: FilterInput | None = None
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
         yield self._header
         yield self._totals
+        yield self._panel
         yield self._table
         yield self._legend
         yield self._timeline
@@ -85,6 +93,9 @@ class OverviewScreen(TimelineScreen):
 
         listed = self.state.show_collectives
         below = _LIST_LEAST if listed else 0
+        panel = self._panel_lines(width, rest - min(wanted, _ROWS_LEAST) - _TIMELINE_LEAST - below)
+        above_panel = airy if panel > 1 else 0
+        rest -= panel + above_panel
         table = min(wanted, max(_ROWS_LEAST, rest - _TIMELINE_LEAST - below))
         timeline = min(self._timeline.full_height, rest - table - below)
         if timeline < 2:
@@ -103,6 +114,7 @@ class OverviewScreen(TimelineScreen):
         return (
             (self._header, head, 0),
             (self._totals, sums, 0),
+            (self._panel, panel, above_panel),
             (self._table, max(1, table), airy + more),
             (self._legend, legend, 0),
             (self._timeline, timeline, airy + more),
@@ -110,6 +122,19 @@ class OverviewScreen(TimelineScreen):
             (self._history, history, airy),
             (self._input or self._keys, foot, max(0, left - 2 * more)),
         )
+
+    def _panel_lines(self, width: int, room: int) -> int:
+        """All of it, or its first figures, or one line; a failure keeps its words."""
+        wanted = wanted_lines(self.state, width)
+        if wanted < LEAST_LINES or room >= LEAST_LINES:
+            return min(wanted, max(room, CHANGE_LINES))
+        change = self.state.change
+        return min(wanted, CHANGE_LINES if change is not None and change.state == "failed" else 1)
+
+    def action_comparison(self) -> None:
+        """Hide what the newest change brought, or show it again."""
+        self.state.hide_panel()
+        self.redraw()
 
     def action_move(self, rows: int) -> None:
         """Another rank."""

@@ -14,9 +14,13 @@ from overlaptop.tui.keys import (
     MACHINE_KEYS,
     OVERVIEW_KEYS,
     RANK_KEYS,
+    SEARCH_KEYS,
     TIMELINE_KEYS,
+    TUNE_KEYS,
+    WORKLOADS_KEYS,
     Key,
     bindings,
+    changes_something,
 )
 from overlaptop.tui.parts import STALL, STEP_PARTS
 from overlaptop.tui.screens.base import DashboardScreen, Heights
@@ -68,6 +72,26 @@ WORDS = (
         "what the link counters measured less what the job's own collectives account for: traffic of "
         "somebody else, or copies of the job's own",
     ),
+    (
+        "knob",
+        "a setting of the running job: DDP's bucket_cap_mb, FSDP2's depth of prefetch, or what the script "
+        "declares with overlaptop.agent.knob(). All ranks change at one step; [ ] shows the one in hand",
+    ),
+    (
+        "bucket",
+        "DDP's bucket_cap_mb, MiB: gradients are reduced in buckets of that size. Small ones start early, "
+        "large ones use the link better",
+    ),
+    (
+        "difference",
+        "of the steps before and after a change, with its 95 % interval; ± is half the distance of the "
+        "quartiles. ▼ ▲ more than noise, ≈ no more than noise, ? too few steps to say",
+    ),
+    (
+        "model",
+        "in a search: the step that the job's own collectives and gradients predict for a value. Off by: "
+        "how far from what was measured it is now; foretold: before that value was measured",
+    ),
     ("dropped", "messages, spans and steps that did not fit somewhere on the way here and are missing"),
     ("history", "step times from zero to a fixed scale; a column longer than the scale is full and orange"),
     ("bars", "drawn to one scale, no less than any of the last 16 steps; a shade is a cell partly covered"),
@@ -103,15 +127,19 @@ class HelpPage(Page):
             ("Timeline", TIMELINE_KEYS),
             ("A rank's screen", RANK_KEYS),
             ("Machine", MACHINE_KEYS),
+            ("Tune", TUNE_KEYS),
+            ("Search", SEARCH_KEYS),
+            ("Workloads", WORKLOADS_KEYS),
         ):
-            lines += _section(title, [(key.shown, self._words(key)) for key in keys], 16, width)
+            offered = [key for key in keys if not (self.state.readonly and changes_something(key.action))]
+            lines += _section(title, [(key.shown, self._words(key)) for key in offered], 16, width)
         return lines + _section("Words", list(WORDS), 16, width)
 
     def _words(self, key: Key) -> str:
         if key.action != "quit":
             return key.words
-        asked = self.dashboard.options.ends_on_quit
-        ends = asked() if asked is not None else ""
+        starter = self.dashboard.options.starter
+        ends = starter.running if starter is not None else ""
         return f"quit; {ends}, started here, ends; other jobs go on" if ends else "quit; the job goes on"
 
 

@@ -13,7 +13,7 @@ from overlaptop.tui.state import ViewState
 from overlaptop.tui.widgets.collectives import Collectives
 from overlaptop.tui.widgets.history_chart import HistoryChart
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import KeyBar
+from overlaptop.tui.widgets.key_bar import KNOB_HINT, KeyBar
 from overlaptop.tui.widgets.rank_facts import RankFacts
 from overlaptop.tui.widgets.timeline import Timeline
 from overlaptop.tui.window import Window
@@ -21,6 +21,7 @@ from overlaptop.tui.window import Window
 HINTS = (
     ("esc", "back", "screen.back"),
     ("?", "help", "app.help"),
+    KNOB_HINT,
     ("tab", "next rank", "screen.next_rank(1)"),
     ("+ -", "zoom", "screen.zoom(1)"),
     ("← →", "pan", "screen.pan(1)"),

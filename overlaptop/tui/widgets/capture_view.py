@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 from overlaptop.fleet.commands import FAILED, STAGES, CommandView, RankProgress
-from overlaptop.tui.ink import BOLD, DIM, FAINT, TEXT, Ink, Item, Line, Run, crop, fit, pad, wrap
+from overlaptop.tui.ink import (
+    BOLD,
+    DIM,
+    FAINT,
+    TEXT,
+    Ink,
+    Item,
+    Line,
+    Run,
+    crop,
+    fit,
+    folded,
+    pad,
+    paragraph,
+    wrap,
+)
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.text import UNKNOWN, clock, count, duration, percent
 from overlaptop.tui.truth import RankTruth, Truth, folder_of
@@ -119,17 +134,10 @@ def _stages(capture: CommandView, width: int) -> list[Line]:
 
 def _outcome(capture: CommandView, truth: Truth | None, width: int) -> list[Line]:
     folder = folder_of(capture)
-    lines = _folded(folder, width) if folder else []
+    lines = folded(folder, width, Ink("accent", bold=True)) if folder else []
     if truth is not None and truth.said:
         lines += _paragraphs((truth.said,), width, Ink("warning"))
     return lines
-
-
-def _folded(folder: str, width: int) -> list[Line]:
-    """A path over as many lines as it needs: it is there to be copied."""
-    room = max(10, width - 2)
-    parts = [folder[at : at + room] for at in range(0, len(folder), room)]
-    return [(Run(" "), Run(part, Ink("accent", bold=True))) for part in parts]
 
 
 def _header_cells() -> tuple[Line, ...]:
@@ -171,8 +179,4 @@ def _row(cells: tuple[Line, ...], width: int) -> Line:
 
 
 def _paragraphs(texts: tuple[str, ...], width: int, ink: Ink = DIM) -> list[Line]:
-    lines: list[Line] = []
-    for text in texts:
-        words = [Item((Run(word, ink),)) for word in text.split()]
-        lines += [(Run(" ", ink), *line) for line in wrap(words, width - 2, 8, " ")]
-    return lines
+    return [line for text in texts for line in paragraph(text, width, ink)]

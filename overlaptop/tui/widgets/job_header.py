@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from overlaptop.fleet.commands import FAILED
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit
+from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit, joined
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.text import age, clock, count, duration
 from overlaptop.tui.widgets.line_view import LineView
@@ -58,13 +58,16 @@ def _job_line(state: ViewState, width: int) -> Line:
                 (Run(" · ".join(filter(None, (_most(i.backend for i in infos), _sources(infos)))), DIM),), 5
             )
         )
+    marks: Line = (Run("read-only", Ink("warning", bold=True)),) if state.readonly else ()
+    if state.searching:
+        marks = joined([marks, (Run(f"◆ {state.searching}", Ink("warning", bold=True)),)], "  ")
     step = (
         () if snapshot.totals.step is None else (Run("step ", DIM), Run(count(snapshot.totals.step), BOLD))
     )
     time_ns = snapshot.totals.step_ns
     time = () if time_ns is None else (Run(f"{duration(time_ns):>7}", BOLD),)
     line = fit([item for item in left if item.line and item.line[0].text],
-               [Item(step, 3), Item(time, 2), Item(_link(state))], width - 1)  # fmt: skip
+               [Item(marks), Item(step, 3), Item(time, 2), Item(_link(state))], width - 1)  # fmt: skip
     return (Run(" "), *line)
 
 
@@ -100,12 +103,12 @@ def _source_line(state: ViewState, width: int) -> Line:
 
 
 def _under_way(state: ViewState) -> list[Item]:
-    """What the job is being told to do, until it is done."""
+    """What the job is being told to do, until it is done; changes of knobs have places of their own."""
     newest = state.snapshot.commands[-1:]
     return [
         Item((Run(f" {each.words}: ", Ink("warning")), Run(each.state, Ink("warning", bold=True))))
         for each in newest
-        if not each.done and each.state != FAILED
+        if not each.done and each.state != FAILED and not each.knob
     ]
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, joined, line_width, wrap
+import re
+
+from overlaptop.fleet.knobs import NOT_ALLOWED
+from overlaptop.tui.ink import BOLD, DIM, KEY, Ink, Item, Line, Run, joined, line_width, wrap
+from overlaptop.tui.knob_values import short_name, with_unit
 from overlaptop.tui.state import ViewState
-from overlaptop.tui.text import UNKNOWN, count, duration, ordinal, percent, ratio
+from overlaptop.tui.text import UNKNOWN, count, duration, ordinal, percent, ratio, shortened
 from overlaptop.tui.widgets.line_view import LineView
 
 GOOD_OVERLAP, POOR_OVERLAP = 0.9, 0.6
+_REASON_CHARS = 36
 
 
 class TotalsLine(LineView):
@@ -52,6 +57,7 @@ def total_items(state: ViewState) -> list[Item]:
         item("overlap", bounded(percent(totals.overlap), most), 8, overlap_ink(totals.overlap, bold=True)),
         item("exposed", bounded(duration(totals.exposed_ns), least), 8),
         item("stall", duration(totals.stall_ns), 7),
+        *_knob(state),
         item("idle", idle, 8, BOLD if totals.idle_ns is not None else DIM),
         item(
             "speed-up",
@@ -65,6 +71,35 @@ def total_items(state: ViewState) -> list[Item]:
         item("dropped", count(totals.dropped), 1, Ink("warning", bold=True) if totals.dropped else DIM),
         *_sampling(state),
     ]
+
+
+def _knob(state: ViewState) -> list[Item]:
+    """The knob in hand: its value, and the keys that change it or why nothing does."""
+    if state.hand is None:
+        return []
+    knob, change = state.hand.knob, state.change
+    value = Run(with_unit(knob.value_text, knob.unit), BOLD)
+    if change is not None and change.state == "pending" and change.knob == knob.name and change.becomes:
+        value = Run(f"{change.was} → {change.becomes}", Ink("warning", bold=True))
+    line: Line = (Run(f"{short_name(knob.name)} ", DIM), value)
+    if state.can_change:
+        return [Item((*line, Run(" "), Run("[ ]", KEY)))]
+    if why := _why_fixed(state):
+        line = (*line, Run(f" {why}", DIM))
+    return [Item(line)]
+
+
+def _why_fixed(state: ViewState) -> str:
+    assert state.hand is not None
+    if state.readonly:
+        return "(read-only)"
+    why = state.hand.refusal
+    if not why:
+        return ""  # the job is over, or a file: the header says so
+    if why == NOT_ALLOWED:
+        return "(needs --control: 7)"
+    why = re.sub(r"^rank \d+: ", "", why)
+    return f"(fixed: {shortened(why, _REASON_CHARS)}: 7)"
 
 
 def _launching(state: ViewState) -> list[Item]:

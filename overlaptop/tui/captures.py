@@ -1,0 +1,40 @@
+"""Which captures' traces are to be read, and what those that were read say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overlaptop.fleet.commands import CommandView
+from overlaptop.tui.truth import READING, Truth
+from overlaptop.wire.messages import WRITTEN
+
+
+class Captures:
+    """Of one job, as long as this dashboard looks at it."""
+
+    def __init__(self) -> None:
+        self.truths: dict[str, Truth] = {}
+        """By the capture's id."""
+        self._asked: set[str] = set()
+
+    def asked(self, capture: str) -> None:
+        """The one with this id was asked for here."""
+        self._asked.add(capture)
+
+    def turned_away(self, commands: Iterable[CommandView]) -> list[CommandView]:
+        """Those of this dashboard that came in the way of another command; each is told of once."""
+        found = [each for each in commands if each.id in self._asked and each.busy and each.done]
+        self._asked.difference_update(each.id for each in found)
+        return found
+
+    def to_read(self, commands: Iterable[CommandView], *, looked_at: bool) -> list[CommandView]:
+        """Those that all ranks have written, asked for here or ``looked_at``; each is told of once."""
+        found = [
+            each
+            for each in commands
+            if each.state == WRITTEN
+            and each.id not in self.truths
+            and (looked_at or each.id in self._asked)
+        ]
+        self.truths.update((each.id, READING) for each in found)
+        return found

@@ -1,0 +1,121 @@
+"""A knob's values as a person steps through them and types them, and its words. Pure functions."""
+
+from __future__ import annotations
+
+from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
+
+SCRIPT = "script"
+"""What is typed in place of a value to go back to the one that the script gave."""
+_SMALL_RANGE = 32
+_SEARCHED_MOST = 400
+_RUNGS = (1, 2, 5, 10, 25, 50, 100)
+"""The ladder's lower end; from there on it doubles."""
+_SHORT = {BUCKET_CAP_MB: "bucket"}
+
+
+class ValueRefusedError(ValueError):
+    """What was typed is no value of this knob; says why in one line."""
+
+
+def short_name(name: str) -> str:
+    """``bucket`` for bucket_cap_mb; others as they are."""
+    return _SHORT.get(name, name)
+
+
+def with_unit(text: str, unit: str) -> str:
+    """``25 MiB``, ``1 batch``; words such as ``own lists`` as they are; ``unknown`` for nothing."""
+    if not text:
+        return "unknown"
+    if not unit or not text.lstrip("-")[:1].isdigit():
+        return text
+    if text == "1" and len(unit) > len("MiB") and unit.endswith("s"):
+        unit = unit.removesuffix("es") if unit.endswith(("ches", "shes")) else unit.removesuffix("s")
+    return f"{text} {unit}"
+
+
+def allowed_words(knob: Knob) -> str:
+    """``1 to 10000 MiB``; ``1, 2 or 4``."""
+    if not knob.choices:
+        return with_unit(f"{knob.least} to {knob.most}", knob.unit)
+    *first, last = map(str, knob.choices)
+    return with_unit(f"{', '.join(first)} or {last}" if first else last, knob.unit)
+
+
+def code_line(knob: Knob, value: int | None = None) -> str:
+    """The line of Python that makes a value permanent, by default the present one; empty: not known."""
+    text = knob.value_text if value is None else str(value)
+    return knob.code.replace("{value}", text) if text else ""
+
+
+def present(knob: Knob) -> float | None:
+    """The present value as a number; None where it is not known."""
+    if knob.value is not None:
+        return float(knob.value)
+    try:
+        return float(knob.value_text)
+    except ValueError:
+        return None
+
+
+def stepped(knob: Knob, at: float, direction: int) -> int | None:
+    """The next value up (1) or down (-1) from ``at``; None at the end.
+
+    Choices in their order; a small range one by one; else the ladder 1 2 5 10 25 50 100 200 400 800 ...
+    within the bounds.
+    """
+    if knob.choices and at in knob.choices:
+        index = knob.choices.index(int(at)) + direction
+        return knob.choices[index] if 0 <= index < len(knob.choices) else None
+    rungs = sorted(knob.choices) if knob.choices else _rungs(knob)
+    beyond = [rung for rung in rungs if (rung > at if direction > 0 else rung < at)]
+    return (min(beyond) if direction > 0 else max(beyond)) if beyond else None
+
+
+def smallest(knob: Knob) -> int:
+    """Where stepping begins from a value that is no number."""
+    return min(knob.choices) if knob.choices else knob.least
+
+
+def parsed(knob: Knob, words: str) -> int | None:
+    """What was typed: a value of this knob, or None for the script's own. Raises ValueRefusedError."""
+    typed = words.strip().lower().removesuffix(knob.unit.lower()).strip() if knob.unit else words.strip()
+    if typed.lower() == SCRIPT:
+        return None
+    try:
+        value = int(typed)
+    except ValueError:
+        raise ValueRefusedError(f"type a whole number, {allowed_words(knob)}; or: {SCRIPT}") from None
+    if fault := knob.fault(value):
+        raise ValueRefusedError(fault)
+    return value
+
+
+def default_range(knob: Knob) -> tuple[int, int]:
+    """What is searched where nothing else is asked for: all, of a bucket size what makes sense."""
+    if knob.name == BUCKET_CAP_MB:
+        return max(1, knob.least), max(knob.least, min(_SEARCHED_MOST, knob.most))
+    return knob.least, knob.most
+
+
+def parsed_range(knob: Knob, words: str) -> tuple[int, int]:
+    """``1:400``. Raises ValueRefusedError."""
+    first, colon, last = words.replace(" ", "").partition(":")
+    try:
+        least, most = int(first), int(last)
+    except ValueError:
+        raise ValueRefusedError("type the smallest and the largest value, as in 1:400") from None
+    if not colon or least >= most:
+        raise ValueRefusedError(f"the first of the two must be the smaller one, not {least}:{most}")
+    if least < knob.least or most > knob.most:
+        raise ValueRefusedError(f"{knob.name} must be from {knob.least} to {knob.most}")
+    return least, most
+
+
+def _rungs(knob: Knob) -> list[int]:
+    if knob.most - knob.least <= _SMALL_RANGE:
+        return list(range(knob.least, knob.most + 1))
+    rungs = list(_RUNGS)
+    while rungs[-1] < max(abs(knob.least), abs(knob.most)):
+        rungs.append(2 * rungs[-1])
+    both = {0, *rungs, *(-rung for rung in rungs)}
+    return sorted(rung for rung in both if knob.least <= rung <= knob.most)

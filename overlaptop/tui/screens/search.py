@@ -1,0 +1,84 @@
+"""The search for a knob's best value: asks for a range, follows it, and stops it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+
+from overlaptop.tui.keys import SEARCH_KEYS, bindings
+from overlaptop.tui.screens.base import DashboardScreen, Heights
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.widgets.job_header import JobHeader
+from overlaptop.tui.widgets.key_bar import KeyBar
+from overlaptop.tui.widgets.search_view import SearchView
+
+HINTS = (
+    ("esc", "back", "screen.back"),
+    ("x", "stop and go back", "screen.stop"),
+    ("a", "search", "app.search"),
+    ("↑ ↓", "scroll", "screen.scroll(4)"),
+    ("u", "tune", "app.tune"),
+    ("?", "help", "app.help"),
+    ("q", "quit", "app.quit"),
+)
+
+
+class SearchScreen(DashboardScreen):
+    """The search of this dashboard; where another searches, who that is."""
+
+    BINDINGS: ClassVar = bindings(SEARCH_KEYS)
+
+    def __init__(self, state: ViewState) -> None:
+        super().__init__(state)
+        self._header = JobHeader(state)
+        self._view = SearchView(state)
+        self._keys = KeyBar(state, HINTS, offered=self._offered)
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        yield self._header
+        yield self._view
+        yield self._keys
+
+    async def on_mount(self) -> None:
+        """Ask at once, where nothing was searched yet."""
+        if self.dashboard.control.tuner is None:
+            await self.dashboard.ask_for_range()
+
+    def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
+        """All for the picture."""
+        above = 1 if height >= 24 else 0
+        return (
+            (self._header, 1, 0),
+            (self._view, max(1, height - 2 - above), above),
+            (self._keys, 1, 0),
+        )
+
+    def _offered(self, action: str) -> bool:
+        """A search can be stopped while it goes on, and begun while none does, whoever searches."""
+        searching = self.dashboard.control.searching
+        if action == "screen.stop":
+            return searching
+        return action != "app.search" or not (searching or self.state.snapshot.search is not None)
+
+    async def again(self) -> None:
+        """The key that opened this screen: stop, or begin another one."""
+        if self.dashboard.control.searching:
+            self.action_stop()
+        else:
+            await self.dashboard.ask_for_range()
+
+    def action_stop(self) -> None:
+        """Back to the value before."""
+        if self.dashboard.control.searching:
+            self.dashboard.control.stop_search()
+            self.dashboard.show_now()
+
+    def action_scroll(self, lines: int) -> None:
+        """Move the table."""
+        self._view.scroll_lines(lines)
+
+    def action_back(self) -> None:
+        """Leave it to go on."""
+        self.dashboard.action_close()

@@ -1,0 +1,205 @@
+"""Which workload to run, with which options; what was tried so far; and why a job did not start."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+
+from overlaptop.tui.draft import Draft
+from overlaptop.tui.ink import DIM, Ink, Item, Line, Run, fit
+from overlaptop.tui.keys import WORKLOADS_KEYS, bindings
+from overlaptop.tui.screens.base import DashboardScreen, Heights
+from overlaptop.tui.starting import Order, OrderError, Phase, Plan, Starter
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.widgets.job_words import JobWords
+from overlaptop.tui.widgets.key_bar import KeyBar
+from overlaptop.tui.widgets.line_view import LineView
+from overlaptop.tui.widgets.option_list import OptionList
+from overlaptop.tui.widgets.plan_view import PlanView
+from overlaptop.tui.widgets.tried_table import TriedTable
+from overlaptop.tui.widgets.workload_list import WorkloadList
+
+if TYPE_CHECKING:
+    from overlaptop.tui.widgets.order_input import OrderInput
+
+HINTS = (
+    ("enter", "run", "screen.run"),
+    ("esc", "back", "screen.back"),
+    ("↑ ↓", "workload", "screen.move(1)"),
+    ("tab", "processes", "screen.other_field"),
+    ("F9", "end the job", "screen.end"),
+    ("page down", "scroll", "screen.scroll(1)"),
+    ("F1", "help", "app.help"),
+)
+_SCROLL_LINES = 4
+_WORDS_RUNNING, _WORDS_FAILED = 6, 12
+"""Lines for what a job wrote, of one that failed before all others have what they need."""
+
+
+class _Title(LineView):
+    fades = False
+
+    def draw(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
+        running = self.dashboard.options.starter.running if self.dashboard.options.starter else ""
+        runs = Item((Run(f"{running} runs, started here ", Ink("live")),), 1)
+        name = Item((Run(" overlaptop", Ink("accent", bold=True)), Run("   run a workload", DIM)))
+        return [fit([name], [runs] if running else [], width)]
+
+
+class WorkloadsScreen(DashboardScreen):
+    """Typing goes to the options at once; the arrows choose the workload."""
+
+    BINDINGS: ClassVar = bindings(WORKLOADS_KEYS)
+
+    def __init__(self, state: ViewState, starter: Starter) -> None:
+        super().__init__(state)
+        self._starter = starter
+        self._draft = Draft.beginning_with(starter.workloads, starter.status().order)
+        self._head = _Title(state)
+        self._workloads = WorkloadList(state, self._draft)
+        self._options = OptionList(state, self._draft)
+        self._tried = TriedTable(state)
+        self._words = JobWords(state)
+        self._plan = PlanView(state, self._draft)
+        self._keys = KeyBar(state, HINTS, tells_changes=False)
+        self._input: OrderInput | None = None
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        # Textual's Input takes 20 ms to import: not before it is needed.
+        from overlaptop.tui.widgets.order_input import OrderInput
+
+        yield self._head
+        yield self._workloads
+        yield self._options
+        yield self._tried
+        yield self._words
+        yield self._plan
+        self._input = OrderInput(self._draft)
+        yield self._input
+        yield self._keys
+
+    def on_mount(self) -> None:
+        """See what would be run."""
+        self._replan()
+
+    def heights(self, width: int, height: int) -> Heights:
+        """The line to type in first, then what it would do; the lists share what is left."""
+        airy = 1 if height >= 28 else 0
+        foot = 1 if height >= 6 else 0
+        title = 1 if height >= 10 else 0
+        rest = max(0, height - 1 - foot - title)
+        plan = min(self._plan.full_height(width), rest, max(1, height // 4))
+        rest -= plan
+        listed = min(len(self._draft.workloads), max(0, rest - 3) if rest > 3 else rest)
+        rest = max(0, rest - listed - 5 * airy)
+
+        failed = self.dashboard.started.status.failed
+        words_wanted = min(self._words.full_height, height if failed else _WORDS_RUNNING)
+        tried_wanted, options_wanted = self._tried.full_height, self._options.full_height
+        words = min(words_wanted, min(_WORDS_FAILED, rest // 2) if failed else rest // 5)
+        words = words if words >= 2 else 0
+        tried = min(tried_wanted, (rest - words) // 3)
+        tried = tried if tried >= 2 else 0
+        options = min(options_wanted, rest - words - tried)
+        left = rest - words - tried - options
+        more = min(left, tried_wanted - tried) if tried else 0
+        tried, left = tried + more, left - more
+        more = min(left, words_wanted - words) if words else 0
+        words, left = words + more, left - more
+        return (
+            (self._head, title, 0),
+            (self._workloads, listed, airy),
+            (self._options, options, airy),
+            (self._tried, tried, airy if tried else 0),
+            (self._words, words, airy if words else 0),
+            (self._plan, plan, airy + left + airy * ((tried == 0) + (words == 0))),
+            *(((self._input, 1, 0),) if self._input is not None else ()),
+            (self._keys, foot, 0),
+        )
+
+    def on_workload_list_chosen(self, message: WorkloadList.Chosen) -> None:
+        """A line was clicked."""
+        self._draft.choose(message.at)
+        self._turned()
+
+    def action_move(self, rows: int) -> None:
+        """Another workload."""
+        self._draft.move(rows)
+        self._turned()
+
+    def action_other_field(self) -> None:
+        """From the options to the processes, and back."""
+        if self._input is not None:
+            self._input.action_other_field()
+
+    def action_scroll(self, pages: int) -> None:
+        """What a failed job wrote, else the options."""
+        if self.dashboard.started.status.failed and self._words.display:
+            self._words.scroll_lines(pages * _SCROLL_LINES)
+        else:
+            self._options.scroll_lines(pages * _SCROLL_LINES)
+
+    def action_end(self) -> None:
+        """End what was started here."""
+        if self._starter.running:
+            self._starter.stop()
+            self.dashboard.show_now()
+
+    def action_back(self) -> None:
+        """To where one came from."""
+        self.dashboard.action_close()
+
+    def action_run(self) -> None:
+        """Run it."""
+        status = self._starter.status()
+        try:
+            order = self._draft.order()
+        except OrderError:
+            return  # said already
+        if status.phase is not Phase.ENDING or status.order != order:
+            self.run_worker(self._run(order), group="run", exclusive=True)
+
+    def on_order_input_ordered(self, message: OrderInput.Ordered) -> None:
+        """Enter. In a quick burst of keys it comes before the last words of what was typed."""
+        self._write(message)
+        self.action_run()
+
+    def on_order_input_typed(self, message: OrderInput.Typed) -> None:
+        """Check it while it is typed."""
+        self._write(message)
+        self._replan()
+
+    def _write(self, message: OrderInput.Typed) -> None:
+        self._draft.typed[self._draft.workload.name] = message.options
+        self._draft.nproc = message.nproc
+
+    def _turned(self) -> None:
+        self._options.first = 0
+        if self._input is not None:
+            self._input.show_draft()
+        self._replan()
+
+    def _replan(self) -> None:
+        try:
+            order = self._draft.order()
+        except OrderError as fault:
+            self._take(Plan(Order(self._draft.workload.name), str(fault)))
+        else:
+            self.run_worker(self._make_plan(order), group="plan", exclusive=True)
+
+    async def _make_plan(self, order: Order) -> None:
+        self._take(await asyncio.to_thread(self._starter.plan, order))
+
+    async def _run(self, order: Order) -> None:
+        fault = await self.dashboard.start(order)
+        if fault:
+            self._take(Plan(order, fault))
+
+    def _take(self, plan: Plan) -> None:
+        self._draft.plan = plan
+        if self._input is not None and self._input.is_mounted:
+            self._input.show_place()
+        self.redraw()

@@ -1,0 +1,51 @@
+"""How the newest change of a knob goes: one line, and more where it failed and the reason is long."""
+
+from __future__ import annotations
+
+from overlaptop.tui.changing import Change, knob_words
+from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit, line_width, paragraph
+from overlaptop.tui.widgets.line_view import LineView
+
+MOST_LINES = 4
+_GLYPHS = {"pending": ("◌", "warning"), "changed": ("●", "good"), "failed": ("✗", "error")}
+
+
+class ChangeLine(LineView):
+    """Empty where nothing was changed."""
+
+    fades = False
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        """The change, and what becomes of it."""
+        change = self.state.change
+        return [] if change is None else change_lines(change, width)[:height]
+
+    def full_height(self, width: int) -> int:
+        """Lines that it takes."""
+        change = self.state.change
+        return 0 if change is None else len(change_lines(change, width))
+
+
+def change_lines(change: Change, width: int, right: Item | None = None) -> list[Line]:
+    """From what to what, how far it is, and who asked, where that was not here; at most MOST_LINES.
+
+    ``right``: for the right edge of the first line, where there is room.
+    """
+    glyph, color = _GLYPHS[change.state]
+    ink = Ink(color, bold=True)
+    values = knob_words(change)
+    by: Line = (Run("by ", DIM), Run(change.by)) if change.by else ()
+    rights = [right] if right is not None else []
+    if values and len(values) + len(change.words) + line_width(by) + 12 > width:
+        head = fit(
+            [Item((Run(f" {glyph} ", ink), Run(values, BOLD))), *([Item(by, 2)] if by else [])],
+            rights,
+            width,
+        )
+        return [head, *paragraph(change.words, width, ink, indent=3, rows=MOST_LINES - 1)]
+    if not values and len(change.words) + 4 > width:
+        first, *more = paragraph(change.words, width, ink, indent=3, rows=MOST_LINES)
+        return [(Run(f" {glyph} ", ink), *first[1:]), *more]
+    said = Run(change.words, ink if change.state != "changed" else Ink(color))
+    line: Line = (Run(f" {glyph} ", ink), *((Run(values, BOLD), Run("  ")) if values else ()), said)
+    return [fit([Item(line), *([Item(by, 1)] if by else [])], rights, width)]

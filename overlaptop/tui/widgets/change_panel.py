@@ -1,0 +1,167 @@
+"""A change, before and after: side by side where there is room, else in one line."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from overlaptop.tui.changing import Change
+from overlaptop.tui.compared import Compared
+from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Item, Line, Run, crop, fit, line_width, pad
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.text import UNKNOWN, Unit
+from overlaptop.tui.widgets.change_line import change_lines
+from overlaptop.tui.widgets.line_view import LineView
+
+if TYPE_CHECKING:
+    from overlaptop.advice.comparison import Quantity
+    from overlaptop.advice.noise import Estimate
+
+TABLE_LINES = 6
+"""A header, and five figures."""
+LEAST_LINES = 4
+"""Of the table and what stands above it: with fewer it is one line."""
+_WIDE = 66
+"""Narrower than this it is one line as well."""
+
+
+class ChangePanel(LineView):
+    """How the newest change goes, and what the newest one that was made has brought."""
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        """One line, or a table."""
+        state = self.state
+        return panel_lines(state.change, state.compared, width, height, exact=state.exact)
+
+
+def wanted_lines(state: ViewState, width: int) -> int:
+    """How many lines there are to show; 0: nothing, or it was hidden."""
+    if state.panel_hidden or (state.change is None and state.compared is None):
+        return 0
+    head = len(change_lines(state.change, width)) if state.change is not None else 1
+    return head + TABLE_LINES if state.compared is not None and width >= _WIDE else head
+
+
+def panel_lines(
+    change: Change | None, compared: Compared | None, width: int, height: int, *, exact: bool
+) -> list[Line]:
+    """``exact``: compute is no upper bound."""
+    if compared is None or height < LEAST_LINES:
+        return _brief(change, compared, width)[:height]
+    hide = Item((Run("d: hide ", DIM),), 1)
+    if change is not None:
+        lines = change_lines(change, width, hide)
+    else:
+        lines = [fit([Item((Run(f" {compared.title}", BOLD),))], [hide], width)]
+    header = ("", _side(compared.before, compared, 0), _side(compared.after, compared, 1))
+    rows = [(each.title, *_figures(each, exact=exact)) for each in compared.quantities]
+    sizes = [2 + max(line_width((Run(row[at]),)) for row in (header, *rows)) for at in range(len(header))]
+    told = (Run("  difference: ", DIM), Run(_in_short(compared), _ink(compared.quantities[0])))
+    lines.append(_row(header, sizes, (DIM, DIM, DIM), told, width))
+    for row, quantity in zip(rows, compared.quantities, strict=True):
+        ink = _ink(quantity)
+        said = (Run(f"{_glyph(quantity)} ", ink), Run(quantity.verdict, ink))
+        lines.append(_row(row, sizes, (DIM, TEXT, BOLD), said, width))
+    return lines[:height]
+
+
+def _row(
+    words: tuple[str, str, str], sizes: list[int], inks: tuple[Ink, Ink, Ink], said: Line, width: int
+) -> Line:
+    line: list[Run] = [Run("   ")]
+    for word, size, ink in zip(words, sizes, inks, strict=True):
+        line += pad((Run(word, ink),), size)
+    return crop((*line, *said), width)
+
+
+def _brief(change: Change | None, compared: Compared | None, width: int) -> list[Line]:
+    """What a change brought, in a line, once it was made; until then how it goes."""
+    if compared is None or (change is not None and change.command != compared.command):
+        return change_lines(change, width) if change is not None else []
+    step = compared.quantities[0]
+    glyph = Run(f" {_glyph(step)} ", _ink(step))
+    head = f"{compared.before} → {compared.after}" if compared.command else compared.title
+    verdict = step.verdict if _decided(step) else "measuring ..."
+    items = [Item((glyph, Run(head, BOLD))), Item((Run("step ", DIM), Run(verdict, _ink(step))))]
+    items += [
+        Item(
+            (
+                Run(f"{each.title} ", DIM),
+                Run(f"{_centre(each, each.before)} → {_centre(each, each.after)}"),
+            ),
+            2,
+        )
+        for each in compared.quantities[1:3]
+    ]
+    return [fit(items, [], width, "  ")]
+
+
+def _in_short(compared: Compared) -> str:
+    """Whether the step time differs by more than noise, which is what a change is made for."""
+    step = compared.quantities[0]
+    if step.difference is None or not _decided(step):
+        return "measuring ..." if step.before is not None else step.verdict
+    return "more than noise" if step.difference.beyond_noise else "no more than noise"
+
+
+def _side(words: str, compared: Compared, side: int) -> str:
+    step = compared.quantities[0]
+    estimate = (step.before, step.after)[side]
+    steps = estimate.steps if estimate is not None else 0
+    return f"{words}, {steps} step{'s' * (steps != 1)}"
+
+
+def _figures(quantity: Quantity, *, exact: bool) -> tuple[str, str]:
+    sign = {"overlap": "≤", "exposed_ns": "≥"}.get(quantity.name, "") if not exact else ""
+    return (
+        _figure(quantity, quantity.before, sign),
+        _figure(quantity, quantity.after, sign),
+    )
+
+
+def _figure(quantity: Quantity, estimate: Estimate | None, sign: str) -> str:
+    """``47.60 ±0.31 ms``: the centre, and how far half of the steps are from their middle."""
+    if estimate is None:
+        return UNKNOWN
+    centre, spread, unit = _told(quantity, estimate.centre, estimate.spread)
+    return f"{sign}{centre} ±{spread}{unit}"
+
+
+def _centre(quantity: Quantity, estimate: Estimate | None) -> str:
+    if estimate is None:
+        return UNKNOWN
+    centre, _, unit = _told(quantity, estimate.centre, estimate.spread)
+    return f"{centre}{unit}"
+
+
+def _told(quantity: Quantity, centre: float, spread: float) -> tuple[str, str, str]:
+    if quantity.name == "overlap":
+        return f"{100 * centre:.1f}", f"{100 * spread:.1f}", " %"
+    if quantity.name == "collectives":
+        return f"{centre:.3g}", f"{spread:.2g}", ""
+    unit = Unit.for_scale(round(max(e.centre for e in (quantity.before, quantity.after) if e is not None)))
+    return unit.text(round(centre)), unit.text(round(spread)), f" {unit.name}"
+
+
+def _decided(quantity: Quantity) -> bool:
+    """Whether there are steps enough on both sides."""
+    return quantity.difference is not None and math.isfinite(quantity.difference.high)
+
+
+def _glyph(quantity: Quantity) -> str:
+    """Also without colours: longer or shorter beyond noise, no difference, or not known."""
+    apart = quantity.difference
+    if apart is None or not _decided(quantity):
+        return "?"
+    if not apart.beyond_noise:
+        return "≈"
+    return "▲" if apart.change > 0 else "▼"
+
+
+def _ink(quantity: Quantity) -> Ink:
+    apart = quantity.difference
+    if apart is None or not apart.beyond_noise:
+        return DIM
+    if quantity.better is None:
+        return TEXT
+    return Ink("good" if quantity.better else "bad", bold=True)

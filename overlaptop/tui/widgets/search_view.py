@@ -1,0 +1,232 @@
+"""The search for a knob's best value: where it is, the curve with its prediction, and what it found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from overlaptop.tui import curve
+from overlaptop.tui.curve import Axis, Mark, Point
+from overlaptop.tui.ink import (
+    BOLD,
+    DIM,
+    TEXT,
+    Ink,
+    Item,
+    Line,
+    Run,
+    code_to_keep,
+    crop,
+    fit,
+    line_width,
+    pad,
+    paragraph,
+)
+from overlaptop.tui.knob_values import with_unit
+from overlaptop.tui.text import UNKNOWN, Unit, count, duration
+from overlaptop.tui.widgets.scroll_view import ScrollView
+
+if TYPE_CHECKING:
+    from overlaptop.advice.picture import CurvePoint, Picture
+
+_BESIDE = 126
+"""From this width on the table stands beside the curve."""
+_CURVE_CELLS = 62
+_CURVE_LEAST, _EXPOSED_LEAST = 5, 3
+_WHAT_IT_IS = (
+    "The search measures values of one knob on the running job, in short windows that take turns, gives up "
+    "what is hopeless early, and ends when the best is known within its confidence. It then keeps the best "
+    "value and says what it saves and which line of code makes it permanent. The job goes on training "
+    "meanwhile. Stopped, or left by quitting, it goes back to the value before."
+)
+# Header, cells, and the width of the table from which it is shown.
+_COLUMNS = (
+    ("", 1, 0), ("value", 9, 0), ("step", 9, 0), ("±", 7, 0), ("model", 9, 54), ("off by", 7, 43),
+    ("foretold", 8, 75), ("exposed", 9, 65), ("steps", 5, 82),
+)  # fmt: skip
+
+
+class SearchView(ScrollView):
+    """One search of this dashboard, or what there is to be said where there is none."""
+
+    fades = False
+
+    def draw(self, width: int, height: int) -> list[Line]:
+        """As much as there is room for."""
+        tuner, search = self.dashboard.control.tuner, self.state.snapshot.search
+        if tuner is not None:
+            lines, self.first = search_lines(tuner.picture, width, height, self.first)
+            return lines
+        if search is not None:
+            who = f" {search.by} searches for the best {search.knob}"
+            said = "Its changes are in the log under Tune (u). A change made here would end it."
+            return [(), (Run(who, BOLD),), (), *paragraph(said, width, TEXT)]
+        return [(), (Run(" No search yet", BOLD),), (), *paragraph(_WHAT_IT_IS, width, TEXT, rows=12)]
+
+
+def search_lines(picture: Picture, width: int, height: int, first: int) -> tuple[list[Line], int]:
+    """The picture in so many cells, and the table's first row, kept within what there is."""
+    head = [*_status(picture, width), *_outcome(picture, width)]
+    room = height - len(head) - 1
+    if width >= _BESIDE:
+        right = min(1 + sum(cells + 2 for _, cells, _ in _COLUMNS), width - _CURVE_CELLS)
+        left = width - right - 2
+        table, first = _table(picture, right, room - 1, first)
+        chart = _chart(picture, left, room - 1)
+        body = [
+            (*pad(chart[at] if at < len(chart) else (), left + 2), *(table[at] if at < len(table) else ()))
+            for at in range(max(len(chart), len(table)))
+        ]
+        return [*head, (), *body, curve.legend(width, predicted=bool(picture.predicted))], first
+    rows = min(len(picture.points) + 1, max(0, room - _CURVE_LEAST - 3), max(4, room // 2))
+    table, first = _table(picture, width, rows, first)
+    legend = [curve.legend(width, predicted=bool(picture.predicted))] if room - len(table) > 8 else []
+    chart = _chart(picture, width, room - len(table) - len(legend))
+    return [*head, *([()] if height >= 24 else []), *chart, *legend, *table], first
+
+
+def _status(picture: Picture, width: int) -> list[Line]:
+    """What it does, what it has cost, and how long it may take."""
+    ink = Ink("error" if picture.failed else "good" if picture.over else "warning", bold=True)
+    glyph = "✗" if picture.failed else "■" if picture.over else "◆"
+    title = Item((Run(f" {glyph} ", ink), Run(f"search for the best {picture.knob.name}", BOLD)))
+    spent = f"{count(picture.steps_spent)} steps"
+    items = [
+        title,
+        Item((Run(_range_words(picture), DIM),), 2),
+        Item((Run(spent, TEXT), Run(" spent", DIM)), 1),
+    ]
+    if not picture.over:
+        to_go = f"at most {count(picture.steps_to_go)} to go"
+        if picture.seconds_to_go is not None:
+            to_go += f", {duration(picture.seconds_to_go * 1e9)}"
+        items.append(Item((Run(to_go, DIM),), 1))
+    lines = [fit(items, [], width)]
+    if picture.doing and not picture.over:
+        lines += paragraph(picture.doing, width, ink, rows=2)
+    return lines
+
+
+def _range_words(picture: Picture) -> str:
+    return with_unit(f"{picture.least} to {picture.most}", picture.knob.unit)
+
+
+def _outcome(picture: Picture, width: int) -> list[Line]:
+    """Why it ended, the result in a line, and the line of code to paste."""
+    lines: list[Line] = []
+    if picture.why:
+        lines += paragraph(
+            picture.why, width, Ink("error" if picture.failed else "warning", bold=True), rows=3
+        )
+    if picture.result is not None:
+        lines += paragraph(picture.result.line, width, Ink("good", bold=True), rows=4)
+        if picture.result.code:
+            lines += code_to_keep(picture.result.code, width)
+    if picture.model_reason and not picture.predicted:
+        lines += paragraph(f"no model: {picture.model_reason}", width, DIM, rows=2)
+    return lines
+
+
+def mark_of(picture: Picture, point: CurvePoint) -> Mark:
+    """What a point is: the one being measured before all else."""
+    if point.value == picture.now and not picture.over:
+        return curve.NOW
+    if point.value == picture.best:
+        return curve.BEST
+    return {"racing": curve.RACING, "settled": curve.SETTLED}.get(point.state.value, curve.HOPELESS)
+
+
+def _chart(picture: Picture, width: int, height: int) -> list[Line]:
+    """Step time, below it exposed where there is room, and the values."""
+    axis = Axis(*_ends(picture), max(8, width - curve.LABEL_CELLS - 2))
+    lanes = height - 1  # the values
+    exposed_known = [point for point in picture.points if point.exposed_ns is not None]
+    exposed = 0
+    if exposed_known and lanes >= _CURVE_LEAST + _EXPOSED_LEAST + 2:
+        exposed = max(_EXPOSED_LEAST, (lanes - 2) // 3)
+    titled = bool(exposed)
+    rows = lanes - exposed - (2 if titled else 0)
+    if rows < 2:
+        return []
+    points = [Point(p.value, p.step_ns, p.low_ns, p.high_ns, mark_of(picture, p)) for p in picture.points]
+    predicted = [(p.value, p.step_ns) for p in picture.predicted]
+    points += _not_yet(picture, predicted)
+    lines: list[Line] = [(Run(" step time", BOLD),)] if titled else []
+    lines += curve.plot(points, predicted, axis, rows)
+    if exposed:
+        bare = [
+            Point(p.value, p.exposed_ns, p.exposed_ns, p.exposed_ns, mark_of(picture, p))
+            for p in exposed_known
+            if p.exposed_ns is not None
+        ]
+        guessed = [(p.value, p.exposed_ns) for p in picture.predicted if p.exposed_ns is not None]
+        lines += [(Run(" exposed", BOLD),), *curve.plot(bare, guessed, axis, exposed)]
+    return [*lines, curve.value_axis(axis, picture.knob.unit)]
+
+
+def _ends(picture: Picture) -> tuple[int, int]:
+    """Of the axis: of what is measured or predicted at all, once that is known, else of all that was asked
+    for.
+    """
+    if not picture.predicted:
+        return picture.least, picture.most
+    known = [*(point.value for point in picture.predicted), *(point.value for point in picture.points)]
+    if picture.now is not None:
+        known.append(picture.now)
+    return min(known), max(known)
+
+
+def _not_yet(picture: Picture, predicted: list[tuple[int, float]]) -> list[Point]:
+    """The value that is being measured for the first time, where it is expected."""
+    if picture.now is None or picture.over or any(p.value == picture.now for p in picture.points):
+        return []
+    now = picture.now
+    near = sorted((abs(value - now), ns) for value, ns in predicted)
+    levels = [p.step_ns for p in picture.points]
+    ns = near[0][1] if near else sum(levels) / len(levels) if levels else None
+    return [] if ns is None else [Point(now, ns, ns, ns, curve.NOW)]
+
+
+def _table(picture: Picture, width: int, rows: int, first: int) -> tuple[list[Line], int]:
+    """Header and as many rows as there is room for, by value."""
+    if rows < 2 or not picture.points:
+        return [], 0
+    points = sorted(picture.points, key=lambda point: point.value)
+    first = max(0, min(first, len(points) - (rows - 1)))
+    unit = Unit.for_scale(round(max(point.step_ns for point in points)))
+    named = {"step": f"step {unit.name}", "±": f"± {unit.name}", "model": f"model {unit.name}"}
+    header = tuple((Run(named.get(name, name), DIM),) for name, _, _ in _COLUMNS)
+    lines = [_row(header, width)]
+    lines += [_row(_cells(picture, point, unit), width) for point in points[first : first + rows - 1]]
+    return lines, first
+
+
+def _cells(picture: Picture, point: CurvePoint, unit: Unit) -> tuple[Line, ...]:
+    mark = mark_of(picture, point)
+    best = point.value == picture.best
+    pale = mark is curve.HOPELESS
+    figure = DIM if pale else BOLD if best else TEXT
+    return (
+        (Run(mark.glyph, mark.ink),),
+        (Run(with_unit(str(point.value), picture.knob.unit), DIM if pale else BOLD),),
+        (Run(unit.text(round(point.step_ns)), figure),),
+        (Run(unit.text(round((point.high_ns - point.low_ns) / 2)), DIM),),
+        (Run(UNKNOWN if point.predicted_ns is None else unit.text(round(point.predicted_ns)), DIM),),
+        (Run(_error(point.model_error), DIM),),
+        (Run(_error(point.foretold_error), DIM),),
+        (Run(duration(point.exposed_ns), figure),),
+        (Run(count(point.steps), DIM),),
+    )
+
+
+def _error(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{share * 100:+.1f} %"
+
+
+def _row(cells: tuple[Line, ...], width: int) -> Line:
+    line: list[Run] = [Run(" ")]
+    for at, ((_, size, from_width), cell) in enumerate(zip(_COLUMNS, cells, strict=True)):
+        if width >= from_width:
+            cell = crop(cell, size)
+            blank = Run(" " * (size - line_width(cell)))
+            line += [*cell, Run(" ")] if at == 0 else [blank, *cell, Run("  ")]
+    return crop(line, width)

@@ -1,0 +1,307 @@
+"""The Stage: what it runs, what it ends, what it leaves alone, and that nothing of it stays.
+
+Its jobs are short scripts without torch, held by the real supervisor.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from overlaptop import launcher as launching
+from overlaptop.commands.stage import Stage
+from overlaptop.launcher import Launcher
+from overlaptop.tui.starting import Order, OrderError, Phase
+from overlaptop.workloads.catalog import WORKLOADS, Workload
+from overlaptop.workloads.options import Option, positive_int
+
+from .conftest import Traces, wait_until
+
+LOG = "log"
+"""Each job adds a line to it: its name and number when it is up."""
+BODIES = {
+    "steady": "time.sleep(600)",
+    "other": "time.sleep(600)",
+    "deaf": "signal.signal(signal.SIGTERM, signal.SIG_IGN); say('deaf'); time.sleep(600)",
+    "broken": "raise ValueError('too large')",
+    "short": "pass",
+    "late": "time.sleep(0.3); os.kill(os.getpid(), signal.SIGKILL)",
+}
+HEAD = """
+import os, signal, sys, time
+def say(word):
+    with open({log!r}, "a") as log:
+        print(word, *sys.argv[1:], file=log)
+say({name!r} + " up")
+"""
+
+
+class Alone(Launcher):
+    """The script itself, without torchrun."""
+
+    @property
+    def command(self) -> list[str]:
+        words = super().command
+        return [sys.executable, *words[words.index("overlaptop.agent") + 1 :]]
+
+    @property
+    def command_line(self) -> str:
+        return " ".join(self.command[1:])
+
+
+def workloads_in(folder: Path) -> list[Workload]:
+    found = []
+    for name, body in BODIES.items():
+        path = folder / f"{name}.py"
+        path.write_text(HEAD.format(log=str(folder / LOG), name=name) + body + "\n")
+        options = (Option("--size", "how large", positive_int, "N", default=1),)
+        found.append(Workload(name, path, f"{name} job", f"A {name} job.", options))
+    return found
+
+
+def stage_in(folder: Path) -> Stage:
+    return Stage(workloads_in(folder), lambda workload, words, where: Alone(workload.path, words, where))
+
+
+@pytest.fixture
+def stage(tmp_path: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    monkeypatch.setattr(launching, "GRACE_S", 0.5)
+    made = stage_in(tmp_path)
+    yield made
+    made.clear()
+    assert traces.alive() == []
+
+
+@pytest.fixture
+def said(tmp_path: Path) -> Callable[[], list[str]]:
+    """What the jobs have said so far."""
+    log = tmp_path / LOG
+    return lambda: log.read_text().splitlines() if log.exists() else []
+
+
+def start(stage: Stage, name: str, *options: str) -> None:
+    stage.start(stage.plan(Order(name, options)))
+
+
+def phase_is(stage: Stage, phase: Phase) -> bool:
+    return wait_until(lambda: stage.status().phase is phase)
+
+
+def test_a_plan_says_what_would_be_run_and_on_what() -> None:
+    plan = Stage().plan(Order("ddp", ("--bucket-cap-mb", "50", "--device", "cpu"), 3))
+    assert plan.fault == ""
+    assert plan.command_line.endswith("ddp.py --bucket-cap-mb 50 --device cpu")
+    assert "torchrun --nproc-per-node=3 -m overlaptop.agent " in plan.command_line
+    assert plan.place == "the CPU, 3 processes, gloo"
+    assert (plan.nproc, plan.device_type) == (3, "cpu")
+    assert plan.given == {"bucket_cap_mb": 50.0, "device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "fault"),
+    [
+        ("ddp", ["--bucket-cap", "x"], "argument --bucket-cap-mb: must be a positive number, not 'x'"),
+        ("ddp", ["--layer-s", "2"], "unrecognized arguments: --layer-s 2"),
+        ("ddp", ["--layers"], "argument --layers: expected one argument"),
+        ("ddp", ["--width", "65"], "argument --width: must be a multiple of 64, not 65"),
+        ("ddp", ["--s", "1"], "ambiguous option: --s could match"),
+        ("ddp", ["--losses", "/nonesuch/losses"], "no file can be written at '/nonesuch/losses'"),
+        ("fsdp", ["--dtype", "float64"], "invalid choice: 'float64'"),
+        ("fsdp", ["--help"], "unrecognized arguments: --help"),
+        ("nonsense", [], "no workload is called 'nonsense'; there are: ddp, fsdp, allreduce_matmul"),
+    ],
+)
+def test_what_the_workload_would_refuse_is_said_in_one_line_and_is_not_started(
+    name: str, options: list[str], fault: str
+) -> None:
+    stage = Stage()
+    plan = stage.plan(Order(name, tuple(options)))
+    assert fault in plan.fault
+    assert "\n" not in plan.fault
+    with pytest.raises(ValueError, match=re.escape(fault)):
+        stage.start(plan)
+    assert stage.status().phase is Phase.NOTHING
+
+
+def test_more_processes_than_gpus_cannot_be_asked_to_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    for gpus, there in ((0, "there are none"), (1, "there is 1"), (2, "there are 2")):
+        monkeypatch.setattr(launching, "usable_gpus", lambda n=gpus: n)
+        plan = Stage().plan(Order("ddp", ("--device", "cuda"), 3))
+        assert plan.fault == f"--device cuda: 3 processes need a GPU each, and {there}"
+    assert Stage().plan(Order("ddp", ("--device", "cuda"), 2)).device_type == "cuda"
+
+
+def test_a_job_without_torch_is_refused_in_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching.importlib.util, "find_spec", lambda name: None)
+    launching.usable_gpus.cache_clear()
+    assert "torch is not installed here" in Stage().plan(Order("ddp")).fault
+
+
+@pytest.mark.parametrize(
+    ("options", "nproc", "fault"),
+    [
+        ("--layers '8", "", "quotation"),
+        ("", "0", "from 1 to"),
+        ("", "1000000000000", "from 1 to"),
+        ("", "two", "'two'"),
+    ],
+)
+def test_an_order_that_cannot_be_read_says_why(options: str, nproc: str, fault: str) -> None:
+    with pytest.raises(OrderError, match=fault):
+        Order.parse("ddp", options, nproc)
+
+
+def test_an_order_is_read_as_a_shell_would() -> None:
+    order = Order.parse("ddp", "--losses 'my losses'  --layers 8", " 4 ")
+    assert order == Order("ddp", ("--losses", "my losses", "--layers", "8"), 4)
+    assert order.label == "ddp --losses 'my losses' --layers 8 (4 processes)"
+
+
+def test_another_job_starts_only_when_nothing_is_left_of_the_one_before(
+    stage: Stage, said: Callable[[], list[str]], traces: Traces
+) -> None:
+    start(stage, "steady", "--size", "2")
+    assert wait_until(lambda: said() == ["steady up --size 2"])
+    assert stage.running == "steady --size 2"
+    first = stage.launcher
+    start(stage, "other")
+    status = stage.status()
+    assert (status.phase, status.ending, status.label) == (Phase.ENDING, "steady --size 2", "other")
+    assert phase_is(stage, Phase.RUNNING)
+    assert first is not None
+    assert first.poll() is not None
+    assert wait_until(lambda: said()[-1] == "other up")
+    assert (stage.running, stage.status().ending) == ("other", "")
+    assert len(traces.alive()) == 2  # the job and its supervisor
+
+
+def test_of_orders_that_come_while_a_job_is_being_ended_only_the_newest_is_run(
+    stage: Stage, said: Callable[[], list[str]]
+) -> None:
+    start(stage, "deaf")
+    assert wait_until(lambda: "deaf" in said())
+    for size in range(2, 12):
+        start(stage, "steady", "--size", str(size))
+        assert stage.status().phase is Phase.ENDING  # at once, whatever the job takes to end
+        assert stage.running == "deaf"
+    assert phase_is(stage, Phase.RUNNING)
+    assert wait_until(lambda: said()[-1] == "steady up --size 11")
+    assert len(said()) == 3
+
+
+def test_ten_switches_in_a_row_leave_one_job(
+    stage: Stage, said: Callable[[], list[str]], traces: Traces
+) -> None:
+    for number in range(10):
+        start(stage, ("steady", "other")[number % 2], "--size", str(number + 1))
+        if number % 3 == 0:
+            assert phase_is(stage, Phase.RUNNING)  # else the next order comes at whatever moment
+    assert phase_is(stage, Phase.RUNNING)
+    assert wait_until(lambda: said()[-1:] == ["other up --size 10"])
+    assert len(traces.alive()) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "last"),
+    [("broken", "exit status 1", "ValueError: too large"), ("late", "killed by SIGKILL", None)],
+)
+def test_a_job_that_fails_at_once_or_later_tells_how_and_its_last_lines(
+    stage: Stage, name: str, how: str, last: str | None
+) -> None:
+    start(stage, "steady")
+    assert phase_is(stage, Phase.RUNNING)
+    start(stage, name)
+    assert phase_is(stage, Phase.OVER)
+    status = stage.status()
+    assert (status.failed, status.how, status.label) == (True, how, name)
+    assert stage.running == ""
+    assert (list(stage.output())[-1:] or [None]) == [last]
+
+
+def test_a_job_that_ends_by_itself_has_not_failed(stage: Stage) -> None:
+    start(stage, "short")
+    assert phase_is(stage, Phase.OVER)
+    assert not stage.status().failed
+    start(stage, "steady")
+    assert phase_is(stage, Phase.RUNNING)
+
+
+def test_a_job_can_be_ended_without_another_one(
+    stage: Stage, said: Callable[[], list[str]], traces: Traces
+) -> None:
+    start(stage, "steady")
+    assert wait_until(lambda: len(said()) == 1)
+    stage.stop()
+    assert (stage.status().phase, stage.status().ending) == (Phase.ENDING, "steady")
+    assert phase_is(stage, Phase.NOTHING)
+    assert traces.alive() == []
+
+
+def test_a_job_that_somebody_else_started_goes_on(
+    stage: Stage, tmp_path: Path, said: Callable[[], list[str]]
+) -> None:
+    with Alone(tmp_path / "other.py", placement=launching.Placement(1, "gloo")) as theirs:
+        theirs.start()
+        assert wait_until(lambda: len(said()) == 1)
+        start(stage, "steady")
+        assert phase_is(stage, Phase.RUNNING)
+        start(stage, "broken")
+        assert phase_is(stage, Phase.OVER)
+        stage.clear()
+        assert theirs.poll() is None
+
+
+def test_clearing_the_stage_in_the_middle_of_a_switch_starts_nothing(
+    stage: Stage, said: Callable[[], list[str]], traces: Traces
+) -> None:
+    start(stage, "deaf")
+    assert wait_until(lambda: "deaf" in said())
+    start(stage, "steady")
+    stage.clear()
+    assert traces.alive() == []
+    start(stage, "steady")  # too late
+    assert traces.alive() == []
+    assert said() == ["deaf up", "deaf"]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["while the old job ends", "while the new one starts"])
+def test_nothing_is_left_of_a_dashboard_that_is_killed_in_the_middle_of_a_switch(
+    tmp_path: Path, traces: Traces, said: Callable[[], list[str]], signum: signal.Signals, moment: str
+) -> None:
+    old, ready, state = ("deaf", "deaf\n", "ENDING") if "old" in moment else ("steady", "up", "RUNNING")
+    program = (
+        "import sys, time; from pathlib import Path\n"
+        "from overlaptop import launcher; launcher.GRACE_S = 1.0\n"
+        "from tests.cli.test_stage import Order, Phase, stage_in, start, wait_until\n"
+        f"stage = stage_in(Path({str(tmp_path)!r})); start(stage, {old!r})\n"
+        f"wait_until(lambda: {ready!r} in Path({str(tmp_path / LOG)!r}).read_text(), 60)\n"
+        "start(stage, 'other')\n"
+        f"wait_until(lambda: stage.status().phase is Phase.{state})\n"
+        "print('now', flush=True); time.sleep(600)"
+    )
+    (tmp_path / LOG).touch()
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "now\n"
+    process.send_signal(signum)
+    process.communicate(timeout=20)
+    assert wait_until(lambda: traces.alive() == [])
+    if "old" in moment:
+        assert "other up" not in said()
+
+
+def test_every_bundled_workload_can_be_planned_without_options() -> None:
+    for workload in WORKLOADS:
+        plan = Stage().plan(Order(workload.name))
+        assert (plan.fault, plan.given) == ("", {})

@@ -1,0 +1,55 @@
+"""Knobs of a scripted job, and what its ranks say of a change."""
+
+from dataclasses import replace
+
+from overlaptop.wire.knobs import KnobFacts
+from overlaptop.wire.messages import CommandReport
+from tests.fleet.builders import BUCKET_CAP_MB, info
+
+from .fakes import running_job
+
+BUCKET = replace(
+    BUCKET_CAP_MB,
+    about="how large DDP's buckets of gradients are",
+    code="DistributedDataParallel(model, bucket_cap_mb={value})",
+)
+ACCUMULATION = replace(
+    BUCKET, name="accumulation", value=4, value_text="4", original_text="4", least=1, most=8,
+    choices=(1, 2, 4, 8), unit="", owner="the script", about="batches that share one optimizer step",
+    code="",
+)  # fmt: skip
+
+
+def with_value(knob, text):
+    return replace(knob, value=int(text) if text.isdigit() else None, value_text=text)
+
+
+def tell(session, *knobs, ranks=2):
+    """Every rank says that these can be changed."""
+    for rank in range(ranks):
+        session.say(replace(info(rank), control_allowed=True), KnobFacts(rank, knobs))
+
+
+def controlled_job(*knobs, ranks=2):
+    """A running job that obeys; with the bucket size, unless others are named."""
+    session = running_job(ranks)
+    tell(session, *(knobs or (BUCKET,)), ranks=ranks)
+    return session
+
+
+def report(session, command, state, step=None, text="", *, ranks=(0, 1), was="", becomes=""):
+    """What ranks say of a command."""
+    for rank in ranks:
+        session.say(
+            CommandReport(
+                rank, command.id, command.name, session.clock.at_ns, state, step, text, was, becomes
+            )
+        )
+
+
+def obey(session, command, step, was, becomes, knob=BUCKET):
+    """All ranks do it, from accepted to changed, and say so."""
+    for state in ("accepted", "agreed", "changing"):
+        report(session, command, state, step if state != "accepted" else None)
+    report(session, command, "changed", step, f"{knob.name} {was} -> {becomes}", was=was, becomes=becomes)
+    tell(session, with_value(knob, becomes))

@@ -1,0 +1,73 @@
+"""A starter without processes: a test says what becomes of each order."""
+
+from dataclasses import replace
+
+from overlaptop.tui.starting import Phase, Plan, StartStatus
+from overlaptop.wire.endpoints import JobRecord
+from overlaptop.workloads.catalog import WORKLOADS
+from overlaptop.workloads.options import OptionsError
+from tests.fleet.builders import T0
+
+
+class FakeStarter:
+    """Plans as a machine with two free CPUs and no GPU would."""
+
+    def __init__(self, workloads=WORKLOADS, *, torch=True):
+        self.workloads = workloads
+        self.torch = torch
+        self.now = StartStatus()
+        self.lines = []
+        self.owned = set()
+        """Keys of the jobs that were started here."""
+        self.running = ""
+        self.orders = []
+        self.stops = 0
+
+    def plan(self, order):
+        workload = next(each for each in self.workloads if each.name == order.workload)
+        if not self.torch:
+            return Plan(order, "torch is not installed here")
+        try:
+            given = workload.check(order.options)
+        except OptionsError as fault:
+            return Plan(order, str(fault))
+        nproc = order.nproc or 2
+        words = " ".join((f"torchrun --nproc-per-node={nproc} {workload.name}.py", *order.options))
+        return Plan(order, "", words, f"the CPU, {nproc} processes, gloo", nproc, "cpu", given)
+
+    def start(self, plan):
+        assert not plan.fault
+        self.orders.append(plan.order)
+        self.now = StartStatus(
+            Phase.ENDING, self.now.number + 1, plan.order, plan.command_line, self.running
+        )
+
+    def comes_up(self, job=""):
+        """The job before has ended, and this one runs; where `job` is named, it has a hub."""
+        self.running = self.now.label
+        self.owned = {job} if job else set()
+        self.now = replace(self.now, phase=Phase.RUNNING, ending="")
+
+    def fails(self, how, *lines):
+        self.running, self.lines = "", list(lines)
+        self.now = replace(self.now, phase=Phase.OVER, ending="", failed=True, how=how)
+
+    def stop(self):
+        self.stops += 1
+
+    def status(self):
+        return self.now
+
+    def output(self):
+        return self.lines
+
+    def owns(self, record):
+        return record.job in self.owned
+
+
+def record(job, script="train.py"):
+    return JobRecord(
+        protocol=1, job=job, script=script, cwd="/work", host="gpu-a", world_size=2, python="python",
+        starter_pid=1, starter_start_ticks=1, hub_pid=1, hub_start_ticks=1, started_ns=T0,
+        dashboard_socket="dash.sock", rank_pids=(),
+    )  # fmt: skip

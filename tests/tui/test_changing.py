@@ -1,0 +1,293 @@
+"""From keys to one command, and what is told of it: without a screen."""
+
+from dataclasses import replace
+
+import pytest
+
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.tui.changing import Changing, knob_words
+from overlaptop.tui.knob_values import ValueRefusedError
+from overlaptop.wire import commands
+from overlaptop.wire.knobs import KnobFacts
+from tests.fleet.builders import T0, info
+
+from .fakes import FakeSession, running_job
+from .knobs import ACCUMULATION, BUCKET, controlled_job, obey, report, tell, with_value
+
+
+class Keys:
+    """Presses keys in a job's dashboard whose clock stands still between them."""
+
+    def __init__(self, session):
+        self.session = session
+        self.changing = Changing()
+
+    @property
+    def now_s(self):
+        return self.session.clock.monotonic_s()
+
+    def press(self, *directions, apart_s=0.1):
+        for direction in directions:
+            self.session.clock.pass_s(apart_s)
+            self.changing.step(self.session.tick(), direction, self.now_s)
+            self.tick()
+
+    def type(self, words):
+        self.changing.type(self.session.tick(), words, self.now_s)
+        self.tick()
+
+    def rest(self, seconds=0.5):
+        self.session.clock.pass_s(seconds)
+        self.tick()
+
+    def tick(self):
+        self.changing.tick(self.session.tick(), self.now_s, self.session.send)
+
+    @property
+    def change(self):
+        return self.changing.change(self.session.tick())
+
+    @property
+    def sent(self):
+        return [commands.in_words(command) for command in self.session.sent]
+
+
+def test_quick_keys_are_one_change_that_is_sent_when_they_rest():
+    keys = Keys(controlled_job())
+    keys.press(1, 1, 1, -1)
+    assert keys.sent == []
+    assert knob_words(keys.change) == "bucket 25 → 100 MiB"
+    assert keys.change.words == "sending ..."
+    keys.rest(0.3)
+    assert keys.sent == []
+    keys.rest(0.2)
+    assert keys.sent == ["set bucket_cap_mb 100"]
+    keys.rest()
+    assert len(keys.sent) == 1
+
+
+def test_keys_that_lead_back_to_the_present_value_send_nothing():
+    keys = Keys(controlled_job())
+    keys.press(1, 1, -1, -1)
+    keys.rest()
+    assert keys.sent == []
+    assert keys.change is None
+
+
+def test_a_change_is_told_from_sent_to_changed():
+    keys = Keys(controlled_job())
+    keys.press(1)
+    keys.rest()
+    (command,) = keys.session.sent
+    told = [keys.change.words]
+    for state, step in (("accepted", None), ("agreed", 1284), ("changing", 1284)):
+        report(keys.session, command, state, step)
+        told.append(keys.change.words)
+    assert keys.change.state == "pending"
+    obey(keys.session, command, 1284, "25", "50")
+    told.append(keys.change.words)
+    assert told == [
+        "sent ...", "ranks agree on a step ...", "agreed on step 1,284", "changing at step 1,284",
+        "changed at step 1,284",
+    ]  # fmt: skip
+    assert (keys.change.state, knob_words(keys.change)) == ("changed", "bucket 25 → 50 MiB")
+
+
+def test_keys_wait_for_a_command_that_is_under_way_and_go_on_from_its_value():
+    keys = Keys(controlled_job())
+    keys.press(1)
+    keys.rest()
+    keys.press(1)
+    keys.rest(2)
+    assert keys.sent == ["set bucket_cap_mb 50"]
+    assert keys.change.words == "waiting for: set bucket_cap_mb 50"
+    assert knob_words(keys.change) == "bucket 50 → 100 MiB"
+    obey(keys.session, keys.session.sent[0], 40, "25", "50")
+    keys.tick()
+    assert keys.sent == ["set bucket_cap_mb 50", "set bucket_cap_mb 100"]
+
+
+def test_a_change_that_is_done_counts_before_the_ranks_say_their_new_value():
+    keys = Keys(controlled_job())
+    keys.press(1)
+    keys.rest()
+    report(keys.session, keys.session.sent[0], "changed", 40, was="25", becomes="50")
+    keys.press(-1)
+    assert knob_words(keys.change) == "bucket 50 → 25 MiB"
+    keys.rest()
+    assert keys.sent == ["set bucket_cap_mb 50", "set bucket_cap_mb 25"]
+
+
+def test_after_a_failure_keys_start_from_the_present_value_again():
+    keys = Keys(controlled_job())
+    keys.press(1, 1)
+    keys.rest()
+    report(
+        keys.session, keys.session.sent[0], "refused", None, "a compiled DDP keeps its buckets", ranks=(1,)
+    )
+    report(keys.session, keys.session.sent[0], "failed", None, "rank 1 refused", ranks=(0,))
+    assert keys.change.state == "failed"
+    assert "a compiled DDP keeps its buckets" in keys.change.words or "rank 1 refused" in keys.change.words
+    keys.press(1)
+    assert knob_words(keys.change) == "bucket 25 → 50 MiB"
+
+
+def test_a_value_with_a_fraction_steps_to_its_neighbours():
+    for direction, value in ((1, 5), (-1, 2)):
+        keys = Keys(controlled_job(with_value(BUCKET, "2.5")))
+        keys.press(direction)
+        assert knob_words(keys.change) == f"bucket 2.5 → {value} MiB"
+
+
+def test_at_the_end_it_says_so_and_sends_nothing():
+    keys = Keys(controlled_job(with_value(BUCKET, "1")))
+    keys.press(-1)
+    keys.rest()
+    assert keys.sent == []
+    assert "smallest step of bucket_cap_mb" in keys.change.words
+    keys.press(1)
+    assert knob_words(keys.change) == "bucket 1 → 2 MiB"
+
+
+def test_what_is_typed_goes_at_once_and_the_word_script_restores():
+    keys = Keys(controlled_job(with_value(BUCKET, "37")))
+    keys.type("64")
+    assert keys.sent == ["set bucket_cap_mb 64"]
+    obey(keys.session, keys.session.sent[0], 40, "37", "64")
+    keys.type("script")
+    assert keys.sent[1:] == ["restore bucket_cap_mb"]
+    assert knob_words(keys.change) == "bucket 64 → 25 MiB (script)"
+    with pytest.raises(ValueRefusedError, match="from 1 to 10000"):
+        keys.type("0")
+
+
+def test_the_bucket_size_is_in_hand_where_it_can_be_changed_else_the_first_that_can():
+    fixed = replace(BUCKET, refusal="a compiled DDP keeps its buckets")
+    for knobs, name in (
+        ((ACCUMULATION, BUCKET), "bucket_cap_mb"),
+        ((fixed, ACCUMULATION), "accumulation"),
+        ((replace(ACCUMULATION, refusal="no"), fixed), "bucket_cap_mb"),
+    ):
+        keys = Keys(controlled_job(*knobs))
+        assert keys.changing.in_hand(keys.session.tick()).knob.name == name
+
+
+def test_another_knob_can_be_taken_in_hand_and_stays_so():
+    keys = Keys(controlled_job(BUCKET, ACCUMULATION))
+    keys.changing.take("accumulation")
+    keys.press(1)
+    keys.rest()
+    assert keys.sent == ["set accumulation 8"]
+    tell(keys.session, BUCKET)  # the script has forgotten it
+    assert keys.changing.in_hand(keys.session.tick()).knob.name == "bucket_cap_mb"
+
+
+def refusing(**changes):
+    session = running_job(2)
+    for rank in (0, 1):
+        session.say(replace(info(rank), **changes), KnobFacts(rank, (BUCKET,)))
+    return session
+
+
+def ended():
+    session = controlled_job()
+    session.fleet.set_link(LinkState.ENDED)
+    return session
+
+
+def without_line():
+    session = controlled_job()
+    session.no_line = "there is no line to the job"
+    return session
+
+
+@pytest.mark.parametrize(
+    ("session", "words"),
+    [
+        (running_job(2), "told of nothing that can be changed"),
+        (refusing(), "bucket_cap_mb cannot be changed: start the job with --control"),
+        (controlled_job(replace(BUCKET, refusal="compiled")), "cannot be changed: rank 0: compiled"),
+        (ended(), "the job is over"),
+        (without_line(), "not changed: there is no line to the job"),
+        (FakeSession(link=LinkState.TRACE), "a trace is open"),
+        (controlled_job(replace(BUCKET, value=None, value_text="")), "its present value is not known"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_said_until_the_next_key(session, words):
+    keys = Keys(session)
+    keys.press(1)
+    keys.rest()
+    assert words in keys.change.words
+    assert keys.change.state == "failed"
+    keys.rest(60)
+    assert words in keys.change.words
+    assert keys.sent == []
+
+
+def test_what_was_in_the_way_is_not_said_any_longer_than_it_is():
+    session = running_job(2)
+    keys = Keys(session)
+    keys.press(1)
+    assert "told of nothing" in keys.change.words
+    tell(session, replace(BUCKET, refusal="before the first step"))
+    assert keys.change is None
+    keys.press(1)
+    assert "before the first step" in keys.change.words
+    tell(session, BUCKET)
+    assert keys.change is None
+
+
+def test_a_knob_that_goes_away_before_it_is_sent_is_said_to():
+    keys = Keys(controlled_job())
+    keys.press(1)
+    tell(keys.session)
+    keys.rest()
+    assert keys.sent == []
+    assert "no bucket_cap_mb any more" in keys.change.words
+
+
+def by_another(session, value=400, search=""):
+    command = replace(commands.make_setting(BUCKET, value, search=search), by="eve@there, pid 7", at_ns=T0)
+    session.say(command)
+    return command
+
+
+def test_another_dashboards_change_is_told_with_who_made_it():
+    keys = Keys(controlled_job())
+    obey(keys.session, by_another(keys.session), 40, "25", "400")
+    assert keys.change.by == "eve@there, pid 7"
+    assert knob_words(keys.change) == "bucket 25 → 400 MiB"
+
+
+def test_a_searchs_changes_are_not_told_as_a_persons():
+    keys = Keys(controlled_job())
+    obey(keys.session, by_another(keys.session, search="20261121-210000-abcdef"), 40, "25", "400")
+    assert keys.change is None
+
+
+def test_a_fault_gives_way_to_a_newer_change():
+    keys = Keys(controlled_job(with_value(BUCKET, "1")))
+    keys.press(-1)
+    assert keys.change.state == "failed"
+    by_another(keys.session)
+    assert keys.change.by == "eve@there, pid 7"
+
+
+def test_another_dashboards_change_that_came_in_the_way_of_ours_is_not_the_news():
+    keys = Keys(controlled_job())
+    keys.press(1)
+    keys.rest()
+    (ours,) = keys.session.sent
+    theirs = replace(by_another(keys.session), at_ns=ours.at_ns + 1)
+    keys.session.say(theirs)
+    report(keys.session, theirs, "busy", None, "another command is under way")
+    assert knob_words(keys.change) == "bucket 25 → 50 MiB"
+
+
+def test_another_job_has_nothing_to_wait_for():
+    keys = Keys(controlled_job())
+    keys.press(1)
+    keys.changing.forget()
+    keys.rest()
+    assert keys.sent == []
+    assert keys.change is None

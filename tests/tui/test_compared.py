@@ -1,0 +1,98 @@
+"""What is compared on the overview, and how often it is worked out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.tui.app import OverlaptopApp
+from overlaptop.tui.compared import EVERY_S, Comparing
+from overlaptop.tui.earlier import EarlierJob
+from overlaptop.tui.options import TuiOptions
+from overlaptop.wire import commands
+from tests.fleet.builders import T0, info, status, step, welcome
+
+from .fakes import FakeSession, screen_text
+from .knobs import BUCKET, controlled_job, obey
+
+
+def steps_of(rank, first, count, compute=60.0):
+    return tuple(
+        step(rank, number, compute=compute * (1 + (number % 7) / 1000))
+        for number in range(first, first + count)
+    )
+
+
+EARLIER = EarlierJob("job-0", "ddp --bucket-cap-mb 50", steps={0: steps_of(0, 0, 100, compute=90.0)})
+
+
+def take(comparing, session, earlier=None):
+    return comparing.take(session.tick(), earlier)
+
+
+def test_without_a_change_or_a_job_before_there_is_nothing_to_compare():
+    session = controlled_job()
+    comparing = Comparing(session.clock.monotonic_s)
+    assert take(comparing, session) is None
+    assert take(comparing, session, replace(EARLIER, job="job-1")) is None  # it is this one
+    assert take(comparing, FakeSession(link=LinkState.WAITING, job_key=None), EARLIER) is None
+
+
+def test_the_job_before_is_compared_until_there_is_a_change():
+    session = controlled_job()
+    comparing = Comparing(session.clock.monotonic_s)
+    found = take(comparing, session, EARLIER)
+    assert found.title == "beside the job before: ddp --bucket-cap-mb 50"
+    assert (found.before, found.after, found.command) == ("before", "now", "")
+    assert "shorter" in found.quantities[0].verdict
+    command = replace(commands.make_setting(BUCKET, 50), at_ns=T0)
+    session.say(command)
+    obey(session, command, 20, "25", "50")
+    found = take(comparing, session, EARLIER)
+    assert (found.before, found.after, found.command) == ("25 MiB", "50 MiB", command.id)
+    assert [each.name for each in found.quantities] == [
+        "step_ns", "overlap", "exposed_ns", "stall_ns", "collectives",
+    ]  # fmt: skip
+
+
+def test_two_jobs_are_compared_anew_only_now_and_then():
+    session = FakeSession(welcome(world_size=1), status(), info(0), *steps_of(0, 0, 50))
+    comparing = Comparing(session.clock.monotonic_s)
+    first = take(comparing, session, EARLIER)
+    session.say(*steps_of(0, 50, 50))
+    assert take(comparing, session, EARLIER) is first
+    session.clock.pass_s(EVERY_S)
+    later = take(comparing, session, EARLIER)
+    assert later.quantities[0].after.steps == 100
+    other = take(comparing, session, replace(EARLIER, job="job-00", label="fsdp"))
+    assert other.title.endswith("fsdp")
+
+
+def test_a_searchs_changes_are_not_compared_as_a_persons():
+    session = controlled_job()
+    comparing = Comparing(session.clock.monotonic_s)
+    command = replace(commands.make_setting(BUCKET, 50, search="20261121-210000-abcdef"), at_ns=T0)
+    session.say(command)
+    obey(session, command, 20, "25", "50")
+    assert take(comparing, session) is None
+
+
+async def test_the_overview_shows_the_job_before_beside_this_one(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    session = FakeSession(welcome(job="job-0"), status(), info(0), *steps_of(0, 0, 100, compute=90.0))
+    app = OverlaptopApp(session, TuiOptions(), clock_s=session.clock.monotonic_s)
+    async with app.run_test(size=(160, 45)) as pilot:
+        app.read()
+        session.job_key = "job-1"
+        session.fleet.apply(welcome(job="job-1"))
+        session.say(status(), info(0), *steps_of(0, 0, 100))
+        app.read()
+        app.show_now()
+        await pilot.pause()
+        text = screen_text(app)
+        assert "beside the job before: train.py" in text
+        assert "before, 100 steps" in text
+        assert "now, 100 steps" in text
+        assert "% shorter (" in text
+        await pilot.press("d")
+        assert "beside the job before" not in screen_text(app)

@@ -1,0 +1,505 @@
+"""Changing a knob from the keyboard, driven through Textual's pilot over a scripted job."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+from textual.widgets import Input
+
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.tui.app import OverlaptopApp
+from overlaptop.tui.keys import APP_KEYS, changes_something
+from overlaptop.tui.options import TuiOptions
+from overlaptop.tui.screens.capture import CaptureScreen
+from overlaptop.tui.screens.machine import MachineScreen
+from overlaptop.tui.screens.overview import OverviewScreen
+from overlaptop.tui.screens.rank import RankScreen
+from overlaptop.tui.screens.tune import TuneScreen
+from overlaptop.wire import commands
+from overlaptop.wire.knobs import KnobFacts
+from tests.fleet.builders import T0, info, status, step, welcome
+
+from .fakes import FakeSession, running_job, screen_lines, screen_text
+from .knobs import ACCUMULATION, BUCKET, controlled_job, obey, report, tell, with_value
+
+SIZES = ((160, 45), (100, 30), (60, 20))
+UP, DOWN = "right_square_bracket", "left_square_bracket"
+
+
+@pytest.fixture(autouse=True)
+def with_colors(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def app_of(session, **options):
+    """An app whose clock is the session's."""
+    return OverlaptopApp(session, TuiOptions(**options), clock_s=session.clock.monotonic_s)
+
+
+async def shown(app, pilot, rest_s=0.0):
+    """The screen after so much time, with all that is known and sent by then."""
+    app.session.clock.pass_s(rest_s)
+    app.read()
+    app.show_now()
+    await pilot.pause()
+    return screen_text(app)
+
+
+def sent(session):
+    return [commands.in_words(command) for command in session.sent]
+
+
+def run_on(session, first, steps, *, compute=60.0, hidden=20.0, collectives=3, seed=1):
+    """Both ranks make so many steps whose length varies by a per cent."""
+    draw = random.Random(seed)
+    for number in range(first, first + steps):
+        compute_ms = compute * (1 + draw.gauss(0, 0.01))
+        for rank in (0, 1):
+            session.say(step(rank, number, compute=compute_ms, hidden=hidden, collectives=collectives))
+
+
+def job_without_steps():
+    """It has told what can be changed, and is about to make its first step."""
+    session = FakeSession(welcome(), status())
+    tell(session, BUCKET)
+    return session
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_first_screen_says_which_keys_change_what(size):
+    app = app_of(controlled_job())
+    async with app.run_test(size=size) as pilot:
+        text = await shown(app, pilot)
+    assert "bucket 25 MiB [ ]" in text
+    keys = text.splitlines()[-1]
+    assert " [ ]  bucket size" in keys
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_keys_show_the_target_at_once_and_send_it_when_they_rest(size):
+    session = controlled_job()
+    app = app_of(session)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press(UP, UP)
+        text = await shown(app, pilot)
+        assert text.count("bucket 25 → 100 MiB") == 2  # the totals, and the line below them
+        assert "sending ..." in text
+        assert session.sent == []
+        text = await shown(app, pilot, 0.5)
+        assert sent(session) == ["set bucket_cap_mb 100"]
+        assert "sent ..." in text
+        (command,) = session.sent
+        report(session, command, "agreed", 40)
+        assert "agreed on step 40" in await shown(app, pilot)
+        obey(session, command, 40, "25", "100")
+        text = await shown(app, pilot)
+        assert "bucket 100 MiB [ ]" in text
+        assert "25 → 100 MiB" in text or "25 MiB → 100 MiB" in text
+
+
+@pytest.mark.parametrize(("key", "kind"), [("2", RankScreen), ("m", MachineScreen), ("5", CaptureScreen)])
+async def test_the_keys_work_on_every_screen_and_its_foot_says_how_it_goes(key, kind):
+    session = controlled_job()
+    app = app_of(session)
+    async with app.run_test(size=(160, 45)) as pilot:
+        await pilot.press(key, DOWN)
+        assert isinstance(app.screen, kind)
+        assert "bucket 25 → 10 MiB: sending ..." in (await shown(app, pilot)).splitlines()[-1]
+        await shown(app, pilot, 0.5)
+        obey(session, session.sent[0], 40, "25", "10")
+        assert "bucket 25 → 10 MiB: changed at step 40" in (await shown(app, pilot)).splitlines()[-1]
+        assert "changed at step 40" not in (await shown(app, pilot, 60)).splitlines()[-1]
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_failure_stays_on_the_screen_in_words_until_the_next_key(size):
+    session = controlled_job()
+    app = app_of(session)
+    why = "this DDP was compiled, and compiled code keeps the buckets that it was compiled with"
+    async with app.run_test(size=size) as pilot:
+        await pilot.press(UP)
+        await shown(app, pilot, 0.5)
+        report(session, session.sent[0], "refused", None, why, ranks=(1,))
+        text = await shown(app, pilot, 300)
+        assert "not changed: rank 1 refused: this DDP was compiled" in " ".join(text.split())
+        assert "compiled with" in " ".join(text.split())
+        await pilot.press(UP)
+        assert "not changed" not in await shown(app, pilot)
+
+
+async def test_b_takes_an_exact_value_or_says_what_is_wrong_with_it():
+    session = controlled_job()
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("b")
+        await pilot.pause()
+        foot = screen_lines(app)[-1]
+        assert foot.startswith(" bucket: 25")
+        assert "1 to 10000 MiB, or: script (25)" in foot
+        await pilot.press(*"25600", "enter")  # in place of what stood there
+        await pilot.pause()
+        assert "bucket_cap_mb must be from 1 to 10000, not 25600" in screen_lines(app)[-1]
+        assert session.sent == []
+        await pilot.press("backspace", "backspace", "enter")
+        await pilot.pause()
+        assert sent(session) == ["set bucket_cap_mb 256"]
+        assert not app.screen.query(Input)
+        assert "[ ]  bucket size" in (await shown(app, pilot)).splitlines()[-1]
+
+
+async def test_b_takes_the_word_script_and_esc_leaves_it():
+    session = controlled_job(with_value(BUCKET, "100"))
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("b")
+        await pilot.pause()
+        await pilot.press("escape")
+        await pilot.pause()
+        assert session.sent == []
+        await pilot.press("b")
+        await pilot.pause()
+        await pilot.press(*"script", "enter")
+        await pilot.pause()
+        assert sent(session) == ["restore bucket_cap_mb"]
+        assert "bucket 100 → 25 MiB (script)" in await shown(app, pilot)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_what_a_change_brought_is_shown_before_and_after_with_its_spread(size):
+    session = job_without_steps()
+    app = app_of(session)
+    async with app.run_test(size=size) as pilot:
+        run_on(session, 0, 140)
+        await shown(app, pilot)
+        await pilot.press(UP)
+        await shown(app, pilot, 0.5)
+        obey(session, session.sent[0], 140, "25", "50")
+        assert "measuring ..." in await shown(app, pilot)
+        run_on(session, 140, 100, compute=54, hidden=26, collectives=2, seed=2)
+        text = await shown(app, pilot)
+        assert "% shorter (" in text
+        if size[0] < 66:
+            assert "▼ 25 MiB → 50 MiB  step " in text
+        else:
+            assert "more than noise" in text
+            rows = {line[:22].strip(): line for line in text.splitlines()}
+            assert "±" in rows["step time"]
+            assert "▲ 20 points more" in rows["overlap"]
+            assert "66.7 ±" in rows["overlap"]
+            assert "10.00 ±0.00 ms" in rows["exposed"]
+            assert "4.00 ±0.00 ms" in rows["exposed"]
+            assert "3 ±0" in rows["collectives a step"]
+            assert "2 ±0" in rows["collectives a step"]
+        await pilot.press("d")
+        assert "shorter (" not in await shown(app, pilot)
+        await pilot.press("d")
+        assert "shorter (" in await shown(app, pilot)
+
+
+async def test_a_change_that_brought_nothing_is_said_to():
+    session = job_without_steps()
+    app = app_of(session)
+    async with app.run_test(size=(160, 45)) as pilot:
+        run_on(session, 0, 140)
+        await shown(app, pilot)
+        await pilot.press(UP)
+        await shown(app, pilot, 0.5)
+        obey(session, session.sent[0], 140, "25", "50")
+        run_on(session, 140, 100, seed=2)
+        text = await shown(app, pilot)
+    assert "no more than noise" in text
+    assert "≈ no difference beyond noise (±" in text
+
+
+async def test_a_hidden_panel_comes_back_with_the_next_change():
+    session = controlled_job()
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press(UP)
+        await shown(app, pilot, 0.5)
+        obey(session, session.sent[0], 40, "25", "50")
+        await shown(app, pilot)
+        await pilot.press("d")
+        assert "changed at step 40" not in await shown(app, pilot)
+        await pilot.press(UP)
+        assert "sending ..." in await shown(app, pilot)
+
+
+async def test_another_dashboards_change_is_told_with_who_made_it():
+    session = controlled_job()
+    command = replace(commands.make_setting(BUCKET, 400), by="eve@there\x1b[2J, pid 7", at_ns=T0)
+    session.say(command)
+    app = app_of(session)
+    async with app.run_test(size=(160, 45)) as pilot:
+        obey(session, command, 40, "25", "400")
+        assert "by eve@there?[2J, pid 7" in await shown(app, pilot)
+        await pilot.press("u")
+        row = next(line for line in (await shown(app, pilot)).splitlines() if "changed at step 40" in line)
+        assert "25 → 400 MiB" in row
+    assert session.sent == []
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_tune_lists_every_knob_and_why_one_cannot_be_changed(size):
+    why = "the model was compiled, and compiled code keeps its buckets"
+    session = controlled_job(ACCUMULATION, replace(BUCKET, refusal=why))
+    app = app_of(session)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("7")
+        assert isinstance(app.screen, TuneScreen)
+        said = " ".join((await shown(app, pilot)).split())
+        assert "bucket_cap_mb" in said
+        assert "batches that share one optimizer step" in said
+        assert "in hand [ ]" in said
+        await pilot.press("down")
+        said = " ".join((await shown(app, pilot)).split())
+        assert "bucket_cap_mb (DistributedDataParallel): how large DDP's buckets of gradients are." in said
+        assert f"Cannot be changed: rank 0: {why}." in said
+        assert "Now 25 MiB; the script gave 25 MiB; allowed: 1 to 10000 MiB." in said
+        await pilot.press("u")
+        assert isinstance(app.screen, OverviewScreen)
+
+
+async def test_the_line_of_code_is_whole_also_where_it_is_narrow():
+    app = app_of(controlled_job(with_value(BUCKET, "400")))
+    async with app.run_test(size=(40, 20)) as pilot:
+        await pilot.press("u")
+        lines = await shown(app, pilot)
+    assert BUCKET.code.replace("{value}", "400") in "".join(line.strip() for line in lines.splitlines())
+
+
+async def test_in_tune_keys_mean_the_knob_under_the_cursor_and_it_stays_in_hand():
+    session = controlled_job(BUCKET, ACCUMULATION)
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("u", "down", UP)
+        await shown(app, pilot, 0.5)
+        assert sent(session) == ["set accumulation 8"]
+        obey(session, session.sent[0], 40, "4", "8", ACCUMULATION)
+        tell(session, BUCKET, with_value(ACCUMULATION, "8"))
+        await pilot.press("escape")
+        assert "accumulation 8 [ ]" in await shown(app, pilot)
+        await pilot.press("u", "up", "enter", "escape")
+        assert "bucket 25 MiB [ ]" in await shown(app, pilot)
+
+
+async def test_r_goes_back_to_what_the_script_gave():
+    session = controlled_job(with_value(BUCKET, "100"), ACCUMULATION)
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("u", "r")
+        assert sent(session) == ["restore bucket_cap_mb"]
+        assert "25 MiB (script)" in await shown(app, pilot)
+
+
+async def test_the_log_has_the_newest_first_with_who_and_what_became_of_it():
+    session = controlled_job()
+    app = app_of(session)
+    async with app.run_test(size=(160, 45)) as pilot:
+        await pilot.press(UP)
+        await shown(app, pilot, 0.5)
+        obey(session, session.sent[0], 40, "25", "50")
+        await shown(app, pilot)
+        await pilot.press(UP)
+        await shown(app, pilot, 0.5)
+        report(session, session.sent[1], "refused", None, "no more memory", ranks=(0,))
+        search = commands.make_setting(BUCKET, 7, search="20261121-210000-abcdef")
+        search = replace(search, by="eve@there", at_ns=session.sent[1].at_ns + 1)
+        session.say(search)
+        obey(session, search, 90, "50", "7")
+        await pilot.press("7")
+        lines = (await shown(app, pilot)).splitlines()
+    log = [" ".join(line.split()[1:]) for line in lines if line[3:4] == ":" and "bucket" in line]
+    assert log == [
+        "bucket 50 → 7 search of eve@there changed at step 90",
+        "bucket → 100 here not changed: rank 0 refused: no more memory",
+        "bucket 25 → 50 here changed at step 40",
+    ]
+
+
+async def test_a_job_that_obeys_nothing_says_so_where_its_value_stands():
+    session = running_job(2)
+    for rank in (0, 1):
+        session.say(info(rank), KnobFacts(rank, (BUCKET,)))
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        text = await shown(app, pilot)
+        assert "bucket 25 MiB (needs --control: 7)" in text
+        assert "[ ]" not in text
+        await pilot.press(UP)
+        assert "start the job with --control to allow changes" in await shown(app, pilot)
+        await pilot.press("b")
+        assert not app.screen.query(Input)
+        await pilot.press("7")
+        said = " ".join((await shown(app, pilot)).split())
+        assert "Cannot be changed: start the job with --control to allow changes." in said
+    assert session.sent == []
+
+
+async def test_a_job_without_knobs_shows_none_and_says_so_when_asked():
+    session = running_job(2)
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        text = await shown(app, pilot)
+        assert "bucket" not in text
+        assert "[ ]" not in text
+        await pilot.press(UP)
+        assert "this job has told of nothing that can be changed" in await shown(app, pilot)
+        await pilot.press("7")
+        assert "overlaptop.agent.knob()" in await shown(app, pilot)
+
+
+async def test_nothing_can_be_changed_of_a_job_that_is_over():
+    session = controlled_job()
+    session.fleet.set_link(LinkState.ENDED, "")
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        text = await shown(app, pilot)
+        assert "bucket 25 MiB" in text
+        assert "[ ]" not in text
+        await pilot.press(UP)
+        assert "the job is over: nothing can be changed" in await shown(app, pilot)
+
+
+async def test_while_the_picture_is_held_still_a_change_is_still_told():
+    session = controlled_job()
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("space", UP)
+        await shown(app, pilot, 0.5)
+        report(session, session.sent[0], "agreed", 40)
+        assert "agreed on step 40" in await shown(app, pilot)
+
+
+async def test_with_readonly_no_key_changes_anything_or_is_offered():
+    session = controlled_job()
+    app = app_of(session, readonly=True)
+    async with app.run_test(size=(160, 45)) as pilot:
+        text = await shown(app, pilot)
+        assert "read-only" in text.splitlines()[0]
+        assert "bucket 25 MiB (read-only)" in text
+        for screen in ("1", "2", "m", "u", "5"):
+            await pilot.press(screen)
+            before = type(app.screen)
+            for key in (UP, DOWN, "b", "a", "w", "c", "r", "enter"):
+                await pilot.press(key)
+                if key != "enter":  # opens the rank, on the overview
+                    assert type(app.screen) is before, key
+                await pilot.press("1", screen)
+            foot = (await shown(app, pilot, 1)).splitlines()[-1]
+            for word in ("[ ]", "search", "capture", "workloads", "script's", "exact"):
+                assert word not in foot
+        await pilot.press("question_mark")
+        text = await shown(app, pilot)
+        offered = {command.title for command in app.get_system_commands(app.screen)}
+    assert session.sent == []
+    for key in APP_KEYS:
+        if changes_something(key.action):
+            assert key.words not in text
+            assert key.action not in offered
+    assert "tune" in offered
+
+
+async def test_read_only_still_shows_what_others_change():
+    session = controlled_job()
+    command = replace(commands.make_setting(BUCKET, 400), by="eve@there", at_ns=T0)
+    session.say(command)
+    obey(session, command, 40, "25", "400")
+    app = app_of(session, readonly=True)
+    async with app.run_test(size=(160, 45)) as pilot:
+        text = await shown(app, pilot)
+    assert "changed at step 40" in text
+    assert "by eve@there" in text
+
+
+async def test_commas_and_full_stops_step_through_collectives():
+    app = app_of(controlled_job())
+    async with app.run_test(size=(160, 45)) as pilot:
+        await shown(app, pilot)
+        await pilot.press("full_stop", "full_stop")
+        assert app.state.collective == 1
+        await pilot.press("comma")
+        assert app.state.collective == 0
+        await pilot.press("2", "full_stop")
+        assert app.state.collective == 1
+        assert app.session.sent == []
+
+
+async def test_there_is_no_prompt_where_there_is_no_job():
+    app = app_of(FakeSession(link=LinkState.WAITING, job_key=None))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("b", UP, "7", "a")
+        assert not app.screen.query(Input)
+        assert not isinstance(app.screen, TuneScreen)
+
+
+HOSTILE = "\x1b]0;pwned\x07\x9b2J\r\n\t\u202e\u200b[bold red]x[/]"
+
+
+@pytest.mark.parametrize("size", [(160, 45), (100, 30)])
+async def test_words_of_a_knob_are_shown_as_words_and_steer_neither_terminal_nor_markup(size):
+    words = dict.fromkeys(
+        ("value_text", "original_text", "unit", "owner", "about", "code"), f"7{HOSTILE}{{value}}"
+    )
+    session = controlled_job(replace(BUCKET, value=7, **words))
+    app = app_of(session)
+    async with app.run_test(size=size) as pilot:
+        for keys in (
+            ("1",),
+            ("b",),
+            ("escape", "u"),
+            ("b",),
+            ("x", "enter"),
+            ("escape", UP),
+            ("1",),
+            ("a",),
+        ):
+            await pilot.press(*keys)
+            await pilot.pause()
+            lines = (await shown(app, pilot, 1)).split("\n")
+            assert all(line.isprintable() for line in lines), keys
+            assert [cell_len(line) for line in lines] == [size[0]] * size[1], keys
+        report(session, session.sent[0], "refused", None, HOSTILE, ranks=(0,))
+        for key in ("escape", "u", "1"):
+            await pilot.press(key)
+            lines = (await shown(app, pilot, 1)).split("\n")
+            assert all(line.isprintable() for line in lines), key
+        assert "]0;pwned" in "".join(lines)
+
+
+@pytest.mark.parametrize("size", [*SIZES, (40, 12), (20, 5), (2, 1)])
+async def test_panel_and_tune_fit_every_size_in_ascii(size):
+    session = controlled_job(BUCKET, ACCUMULATION)
+    app = app_of(session, ascii=True)
+    async with app.run_test(size=size) as pilot:
+        run_on(session, 40, 30)
+        await shown(app, pilot)
+        await pilot.press(UP)
+        await shown(app, pilot, 0.5)
+        obey(session, session.sent[0], 70, "25", "50")
+        run_on(session, 70, 30, compute=50)
+        for key in ("1", "u", "2"):
+            await pilot.press(key)
+            text = await shown(app, pilot)
+            assert text.isascii()
+            assert [len(line) for line in text.splitlines()] == [size[0]] * size[1]
+
+
+async def test_without_colors_a_verdict_has_a_glyph_and_a_word(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    session = controlled_job()
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        run_on(session, 40, 100)
+        await shown(app, pilot)
+        await pilot.press(UP)
+        await shown(app, pilot, 0.5)
+        obey(session, session.sent[0], 140, "25", "50")
+        run_on(session, 140, 100, compute=66)
+        text = await shown(app, pilot)
+    assert "▲ " in text
+    assert "% longer (" in text
+    assert "more than noise" in text

@@ -1,0 +1,123 @@
+"""How a knob's values are stepped through, typed and told."""
+
+from dataclasses import replace
+
+import pytest
+
+from overlaptop.tui.knob_values import (
+    ValueRefusedError,
+    allowed_words,
+    code_line,
+    default_range,
+    parsed,
+    parsed_range,
+    present,
+    smallest,
+    stepped,
+    with_unit,
+)
+
+from .knobs import ACCUMULATION, BUCKET, with_value
+
+
+def ladder(knob, at, direction):
+    values = []
+    while (at := stepped(knob, at, direction)) is not None:
+        values.append(at)
+    return values
+
+
+def test_the_bucket_size_goes_up_a_ladder_to_the_end_of_what_is_allowed():
+    assert ladder(BUCKET, 1, 1) == [2, 5, 10, 25, 50, 100, 200, 400, 800, 1600, 3200, 6400]
+    assert ladder(BUCKET, 400, -1) == [200, 100, 50, 25, 10, 5, 2, 1]
+    assert ladder(replace(BUCKET, least=4, most=60), 5, 1) == [10, 25, 50]
+
+
+@pytest.mark.parametrize(
+    ("at", "up", "down"), [(2.5, 5, 2), (30, 50, 25), (0.5, 1, None), (7000, None, 6400)]
+)
+def test_from_between_two_steps_it_goes_to_either_of_them(at, up, down):
+    assert stepped(BUCKET, at, 1) == up
+    assert stepped(BUCKET, at, -1) == down
+
+
+def test_choices_go_in_their_own_order():
+    odd = replace(ACCUMULATION, choices=(8, 2, 4))
+    assert stepped(odd, 8, 1) == 2
+    assert stepped(odd, 2, -1) == 8
+    assert stepped(odd, 4, 1) is None
+    assert stepped(odd, 3, 1) == 4  # not one of them: the next larger one
+
+
+def test_a_small_range_goes_one_by_one():
+    depth = replace(BUCKET, name="forward_prefetch", least=0, most=8)
+    assert ladder(depth, 5, 1) == [6, 7, 8]
+    assert ladder(depth, 2, -1) == [1, 0]
+
+
+def test_a_wide_range_below_zero_has_the_ladder_on_both_sides():
+    wide = replace(BUCKET, least=-100, most=100)
+    assert ladder(wide, -10, 1) == [-5, -2, -1, 0, 1, 2, 5, 10, 25, 50, 100]
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"), [("50", 50), (" 50 MiB ", 50), ("50mib", 50), ("script", None), ("SCRIPT", None)]
+)
+def test_what_is_typed_is_a_value_or_the_scripts_own(typed, value):
+    assert parsed(BUCKET, typed) == value
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [("", "1 to 10000 MiB; or: script"), ("x", "whole number"), ("2.5", "whole number"),
+     ("0", "from 1 to 10000, not 0"), ("10001", "from 1 to 10000"), ("9" * 400, "from 1 to 10000")],
+)  # fmt: skip
+def test_what_is_no_value_is_said_in_words(typed, words):
+    with pytest.raises(ValueRefusedError, match=words):
+        parsed(BUCKET, typed)
+
+
+def test_a_choice_that_is_none_is_said_in_words():
+    with pytest.raises(ValueRefusedError, match="must be one of 1, 2, 4, 8, not 3"):
+        parsed(ACCUMULATION, "3")
+
+
+def test_what_is_allowed_is_told():
+    assert allowed_words(BUCKET) == "1 to 10000 MiB"
+    assert allowed_words(ACCUMULATION) == "1, 2, 4 or 8"
+
+
+def test_the_present_value_may_have_a_fraction_or_be_unknown():
+    assert present(with_value(BUCKET, "2.5")) == 2.5
+    assert present(replace(BUCKET, value=None, value_text="")) is None
+
+
+def test_the_line_of_code_has_the_present_value_and_is_empty_where_either_is_unknown():
+    assert code_line(with_value(BUCKET, "100")) == "DistributedDataParallel(model, bucket_cap_mb=100)"
+    assert code_line(BUCKET, 400) == "DistributedDataParallel(model, bucket_cap_mb=400)"
+    assert code_line(ACCUMULATION) == ""
+    assert code_line(replace(BUCKET, value=None, value_text="")) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "words"),
+    [
+        ("25", "MiB", "25 MiB"), ("1", "MiB", "1 MiB"), ("1", "batches", "1 batch"),
+        ("1", "blocks", "1 block"), ("2", "blocks", "2 blocks"), ("4", "", "4"),
+        ("own lists", "blocks", "own lists"), ("", "MiB", "unknown"),
+    ],
+)  # fmt: skip
+def test_a_value_is_told_with_its_unit(text, unit, words):
+    assert with_unit(text, unit) == words
+
+
+def test_from_words_one_steps_to_the_smallest_value():
+    assert smallest(BUCKET) == 1
+    assert smallest(replace(ACCUMULATION, choices=(4, 2, 8))) == 2
+
+
+def test_the_usual_range_of_a_search_lies_within_what_is_allowed():
+    assert default_range(BUCKET) == (1, 400)
+    assert default_range(replace(BUCKET, least=4, most=60)) == (4, 60)
+    assert default_range(ACCUMULATION) == (1, 8)
+    assert parsed_range(BUCKET, " 5 : 50 ") == (5, 50)

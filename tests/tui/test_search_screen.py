@@ -1,0 +1,359 @@
+"""The search from the dashboard: its picture, and the keys around it, over a scripted search."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from textual.widgets import Input
+
+from overlaptop.advice import tuner
+from overlaptop.advice.picture import CurvePoint, Picture, Predicted, Result
+from overlaptop.advice.search import State
+from overlaptop.tui.app import OverlaptopApp
+from overlaptop.tui.options import TuiOptions
+from overlaptop.tui.screens.overview import OverviewScreen
+from overlaptop.tui.screens.search import SearchScreen
+from overlaptop.tui.widgets.search_view import search_lines
+from overlaptop.wire import commands
+from tests.fleet.builders import T0
+
+from .fakes import screen_text
+from .knobs import ACCUMULATION, BUCKET, controlled_job, obey
+
+MS = 1_000_000
+SIZES = ((160, 45), (100, 30), (60, 20))
+
+
+@pytest.fixture(autouse=True)
+def with_colors(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def measured(value, ms, state, *, reach=0.3, exposed=2.0, predicted=None, foretold=None, steps=48):
+    return CurvePoint(
+        value=value, state=state, windows=steps // 12, steps=steps, step_ns=ms * MS,
+        low_ns=(ms - reach) * MS, high_ns=(ms + reach) * MS,
+        exposed_ns=None if exposed is None else round(exposed * MS),
+        predicted_ns=None if predicted is None else predicted * MS, foretold_ns=foretold,
+    )  # fmt: skip
+
+
+UNDER_WAY = Picture(
+    knob=BUCKET, least=1, most=400, doing="round 3: measures 50 MiB, 7 of 12 steps", over=False, why="",
+    failed=False, now=50, best=100, racing=3,
+    points=(
+        measured(1, 52.1, State.HOPELESS, reach=1.2, exposed=9.0, predicted=51.6, steps=12),
+        measured(25, 47.6, State.SETTLED, predicted=47.4),
+        measured(50, 46.6, State.RACING, predicted=46.7),
+        measured(100, 46.2, State.RACING, predicted=46.1),
+        measured(400, 48.6, State.HOPELESS, predicted=49.2, exposed=None, steps=24),
+    ),
+    predicted=tuple(Predicted(v, (45.5 + 6 / v + v * 0.01) * MS, 1.5 * MS) for v in (1, 5, 25, 100, 400)),
+    model_reason="", windows=(), round=3, steps_spent=180, steps_to_go=420, seconds_to_go=20.4, result=None,
+)  # fmt: skip
+FOUND = replace(
+    UNDER_WAY, over=True, now=None, doing="done", steps_to_go=0, seconds_to_go=None,
+    result=Result(
+        value=100, before_text="25", saves=0.029, saves_low=0.02, saves_high=0.038, confidence=0.95,
+        known=True, rivals_gain=0.006, line="bucket_cap_mb 100 MiB: a step 2.9 % shorter than with 25",
+        code="DistributedDataParallel(model, bucket_cap_mb=100)",
+    ),
+)  # fmt: skip
+
+
+class ScriptedTuner:
+    """Shows the pictures that a test gives it, and notes what is asked of it."""
+
+    made: list[ScriptedTuner]
+    picture = UNDER_WAY
+
+    def __init__(self, line, knob, least, most, *, keep):
+        self.asked = (knob.name, least, most, keep)
+        self.claim = commands.make_search(knob)
+        self.over = False
+        self.stopped = False
+        self.ticks = 0
+        self.made.append(self)
+
+    def tick(self, snapshot):
+        self.ticks += 1
+
+    def stop(self):
+        self.stopped = True
+
+    def end(self, picture=FOUND):
+        self.over, self.picture = True, picture
+
+
+@pytest.fixture
+def tuners(monkeypatch):
+    """All searches that the dashboard begins."""
+    made = []
+    monkeypatch.setattr(ScriptedTuner, "made", made, raising=False)
+    monkeypatch.setattr(tuner, "Tuner", ScriptedTuner)
+    return made
+
+
+def app_of(session, **options):
+    return OverlaptopApp(session, TuiOptions(**options), clock_s=session.clock.monotonic_s)
+
+
+async def shown(app, pilot):
+    app.read()
+    app.show_now()
+    await pilot.pause()
+    return screen_text(app)
+
+
+async def begin(pilot, *typed):
+    """From any screen: ask for a search, type a range in place of the usual one, start."""
+    await pilot.press("a")
+    await pilot.pause()
+    await pilot.press(*typed, "enter")
+    await pilot.pause()
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_asks_for_a_range_with_a_default_and_starts_on_enter(size, tuners):
+    app = app_of(controlled_job())
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("a")
+        await pilot.pause()
+        text = screen_text(app)
+        assert "The search measures values of one knob" in text
+        assert " search bucket_cap_mb from:to 1:400 " in text.splitlines()[-1]
+        await pilot.press("enter")
+        await pilot.pause()
+        assert [each.asked for each in tuners] == [("bucket_cap_mb", 1, 400, True)]
+        text = await shown(app, pilot)
+        assert "search for the best bucket_cap_mb" in text
+        assert "◆ searching" in text.splitlines()[0]
+        assert tuners[0].ticks > 0
+
+
+async def test_the_knob_in_hand_is_searched_in_its_own_range(tuners):
+    app = app_of(controlled_job(ACCUMULATION))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await begin(pilot)
+        assert tuners[0].asked == ("accumulation", 1, 8, True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("x", "type the smallest and the largest value, as in 1:400"),
+        ("25", "type the smallest and the largest value, as in 1:400"),
+        ("50:5", "the first of the two must be the smaller one, not 50:5"),
+        ("0:50", "bucket_cap_mb must be from 1 to 10000"),
+    ],
+)
+async def test_a_range_that_is_none_is_said_at_the_prompt(typed, words, tuners):
+    app = app_of(controlled_job())
+    async with app.run_test(size=(100, 30)) as pilot:
+        await begin(pilot, *typed)
+        assert words in screen_text(app).splitlines()[-1]
+        assert tuners == []
+        await pilot.press("escape")
+        await pilot.pause()
+        assert not app.screen.query(Input)
+
+
+def lines_of(picture, width, height):
+    lines, _ = search_lines(picture, width, height, 0)
+    return ["".join(run.text for run in line) for line in lines]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_picture_has_the_curve_the_point_being_measured_and_the_table(size):
+    lines = lines_of(UNDER_WAY, size[0], size[1] - 2)
+    text = "\n".join(lines)
+    assert len(lines) <= size[1] - 2
+    assert "round 3: measures 50 MiB, 7 of 12 steps" in text
+    assert "180 steps spent" in text
+    assert "★" in text
+    assert "◆" in text
+    assert any(cell in text for cell in "▘▝▀▖▗▄")  # the prediction
+    row = next(line for line in lines if "100 MiB" in line and "46.2" in line)
+    figures = row[row.index("100 MiB") :].split()
+    assert figures[2:4] == ["46.20", "0.30"]
+    assert {"46.10", "-0.2", "%"} <= set(figures) or size[0] < 60
+    if size[0] >= 100:
+        assert "exposed" in text
+        assert "at most 420 to go, 20.4 s" in text
+        assert "hopeless" in text
+
+
+def test_what_is_not_known_is_a_dash_in_the_table():
+    unpredicted = replace(UNDER_WAY, points=(measured(25, 47.6, State.RACING, exposed=None),), predicted=(),
+                          model_reason="no step has been seen with names")  # fmt: skip
+    text = "\n".join(lines_of(unpredicted, 160, 40))
+    assert "no model: no step has been seen with names" in text
+    row = next(line for line in text.splitlines() if "25 MiB" in line)
+    assert row.split().count("–") == 4
+
+
+def test_before_anything_is_measured_there_is_an_axis_and_no_table():
+    empty = replace(UNDER_WAY, points=(), predicted=(), now=25, best=None)
+    for size in SIZES:
+        lines = lines_of(empty, size[0], size[1] - 2)
+        assert any("400 MiB" in line for line in lines)
+        assert not any("step ms" in line for line in lines)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_at_the_end_the_result_and_the_line_of_code_are_there_in_whole(size):
+    joined = " ".join(" ".join(lines_of(FOUND, size[0], size[1] - 2)).split())
+    assert "bucket_cap_mb 100 MiB: a step 2.9 % shorter than with 25" in joined
+    assert "DistributedDataParallel(model, bucket_cap_mb=100)" in joined
+    assert "to go" not in joined
+
+
+@pytest.mark.parametrize("size", [*SIZES, (40, 12), (20, 5), (2, 1)])
+@pytest.mark.parametrize("picture", [UNDER_WAY, FOUND])
+async def test_every_size_is_filled_in_ascii_too(size, picture, tuners, monkeypatch):
+    monkeypatch.setattr(ScriptedTuner, "picture", picture)
+    app = app_of(controlled_job(), ascii=True)
+    async with app.run_test(size=size) as pilot:
+        await begin(pilot)
+        text = await shown(app, pilot)
+        assert text.isascii()
+        assert [len(line) for line in text.splitlines()] == [size[0]] * size[1]
+
+
+async def test_esc_leaves_it_to_go_on_and_the_header_says_so(tuners):
+    app = app_of(controlled_job())
+    async with app.run_test(size=(100, 30)) as pilot:
+        await begin(pilot)
+        await pilot.press("escape")
+        assert isinstance(app.screen, OverviewScreen)
+        assert "◆ searching" in (await shown(app, pilot)).splitlines()[0]
+        assert not tuners[0].stopped
+        await pilot.press("a")
+        await pilot.pause()
+        assert isinstance(app.screen, SearchScreen)
+        assert not app.screen.query(Input)
+        assert "search for the best bucket_cap_mb" in await shown(app, pilot)
+        tuners[0].end()
+        text = await shown(app, pilot)
+        assert "searching" not in text.splitlines()[0]
+        assert "2.9 % shorter" in text
+
+
+async def test_all_ranks_are_watched_while_it_goes_on_and_then_the_chosen_one_again(tuners):
+    session = controlled_job()
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await begin(pilot)
+        await shown(app, pilot)
+        assert session.watched == {0, 1}
+        tuners[0].end()
+        await shown(app, pilot)
+        assert session.watched == {0}
+
+
+@pytest.mark.parametrize("key", ["a", "x"])
+async def test_a_second_key_stops_it(key, tuners):
+    app = app_of(controlled_job())
+    async with app.run_test(size=(100, 30)) as pilot:
+        await begin(pilot)
+        assert "stop and go back" in (await shown(app, pilot)).splitlines()[-1]
+        await pilot.press(key)
+        assert tuners[0].stopped
+        tuners[0].end()
+        foot = (await shown(app, pilot)).splitlines()[-1]
+        assert "stop" not in foot
+        await pilot.press("x")
+        await begin(pilot)
+        assert len(tuners) == 2
+
+
+async def test_quitting_stops_it_first_and_waits_until_the_value_is_back(tuners):
+    app = app_of(controlled_job())
+    async with app.run_test(size=(100, 30)) as pilot:
+        await begin(pilot)
+        await pilot.press("q")
+        await pilot.pause()
+        assert tuners[0].stopped
+        assert app.is_running
+        tuners[0].end()
+        app.read()
+        await pilot.pause()
+    assert not app.is_running
+
+
+async def test_a_second_q_leaves_at_once(tuners):
+    app = app_of(controlled_job())
+    async with app.run_test(size=(100, 30)) as pilot:
+        await begin(pilot)
+        await pilot.press("q")
+        await pilot.press("q")
+        await pilot.pause()
+    assert not app.is_running
+
+
+def anothers_search(session):
+    search = replace(commands.make_search(BUCKET), by="eve@there\x1b[2J, pid 7")
+    session.say(search)
+    return search
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_while_another_searches_it_is_said_who_and_nothing_is_offered(size, tuners):
+    session = controlled_job()
+    search = anothers_search(session)
+    app = app_of(session)
+    async with app.run_test(size=size) as pilot:
+        if size[0] >= 100:
+            assert "search by eve@there?[2J" in (await shown(app, pilot)).splitlines()[0]
+        await pilot.press("a")
+        await pilot.pause()
+        text = await shown(app, pilot)
+        assert "eve@there?[2J, pid 7 searches for the best bucket_cap_mb" in text
+        assert not app.screen.query(Input)
+        assert " a  search" not in text.splitlines()[-1]
+        await pilot.press("a", "x")
+        assert not app.screen.query(Input)
+        session.say(replace(search, over=True))
+        await shown(app, pilot)
+        await pilot.press("a")
+        await pilot.pause()
+        assert app.screen.query(Input)
+    assert tuners == []
+
+
+async def test_a_searchs_changes_are_in_the_log_as_its_own(tuners):
+    session = controlled_job()
+    app = app_of(session)
+    async with app.run_test(size=(160, 45)) as pilot:
+        await begin(pilot)
+        for number, (search, by) in enumerate(
+            ((tuners[0].claim.id, "me"), ("20261121-210000-abcdef", "eve"))
+        ):
+            command = commands.make_setting(BUCKET, 50 + number, search=search)
+            command = replace(command, by=by, at_ns=T0 + number)
+            session.say(command)
+            obey(session, command, 40 + number, "25", str(50 + number))
+        await pilot.press("u")
+        text = await shown(app, pilot)
+    assert "25 → 50  search, here" in " ".join(text.split("\n")).replace("   ", "  ")
+    assert "search of eve" in text
+
+
+async def test_a_knob_that_cannot_be_changed_is_not_searched(tuners):
+    app = app_of(controlled_job(replace(BUCKET, refusal="compiled")))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("a")
+        await pilot.pause()
+        text = await shown(app, pilot)
+        assert not app.screen.query(Input)
+        assert "bucket_cap_mb cannot be changed: rank 0: compiled" in text
+
+
+async def test_another_job_knows_nothing_of_the_search_before(tuners):
+    session = controlled_job()
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await begin(pilot)
+        session.job_key = "job-2"
+        assert "searching" not in (await shown(app, pilot)).splitlines()[0]

@@ -1,0 +1,383 @@
+"""The workloads' screen, driven through Textual's pilot, over a starter without processes."""
+
+import threading
+
+import pytest
+from textual.widgets import Input
+
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.tui.keys import WORKLOADS_KEYS
+from overlaptop.tui.screens.jobs import JobsScreen
+from overlaptop.tui.screens.overview import OverviewScreen
+from overlaptop.tui.screens.workloads import WorkloadsScreen
+from overlaptop.tui.starting import Order, Phase
+from overlaptop.workloads.catalog import WORKLOADS
+from tests.fleet.builders import info, status, step, welcome
+
+from .fakes import FakeSession, app_of, running_job, screen_lines, screen_text
+from .starters import FakeStarter, record
+
+WIDE = (160, 45)
+SIZES = (WIDE, (100, 30), (60, 20))
+
+
+@pytest.fixture(autouse=True)
+def with_colors(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+async def settled(app, pilot):
+    """The screen after all that was asked for has been answered and drawn."""
+    await pilot.pause()
+    await app.workers.wait_for_complete()
+    app.read()
+    app.show_now()
+    await pilot.pause()
+    return screen_text(app)
+
+
+def started_here():
+    """A job that was started from here, and another one that was not."""
+    starter = FakeStarter()
+    starter.start(starter.plan(Order("ddp", ("--bucket-cap-mb", "25"))))
+    starter.comes_up("job-1")
+    session = running_job()
+    session.jobs = (record("job-1", "ddp.py"), record("job-2", "mine.py"))
+    return starter, session
+
+
+def field(app, name):
+    return app.screen.query_one(f"#{name}", Input)
+
+
+async def write(app, pilot, options, *keys):
+    """Open the screen and put these options on its line at once; key by key is slow."""
+    if not isinstance(app.screen, WorkloadsScreen):
+        await pilot.press("w")
+    field(app, "options").value = options
+    await pilot.pause()
+    await pilot.press(*keys)
+
+
+def comes_up(session, job, script="ddp.py", *, steps=30, comm=10):
+    """Another job is there, and has made some steps when the session turns to it."""
+    session.jobs = (record(job, script), *session.jobs)
+    session.say(welcome(job=job, script=script), status(), info(0, job=job), info(1, job=job))
+    for number in range(steps):
+        for rank in (0, 1):
+            session.say(step(rank, number, comm=comm, hidden=comm))
+
+
+async def test_w_shows_every_option_of_a_workload_with_its_default_and_the_command_line():
+    app = app_of(running_job(), starter=FakeStarter())
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("w")
+        text = await settled(app, pilot)
+        assert isinstance(app.screen, WorkloadsScreen)
+        for workload in WORKLOADS:
+            assert workload.summary in text
+        lines = text.splitlines()
+        for option in WORKLOADS[0].options:
+            (line,) = (line for line in lines if line.startswith(f"   {option.shown} "))
+            assert option.what in line
+        assert next(line for line in lines if "--layers N" in line).split()[2] == "4"
+        assert "torchrun --nproc-per-node=2 ddp.py" in text
+        assert "on the CPU, 2 processes, gloo" in text
+
+
+async def test_what_is_typed_is_what_would_be_run():
+    app = app_of(running_job(), starter=FakeStarter())
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("w", *"--layers 8")
+        text = await settled(app, pilot)
+        assert "torchrun --nproc-per-node=2 ddp.py --layers 8" in text
+        assert "transformer blocks; default 4" in text
+        await pilot.press("tab", "3")
+        assert "torchrun --nproc-per-node=3 ddp.py --layers 8" in await settled(app, pilot)
+        await pilot.press("tab", *" --seed 1")
+        assert "ddp.py --layers 8 --seed 1" in await settled(app, pilot)
+
+
+async def test_the_order_before_is_there_to_be_changed():
+    starter, session = started_here()
+    app = app_of(session, starter=starter)
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("w", "backspace", "0")
+        assert "torchrun --nproc-per-node=2 ddp.py --bucket-cap-mb 20" in await settled(app, pilot)
+
+
+async def test_each_workload_keeps_what_was_typed_for_it():
+    starter = FakeStarter()
+    app = app_of(running_job(), starter=starter)
+    async with app.run_test(size=WIDE) as pilot:
+        await write(app, pilot, "--layers 8", "down")
+        await write(app, pilot, "--prefetch-forward 1", "up")
+        assert "ddp.py --layers 8" in await settled(app, pilot)
+        await pilot.press("down")
+        assert "fsdp.py --prefetch-forward 1" in await settled(app, pilot)
+        await pilot.press("down", "down")
+        assert "allreduce_matmul.py" in await settled(app, pilot)
+        await pilot.press("enter")
+        await settled(app, pilot)
+        assert starter.orders == [Order("allreduce_matmul")]
+
+
+@pytest.mark.parametrize(
+    ("typed", "fault"),
+    [
+        ("--layer-s 2", "unrecognized arguments: --layer-s 2"),
+        ("--layers two", "argument --layers: must be a positive whole number, not 'two'"),
+        ("--losses 'my", "No closing quotation"),
+    ],
+)
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_wrong_option_is_said_and_ends_nothing(typed, fault, size):
+    starter, session = started_here()
+    app = app_of(session, starter=starter)
+    async with app.run_test(size=size) as pilot:
+        await write(app, pilot, typed, "enter")
+        text = await settled(app, pilot)
+        assert fault in " ".join(" ".join(text.split("\n")).split())
+        assert starter.orders == [Order("ddp", ("--bucket-cap-mb", "25"))]
+        assert starter.now.phase is Phase.RUNNING
+
+
+async def test_a_wrong_number_of_processes_is_said():
+    starter = FakeStarter()
+    app = app_of(running_job(), starter=starter)
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("w", "tab", "x", "enter")
+        assert "processes: must be a whole number from 1 to 256, not 'x'" in await settled(app, pilot)
+        assert starter.orders == []
+
+
+async def test_the_screen_says_what_ends_and_what_goes_on():
+    starter, session = started_here()
+    app = app_of(session, starter=starter)
+    async with app.run_test(size=WIDE) as pilot:
+        await write(app, pilot, "--bucket-cap-mb 25 --seed 1")
+        text = await settled(app, pilot)
+        assert (
+            "ends ddp --bucket-cap-mb 25, then runs (mine.py, not started here, goes on beside it)" in text
+        )
+        await pilot.press("enter")
+        text = await settled(app, pilot)
+        assert "ending ddp --bucket-cap-mb 25, then ddp --bucket-cap-mb 25 --seed 1" in text
+        assert starter.orders[1:] == [Order("ddp", ("--bucket-cap-mb", "25", "--seed", "1"))]
+        await pilot.press("enter")  # twice is once
+        await settled(app, pilot)
+        assert len(starter.orders) == 2
+
+
+async def test_the_dashboard_turns_to_the_new_job_once_it_is_there_and_keeps_the_earlier_one():
+    starter, session = started_here()
+    app = app_of(session, starter=starter)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(app, pilot)
+        assert app.earlier is None
+        await write(app, pilot, "--bucket-cap-mb 25 --seed 1", "enter")
+        await settled(app, pilot)
+        starter.comes_up("job-3")
+        assert "--seed 1 is starting" in await settled(app, pilot)
+        assert isinstance(app.screen, WorkloadsScreen)
+        comes_up(session, "job-3")
+        await settled(app, pilot)
+        assert isinstance(app.screen, OverviewScreen)
+        assert session.selected == ["job-3"]
+        assert app.earlier is not None
+        assert (app.earlier.label, app.earlier.how) == ("ddp --bucket-cap-mb 25", "ended here")
+        assert {rank: len(steps) for rank, steps in app.earlier.steps.items()} == dict.fromkeys(
+            range(4), 40
+        )
+        await pilot.press("w")
+        lines = (await settled(app, pilot)).splitlines()
+        at = next(at for at, line in enumerate(lines) if "watched so far" in line)
+        now, before = lines[at + 1], lines[at + 2]
+        assert now.split() == [
+            "●", "ddp", "--bucket-cap-mb", "25", "--seed", "1",
+            "30", "70.0", "ms", "100.0", "%", "0", "runs",
+        ]  # fmt: skip
+        assert before.split()[:3] == ["ddp", "--bucket-cap-mb", "25"]
+        assert "73.3 %" in before
+        assert before.rstrip().endswith("ended here")
+
+
+async def test_who_turned_to_another_job_meanwhile_stays_there():
+    starter, session = started_here()
+    app = app_of(session, starter=starter)
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("w", "enter")
+        await settled(app, pilot)
+        app.open_job("job-2")
+        starter.comes_up("job-3")
+        session.jobs = (record("job-3"), *session.jobs)
+        await settled(app, pilot)
+        assert session.selected == ["job-2"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_job_that_fails_shows_how_and_its_last_lines_and_can_be_scrolled(size):
+    starter, session = started_here()
+    app = app_of(session, starter=starter)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("w", "enter")
+        await settled(app, pilot)
+        starter.fails(
+            "exit status 1", *(f"line {at} of it" for at in range(99)), "ValueError: too \x1b large"
+        )
+        text = await settled(app, pilot)
+        assert "ended: exit status 1" in text
+        assert "ValueError: too ? large" in text
+        assert "line 0 of it" not in text
+        app.screen.action_scroll(-100)
+        assert "line 0 of it" in await settled(app, pilot)
+        app.screen.action_scroll(99)
+        await pilot.press("pagedown")
+        assert "ValueError: too ? large" in await settled(app, pilot)
+
+
+async def test_a_failure_is_told_on_every_other_screen_once():
+    starter, session = started_here()
+    app = app_of(session, starter=starter)
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(app, pilot)
+        starter.fails("killed by SIGKILL", "")
+        await settled(app, pilot)
+        await settled(app, pilot)
+        (told,) = app._notifications
+        assert told.message == "ddp --bucket-cap-mb 25 ended: killed by SIGKILL (w: more)"
+
+
+async def test_a_job_that_never_came_up_is_listed_with_its_end():
+    starter, session = started_here()
+    app = app_of(session, starter=starter)
+    async with app.run_test(size=WIDE) as pilot:
+        await write(app, pilot, "--bucket-cap-mb 25 --layers 9", "enter")
+        await settled(app, pilot)
+        starter.comes_up()
+        starter.fails("exit status 1", "out of memory")
+        lines = (await settled(app, pilot)).splitlines()
+        (row,) = (line for line in lines if line.strip().startswith("ddp --bucket-cap-mb 25 --layers 9  "))
+        assert row.split()[5:] == ["–", "–", "–", "–", "exit", "status", "1"]
+
+
+async def test_a_job_that_gave_way_before_its_first_step_is_listed_too():
+    starter = FakeStarter()
+    app = app_of(FakeSession(link=LinkState.WAITING, job_key=None), starter=starter)
+    async with app.run_test(size=WIDE) as pilot:
+        for seed in (1, 2):
+            await write(app, pilot, f"--seed {seed}", "enter")
+            await settled(app, pilot)
+            starter.comes_up()
+            text = await settled(app, pilot)
+        (row,) = (line for line in text.splitlines() if line.startswith("   ddp --seed 1 "))
+        assert row.split()[3:] == ["–", "–", "–", "–", "ended", "here"]
+
+
+async def test_f9_ends_what_was_started_here():
+    starter, session = started_here()
+    app = app_of(session, starter=starter)
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("w", "f9")
+        assert starter.stops == 1
+        starter.running = ""
+        await pilot.press("f9")
+        assert starter.stops == 1
+
+
+async def test_planning_never_holds_up_the_screen():
+    looked = threading.Event()
+
+    class Slow(FakeStarter):
+        def plan(self, order):
+            assert looked.wait(20)
+            return super().plan(order)
+
+    app = app_of(running_job(), starter=Slow())
+    async with app.run_test(size=WIDE) as pilot:
+        await write(app, pilot, "--seed 1")
+        app.show_now()
+        await pilot.pause()
+        assert "looking at the machine" in screen_text(app)
+        assert "--seed 1" in screen_text(app)
+        looked.set()
+        assert "ddp.py --seed 1" in await settled(app, pilot)
+
+
+async def test_a_click_chooses_a_workload():
+    app = app_of(running_job(), starter=FakeStarter())
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("w")
+        await settled(app, pilot)
+        row = next(y for y, line in enumerate(screen_lines(app)) if line.strip().startswith("fsdp "))
+        await pilot.click(offset=(20, row))
+        assert "options of fsdp" in await settled(app, pilot)
+
+
+async def test_without_a_starter_and_under_readonly_nothing_is_started():
+    app = app_of(running_job())
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("w")
+        assert isinstance(app.screen, OverviewScreen)
+    starter = FakeStarter()
+    app = app_of(running_job(), starter=starter, readonly=True)
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("w")
+        assert isinstance(app.screen, OverviewScreen)
+        assert await app.start(Order("ddp")) == "this dashboard starts nothing"
+        assert starter.orders == []
+        await pilot.press("o")
+        assert isinstance(app.screen, JobsScreen)
+        assert "start a bundled workload" not in await settled(app, pilot)
+
+
+async def test_the_list_of_jobs_says_what_a_start_ends():
+    starter, session = started_here()
+    app = app_of(session, starter=starter)
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("o")
+        assert "in place of ddp --bucket-cap-mb 25" in await settled(app, pilot)
+
+
+async def test_without_a_job_the_screen_opens_and_starts_one():
+    starter = FakeStarter()
+    app = app_of(FakeSession(link=LinkState.WAITING, job_key=None), starter=starter)
+    async with app.run_test(size=WIDE) as pilot:
+        assert isinstance(app.screen, JobsScreen)
+        await write(app, pilot, "--layers 2", "enter")
+        await settled(app, pilot)
+        assert starter.orders == [Order("ddp", ("--layers", "2"))]
+        await pilot.press("escape")
+        assert "ending" not in await settled(app, pilot)
+        assert isinstance(app.screen, JobsScreen)
+
+
+async def test_every_key_of_the_screen_has_an_action():
+    for key in WORKLOADS_KEYS:
+        assert hasattr(WorkloadsScreen, f"action_{key.action.partition('(')[0]}"), key
+
+
+@pytest.mark.parametrize("size", [*SIZES, (40, 12), (20, 5), (10, 3), (2, 1)])
+@pytest.mark.parametrize("failed", [False, True])
+async def test_it_fits_every_size(size, failed):
+    starter, session = started_here()
+    app = app_of(session, starter=starter)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("w")
+        if failed:
+            starter.fails("exit status 1", *map(str, range(50)))
+        await settled(app, pilot)
+        lines = screen_lines(app)
+        assert len(lines) == size[1]
+        assert all(len(line) == size[0] for line in lines)
+        if size[1] >= 5:
+            assert any("--bucket" in line for line in lines[-2:])
+
+
+async def test_ascii_means_ascii():
+    starter, session = started_here()
+    starter.lines = ["größer"]
+    app = app_of(session, starter=starter, ascii=True)
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("w")
+        assert (await settled(app, pilot)).isascii()
