@@ -26,6 +26,7 @@ from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.endpoints import JobRecord
+from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
     CollectiveSpan,
@@ -104,6 +105,10 @@ class SyntheticSession:
     def send(self, command: Command) -> str:
         """Nobody would hear it."""
         return f"nobody is there to {command.name}"
+
+    def hold(self, search: Search) -> str:
+        """Nor that."""
+        return f"nobody is there to search for {search.knob}"
 
     def close(self) -> None:
         """Nothing to close."""

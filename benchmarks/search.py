@@ -1,0 +1,375 @@
+"""The search for the best bucket size against an exhaustive grid, in one job, measured the same way.
+
+    python benchmarks/search.py --rate 1gbit --rate 200mbit [--grid 1,2,3,...] [--rounds 6] [-- ddp options]
+    python benchmarks/search.py --rate none --grid 1,2,5,10,25,50,100,200,400
+
+With a rate (as tc has it; needs root, iproute2 and two network namespaces, which are taken down again) the
+two ranks of the bundled workload ddp run in a namespace each, with a token bucket on either end of the veth
+pair between them. With ``none`` it runs as ``overlaptop demo ddp`` would: on the GPUs that are there.
+
+The grid's rounds come half before and half after the search, which may spend a third of their steps. In
+the end the grid's best and the search's choice are measured against each other once more, in as many
+rounds: the difference is the regret.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from overlaptop.advice.candidates import Prior
+from overlaptop.advice.picture import MeasuredWindow, Picture
+from overlaptop.advice.rounds import Rounds, Window
+from overlaptop.advice.search import Plan, Search
+from overlaptop.advice.space import Space
+from overlaptop.advice.tuner import Tuner
+from overlaptop.commands.table import Table
+from overlaptop.fleet.session import JobSelector, JobSession
+from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.launcher import of_workload, place
+from overlaptop.tui import text
+from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
+from overlaptop.workloads import catalog
+
+TICK_S = 0.05
+START_S = 120.0
+WARMUP_STEPS = 20
+ADDRESSES = ("10.213.77.1", "10.213.77.2")
+PORT = 29_517
+NAME = "overlaptop-bench"
+BURST = "128kb"
+"""Of the token bucket: more than the 64 KiB that the kernel hands on at once."""
+QUEUE = "1s"
+"""The longest that a packet waits for tokens; none is to be lost."""
+
+
+class Grid(Search):
+    """All values of a list in so many rounds, whatever comes of them."""
+
+    def __init__(self, space: Space, before: int, plan: Plan, values: tuple[int, ...], rounds: int) -> None:
+        self.values, self.rounds = values, rounds
+        super().__init__(space, before, plan)
+
+    def _first_queue(self) -> list[int]:
+        rest = [value for value in self.values if value != self.before]
+        # Begun with the present one where that belongs to the list: it needs no switch.
+        return [self.before, *rest] if self.before in self.values else rest
+
+    def enough(self, steps_ns: Sequence[float]) -> bool:
+        """No window is cut short."""
+        return len(steps_ns) >= self.window_steps
+
+    @property
+    def window_steps(self) -> int:
+        """The same in all rounds."""
+        return self.plan.window_steps
+
+    @property
+    def budget_steps(self) -> int:
+        """No end but that of the rounds."""
+        return 1_000_000
+
+    def _end_round(self) -> None:
+        self._rounds = Rounds(self._windows)
+        self._judge()
+        if self.round + 1 >= self.rounds:
+            self._known = self.over = True
+            return
+        self._queue, self._order = self._order[::-1], []
+        self.round += 1
+
+
+@dataclass(slots=True)
+class Phase:
+    """Windows of one part of the measurement."""
+
+    windows: list[MeasuredWindow] = field(default_factory=list)
+    steps: int = 0
+    """All of them, with those between windows."""
+
+    def add(self, picture: Picture) -> None:
+        """Take what a Tuner measured, its rounds after those that are there."""
+        later = max((window.round for window in self.windows), default=-1) + 1
+        self.windows += [
+            MeasuredWindow(each.value, each.round + later, each.first_step, each.steps_ns, each.exposed_ns)
+            for each in picture.windows
+        ]
+        self.steps += picture.steps_spent
+
+    @property
+    def rounds(self) -> Rounds:
+        """All windows together."""
+        return Rounds(
+            Window(each.value, each.round, tuple(map(float, each.steps_ns))) for each in self.windows
+        )
+
+
+def compare(session: JobSession, options: argparse.Namespace) -> None:
+    """Measure the grid and the search on a job that runs, and print the table."""
+    knob = wait_for_knob(session)
+    plan = Plan(window_steps=options.window)
+    values = options.grid
+    grid, referee = Phase(), Phase()
+
+    def exhaustive(values: tuple[int, ...], rounds: int) -> Callable[[Space, int, Plan, Prior], Search]:
+        return lambda space, before, plan, _prior: Grid(space, before, plan, values, rounds)
+
+    def run(name: str, make: Callable[[Space, int, Plan, Prior], Search], plan: Plan = plan) -> Picture:
+        tuner = Tuner(session, knob, min(values), max(values), plan=plan, make_search=make)
+        told = 0
+        while not tuner.over:
+            tuner.tick(watched(session))
+            for window in tuner.picture.windows[told:]:
+                told += 1
+                mean_ns = sum(window.steps_ns) / len(window.steps_ns)
+                say(
+                    f"{name}, round {window.round + 1}: {window.value} MiB, {text.duration(mean_ns)} a step"
+                )
+            time.sleep(TICK_S)
+        if tuner.picture.failed:
+            raise SystemExit(f"{name}: {tuner.picture.why}")
+        return tuner.picture
+
+    half = options.rounds // 2
+    grid.add(run("grid", exhaustive(values, half)))
+    # With a model that has seen nothing of the grid.
+    budget_steps = options.budget or grid.steps * options.rounds // half // 3
+    found = run("search", Search, Plan(window_steps=options.window, budget_steps=budget_steps))
+    grid.add(run("grid", exhaustive(values, options.rounds - half)))
+
+    settled = grid.rounds
+    best = min(values, key=lambda value: settled.estimate(value).centre)
+    assert found.result is not None
+    choice = found.result.value
+    if choice != best:
+        referee.add(run("referee", exhaustive((best, choice), options.rounds)))
+    report(knob, found, grid, best, referee)
+
+
+def report(knob: Knob, found: Picture, grid: Phase, best: int, referee: Phase) -> None:
+    """The table, and what it comes to."""
+    settled = grid.rounds
+    points = {point.value: point for point in found.points}
+    rows = Table(
+        ["MiB", "grid", "95 % interval", "search", "windows", "", "foretold", "error", "model", "error"],
+        left={""},
+    )
+    errors: list[float] = []
+    for value in sorted({*settled.settings, *points}):
+        point = points.get(value)
+        in_grid = settled.estimate(value) if value in settled.settings else None
+        truth_ns = in_grid.centre if in_grid is not None else point.step_ns if point is not None else None
+        cells = [str(value)]
+        cells += (
+            [
+                text.duration(in_grid.centre),
+                f"{text.duration(in_grid.low)} .. {text.duration(in_grid.high)}",
+            ]
+            if in_grid is not None
+            else [text.UNKNOWN] * 2
+        )
+        curve = next((each.step_ns for each in found.predicted if each.value == value), None)
+        if point is None:
+            predicted = curve
+            cells += [text.UNKNOWN, "0", "not measured", text.UNKNOWN, text.UNKNOWN]
+        else:
+            predicted = point.predicted_ns
+            cells += [text.duration(point.step_ns), str(point.windows), point.state.value]
+            cells += [text.duration(point.foretold_ns), off(point.foretold_ns, truth_ns)]
+        if predicted is not None and in_grid is not None:
+            errors.append(abs(predicted / in_grid.centre - 1))
+        rows.add([*cells, text.duration(predicted), off(predicted, truth_ns)])
+    print(rows.render())
+    assert found.result is not None
+    print(f"script's own: {knob.value_text} MiB; search: {found.result.line}")
+    choice = found.result.value
+    words = "the same"
+    if choice != best:
+        longer = referee.rounds.difference(best, choice)
+        words = (
+            f"{100 * longer.change / longer.base:+.2f} % "
+            f"({100 * longer.low / longer.base:+.2f} to {100 * longer.high / longer.base:+.2f} %)"
+        )
+    print(f"grid's best: {best} MiB; search's choice: {choice} MiB; regret: {words}")
+    print(
+        f"steps: grid {grid.steps} ({len(grid.windows)} windows), search {found.steps_spent} "
+        f"({len(found.windows)} windows): {found.steps_spent / grid.steps:.3f} of the grid's"
+    )
+    if errors:
+        print(
+            f"the model, at the search's end, against the grid: off by {sum(errors) / len(errors):.1%} on "
+            f"average, {max(errors):.1%} at most, over {len(errors)} sizes"
+        )
+    else:
+        print(f"no model: {found.model_reason}")
+    sys.stdout.flush()
+
+
+def off(predicted_ns: float | None, truth_ns: float | None) -> str:
+    """By how much a prediction is wrong."""
+    if predicted_ns is None or not truth_ns:
+        return text.UNKNOWN
+    return f"{100 * (predicted_ns / truth_ns - 1):+.1f} %"
+
+
+def watched(session: JobSession) -> Snapshot:
+    """The job as it is now, with all timelines asked for: the model reads them."""
+    snapshot = session.tick()
+    session.watch([view.rank for view in snapshot.ranks])
+    return snapshot
+
+
+def wait_for_knob(session: JobSession) -> Knob:
+    """The bucket size, once the job has warmed up."""
+    give_up_s = time.monotonic() + START_S
+    while time.monotonic() < give_up_s:
+        snapshot = watched(session)
+        steps = [view.last.step if view.last is not None else 0 for view in snapshot.ranks]
+        held = next((each for each in snapshot.knobs if each.knob.name == BUCKET_CAP_MB), None)
+        if held is not None and steps and min(steps) >= WARMUP_STEPS:
+            if held.refusal:
+                raise SystemExit(f"the bucket size cannot be changed: {held.refusal}")
+            return held.knob
+        time.sleep(TICK_S)
+    raise SystemExit(f"no job with a bucket size after {START_S:.0f} s")
+
+
+@contextmanager
+def two_hosts(rate: str) -> Iterator[list[str]]:
+    """Two network namespaces with a veth pair and a token bucket on each end; gives their names."""
+    names = [f"{NAME}-{os.getpid()}-{end}" for end in (0, 1)]
+    ends = [f"ot{os.getpid() % 100_000}e{end}" for end in (0, 1)]
+    try:
+        for name in names:
+            do("ip", "netns", "add", name)
+        do("ip", "link", "add", ends[0], "netns", names[0], "type", "veth",
+           "peer", "name", ends[1], "netns", names[1])  # fmt: skip
+        for name, end, address in zip(names, ends, ADDRESSES, strict=True):
+            within = ("ip", "netns", "exec", name)
+            do(*within, "ip", "link", "set", "lo", "up")
+            do(*within, "ip", "address", "add", f"{address}/24", "dev", end)
+            do(*within, "ip", "link", "set", end, "up")
+            do(*within, "tc", "qdisc", "add", "dev", end, "root", "tbf",
+               "rate", rate, "burst", BURST, "latency", QUEUE)  # fmt: skip
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], check=False, stderr=subprocess.DEVNULL)
+
+
+@contextmanager
+def job_across(names: Sequence[str], options: Sequence[str], log: Path) -> Iterator[None]:
+    """The workload ddp with a rank in each namespace; both see the same files, and so the same hub."""
+    workload = catalog.find("ddp")
+    assert workload is not None
+    ranks: list[subprocess.Popen[bytes]] = []
+    with log.open("wb") as output:
+        try:
+            for rank, name in enumerate(names):
+                environment = {
+                    **os.environ,
+                    "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(len(names)),
+                    "LOCAL_WORLD_SIZE": str(len(names)), "MASTER_ADDR": ADDRESSES[0],
+                    "MASTER_PORT": str(PORT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "",
+                    "GLOO_SOCKET_IFNAME": f"ot{os.getpid() % 100_000}e{rank}", "PYTHONUNBUFFERED": "1",
+                }  # fmt: skip
+                command = [sys.executable, "-m", "overlaptop.agent", str(workload.path), *options]
+                ranks.append(
+                    subprocess.Popen(
+                        ["ip", "netns", "exec", name, *command],
+                        env=environment, stdout=output, stderr=output,
+                    )
+                )  # fmt: skip
+            yield
+        finally:
+            for process in ranks:
+                process.terminate()
+            for process in ranks:
+                try:
+                    process.wait(10)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+
+def do(*words: str) -> None:
+    """Run a command of the system's; SystemExit with what it said where it fails."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}: {done.stderr.strip() or done.returncode}")
+
+
+def say(message: str) -> None:
+    """Progress."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def run_at(rate: str, options: argparse.Namespace, words: Sequence[str]) -> None:
+    """One job at one rate."""
+    print(f"== {rate}: ddp {' '.join(words)}", flush=True)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ot-")))
+        os.environ["OVERLAPTOP_DIR"] = str(folder / "jobs")
+        (folder / "jobs").mkdir(mode=0o700)
+        log = folder / "log"
+        if rate == "none":
+            workload = catalog.find("ddp")
+            assert workload is not None
+            launcher = stack.enter_context(of_workload(workload, words, place(options.nproc)))
+            launcher.start()
+        else:
+            names = stack.enter_context(two_hosts(rate))
+            stack.enter_context(job_across(names, words, log))
+        session = JobSession(JobSelector())
+        stack.callback(session.close)
+        try:
+            compare(session, options)
+        except SystemExit:
+            with suppress(OSError):
+                say(log.read_text(errors="replace")[-2000:])
+            raise
+
+
+def leave(signum: int, _frame: FrameType | None) -> NoReturn:
+    """Take down what was set up."""
+    raise SystemExit(128 + signum)
+
+
+def main() -> None:
+    """Compare at each rate."""
+    words = sys.argv[1:]
+    cut = words.index("--") if "--" in words else len(words)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rate", action="append", help="1gbit, 200mbit, ... or none (default: none)")
+    parser.add_argument(
+        "--grid",
+        type=lambda told: tuple(map(int, told.split(","))),
+        default=(1, 2, 3, 4, 5, 6, 8, 11, 16),
+        help="MiB (default: 1,2,3,4,5,6,8,11,16; the small ddp has 15 MB of gradients)",
+    )
+    parser.add_argument("--rounds", type=int, default=6, help="of the grid, 2 or more (default: 6)")
+    parser.add_argument("--window", type=int, default=12, metavar="STEPS")
+    parser.add_argument(
+        "--budget", type=int, metavar="STEPS", help="of the search (default: a third of the grid's)"
+    )
+    parser.add_argument("--nproc", type=int, help="with --rate none")
+    options = parser.parse_args(words[:cut])
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, leave)
+    for rate in options.rate or ["none"]:
+        run_at(rate, options, words[cut + 1 :])
+
+
+if __name__ == "__main__":
+    main()
