@@ -29,6 +29,8 @@ HERE = Path(__file__).resolve().parent
 STEADY_STEPS = 40
 """Steps of each rank before the first picture: the history columns are then filled."""
 START_LIMIT_S = 180.0
+CHANGE_LIMIT_S = 600.0
+"""For a change to be judged, or a search to end."""
 SETTLE_S = 1.0
 """From a key to a picture: a redraw comes every quarter of a second."""
 LINKS_S = 25.0
@@ -53,6 +55,20 @@ class Scene:
     theme: str | None = None
     links_s: float = 0.0
     """Seconds of the GPUs' links that must be known first."""
+    until: Callable[[OverlaptopApp], bool] | None = None
+    """After the keys; None: at once."""
+
+
+def compared(app: OverlaptopApp) -> bool:
+    """Whether a change has been made, and is old enough to be judged."""
+    found = app.state.compared
+    after = found.quantities[0].after if found is not None else None
+    return after is not None and after.steps >= STEADY_STEPS
+
+
+def searched(app: OverlaptopApp) -> bool:
+    """Whether a search has come to its result."""
+    return app.control.tuner is not None and app.control.tuner.picture.result is not None
 
 
 SCENES = (
@@ -65,6 +81,10 @@ SCENES = (
     # Last: the history that they need gathers at the hub while the others are taken.
     Scene("machine", 160, 45, keys=("m",), links_s=LINKS_S),
     Scene("machine-narrow", 60, 20, keys=("m",), links_s=LINKS_S),
+    # These change the job.
+    Scene("change", 120, 38, keys=("right_square_bracket", "right_square_bracket"), until=compared),
+    Scene("tune", 120, 32, keys=("u",)),
+    Scene("search", 120, 38, keys=("a", "enter"), until=searched),
 )
 
 
@@ -83,6 +103,12 @@ async def take(scene: Scene, launcher: Launcher) -> str:
                 await pilot.pause(0.1)
             if scene.keys:
                 await pilot.press(*scene.keys)
+            await pilot.pause(SETTLE_S)
+            deadline_s = time.monotonic() + CHANGE_LIMIT_S
+            while scene.until is not None and not scene.until(app):
+                if time.monotonic() > deadline_s:
+                    raise SystemExit(f"{scene.name}: not there after {CHANGE_LIMIT_S:.0f} s")
+                await pilot.pause(0.1)
             await pilot.pause(SETTLE_S)
             svg = app.export_screenshot(title="overlaptop")
     finally:
