@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from types import ModuleType
@@ -21,11 +22,16 @@ def when_imported(name: str, then: Callable[[], None]) -> None:
 
 
 class _ImportWatch(MetaPathFinder):
-    """Calls back once when a module has been imported; leaves nothing behind."""
+    """Calls back once when a module has been imported; leaves nothing behind.
+
+    Libraries look whether a module is there (``importlib.util.find_spec("torch")``) long before anybody
+    imports it: to be found is not to be imported, so this stays until the module is executed.
+    """
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name = name
         self._then = then
+        self._asking = threading.local()
 
     def find_spec(
         self,
@@ -33,10 +39,13 @@ class _ImportWatch(MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002 - the protocol's arguments
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name:
+        if fullname != self._name or getattr(self._asking, "others", False):
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
+        self._asking.others = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._asking.others = False
         if spec is not None and spec.loader is not None:
             self._watch(spec.loader)
         return spec
@@ -46,12 +55,10 @@ class _ImportWatch(MetaPathFinder):
 
         def execute_and_tell(module: ModuleType) -> None:
             del loader.__dict__["exec_module"]
-            try:
-                execute(module)
-            except BaseException:
-                sys.meta_path.insert(0, self)  # the script may try again
-                raise
-            self._then()
+            execute(module)  # where it fails, the script may try again
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self._then()
 
         try:
             loader.exec_module = execute_and_tell  # type: ignore[method-assign]

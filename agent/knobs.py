@@ -67,7 +67,8 @@ class Knobs:
                     if command.name == commands.RESTORE:
                         return provider.action(knob.name, None)
                     value = commands.argument(command, "value")
-                    if why := knob.fault(value):
+                    # Of one that refuses, the bounds may say nothing.
+                    if why := knob.refusal or knob.fault(value):
                         raise ValueError(why)
                     return provider.action(knob.name, value)
         there_is = ", ".join(knob.name for knob in self.known()) or "none"

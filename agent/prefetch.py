@@ -9,7 +9,7 @@ Depth 0 is empty lists: FSDP2's own way. What the script itself had given can be
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -35,6 +35,21 @@ class _Given:
     lists: Lists
     original: Lists
     """What the script had."""
+
+
+class _WithGradients(list[Any]):
+    """A list of units to ask for in forward, empty in a pass without gradients.
+
+    Such a pass may run some of the units only, and no backward pass behind it takes back what was asked for
+    in vain. After an optimizer's step the next pass would find it there, and train with weights of before.
+    """
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        import torch
+
+        return super().__iter__() if torch.is_grad_enabled() else iter(())
 
 
 class Pass:
@@ -63,13 +78,17 @@ class Pass:
         ran = orders.entered if self.name == "forward" else [units[::-1] for units in orders.left]
         ahead: dict[Unit, tuple[Unit, ...]] = {}
         for units in ran:
-            gathers = [unit for unit in units if param_groups(unit())]
-            for unit in units:
-                behind = gathers[gathers.index(unit) + 1 :] if unit in gathers else gathers
+            behind: list[Unit] = []  # those that gather anything, the next one first
+            for unit in reversed(units):
                 ahead[unit] = tuple(behind[:depth])
+                if param_groups(unit()):
+                    behind.insert(0, unit)
         lists = {unit: ahead.get(unit, ()) for unit in map(weakref.ref, self.units.alive())}
         original = self._original()
         self._set(lists)
+        if self.name == "forward":
+            for state in self.units.alive():
+                state._states_to_forward_prefetch = _WithGradients(state._states_to_forward_prefetch)  # noqa: SLF001
         self._given = _Given(depth, lists, original)
 
     def give_back(self) -> None:
@@ -101,7 +120,8 @@ class Pass:
     def _present(self) -> Lists:
         name = f"_states_to_{self.name}_prefetch"
         return {
-            weakref.ref(state): tuple(map(weakref.ref, getattr(state, name)))
+            # A slice has all of them, also of those that are for passes with gradients only.
+            weakref.ref(state): tuple(map(weakref.ref, getattr(state, name)[:]))
             for state in self.units.alive()
         }
 

@@ -109,8 +109,8 @@ class ChangesUnderWay:
 
     def close(self) -> None:
         """The hub ends first."""
-        for key in list(self._entries):
-            self._end(key, unknown="the hub ended first")
+        while self._entries:
+            self._end(next(iter(self._entries)), unknown="the hub ended first")
 
     def _lose(self, rank: int, why: str) -> None:
         for entry in self._entries.values():
@@ -119,8 +119,9 @@ class ChangesUnderWay:
                 entry.losses.append((rank, why))
 
     def _end_where_all_ended(self) -> None:
-        for key in [key for key, entry in self._entries.items() if not entry.waited_for]:
-            self._end(key)
+        # One at a time: whoever is told of an end may begin another, and be here again.
+        while done := next((key for key, entry in self._entries.items() if not entry.waited_for), None):
+            self._end(done)
 
     def _end(self, key: str, unknown: str = "") -> None:
         entry = self._entries.pop(key)

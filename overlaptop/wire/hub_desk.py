@@ -108,6 +108,7 @@ class CommandDesk:
 
     def close(self) -> None:
         """The hub ends."""
+        self._waiting.clear()  # nobody would log what became of them
         self._changes.close()
 
     def _pass_on(self, command: Command, objection: str = "") -> None:

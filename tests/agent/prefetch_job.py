@@ -17,7 +17,7 @@ import torch.distributed as dist
 import torch.distributed.nn  # before there is a group: else it would hold it, with gloo's threads
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.utils.checkpoint import checkpoint
 
@@ -60,6 +60,13 @@ class Model(nn.Module):
             x = checkpoint(block, x, use_reentrant=False) if self.checkpoints else block(x)
         return self.leave(x)
 
+    def half(self, x):
+        """The first blocks only."""
+        x = self.enter(x)
+        for block in self.blocks[2:]:
+            x = block(x)
+        return x
+
 
 def own_device() -> torch.device:
     """A GPU where there is one for each rank."""
@@ -82,6 +89,7 @@ def make(name: str) -> Model:
             fully_shard(block.inner, mesh=mesh)
         fully_shard(block, mesh=mesh, reshard_after_forward=name != "kept")
     fully_shard(model, mesh=mesh)
+    register_fsdp_forward_method(model, "half")
     if name == "given":  # the script's own, of no depth
         model.blocks[2].set_modules_to_forward_prefetch([model.blocks[3], model.blocks[1]])
         model.blocks[1].set_modules_to_backward_prefetch([model.blocks[0], model.blocks[3]])
@@ -138,6 +146,9 @@ def train(
             loss = ahead if ahead is not None else loss_of_next()
             loss.backward()
         losses.append(loss.item())
+        if name == "half of it without gradients":
+            with torch.no_grad():
+                model.half(torch.ones(4, WIDTH, device=DEVICE))
         optimizer.step()
         optimizer.zero_grad()
         if ahead is not None:

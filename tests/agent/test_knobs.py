@@ -205,6 +205,12 @@ def test_what_this_rank_cannot_do_is_said_in_a_line(command, words):
         Knobs(Provided(KNOB)).change(command)
 
 
+def test_a_knob_that_refuses_says_why_and_not_its_bounds():
+    refusing = Provided(Knob("depth", None, "", "", 0, 1, refusal="its FSDP2 modules shard nothing"))
+    with pytest.raises(ValueError, match="its FSDP2 modules shard nothing"):
+        Knobs(refusing).change(commands.make(commands.SET, {"value": 5}, knob="depth"))
+
+
 class Line:
     """What stands for the sender."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from overlaptop.agent.fsdp_units import FsdpUnits
+from overlaptop.agent.fsdp_units import FsdpUnits, Orders
 from overlaptop.agent.guest import Guest
 from overlaptop.agent.prefetch import OWN_LISTS, Pass, Prefetch, chain_depth
 from overlaptop.wire import commands
@@ -25,6 +26,7 @@ VARIANTS = (
     "given",
     "compiled",
     "one batch ahead",
+    "half of it without gradients",
 )
 UNITS = 5
 
@@ -71,6 +73,38 @@ def test_as_many_gathers_are_asked_for_ahead_as_the_depth_says(two_ranks, varian
     for (forward, backward), asked in zip(result["values"], result["asked"], strict=True):
         # By itself FSDP2 asks for one ahead in backward.
         assert asked == [ahead(int(forward)), ahead(int(backward) or 1)]
+
+
+def test_a_unit_without_weights_of_its_own_asks_for_those_behind_it_only(monkeypatch):
+    class State:
+        def __init__(self, *, gathers=True):
+            self._fsdp_param_groups = [SimpleNamespace()] * gathers
+            self._states_to_forward_prefetch = self._states_to_backward_prefetch = []
+            self._modules = (self,)
+
+        def set_modules_to_forward_prefetch(self, modules):
+            self._states_to_forward_prefetch = modules
+
+        def set_modules_to_backward_prefetch(self, modules):
+            self._states_to_backward_prefetch = modules
+
+    root, encoder, decoder = State(), State(gathers=False), State(gathers=False)
+    first, second, third, fourth = (State() for _ in range(4))
+    entered = (root, encoder, first, second, decoder, third, fourth)
+    left = (first, second, encoder, third, fourth, decoder, root)
+    units = FsdpUnits(Guest(lambda level, text: None))
+    monkeypatch.setattr(units, "alive", lambda: list(entered))
+    orders = Orders(*((tuple(map(weakref.ref, each)),) for each in (entered, left)))
+    forward, backward = (Pass(units, name, "") for name in ("forward", "backward"))
+    forward.give(2, orders)
+    backward.give(2, orders)
+    assert [state._states_to_forward_prefetch for state in entered] == [
+        [first, second], [first, second], [second, third], [third, fourth], [third, fourth], [fourth], [],
+    ]  # fmt: skip
+    assert [state._states_to_backward_prefetch for state in reversed(left)] == [
+        [fourth, third], [fourth, third], [third, second], [second, first], [second, first], [first], [],
+    ]  # fmt: skip
+    assert chain_depth([(each, each._states_to_forward_prefetch) for each in entered]) == 2
 
 
 def test_lists_of_the_scripts_own_are_told_as_such_and_come_back_as_they_were(two_ranks):

@@ -173,6 +173,26 @@ def test_what_the_script_sets_before_importing_torch_counts(script) -> None:
     assert done.stdout == "1 True\n"
 
 
+def test_a_library_that_looks_for_torch_before_it_is_imported_hides_it_from_nobody(run_ranks) -> None:
+    job = run_ranks(
+        """
+        import importlib.util, sys
+        for _ in range(2):
+            assert importlib.util.find_spec("torch").origin.endswith("__init__.py")
+        assert "torch" not in sys.modules
+        import torch
+        import overlaptop.agent
+        for _ in range(3):
+            overlaptop.agent.step()
+        print("exec_module" in torch.__spec__.loader.__dict__)
+        """,
+        nproc=1,
+    )
+    assert job.codes == [0], job.errs
+    assert job.outs == ["False\n"]
+    assert [step.step for step in job.steps()] == [0, 1]
+
+
 def test_a_torch_whose_first_import_fails_is_watched_for_on(run_ranks, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('not this one')\n")
     job = run_ranks(

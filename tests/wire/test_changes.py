@@ -95,6 +95,23 @@ def test_a_rank_that_ends_or_says_nothing_is_not_waited_for(node):
     assert hangs.outcome == ("failed", "rank 1 does not answer")
 
 
+def test_an_end_that_begins_another_change_disturbs_none_that_ends_with_it():
+    first, second, third = (commands.make_setting(BUCKET_CAP_MB, value) for value in (50, 60, 70))
+    ended = []
+
+    def on_end(outcome):
+        ended.append(outcome.command)
+        if outcome.command == first:
+            changes.begin(third, (), 0.0)
+
+    changes = ChangesUnderWay(on_end)
+    for command in (first, second):
+        changes.begin(command, (0,), 0.0)
+    changes.hear(RankEnd(0, 1, clean=False), 0.0)
+    assert sorted(each.id for each in ended) == sorted(each.id for each in (first, second, third))
+    assert len(changes) == 0
+
+
 def test_a_time_in_which_the_hub_stood_still_is_not_the_ranks_silence(node):
     node.begin()
     node.changes.extend(100.0)

@@ -95,6 +95,13 @@ def test_a_persons_change_does_not_wait_for_ever(office):
     assert office.told[1:] == ["set bucket_cap_mb 100"]
 
 
+def test_a_change_that_waits_when_the_hub_ends_is_not_made_behind_its_back(office):
+    office.desk.take_command(setting(50, search_at(office)))
+    office.desk.take_command(setting(100))
+    office.desk.close()
+    assert office.told == ["set bucket_cap_mb 50"]
+
+
 def test_those_who_wait_are_bounded_and_keep_their_order(office):
     search = search_at(office)
     own = setting(50, search)

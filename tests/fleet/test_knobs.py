@@ -1,0 +1,23 @@
+"""What can be changed of a job, from what each rank says of itself."""
+
+from __future__ import annotations
+
+from overlaptop.fleet.knobs import NOT_ALLOWED, job_knobs
+from overlaptop.wire.messages import STEPPED_ASIDE
+
+from .builders import BUCKET_CAP_MB, info
+
+KNOBS = (BUCKET_CAP_MB,)
+
+
+def refusal(*ranks):
+    (only,) = job_knobs(ranks)
+    return only.refusal
+
+
+def test_a_rank_that_takes_no_commands_says_how_to_allow_them_unless_its_agent_has_stepped_aside():
+    good = info(0, control_allowed=True)
+    aside = info(1, control_allowed=False, source="none", source_reason=STEPPED_ASIDE)
+    assert refusal((good, KNOBS)) == ""
+    assert refusal((good, KNOBS), (info(1), KNOBS)) == NOT_ALLOWED
+    assert refusal((good, KNOBS), (aside, KNOBS)) == f"rank 1: {STEPPED_ASIDE}"
