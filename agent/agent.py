@@ -298,7 +298,7 @@ class Agent:
 
         assert self._place is not None
         assert control is not None, "made together with the sender"
-        newest = None
+        told = []
         source.watched = sender.watched
         for measured in source.take():
             totals = reporter.totals(measured, self._place.rank, sender.dropped + source.lost)
@@ -307,9 +307,9 @@ class Agent:
                 continue
             sender.put(totals)
             self._recent_ns.append(totals.step_ns)
-            newest = measured if measured.detailed and measured.named else newest
-        if newest is not None and sender.watched:
-            sender.put(reporter.detail(newest, self._place.rank))
+            told.append(measured)
+        if sender.watched and (shown := reporter.best_shown(told)) is not None:
+            sender.put(reporter.detail(shown, self._place.rank))
 
     def _send_reports(self, sender: Sender) -> None:
         if self._orders is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from overlaptop.agent.sources.base import StepSpans
@@ -13,6 +14,7 @@ from overlaptop.wire.messages import CollectiveSpan, PhaseSpan, StepDetail, Step
 MAX_SEGMENTS = 512
 """Segments of one lane that travel; a terminal has fewer cells."""
 MAX_COLLECTIVES = 1024
+MAX_STEP = 1 << 62
 
 
 def totals(measured: StepSpans, rank: int, dropped: int) -> StepTotals:
@@ -53,6 +55,16 @@ def totals(measured: StepSpans, rank: int, dropped: int) -> StepTotals:
         link_tx_bytes=link.tx if link else None,
         link_rx_bytes=link.rx if link else None,
     )
+
+
+def best_shown(steps: Iterable[StepSpans]) -> StepSpans | None:
+    """Of steps that are ready together, the one whose detail is sent; None where none can be.
+
+    Ranks send at times of their own, and who compares them needs the same step of all: so the one whose
+    number divides by the highest power of two, and of such the newest.
+    """
+    fit = [step for step in steps if step.detailed and step.named]
+    return max(fit, key=lambda each: ((each.step & -each.step) or MAX_STEP, each.step), default=None)
 
 
 def disturbed(totals: StepTotals, *, captured: bool) -> StepTotals:

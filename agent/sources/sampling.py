@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 
-MAX_EVERY = 100
+MAX_EVERY = 128
 
 
 class Sampler:
     """Chooses every n-th step, n from what the last detailed step cost.
+
+    Steps are chosen by their number, and n is a power of two: ranks whose costs differ, and so their n,
+    still measure the same steps, and can be compared.
 
     The cost is what a source says it is: time in the agent's own code, on whichever threads count there.
     A job whose CPU runs ahead of its device loses less than that.
@@ -25,22 +28,21 @@ class Sampler:
         """
         self.every = every or 1
         """n as it stands."""
+        self._wanted = 1
+        """n as the budget would have it."""
         self._fixed = every is not None
         self._budget = budget
         self._settling = 0 if self._fixed else settle_steps
-        self._since_detailed = 0
+        self._step = -1
         self._learned = False
 
     def next_is_detailed(self) -> bool:
         """Decide for the step that begins now."""
+        self._step += 1
         if self._settling > 0:
             self._settling -= 1
             return False
-        self._since_detailed += 1
-        if self._learned and self._since_detailed < self.every:
-            return False
-        self._since_detailed = 0
-        return True
+        return not self._learned or self._step % self.every == 0
 
     def learn(self, cost_ns: int, step_ns: int) -> None:
         """Take in what a detailed step cost and how long it took."""
@@ -49,4 +51,5 @@ class Sampler:
             return
         wanted = min(MAX_EVERY, max(1, math.ceil(cost_ns / (self._budget * step_ns))))
         # One slow step must not blind the user for a hundred: move half the way, except at the start.
-        self.every = wanted if first else math.ceil((self.every + wanted) / 2)
+        self._wanted = wanted if first else math.ceil((self._wanted + wanted) / 2)
+        self.every = 1 << (self._wanted - 1).bit_length()

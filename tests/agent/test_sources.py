@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -136,6 +139,21 @@ def test_any_marks_make_messages_whose_parts_sum_to_the_step(recorded) -> None:
         assert codec.decode(codec.encode(detail)) == detail
 
 
+@pytest.mark.parametrize(
+    ("batches", "shown"),
+    [([[4, 5, 6, 7]], [4]), ([[4, 5], [6, 7, 8, 9]], [4, 8]), ([[0, 1, 8]], [0]), ([[], [3]], [None, 3])],
+)
+def test_of_steps_that_are_ready_together_all_ranks_show_the_same(
+    batches: list[list[int]], shown: list[int | None]
+) -> None:
+    picked = []
+    for batch in batches:
+        steps = [SimpleNamespace(step=step, detailed=True, named=True) for step in batch]
+        unnamed = SimpleNamespace(step=16, detailed=True, named=False)
+        picked.append(reporter.best_shown([*steps, unnamed]))
+    assert [step and step.step for step in picked] == shown
+
+
 def choose(sampler: Sampler, steps: int, cost_ns: int, step_ns: int) -> list[bool]:
     chosen = []
     for _ in range(steps):
@@ -166,7 +184,17 @@ def test_one_slow_step_moves_the_choice_half_the_way() -> None:
     sampler = Sampler(None, budget=0.01, settle_steps=0)
     sampler.learn(cost_ns=100, step_ns=10_000)
     sampler.learn(cost_ns=4_000, step_ns=10_000)
-    assert sampler.every == 21
+    assert sampler.every == 32  # the power of two above (1 + 40) / 2
+
+
+def test_ranks_whose_costs_differ_measure_the_same_steps_as_far_as_each_measures() -> None:
+    chosen = []
+    for cost_ns in (200, 300):
+        sampler = Sampler(None, budget=0.01, settle_steps=3)
+        chosen.append({at for at, taken in enumerate(choose(sampler, 50, cost_ns, 10_000)) if taken})
+    often, seldom = chosen
+    assert len(often) > len(seldom) > 10
+    assert seldom <= often
 
 
 def test_a_fixed_n_is_kept_from_the_first_step() -> None:
