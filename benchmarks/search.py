@@ -365,6 +365,8 @@ def main() -> None:
     )
     parser.add_argument("--nproc", type=int, help="with --rate none")
     options = parser.parse_args(words[:cut])
+    if options.rounds < 2:
+        parser.error("--rounds must be 2 or more: half of them come after the search")
     for signum in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, leave)
     for rate in options.rate or ["none"]:

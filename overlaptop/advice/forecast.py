@@ -41,7 +41,7 @@ class Forecast:
             return
         found = self._collector.model()
         if not isinstance(found, StepModel):
-            # An earlier one goes on: the present value may be too new for another.
+            # An earlier one goes on: with what was seen since, none may fit just now.
             self.reason = found.reason if self._model is None else ""
             return
         self._model, self.reason, self._known = found, "", {}

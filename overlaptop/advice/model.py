@@ -10,7 +10,7 @@ and how far off the model is at other settings, it tells itself.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -25,6 +25,7 @@ from overlaptop.advice.noise import estimate
 from overlaptop.advice.ready_times import Ready, curve
 from overlaptop.advice.slowdown import Slowdown, slowdown
 from overlaptop.advice.timelines import ALL_REDUCE, SeenStep, read_step
+from overlaptop.fleet.commands import FAILED, CommandView
 from overlaptop.fleet.snapshot import RankView, Snapshot
 from overlaptop.wire.knobs import BUCKET_CAP_MB, GradientFacts, Knob
 from overlaptop.wire.messages import StepDetail
@@ -73,11 +74,13 @@ class StepModel:
     """When each is ready, as a share of backward, shape (n,)."""
     link: Fit
     compute: Compute
-    """With the present size. The backward of others differs by the slowdown, where that is known."""
+    """With the measured size. The backward of others differs by the slowdown, where that is known."""
     slowdown: Slowdown | None
     """What communication beside it does to backward; None: nothing that could be told from noise."""
     present_mb: float
-    """The bucket size that the job has now, at which the model is held to what was measured."""
+    """The bucket size of the newest steps of which enough were seen: at it the model is held to what was
+    measured. While the job changes to another one, that is the size before.
+    """
     original_mb: float | None
     first_cap_bytes: int | None
     """With the original size, which the script made: the first bucket's own cap. With any other there is
@@ -138,7 +141,7 @@ class StepModel:
 
 
 class _Known:
-    """What was gathered of steps that all do the same."""
+    """What was gathered of steps that do the same but for the bucket size."""
 
     def __init__(self, done: int = -1) -> None:
         self.done = done
@@ -147,8 +150,6 @@ class _Known:
         """By step and rank."""
         self.layouts: OrderedDict[tuple[int, ...], deque[SeenStep]] = OrderedDict()
         """By the buckets' sizes, the newest last."""
-        self.present: tuple[int, ...] = ()
-        """The newest of these."""
         self.collectives: OrderedDict[int, deque[Observation]] = OrderedDict()
         """By size, the newest last."""
         self.useless = ""
@@ -160,7 +161,6 @@ class _Known:
         if isinstance(seen, str):
             self.useless = seen
             return
-        self.present = seen.bucket_bytes
         self.layouts.setdefault(seen.bucket_bytes, deque(maxlen=KEPT_STEPS)).append(seen)
         self.layouts.move_to_end(seen.bucket_bytes)
         for each in seen.all_reduces:
@@ -177,12 +177,12 @@ class Collector:
 
     def __init__(self) -> None:
         self._knob: Knob | None = None
+        """As all ranks told it last: while they change, that is the value before."""
         self._facts: GradientFacts | None = None
         self._why = "nothing has been seen yet"
         """Why nothing can be learned at all; empty: it can."""
-        self._changing = False
-        self._changed_at = -1
-        """The step since which the job has its present bucket size."""
+        self._changes: list[CommandView] = []
+        """Of the bucket size, those on whose step the ranks have agreed, in its order."""
         self._job: object = None
         self._others: tuple[tuple[str, str], ...] = ()
         """The other knobs, and their values."""
@@ -190,10 +190,7 @@ class Collector:
 
     def add(self, snapshot: Snapshot) -> None:
         """Take what is new of the ranks' timelines."""
-        self._knob = next(
-            (each.knob for each in snapshot.knobs if each.knob.name == BUCKET_CAP_MB and not each.differs),
-            None,
-        )
+        self._follow_knob(snapshot)
         job = (
             snapshot.job.job if snapshot.job is not None else None,
             tuple(view.info.pid for view in snapshot.ranks if view.info is not None),
@@ -208,9 +205,6 @@ class Collector:
         elif others != self._others:
             self._known = _Known(self._known.done)  # from now on its steps do something else
         self._job, self._others = job, others
-        changes = [each for each in snapshot.commands if each.knob == BUCKET_CAP_MB]
-        self._changing = any(not each.done for each in changes)
-        self._changed_at = max((each.step for each in changes if each.step is not None), default=-1)
         ranks = [view for view in snapshot.ranks if not view.ended]
         self._facts = next((view.gradients for view in ranks if view.gradients is not None), None)
         self._why = _objection(self._facts, ranks)
@@ -228,6 +222,12 @@ class Collector:
         while len(known.pending) > PENDING_STEPS:
             del known.pending[min(known.pending)]
 
+    def _follow_knob(self, snapshot: Snapshot) -> None:
+        told = next((each for each in snapshot.knobs if each.knob.name == BUCKET_CAP_MB), None)
+        if told is None or not told.differs:
+            self._knob = told.knob if told is not None else None
+        self._changes = _agreed_changes(snapshot.commands)
+
     def model(self) -> StepModel | NoModel:
         """The model as far as it can be made now."""
         try:
@@ -239,32 +239,31 @@ class Collector:
         return found
 
     def _model(self) -> StepModel | NoModel:
-        facts, knob, known = self._facts, self._knob, self._known
-        layout = known.layouts.get(known.present)
+        facts, known = self._facts, self._known
         if facts is None or self._why:
             return NoModel(self._why)
-        if self._changing or known.done < self._changed_at:
-            return NoModel("no step with the present bucket size has been seen yet")
-        if layout is None or len(layout) < FEWEST_STEPS:
-            seen = f"{len(layout or ())} of {FEWEST_STEPS} steps were seen on all ranks at once"
+        enough = [steps for steps in known.layouts.values() if len(steps) >= FEWEST_STEPS]
+        if not enough:
+            most = max(map(len, known.layouts.values()), default=0)
+            seen = f"{most} of {FEWEST_STEPS} steps were seen on all ranks at once"
             return NoModel(f"{seen}: {known.useless}" if known.useless else seen)
-        present_mb = _megabytes(knob.value_text) if knob is not None else None
-        if knob is None or present_mb is None:
-            return NoModel("the present bucket size is not known")
+        newest = ((steps, self._megabytes_at(steps[-1].number)) for steps in reversed(enough))
+        layout, present_mb = next((each for each in newest if each[1] is not None), (enough[-1], None))
+        if present_mb is None:
+            return NoModel("the bucket size of the steps that were seen is not known")
         found = fit_groups(chain.from_iterable(known.collectives.values()))
         link = found.get((ALL_REDUCE, facts.group))
         if not isinstance(link, Fit):
             return NoModel(_advice(link))
         now = estimate([step.step_ns for step in layout])
         assert now is not None
-        enough = [steps for steps in known.layouts.values() if len(steps) >= FEWEST_STEPS]
         compute = Compute(
             backward_ns=round(median(step.backward_ns for step in layout)),
             forward_ns=round(median(step.forward_ns for step in layout)),
             optimizer_ns=round(median(step.after_ns for step in layout)),
         )
         shares, at = curve(chain.from_iterable(_usual_ready(steps) for steps in enough))
-        sizes = np.array(facts.size_bytes or _pieces(sum(known.present)), dtype=np.int64)
+        sizes = np.array(facts.size_bytes or _pieces(sum(layout[-1].bucket_bytes)), dtype=np.int64)
         sizes = sizes[sizes > 0]
         return StepModel(
             size_bytes=sizes,
@@ -276,12 +275,38 @@ class Collector:
                 for steps in enough
             ),
             present_mb=present_mb,
-            original_mb=_megabytes(knob.original_text),
+            original_mb=_megabytes(self._knob.original_text) if self._knob is not None else None,
             first_cap_bytes=facts.first_cap_bytes,
             measured_ns=round(now.centre),
             steps=sum(map(len, enough)),
             layouts=len(enough),
         )
+
+    def _megabytes_at(self, step: int) -> float | None:
+        """The bucket size with which a step ran; None: not known, or not yet."""
+        made = [each for each in self._changes if _step_of(each) <= step]
+        to_come = self._changes[len(made) :]
+        if made and (made[-1].becomes or not made[-1].done):
+            return _megabytes(made[-1].becomes)  # while ranks still change, nobody has said what it is
+        if to_come and to_come[0].was:
+            return _megabytes(to_come[0].was)
+        return _megabytes(self._knob.value_text) if self._knob is not None else None
+
+
+def _agreed_changes(given: Iterable[CommandView]) -> list[CommandView]:
+    """Changes of the bucket size that are made or will be, by their steps."""
+    changes = [
+        each
+        for each in given
+        if each.knob == BUCKET_CAP_MB and each.step is not None and each.state != FAILED
+    ]
+    return sorted(changes, key=lambda each: (_step_of(each), each.at_ns))
+
+
+def _step_of(change: CommandView) -> int:
+    """From which on it is made."""
+    assert change.step is not None, "it was agreed on"
+    return change.step
 
 
 def _objection(facts: GradientFacts | None, ranks: list[RankView]) -> str:

@@ -42,8 +42,12 @@ REGULAR_GAPS = 3
 STEPS_PER_WAVE = 20
 FEWEST_WAVES, MOST_WAVES = 2, 8
 TOO_FEW = "too few steps to say"
+LEAST_TOLD = 0.01
+"""Percent, or points: a smaller difference would read as 0."""
 _MAD_TO_SIGMA = 1.4826
 """The standard deviation of normal noise over its median absolute deviation."""
+_ROUNDING = 1e-12
+"""As a share of the figures: what differs by less is alike but for the last bits."""
 _MOST_FREEDOM = 1_000.0
 """Beyond it Student's t is the normal distribution."""
 
@@ -125,6 +129,8 @@ class Difference:
         reach = (high - low) / 2
         if not self.beyond_noise:
             return f"no difference beyond noise (±{_figure(reach, reach)} {unit})" if reach else "the same"
+        if abs(change) < LEAST_TOLD:
+            return f"less than {LEAST_TOLD} {unit} {more if change > 0 else less}"
         near, far = sorted((abs(low), abs(high)))
         told = f"{_figure(abs(change), reach)} {unit} {more if change > 0 else less}"
         return f"{told} ({_figure(near, reach)} to {_figure(far, reach)})" if reach else told
@@ -165,6 +171,8 @@ def between(before: Estimate, after: Estimate, confidence: float = CONFIDENCE) -
     if before.error is None or after.error is None:
         return None
     change = after.centre - before.centre
+    if abs(change) < _ROUNDING * max(abs(before.centre), abs(after.centre)):
+        change = 0.0
     error, freedom = math.hypot(before.error, after.error), _MOST_FREEDOM
     if error:
         share = (before.error / error) ** 2  # of the difference's variance, the first window's
@@ -213,8 +221,8 @@ def estimate_within(series: Floats, limit: float) -> Estimate:
     if len(calmed) >= FEWEST:
         amplitudes = _cosines(len(calmed), waves) @ calmed
         error = math.sqrt(float(np.mean(amplitudes**2)) / len(calmed))
-        if error < 1e-12 * float(np.abs(calmed).max()):
-            error = 0.0  # rounding
+        if error < _ROUNDING * float(np.abs(calmed).max()):
+            error = 0.0
     return Estimate(
         steps=len(series),
         centre=float(calmed.mean()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -73,11 +74,16 @@ class Result:
     saves: float
     saves_low: float
     saves_high: float
+    """Infinite where too few steps were measured to say."""
     confidence: float
     known: bool
     """Else it ended before the best was known."""
-    rivals_gain: float
-    """By what share of the step the best of the other measured values may still be shorter, at most."""
+    spent: bool
+    """That was because its steps were spent."""
+    rivals_gain: float | None
+    """By what share of the step the best of the other measured values may still be shorter, at most; None:
+    not known.
+    """
     line: str
     """All that in one line."""
     code: str
@@ -168,11 +174,12 @@ def told_result(knob: Knob, verdict: Verdict, confidence: float) -> Result:
         saves_high=verdict.saves_high,
         confidence=confidence,
         known=verdict.known,
+        spent=verdict.spent,
         rivals_gain=verdict.rivals_gain,
         line="",
         code=knob.code.replace("{value}", str(verdict.value)),
     )
-    return replace(found, line=result_line(knob, found))
+    return replace(found, line=result_line(knob, found, verdict.before))
 
 
 def value_text(knob: Knob, value: int) -> str:
@@ -180,25 +187,39 @@ def value_text(knob: Knob, value: int) -> str:
     return f"{value} {knob.unit}".rstrip()
 
 
-def result_line(knob: Knob, found: Result) -> str:
+def result_line(knob: Knob, found: Result, before: int) -> str:
     """The last line: the best setting, what it saves, how sure."""
-    best = value_text(knob, found.value)
-    rest = f"no other measured value is shorter by more than {_percent(found.rivals_gain)}"
-    if found.value == knob.value:
-        told = f"{knob.name} {best}, as it was: {rest}"
-    elif found.saves_low > 0:
-        told = (
-            f"{knob.name} {best}: a step {_percent(found.saves)} shorter than with {found.before_text} "
-            f"({_percent(found.saves_low)} to {_percent(found.saves_high)}); {rest}"
-        )
+    told = f"{knob.name} {value_text(knob, found.value)}"
+    if found.value == before:
+        told += ", as it was" if knob.value is not None else f", measured in place of {knob.value_text}"
+    told += "" if found.known else ", the best so far"
+    said = []
+    if found.value != before:
+        said.append(_saves_words(found, value_text(knob, before)))
+    if found.rivals_gain is None:
+        said.append("whether another value is shorter is not known")
+    elif found.known:
+        said.append(f"no other measured value is shorter by more than {_percent(found.rivals_gain)} %")
     else:
-        told = (
-            f"{knob.name} {best}: not shorter than {found.before_text} beyond noise "
-            f"({_percent(found.saves_low)} to {_percent(found.saves_high)}); {rest}"
-        )
-    told += f", with {found.confidence:.0%} confidence".replace("%", " %")
-    return told if found.known else f"{told}. The search ended before the best was known"
+        said.append(f"another measured value may still be up to {_percent(found.rivals_gain)} % shorter")
+    line = f"{told}: {'; '.join(said)}"
+    if found.rivals_gain is not None:
+        line += f", with {100 * found.confidence:g} % confidence"
+    if found.known:
+        return line
+    how = "had spent its steps" if found.spent else "ended"
+    return f"{line}. The search {how} before the best was known"
+
+
+def _saves_words(found: Result, before: str) -> str:
+    """What the best value saves. The interval is not known with very few steps."""
+    if not math.isfinite(found.saves_low):
+        return f"whether a step is shorter than with {before} is not known"
+    interval = f"({_percent(found.saves_low)} to {_percent(found.saves_high)} %)"
+    if found.saves_low > 0:
+        return f"a step {_percent(found.saves)} % shorter than with {before} {interval}"
+    return f"not shorter than with {before} beyond noise {interval}"
 
 
 def _percent(share: float) -> str:
-    return f"{share * 100:.1f} %"
+    return f"{share * 100:.1f}"

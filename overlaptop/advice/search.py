@@ -93,12 +93,18 @@ class Verdict:
     before: int
     known: bool
     """Every other is hopeless or settled, and none was still to be tried."""
+    spent: bool
+    """It is not known, because the budget was spent first."""
     saves: float
     saves_low: float
     saves_high: float
-    """With Plan.confidence. 0 all three where the best is the value before."""
-    rivals_gain: float
-    """By what share of the step the best of the other measured values may still be shorter, at most."""
+    """With Plan.confidence. 0 all three where the best is the value before; the bounds are infinite where
+    too few steps tell.
+    """
+    rivals_gain: float | None
+    """By what share of the step the best of the other measured values may still be shorter, at most; None:
+    no other was measured, or too few steps tell.
+    """
 
 
 class Search:
@@ -235,8 +241,11 @@ class Search:
             change = rounds.difference(self.before, best, self.plan.confidence)
             saves, low, high = (-each / change.base for each in (change.change, change.high, change.low))
         rivals = [rounds.difference(best, other, confidence) for other in self._states if other != best]
-        gain = max([0.0, *(-rival.low / rival.base for rival in rivals)])
-        return Verdict(best, self.before, self._known, saves, low, high, gain)
+        gain = None
+        if rivals and all(math.isfinite(rival.high) for rival in rivals):
+            gain = max(0.0, *(-rival.low / rival.base for rival in rivals))
+        spent = self.over and not self._known
+        return Verdict(best, self.before, self._known, spent, saves, low, high, gain)
 
     def _end(self) -> None:
         queue, self._queue = self._queue, []

@@ -22,6 +22,7 @@ QUEUE_GAP = 0.002
 class SeenStep(NamedTuple):
     """A step over all ranks, in ns."""
 
+    number: int
     step_ns: int
     """The mean of the ranks."""
     forward_ns: int
@@ -79,6 +80,7 @@ def read_step(
         return "a step whose backward is nothing but waiting"
     backward_ns = computed_ns - forward_ns
     return SeenStep(
+        number=details[0].step,
         step_ns=_mean([detail.step_ns for detail in details]),
         forward_ns=forward_ns,
         backward_ns=backward_ns,

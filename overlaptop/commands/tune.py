@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
 import time
@@ -191,6 +192,8 @@ class _Search:
         else:
             print(table(picture))  # noqa: T201
             print(text.printable(last_line(picture)), flush=True)  # noqa: T201
+        if picture.result.spent:
+            say(f"{picture.steps_spent} steps were not enough: --budget allows more")
 
     def _put(self, record: dict[str, object]) -> None:
         print(json.dumps(record), flush=True)  # noqa: T201
@@ -313,8 +316,8 @@ def result_record(job: str | None, picture: Picture) -> dict[str, object]:
         "value": found.value,
         "before": found.before_text,
         "saves": found.saves,
-        "saves_low": found.saves_low,
-        "saves_high": found.saves_high,
+        "saves_low": found.saves_low if math.isfinite(found.saves_low) else None,
+        "saves_high": found.saves_high if math.isfinite(found.saves_low) else None,
         "confidence": found.confidence,
         "known": found.known,
         "rivals_gain": found.rivals_gain,

@@ -125,7 +125,7 @@ class Changing:
             self._aim(snapshot, held.knob, None, now_s - SETTLE_S)
 
     def tick(self, snapshot: Snapshot, now_s: float, send: Send) -> None:
-        """Send what is wanted, once keys have come to rest and no command is under way."""
+        """Send what is wanted, once keys have come to rest and no other person's command is under way."""
         target = self._target
         if target is None or now_s - target.asked_s < SETTLE_S or self._busy(snapshot) is not None:
             return
@@ -136,8 +136,10 @@ class Changing:
             why = held.refusal if held else f"the job has no {target.knob} any more"
             self._say(snapshot, target.knob, f"{target.knob} cannot be changed: {why}")
             return
-        if target.value is not None and target.value == self._heading(snapshot, held.knob):
-            return  # keys led back to where it is
+        searched = snapshot.search is not None and snapshot.search.knob == target.knob
+        at = self._heading(snapshot, held.knob)
+        if target.value is not None and target.value == at and not searched:
+            return  # keys led back to where it is; but where a search has led there, it shall stay so
         try:
             command = (
                 make_restoring(held.knob) if target.value is None else make_setting(held.knob, target.value)
@@ -255,8 +257,10 @@ class Changing:
 
     @staticmethod
     def _busy(snapshot: Snapshot) -> CommandView | None:
-        """The command that is under way, whoever gave it: a second one would be turned away."""
-        return next((each for each in snapshot.commands if not each.done), None)
+        """The command that is under way, whoever gave it: a second one would be turned away. Not those of a
+        search, which come one after the other: the hub lets a person's go first.
+        """
+        return next((each for each in snapshot.commands if not each.done and not each.search), None)
 
 
 def change_words(view: CommandView) -> str:

@@ -39,10 +39,10 @@ class DdpJob:
             self.fleet.apply(GradientFacts(rank, tuple(SIZES), ranks, GROUP, first_cap))
         self.tell_knobs()
 
-    def tell_knobs(self):
+    def tell_knobs(self, ranks=None):
         bucket = replace(BUCKET_CAP_MB, value=self.cap, value_text=str(self.cap))
         other = Knob("accumulation", self.other, str(self.other), "1", 1, 8)
-        for rank in range(self.ranks):
+        for rank in range(self.ranks) if ranks is None else ranks:
             self.fleet.apply(KnobFacts(rank, (bucket, other)))
 
     def true(self, cap):
@@ -56,14 +56,19 @@ class DdpJob:
         return found
 
     def change(self, cap):
-        command = commands.make_setting(BUCKET_CAP_MB, cap)
-        self.fleet.apply(command)
-        for rank in range(self.ranks):
-            self.fleet.apply(
-                CommandReport(rank, command.id, "set", T0, "changed", self.at, "", str(self.cap), str(cap))
-            )
+        self.answer(self.ask(cap), "changed", self.at, str(self.cap), str(cap))
         self.cap = cap
         self.tell_knobs()
+
+    def ask(self, cap):
+        command = commands.make_setting(BUCKET_CAP_MB, cap)
+        self.fleet.apply(command)
+        return command
+
+    def answer(self, command, state, at, was="", becomes=""):
+        """What all ranks say of a command, which takes place at that step."""
+        for rank in range(self.ranks):
+            self.fleet.apply(CommandReport(rank, command.id, "set", T0, state, at, "", was, becomes))
 
     def run(self, steps, *, collector, ranks=None, **changes):
         """Steps one by one, each with a snapshot for `collector`."""

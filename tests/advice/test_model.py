@@ -117,13 +117,62 @@ def test_a_few_steps_come_before_any_model():
     assert "steps were seen" not in getattr(collector.model(), "reason", "")
 
 
-def test_after_a_change_the_model_waits_for_the_first_steps_with_it():
-    job, collector = DdpJob(), Collector()
+def test_after_a_change_the_model_stays_at_the_size_before_until_enough_steps_with_the_new_one_are_seen():
+    job, collector = DdpJob(cap=4), Collector()
     job.run(20, collector=collector)
-    job.change(4)
+    job.change(10)
     collector.add(job.fleet.snapshot())
-    assert why(collector) == "no step with the present bucket size has been seen yet"
+    assert collector.model().present_mb == 4
+    job.run(FEWEST_STEPS - 1, collector=collector)
+    assert collector.model().present_mb == 4
+    job.run(1, collector=collector)
+    model = collector.model()
+    assert model.present_mb == 10
+    assert model.predict(10).step_ns == model.measured_ns
+
+
+def test_while_the_next_change_is_agreed_on_and_made_there_is_a_model_of_the_size_before():
+    job, collector = DdpJob(cap=4), Collector()
     job.run(20, collector=collector)
+    command = job.ask(10)
+    for state in ("accepted", "agreed", "changing"):
+        job.answer(command, state, job.at + 10)
+        job.run(3, collector=collector)
+        assert collector.model().present_mb == 4
+
+
+def test_steps_with_a_new_size_are_not_taken_for_the_old_one_before_the_ranks_say_that_they_changed():
+    job, collector = DdpJob(cap=4), Collector()
+    job.run(20, collector=collector)
+    command = job.ask(10)
+    job.answer(command, "agreed", job.at)
+    was, job.cap = job.cap, 10
+    job.run(20, collector=collector)
+    assert collector.model().present_mb == 4
+    job.tell_knobs(ranks=(0,))  # the other one tells it later
+    collector.add(job.fleet.snapshot())
+    assert collector.model().present_mb == 4
+    job.answer(command, "changed", job.at - 20, str(was), "10")
+    collector.add(job.fleet.snapshot())  # what the knob is, the ranks say a moment later
+    assert collector.model().present_mb == 10
+
+
+@pytest.mark.parametrize("change_is_known", [True, False])
+def test_who_joins_late_knows_the_size_from_the_last_change_or_from_the_knob(change_is_known):
+    job, collector = DdpJob(cap=10 if change_is_known else 4), Collector()
+    job.run(20, collector=Collector())
+    if change_is_known:
+        job.change(4)
+    job.run(FEWEST_STEPS, collector=collector)
+    assert collector.model().present_mb == 4
+
+
+def test_a_change_that_failed_changes_nothing():
+    job, collector = DdpJob(cap=4), Collector()
+    job.run(20, collector=collector)
+    command = job.ask(10)
+    job.answer(command, "failed", job.at - 10)
+    collector.add(job.fleet.snapshot())
     assert collector.model().present_mb == 4
 
 

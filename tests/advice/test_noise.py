@@ -102,6 +102,14 @@ def test_figures_that_are_all_alike_are_certain(value, steps):
     assert difference([2 * value] * steps, [value] * steps).beyond_noise
 
 
+@given(st.floats(1e-3, 1e12), st.integers(FEWEST, 100), st.integers(FEWEST, 100))
+def test_windows_of_unlike_lengths_whose_figures_are_all_alike_do_not_differ(value, before, after):
+    # Their means differ in the last bits.
+    found = difference([value] * before, [value] * after)
+    assert not found.beyond_noise
+    assert found.words("less", "more", points=True) == "the same"
+
+
 @settings(deadline=None)
 @given(
     st.lists(st.floats(0, 1e15), min_size=FEWEST, max_size=60),
@@ -126,6 +134,8 @@ def test_whatever_the_figures_are_the_interval_holds_the_change_and_the_words_ar
         (Difference(100, 1234.0, 1100.0, 1368.0), "1,234 % longer (1,100 to 1,368)"),
         (Difference(8, -4, -4, -4), "50 % shorter"),
         (Difference(8, 0, 0, 0), "the same"),
+        (Difference(100, 0.003, 0.002, 0.004), "less than 0.01 % longer"),
+        (Difference(100, -0.003, -0.003, -0.003), "less than 0.01 % shorter"),
         (Difference(0, 5, 4, 6), "longer: it was 0"),
         (Difference(0, 5, -4, 14), "no difference beyond noise"),
         (Difference(0, 0, 0, 0), "no difference beyond noise"),

@@ -7,7 +7,8 @@ import pytest
 
 from overlaptop.advice.changer import BUSY_S, TRIES
 from overlaptop.advice.others import LOST_S
-from overlaptop.advice.search import Plan
+from overlaptop.advice.picture import told_result
+from overlaptop.advice.search import Plan, Verdict
 from overlaptop.advice.tuner import CLAIM_S, Tuner
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
@@ -77,7 +78,7 @@ def test_it_says_the_best_value_in_one_line_with_the_code_to_paste():
     run(tuner, job)
     result = tuner.picture.result
     assert result.line.startswith(f"bucket_cap_mb {result.value} MiB: a step ")
-    assert "shorter than with 25 (" in result.line
+    assert "shorter than with 25 MiB (" in result.line
     assert "with 95 % confidence" in result.line
     assert result.code == f"DistributedDataParallel(model, bucket_cap_mb={result.value})"
 
@@ -108,7 +109,65 @@ def test_where_the_script_gave_no_whole_number_the_one_beside_it_is_measured_and
     assert sent(job)[0] == "set bucket_cap_mb 25"
     assert sent(job)[-1] == "restore bucket_cap_mb"
     assert job.value is None
-    assert "shorter than with 25 (" in tuner.picture.result.line
+    assert "shorter than with 25 MiB (" in tuner.picture.result.line
+
+
+def told_of(knob: Knob, **found) -> str:
+    """The last line of a search that went so, otherwise well."""
+    well = Verdict(
+        value=60, before=25, known=True, spent=False, saves=0.031, saves_low=0.024, saves_high=0.038,
+        rivals_gain=0.005,
+    )  # fmt: skip
+    return told_result(knob, replace(well, **found), 0.95).line
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        (
+            {},
+            "bucket_cap_mb 60 MiB: a step 3.1 % shorter than with 25 MiB (2.4 to 3.8 %); no other measured "
+            "value is shorter by more than 0.5 %, with 95 % confidence",
+        ),
+        (
+            {"saves": 0.001, "saves_low": -0.002, "saves_high": 0.004},
+            "bucket_cap_mb 60 MiB: not shorter than with 25 MiB beyond noise (-0.2 to 0.4 %); no other "
+            "measured value is shorter by more than 0.5 %, with 95 % confidence",
+        ),
+        (
+            {"known": False, "spent": True, "rivals_gain": 0.022},
+            "bucket_cap_mb 60 MiB, the best so far: a step 3.1 % shorter than with 25 MiB (2.4 to 3.8 %); "
+            "another measured value may still be up to 2.2 % shorter, with 95 % confidence. The search had "
+            "spent its steps before the best was known",
+        ),
+        (
+            {"value": 25, "known": False, "rivals_gain": None},
+            "bucket_cap_mb 25 MiB, as it was, the best so far: whether another value is shorter is not "
+            "known. The search ended before the best was known",
+        ),
+        (
+            {"known": False, "saves_low": -math.inf, "saves_high": math.inf, "rivals_gain": None},
+            "bucket_cap_mb 60 MiB, the best so far: whether a step is shorter than with 25 MiB is not known"
+            "; whether another value is shorter is not known. The search ended before the best was known",
+        ),
+    ],
+)
+def test_the_last_line_says_no_more_than_is_known(found, line):
+    assert told_of(BUCKET_CAP_MB, **found) == line
+
+
+def test_the_last_line_does_not_call_a_stand_in_the_value_as_it_was():
+    knob = replace(OTHER, value=None, value_text="own lists")
+    line = told_of(knob, value=1, before=1)
+    assert line.startswith("accumulation 1, measured in place of own lists: no other measured value ")
+
+
+def test_a_budget_for_one_window_tells_of_nothing_that_was_not_measured():
+    job = LiveJob(valley(60))
+    tuner = Tuner(job, job.knob, plan=Plan(budget_steps=14))
+    run(tuner, job)
+    result = tuner.picture.result
+    assert (result.value, result.known, result.spent, result.rivals_gain) == (25, False, True, None)
 
 
 # Which steps count

@@ -101,6 +101,16 @@ def test_records_tell_each_window_each_value_and_the_result(
     assert result["before"] == "25"
 
 
+def test_where_the_budget_was_too_small_it_says_so_and_how_to_give_more(
+    job: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["tune", "--budget", "120"]) == 0
+    out, err = capsys.readouterr()
+    assert ", the best so far: " in out.splitlines()[-1]
+    assert "The search had spent its steps before the best was known" in out.splitlines()[-1]
+    assert err.splitlines()[-1].endswith(" steps were not enough: --budget allows more")
+
+
 @pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_told_to_end_it_puts_the_value_back_first(
     job: Session, signum: int, status: int, capsys: pytest.CaptureFixture[str]

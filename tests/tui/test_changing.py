@@ -107,6 +107,22 @@ def test_keys_wait_for_a_command_that_is_under_way_and_go_on_from_its_value():
     assert keys.sent == ["set bucket_cap_mb 50", "set bucket_cap_mb 100"]
 
 
+def test_a_persons_change_does_not_wait_for_a_search_that_always_has_one_under_way():
+    keys = Keys(controlled_job())
+    search = commands.make_search(BUCKET)
+    keys.session.fleet.apply(search)
+    keys.session.fleet.apply(commands.make_setting(BUCKET, 50, search=search.id))
+    keys.type("100")
+    assert keys.sent == ["set bucket_cap_mb 100"]
+
+
+def test_the_value_that_a_search_tries_just_now_can_be_kept():
+    keys = Keys(controlled_job())
+    keys.session.fleet.apply(commands.make_search(BUCKET))
+    keys.type("25")
+    assert keys.sent == ["set bucket_cap_mb 25"]
+
+
 def test_a_change_that_is_done_counts_before_the_ranks_say_their_new_value():
     keys = Keys(controlled_job())
     keys.press(1)

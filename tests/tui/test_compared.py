@@ -96,3 +96,19 @@ async def test_the_overview_shows_the_job_before_beside_this_one(monkeypatch):
         assert "% shorter (" in text
         await pilot.press("d")
         assert "beside the job before" not in screen_text(app)
+
+
+async def test_thousands_of_collectives_are_told_as_a_number_is_written():
+    many = [replace(each, collectives=1234) for each in steps_of(0, 0, 100)]
+    session = FakeSession(welcome(job="job-0"), status(), info(0), *many)
+    app = OverlaptopApp(session, TuiOptions(), clock_s=session.clock.monotonic_s)
+    async with app.run_test(size=(160, 45)) as pilot:
+        app.read()
+        session.job_key = "job-1"
+        session.fleet.apply(welcome(job="job-1"))
+        session.say(status(), info(0), *many)
+        app.read()
+        app.show_now()
+        await pilot.pause()
+        assert "1,234 ±0" in screen_text(app)
+        assert "e+03" not in screen_text(app)

@@ -56,7 +56,8 @@ FOUND = replace(
     UNDER_WAY, over=True, now=None, doing="done", steps_to_go=0, seconds_to_go=None,
     result=Result(
         value=100, before_text="25", saves=0.029, saves_low=0.02, saves_high=0.038, confidence=0.95,
-        known=True, rivals_gain=0.006, line="bucket_cap_mb 100 MiB: a step 2.9 % shorter than with 25",
+        known=True, spent=False, rivals_gain=0.006,
+        line="bucket_cap_mb 100 MiB: a step 2.9 % shorter than with 25",
         code="DistributedDataParallel(model, bucket_cap_mb=100)",
     ),
 )  # fmt: skip

@@ -138,9 +138,14 @@ def _told(quantity: Quantity, centre: float, spread: float) -> tuple[str, str, s
     if quantity.name == "overlap":
         return f"{100 * centre:.1f}", f"{100 * spread:.1f}", " %"
     if quantity.name == "collectives":
-        return f"{centre:.3g}", f"{spread:.2g}", ""
+        return _counted(centre), _counted(spread), ""
     unit = Unit.for_scale(round(max(e.centre for e in (quantity.before, quantity.after) if e is not None)))
     return unit.text(round(centre)), unit.text(round(spread)), f" {unit.name}"
+
+
+def _counted(number: float) -> str:
+    """``3``, ``2.5``, ``1,234``."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _decided(quantity: Quantity) -> bool:
