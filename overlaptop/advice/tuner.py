@@ -71,7 +71,7 @@ class Tuner:
         make_search: Callable[[Space, int, Plan, Prior], Search] = Search,
     ) -> None:
         """From ``least`` to ``most``, both included; None: RANGES, else all that the knob allows. ``keep``:
-        leave the job with the best value, not with the one before. ``make_search``: what decides, from the
+        leave the job with the best value where that is better beyond noise. ``make_search``: what decides, from the
         values, the one before, the plan and the model.
 
         Raises:
@@ -210,7 +210,8 @@ class Tuner:
         while changer.under_way is None and self._value == search.next and search.enough(self._times()):
             self._close_window()
         if search.over:
-            keeps = self._keep and search.best != search.before
+            found = search.verdict()
+            keeps = self._keep and found is not None and found.saves_low > 0  # beyond noise
             self._end("", search.best if keeps else self._claim.undo_value)
             return
         wanted = search.next
