@@ -71,8 +71,8 @@ class Tuner:
         make_search: Callable[[Space, int, Plan, Prior], Search] = Search,
     ) -> None:
         """From ``least`` to ``most``, both included; None: RANGES, else all that the knob allows. ``keep``:
-        leave the job with the best value where that is better beyond noise. ``make_search``: what decides, from the
-        values, the one before, the plan and the model.
+        leave the job with the best value where that is better beyond noise. ``make_search``: what decides,
+        from the values, the one before, the plan and the model.
 
         Raises:
             ValueError: one line: a range without values, a knob that cannot be changed or changed back.

@@ -56,7 +56,7 @@ def panel_lines(
     header = ("", _side(compared.before, compared, 0), _side(compared.after, compared, 1))
     rows = [(each.title, *_figures(each, exact=exact)) for each in compared.quantities]
     sizes = [2 + max(line_width((Run(row[at]),)) for row in (header, *rows)) for at in range(len(header))]
-    told = (Run("  difference: ", DIM), Run(_in_short(compared), _ink(compared.quantities[0])))
+    told = (Run("  step time: ", DIM), Run(_in_short(compared), _ink(compared.quantities[0])))
     lines.append(_row(header, sizes, (DIM, DIM, DIM), told, width))
     for row, quantity in zip(rows, compared.quantities, strict=True):
         ink = _ink(quantity)
