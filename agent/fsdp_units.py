@@ -16,7 +16,7 @@ from overlaptop.agent.agreement import Mark
 from overlaptop.agent.guest import Guest
 from overlaptop.agent.importing import when_imported
 from overlaptop.agent.patching import replace
-from overlaptop.agent.standing import Standing, collectives_begun
+from overlaptop.agent.standing import Standing, why_uncounted
 
 STATE_MODULE = "torch.distributed.fsdp._fully_shard._fsdp_state"
 ENTERED, LEFT = "_root_pre_forward", "_register_pre_backward_hook"
@@ -88,9 +88,7 @@ class FsdpUnits:
             return "FSDP2's hooks are compiled (skip_fsdp_hooks is off), and compiled code keeps its order"
         if (group := self._group()) is None:
             return "its FSDP2 modules shard nothing"
-        if collectives_begun(group) is None:
-            return "its backend does not count collectives, so that ranks could not tell where each stands"
-        return ""
+        return why_uncounted(group)
 
     def learn(self) -> None:
         """Watch from now on in which order units run. On the training thread, until `learned`."""

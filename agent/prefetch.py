@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from overlaptop.agent.action import Course, Outcome
 from overlaptop.agent.agreement import Mark
 from overlaptop.agent.fsdp_units import FsdpUnits, Orders, Unit, param_groups, weight_bytes
-from overlaptop.wire.knobs import Knob
+from overlaptop.wire.knobs import PREFETCH, Knob
 
 MOST_DEPTH = 16
 """Further ahead there is nothing more to hide, only memory to take."""
@@ -58,7 +58,7 @@ class Pass:
     def __init__(self, units: FsdpUnits, name: str, own_way: str) -> None:
         """``name``: ``forward`` or ``backward``; ``own_way``: what FSDP2 does by itself, in words."""
         self.name = name
-        self.knob = f"prefetch_{name}"
+        self.knob = PREFETCH[name]
         self.units = units
         self._own_way = own_way
         self._given: _Given | None = None

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from overlaptop.agent.action import Course, Outcome
 from overlaptop.agent.agreement import Mark
 from overlaptop.agent.ddp_models import Caps, DdpModels, Known
-from overlaptop.agent.standing import collectives_begun
+from overlaptop.agent.standing import why_uncounted
 
 NO_FORWARD_STEPS = 16
 """Steps without a forward pass that reduces, after which the change is given up; the same on all ranks."""
@@ -131,9 +131,7 @@ class Rebucket:
         trained = [parameter for parameter in model._module_parameters if parameter.requires_grad]
         if not _same(known, trained):
             return "other parameters are trained now than when the DistributedDataParallel model was made"
-        if collectives_begun(model.process_group) is None:
-            return "its backend does not count collectives, so that ranks could not tell where each stands"
-        return ""
+        return why_uncounted(model.process_group)
 
     def _model(self) -> Any:
         assert self._known is not None, "refusal comes first"

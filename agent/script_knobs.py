@@ -19,12 +19,10 @@ from overlaptop.agent.agreement import Mark
 from overlaptop.agent.standing import Standing
 from overlaptop.wire import commands
 from overlaptop.wire.codec import MAX_CHOICES
-from overlaptop.wire.knobs import Knob
+from overlaptop.wire.knobs import TORCH_KNOBS, Knob
 
 MAX_DECLARED = 32
 MAX_TEXT_CHARS = 200
-NOT_THE_SCRIPTS = frozenset({"bucket_cap_mb", "prefetch_forward", "prefetch_backward"})
-"""Names of knobs that belong to DDP and FSDP2."""
 
 
 class ScriptKnob:
@@ -208,7 +206,7 @@ def _check_name(name: str) -> None:
         raise TypeError(f"a knob's name must be text, not {_kind(name)}")
     if not commands.is_knob_name(name):
         raise ValueError(f"{name[:80]!r} cannot be a knob's name: letters, digits and _, at most 64")
-    if name in NOT_THE_SCRIPTS:
+    if name in TORCH_KNOBS:
         raise ValueError(f"{name} is the name of a knob that is there already: choose another one")
 
 

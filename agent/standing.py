@@ -31,6 +31,13 @@ class Standing:
         return noted[1]
 
 
+def why_uncounted(group: Any) -> str:
+    """Why ranks cannot tell by this group where each of them stands; empty: they can."""
+    if collectives_begun(group) is not None:
+        return ""
+    return "its backend does not count collectives, so that ranks could not tell where each stands"
+
+
 def collectives_begun(group: Any) -> int | None:
     """How many collectives this rank has begun in a group; None where the backend does not count."""
     try:

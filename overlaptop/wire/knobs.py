@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 BUCKET_CAP_MB = "bucket_cap_mb"
 """DistributedDataParallel's bucket size, in MiB as torch counts it."""
+PREFETCH: Mapping[str, str] = MappingProxyType(
+    {"forward": "prefetch_forward", "backward": "prefetch_backward"}
+)
+"""FSDP2's depth of prefetch, by pass."""
+TORCH_KNOBS = frozenset({BUCKET_CAP_MB, *PREFETCH.values()})
+"""Those of torch's own parts: no script can declare one of that name."""
 
 
 @dataclass(frozen=True, slots=True)
