@@ -77,6 +77,13 @@ def jobs_in(tmp_path: Path, training: str):
             job.close()
 
 
+def losses_alone(start, job: Job) -> list[str]:
+    """Those of as many steps as `job` made, without us. ``start``: what `jobs_in` gives."""
+    alone = start("--no-python", sys.executable, steps=len(job.losses()[0].split()))
+    assert alone.process.wait(PATIENT_S) == 0, alone.log()
+    return alone.losses()
+
+
 @contextmanager
 def watchers():
     """What makes dashboards without a screen; they are closed behind it."""

@@ -18,7 +18,7 @@ from overlaptop.agent.agreement import PATIENCE_S
 from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.messages import ENDED_BADLY
 
-from .commanded import AGENT, PATIENT_S, Job, jobs_in, watchers
+from .commanded import AGENT, Job, jobs_in, losses_alone, watchers
 from .conftest import socket_directory
 
 TRAINING = '''
@@ -220,9 +220,7 @@ def test_losses_are_the_same_to_the_last_bit_with_and_without_captures(start, wa
     assert dashboard.outcome(dashboard.ask(steps=5)).state == "written"
     dashboard.goes_on(10)
     assert dashboard.end(job) == 0, job.log()
-    alone = start("--no-python", sys.executable, steps=len(job.losses()[0].split()))
-    assert alone.process.wait(PATIENT_S) == 0, alone.log()
-    assert job.losses() == alone.losses()
+    assert job.losses() == losses_alone(start, job)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from overlaptop.wire.knobs import GradientFacts, Knob
 from overlaptop.wire.messages import ENDED_BADLY
 
 from .changes import switched
-from .commanded import AGENT, PATIENT_S, Job, jobs_in, watchers
+from .commanded import AGENT, Job, jobs_in, losses_alone, watchers
 from .conftest import socket_directory
 
 BUCKET_CAP_MB = Knob("bucket_cap_mb", None, "", "", 1, 10_000)
@@ -269,9 +269,7 @@ def test_losses_of_a_real_job_are_the_same_to_the_last_bit_with_and_without_chan
     assert [set_size(dashboard, mb).state for mb in (100, 1)] == ["changed"] * 2
     dashboard.goes_on(10)
     assert dashboard.end(job) == 0, job.log()
-    alone = start("--no-python", sys.executable, steps=len(job.losses()[0].split()))
-    assert alone.process.wait(PATIENT_S) == 0, alone.log()
-    assert job.losses() == alone.losses()
+    assert job.losses() == losses_alone(start, job)
 
 
 @pytest.mark.slow
