@@ -43,6 +43,8 @@ OUTSTANDING_S = 60.0
 MAX_NOTICES = 64
 RECENT_STEPS = 8
 """The quickest of so many tells how long a step takes."""
+MAX_DETAILS = 4
+"""Of a burst of measured steps, the details that are sent together."""
 
 
 class Agent:
@@ -75,6 +77,8 @@ class Agent:
         self._step = -1
         """The step that is under way, counted as StepTotals does; -1 before the first boundary."""
         self._recent_ns: deque[int] = deque(maxlen=RECENT_STEPS)
+        self._details_due = 0
+        """Steps whose detail may be sent: one a round, and what rounds without any have left."""
         self._control: Control | None = None
         self._orders: Orders | None = None
         self._cwd = placement.working_directory()
@@ -308,8 +312,12 @@ class Agent:
             sender.put(totals)
             self._recent_ns.append(totals.step_ns)
             told.append(measured)
-        if sender.watched and (shown := reporter.best_shown(told)) is not None:
+        if not sender.watched:
+            return
+        self._details_due = min(self._details_due + 1, MAX_DETAILS)
+        for shown in reporter.best_shown(told, self._details_due):
             sender.put(reporter.detail(shown, self._place.rank))
+            self._details_due -= 1
 
     def _send_reports(self, sender: Sender) -> None:
         if self._orders is not None:

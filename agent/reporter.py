@@ -57,14 +57,15 @@ def totals(measured: StepSpans, rank: int, dropped: int) -> StepTotals:
     )
 
 
-def best_shown(steps: Iterable[StepSpans]) -> StepSpans | None:
-    """Of steps that are ready together, the one whose detail is sent; None where none can be.
+def best_shown(steps: Iterable[StepSpans], most: int) -> list[StepSpans]:
+    """Of steps that are ready together, those whose detail is sent: `most` at most, in their order.
 
-    Ranks send at times of their own, and who compares them needs the same step of all: so the one whose
-    number divides by the highest power of two, and of such the newest.
+    Ranks send at times of their own, and who compares them needs the same steps of all: so those whose
+    numbers divide by the highest powers of two, and of such the newest.
     """
     fit = [step for step in steps if step.detailed and step.named]
-    return max(fit, key=lambda each: ((each.step & -each.step) or MAX_STEP, each.step), default=None)
+    fit.sort(key=lambda each: ((each.step & -each.step) or MAX_STEP, each.step), reverse=True)
+    return sorted(fit[:most], key=lambda each: each.step)
 
 
 def disturbed(totals: StepTotals, *, captured: bool) -> StepTotals:

@@ -6,6 +6,7 @@ import math
 import threading
 from collections import deque
 from statistics import median
+from time import sleep
 
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.sources.base import Edge
@@ -38,7 +39,8 @@ NEVER_S = -math.inf
 class Burst:
     """Marks the bounds of `steps` steps and the edges in them, as the training thread passes there."""
 
-    def __init__(self, marker: Marker, steps: int) -> None:
+    def __init__(self, marker: Marker, steps: int, begins_at: int = 1) -> None:
+        """`begins_at`: the number of the first one divides by it."""
         self.steps = steps
         self.marks: list[Mark] = []
         self.finished = threading.Event()
@@ -48,6 +50,7 @@ class Burst:
         # What ran when tracing began was launched before and is not seen. A whole step later it is over,
         # except for collectives that nobody waits for before the next step; so one step is let pass.
         self._to_skip = 1
+        self._begins_at = begins_at
         self._begun = 0
 
     def boundary(self, step: int) -> None:
@@ -56,6 +59,8 @@ class Burst:
             return
         if self._to_skip:
             self._to_skip -= 1
+            return
+        if not self._begun and step % self._begins_at:
             return
         self._set(step, None)
         self._begun += 1
@@ -97,18 +102,32 @@ class Schedule:
         self.steps = 1
         """Of the next burst."""
 
-    def due(self, *, watched: bool) -> bool:
-        """Whether it is time for the next one.
-
-        Bursts begin at whole multiples of a power of two seconds, so that all ranks trace the same steps: a
-        rank that is slowed makes all others wait, so it had better be all at once.
+    @property
+    def begins_at(self) -> int:
+        """The number of a burst's first step divides by this: ranks whose clocks, or the leads of whose CPUs,
+        are a little apart begin with the same one all the same.
         """
-        at_s = _now_s()
+        return self.steps if self._every is None else 1
+
+    def due(self, *, watched: bool) -> bool:
+        """Whether it is time for the next one."""
+        return _now_s() >= self._due_at_s(watched)
+
+    def wait(self, longest_s: float, *, watched: bool) -> None:
+        """Wait until it is, if that is not longer: to begin in time, and so when the other ranks do."""
+        wait_s = self._due_at_s(watched) - _now_s()
+        if 0 < wait_s <= longest_s:
+            sleep(wait_s)
+
+    def _due_at_s(self, watched: bool) -> float:
+        """Bursts begin at whole multiples of a power of two seconds, so that all ranks trace the same
+        steps: a rank that is slowed makes all others wait, so it had better be all at once.
+        """
         period_s = self.period_s(watched=watched)
         if self._every is not None or self._began_s == NEVER_S:
-            return at_s >= self._began_s + period_s
+            return self._began_s + period_s
         grid_s = 2.0 ** math.ceil(math.log2(period_s))
-        return at_s // grid_s > self._began_s // grid_s and at_s >= self._began_s + grid_s / 2
+        return math.ceil((self._began_s + grid_s / 2) / grid_s) * grid_s
 
     def period_s(self, *, watched: bool) -> float:
         """From the beginning of one burst to that of the next, at least."""
@@ -149,7 +168,8 @@ class Schedule:
         """Size the next burst by how long the steps of this one took and what they held."""
         by_time = BURST_S * 1e9 / max(step_ns, 1.0)
         by_kernels = MAX_KERNELS / max(kernels_per_step, 1.0)
-        self.steps = max(1, min(MAX_STEPS, round(by_time), int(by_kernels)))
+        most = max(1, min(MAX_STEPS, round(by_time), int(by_kernels)))
+        self.steps = 1 << (most.bit_length() - 1)  # a power of two: on all ranks the same, or nearly so
 
 
 def _now_s() -> float:

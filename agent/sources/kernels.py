@@ -187,6 +187,8 @@ class KernelsSource:
         burst = self._burst
         if self._state is _State.TRACING and burst is not None:
             burst.finished.wait(ROUND_S)
+        elif self._state is _State.IDLE:
+            self._schedule.wait(ROUND_S, watched=self.watched)
         with self._lock:
             if not self.gave_up and not self._paused:
                 try:
@@ -260,12 +262,12 @@ class KernelsSource:
             self._tracer.start()
         self._schedule.begin()
         self._burst_began_s, self._burst_began_step = monotonic(), self._step
-        self._burst = Burst(self._marker, self._schedule.steps)
+        self._burst = Burst(self._marker, self._schedule.steps, self._schedule.begins_at)
         self._state = _State.TRACING
 
     def _lasts_too_long(self) -> bool:
         assert self._burst is not None
-        expected_s = (self._burst.steps + 2) * self._host_step_ns / 1e9
+        expected_s = (2 * self._burst.steps + 2) * self._host_step_ns / 1e9
         return monotonic() - self._burst_began_s > max(MAX_BURST_S, MAX_BURST_TIMES * expected_s)
 
     def _begin_drain(self, state: _State) -> None:

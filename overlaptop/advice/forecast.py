@@ -14,7 +14,8 @@ CURVE_POINTS = 64
 class Forecast:
     """The newest model. ``learn`` with each Snapshot; ``renew`` now and then, as that takes a moment."""
 
-    def __init__(self, knob: Knob, space: Space) -> None:
+    def __init__(self, knob: Knob, space: Space, collector: Collector | None = None) -> None:
+        """``collector``: one that has seen the job for a while already; None: begin with nothing."""
         self.reason = "the model knows bucket sizes only"
         """Why there is no model; empty: there is one."""
         self.curve: tuple[Predicted, ...] = ()
@@ -22,7 +23,7 @@ class Forecast:
         self.stale = True
         """There may be news since it was renewed."""
         self._space = space
-        self._collector = Collector() if knob.name == BUCKET_CAP_MB else None
+        self._collector = (collector or Collector()) if knob.name == BUCKET_CAP_MB else None
         self._model: StepModel | None = None
         self._known: dict[int, float | None] = {}
         self._blind: dict[int, float | None] = {}

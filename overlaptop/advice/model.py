@@ -34,7 +34,7 @@ PENDING_STEPS = 32
 """Steps of which some ranks' timelines are still to come."""
 KEPT_STEPS = 64
 """Of each layout, the newest ones."""
-FEWEST_STEPS = 5
+FEWEST_STEPS = 4
 """Of a layout, before anything is built on it."""
 KEPT_LAYOUTS = 64
 KEPT_SIZES, KEPT_OF_SIZE = 64, 64
@@ -212,9 +212,9 @@ class Collector:
             return
         known = self._known
         for view in ranks:
-            detail = view.detail
-            if detail is not None and detail.step > known.done and not _is_disturbed(view, detail.step):
-                known.pending.setdefault(detail.step, {})[view.rank] = detail
+            for detail in view.details:
+                if detail.step > known.done and not _is_disturbed(view, detail.step):
+                    known.pending.setdefault(detail.step, {})[view.rank] = detail
         queued = any(view.info is not None and view.info.source != "host" for view in ranks)
         for step in sorted(step for step, of in known.pending.items() if len(of) == len(ranks)):
             known.take(self._facts, [*known.pending.pop(step).values()], queued)

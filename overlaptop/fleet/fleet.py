@@ -29,6 +29,7 @@ from overlaptop.wire.messages import (
 
 HISTORY_STEPS = 600
 """Steps kept for each rank."""
+RECENT_DETAILS = 8
 MAX_NOTICES = 200
 MAX_FRESH = 16_384
 """Steps held for a reader that is late with the next snapshot; more are dropped and counted. Samples of
@@ -89,7 +90,7 @@ class _Rank:
         self.info: RankInfo | None = None
         self.steps: deque[StepTotals] = deque(maxlen=HISTORY_STEPS)
         self.measured: StepTotals | None = None
-        self.detail: StepDetail | None = None
+        self.details: deque[StepDetail] = deque(maxlen=RECENT_DETAILS)
         self.arrived_ns = 0
         self.ended = False
         self.site = _Site()
@@ -106,7 +107,8 @@ class _Rank:
     def forget_steps(self) -> None:
         self.steps.clear()
         self.site.steps.forget()
-        self.measured = self.detail = None
+        self.measured = None
+        self.details.clear()
         self._history = ()
 
     def add(self, step: StepTotals) -> bool:
@@ -135,7 +137,8 @@ class _Rank:
             last=last,
             measured=self.measured,
             history=self._history,
-            detail=self.detail,
+            detail=self.details[-1] if self.details else None,
+            details=tuple(self.details),
             age_s=age_s,
             stale=not self.ended and age_s is not None and self._is_stale(age_s),
             ended=self.ended,
@@ -207,7 +210,7 @@ class Fleet:
                 self._add_step(message)
             case StepDetail():
                 if (rank := self._rank(message.rank)) is not None:
-                    rank.detail = message
+                    rank.details.append(message)
             case RankInfo():
                 self._meet(message)
             case Notice():

@@ -42,12 +42,15 @@ class RankView:
     history: tuple[StepTotals, ...]
     """Oldest first, bounded; ends with ``last``."""
     detail: StepDetail | None
+    """The newest that came."""
     age_s: float | None
     """Seconds since the newest step arrived here; None before the first."""
     stale: bool
     """No step for far longer than its steps take."""
     ended: bool
     dropped: int
+    details: tuple[StepDetail, ...] = ()
+    """The last few, oldest first: several may come together."""
     machine: MachineFacts | None = None
     device: DeviceFacts | None = None
     numa: NumaFacts | None = None

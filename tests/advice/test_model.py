@@ -272,6 +272,16 @@ def test_of_several_backward_passes_the_one_that_reduces_counts():
     assert model.compute.backward_ns == COMPUTE.backward_ns
 
 
+def test_steps_that_come_together_are_all_learned_from():
+    job, collector = DdpJob(cap=4), Collector()
+    true = job.true(4)
+    for rank in range(2):  # a burst on each rank, one after the other
+        for at in range(FEWEST_STEPS):
+            job.fleet.apply(replace(job.detail(rank, true, 1.0), step=at))
+        collector.add(job.fleet.snapshot())
+    assert collector.model().steps == FEWEST_STEPS
+
+
 def test_ranks_that_tell_of_different_all_reduces_are_not_taken_together():
     job, collector = DdpJob(), Collector()
     for at in range(10):

@@ -88,6 +88,14 @@ def test_a_burst_of_n_steps_has_n_plus_one_bounds(steps):
     assert [step for step, edge in marked(burst) if edge is None] == list(range(1, steps + 2))
 
 
+@pytest.mark.parametrize("armed_at", [8, 9, 10, 14])
+def test_ranks_that_are_a_little_apart_begin_with_the_same_step(armed_at):
+    burst = Burst(FakeMarker(), 8, begins_at=8)
+    for step in range(armed_at + 1, 40):
+        burst.boundary(step)
+    assert [step for step, _ in marked(burst)] == list(range(16, 25))
+
+
 @pytest.mark.parametrize("fails_after", [0, 1, 2, 3])
 def test_a_mark_that_cannot_be_set_breaks_the_burst(fails_after):
     burst = Burst(FakeMarker(fails_after), 1)
@@ -194,6 +202,25 @@ def test_ranks_that_began_apart_trace_at_the_same_times(clock, step_s) -> None:
         assert set(rank[3:]) <= set(began[0])
 
 
+def test_the_wait_for_a_burst_that_is_due_soon_ends_when_it_is_due(clock, monkeypatch):
+    slept_s = []
+    monkeypatch.setattr(bursts, "sleep", slept_s.append)
+    schedule = Schedule(None)
+    schedule.wait(0.1, watched=True)  # the first one is due at once
+    schedule.begin()
+    schedule.traced()
+    schedule.wait(0.1, watched=True)
+    clock.now_s += 0.95
+    schedule.wait(0.01, watched=True)
+    assert slept_s == []
+    schedule.wait(0.1, watched=True)
+    assert slept_s == [pytest.approx(0.05)]
+    clock.now_s += 0.06
+    assert schedule.due(watched=True)
+    schedule.wait(0.1, watched=True)
+    assert len(slept_s) == 1
+
+
 @pytest.mark.parametrize(("watched", "cost"), [(False, IDLE_COST), (True, WATCHED_COST)])
 @pytest.mark.parametrize("slowdown", [0.0, 0.05, 0.3])
 def test_a_job_that_tracing_slows_is_traced_less(clock, slowdown, watched, cost) -> None:
@@ -226,6 +253,8 @@ def test_a_burst_is_never_of_no_steps_nor_of_too_many_steps_or_kernels(step_ns, 
     schedule.learn(step_ns, kernels_per_step)
     assert 1 <= schedule.steps <= MAX_STEPS
     assert schedule.steps == 1 or schedule.steps * kernels_per_step <= MAX_KERNELS
+    assert schedule.begins_at == schedule.steps
+    assert schedule.steps.bit_count() == 1
 
 
 def test_bursts_of_short_steps_are_of_many_and_those_of_long_ones_of_one():
@@ -234,7 +263,8 @@ def test_bursts_of_short_steps_are_of_many_and_those_of_long_ones_of_one():
     for step_ns in (1e5, 1e6, 1e7, 5e7, 1e9):
         schedule.learn(step_ns, 10)
         sizes.append(schedule.steps)
-    assert sizes == [MAX_STEPS, MAX_STEPS, 20, 4, 1]
+    assert sizes == [MAX_STEPS, MAX_STEPS, 16, 4, 1]
+    assert schedule.begins_at == 1
 
 
 # CUDA graphs.

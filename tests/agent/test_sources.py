@@ -140,18 +140,23 @@ def test_any_marks_make_messages_whose_parts_sum_to_the_step(recorded) -> None:
 
 
 @pytest.mark.parametrize(
-    ("batches", "shown"),
-    [([[4, 5, 6, 7]], [4]), ([[4, 5], [6, 7, 8, 9]], [4, 8]), ([[0, 1, 8]], [0]), ([[], [3]], [None, 3])],
+    ("batches", "most", "shown"),
+    [
+        ([[4, 5, 6, 7]], 1, [[4]]),
+        ([[4, 5], [6, 7, 8, 9]], 1, [[4], [8]]),
+        ([[0, 1, 8]], 1, [[0]]),
+        ([[], [3]], 1, [[], [3]]),
+        ([[4, 5, 6, 7], [7, 8, 9, 10, 11]], 3, [[4, 6, 7], [8, 10, 11]]),
+        ([[4, 5, 6]], 0, [[]]),
+    ],
 )
-def test_of_steps_that_are_ready_together_all_ranks_show_the_same(
-    batches: list[list[int]], shown: list[int | None]
-) -> None:
+def test_of_steps_that_are_ready_together_all_ranks_show_the_same(batches, most, shown) -> None:
     picked = []
     for batch in batches:
         steps = [SimpleNamespace(step=step, detailed=True, named=True) for step in batch]
         unnamed = SimpleNamespace(step=16, detailed=True, named=False)
-        picked.append(reporter.best_shown([*steps, unnamed]))
-    assert [step and step.step for step in picked] == shown
+        picked.append([each.step for each in reporter.best_shown([*steps, unnamed], most)])
+    assert picked == shown
 
 
 def choose(sampler: Sampler, steps: int, cost_ns: int, step_ns: int) -> list[bool]:

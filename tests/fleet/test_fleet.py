@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_FRESH, MAX_NOTICES, MAX_SAMPLES, Fleet
+from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_FRESH, MAX_NOTICES, MAX_SAMPLES, RECENT_DETAILS, Fleet
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire.messages import Notice, RankEnd
 
@@ -186,8 +186,10 @@ def test_the_line_keeps_the_time_since_when_it_is_as_it_is(fleet, clock):
     )
 
 
-def test_the_newest_detail_is_kept(fleet):
-    assert feed(fleet, detail(0, 1), detail(0, 2)).ranks[0].detail.step == 2
+def test_the_newest_details_are_kept(fleet):
+    view = feed(fleet, *(detail(0, at) for at in range(2 * RECENT_DETAILS))).ranks[0]
+    assert view.detail.step == 2 * RECENT_DETAILS - 1
+    assert [each.step for each in view.details] == list(range(RECENT_DETAILS, 2 * RECENT_DETAILS))
 
 
 @pytest.mark.parametrize("rank", [-1, 4096, 1 << 40])
