@@ -1,4 +1,4 @@
-"""A job under torchrun that takes commands, and a dashboard without a screen that gives them."""
+"""A job that takes commands, and a dashboard without a screen that gives them."""
 
 from __future__ import annotations
 
@@ -12,29 +12,41 @@ from pathlib import Path
 
 from overlaptop.fleet.session import JobSession
 from overlaptop.wire import commands
+from tests.warm import LAUNCHER_VARIABLES, Warm, WarmRanks
 
-from .conftest import LAUNCHER_VARIABLES, socket_directory
+from .conftest import socket_directory
 
 PATIENT_S = 90.0
 AGENT = ("-m", "overlaptop.agent", "--control")
 
 
 class Job:
-    """One job under torchrun, whose script ends after as many steps as its argument says, or when the file
+    """One job of two ranks, whose script ends after as many steps as its argument says, or when the file
     ``stop`` is there.
     """
 
     def __init__(
-        self, folder: Path, training: str, *words: str, nproc: int = 2, steps: int = 1_000_000
+        self,
+        folder: Path,
+        training: str,
+        words: tuple[str, ...] = AGENT,
+        *,
+        steps: int = 1_000_000,
+        warm: Warm | None = None,
     ) -> None:
+        """``words``: what comes before the script. Under torchrun, unless there are ``warm`` processes."""
         self.folder = folder
         script = folder / "train.py"
         script.write_text(textwrap.dedent(training))
-        own = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
+        all_words = [*words, str(script), str(steps)]
         with (folder / "log").open("w") as log:
+            if warm is not None:
+                self.process = WarmRanks(warm, all_words, 2, folder, log, log)
+                return
+            own = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}",
-                 *words, str(script), str(steps)],
+                [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+                 *all_words],
                 cwd=folder, env={**own, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log,
             )  # fmt: skip
 
@@ -61,15 +73,18 @@ class Job:
 
 
 @contextmanager
-def jobs_in(tmp_path: Path, training: str):
-    """What launches jobs in a socket directory of their own; they are ended behind it."""
+def jobs_in(tmp_path: Path, training: str, warm: Warm | None = None):
+    """What launches jobs in a socket directory of their own; they are ended behind it.
+
+    Under torchrun; where there are ``warm`` processes, only if it is told so.
+    """
     jobs = []
     with socket_directory():
 
-        def launch(*words, training=training, **options):
+        def launch(words=AGENT, *, torchrun=False, **options):
             folder = tmp_path / str(len(jobs))
             folder.mkdir()
-            jobs.append(Job(folder, training, *(words or AGENT), **options))
+            jobs.append(Job(folder, training, words, warm=None if torchrun else warm, **options))
             return jobs[-1]
 
         yield launch
@@ -79,7 +94,7 @@ def jobs_in(tmp_path: Path, training: str):
 
 def losses_alone(start, job: Job) -> list[str]:
     """Those of as many steps as `job` made, without us. ``start``: what `jobs_in` gives."""
-    alone = start("--no-python", sys.executable, steps=len(job.losses()[0].split()))
+    alone = start(words=(), steps=len(job.losses()[0].split()))
     assert alone.process.wait(PATIENT_S) == 0, alone.log()
     return alone.losses()
 
@@ -149,7 +164,7 @@ class Watching:
         (job.folder / "stop").touch()
         return self.until_it_has_ended(job)
 
-    def goes_on(self, steps=50):
+    def goes_on(self, steps=20):
         """The job trains on from here."""
         last = [view.last.step for view in self.session.tick().ranks]
         self.until(

@@ -15,22 +15,16 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from overlaptop.agent.placement import job_key
 from overlaptop.wire import codec, endpoints
 from overlaptop.wire.messages import Message, Notice, RankInfo, StepDetail, StepTotals, Watch
+from tests.warm import LAUNCHER_VARIABLES, Warm, WarmProcess, free_port, text_of
 
 RANK_TIMEOUT_S = 100
-LAUNCHER_VARIABLES = (
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_RUN_ID",
-)
 
 
 @dataclass
@@ -121,29 +115,24 @@ def sockets() -> Iterator[Path]:
         yield path
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 Run = Callable[..., Finished]
 
 
 @pytest.fixture
-def run_ranks(tmp_path: Path, sockets: Path) -> Run:
+def run_ranks(tmp_path: Path, sockets: Path, warm: Warm) -> Run:
     """Runs a script (its text, or where it is) on some ranks, with the agent unless told otherwise."""
-    return functools.partial(run_job, tmp_path)
+    return functools.partial(run_job, warm, tmp_path)
 
 
 @pytest.fixture(scope="module")
-def run_ranks_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+def run_ranks_once(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Iterator[Run]:
     """The same for a job that several tests of a module look at."""
     with socket_directory():
-        yield functools.partial(run_job, tmp_path_factory.mktemp("job"))
+        yield functools.partial(run_job, warm, tmp_path_factory.mktemp("job"))
 
 
 def run_job(
+    warm: Warm,
     folder: Path,
     script: str | Path,
     *,
@@ -154,11 +143,13 @@ def run_job(
     listen: bool = True,
     launched: bool = True,
     prefix: tuple[str, ...] = (),
+    forked: bool = False,
 ) -> Finished:
     """Run one job to its end in this folder, each rank behind the words of ``prefix``.
 
     With ``launched=False`` nothing in the environment tells a process its rank, as when nobody uses a
-    launcher.
+    launcher. With ``forked=True`` its processes have torch already: for tests that are not about how a
+    process begins.
     """
     if isinstance(script, Path):
         path = script
@@ -170,32 +161,34 @@ def run_job(
     if launched:
         shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(nproc)}
     hub = ListeningHub(job_key(shared)) if listen and launched else None
-    words = [*prefix, sys.executable, *(("-m", "overlaptop.agent", *options) if agent else ())]
-    processes = [
-        subprocess.Popen(
-            [*words, str(path), *arguments],
-            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} if launched else shared,
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+    words = [*(("-m", "overlaptop.agent", *options) if agent else ()), str(path), *arguments]
+    places = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} if launched else {} for rank in range(nproc)]
+
+    def start(place: dict[str, str], out: IO[str], err: IO[str]) -> subprocess.Popen[bytes] | WarmProcess:
+        told = {**shared, **place}
+        if forked:
+            return warm.start(words, told, folder, out.fileno(), err.fileno())
+        return subprocess.Popen(
+            [*prefix, sys.executable, *words], env=told, cwd=folder, stdout=out, stderr=err
         )
-        for rank in range(nproc)
-    ]
-    if (
-        listen and not launched
-    ):  # the job is named by its pid; its agent looks for a hub after torch's import
-        hub = ListeningHub(f"pid-{processes[0].pid}")
-    try:
-        ends = [process.communicate(timeout=RANK_TIMEOUT_S) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-        if hub is not None:
-            hub.close()
-    return Finished(
-        codes=[process.returncode for process in processes],
-        outs=[out for out, _ in ends],
-        errs=[err for _, err in ends],
-        messages=hub.messages if hub is not None else [],
-    )
+
+    with contextlib.ExitStack() as stack:
+        outs, errs = ([stack.enter_context(tempfile.TemporaryFile("w+")) for _ in places] for _ in range(2))
+        processes = [start(*each) for each in zip(places, outs, errs, strict=True)]
+        if listen and not launched:
+            # The job is named by its pid; its agent looks for a hub after torch's import.
+            hub = ListeningHub(f"pid-{processes[0].pid}")
+        try:
+            codes = [process.wait(timeout=RANK_TIMEOUT_S) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+            if hub is not None:
+                hub.close()
+        return Finished(
+            codes=codes,
+            outs=[text_of(out) for out in outs],
+            errs=[text_of(err) for err in errs],
+            messages=hub.messages if hub is not None else [],
+        )

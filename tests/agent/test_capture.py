@@ -18,7 +18,7 @@ from overlaptop.agent.agreement import PATIENCE_S
 from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.messages import ENDED_BADLY
 
-from .commanded import AGENT, Job, jobs_in, losses_alone, watchers
+from .commanded import Job, jobs_in, losses_alone, watchers
 from .conftest import socket_directory
 
 TRAINING = '''
@@ -46,7 +46,7 @@ TRAINING = '''
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-        time.sleep(0.004)
+        time.sleep(0.02)
         stop[0] = Path("stop").exists()
         dist.all_reduce(stop)
         if stop[0]:
@@ -73,15 +73,15 @@ def sockets():
 @pytest.fixture(scope="module")
 def shared(sockets, tmp_path_factory):
     """Torch takes seconds to start: tests that leave the job as it was share one."""
-    job = Job(tmp_path_factory.mktemp("shared"), TRAINING, *AGENT)
+    job = Job(tmp_path_factory.mktemp("shared"), TRAINING)
     yield job
     assert job.end() == 0, job.log()
 
 
 @pytest.fixture
-def start(sockets, tmp_path):
+def start(sockets, tmp_path, warm):
     """A job of the test's own, in a socket directory of its own."""
-    with jobs_in(tmp_path, TRAINING) as launch:
+    with jobs_in(tmp_path, TRAINING, warm) as launch:
         yield launch
 
 
@@ -99,6 +99,56 @@ def read(path):
 def step_numbers(trace):
     names = [event["name"] for event in trace["traceEvents"] if event["name"].startswith("ProfilerStep#")]
     return [int(name.partition("#")[2]) for name in names]
+
+
+@pytest.mark.slow
+def test_losses_are_the_same_to_the_last_bit_with_and_without_captures(start, watch):
+    job = start()
+    dashboard = watch()
+    dashboard.until_it_trains()
+    assert dashboard.outcome(dashboard.ask(steps=5)).state == "written"
+    dashboard.goes_on(10)
+    assert dashboard.end(job) == 0, job.log()
+    assert job.losses() == losses_alone(start, job)
+
+
+@pytest.mark.slow
+def test_a_job_that_was_not_told_to_obey_refuses_and_says_how_to_allow_it(start, watch):
+    start(("-m", "overlaptop.agent"))
+    dashboard = watch()
+    assert not any(view.info.control_allowed for view in dashboard.until_it_trains().ranks)
+    made = dashboard.outcome(dashboard.ask())
+    assert made.reason == "rank 0 refused: start the job with --control to allow commands"
+    assert [rank.state for rank in made.ranks] == ["refused", "refused"]
+    dashboard.goes_on()
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_in_the_middle_ends_the_job_as_it_would_without_us(start, watch):
+    job = start(torchrun=True)
+    dashboard = watch()
+    ranks = dashboard.until_it_trains().ranks
+    key = dashboard.ask()
+    os.kill(ranks[1].info.pid, signal.SIGKILL)
+    assert dashboard.until_it_has_ended(job) != 0
+    assert "Signal 9" in job.log()
+    made = dashboard.outcome(key)
+    assert made.state == "failed"
+    assert not list(job.folder.glob(f"{capture.FOLDER}/{key}/*"))
+
+
+@pytest.mark.slow
+def test_a_job_that_ends_in_the_middle_of_a_capture_ends_well(start, watch):
+    job = start()
+    dashboard = watch()
+    dashboard.until_it_trains()
+    key = dashboard.ask(steps=100)
+    dashboard.until(lambda snapshot: snapshot.commands[-1].state == "recording")
+    (job.folder / "stop").touch()
+    assert dashboard.until_it_has_ended(job) == 0, job.log()
+    made = dashboard.outcome(key)
+    assert made.state == "failed"
+    assert {rank.text for rank in made.ranks} == {"the job ended first"}
 
 
 def test_both_ranks_write_a_trace_of_the_same_steps_and_every_dashboard_sees_it(shared, watch):
@@ -213,28 +263,6 @@ def test_the_jobs_own_profiler_goes_first_where_it_begins_in_the_middle(shared, 
 
 
 @pytest.mark.slow
-def test_losses_are_the_same_to_the_last_bit_with_and_without_captures(start, watch):
-    job = start()
-    dashboard = watch()
-    dashboard.until_it_trains()
-    assert dashboard.outcome(dashboard.ask(steps=5)).state == "written"
-    dashboard.goes_on(10)
-    assert dashboard.end(job) == 0, job.log()
-    assert job.losses() == losses_alone(start, job)
-
-
-@pytest.mark.slow
-def test_a_job_that_was_not_told_to_obey_refuses_and_says_how_to_allow_it(start, watch):
-    start("-m", "overlaptop.agent")
-    dashboard = watch()
-    assert not any(view.info.control_allowed for view in dashboard.until_it_trains().ranks)
-    made = dashboard.outcome(dashboard.ask())
-    assert made.reason == "rank 0 refused: start the job with --control to allow commands"
-    assert [rank.state for rank in made.ranks] == ["refused", "refused"]
-    dashboard.goes_on()
-
-
-@pytest.mark.slow
 def test_a_stopped_rank_keeps_all_from_acting_and_the_job_goes_on_when_it_does(shared, watch):
     dashboard = watch()
     ranks = dashboard.until_it_trains().ranks
@@ -253,34 +281,6 @@ def test_a_stopped_rank_keeps_all_from_acting_and_the_job_goes_on_when_it_does(s
     dashboard.goes_on()
     assert not (shared.folder / capture.FOLDER / key).exists()
     assert dashboard.outcome(dashboard.ask()).state == "written"
-
-
-@pytest.mark.slow
-def test_a_rank_that_is_killed_in_the_middle_ends_the_job_as_it_would_without_us(start, watch):
-    job = start()
-    dashboard = watch()
-    ranks = dashboard.until_it_trains().ranks
-    key = dashboard.ask()
-    os.kill(ranks[1].info.pid, signal.SIGKILL)
-    assert dashboard.until_it_has_ended(job) != 0
-    assert "Signal 9" in job.log()
-    made = dashboard.outcome(key)
-    assert made.state == "failed"
-    assert not list(job.folder.glob(f"{capture.FOLDER}/{key}/*"))
-
-
-@pytest.mark.slow
-def test_a_job_that_ends_in_the_middle_of_a_capture_ends_well(start, watch):
-    job = start()
-    dashboard = watch()
-    dashboard.until_it_trains()
-    key = dashboard.ask(steps=100)
-    dashboard.until(lambda snapshot: snapshot.commands[-1].state == "recording")
-    (job.folder / "stop").touch()
-    assert dashboard.until_it_has_ended(job) == 0, job.log()
-    made = dashboard.outcome(key)
-    assert made.state == "failed"
-    assert {rank.text for rank in made.ranks} == {"the job ended first"}
 
 
 @pytest.mark.slow

@@ -233,6 +233,7 @@ def test_a_coalescing_that_raises_does_not_blind_what_comes_after_it(run_ranks) 
         """,
         nproc=1,
         options=("--every", "1"),
+        forked=True,
     )
     assert job.codes == [0], job.errs
     assert job.errs == [""]
@@ -261,7 +262,8 @@ def test_a_collective_that_outlives_its_step_counts_in_both(run_ranks) -> None:
             dist.all_reduce(tensor)
         overlaptop.agent.step()
         dist.destroy_process_group()
-        """
+        """,
+        forked=True,
     )
     assert job.codes == [0, 0], job.errs
     first, second, third = job.steps(rank=0)
@@ -288,6 +290,7 @@ def test_a_group_that_reaches_other_nodes_leaves_the_links_unknown(run_ranks) ->
         dist.destroy_process_group()
         """,
         options=("--every", "1"),
+        forked=True,
     )
     assert job.codes == [0, 0], job.errs
     assert [(step.comm_bytes, step.link_tx_bytes) for step in job.steps()] == [(16, 0), (16, None), (16, 0)]

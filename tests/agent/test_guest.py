@@ -152,7 +152,7 @@ def job_with(mischief: str) -> str:
 
 @pytest.fixture(scope="module")
 def plain(run_ranks_once):
-    done = run_ranks_once(job_with("yield"), agent=False)
+    done = run_ranks_once(job_with("yield"), agent=False, forked=True)
     assert done.codes == [0, 0], done.errs
     assert [len(out) for out in done.outs] == [65, 65]
     return done
@@ -161,7 +161,7 @@ def plain(run_ranks_once):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MISCHIEF)
 def test_the_job_does_not_notice(run_ranks, plain, name: str) -> None:
-    job = run_ranks(job_with(MISCHIEF[name]), listen=False)
+    job = run_ranks(job_with(MISCHIEF[name]), listen=False, forked=name != "forks")
     assert job.codes == [0, 0], job.errs
     assert job.outs == plain.outs
     assert not any("Traceback" in err for err in job.errs), job.errs
@@ -225,6 +225,7 @@ def test_the_goodbye_comes_at_the_jobs_end_also_after_a_fault(run_ranks) -> None
         print(time.time_ns())
         """,
         nproc=1,
+        forked=True,
     )
     assert job.codes == [0], job.errs
     [end] = [message for message in job.messages if isinstance(message, RankEnd)]
@@ -258,7 +259,7 @@ def test_a_job_that_ends_with_a_collective_under_way_ends_as_without_the_agent(
     run_ranks, how: str, code: int
 ) -> None:
     for agent in (False, True):
-        job = run_ranks(UNFINISHED, agent=agent, arguments=(how,))
+        job = run_ranks(UNFINISHED, agent=agent, forked=not agent, arguments=(how,))
         assert job.codes == [code, 0], (agent, job.errs)
     assert "overlaptop" not in "".join(job.errs)
 
@@ -285,6 +286,7 @@ def test_attach_makes_a_forked_child_a_rank_of_its_own(run_ranks) -> None:
             steps()
         """,
         nproc=1,
+        forked=True,
     )
     assert job.codes == [0], job.errs
     assert job.errs == [""]
@@ -366,6 +368,7 @@ def test_an_unsafe_socket_directory_is_said_once_and_the_job_goes_on(run_ranks, 
         """,
         nproc=1,
         listen=False,
+        forked=True,
     )
     assert job.codes == [0]
     assert job.outs == ["done\n"]

@@ -17,6 +17,7 @@ def test_fifty_steps_of_ddp_lose_no_bit(run_ranks, tmp_path: Path) -> None:
         job = run_ranks(
             DDP,
             agent=agent,
+            forked=not agent,
             options=("--every", "1"),
             arguments=(*SMALL, "--steps", "50", "--losses", str(path)),
         )
@@ -130,7 +131,7 @@ UNABLE_TO_TELL = ("agent.Agent._info", "sender.Sender.put", "sender.Sender.pump"
 
 
 def test_a_fault_in_any_hook_or_thread_is_said_once_and_changes_nothing(run_ranks) -> None:
-    job = run_ranks(FAULTS, nproc=1, agent=False, arguments=tuple(HOOKS_AND_THREADS))
+    job = run_ranks(FAULTS, nproc=1, agent=False, forked=True, arguments=tuple(HOOKS_AND_THREADS))
     assert job.codes == [0], job.errs
     lines = job.outs[0].splitlines()
     assert lines == [f"{' '.join(fault.rsplit('.', 1))} same said 1" for fault in HOOKS_AND_THREADS]
@@ -160,6 +161,7 @@ def test_a_fault_reaches_the_dashboard_once(run_ranks, name: str) -> None:
         dist.destroy_process_group()
         """,
         nproc=1,
+        forked=True,
     )
     assert job.codes == [0], job.errs
     [notice] = job.notices()

@@ -111,6 +111,7 @@ def test_steps_far_shorter_than_the_agents_period_are_all_kept(run_ranks) -> Non
             time.sleep(0.0005)
         """,
         nproc=1,
+        forked=True,
     )
     assert job.codes == [0], job.errs
     assert [step.step for step in job.steps()] == list(range(steps - 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 
 import pytest
@@ -99,6 +98,6 @@ def test_a_bundled_job_takes_every_value_from_a_dashboard_and_its_own_back(tmp_p
         job.close()
         if workload == "fsdp":  # accumulation trains on other batches
             losses = (job.folder / "losses").read_text().splitlines()
-            alone = start("--no-python", sys.executable, steps=len(losses))
+            alone = start((), steps=len(losses))
             assert alone.process.wait(PATIENT_S) == 0, alone.log()
             assert (alone.folder / "losses").read_text().splitlines() == losses

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -58,7 +58,7 @@ def expected_values(result):
 
 @pytest.fixture(scope="module")
 def two_ranks(run_ranks_once):
-    return changed(run_ranks_once, 2, 18, 4, *VARIANTS)
+    return changed(partial(run_ranks_once, forked=True), 2, 18, 4, *VARIANTS)
 
 
 def test_two_ranks_train_to_the_same_bits_and_tell_each_depth_from_its_step_on(two_ranks):
@@ -119,13 +119,13 @@ def test_lists_of_the_scripts_own_are_told_as_such_and_come_back_as_they_were(tw
 
 
 def test_four_ranks_train_to_the_same_bits_too(run_ranks):
-    for result in changed(run_ranks, 4, 14, 3, "nested").values():
+    for result in changed(partial(run_ranks, forked=True), 4, 14, 3, "nested").values():
         assert result["values"] == expected_values(result)
 
 
 @pytest.mark.slow
 def test_fifty_changes_in_one_job_leave_no_trace(run_ranks):
-    changed(run_ranks, 2, 206, 50, "plain")
+    changed(partial(run_ranks, forked=True), 2, 206, 50, "plain")
 
 
 BUNDLED = """
@@ -140,8 +140,8 @@ BUNDLED = """
 
 
 @pytest.mark.slow
-def test_a_bundled_job_under_the_agent_takes_depths_and_loses_no_bit(tmp_path):
-    with jobs_in(tmp_path, BUNDLED) as start, watchers() as watch:
+def test_a_bundled_job_under_the_agent_takes_depths_and_loses_no_bit(tmp_path, warm):
+    with jobs_in(tmp_path, BUNDLED, warm) as start, watchers() as watch:
         job = start()
         dashboard = watch()
         known = dashboard.until(lambda snapshot: len(snapshot.knobs) == 2 and snapshot.knobs)
@@ -176,7 +176,7 @@ def test_a_bundled_job_under_the_agent_takes_depths_and_loses_no_bit(tmp_path):
         dashboard.goes_on(10)
         job.close()
         losses = (job.folder / "losses").read_text().splitlines()
-        alone = start("--no-python", sys.executable, steps=len(losses))
+        alone = start((), steps=len(losses))
         assert alone.process.wait(PATIENT_S) == 0, alone.log()
         assert (alone.folder / "losses").read_text().splitlines() == losses
 
@@ -244,6 +244,71 @@ def test_what_cannot_be_changed_is_refused_with_the_reason_and_nothing_stays_wat
     assert older[2] == str([older[1]] * 2)
     assert no_pass == ["no pass", "none of its FSDP2 modules made a forward pass", "True"]
     assert abandoned == ["abandoned", "True"]
+
+
+DROPPED = """
+    import gc
+    import torch, torch.distributed as dist
+    import torch.distributed.nn
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+
+    from overlaptop.agent.fsdp_units import TRAINED_STEPS, FsdpUnits
+    from overlaptop.agent.guest import Guest
+    from overlaptop.agent.prefetch import PrefetchKnobs
+
+    class Model:
+        def __init__(self, depth):
+            self.model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(depth)))
+            for layer in self.model:
+                fully_shard(layer)
+            fully_shard(self.model)
+            self.model[0].weight.requires_grad_(False)  # as where a part of a model is frozen
+            trained = [each for each in self.model.parameters() if each.requires_grad]
+            self.optimizer = torch.optim.SGD(trained, lr=0.1)
+
+        def train(self, steps):
+            for _ in range(steps):
+                self.model(torch.ones(2, 4)).sum().backward()
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+                self.step += 1
+                units.note_step(self.step)
+
+    dist.init_process_group("gloo")
+    units = FsdpUnits(Guest(lambda level, text: print(text)))
+    units.install()
+    Model.step = 0
+    gc.disable()
+    first = Model(2)
+    print("not trained yet", len(units.alive()))
+    first.train(3)
+    print("trained", len(units.alive()))
+    second = Model(3)
+    print("two", len(units.alive()))
+    second.train(3)
+    print("both trained lately", len(units.alive()))
+    del first  # it is full of cycles, and still there
+    second.train(TRAINED_STEPS)
+    print("dropped", len(units.alive()), units.mark(second.step, "so").words.split()[-2:])
+    gc.collect()
+    second.train(1)
+    print("collected", len(units.alive()))
+    dist.destroy_process_group()
+"""
+
+
+def test_units_that_the_script_has_dropped_do_not_count_whether_python_has_collected_them_or_not(run_ranks):
+    job = run_ranks(DROPPED, nproc=1, agent=False, listen=False, forked=True)
+    assert job.codes == [0], job.errs
+    assert job.outs[0].splitlines() == [
+        "not trained yet 3",
+        "trained 3",
+        "two 3",
+        "both trained lately 7",
+        "dropped 4 ['with', 'so']",
+        "collected 4",
+    ]
 
 
 def unit(*, weights=1):

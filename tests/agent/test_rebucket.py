@@ -17,7 +17,7 @@ from overlaptop.wire.knobs import GradientFacts, Knob
 from overlaptop.wire.messages import ENDED_BADLY
 
 from .changes import switched
-from .commanded import AGENT, Job, jobs_in, losses_alone, watchers
+from .commanded import Job, jobs_in, losses_alone, watchers
 from .conftest import socket_directory
 
 BUCKET_CAP_MB = Knob("bucket_cap_mb", None, "", "", 1, 10_000)
@@ -63,7 +63,7 @@ TRAINING = '''
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-        time.sleep(0.01)
+        time.sleep(0.03)
         stop[0] = Path("stop").exists() + 1000 * Path("second").exists()
         dist.all_reduce(stop)
         if stop[0] % 1000:
@@ -77,7 +77,7 @@ TRAINING = '''
 def shared(tmp_path_factory):
     """Torch takes seconds to start: tests that leave the job as it was share one."""
     with socket_directory():
-        job = Job(tmp_path_factory.mktemp("shared"), TRAINING, *AGENT)
+        job = Job(tmp_path_factory.mktemp("shared"), TRAINING)
         yield job
         try:
             assert job.end() == 0, job.log()
@@ -86,9 +86,9 @@ def shared(tmp_path_factory):
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(tmp_path, warm):
     """A job of the test's own, in a socket directory of its own."""
-    with jobs_in(tmp_path, TRAINING) as launch:
+    with jobs_in(tmp_path, TRAINING, warm) as launch:
         yield launch
 
 
@@ -121,23 +121,63 @@ def until_told(dashboard, name, value_text):
 
 
 def test_two_ranks_train_to_the_same_bits_whatever_the_sizes_and_whatever_ddp_is_told(run_ranks):
-    for result in switched(run_ranks, 2, 31, 6, *VARIANTS):
+    for result in switched(partial(run_ranks, forked=True), 2, 31, 6, *VARIANTS):
         assert result["same losses"], result
         assert result["same weights"], result
         assert result["identical on all ranks"], result
 
 
 def test_four_ranks_stay_identical_and_differ_from_others_by_rounding_only(run_ranks):
-    for result in switched(run_ranks, 4, 33, 6, "hook", "accumulation, bucket views"):
+    forked = partial(run_ranks, forked=True)
+    for result in switched(forked, 4, 33, 6, "hook", "accumulation, bucket views"):
         assert result["identical on all ranks"], result
         assert result["weights apart"] <= 1e-5 * result["weights"], result
 
 
 @pytest.mark.slow
 def test_fifty_changes_in_one_job_leave_no_trace(run_ranks):
-    for result in switched(run_ranks, 2, 210, 50, "accumulation"):
+    for result in switched(partial(run_ranks, forked=True), 2, 210, 50, "accumulation"):
         assert result["same losses"], result
         assert result["same weights"], result
+
+
+@pytest.mark.slow
+def test_losses_of_a_real_job_are_the_same_to_the_last_bit_with_and_without_changes(start, watch):
+    job = start()
+    dashboard = watch()
+    dashboard.until_it_trains()
+    assert [set_size(dashboard, mb).state for mb in (100, 1)] == ["changed"] * 2
+    dashboard.goes_on(10)
+    assert dashboard.end(job) == 0, job.log()
+    assert job.losses() == losses_alone(start, job)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_in_the_middle_ends_the_job_as_it_would_without_us(start, watch):
+    job = start(torchrun=True)
+    dashboard = watch()
+    ranks = dashboard.until_it_trains().ranks
+    key = dashboard.send(commands.make_setting(BUCKET_CAP_MB, 1))
+    os.kill(ranks[1].info.pid, signal.SIGKILL)
+    assert dashboard.until_it_has_ended(job) != 0
+    assert "Signal 9" in job.log()
+    assert dashboard.outcome(key).state == "failed"
+
+
+@pytest.mark.slow
+def test_an_agent_that_steps_aside_once_all_have_agreed_changes_with_the_others(start, watch):
+    job = start()
+    dashboard = watch()
+    dashboard.until_it_trains()
+    key = dashboard.send(commands.make_setting(BUCKET_CAP_MB, 1))
+    dashboard.until(lambda snapshot: snapshot.commands[-1].state in ("agreed", "changing", "changed"))
+    (job.folder / "fault").touch()
+    done = dashboard.outcome(key)
+    assert [rank.text for rank in done.ranks] == [f"bucket_cap_mb 25 -> 1 at step {done.step}"] * 2
+    dashboard.until(lambda snapshot: snapshot.ranks[1].info.stepped_aside)
+    last = dashboard.session.tick().ranks[0].last.step
+    dashboard.until(lambda snapshot: snapshot.ranks[0].last.step > last + 50)
+    assert dashboard.end(job) == 0, job.log()
 
 
 def test_a_running_job_takes_another_size_and_the_steps_between_are_left_out(shared, watch):
@@ -262,17 +302,6 @@ def test_a_second_model_is_a_reason_to_change_none(shared, watch):
 
 
 @pytest.mark.slow
-def test_losses_of_a_real_job_are_the_same_to_the_last_bit_with_and_without_changes(start, watch):
-    job = start()
-    dashboard = watch()
-    dashboard.until_it_trains()
-    assert [set_size(dashboard, mb).state for mb in (100, 1)] == ["changed"] * 2
-    dashboard.goes_on(10)
-    assert dashboard.end(job) == 0, job.log()
-    assert job.losses() == losses_alone(start, job)
-
-
-@pytest.mark.slow
 def test_a_stopped_rank_keeps_all_from_changing_and_the_job_goes_on_when_it_does(shared, watch):
     dashboard = watch()
     ranks = dashboard.until_it_trains().ranks
@@ -303,34 +332,6 @@ def test_a_rank_that_stands_still_once_all_have_agreed_changes_with_the_others(s
     os.kill(ranks[1].info.pid, signal.SIGCONT)
     assert dashboard.outcome(key).state == "changed"
     dashboard.goes_on()
-
-
-@pytest.mark.slow
-def test_a_rank_that_is_killed_in_the_middle_ends_the_job_as_it_would_without_us(start, watch):
-    job = start()
-    dashboard = watch()
-    ranks = dashboard.until_it_trains().ranks
-    key = dashboard.send(commands.make_setting(BUCKET_CAP_MB, 1))
-    os.kill(ranks[1].info.pid, signal.SIGKILL)
-    assert dashboard.until_it_has_ended(job) != 0
-    assert "Signal 9" in job.log()
-    assert dashboard.outcome(key).state == "failed"
-
-
-@pytest.mark.slow
-def test_an_agent_that_steps_aside_once_all_have_agreed_changes_with_the_others(start, watch):
-    job = start()
-    dashboard = watch()
-    dashboard.until_it_trains()
-    key = dashboard.send(commands.make_setting(BUCKET_CAP_MB, 1))
-    dashboard.until(lambda snapshot: snapshot.commands[-1].state in ("agreed", "changing", "changed"))
-    (job.folder / "fault").touch()
-    done = dashboard.outcome(key)
-    assert [rank.text for rank in done.ranks] == [f"bucket_cap_mb 25 -> 1 at step {done.step}"] * 2
-    dashboard.until(lambda snapshot: snapshot.ranks[1].info.stepped_aside)
-    last = dashboard.session.tick().ranks[0].last.step
-    dashboard.until(lambda snapshot: snapshot.ranks[0].last.step > last + 50)
-    assert dashboard.end(job) == 0, job.log()
 
 
 ALONE = """
@@ -371,6 +372,20 @@ ALONE = """
             model(torch.ones(4))
     print("cap", model.bucket_bytes_cap >> 20, "hooks", len(model._forward_pre_hooks))
     del model
+    model = ddp()
+    for step in range(5):
+        tell(f"new, step {step}")
+        models.note_step(step)
+        with model.no_sync():
+            model(torch.ones(4)).sum().backward()
+    tell("idle")
+    for _ in range(2):
+        model(torch.ones(4)).sum().backward()
+    tell("reducing")
+    model = ddp(find_unused_parameters=True)
+    for step in range(9):
+        models.note_step(step)
+    tell("nobody knows")
     model = ddp()
     model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
     tell("builtin")
@@ -414,7 +429,7 @@ ALONE = """
 @pytest.fixture(scope="module")
 def told_alone(run_ranks_once):
     """What one rank by itself has to say, in lines."""
-    job = run_ranks_once(ALONE, nproc=1, agent=False, listen=False)
+    job = run_ranks_once(ALONE, nproc=1, agent=False, listen=False, forked=True)
     assert job.codes == [0], job.errs
     return job.outs[0].splitlines()
 
@@ -425,6 +440,10 @@ def test_what_cannot_be_changed_safely_is_refused_with_the_reason(told_alone):
         "none": "no DistributedDataParallel model",
         "good": "",
         "gone": "no DistributedDataParallel model",
+        **{f"new, step {step}": "" for step in range(5)},
+        "idle": "reduces no gradients: all its passes are in no_sync()",
+        "reducing": "",
+        "nobody knows": "",
         "builtin": "a communication hook in C++",
         "compiled": "is compiled",
         "compiled in place": "is compiled",
@@ -499,7 +518,7 @@ FAULTS = """
 
 
 def test_a_reducer_that_cannot_be_made_is_made_as_it_was_and_only_then_the_job_hears_of_it(run_ranks):
-    job = run_ranks(FAULTS, agent=False, listen=False)
+    job = run_ranks(FAULTS, agent=False, listen=False, forked=True)
     assert job.codes == [0, 0], job.errs
     reason = "MemoryError: on purpose; the buckets are of 3 MiB again"
     failed = [f"failed {reason}", "cap 3 hooks 0", "same True"]

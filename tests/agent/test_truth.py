@@ -99,6 +99,7 @@ def test_a_blocking_collective_is_all_exposed_and_all_stall(run_ranks) -> None:
         dist.destroy_process_group()
         """,
         options=("--every", "1"),
+        forked=True,
     )
 
     assert job.codes == [0, 0], job.errs
@@ -129,6 +130,7 @@ def test_the_wait_of_ddp_for_its_buffers_is_exposed_and_stall(run_ranks) -> None
         dist.destroy_process_group()
         """,
         options=("--every", "1"),
+        forked=True,
     )
 
     assert job.codes == [0, 0], job.errs

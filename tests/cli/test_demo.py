@@ -137,14 +137,6 @@ def test_a_reader_that_has_enough_ends_the_stream_quietly(long_demo: None) -> No
     assert reader.wait(START_LIMIT_S) == 0
 
 
-def test_a_stream_ends_with_the_job_that_it_watches(demo: subprocess.Popen[str]) -> None:
-    watcher = subprocess.Popen([*OVERLAPTOP, "--json"], stdout=subprocess.PIPE, text=True)
-    assert await_step(watcher.stdout)
-    demo.send_signal(signal.SIGTERM)
-    watcher.communicate(timeout=START_LIMIT_S)
-    assert watcher.returncode == 0
-
-
 def test_several_jobs_without_a_choice_are_named_with_status_2(long_demo: None) -> None:
     second = start_demo("--nproc", "1")
     keys = [str(job["job"]) for job in records(run("--list", "--json").stdout)]
@@ -156,9 +148,16 @@ def test_several_jobs_without_a_choice_are_named_with_status_2(long_demo: None) 
     assert all(key in done.stderr for key in keys)
 
 
-@pytest.mark.parametrize(
-    ("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -15), (signal.SIGKILL, -9)]
-)
+def assert_ended(process: subprocess.Popen[str], status: int, traces: Traces, socket_dir: Path) -> None:
+    """With this status, and without a process or a folder that is left."""
+    _, talk = process.communicate(timeout=START_LIMIT_S)
+    assert process.returncode == status
+    assert "Traceback" not in talk
+    assert wait_until(lambda: traces.alive() == [])
+    assert list(socket_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
 def test_a_demo_that_is_ended_leaves_no_process_and_no_folder(
     demo: subprocess.Popen[str],
     traces: Traces,
@@ -167,8 +166,15 @@ def test_a_demo_that_is_ended_leaves_no_process_and_no_folder(
     status: int,
 ) -> None:
     demo.send_signal(signum)
-    _, talk = demo.communicate(timeout=START_LIMIT_S)
-    assert demo.returncode == status
-    assert "Traceback" not in talk
-    assert wait_until(lambda: traces.alive() == [])
-    assert list(socket_dir.iterdir()) == []
+    assert_ended(demo, status, traces, socket_dir)
+
+
+def test_a_demo_that_is_terminated_leaves_nothing_and_ends_the_stream_of_who_watches(
+    demo: subprocess.Popen[str], traces: Traces, socket_dir: Path
+) -> None:
+    watcher = subprocess.Popen([*OVERLAPTOP, "--json"], stdout=subprocess.PIPE, text=True)
+    assert await_step(watcher.stdout)
+    demo.send_signal(signal.SIGTERM)
+    watcher.communicate(timeout=START_LIMIT_S)
+    assert watcher.returncode == 0
+    assert_ended(demo, -signal.SIGTERM, traces, socket_dir)

@@ -1,32 +1,29 @@
 """Small jobs of one or two ranks, quickly: by the dozen, torch's import would be most of what they do."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+import tempfile
 from types import SimpleNamespace
 
 import pytest
 
+from tests.warm import WarmRanks, text_of
+
+LIMIT_S = 100.0
+
 
 @pytest.fixture(scope="session")
-def run_warm():
-    """``run(script, arguments, cwd, ranks)``: as a completed process of all ranks together; see warm.py."""
-    server = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("warm.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+def run_warm(warm):
+    """``run(script, arguments, cwd, ranks)``: as a completed process of all ranks together.
+
+    0 ranks: one process that no launcher started.
+    """
 
     def run(script, arguments, cwd, ranks):
-        order = {"script": str(script), "arguments": arguments, "cwd": str(cwd), "ranks": ranks}
-        server.stdin.write(json.dumps(order) + "\n")
-        server.stdin.flush()
-        return SimpleNamespace(**json.loads(server.stdout.readline()))
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            job = WarmRanks(warm, [str(script), *arguments], ranks, cwd, out, err)
+            try:
+                status = job.wait(LIMIT_S)
+            finally:
+                job.kill()
+            return SimpleNamespace(returncode=status, stdout=text_of(out), stderr=text_of(err))
 
-    yield run
-    server.stdin.close()
-    server.wait(20)
+    return run

@@ -77,8 +77,11 @@ def test_sharded_weights_learn_as_those_of_ddp_to_the_last_bit(ddp_losses, resul
     assert results("fsdp", "--steps", "8", *options, *TINY_GPT) == ddp_losses
 
 
-def test_gradients_of_several_batches_count_for_their_share_and_only_the_last_pass_reduces():
-    script = (
+def test_gradients_of_several_batches_count_for_their_share_and_only_the_last_pass_reduces(
+    run_warm, tmp_path
+):
+    script = tmp_path / "script.py"
+    script.write_text(
         "import torch\n"
         "from torch.nn.parallel import DistributedDataParallel\n"
         "from overlaptop.workloads import ddp, gpt, job\n"
@@ -103,7 +106,7 @@ def test_gradients_of_several_batches_count_for_their_share_and_only_the_last_pa
         "    for gradient, summed in zip(gradients, sums, strict=True):\n"
         "        torch.testing.assert_close(gradient, summed / 4)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
+    done = run_warm(script, [], tmp_path, 0)
     assert done.returncode == 0, done.stderr
 
 
@@ -149,8 +152,26 @@ def test_no_thread_of_gloo_outlives_the_process_group(workload, run_warm, tmp_pa
     assert done.returncode == 0, done.stderr
 
 
-def test_time_runs_out_on_all_ranks_at_the_same_step():
-    done = run("allreduce_matmul", "--seconds", "0.5", *TINY_MATMUL, launcher=TWO_RANKS)
+@pytest.mark.parametrize("slower_from", [None, 10, 100])
+def test_time_runs_out_within_a_step_also_where_steps_become_longer(monkeypatch, slower_from):
+    """A step of eight batches takes eight times as long, from whichever step on."""
+    from overlaptop.workloads import job
+
+    now_s, step = 0.0, 0
+    monkeypatch.setattr(job.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(job.dist, "broadcast", lambda tensor, src: None)
+    place = job.Place(0, 1, job.torch.device("cpu"))
+
+    def batches():
+        return 8 if slower_from is not None and step >= slower_from else 1
+
+    for step in job.step_numbers(0, 20.0, place, batches):  # noqa: B007 - batches() reads it
+        now_s += 0.1 * batches()
+    assert 20.0 - 1e-6 <= now_s < 20.0 + 2 * 0.8
+
+
+def test_time_runs_out_on_all_ranks_at_the_same_step(run_warm, tmp_path):
+    done = run_warm(find("allreduce_matmul").path, ["--seconds", "0.5", *TINY_MATMUL], tmp_path, 2)
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     assert line.startswith("step")

@@ -87,7 +87,7 @@ def test_on_a_cpu_the_machine_is_told_the_gpu_is_unknown_and_the_job_is_as_witho
         assert job.notices(rank) == []
         assert json.loads(job.outs[rank])[1] is False, "CUDA was initialised"
 
-    plain = run_ranks(JOB.format(before=""), arguments=("1.5",), options=("--no-telemetry",))
+    plain = run_ranks(JOB.format(before=""), arguments=("1.5",), options=("--no-telemetry",), forked=True)
     assert plain.codes == [0, 0], plain.errs
     assert json.loads(plain.outs[0])[0] == json.loads(job.outs[0])[0]
     without = {type(message) for message in plain.messages}
@@ -96,7 +96,7 @@ def test_on_a_cpu_the_machine_is_told_the_gpu_is_unknown_and_the_job_is_as_witho
 
 
 def test_samples_of_each_ranks_own_gpu_reach_the_hub(run_ranks) -> None:
-    job = run_ranks(JOB.format(before=ON_TWO_H200S), arguments=("3",))
+    job = run_ranks(JOB.format(before=ON_TWO_H200S), arguments=("3",), forked=True)
     assert job.codes == [0, 0], job.errs
     moments = []
     for rank in range(2):
@@ -168,6 +168,7 @@ def test_a_forked_child_that_attaches_has_telemetry_of_its_own(run_ranks) -> Non
             assert os.waitpid(pid, 0)[1] == 0
         """,
         nproc=1,
+        forked=True,
     )
     assert job.codes == [0], job.errs
     assert job.errs == [""]
@@ -178,7 +179,8 @@ def test_a_forked_child_that_attaches_has_telemetry_of_its_own(run_ranks) -> Non
 
 @pytest.mark.parametrize("call", ["__init__", "sample"])
 def test_a_fault_in_it_costs_the_job_and_the_steps_nothing(run_ranks, call: str) -> None:
-    job = run_ranks(JOB.format(before=ON_TWO_H200S + FAULT.format(call=call)), arguments=("2",))
+    script = JOB.format(before=ON_TWO_H200S + FAULT.format(call=call))
+    job = run_ranks(script, arguments=("2",), forked=True)
     assert job.codes == [0, 0], job.errs
     for rank in range(2):
         assert [notice.text for notice in job.notices(rank)] == [

@@ -1,0 +1,285 @@
+"""Processes that have torch already: small jobs take a fraction of the time that its import takes.
+
+A server imports what jobs import and forks a process for each order, which then is what a new Python with
+the same words would be: it has the environment, the folder and the output that it is given, and runs the
+script or the module as its main program. What differs: torch is there before the script's first line,
+``/proc/PID/cmdline`` is the server's, and in the end, once Python's exit functions have been called, the
+interpreter is not taken apart, which would take longer than most jobs. Tests about one of these start a
+process of their own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import json
+import os
+import runpy
+import select
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import IO
+
+LAUNCHER_VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RUN_ID",
+)
+MAX_ORDER_BYTES = 1 << 17
+START_LIMIT_S = 100.0
+WORD = struct.Struct("q")
+"""What the server says of a process: its number, and later its exit status."""
+
+
+class WarmProcess:
+    """One process of the server's: what tests use of a subprocess.Popen."""
+
+    def __init__(self, words: list[str], said: int) -> None:
+        """``said``: where to read what the server says of it."""
+        self.args = words
+        self.returncode: int | None = None
+        self._said = said
+        self.pid = self._hear(START_LIMIT_S)
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            self.returncode = self._hear(timeout)
+            os.close(self._said)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _hear(self, limit_s: float | None) -> int:
+        if not select.select([self._said], [], [], limit_s)[0]:
+            raise subprocess.TimeoutExpired(self.args, limit_s or 0.0)
+        word = os.read(self._said, WORD.size)
+        assert word, "the server of warm processes has ended"
+        return int(WORD.unpack(word)[0])
+
+
+class Warm:
+    """Starts such processes. The server is there from the first one on, until `close`."""
+
+    def __init__(self) -> None:
+        self._line: socket.socket | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+
+    def start(
+        self, words: list[str], environment: dict[str, str], folder: Path, out: int, err: int
+    ) -> WarmProcess:
+        """As ``python WORDS...`` in this folder; ``out`` and ``err``: descriptors of open files.
+
+        OMP_NUM_THREADS is 1 whatever the environment says: it was read before.
+        """
+        if self._line is None:
+            self._line = self._start_server()
+        order = {"words": words, "environment": environment, "folder": str(folder)}
+        heard, said = os.pipe()
+        socket.send_fds(self._line, [json.dumps(order).encode()], [out, err, said])
+        os.close(said)
+        return WarmProcess(words, heard)
+
+    def close(self) -> None:
+        if self._line is not None and self._server is not None:
+            self._line.close()
+            self._server.wait(20)
+
+    def _start_server(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._server = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                start_new_session=True,
+            )
+        return ours
+
+
+class WarmRanks:
+    """The ranks of a job, as torchrun starts and ends them: the first that fails ends the others.
+
+    They are a process to the test, as torchrun is. Of torchrun itself there is nothing: rank 0 has the
+    job's store.
+    """
+
+    def __init__(
+        self, warm: Warm, words: list[str], ranks: int, folder: Path, out: IO[str], err: IO[str]
+    ) -> None:
+        """``ranks``: 0 is one process that no launcher started."""
+        port = str(free_port())
+        shared = {name: word for name, word in os.environ.items() if name not in LAUNCHER_VARIABLES}
+        places = [{**place(rank, ranks), "MASTER_PORT": port} for rank in range(ranks)] or [{}]
+        self._processes = [
+            warm.start(words, {**shared, **each}, folder, out.fileno(), err.fileno()) for each in places
+        ]
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            codes = [process.poll() for process in self._processes]
+            failed = next((code for code in codes if code), 0)
+            if failed:
+                self.kill()
+            if failed or None not in codes:
+                self.returncode = failed
+        return self.returncode
+
+    def wait(self, timeout: float) -> int:
+        give_up_s = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > give_up_s:
+                raise subprocess.TimeoutExpired(self._processes[0].args, timeout)
+            time.sleep(0.005)
+        return code
+
+    def terminate(self) -> None:
+        for process in self._processes:
+            process.terminate()
+
+    def kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+
+
+def place(rank: int, ranks: int) -> dict[str, str]:
+    """What torchrun tells a rank of a job on one node, less the port at which they meet."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def text_of(file: IO[str]) -> str:
+    """All that was written to it."""
+    file.seek(0)
+    return file.read()
+
+
+def serve(line: socket.socket) -> tuple[dict, list[int]]:
+    """Fork for each order until the other end has gone. Returns in the new processes alone.
+
+    What it returns is the order, and the descriptors to write to.
+    """
+    threads = list(Path("/proc/self/task").iterdir())
+    assert len(threads) == 1, f"{len(threads)} threads: a fork loses all but one"
+    with selectors.DefaultSelector() as selector:
+        selector.register(line, selectors.EVENT_READ)
+        running: dict[int, tuple[int, int]] = {}
+        while True:
+            for key, _ in selector.select():
+                if key.fd in running:
+                    selector.unregister(key.fd)
+                    pid, said = running.pop(key.fd)
+                    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                    with contextlib.suppress(BrokenPipeError):  # nobody waits for it
+                        os.write(said, WORD.pack(ended))
+                    os.close(said)
+                    os.close(key.fd)
+                    continue
+                order, descriptors, _, _ = socket.recv_fds(line, MAX_ORDER_BYTES, 3)
+                if not order:
+                    for pid, _ in running.values():
+                        os.kill(pid, signal.SIGKILL)
+                    raise SystemExit
+                *outputs, said = descriptors
+                pid = os.fork()
+                if pid == 0:
+                    line.close()
+                    return json.loads(order), outputs
+                os.write(said, WORD.pack(pid))
+                for output in outputs:
+                    os.close(output)
+                descriptor = os.pidfd_open(pid)
+                running[descriptor] = pid, said
+                selector.register(descriptor, selectors.EVENT_READ)
+
+
+def become(order: dict, outputs: list[int]) -> None:
+    """Be the process that was ordered, to its end."""
+    for target, output in enumerate(outputs, start=1):
+        os.dup2(output, target)
+    os.closerange(3, 1 << 10)  # what is of the server's
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    os.chdir(order["folder"])
+    status = 1
+    try:
+        run(*order["words"])
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:  # noqa: BLE001 - this is the end of the process
+        traceback.print_exc()
+    finally:
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        vars(sys.modules["__main__"]).clear()  # which closes what the script has left open
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def run(first: str, *others: str) -> None:
+    """What Python does with these words."""
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    if first == "-m":
+        module, *arguments = others
+        sys.argv = ["-m", *arguments]
+        sys.path[0] = str(Path.cwd())
+        runpy._run_module_as_main(module)
+    else:
+        sys.argv = [first, *others]
+        sys.path[0] = str(Path(first).parent)
+        main.__file__ = first
+        exec(compile(Path(first).read_bytes(), first, "exec"), vars(main))
+
+
+if __name__ == "__main__":
+    # What DDP, FSDP2, optimizers and the tests' jobs import, some of it as late as in their first step.
+    import torch._dynamo
+    import torch.distributed.fsdp
+    import torch.distributed.nn
+    import torch.profiler  # noqa: F401
+
+    gc.collect()
+    gc.freeze()  # else each process would write to, and so copy, all of it
+    become(*serve(socket.socket(fileno=int(sys.argv[1]))))
