@@ -71,17 +71,11 @@ class Grid(Search):
         return len(steps_ns) >= self.window_steps
 
     @property
-    def window_steps(self) -> int:
-        """The same in all rounds."""
-        return self.plan.window_steps
-
-    @property
     def budget_steps(self) -> int:
         """No end but that of the rounds."""
         return 1_000_000
 
     def _end_round(self) -> None:
-        self._rounds = Rounds(self._windows)
         self._judge()
         if self.round + 1 >= self.rounds:
             self._known = self.over = True

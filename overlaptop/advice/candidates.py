@@ -26,8 +26,8 @@ NEIGHBOUR_RATIO = 1.25
 """Values closer than this factor are not told apart."""
 WIDE_RATIO = 2.0
 """Between a valley and a neighbour that differs by more than this factor a value is tried in any case."""
-MOST_NEWCOMERS = 8
-"""Values tried in all besides the first ones."""
+MOST_VALUES = LADDER + 8
+"""Tried in all."""
 LOOKS = 64
 """At so many values the model is asked what it likes best."""
 
@@ -46,11 +46,12 @@ class Curve:
 class Candidates:
     """The values of one search."""
 
-    def __init__(self, space: Space, before: int, prior: Prior, indifference: float) -> None:
-        """``indifference``: as in Plan."""
+    def __init__(
+        self, space: Space, before: int, prior: Prior, indifference: float, ladder: int = LADDER
+    ) -> None:
+        """``indifference``: as in Plan. ``ladder``: so many values to begin with."""
         self._space, self._before, self._prior, self._indifference = space, before, prior, indifference
-        self._ladder = space.ladder(LADDER, before)
-        self._newcomers = 0
+        self._ladder = space.ladder(ladder, before)
 
     def first(self) -> list[int]:
         """The value before, and then the others of the ladder that the model does not rule out."""
@@ -79,11 +80,10 @@ class Candidates:
             wanted += self._beside(value, curve)
         kept: list[int] = []
         for value in wanted:
-            if self._newcomers >= MOST_NEWCOMERS:
+            if len(curve.longer) + len(kept) >= MOST_VALUES:
                 break
             if not any(self._alike(value, other) for other in (*curve.longer, *kept)):
                 kept.append(value)
-                self._newcomers += 1
         return kept
 
     def _misses(self, measured: Mapping[int, float]) -> float | None:

@@ -10,7 +10,7 @@ from overlaptop.fleet.commands import FAILED, CommandView
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import Knob, Search
-from overlaptop.wire.messages import CHANGED, Command
+from overlaptop.wire.messages import CHANGED, UNKNOWN, Command
 
 AGAIN_S = 1.0
 """Before a change that failed is asked for again."""
@@ -103,7 +103,7 @@ class Changer:
             change.step = change.asked_before if change.step is None else change.step
             self._tries = self._busy_since_ns = 0
             self.waits_for_others = False
-        elif view.state == FAILED:
+        elif view.state in (FAILED, UNKNOWN):
             self.under_way = None
             self.half_done = change.step is not None
             self._weigh(view, snapshot.at_ns)

@@ -8,6 +8,9 @@ measures in turn, can tell the two apart.
 
 Over the ranks, step by step: the step time, exposed, stall and collectives are the mean of the ranks that
 know them, and overlap is the sum of hidden over the sum of comm, as in the job's totals.
+
+A knob may change how much work a step does (batches that share one optimizer step). Times and collectives
+of such steps stand side by side without a verdict; overlap is a share, and keeps its own.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from itertools import islice
 from overlaptop.advice.noise import TOO_FEW, Difference, Estimate, between, both, estimate
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import RankView, Snapshot
+from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import CHANGED, StepTotals
 
 MOST_STEPS = 512
@@ -31,6 +35,7 @@ FIRST_LOOK = 16_384
 """Steps of all ranks that are read at once when a job is first seen."""
 KEPT_CHANGES = 256
 NOT_MEASURED = "not measured"
+OTHER_WORK = "not compared: a step does other work"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +49,9 @@ class Quantity:
     """None: no step knows it."""
     after: Estimate | None
     difference: Difference | None
-    """None where a side has too few steps to say."""
+    """None where a side has too few steps to say, or where its verdict is OTHER_WORK."""
     verdict: str
-    """In words: ``3.1 % shorter (2.4 to 3.8)``."""
+    """In words: ``3.1 % shorter (2.4 to 3.8)``; OTHER_WORK where the two are not of the same thing."""
     better: bool | None
     """None: no difference beyond noise, or one that is neither good nor bad."""
 
@@ -87,6 +92,7 @@ class _Kind:
     better: int
     """-1: less is better; 1: more is; 0: neither."""
     points: bool = False
+    """It is a share of the step's own communication: whatever work that does."""
 
 
 class _Step:
@@ -163,12 +169,15 @@ _KINDS = (
 )
 
 
-def compare_steps(before: Iterable[StepTotals], after: Iterable[StepTotals]) -> tuple[Quantity, ...]:
+def compare_steps(
+    before: Iterable[StepTotals], after: Iterable[StepTotals], *, same_work: bool = True
+) -> tuple[Quantity, ...]:
     """Two stretches of steps, of one job or of two: any ranks, in order of their steps rank by rank.
 
-    Steps that a command disturbed are left out.
+    Steps that a command disturbed are left out. ``same_work``: a step does as much in both.
     """
-    return _quantities(*(_undisturbed(_together(steps).values()) for steps in (before, after)))
+    first, second = (_undisturbed(_together(steps).values()) for steps in (before, after))
+    return _quantities(first, second, same_work=same_work)
 
 
 def compare(snapshot: Snapshot, *, searches: bool = False) -> Comparison | None:
@@ -251,7 +260,7 @@ class Comparer:
             return None  # nobody saw what was before
         about = (newest.id, until, sum(s.ranks for s in before), sum(s.ranks for s in after))
         if self._told is None or self._told[0] != about:
-            told = _comparison(newest, _unit(snapshot, newest.knob), before, after, until is not None)
+            told = _comparison(newest, _knob(snapshot, newest.knob), before, after, until is not None)
             self._told = about, told
         return self._told[1]
 
@@ -275,10 +284,11 @@ class Comparer:
 
 
 def _comparison(
-    change: CommandView, unit: str, before: list[_Step], after: list[_Step], over: bool
+    change: CommandView, knob: Knob | None, before: list[_Step], after: list[_Step], over: bool
 ) -> Comparison:
     assert change.step is not None
-    becomes = f"{change.becomes} {unit}" if unit else change.becomes
+    becomes = f"{change.becomes} {knob.unit}" if knob is not None and knob.unit else change.becomes
+    same_work = knob is None or not knob.changes_work
     return Comparison(
         command=change.id,
         title=f"{change.knob} {change.was} → {becomes} at step {change.step:,}",
@@ -289,15 +299,17 @@ def _comparison(
         steps_before=len(before),
         steps_after=len(after),
         over=over,
-        quantities=_quantities(before, after),
+        quantities=_quantities(before, after, same_work=same_work),
     )
 
 
-def _quantities(before: Sequence[_Step], after: Sequence[_Step]) -> tuple[Quantity, ...]:
-    return tuple(_quantity(kind, before, after) for kind in _KINDS)
+def _quantities(
+    before: Sequence[_Step], after: Sequence[_Step], *, same_work: bool
+) -> tuple[Quantity, ...]:
+    return tuple(_quantity(kind, before, after, same_work=same_work) for kind in _KINDS)
 
 
-def _quantity(kind: _Kind, before: Sequence[_Step], after: Sequence[_Step]) -> Quantity:
+def _quantity(kind: _Kind, before: Sequence[_Step], after: Sequence[_Step], *, same_work: bool) -> Quantity:
     sides = [
         [figure for step in steps if (figure := kind.of(step)) is not None] for steps in (before, after)
     ]
@@ -305,6 +317,8 @@ def _quantity(kind: _Kind, before: Sequence[_Step], after: Sequence[_Step]) -> Q
     if found is None:
         first, second = (estimate(side) for side in sides)
         return Quantity(kind.name, kind.title, first, second, None, NOT_MEASURED, None)
+    if not same_work and not kind.points:
+        return Quantity(kind.name, kind.title, *found, None, OTHER_WORK, None)
     apart = between(*found)
     verdict = TOO_FEW if apart is None else apart.words(kind.less, kind.more, points=kind.points)
     better = None
@@ -330,5 +344,5 @@ def _chosen(ranks: Sequence[RankView]) -> Sequence[RankView]:
     return ranks[::every] if every > 1 else ranks
 
 
-def _unit(snapshot: Snapshot, knob: str) -> str:
-    return next((each.knob.unit for each in snapshot.knobs if each.knob.name == knob), "")
+def _knob(snapshot: Snapshot, name: str) -> Knob | None:
+    return next((each.knob for each in snapshot.knobs if each.knob.name == name), None)

@@ -34,8 +34,9 @@ PENDING_STEPS = 32
 """Steps of which some ranks' timelines are still to come."""
 KEPT_STEPS = 64
 """Of each layout, the newest ones."""
-FEWEST_STEPS = 4
-"""Of a layout, before anything is built on it."""
+FEWEST_STEPS, FEWEST_BY_HOST = 2, 5
+"""Of a layout, before anything is built on it: of steps whose collectives the device timed, which are few
+and exact; and of those that the host's clock timed."""
 KEPT_LAYOUTS = 64
 KEPT_SIZES, KEPT_OF_SIZE = 64, 64
 """Sizes of collectives, and of each the newest ones."""
@@ -187,6 +188,8 @@ class Collector:
         self._others: tuple[tuple[str, str], ...] = ()
         """The other knobs, and their values."""
         self._known = _Known()
+        self._by_device = False
+        """Collectives are timed on the device, where each starts when the one before it has ended."""
 
     def add(self, snapshot: Snapshot) -> None:
         """Take what is new of the ranks' timelines."""
@@ -215,9 +218,9 @@ class Collector:
             for detail in view.details:
                 if detail.step > known.done and not _is_disturbed(view, detail.step):
                     known.pending.setdefault(detail.step, {})[view.rank] = detail
-        queued = any(view.info is not None and view.info.source != "host" for view in ranks)
+        self._by_device = any(view.info is not None and view.info.source != "host" for view in ranks)
         for step in sorted(step for step, of in known.pending.items() if len(of) == len(ranks)):
-            known.take(self._facts, [*known.pending.pop(step).values()], queued)
+            known.take(self._facts, [*known.pending.pop(step).values()], self._by_device)
             known.done = step
         while len(known.pending) > PENDING_STEPS:
             del known.pending[min(known.pending)]
@@ -242,10 +245,11 @@ class Collector:
         facts, known = self._facts, self._known
         if facts is None or self._why:
             return NoModel(self._why)
-        enough = [steps for steps in known.layouts.values() if len(steps) >= FEWEST_STEPS]
+        fewest = FEWEST_STEPS if self._by_device else FEWEST_BY_HOST
+        enough = [steps for steps in known.layouts.values() if len(steps) >= fewest]
         if not enough:
             most = max(map(len, known.layouts.values()), default=0)
-            seen = f"{most} of {FEWEST_STEPS} steps were seen on all ranks at once"
+            seen = f"{most} of {fewest} steps were seen on all ranks at once"
             return NoModel(f"{seen}: {known.useless}" if known.useless else seen)
         newest = ((steps, self._megabytes_at(steps[-1].number)) for steps in reversed(enough))
         layout, present_mb = next((each for each in newest if each[1] is not None), (enough[-1], None))
@@ -335,7 +339,7 @@ def _usual_ready(steps: deque[SeenStep]) -> list[Ready]:
 
 def _advice(link: NoFit | None) -> str:
     reason = link.reason if link is not None else "no all-reduce was timed"
-    return f"{reason}; measure another bucket size first"
+    return f"{reason}; a search measures other bucket sizes too, and they will show it"
 
 
 def _pieces(total_bytes: int) -> list[int]:

@@ -42,6 +42,7 @@ REGULAR_GAPS = 3
 STEPS_PER_WAVE = 20
 FEWEST_WAVES, MOST_WAVES = 2, 8
 TOO_FEW = "too few steps to say"
+NO_DIFFERENCE = "no difference beyond noise"
 LEAST_TOLD = 0.01
 """Percent, or points: a smaller difference would read as 0."""
 _MAD_TO_SIGMA = 1.4826
@@ -123,12 +124,12 @@ class Difference:
         elif (share := self.share) is not None and (bounds := self.share_interval) is not None:
             change, low, high = 100 * share, 100 * bounds[0], 100 * bounds[1]
         elif not self.beyond_noise:
-            return "no difference beyond noise"
+            return NO_DIFFERENCE
         else:
             return f"{more if self.change > 0 else less}: it was 0"
         reach = (high - low) / 2
         if not self.beyond_noise:
-            return f"no difference beyond noise (±{_figure(reach, reach)} {unit})" if reach else "the same"
+            return f"{NO_DIFFERENCE} (±{_figure(reach, reach)} {unit})" if reach else "the same"
         if abs(change) < LEAST_TOLD:
             return f"less than {LEAST_TOLD} {unit} {more if change > 0 else less}"
         near, far = sorted((abs(low), abs(high)))

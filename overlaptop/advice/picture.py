@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
@@ -37,7 +37,9 @@ class CurvePoint:
     step_ns: float
     low_ns: float
     high_ns: float
-    """Where it lies with 95 % confidence, the differences between rounds taken off."""
+    """Where it lies with 95 % confidence, the differences between rounds taken off; 0 and infinite where
+    too few steps tell.
+    """
     exposed_ns: int | None
     predicted_ns: float | None
     """What the model says now, having seen all that was measured; None: there is no model."""
@@ -74,7 +76,7 @@ class Result:
     saves: float
     saves_low: float
     saves_high: float
-    """Infinite where too few steps were measured to say."""
+    """Infinite where too few steps were measured to say, or one of the two values only once."""
     confidence: float
     known: bool
     """Else it ended before the best was known."""
@@ -87,7 +89,9 @@ class Result:
     line: str
     """All that in one line."""
     code: str
-    """The line that makes it permanent; empty: not known."""
+    """The line that makes it permanent; empty: not known, or the script has it already."""
+    first_guess: bool = False
+    """It was measured once only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ class Picture:
     now: int | None
     """The value that is being measured; None: none."""
     best: int | None
-    """The best so far; None before anything is known."""
+    """The one of ``points`` with the shortest step; None before there is one."""
     racing: int
     """Values that may still be the best."""
     points: tuple[CurvePoint, ...]
@@ -121,11 +125,22 @@ class Picture:
     round: int
     """From 1 on."""
     steps_spent: int
-    steps_to_go: int
-    """At most: the budget's rest."""
+    steps_to_go: int | None
+    """At most: the budget's rest, which never grows. None: not known yet, or nothing is measured any
+    more.
+    """
     seconds_to_go: float | None
+    """Likewise, at the pace so far."""
     result: Result | None
     """Once something is known and nothing more is measured."""
+    best_words: str = ""
+    """A short word of doubt about ``best`` while it leads; empty: there is none."""
+    left: str = ""
+    """Once it is over: which value the job has now, as a sentence without a full stop; empty: that is not
+    known, or there is no job any more.
+    """
+    alike_from: int | None = None
+    """From this value on, up to ``most``, the job does the same; None: it does not, or not known yet."""
 
 
 class Foreteller(Protocol):
@@ -165,7 +180,8 @@ def curve_points(
 
 def told_result(knob: Knob, verdict: Verdict, confidence: float) -> Result:
     """What was found, in figures and in words."""
-    found = Result(
+    has_it = knob.original_text == str(verdict.value)
+    return Result(
         value=verdict.value,
         # Where the job has no whole number, the one that was measured in its place.
         before_text=knob.value_text if knob.value is not None else str(verdict.before),
@@ -176,10 +192,10 @@ def told_result(knob: Knob, verdict: Verdict, confidence: float) -> Result:
         known=verdict.known,
         spent=verdict.spent,
         rivals_gain=verdict.rivals_gain,
-        line="",
-        code=knob.code.replace("{value}", str(verdict.value)),
+        line=result_line(knob, verdict, confidence),
+        code="" if has_it else knob.code.replace("{value}", str(verdict.value)),
+        first_guess=verdict.once,
     )
-    return replace(found, line=result_line(knob, found, verdict.before))
 
 
 def value_text(knob: Knob, value: int) -> str:
@@ -187,15 +203,27 @@ def value_text(knob: Knob, value: int) -> str:
     return f"{value} {knob.unit}".rstrip()
 
 
-def result_line(knob: Knob, found: Result, before: int) -> str:
+def best_words(knob: Knob, verdict: Verdict | None) -> str:
+    """What is to be held against the value that leads; empty: nothing."""
+    if verdict is None or verdict.value == verdict.before:
+        return ""
+    if verdict.once:
+        return "measured once"
+    return "" if verdict.saves_low > 0 else f"within noise of {value_text(knob, verdict.before)}"
+
+
+def result_line(knob: Knob, found: Verdict, confidence: float) -> str:
     """The last line: the best setting, what it saves, how sure."""
     told = f"{knob.name} {value_text(knob, found.value)}"
-    if found.value == before:
+    if found.value == found.before:
         told += ", as it was" if knob.value is not None else f", measured in place of {knob.value_text}"
-    told += "" if found.known else ", the best so far"
+    if found.once:
+        told += f", a first guess ({'each value' if found.all_once else 'it'} was measured once only)"
+    elif not found.known:
+        told += ", the best so far"
     said = []
-    if found.value != before:
-        said.append(_saves_words(found, value_text(knob, before)))
+    if found.value != found.before:
+        said.append(_saves_words(found, value_text(knob, found.before)))
     if found.rivals_gain is None:
         said.append("whether another value is shorter is not known")
     elif found.known:
@@ -204,15 +232,15 @@ def result_line(knob: Knob, found: Result, before: int) -> str:
         said.append(f"another measured value may still be up to {_percent(found.rivals_gain)} % shorter")
     line = f"{told}: {'; '.join(said)}"
     if found.rivals_gain is not None:
-        line += f", with {100 * found.confidence:g} % confidence"
+        line += f", with {100 * confidence:g} % confidence"
     if found.known:
         return line
     how = "had spent its steps" if found.spent else "ended"
     return f"{line}. The search {how} before the best was known"
 
 
-def _saves_words(found: Result, before: str) -> str:
-    """What the best value saves. The interval is not known with very few steps."""
+def _saves_words(found: Verdict, before: str) -> str:
+    """What the best value saves. The interval is not known with very few windows or steps."""
     if not math.isfinite(found.saves_low):
         return f"whether a step is shorter than with {before} is not known"
     interval = f"({_percent(found.saves_low)} to {_percent(found.saves_high)} %)"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -25,7 +25,13 @@ from overlaptop.advice.noise import (
 )
 
 GUESS_FREEDOM = 4
+JUMP_CONFIDENCE = 0.99
+"""That the machine has changed within a round, before that is believed."""
+MOST_JUMPS = 3
 _PULL = 1e-4
+_ALIKE = 1e-6
+_LEAST_NEW = 1e-6
+"""What is left of a column that the others do not already tell."""
 _LARGEST_LOG = 10.0
 """An interval that reaches 20,000 times as far has no end."""
 
@@ -65,10 +71,16 @@ class Rounds:
     The noise is what that leaves, together with a first guess worth `GUESS_FREEDOM` degrees of freedom:
     that windows differ among each other as much again as the steps inside them say. Else two rounds of few
     settings would tell nothing, or luck would make them look alike.
+
+    A neighbour that comes or goes in the middle of a round makes all that is measured after it look longer,
+    or shorter. With ``jumps`` that is looked for, and such a round is taken as two. It shows by settings
+    that were measured on both sides of it, or again in other rounds.
     """
 
-    def __init__(self, windows: Iterable[Window]) -> None:
-        """ValueError: no window, one without a step, or a figure that is not above 0."""
+    def __init__(self, windows: Iterable[Window], *, jumps: bool = False) -> None:
+        """With ``jumps``, windows come in the order in which they were measured. ValueError: no window, one
+        without a step, or a figure that is not above 0.
+        """
         self._windows = tuple(windows)
         series = [np.asarray(window.values, dtype=np.float64) for window in self._windows]
         if not series or not all(each.size and (each > 0).all() for each in series):
@@ -91,6 +103,13 @@ class Rounds:
             if each.error is not None
         ]
         self._inside = float(np.mean(inside)) if inside else None
+        self._labels: Sequence[int] = [window.round for window in self._windows]
+        """What each window has its drift in common with."""
+        for _ in range(MOST_JUMPS if jumps else 0):
+            split = self._split()
+            if split is None:
+                break
+            self._labels = split
 
     @property
     def repeated(self) -> bool:
@@ -148,29 +167,71 @@ class Rounds:
         reach = error * two_sided(confidence, freedom)
         return told, reach if reach < _LARGEST_LOG else math.inf
 
+    def _split(self) -> list[int] | None:
+        """The labels with one round told as two; None: nowhere, or it is not clear in which round."""
+        labels = np.array(self._labels)
+        places = np.flatnonzero(labels[1:] == labels[:-1]) + 1
+        design, roots = self._design
+        weighted = design * roots[:, None]
+        freedom = len(design) - int(np.linalg.matrix_rank(weighted))
+        if freedom < 2 or not len(places):
+            return None
+        # Of each place, as one more column: what the others leave of it, and how much it would explain.
+        after = (np.arange(len(labels))[:, None] >= places) & (labels[:, None] == labels[places])
+        columns = after * roots[:, None]
+        rest = np.eye(len(design)) - weighted @ np.linalg.pinv(weighted)
+        new = rest @ columns
+        sizes, parts = (columns * new).sum(axis=0), new.T @ (self._logs * roots)
+        tells = sizes > _LEAST_NEW
+        gains = np.where(tells, parts**2 / np.where(tells, sizes, 1.0), 0.0)
+        best = int(np.argmax(gains))
+        left = float(np.sum((rest @ (self._logs * roots)) ** 2)) - gains[best]
+        variance, freedom = self._variance_of(max(0.0, left), freedom - 1)
+        least = two_sided(1 - (1 - JUMP_CONFIDENCE) / len(places), freedom) ** 2 * variance
+        elsewhere = gains[labels[places] != labels[places[best]]]
+        if gains[best] - elsewhere.max(initial=0.0) <= least:
+            return None
+        # Where several places explain it alike, settings between them were measured once, on either side:
+        # they are given the benefit of the doubt.
+        alike = np.flatnonzero(gains >= gains[best] * (1 - _ALIKE))
+        slower = parts[best] > 0
+        chosen = after[:, alike[0] if slower else alike[-1]]
+        return [int(each) for each in np.where(chosen, labels.max() + 1, labels)]
+
     @cached_property
     def _variance(self) -> tuple[float, int]:
         """Of a usual window's mean, relative to it, and its degrees of freedom; 0: nothing tells it."""
-        squares, freedom = self._fitted.squares, self._fitted.freedom
+        return self._variance_of(self._fitted.squares, self._fitted.freedom)
+
+    def _variance_of(self, squares: float, freedom: int) -> tuple[float, int]:
+        """From what a fit leaves, and the guess."""
         if self._inside is not None:
             # As much again between windows as inside them.
             squares, freedom = squares + GUESS_FREEDOM * 2 * self._inside, freedom + GUESS_FREEDOM
         return (squares / freedom if freedom else 0.0), freedom
 
-    @cached_property
-    def _fitted(self) -> _Fitted:
-        rounds = {number: at for at, number in enumerate(sorted({each.round for each in self._windows}))}
+    @property
+    def _design(self) -> tuple[Floats, Floats]:
+        """Which setting and which drift each window has, shape (windows, settings + labels), and the roots
+        of the windows' weights.
+        """
+        rounds = {label: at for at, label in enumerate(sorted(set(self._labels)))}
         settings = len(self.settings)
         design = np.zeros((len(self._windows), settings + len(rounds)))
-        for row, window in zip(design, self._windows, strict=True):
+        for row, window, label in zip(design, self._windows, self._labels, strict=True):
             row[self._place[window.setting]] = 1
-            row[settings + rounds[window.round]] = 1
-        freedom = len(design) - int(np.linalg.matrix_rank(design))
+            row[settings + rounds[label]] = 1
         # A window of usual length has a weight of 1; were it endless, 2: the noise between windows stays.
-        roots = np.sqrt(2 * self._steps / (self._steps + self._usual_steps))
+        return design, np.sqrt(2 * self._steps / (self._steps + self._usual_steps))
+
+    @cached_property
+    def _fitted(self) -> _Fitted:
+        design, roots = self._design
+        settings, rounds = len(self.settings), design.shape[1] - len(self.settings)
+        freedom = len(design) - int(np.linalg.matrix_rank(design))
         # Centres and drifts are only told apart by a pull of the drifts towards 0, too weak to matter where
         # settings share rounds. A round that shares none with the others is taken not to have drifted.
-        pull = np.hstack([np.zeros((len(rounds), settings)), _PULL * np.eye(len(rounds))])
+        pull = np.hstack([np.zeros((rounds, settings)), _PULL * np.eye(rounds)])
         inverse = np.linalg.pinv(np.vstack([design * roots[:, None], pull]))[:, : len(design)]
         solved = inverse @ (self._logs * roots)
         left = (self._logs - design @ solved) * roots

@@ -32,6 +32,11 @@ class Space:
         self.most = values[-1] if layout is None else self._first_like(values[-1])
         self.least = values[0]
 
+    @property
+    def alike_from(self) -> int | None:
+        """From this value on all others give the same; None: they do not, as far as is known."""
+        return self.most if self.most < self._values[-1] else None
+
     @classmethod
     def of(cls, knob: Knob, least: int, most: int, layout: Layout | None = None) -> Space:
         """What a knob allows from ``least`` to ``most``, both included. ValueError: nothing."""

@@ -15,6 +15,8 @@ from overlaptop.timeline import spans
 from overlaptop.wire.messages import CollectiveSpan, PhaseSpan, StepDetail
 
 ALL_REDUCE = "allreduce_"
+_ALL_REDUCES = (ALL_REDUCE, "all_reduce")
+"""As torch's dispatcher calls it, and as its flight recorder does."""
 QUEUE_GAP = 0.002
 """Of backward: a collective that starts so soon behind the one before it had been waiting for it."""
 
@@ -99,7 +101,7 @@ def read_step(
 
 def _read_rank(detail: StepDetail, group: str) -> _RankStep | None:
     """The last backward in which gradients were reduced: earlier ones accumulate them."""
-    reduced = [each for each in detail.collectives if each.op == ALL_REDUCE and each.group == group]
+    reduced = [each for each in detail.collectives if each.op in _ALL_REDUCES and each.group == group]
     for phase in reversed(detail.phases):
         if phase.name != "backward":
             continue

@@ -20,11 +20,13 @@ from overlaptop.advice.candidates import Prior
 from overlaptop.advice.changer import Change, Changer, Line
 from overlaptop.advice.forecast import Forecast
 from overlaptop.advice.layouts import layout_of
+from overlaptop.advice.model import Collector
 from overlaptop.advice.others import Others
 from overlaptop.advice.picture import (
     MeasuredWindow,
     Picture,
     Result,
+    best_words,
     curve_points,
     told_result,
     value_text,
@@ -68,11 +70,13 @@ class Tuner:
         *,
         plan: Plan | None = None,
         keep: bool = False,
+        collector: Collector | None = None,
         make_search: Callable[[Space, int, Plan, Prior], Search] = Search,
     ) -> None:
         """From ``least`` to ``most``, both included; None: RANGES, else all that the knob allows. ``keep``:
-        leave the job with the best value where that is better beyond noise. ``make_search``: what decides,
-        from the values, the one before, the plan and the model.
+        leave the job with the best value where that is better beyond noise. ``collector``: what was seen of
+        the job before, for the model; None: nothing. ``make_search``: what decides, from the values, the
+        one before, the plan and the model.
 
         Raises:
             ValueError: one line: a range without values, a knob that cannot be changed or changed back.
@@ -82,9 +86,14 @@ class Tuner:
         self._most = usual[1] if most is None else most
         if knob.refusal:
             raise ValueError(f"{knob.name} cannot be changed: {knob.refusal}")
+        if knob.changes_work:
+            raise ValueError(
+                f"a step does another amount of work with another {knob.name}: the shortest is not the best"
+            )
         Space.of(knob, self._least, self._most)
         self._line, self._knob = line, knob
         self._plan, self._keep, self._make_search = plan or Plan(), keep, make_search
+        self._collector = collector
         self._claim = commands.make_search(knob)
         self._changer = Changer(line, knob, self._claim.id)
         self._taken = self._said_over = False
@@ -96,8 +105,8 @@ class Tuner:
         self._forecast: Forecast | None = None
         self._value = knob.value
         """In force; None: not a whole number, or not known."""
-        self._undone = True
-        """The job has the value that it had before."""
+        self._undone, self._changed = True, False
+        """The job has the value that it had before; it has ever had another one."""
         self._window: list[JobStep] = []
         self._settle = 0
         self._windows: list[MeasuredWindow] = []
@@ -105,6 +114,8 @@ class Tuner:
         self._taken_ns = self._searching_ns = self._now_ns = self._until_ns = 0
         self._why, self._failed = "", False
         self._result: Result | None = None
+        self._left = ""
+        """Which value the job has, once it is over."""
         self._doing = "waits for the job's next step"
 
     @property
@@ -154,17 +165,19 @@ class Tuner:
 
     def _ends_by_itself(self, snapshot: Snapshot, others: Others) -> bool:
         """End where the job has, or somebody has taken the knob; returns whether it is over."""
-        why, failed = others.end_of_job(snapshot), True
+        why, failed, left = others.end_of_job(snapshot), True, ""
         other = others.change(snapshot)
         if not why and self._phase is not _Phase.LETTING_GO:
             if other is not None and other.knob == self._knob.name:
                 why, failed = f"somebody else changed it: {other.words} ({other.by})", False
+                left = f"the job has {self._in_words(other.value)}, as somebody else set it"
             elif snapshot.ended_search == self._claim.id:
                 why = (
                     "the job's hub has ended it, and gone back: it had not heard of this search for a while"
                 )
+                left = f"the job's hub has set it back to {self._before_text}"
         if why:
-            self._break_off(why, failed=failed)
+            self._break_off(why, left, failed=failed)
             return True
         if other is not None and self._phase is _Phase.MEASURING:
             self._end(f"somebody else changed the job: {other.words} ({other.by})", self._claim.undo_value)
@@ -177,10 +190,10 @@ class Tuner:
         if self._taken:
             self._taken_ns = snapshot.at_ns
         elif holder is not None:
-            self._break_off(f"{holder.by} searches for the best {holder.knob} already")
+            self._break_off(f"{holder.by} searches for the best {holder.knob} already")  # and sets it
         elif snapshot.at_ns - self._taken_ns > CLAIM_S * 1e9:
             # A hub that took the place of another one has to take it anew.
-            self._break_off(why or "the job's hub has not taken the search")
+            self._break_off(why or "the job's hub has not taken the search", self._last_seen())
 
     # Measuring
 
@@ -226,8 +239,9 @@ class Tuner:
     def _begin(self, snapshot: Snapshot) -> None:
         self._searching_ns = snapshot.at_ns
         space = Space.of(self._knob, self._least, self._most, layout_of(self._knob, snapshot))
-        self._forecast = Forecast(self._knob, space)
-        self._forecast.foretell(self._before())  # nothing: it is measured first
+        self._forecast = Forecast(self._knob, space, self._collector)
+        self._forecast.renew()  # of what was seen before
+        self._forecast.foretell(self._before())
         self._search = self._make_search(space, self._before(), self._plan, self._forecast.step_ns)
 
     def _before(self) -> int:
@@ -257,7 +271,7 @@ class Tuner:
         if change is not None and change.begun and change.changed:
             self._changer.settle()
         if self._changer.half_done:
-            self._value, self._undone, self._window = None, False, []
+            self._value, self._undone, self._changed, self._window = None, False, True, []
 
     @staticmethod
     def _has_come(change: Change, before: int | None) -> bool:
@@ -280,7 +294,7 @@ class Tuner:
         self._value = self._knob.value if change.value is None else change.value
         if self._forecast is not None and self._value is not None:
             self._forecast.foretell(self._value)
-        self._undone = change.value == self._claim.undo_value
+        self._undone, self._changed = change.value == self._claim.undo_value, True
         self._window = []
         self._settle = SETTLE_STEPS
 
@@ -323,7 +337,10 @@ class Tuner:
         changer = self._changer
         if changer.why_not:
             # Not said to be over: the hub, which hears nothing any more, tries once more by itself.
-            self._break_off(f"{self._knob.name} was not set {'back ' * undoes}to {last}: {changer.why_not}")
+            self._break_off(
+                f"{self._knob.name} was not set {'back ' * undoes}to {last}: {changer.why_not}",
+                f"{self._last_seen()}; its hub tries once more to go back to {self._before_text}",
+            )
         elif changer.under_way is None and (self._undone if undoes else self._value == self._target):
             self._phase = _Phase.LETTING_GO
             self._until_ns = snapshot.at_ns + round(CLAIM_S * 1e9)
@@ -337,13 +354,35 @@ class Tuner:
         if (self._said_over and not held) or snapshot.at_ns > self._until_ns:
             self._phase = _Phase.OVER
             self._doing = self._why or "done"
+            self._left = self._last_seen()
 
-    def _break_off(self, why: str, *, failed: bool = True) -> None:
-        """There is nothing that could or should be undone by this search."""
+    @property
+    def _before_text(self) -> str:
+        """The value that the job had, as a person reads it."""
+        return f"{self._knob.value_text} {self._knob.unit}".rstrip()
+
+    def _in_words(self, value: int | None) -> str:
+        """None: what the script gave."""
+        text = self._knob.original_text if value is None else str(value)
+        return f"{text} {self._knob.unit}".rstrip()
+
+    def _last_seen(self) -> str:
+        """Which value the job has, as far as this search has changed it."""
+        if not self._changed:
+            return f"the job still has {self._before_text}"
+        if self._undone:
+            return f"the job has {self._before_text} again, as before the search"
+        if self._value is None:
+            return "ranks may have different values now"
+        return f"the job has {self._in_words(self._value)} now"
+
+    def _break_off(self, why: str, left: str = "", *, failed: bool = True) -> None:
+        """There is nothing that could or should be undone by this search; ``left``: as ``Picture.left``."""
         if self._phase is _Phase.MEASURING:
             self._result = self._found()
         if self._phase is not _Phase.LETTING_GO:
             self._why, self._failed = f"{self._why}; {why}".removeprefix("; "), failed or self._failed
+        self._left = left
         self._phase = _Phase.OVER
         self._doing = self._why or "done"
 
@@ -358,7 +397,7 @@ class Tuner:
         """The search as it is now."""
         search, forecast = self._search, self._forecast
         measuring = self._phase is _Phase.MEASURING
-        to_go = max(0, search.budget_steps - search.spent_steps) if search is not None and measuring else 0
+        to_go = search.steps_to_go if search is not None and measuring else None
         spent = search.spent_steps if search is not None else 0
         a_step_s = (self._now_ns - self._searching_ns) / 1e9 / spent if spent else None
         return Picture(
@@ -379,8 +418,11 @@ class Tuner:
             round=search.round + 1 if search is not None else 1,
             steps_spent=spent,
             steps_to_go=to_go,
-            seconds_to_go=to_go * a_step_s if measuring and a_step_s is not None else None,
+            seconds_to_go=to_go * a_step_s if to_go is not None and a_step_s is not None else None,
             result=self._result,
+            best_words=best_words(self._knob, search.verdict()) if search is not None else "",
+            left=self._left,
+            alike_from=search.space.alike_from if search is not None else None,
         )
 
     def _say_what_it_does(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import signal
 import sys
 import time
@@ -13,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from overlaptop.advice.picture import CurvePoint, MeasuredWindow, Picture
+from overlaptop.advice.model import Collector
+from overlaptop.advice.picture import Picture
 from overlaptop.advice.search import Plan
 from overlaptop.advice.tuner import Tuner
-from overlaptop.commands import CommandError, say
+from overlaptop.commands import CommandError, say, search_report
 from overlaptop.commands.following import join_job
-from overlaptop.commands.table import Table
 from overlaptop.fleet.session import JobSelector, JobSession
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.launcher import Launcher, LaunchError, of_workload, place
@@ -30,6 +29,14 @@ from overlaptop.workloads.options import OptionsError
 TICK_S = 0.05
 KNOBS_S = 5.0
 """For a job whose steps are counted to say what can be changed of it."""
+STARTING_S = 600.0
+"""For a job to finish its first step: it may load or compile a model first."""
+LATE_S = 60.0
+"""For the other ranks, once one has."""
+TOLD_S = 5.0
+"""After so long without a step it is said what is waited for."""
+MOST_NAMED = 8
+"""Ranks."""
 END_LIMIT_S = 5.0
 """From a hub's word that every rank has gone to torchrun's exit."""
 MOST_WATCHED = 16
@@ -94,6 +101,8 @@ class _Search:
 
     def __init__(self, session: JobSession, wish: Wish, launcher: Launcher | None = None) -> None:
         self._session, self._wish, self._launcher = session, wish, launcher
+        self._collector = Collector()
+        """Sees the job from the first look on: a GPU's timelines come every few seconds only."""
         self._told = 0
         """Windows."""
 
@@ -105,24 +114,32 @@ class _Search:
             wish = self._wish
             try:
                 plan = Plan(budget_steps=wish.budget_steps)
-                tuner = Tuner(self._session, knob, wish.least, wish.most, plan=plan, keep=wish.keep)
+                tuner = Tuner(
+                    self._session,
+                    knob,
+                    wish.least,
+                    wish.most,
+                    plan=plan,
+                    keep=wish.keep,
+                    collector=self._collector,
+                )
             except ValueError as error:
                 raise CommandError(str(error), 2) from error
             stopped = False
             while not tuner.over:
                 if asked() and not stopped:
+                    stopped = True
+                    tuner.stop()
                     if self._launcher is not None:
                         break  # the job ends, and its value with it
-                    stopped = True
                     say(f"{knob.name} goes back to {knob.value_text}; once more to leave at once")
-                    tuner.stop()
                 tuner.tick(self._look())
                 self._tell(tuner.picture)
                 time.sleep(TICK_S)
         picture = tuner.picture
-        if not tuner.over or (stopped and not picture.failed):
-            return asked()
         self._conclude(picture)
+        if stopped and not picture.failed:
+            return asked()
         if picture.why:
             raise self._job_ended() or CommandError(picture.why)
         return 0
@@ -154,9 +171,12 @@ class _Search:
     def _find_knob(self, asked: Callable[[], int]) -> Knob | None:
         """The knob, once steps are counted and it is known; None: told to end."""
         name, since_s = self._wish.knob, None
+        first_step = _FirstStep()
         while not asked():
             gone = self._launcher is not None and self._launcher.poll() is not None
             snapshot = self._look()
+            if snapshot.link is LinkState.LIVE:
+                self._collector.add(snapshot)
             found = next((each for each in snapshot.knobs if each.knob.name == name), None)
             if gone or snapshot.link is LinkState.ENDED:
                 raise self._job_ended() or CommandError("the job ended")
@@ -171,6 +191,8 @@ class _Search:
                 if time.monotonic() - since_s > KNOBS_S:
                     there_is = ", ".join(each.knob.name for each in snapshot.knobs) or "nothing"
                     raise CommandError(f"{name} cannot be set; of this job there is: {there_is}", 2)
+            else:
+                first_step.wait(snapshot)
             time.sleep(TICK_S)
         return None
 
@@ -178,154 +200,66 @@ class _Search:
         for window in picture.windows[self._told :]:
             self._told += 1
             if self._wish.as_json:
-                self._put(window_record(self._session.job_key, picture, window))
-            say(window_words(picture, window))
+                self._put(search_report.window_record(self._session.job_key, picture, window))
+            say(search_report.window_words(picture, window))
 
     def _conclude(self, picture: Picture) -> None:
-        """Print what was found, if anything was."""
+        """Print what was found, if anything was, and which value the job has."""
         if picture.result is None:
+            say("; ".join(filter(None, ("nothing was measured yet", self._left(picture)))))
             return
         if self._wish.as_json:
             for point in picture.points:
-                self._put(point_record(self._session.job_key, picture, point))
-            self._put(result_record(self._session.job_key, picture))
+                self._put(search_report.point_record(self._session.job_key, picture, point))
+            self._put(search_report.result_record(self._session.job_key, picture))
         else:
-            print(table(picture))  # noqa: T201
-            print(text.printable(last_line(picture)), flush=True)  # noqa: T201
+            print(search_report.table(picture))  # noqa: T201
+            print(text.printable(search_report.last_line(picture, self._left(picture))), flush=True)  # noqa: T201
         if picture.result.spent:
-            say(f"{picture.steps_spent} steps were not enough: --budget allows more")
+            say(f"{search_report.steps(picture.steps_spent)} were not enough: --budget allows more")
+
+    def _left(self, picture: Picture) -> str:
+        """Which value the job has; empty: it ends with this command."""
+        return picture.left if self._launcher is None else ""
 
     def _put(self, record: dict[str, object]) -> None:
         print(json.dumps(record), flush=True)  # noqa: T201
 
 
-def window_words(picture: Picture, window: MeasuredWindow) -> str:
-    """One line of progress."""
-    mean_ns = sum(window.steps_ns) / len(window.steps_ns)
-    words = [
-        f"round {window.round + 1}: {picture.knob.name} {window.value} {picture.knob.unit}".rstrip(),
-        f"{text.duration(mean_ns)} a step in {len(window.steps_ns)} steps",
-        f"{picture.racing} in the race",
-        f"{picture.steps_spent} steps spent"
-        + f", at most {picture.steps_to_go} to go" * (not picture.over),
-    ]
-    return ", ".join(words)
+class _FirstStep:
+    """Waits for every rank's first step, and not for ever."""
+
+    def __init__(self) -> None:
+        self._began_s = time.monotonic()
+        self._stepped_s: float | None = None
+        """When the first rank had finished one."""
+        self._told = False
+
+    def wait(self, snapshot: Snapshot) -> None:
+        """Look once more. CommandError: it has taken too long."""
+        now_s = time.monotonic()
+        late = [view.rank for view in snapshot.ranks if view.last is None]
+        if self._stepped_s is None and len(late) < len(snapshot.ranks):
+            self._stepped_s = now_s
+        since_s, limit_s = self._began_s, STARTING_S
+        if self._stepped_s is not None:
+            since_s, limit_s = self._stepped_s, LATE_S
+        who = _ranks(late) if late else "the job"
+        if now_s - since_s > limit_s:
+            others = ", and the others have" if self._stepped_s is not None else ""
+            raise CommandError(
+                f"{who} finished no step within {limit_s:.0f} s{others}: nothing can be measured"
+            )
+        if not self._told and now_s - since_s > TOLD_S:
+            self._told = True
+            say(f"waits for the first step of {who}")
 
 
-def table(picture: Picture) -> str:
-    """What was measured of each value, and how far the model is off."""
-    rows = Table(
-        [
-            picture.knob.name,
-            "step time",
-            "95 % interval",
-            "exposed",
-            "windows",
-            "steps",
-            "model",
-            "error",
-            "",
-        ],
-        left={""},
-    )
-    result = picture.result
-    for point in picture.points:
-        error = point.model_error
-        rows.add(
-            [
-                str(point.value),
-                text.duration(point.step_ns),
-                f"{text.duration(point.low_ns)} .. {text.duration(point.high_ns)}",
-                text.duration(point.exposed_ns),
-                str(point.windows),
-                str(point.steps),
-                text.duration(point.predicted_ns),
-                text.UNKNOWN if error is None else f"{error * 100:+.1f} %",
-                "best" if result is not None and result.value == point.value else point.state.value,
-            ]
-        )
-    return f"{rows.render()}\n{model_words(picture)}"
-
-
-def model_words(picture: Picture) -> str:
-    """How well the model knows the job: what it had seen when it spoke, and what it had not."""
-    now = [abs(each.model_error) for each in picture.points if each.model_error is not None]
-    blind = [abs(each.foretold_error) for each in picture.points if each.foretold_error is not None]
-    if not now:
-        return f"no model: {picture.model_reason}"
-    words = f"the model is off by {text.percent(sum(now) / len(now))} on average"
-    words += f", {text.percent(max(now))} at most"
-    if blind:
-        words += (
-            f"; before a value was measured, by {text.percent(sum(blind) / len(blind))} on average "
-            f"({len(blind)} values)"
-        )
-    return words
-
-
-def last_line(picture: Picture) -> str:
-    """The best setting, what it saves, how sure, and the line to paste."""
-    found = picture.result
-    assert found is not None
-    return f"{found.line}. In the script: {found.code}" if found.code else found.line
-
-
-def window_record(job: str | None, picture: Picture, window: MeasuredWindow) -> dict[str, object]:
-    """A window as it was measured; times in ns."""
-    return {
-        "type": "window",
-        "job": job,
-        "knob": picture.knob.name,
-        "value": window.value,
-        "round": window.round,
-        "first_step": window.first_step,
-        "step_ns": list(window.steps_ns),
-        "exposed_ns": window.exposed_ns,
-    }
-
-
-def point_record(job: str | None, picture: Picture, point: CurvePoint) -> dict[str, object]:
-    """All that is known of a value; times in ns, errors of the model as fractions."""
-    return {
-        "type": "point",
-        "job": job,
-        "knob": picture.knob.name,
-        "value": point.value,
-        "state": point.state.value,
-        "windows": point.windows,
-        "steps": point.steps,
-        "step_ns": round(point.step_ns),
-        "low_ns": round(point.low_ns),
-        "high_ns": round(point.high_ns),
-        "exposed_ns": point.exposed_ns,
-        "predicted_ns": None if point.predicted_ns is None else round(point.predicted_ns),
-        "model_error": point.model_error,
-        "foretold_ns": None if point.foretold_ns is None else round(point.foretold_ns),
-        "foretold_error": point.foretold_error,
-    }
-
-
-def result_record(job: str | None, picture: Picture) -> dict[str, object]:
-    """What was found; savings are fractions of the step with the value before."""
-    found = picture.result
-    assert found is not None
-    return {
-        "type": "result",
-        "job": job,
-        "knob": picture.knob.name,
-        "value": found.value,
-        "before": found.before_text,
-        "saves": found.saves,
-        "saves_low": found.saves_low if math.isfinite(found.saves_low) else None,
-        "saves_high": found.saves_high if math.isfinite(found.saves_low) else None,
-        "confidence": found.confidence,
-        "known": found.known,
-        "rivals_gain": found.rivals_gain,
-        "steps_spent": picture.steps_spent,
-        "ended": picture.why,
-        "line": found.line,
-        "code": found.code,
-    }
+def _ranks(numbers: Sequence[int]) -> str:
+    """``rank 1``, ``ranks 1, 3``."""
+    more = len(numbers) - MOST_NAMED
+    named = ", ".join(map(str, numbers[:MOST_NAMED])) + (f" and {more} more" if more > 0 else "")
+    return f"rank{'s' * (len(numbers) != 1)} {named}"
 
 
 @contextmanager

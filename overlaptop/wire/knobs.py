@@ -43,6 +43,8 @@ class Knob:
     """The line of Python that makes a value permanent, ``{value}`` standing for it; empty: not known."""
     refusal: str = ""
     """Why it cannot be changed just now, in words for the screen; empty: it can."""
+    changes_work: bool = False
+    """A step does another amount of work with another value: that it takes longer says nothing then."""
 
     def fault(self, value: int) -> str:
         """What is wrong with a value, in a line; empty: nothing."""

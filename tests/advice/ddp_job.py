@@ -89,6 +89,7 @@ class DdpJob:
         forward_ns = true.compute.forward_ns
         early_ns = self.late_ns if rank else 0
         begins = true.buckets.ready_ns if self.source == "host" else true.start_ns
+        op = "all_reduce" if self.source == "kernels" else "allreduce_"
         starts = np.maximum(begins - early_ns, 0)
         if self.source != "host":  # on a stream they do not overlap
             starts = np.maximum(starts, np.concatenate([[0], true.end_ns[:-1]]))
@@ -107,7 +108,7 @@ class DdpJob:
                 CollectiveSpan("broadcast_", 4096, GROUP, True, 0, 1000),
                 *(
                     CollectiveSpan(
-                        "allreduce_", size, GROUP, True, ns(forward_ns + begin), ns(forward_ns + end)
+                        op, size, GROUP, True, ns(forward_ns + begin), ns(forward_ns + end)
                     )
                     for size, begin, end in zip(
                         true.buckets.size_bytes.tolist(), starts.tolist(), true.end_ns.tolist(), strict=True

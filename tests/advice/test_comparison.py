@@ -9,6 +9,7 @@ from overlaptop.advice.comparison import (
     MOST_RANKS,
     MOST_STEPS,
     NOT_MEASURED,
+    OTHER_WORK,
     Comparer,
     compare,
     compare_steps,
@@ -109,6 +110,21 @@ def test_a_longer_step_is_worse():
     job.change(50)
     job.run(60, compute=66)
     assert compare(job.fleet.snapshot()).step_time.better is False
+
+
+def test_where_a_step_does_other_work_only_shares_are_compared():
+    job = Job()
+    for rank in range(job.ranks):
+        job.fleet.apply(KnobFacts(rank, (replace(BUCKET_CAP_MB, changes_work=True),)))
+    job.run(60)
+    job.change(50)
+    job.run(60, compute=120, hidden=10)
+    found = compare(job.fleet.snapshot())
+    verdicts = {each.name: each.verdict for each in found.quantities}
+    assert verdicts.pop("overlap").startswith("33 points less")
+    assert set(verdicts.values()) == {OTHER_WORK}
+    assert found.step_time.better is None
+    assert found.step_time.after.centre > 1.5 * found.step_time.before.centre  # side by side all the same
 
 
 def test_right_after_a_change_there_are_too_few_steps_to_say():

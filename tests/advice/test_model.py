@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from overlaptop.advice.buckets import MIB
-from overlaptop.advice.model import FEWEST_STEPS, Collector, NoModel, StepModel
+from overlaptop.advice.model import FEWEST_BY_HOST, FEWEST_STEPS, Collector, NoModel, StepModel
 from overlaptop.wire.knobs import GradientFacts
 from overlaptop.wire.messages import PhaseSpan, RankEnd
 from tests.advice.ddp_job import COMPUTE, GROUP, LINK, SIZES, DdpJob
@@ -102,17 +102,18 @@ def test_one_size_of_collectives_is_not_enough_and_another_setting_is_what_helps
     collector = Collector()
     job.run(20, collector=collector)
     assert why(collector).startswith("all collectives have one size, ")
-    assert why(collector).endswith("; measure another bucket size first")
+    assert why(collector).endswith("; a search measures other bucket sizes too, and they will show it")
     job.change(10)
     job.run(20, collector=collector)
     assert isinstance(collector.model(), StepModel)
 
 
-def test_a_few_steps_come_before_any_model():
-    job, collector = DdpJob(), Collector()
+@pytest.mark.parametrize(("source", "fewest"), [("kernels", FEWEST_STEPS), ("host", FEWEST_BY_HOST)])
+def test_a_few_steps_come_before_any_model(source, fewest):
+    job, collector = DdpJob(source=source), Collector()
     assert why(collector) == "nothing has been seen yet"
-    job.run(FEWEST_STEPS - 1, collector=collector)
-    assert why(collector) == f"{FEWEST_STEPS - 1} of {FEWEST_STEPS} steps were seen on all ranks at once"
+    job.run(fewest - 1, collector=collector)
+    assert why(collector) == f"{fewest - 1} of {fewest} steps were seen on all ranks at once"
     job.run(1, collector=collector)
     assert "steps were seen" not in getattr(collector.model(), "reason", "")
 

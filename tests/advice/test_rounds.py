@@ -42,6 +42,52 @@ def test_a_drift_that_two_settings_share_does_not_hide_their_difference():
     assert found.estimate(1).centre / found.estimate(5).centre == pytest.approx(1.1, rel=0.015)
 
 
+def in_turn(*rounds, jump_at=None, jump=1.15, noise=0.001):
+    """Each round's settings in order; from one window on, all are slower."""
+    random = np.random.default_rng(3)
+    settings = [(setting, at) for at, each in enumerate(rounds) for setting in each]
+    return [
+        Window(
+            setting, at, tuple(TRUE[setting] * jump ** (number >= jump_at) * random.normal(1, noise, 12))
+        )
+        if jump_at is not None
+        else Window(setting, at, tuple(TRUE[setting] * random.normal(1, noise, 12)))
+        for number, (setting, at) in enumerate(settings)
+    ]
+
+
+@pytest.mark.parametrize("jump", [1.15, 0.85])
+@pytest.mark.parametrize("jump_at", [2, 3, 8, 9, 14])
+def test_a_jump_within_a_round_makes_nothing_look_longer(jump, jump_at):
+    settings = tuple(TRUE)
+    windows = in_turn(settings, settings[::-1], settings, jump_at=jump_at, jump=jump)
+    found = Rounds(windows, jumps=True)
+    for setting in settings:
+        assert found.difference(5, setting).share == pytest.approx(TRUE[setting] - 1, abs=0.003)
+    assert found.noise < 0.003
+    assert Rounds(windows).noise > 0.02
+
+
+def test_where_no_jump_is_all_is_as_if_none_was_looked_for():
+    random = np.random.default_rng(8)
+    for drift in (0.0, 0.05):
+        for _ in range(20):
+            windows = measured(random, 4, drift=drift, accidents=0.02)
+            plain, looked = Rounds(windows), Rounds(windows, jumps=True)
+            assert plain.difference(5, 50) == looked.difference(5, 50)
+
+
+def test_a_jump_of_which_the_round_is_not_clear_leaves_everything_open():
+    # Was it before 5 in the first round, or before 1 in the second one?
+    windows = in_turn((25, 1, 100, 5, 50), (50, 5, 1, 25), jump_at=7)
+    found = Rounds(windows, jumps=True)
+    assert found.noise > 0.02
+    told = found.difference(5, 1)
+    assert told.low / told.base < 0.1 < told.high / told.base
+    later = in_turn((25, 1, 100, 5, 50), (50, 5, 1, 25), (25, 1, 5, 50), jump_at=7)
+    assert Rounds(later, jumps=True).difference(5, 1).share == pytest.approx(0.1, abs=0.003)
+
+
 def test_settings_without_a_round_in_common_are_compared_by_way_of_others():
     random = np.random.default_rng(4)
     only = {(100, 0), (100, 1), (1, 2), (1, 3)}

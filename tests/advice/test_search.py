@@ -1,13 +1,14 @@
 """The search finds the best value within a few steps, on curves and with noise of many kinds."""
 
-from itertools import count
+import math
+from itertools import count, pairwise
 
 import pytest
 
-from overlaptop.advice.search import GRID_ROUNDS, MOST_STEPS, Plan, Search, State
+from overlaptop.advice.search import GRID_ROUNDS, MOST_STEPS, ONCE, Plan, Search, State
 from overlaptop.advice.space import Space
 
-from .curves import BEFORE, CURVES, GRID, SWITCH_STEPS, Machine, Noise, regret, searched, u_shaped
+from .curves import BEFORE, CURVES, GRID, KINDS, SWITCH_STEPS, Machine, Noise, regret, searched, u_shaped
 
 QUIET = Noise(0.001)
 GRID_STEPS = len(GRID) * GRID_ROUNDS * (Plan().window_steps + SWITCH_STEPS)
@@ -39,6 +40,31 @@ def test_the_choice_is_within_3_percent_of_the_grids_best(noise, seeds, at_most)
     assert spent[int(0.95 * len(spent))] <= at_most
 
 
+WITHIN_A_THIRD = [
+    "1 %, each step by itself",
+    "2 %, each step by itself",
+    "3 %, each step by itself",
+    "5 %, each step by itself",
+    "2 %, and 2 % of the steps take 2 to 6 times as long",
+    "1 %, and 10 % slower over the search",
+    "1 %, and 15 % slower from its middle on",
+]
+"""Where a third of the grid's steps is enough; benchmarks/search_simulated.py tells of the others too."""
+
+
+@pytest.mark.parametrize("kind", WITHIN_A_THIRD)
+def test_with_a_third_of_the_grids_steps_it_finds_the_best_on_machines_that_drift_jump_and_spike(kind):
+    budget = int(GRID_STEPS / 3)
+    missed = []
+    for name, curve in CURVES.items():
+        for seed in range(2):
+            search = searched(Machine(curve, KINDS[kind], seed, budget), Plan(budget_steps=budget))
+            assert search.spent_steps <= budget
+            if regret(search, curve) > 0.03:
+                missed.append((name, seed))
+    assert len(missed) <= 1, missed
+
+
 def test_with_ten_percent_of_noise_spikes_and_a_drift_it_still_finds_it():
     noise = Noise(0.1, correlation=0.3, drift=0.1, spikes=0.02)
     for name in ("rising", "falling", "u at 150", "two valleys, large best"):
@@ -53,6 +79,90 @@ def test_what_it_says_of_the_saving_holds():
         truth = 1 - curve(verdict.value) / curve(BEFORE)
         held += verdict.saves_low <= truth <= verdict.saves_high
     assert held >= 18
+
+
+UNSTEADY = [Noise(0.02, 0.8), *(KINDS[kind] for kind in KINDS if " and " in kind)]
+
+
+@pytest.mark.parametrize("noise", UNSTEADY, ids=str)
+def test_nothing_is_settled_after_one_window_nor_hopeless_but_what_is_far_longer(noise):
+    def look(search):
+        points = {point.value: point for point in search.points()}
+        shortest_ns = min(point.step_ns for point in points.values())
+        for value, point in points.items():
+            if point.windows == 1 and point.state is not State.RACING:
+                assert point.state is State.HOPELESS, value
+                assert point.step_ns > shortest_ns * (1 + ONCE), value
+
+    for curve in CURVES.values():
+        searched(Machine(curve, noise, 1, 306), Plan(budget_steps=306), look=look)
+
+
+@pytest.mark.parametrize("budget", [20, 35, 50, 80, 113, 160, 306])
+def test_no_saving_is_claimed_before_both_values_were_measured_twice(budget):
+    def look(search):
+        verdict = search.verdict()
+        windows = {point.value: point.windows for point in search.points()}
+        claimed = verdict.value != BEFORE and math.isfinite(verdict.saves_low)
+        assert not claimed or min(windows[verdict.value], windows[BEFORE]) >= 2
+        assert verdict.once == (windows[verdict.value] == 1 < len(windows))
+        assert verdict.all_once == (max(windows.values()) == 1 < len(windows))
+
+    for name in ("u at 150", "falling", "two valleys, small best"):
+        for noise in (QUIET, Noise(0.05, drift=0.1)):
+            search = searched(Machine(CURVES[name], noise, 1), Plan(budget_steps=budget), look=look)
+            assert not (search.verdict().known and search.verdict().once)
+
+
+def test_after_a_single_round_the_best_is_a_first_guess_and_the_search_goes_on():
+    verdicts = []
+
+    def look(search):
+        if search.round == 1 and not verdicts:
+            verdicts.append(search.verdict())
+            assert not search.over
+
+    searched(Machine(CURVES["u at 40"], Noise(0.002, drift=0.1), 0), look=look)
+    (first,) = verdicts
+    assert (first.known, first.all_once, first.saves_low) == (False, True, -math.inf)
+    assert first.saves > 0
+
+
+def test_a_small_budget_begins_fewer_values_and_measures_the_best_of_them_again():
+    # A third of five values in four rounds: seven windows.
+    search = searched(Machine(CURVES["u at 40"], Noise(0.015), 0), Plan(budget_steps=113))
+    points = {point.value: point for point in search.points()}
+    assert len(points) <= 4
+    assert points[BEFORE].windows >= 2
+    assert points[search.best].windows >= 2
+
+
+@pytest.mark.parametrize("plan", [Plan(), Plan(budget_steps=200)])
+@pytest.mark.parametrize("noise", [QUIET, Noise(0.03), Noise(0.05, 0.8), Noise(0.02, spikes=0.02)], ids=str)
+def test_the_steps_to_go_never_grow_and_are_not_told_before_they_are_known(plan, noise):
+    told = []
+
+    def look(search):
+        told.append(search.steps_to_go)
+        if search.steps_to_go is not None:
+            left.append((search.spent_steps, search.steps_to_go))
+
+    left: list[tuple[int, int]] = []
+    search = searched(Machine(CURVES["u at 40"], noise, 3), plan, look=look)
+    assert (told[0] is None) == (plan.budget_steps is None)
+    assert len(left) > 3
+    assert all(before[1] >= after[1] for before, after in pairwise(left))
+    assert all(search.spent_steps <= spent + to_go for spent, to_go in left)
+
+
+def test_the_best_is_the_lowest_of_what_is_shown_at_every_moment():
+    def look(search):
+        points = {point.value: point.step_ns for point in search.points()}
+        assert points[search.best] == min(points.values())
+        assert search.verdict().value == search.best
+
+    for name in CURVES:
+        searched(Machine(CURVES[name], Noise(0.03, drift=0.1), 2), look=look)
 
 
 def test_the_hopeless_are_measured_once_and_briefly():

@@ -7,7 +7,7 @@ import pytest
 
 from overlaptop.advice.changer import BUSY_S, TRIES
 from overlaptop.advice.others import LOST_S
-from overlaptop.advice.picture import told_result
+from overlaptop.advice.picture import best_words, told_result
 from overlaptop.advice.search import Plan, Verdict
 from overlaptop.advice.tuner import CLAIM_S, Tuner
 from overlaptop.fleet.snapshot import LinkState
@@ -61,6 +61,7 @@ def test_it_finds_the_best_value_and_puts_the_old_one_back():
     assert job.held[0] == tuner.claim
     assert [search for search in job.held if search.over] == [replace(tuner.claim, over=True)]
     assert job.held[-1].over
+    assert picture.left == "the job has 25 MiB again, as before the search"
 
 
 def test_it_leaves_the_best_value_where_that_is_wished():
@@ -69,6 +70,7 @@ def test_it_leaves_the_best_value_where_that_is_wished():
     run(tuner, job)
     assert job.value == tuner.picture.result.value != 25
     assert "restore bucket_cap_mb" not in sent(job)
+    assert tuner.picture.left == f"the job has {job.value} MiB now"
 
 
 def test_it_says_the_best_value_in_one_line_with_the_code_to_paste():
@@ -91,6 +93,15 @@ def test_the_value_before_is_kept_where_none_is_better():
     assert (result.value, result.saves) == (25, 0.0)
     assert "bucket_cap_mb 25 MiB, as it was: no other measured value is shorter" in result.line
     assert job.value == 25
+    assert tuner.picture.left == "the job has 25 MiB again, as before the search"
+
+
+def test_the_line_of_code_is_left_out_where_the_script_has_it_already():
+    verdict = Verdict(25, 25, True, False, 0.0, 0.0, 0.0, 0.005)
+    knob = replace(BUCKET_CAP_MB, code="DistributedDataParallel(model, bucket_cap_mb={value})")
+    assert told_result(knob, verdict, 0.95).code == ""
+    set_since = replace(knob, original_text="10")
+    assert told_result(set_since, verdict, 0.95).code.endswith("bucket_cap_mb=25)")
 
 
 def test_a_value_that_was_set_before_is_set_again_not_restored():
@@ -146,6 +157,25 @@ def told_of(knob: Knob, **found) -> str:
             "known. The search ended before the best was known",
         ),
         (
+            {
+                "known": False,
+                "saves_low": -math.inf,
+                "saves_high": math.inf,
+                "rivals_gain": 0.022,
+                "once": True,
+                "all_once": True,
+            },
+            "bucket_cap_mb 60 MiB, a first guess (each value was measured once only): whether a step is "
+            "shorter than with 25 MiB is not known; another measured value may still be up to 2.2 % shorter"
+            ", with 95 % confidence. The search ended before the best was known",
+        ),
+        (
+            {"known": False, "saves_low": -math.inf, "saves_high": math.inf, "once": True},
+            "bucket_cap_mb 60 MiB, a first guess (it was measured once only): whether a step is shorter "
+            "than with 25 MiB is not known; another measured value may still be up to 0.5 % shorter, with "
+            "95 % confidence. The search ended before the best was known",
+        ),
+        (
             {"known": False, "saves_low": -math.inf, "saves_high": math.inf, "rivals_gain": None},
             "bucket_cap_mb 60 MiB, the best so far: whether a step is shorter than with 25 MiB is not known"
             "; whether another value is shorter is not known. The search ended before the best was known",
@@ -154,6 +184,20 @@ def told_of(knob: Knob, **found) -> str:
 )
 def test_the_last_line_says_no_more_than_is_known(found, line):
     assert told_of(BUCKET_CAP_MB, **found) == line
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ({}, ""),
+        ({"once": True}, "measured once"),
+        ({"saves_low": -0.002}, "within noise of 25 MiB"),
+        ({"value": 25, "saves_low": 0.0}, ""),
+    ],
+)
+def test_a_word_of_doubt_goes_with_the_value_that_leads(found, words):
+    well = Verdict(60, 25, False, False, 0.031, 0.024, 0.038, 0.005)
+    assert best_words(BUCKET_CAP_MB, replace(well, **found)) == words
 
 
 def test_the_last_line_does_not_call_a_stand_in_the_value_as_it_was():
@@ -215,6 +259,7 @@ def test_sizes_that_give_the_same_buckets_are_measured_once():
     run(tuner, job)
     # Up to 4 MiB four buckets of one gradient each, up to 8 two of two, up to 12 of three and one, or one.
     assert [min(-(-point.value // 4), 4) for point in tuner.picture.points] == [1, 2, 3, 4]
+    assert tuner.picture.alike_from == 13  # all four in one
 
 
 def test_a_job_of_quick_steps_gets_as_many_windows_though_each_is_longer():
@@ -241,6 +286,7 @@ def test_a_persons_change_of_the_knob_ends_it_and_stays():
     assert not tuner.picture.failed
     run(tuner, job)
     assert (len(job.sent), job.value) == (many, 99)
+    assert tuner.picture.left == "the job has 99 MiB, as somebody else set it"
 
 
 def test_a_persons_change_of_another_knob_ends_it_and_the_old_value_comes_back():
@@ -292,6 +338,7 @@ def test_a_hub_that_has_ended_the_search_is_believed():
     job.hear(replace(tuner.claim, over=True))
     run(tuner, job, most_s=TICK_S)
     assert "hub has ended it" in tuner.picture.why
+    assert tuner.picture.left == "the job's hub has set it back to 25 MiB"
     assert len(job.sent) == many
 
 
@@ -350,6 +397,8 @@ def test_what_cannot_be_put_back_is_left_to_the_hub():
     run(tuner, job)
     assert "bucket_cap_mb was not set back to 25: rank 0 refused" in tuner.picture.why
     assert tuner.picture.failed
+    left = f"the job has {job.value} MiB now; its hub tries once more to go back to 25 MiB"
+    assert tuner.picture.left == left
     assert not any(search.over for search in job.held)
 
 
@@ -371,6 +420,7 @@ def test_the_end_of_the_job_ends_it_with_what_was_found_so_far(happens, why):
     tuner.tick(job.fleet.snapshot())
     assert tuner.over
     assert tuner.picture.why == why
+    assert tuner.picture.left == ""
     assert tuner.picture.result is not None
     assert not tuner.picture.result.known
     assert len(job.sent) == many
@@ -407,8 +457,13 @@ def test_stopped_in_the_middle_it_puts_the_old_value_back():
         tuner = Tuner(job, job.knob, keep=True)
         run(tuner, job, windows(count))
         tuner.stop()
+        assert tuner.picture.steps_to_go is None
         run(tuner, job)
         assert job.value == 25
+        assert tuner.picture.left in (
+            "the job has 25 MiB again, as before the search",
+            "the job still has 25 MiB",
+        )
         assert tuner.picture.why == "stopped"
         assert not tuner.picture.failed
         assert job.held[-1].over
@@ -423,6 +478,7 @@ def test_stopped_before_it_has_changed_anything_it_sends_nothing():
     tuner.stop()
     run(tuner, job, most_s=CLAIM_S)
     assert job.sent == []
+    assert tuner.picture.left == "the job still has 25 MiB"
 
 
 def test_stopped_while_the_best_is_being_set_it_goes_back_all_the_same():
@@ -454,7 +510,7 @@ def test_the_picture_shows_how_far_it_is():
     assert picture.result is None
     job.fleet.apply(Notice(0, 0, "info", "anything"))
     run(tuner, job)
-    assert (tuner.picture.now, tuner.picture.steps_to_go, tuner.picture.doing) == (None, 0, "done")
+    assert (tuner.picture.now, tuner.picture.steps_to_go, tuner.picture.doing) == (None, None, "done")
 
 
 # Beforehand
@@ -465,6 +521,7 @@ def test_the_picture_shows_how_far_it_is():
     [
         (BUCKET_CAP_MB, 50, 20, "bucket_cap_mb allows no value from 50 to 20"),
         (replace(BUCKET_CAP_MB, refusal="its model is compiled"), None, None, "its model is compiled"),
+        (replace(OTHER, changes_work=True), None, None, "another amount of work with another accumulation"),
         (
             replace(BUCKET_CAP_MB, value=None, value_text="2.5"),
             None,

@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 
 from overlaptop import cli
-from overlaptop.commands import tune
+from overlaptop.advice.picture import MeasuredWindow
+from overlaptop.advice.search import Plan
+from overlaptop.advice.tuner import Tuner
+from overlaptop.commands import search_report, tune
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.wire.knobs import Knob
 from tests.advice.live_job import LiveJob
-from tests.fleet.builders import BUCKET_CAP_MB, info
+from tests.fleet.builders import BUCKET_CAP_MB, info, step
 
 from .conftest import Traces, wait_until
 
@@ -70,7 +73,10 @@ def test_a_table_and_a_last_line_tell_what_was_found(
     best = next(line.split()[0] for line in table if line.endswith("best"))
     assert model.startswith("no model: ")
     assert last.startswith(f"bucket_cap_mb {best} MiB: a step ")
-    assert last.endswith(f"In the script: {CODE.replace('{value}', best)}")
+    code = CODE.replace("{value}", best)
+    assert last.endswith(
+        f". The job has 25 MiB again, as before the search. To make {best} MiB permanent: {code}"
+    )
     assert err.splitlines()[0].startswith("overlaptop: round 1: bucket_cap_mb 25 MiB, ")
     assert job.watched == [0, 1]
     assert job.value == 25
@@ -78,7 +84,9 @@ def test_a_table_and_a_last_line_tell_what_was_found(
 
 def test_with_keep_the_best_value_stays(job: Session, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["tune", "--keep", "--range", "10:200"]) == 0
-    assert f"bucket_cap_mb {job.value} MiB: a step " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"bucket_cap_mb {job.value} MiB: a step " in out
+    assert f". The job has {job.value} MiB now. To make {job.value} MiB permanent: " in out
     assert 40 < job.value < 90
 
 
@@ -127,9 +135,25 @@ def test_told_to_end_it_puts_the_value_back_first(
     assert cli.main(["tune"]) == status
     assert job.value == 25
     out, err = capsys.readouterr()
-    assert out == ""
     assert "bucket_cap_mb goes back to 25" in err
+    assert "at most 0 to go" not in err
     assert signal.getsignal(signum) is before
+    *table, model, last = out.splitlines()
+    assert [line.split()[0] for line in table[1:]] == ["1", "25", "54"]
+    assert model.startswith("no model: ")
+    assert "a first guess (each value was measured once only)" in last
+    assert ". The search ended before the best was known. The job has 25 MiB again, as before" in last
+
+
+def test_told_to_end_before_a_window_is_in_it_says_which_value_the_job_has(
+    job: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job.on_tick = lambda number: os.kill(os.getpid(), signal.SIGINT) if number == 4 else None
+    assert cli.main(["tune"]) == 130
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[-1] == "overlaptop: nothing was measured yet; the job still has 25 MiB"
+    assert job.sent == []
 
 
 def test_told_twice_it_leaves_at_once(job: Session) -> None:
@@ -170,6 +194,67 @@ def test_a_knob_that_the_job_does_not_have_is_named(
     monkeypatch.setattr(tune, "KNOBS_S", 0.0)
     assert cli.main(["tune", "--knob", "lr"]) == 2
     assert "lr cannot be set; of this job there is: bucket_cap_mb" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("stepped", "complaint"),
+    [
+        ((), "ranks 0, 1 finished no step within 0 s: nothing can be measured"),
+        ((0,), "rank 1 finished no step within 0 s, and the others have: nothing can be measured"),
+    ],
+)
+def test_a_rank_without_a_step_is_not_waited_for_for_ever(
+    stepped: tuple[int, ...],
+    complaint: str,
+    job: Session,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for limit in ("STARTING_S", "LATE_S"):
+        monkeypatch.setattr(tune, limit, 0.0)
+    for rank in stepped:
+        job.fleet.apply(step(rank, 0))
+    monkeypatch.setattr(job, "tick", job.fleet.snapshot)
+    assert cli.main(["tune"]) == 1
+    assert capsys.readouterr().err.splitlines() == [f"overlaptop: {complaint}"]
+
+
+def test_it_says_once_which_rank_it_waits_for(
+    job: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tune, "TOLD_S", 0.0)
+    job.fleet.apply(step(0, 0))
+    looks = iter([job.fleet.snapshot()] * 5)
+    monkeypatch.setattr(job, "tick", lambda: next(looks, None) or Session.tick(job))
+    assert cli.main(["tune", "--budget", "60"]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert told.count("overlaptop: waits for the first step of rank 1") == 1
+
+
+def test_windows_too_short_to_tell_show_no_interval_rather_than_a_wrong_one(
+    job: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tune, "Plan", lambda budget_steps: Plan(window_steps=6, budget_steps=budget_steps))
+    for words in (["--json"], []):
+        assert cli.main(["tune", "--budget", "9", *words]) == 0
+    *records, table, row, _model, last = capsys.readouterr().out.splitlines()
+    point, result = (json.loads(each) for each in records[-2:])
+    assert (point["low_ns"], point["high_ns"], result["rivals_gain"]) == (None, None, None)
+    assert point["step_ns"] > 0
+    assert "95 % interval" in table
+    assert row.split()[:4] == ["25", "104", "ms", "–"]
+    assert "whether another value is shorter is not known" in last
+
+
+def test_one_step_is_a_step_and_two_are_steps() -> None:
+    window = MeasuredWindow(25, 0, 7, (100_000_000,), None)
+    picture = replace(
+        Tuner(Session(valley), BUCKET_CAP_MB).picture, steps_spent=1, steps_to_go=99, racing=7
+    )
+    told = "round 1: bucket_cap_mb 25 MiB, 100 ms a step in 1 step, 7 in the race, 1 step spent"
+    assert search_report.window_words(picture, window) == f"{told}, at most 99 to go"
+    two = search_report.window_words(replace(picture, steps_spent=2, steps_to_go=None), window)
+    assert two.endswith("7 in the race, 2 steps spent")
 
 
 def test_a_range_without_values_is_a_usage_error(job: Session, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,7 +320,7 @@ def test_a_script_is_started_searched_and_ended(traces: Traces) -> None:
     assert process.returncode == 0, err
     last = out.splitlines()[-1]
     assert last.startswith("bucket_cap_mb ")
-    assert "In the script: " in last
+    assert "The job has" not in last  # it has ended
     assert "Traceback" not in err
     assert traces.alive() == []
 
@@ -266,7 +351,7 @@ def test_interrupted_it_leaves_a_running_job_as_it_was(traces: Traces) -> None:
         search.send_signal(signal.SIGINT)
         out, err = search.communicate(timeout=LIMIT_S)
         assert search.returncode == 130, err
-        assert out == ""
+        assert "as before the search" in out.splitlines()[-1]
         record = held_value()
         assert record["value_text"] == record["original_text"]
     finally:
