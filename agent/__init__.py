@@ -74,6 +74,7 @@ def knob(
     most: int | None = None,
     unit: str = "",
     about: str = "",
+    changes_work: bool = False,
 ) -> ScriptKnob:
     """Declare a setting that can be changed from a dashboard while the job runs.
 
@@ -89,12 +90,17 @@ def knob(
         most: the largest one.
         unit: of its values, if they have one: ``tokens``.
         about: what it does, in one line.
+        changes_work: a step does another amount of work with another value (more batches, a longer
+            sequence): dashboards then do not call one of them faster.
 
     Raises:
         TypeError: a value that is no whole number, or a word that is no text.
         ValueError: a value out of bounds, or a name that cannot be, or stands for another knob already.
     """
-    return DECLARED.declare(name, default, choices=choices, least=least, most=most, unit=unit, about=about)
+    return DECLARED.declare(
+        name, default, choices=choices, least=least, most=most, unit=unit, about=about,
+        changes_work=changes_work,
+    )  # fmt: skip
 
 
 def attached() -> bool:

@@ -9,7 +9,7 @@ from overlaptop.agent.agreement import RESOLVE_S, Mark
 
 RESOLVE_TOGETHER_S = 240.0
 """Where a rank that did not act while others do would end the job in a hang: better to stand for a while,
-though not for so long that the others' collectives give up (NCCL's do after 10 minutes)."""
+though never for so long that the others' collectives give up (see seat.Seat.stands_s)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,9 @@ class Course:
 
     @property
     def resolve_s(self) -> float:
-        """The longest that the job stands at the agreed step where this rank does not know the decision."""
+        """The longest that the job stands at the agreed step where this rank does not know the decision, if
+        the others wait for so long.
+        """
         return RESOLVE_TOGETHER_S if self.together else RESOLVE_S
 
 

@@ -132,8 +132,9 @@ class Agreement:
         self._period_s = period_s * max(1.0, world_size / RANKS_A_PERIOD)
         self._notice_s = max(notice_s, 5 * self._period_s)
         self._renew = renew
-        self._doubt_s = doubt_s
-        self._voted = False
+        self.doubt_s = doubt_s
+        """See `__init__`; the training thread, too, waits no longer for a decision."""
+        self.voted = False
         """The others may commit from here on."""
         self._hurry = threading.Event()
         self._job_ends = threading.Event()
@@ -150,7 +151,7 @@ class Agreement:
             try:
                 decision = self._alone() if self._shared is None else self._together()
             except Exception as fault:
-                if not self._voted:
+                if not self.voted:
                     raise  # without this rank nobody acts
                 decision = self._look_again(fault)
         except BaseException as fault:
@@ -179,7 +180,10 @@ class Agreement:
         return self._decision
 
     def abandon(self, reason: str, *, job_ends: bool = False) -> None:
-        """Give up as soon as may be, unless all have agreed already. Any thread; does not wait."""
+        """Give up as soon as may be, unless all have agreed already. Any thread; does not wait.
+
+        Where this rank has not `voted` by then, it never will, and nobody acts.
+        """
         self._spoiled = self._spoiled or reason
         if job_ends:
             self._job_ends.set()
@@ -248,7 +252,10 @@ class Agreement:
         # Armed first, looked after it: a step that begins in between finds itself armed.
         if self._pace().step >= plan:
             return self._abort(self._rank, f"was past step {plan} already: steps are too quick to agree")
-        self._voted = True
+        self.voted = True
+        if self._spoiled:  # whoever gave it up has seen no vote, and counts on that
+            self.voted = False
+            return self._abort(self._rank, self._spoiled)
         self._board.set(f"armed/{self._rank}", f"{mark.among}\n{mark.words}")
         if self._rank == 0:
             decision = self._await(self._of_all("armed"), monotonic() + self._patience_s, "does not answer")
@@ -263,7 +270,7 @@ class Agreement:
 
         Raises the fault where that cannot be learned in time.
         """
-        give_up_s = monotonic() + self._doubt_s
+        give_up_s = monotonic() + self.doubt_s
         while self._renew is not None and not self._job_ends.is_set() and monotonic() < give_up_s:
             try:
                 self._shared = self._renew()

@@ -9,21 +9,19 @@ thread, and while nothing is armed it asks for one attribute at each boundary.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 
 from overlaptop.agent.action import Action, Outcome
 from overlaptop.agent.after_optimizer import AfterOptimizer
-from overlaptop.agent.agreement import NO_MARK, Agreement, Board, Mark, Pace
+from overlaptop.agent.agreement import NO_MARK, Agreement, Board, Decision, Mark, Pace
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.seat import find_seat
 from overlaptop.wire import commands
-from overlaptop.wire.messages import Command, CommandReport
+from overlaptop.wire.messages import UNKNOWN, Command, CommandReport
 
 NOT_ALLOWED = "start the job with --control to allow commands"
 LATE_S = 10.0
@@ -43,6 +41,10 @@ NOTHING_YET = Outcome("")
 
 class _FailureError(Exception):
     """Why it came to nothing, in words for the screen."""
+
+
+class _DoubtError(Exception):
+    """Why this rank does not know whether the others act; it does not."""
 
 
 class Undertaking:
@@ -101,8 +103,7 @@ class Undertaking:
             self._agreement = agreement = self._control.sit_down(
                 self.command, self._arm, self._action.mark, self._action.course.resolve_s
             )
-            given_up = self._given_up
-            decision = agreement.refuse(_parting_words(given_up)) if given_up else agreement.reach()
+            decision = self._agree(agreement)
             if decision.step is None:
                 self._acted.set()
                 raise _FailureError(self._given_up or decision.reason)
@@ -117,6 +118,8 @@ class Undertaking:
             report(self.command, course.done, decision.step, self._action.finish())
         except _FailureError as failure:
             report(self.command, "failed", None, Outcome(str(failure)))
+        except _DoubtError as doubt:
+            report(self.command, UNKNOWN, None, Outcome(str(doubt)))
         except Exception as fault:  # noqa: BLE001 - said, and the job goes on
             report(self.command, "failed", None, Outcome(_brief(fault)))
         self._acted.set()
@@ -127,6 +130,22 @@ class Undertaking:
         if self._agreement is not None and not self._job_ends:
             with contextlib.suppress(Exception):  # the store has gone, and the keys with it
                 self._agreement.clean_up()
+
+    def _agree(self, agreement: Agreement) -> Decision:
+        if given_up := self._given_up:
+            return agreement.refuse(_parting_words(given_up))
+        try:
+            return agreement.reach()
+        except Exception as fault:
+            if self.in_doubt:
+                raise _DoubtError(_brief(fault)) from fault
+            raise
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether others may act, or have acted, although this rank gave up."""
+        agreement = self._agreement
+        return self._action.course.together and agreement is not None and agreement.voted
 
     def give_up(self, reason: str) -> None:
         """Take no part, unless all have agreed already. Any thread."""
@@ -155,11 +174,12 @@ class Undertaking:
         if self.step is None:
             assert self._agreement is not None, "who is armed has sat down"
             course = self._action.course
-            decision = self._agreement.resolve(course.resolve_s)
+            limit_s = self._agreement.doubt_s
+            decision = self._agreement.resolve(limit_s)
             if decision is None:
-                self._failure = (
-                    f"the job's store did not say within {course.resolve_s:g} s what was decided"
-                )
+                self._failure = f"the job's store did not say within {limit_s:g} s what was decided"
+                if course.together:
+                    self._control.report(self.command, UNKNOWN, None, Outcome(self._failure))
                 return False
             if decision.step is None:
                 return False
@@ -228,7 +248,8 @@ class Control:
             self._silent_at_s = float("inf")
             if self.latest is not None and self.latest.state == "accepted":
                 current.give_up(STORE_SILENT)
-                self.report(current.command, "failed", None, Outcome(STORE_SILENT))
+                state = UNKNOWN if current.in_doubt else "failed"
+                self.report(current.command, state, None, Outcome(STORE_SILENT))
         return accepted
 
     def disturbed_by(self, step: int) -> str:
@@ -295,8 +316,8 @@ class Control:
     ) -> Agreement:
         """Take this rank's place in the agreement on a command. On the command's thread: it may block.
 
-        ``doubt_s``: how long to look for the decision should the store fail. Raises RuntimeError where the
-        job has no store to agree through.
+        ``doubt_s``: how long to look for the decision should the store fail, if the other ranks wait for so
+        long. Raises RuntimeError where the job has no store to agree through.
         """
         seat = find_seat(command.id)
 
@@ -306,8 +327,9 @@ class Control:
             return board
 
         return Agreement(
-            seat.board, seat.rank, seat.world_size, self._present, arm, mark, renew=renew, doubt_s=doubt_s
-        )
+            seat.board, seat.rank, seat.world_size, self._present, arm, mark,
+            renew=renew, doubt_s=min(doubt_s, seat.stands_s),
+        )  # fmt: skip
 
     def done(self, undertaking: Undertaking) -> None:
         """Its last report is out: the next command may come."""
@@ -372,20 +394,6 @@ class Control:
         pace = self._pace()
         assert pace is not None, "asked before the command was accepted"
         return pace
-
-
-def is_bundled(target: str, *, module: bool) -> bool:
-    """Whether this job is one of the bundled workloads, by where its code lies."""
-    if module:
-        return target == "overlaptop.workloads" or target.startswith("overlaptop.workloads.")
-    spec = importlib.util.find_spec("overlaptop.workloads")
-    folders = spec.submodule_search_locations if spec is not None else None
-    if not folders:
-        return False
-    try:
-        return Path(target).resolve().parent in {Path(folder).resolve() for folder in folders}
-    except (OSError, RuntimeError):  # a loop of links
-        return False
 
 
 def _parting_words(reason: str) -> str:

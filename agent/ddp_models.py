@@ -18,6 +18,8 @@ from overlaptop.agent.patching import replace
 from overlaptop.agent.standing import Standing
 
 MIB = 1 << 20
+IDLE_STEPS = 4
+"""More than DDP needs to make its buckets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class DdpModels:
         self._joining: weakref.WeakSet[Any] = weakref.WeakSet()
         self._watches_compiler = False
         self._standing = Standing()
+        self._steps = 0
+        """That have begun since a reducer was made last."""
         self.made = 0
         """How many the script has made since the agent was there."""
 
@@ -105,6 +109,7 @@ class DdpModels:
         """A step begins; on the training thread. Remembers where this rank stands, for `mark`."""
         model = self._only()
         if model is not None:
+            self._steps += 1
             self._standing.note(step, model.process_group)
 
     def mark(self, step: int) -> Mark:
@@ -114,7 +119,7 @@ class DdpModels:
             raise LookupError("has not one DistributedDataParallel model")
         return Mark(
             str(getattr(model.process_group, "group_name", "")),
-            f"after {begun} collectives with buckets of {model.bucket_bytes_cap} bytes",
+            f"{begun} with buckets of {model.bucket_bytes_cap} bytes",
         )
 
     @property
@@ -135,6 +140,15 @@ class DdpModels:
         """Whether torch.compile had to do with it: compiled code keeps the buckets that it was made for."""
         return model in self._compiled or getattr(model, "_compiled_call_impl", None) is not None
 
+    def is_idle(self, model: Any) -> bool:
+        """Whether it has reduced no gradients since its reducer was made, though there was time to.
+
+        DDP makes its buckets anew in the second forward pass that reduces; where it never does so, nobody
+        can tell.
+        """
+        rebuilds = model.static_graph or not model.find_unused_parameters
+        return rebuilds and not model._has_rebuilt_buckets and self._steps > IDLE_STEPS  # noqa: SLF001
+
     def has_builtin_hook(self, model: Any) -> bool:
         """Whether it reduces by one of torch's hooks in C++, which nothing can read back."""
         return model in self._builtin_hooks
@@ -152,6 +166,7 @@ class DdpModels:
 
     def _note(self, model: Any) -> None:
         alive = self._alive()
+        self._steps = 0
         if any(known.model() is model for known in alive):
             return  # its reducer was made anew
         parameters = getattr(model, "_module_parameters", ())

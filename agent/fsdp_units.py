@@ -23,6 +23,10 @@ ENTERED, LEFT = "_root_pre_forward", "_register_pre_backward_hook"
 """What torch calls on each unit's state when its forward pass begins and ends. It looks them up with every
 call, so that they can be watched for a while; hooks on modules would disturb compiled code."""
 
+TRAINED_STEPS = 16
+"""A model no parameter of which was updated in so many steps is one that the script has let go of, or that
+is not trained."""
+
 Unit = weakref.ref[Any]
 """Of a unit's FSDPState."""
 
@@ -44,6 +48,9 @@ class FsdpUnits:
         self._guest = guest
         self._noted: list[Unit] = []
         self._standing = Standing()
+        self._step = 0
+        self._optimizers: dict[int, tuple[weakref.ref[Any], int]] = {}
+        """By identity: those that have stepped, and in which step last."""
         self._stop_learning: Callable[[], None] | None = None
         self._seen: dict[str, dict[Any, None]] = {}
         """While it learns: the states that came by, in order."""
@@ -58,11 +65,29 @@ class FsdpUnits:
         when_imported(STATE_MODULE, self._guest.guarded("hooking FSDP2", self._install))
 
     def alive(self) -> list[Any]:
-        """The states of all units that there are. Not to be kept."""
-        return [state for unit in tuple(self._noted) if (state := unit()) is not None and is_unit(state)]
+        """The states of the units that there are, without those of models that are no longer trained while
+        another one is. Not to be kept.
+
+        A model that the script has dropped is there until Python collects it, on each rank at another time.
+        """
+        there = [state for unit in tuple(self._noted) if (state := unit()) is not None and is_unit(state)]
+        models = {id(_model_of(state)) for state in there}
+        if len(models) < 2:
+            return there
+        updated = self._updated()
+        trained = {id(_model_of(state)) for state in there if _weights(state) & updated}
+        return [state for state in there if id(_model_of(state)) in trained] or there
+
+    def note_optimizer(self, optimizer: Any) -> None:
+        """An optimizer has stepped; on the thread on which it did."""
+        if id(optimizer) not in self._optimizers:
+            known = self._optimizers.items()
+            self._optimizers = {key: seen for key, seen in known if seen[0]() is not None}
+        self._optimizers[id(optimizer)] = weakref.ref(optimizer), self._step
 
     def note_step(self, step: int) -> None:
         """A step begins; on the training thread. Remembers where this rank stands, for `mark`."""
+        self._step = step
         if self._noted and (group := self._group()) is not None:
             self._standing.note(step, group)
 
@@ -72,7 +97,7 @@ class FsdpUnits:
         Raises LookupError where that is not known.
         """
         name = str(getattr(self._group(), "group_name", ""))
-        return Mark(name, f"after {self._standing.at(step)} collectives with {words}")
+        return Mark(name, f"{self._standing.at(step)} with {words}")
 
     def objection(self) -> str:
         """Why the prefetch of this job's units cannot be changed; empty: it can."""
@@ -131,6 +156,29 @@ class FsdpUnits:
 
         if hasattr(owner, "init"):
             replace(owner, "init", initialising)
+        self._watch_optimizers()
+
+    def _watch_optimizers(self) -> None:
+        import torch
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        note = self._guest.guarded("noting an optimizer", self.note_optimizer)
+
+        def after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if self._noted and not torch.compiler.is_compiling():
+                note(optimizer)
+
+        register_optimizer_step_post_hook(after_step)
+
+    def _updated(self) -> set[int]:
+        """Identities of the parameters that optimizers have updated lately."""
+        recent = [
+            optimizer
+            for noted, step in list(self._optimizers.values())
+            if self._step - step <= TRAINED_STEPS and (optimizer := noted()) is not None
+        ]
+        groups = [group for optimizer in recent for group in optimizer.param_groups]
+        return {id(parameter) for group in groups for parameter in group["params"]}
 
     def _note(self, state: Any) -> None:
         self._noted.append(weakref.ref(state))
@@ -158,6 +206,17 @@ def param_groups(state: Any) -> Any:
         return groups
     group = getattr(state, "_fsdp_param_group", None)
     return [] if group is None else [group]
+
+
+def _model_of(state: Any) -> Any:
+    """What torch lets all units of one model share, from its first forward pass on."""
+    return getattr(state, "_state_ctx", state)
+
+
+def _weights(state: Any) -> set[int]:
+    """Identities of the parameters that a unit shards."""
+    groups = param_groups(state)
+    return {id(parameter.sharded_param) for group in groups for parameter in group.fsdp_params}
 
 
 def weight_bytes(state: Any) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from overlaptop.agent.control import Control
 from overlaptop.agent.sender import Sender
 from overlaptop.wire import commands
-from overlaptop.wire.messages import CHANGED, ENDED_BADLY, ENDED_WELL
+from overlaptop.wire.messages import CHANGED, ENDED_BADLY, ENDED_WELL, UNKNOWN
 
 
 class Orders:
@@ -58,5 +58,7 @@ class Orders:
             alone = self._speaks_for_node or not report.text.startswith("rank ")
             if report.state in ENDED_BADLY and alone:
                 self._notice("warning", f"no {report.name}: {report.text}")
+            elif report.state == UNKNOWN:
+                self._notice("warning", f"not known whether {report.name} was obeyed: {report.text}")
             elif report.state == CHANGED and self._speaks_for_node:
                 self._notice("info", f"{report.text}, asked by {self._asked_by}")

@@ -50,7 +50,16 @@ class Rebucket:
         self._fault = ""
 
     def refusal(self) -> str:
-        """Why the size of this job's buckets cannot be changed."""
+        """Why the size of this job's buckets cannot be changed, or would make no difference."""
+        if why := self._why_not():
+            return why
+        # Not asked at the agreed step: ranks may have counted the model's steps from different ones on.
+        model = self._known.model() if self._known is not None else None
+        if model is not None and self._models.is_idle(model):
+            return "its DistributedDataParallel model reduces no gradients: all its passes are in no_sync()"
+        return ""
+
+    def _why_not(self) -> str:
         known = self._models.only()
         if isinstance(known, str):
             return known
@@ -143,7 +152,7 @@ class Rebucket:
 
     def _begin(self, model: Any, step: int) -> bool:
         # What may have come since: each of these comes on all ranks in the same step.
-        if why := self.refusal():
+        if why := self._why_not():
             raise RuntimeError(why)
         old, new = Caps.of(model), self._wanted(model)
         if old == new:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 import overlaptop.agent
-from overlaptop.agent import control, options
+from overlaptop.agent import options
 from overlaptop.agent.importing import when_imported
 
 HERE = str(Path(__file__).parent)
@@ -36,7 +36,7 @@ def main() -> None:
         from overlaptop.agent.telemetry import binding
 
         binding.bind()
-    allowed = command.options.control or control.is_bundled(target, module=command.module)
+    allowed = command.options.control or is_bundled(target, module=command.module)
     agent = overlaptop.agent.start(replace(command.options, control=allowed), target)
     when_imported("torch", agent.hook_torch)
     _hide_our_frames()
@@ -134,3 +134,17 @@ def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None
     for each in reversed(kept):
         clean = TracebackType(clean, each.tb_frame, each.tb_lasti, each.tb_lineno)
     return clean
+
+
+def is_bundled(target: str, *, module: bool) -> bool:
+    """Whether this job is one of the bundled workloads, by where its code lies."""
+    if module:
+        return target == "overlaptop.workloads" or target.startswith("overlaptop.workloads.")
+    spec = importlib.util.find_spec("overlaptop.workloads")
+    folders = spec.submodule_search_locations if spec is not None else None
+    if not folders:
+        return False
+    try:
+        return Path(target).resolve().parent in {Path(folder).resolve() for folder in folders}
+    except (OSError, RuntimeError):  # a loop of links
+        return False

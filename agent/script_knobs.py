@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from overlaptop.agent.action import Course, Outcome
 from overlaptop.agent.agreement import Mark
-from overlaptop.agent.standing import Standing
+from overlaptop.agent.standing import Standing, why_uncounted
 from overlaptop.wire import commands
 from overlaptop.wire.codec import MAX_CHOICES
 from overlaptop.wire.knobs import TORCH_KNOBS, Knob
@@ -30,14 +30,17 @@ class ScriptKnob:
     same step on all ranks.
     """
 
-    __slots__ = ("_about", "_allowed", "_default", "_name", "_unit", "_value")
+    __slots__ = ("_about", "_allowed", "_changes_work", "_default", "_name", "_unit", "_value")
 
-    def __init__(self, name: str, default: int, allowed: Allowed, unit: str, about: str) -> None:
+    def __init__(
+        self, name: str, default: int, allowed: Allowed, unit: str, about: str, changes_work: bool
+    ) -> None:
         self._name = name
         self._default = default
         self._allowed = allowed
         self._unit = unit
         self._about = about
+        self._changes_work = changes_work
         self._value = default
 
     @property
@@ -64,10 +67,12 @@ class ScriptKnob:
 
     def declared_as(self) -> tuple[Any, ...]:
         """What a second declaration has to repeat."""
-        return self._name, self._default, self._allowed, self._unit, self._about
+        return (
+            self._name, self._default, self._allowed, self._unit, self._about, self._changes_work
+        )  # fmt: skip
 
-    def facts(self) -> Knob:
-        """What a dashboard is told of it."""
+    def facts(self, refusal: str = "") -> Knob:
+        """What a dashboard is told of it; ``refusal`` as in Knob."""
         least, most, choices = self._allowed
         allowed = f"choices={choices}" if choices else f"least={least}, most={most}"
         return Knob(
@@ -82,6 +87,8 @@ class ScriptKnob:
             owner="the script",
             about=self._about,
             code=f'overlaptop.agent.knob("{self._name}", {{value}}, {allowed})',
+            refusal=refusal,
+            changes_work=self._changes_work,
         )
 
 
@@ -109,6 +116,7 @@ class ScriptKnobs:
         most: int | None,
         unit: str,
         about: str,
+        changes_work: bool = False,
     ) -> ScriptKnob:
         """See `overlaptop.agent.knob`."""
         _check_name(name)
@@ -117,9 +125,11 @@ class ScriptKnobs:
                 raise TypeError(f"knob {name}: {what} must be text, not {_kind(text)}")
             if len(text) > MAX_TEXT_CHARS:
                 raise ValueError(f"knob {name}: {what} has more than {MAX_TEXT_CHARS} characters")
+        if type(changes_work) is not bool:
+            raise TypeError(f"knob {name}: changes_work must be true or false, not {_kind(changes_work)}")
         _whole(name, "its default", default)
         allowed = _allowed(name, choices, least, most)
-        made = ScriptKnob(name, default, allowed, unit, about)
+        made = ScriptKnob(name, default, allowed, unit, about, changes_work)
         if why := made.facts().fault(default):
             raise ValueError(f"its default is not allowed: {why}")
         with self._lock:
@@ -140,7 +150,17 @@ class ScriptKnobs:
 
     def knobs(self) -> tuple[Knob, ...]:
         """All of them, in the order of their declarations."""
-        return tuple(knob.facts() for knob in self._declared.values())
+        declared = self._declared
+        refusal = self.refusal() if declared else ""
+        return tuple(knob.facts(refusal) for knob in declared.values())
+
+    def refusal(self) -> str:
+        """Why none of them can be changed; empty: they can."""
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+            return ""
+        world = distributed.group.WORLD
+        return why_uncounted(world) if world.size() > 1 else ""
 
     def action(self, knob: str, value: int | None) -> Turn:
         """What gives one of them a value; None: its default."""
@@ -158,7 +178,7 @@ class ScriptKnobs:
 
     def mark(self, step: int, knob: ScriptKnob) -> Mark:
         """Where this rank stood among all when ``step`` began. Raises LookupError where that is unknown."""
-        where = f"after {self._standing.at(step)} collectives " if self._counts else ""
+        where = f"{self._standing.at(step)} " if self._counts else ""
         return Mark("all", f"{where}with {knob.name} {knob.value}")
 
 
@@ -174,8 +194,8 @@ class Turn:
         self._outcome = Outcome("")
 
     def refusal(self) -> str:
-        """Nothing: who declares a knob reads it."""
-        return ""
+        """Why it cannot be changed: of itself it can, as who declares a knob reads it."""
+        return self._knobs.refusal()
 
     def mark(self, step: int) -> Mark:
         """All have to act in the same place: the number of collectives may hang on the value."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from overlaptop.agent.agreement import Board
+from overlaptop.agent.agreement import RESOLVE_S, Board
+from overlaptop.agent.process_groups import shortest_timeout_s
 
 STORE_TIMEOUT = timedelta(seconds=5)
+SHARE_OF_TIMEOUT = 0.25
+"""Others may have waited for this rank before, and will again: well below what torch lets them wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,9 @@ class Seat:
     """None where there is nobody to agree with."""
     rank: int
     world_size: int
+    stands_s: float
+    """The longest that this rank may stand still at a step, so that no collective of another one gives up
+    for it: NCCL's do after 10 minutes, unless the job says otherwise, and end the job."""
 
 
 def find_seat(key: str) -> Seat:
@@ -28,10 +34,10 @@ def find_seat(key: str) -> Seat:
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_initialized():
-        return Seat(None, 0, 1)
+        return Seat(None, 0, 1, RESOLVE_S)
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if world_size == 1:
-        return Seat(None, 0, 1)
+        return Seat(None, 0, 1, RESOLVE_S)
     try:
         store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - nothing public gives it
         # A connection of its own: what blocks here holds no lock that the job's own calls need.
@@ -42,7 +48,9 @@ def find_seat(key: str) -> Seat:
         raise RuntimeError(f"the job's store cannot be shared: {type(fault).__name__}: {fault}") from fault
     # Public all, but torch forgot to say so.
     board = dist.PrefixStore(f"overlaptop/{key}", own)  # type: ignore[attr-defined]
-    return Seat(board, rank, world_size)
+    timeout_s = shortest_timeout_s()
+    stands_s = RESOLVE_S if timeout_s is None else timeout_s * SHARE_OF_TIMEOUT
+    return Seat(board, rank, world_size, stands_s)
 
 
 def _shares_state(store: object) -> bool:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from overlaptop.agent.process_groups import collectives_begun
+
 MARKS = 4096
 """Steps that are remembered: several seconds of the shortest ones."""
 
@@ -15,20 +17,22 @@ class Standing:
     """One group's counts on this rank. Noted on the training thread, asked about on any."""
 
     def __init__(self) -> None:
-        self._marks: list[tuple[int, int] | None] = [None] * MARKS
-        """By step, modulo their number: the step and the count."""
+        self._marks: list[tuple[int, tuple[int, ...]] | None] = [None] * MARKS
+        """By step, modulo their number: the step and the counts."""
 
     def note(self, step: int, group: Any) -> None:
         """``step`` begins."""
         begun = collectives_begun(group)
         self._marks[step % MARKS] = None if begun is None else (step, begun)
 
-    def at(self, step: int) -> int:
-        """The count when ``step`` began. Raises LookupError where that is not known."""
+    def at(self, step: int) -> str:
+        """``after 1050 collectives``: where this rank stood when ``step`` began; with several backends the
+        count of each. Raises LookupError where that is not known.
+        """
         noted = self._marks[step % MARKS]
         if noted is None or noted[0] != step:
             raise LookupError(f"does not know where it stood when step {step} began")
-        return noted[1]
+        return f"after {' + '.join(map(str, noted[1]))} collectives"
 
 
 def why_uncounted(group: Any) -> str:
@@ -36,12 +40,3 @@ def why_uncounted(group: Any) -> str:
     if collectives_begun(group) is not None:
         return ""
     return "its backend does not count collectives, so that ranks could not tell where each stands"
-
-
-def collectives_begun(group: Any) -> int | None:
-    """How many collectives this rank has begun in a group; None where the backend does not count."""
-    try:
-        begun: int = group._get_sequence_number_for_group()  # noqa: SLF001 - nothing public tells
-    except (AttributeError, RuntimeError):
-        return None
-    return begun

@@ -93,9 +93,10 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
         choices=ACCUMULATION,
         unit="batches",
         about="batches whose gradients are summed before they are reduced",
+        changes_work=True,
     )
 
-    for _ in job.step_numbers(options.steps, options.seconds, place):
+    for _ in job.step_numbers(options.steps, options.seconds, place, lambda: accumulation.value):
         loss = train_on(ddp, batches, accumulation.value, reduces=not options.no_overlap)
         if options.no_overlap:
             reduce_after_backward(buckets, place.world_size)

@@ -6,7 +6,7 @@ import argparse
 import itertools
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,24 +94,33 @@ def process_group(place: Place) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def step_numbers(steps: int, seconds: float | None, place: Place) -> Iterator[int]:
+def step_numbers(
+    steps: int, seconds: float | None, place: Place, batches: Callable[[], int] = lambda: 1
+) -> Iterator[int]:
     """0, 1, 2, ...: `steps` of them (0: endless) or as many as fit in `seconds`, whatever is less.
 
     All ranks get the same number of steps. Their clocks are not asked in each step, as agreeing costs a
-    collective: rank 0 plans half of the steps that seem to be left, then looks again.
+    collective: rank 0 plans half of the batches that seem to be left, then looks again.
+
+    Args:
+        steps: the most of them; 0: there is no such bound.
+        seconds: when to end, give or take a step; None: never.
+        place: this process's place in the job.
+        batches: how many the step that begins takes, the same on all ranks; asked before each of them.
     """
     began_s = time.monotonic()
-    look_again_at = 1
+    done, look_again_at = 0, 1
     for step in range(steps) if steps else itertools.count():
-        if seconds is not None and step == look_again_at:
+        if seconds is not None and done >= look_again_at:
             elapsed_s = time.monotonic() - began_s
-            seem_left = int((seconds - elapsed_s) / elapsed_s * step)
+            seem_left = int((seconds - elapsed_s) / elapsed_s * done)
             plan = torch.tensor(0 if elapsed_s >= seconds else max(1, seem_left // 2), device=place.device)
             dist.broadcast(plan, src=0)
             planned = int(plan.item())
             if planned == 0:
                 return
-            look_again_at = step + planned
+            look_again_at = done + planned
+        done += batches()
         yield step
 
 

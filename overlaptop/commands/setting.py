@@ -14,10 +14,11 @@ from overlaptop.fleet.commands import FAILED, SENT, CommandView
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.session import JobSession
 from overlaptop.fleet.snapshot import Snapshot
-from overlaptop.tui.text import UNKNOWN, printable
+from overlaptop.tui.text import UNKNOWN as NOT_KNOWN
+from overlaptop.tui.text import printable
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import Knob
-from overlaptop.wire.messages import CHANGED, Command
+from overlaptop.wire.messages import CHANGED, UNKNOWN, Command
 
 KNOBS_S = 2.0
 """For a job that has just begun to say what can be changed of it, or is being changed."""
@@ -27,7 +28,7 @@ def run(key: str | None, name: str, value: int | None) -> int:
     """Set the knob `name` of the job called `key`, or of the only one, to `value` (None: the script's).
 
     Progress goes to stderr; stdout gets one line: from what to what, and at which step. Raises CommandError
-    when not every rank has changed it.
+    when not every rank has changed it, or when that is not known.
     """
     session = join_job(key)
     try:
@@ -98,11 +99,13 @@ def follow(session: JobSession, command: Command) -> int:
     """Say how far a command that was sent is, and in the end what became of it."""
     told = SENT
     for change in views(session, command):
-        if change.state not in (told, FAILED, CHANGED):
+        if change.state not in (told, FAILED, UNKNOWN, CHANGED):
             told = change.state
             say(_words(change))
     if change.state == FAILED:
         raise CommandError(f"not changed: {change.reason}")
+    if change.state == UNKNOWN:
+        raise CommandError(f"not known whether it was changed: {change.reason}")
     for line in sorted({rank.text for rank in change.ranks}):  # one, as all ranks do the same
         print(printable(line))  # noqa: T201
     sys.stdout.flush()
@@ -117,8 +120,10 @@ def render(knobs: tuple[JobKnob, ...]) -> str:
     )
     for each in knobs:
         knob = each.knob
-        value = (knob.value_text or UNKNOWN) + (" (ranks differ)" if each.differs else "")
-        table.add([knob.name, value, knob.original_text or UNKNOWN, allowed(knob), knob.owner, knob.about])
+        value = (knob.value_text or NOT_KNOWN) + (" (ranks differ)" if each.differs else "")
+        table.add(
+            [knob.name, value, knob.original_text or NOT_KNOWN, allowed(knob), knob.owner, knob.about]
+        )
     refusals = [f"{each.knob.name} cannot be changed now: {each.refusal}" for each in knobs if each.refusal]
     return "\n".join([table.render(), *map(printable, refusals)])
 

@@ -36,6 +36,9 @@ MAX_FRESH = 16_384
 GPUs likewise."""
 MAX_RANKS = 4096
 """As many as a hub takes; a rank number beyond it is not believed."""
+SHIFTED_NS = 1_000_000_000
+"""By less than this a message's time may be another one when the hub's history comes again: another host's
+clock is known better by then. A process that takes a rank's place needs longer to start."""
 STALE_AFTER_S = 3.0
 STALE_AFTER_STEPS = 5
 _RECENT_STEPS = 32
@@ -114,7 +117,7 @@ class _Rank:
     def add(self, step: StepTotals) -> bool:
         """Take a step unless it is already known, as after a second look at the hub's history."""
         if self.steps and step.step <= (last := self.steps[-1]).step:
-            if step.start_ns <= last.start_ns:
+            if step.start_ns < last.start_ns + SHIFTED_NS:
                 return False
             self.forget_steps()  # counted from 0 again: the rank was restarted
         self.steps.append(step)
@@ -126,7 +129,7 @@ class _Rank:
         self._history = None
         return True
 
-    def view(self, now_ns: int) -> RankView:
+    def view(self, now_ns: int, node: str) -> RankView:
         if self._history is None:
             self._history = tuple(self.steps)
         last = self.steps[-1] if self.steps else None
@@ -150,6 +153,7 @@ class _Rank:
             knobs=self.knobs,
             gradients=self.gradients,
             traffic=self.site.traffic,
+            node=node,
         )
 
     def _is_stale(self, age_s: float) -> bool:
@@ -166,8 +170,12 @@ class Fleet:
     took the place of one that died, keeps what is known.
     """
 
-    def __init__(self, clock_ns: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, clock_ns: Callable[[], int] = time.time_ns, node: str = "") -> None:
+        """``node``: what is folded in comes from this one of several nodes. Its Snapshots are parts of one:
+        no ranks but its own are in them, and neither totals nor knobs, which are all the nodes' together.
+        """
         self._clock_ns = clock_ns
+        self._node = node
         self._job: Welcome | None = None
         self._ranks: dict[int, _Rank] = {}
         self._notices: deque[Notice] = deque(maxlen=MAX_NOTICES)
@@ -214,7 +222,7 @@ class Fleet:
             case RankInfo():
                 self._meet(message)
             case Notice():
-                if message not in self._notices:
+                if not any(_is_same(message, known) for known in self._notices):
                     self._notices.append(message)
             case Command():
                 self._commands.add(message)
@@ -254,11 +262,12 @@ class Fleet:
         ``fresh_samples`` neither.
         """
         now_ns = self._clock_ns()
-        announced = range(min(self._job.world_size, MAX_RANKS)) if self._job else range(0)
+        alone = not self._node
+        announced = range(min(self._job.world_size, MAX_RANKS)) if self._job and alone else range(0)
         for number in announced:
             self._rank(number)
         self._refresh_traffic()
-        views = tuple(self._ranks[number].view(now_ns) for number in sorted(self._ranks))
+        views = tuple(self._ranks[number].view(now_ns, self._node) for number in sorted(self._ranks))
         lost = self._earlier_hubs_dropped + self._hub_dropped + self._line_dropped + self._unread
         fresh = tuple(self._fresh)
         self._fresh.clear()
@@ -271,13 +280,13 @@ class Fleet:
             link_note=self._link_note,
             job=self._job,
             ranks=views,
-            totals=total(views, lost + sum(view.dropped for view in views)),
+            totals=total(views if alone else (), lost + sum(view.dropped for view in views)),
             notices=tuple(self._notices),
             fresh=fresh,
             commands=self._commands.views(
                 {view.rank: not view.ended for view in views if view.info is not None}, now_ns
             ),
-            knobs=job_knobs((view.info, view.knobs) for view in views if not view.ended),
+            knobs=job_knobs((view.info, view.knobs) for view in views if alone and not view.ended),
             search=self._search,
             ended_search=self._ended_search,
             fresh_samples=fresh_samples,
@@ -352,6 +361,7 @@ class Fleet:
             return
         if rank.info is not None and rank.info.pid != info.pid:
             rank.forget()
+            self._commands.forget(info.rank)
         rank.info = info
         rank.ended = False
         self._by_gpu = None
@@ -371,3 +381,10 @@ class Fleet:
         self._job = welcome
         self._replaying = True
         self.job_ended = False
+
+
+def _is_same(notice: Notice, known: Notice) -> bool:
+    """Whether both are one notice, heard a second time."""
+    if (notice.rank, notice.level, notice.text) != (known.rank, known.level, known.text):
+        return False
+    return abs(notice.at_ns - known.at_ns) < SHIFTED_NS

@@ -1,7 +1,8 @@
 """Every change of a job's settings, for good: who, when, from what to what, and whether it was made.
 
-One line of JSON for each command about a knob, in ``changes.jsonl`` of the socket directory. Hubs of all
-of a user's jobs write there; what does not fit is moved to ``changes.jsonl.1``, and what that held is gone.
+One line of JSON for each command about a knob, in ``changes.jsonl`` of the socket directory; one more where
+it became known only later what had come of it, and then that one counts. Hubs of all of a user's jobs write
+there; what does not fit is moved to ``changes.jsonl.1``, and what that held is gone.
 """
 
 from __future__ import annotations
@@ -10,21 +11,20 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
 from overlaptop.wire.endpoints import base_dir
+from overlaptop.wire.messages import CHANGED, ENDED_BADLY, UNKNOWN
 
 NAME = "changes.jsonl"
 MAX_BYTES = 1 << 20
 """Of one file; there are two at most."""
 NEWEST = 200
-CHANGED = "changed"
-UNKNOWN = "unknown"
-OUTCOMES = (CHANGED, "refused", "busy", "failed", UNKNOWN)
+OUTCOMES = (CHANGED, *ENDED_BADLY, UNKNOWN)
 _MS = 1_000_000
 """In ns. The log's times are whole milliseconds."""
 _MAX_TEXT_CHARS = 500
@@ -56,7 +56,9 @@ class Change:
     outcome: str
     """One of OUTCOMES."""
     reason: str
-    """Why it was not made; else empty."""
+    """Why it was not made, or why that is not known; else empty."""
+    command: str = ""
+    """Id of the command; empty in lines of earlier versions."""
 
 
 def path() -> Path:
@@ -81,8 +83,18 @@ def read(job: str | None = None, newest: int = NEWEST) -> list[Change]:
     """
     log = path()
     latest_first = (change for each in (log, log.with_name(f"{NAME}.1")) for change in _changes(each))
-    wanted = (change for change in latest_first if job is None or change.job == job)
+    wanted = (change for change in _last_words(latest_first) if job is None or change.job == job)
     return list(islice(wanted, newest))[::-1]
+
+
+def _last_words(latest_first: Iterable[Change]) -> Iterator[Change]:
+    """Without what a later line has corrected."""
+    told: set[tuple[str, str, str]] = set()
+    for change in latest_first:
+        key = change.job, change.host, change.command
+        if not change.command or key not in told:
+            told.add(key)
+            yield change
 
 
 def _open_for_writing(log: Path) -> int:
@@ -142,6 +154,7 @@ def _to_record(change: Change) -> dict[str, object]:
         "step": change.step,
         "outcome": change.outcome,
         "reason": change.reason,
+        "command": change.command,
     }
     return {name: _clipped(value) if isinstance(value, str) else value for name, value in record.items()}
 
@@ -156,6 +169,7 @@ def _from_line(line: bytes) -> Change | None:
         at_ns = round(datetime.fromisoformat(values["at"]).timestamp() * 1000) * _MS
         texts = {name: values[name] for name in ("job", "script", "host", "by", "search", "knob", "reason")}
         was, becomes, step, outcome = (values[name] for name in ("from", "to", "step", "outcome"))
+        texts["command"] = values.get("command", "")
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
     if not all(type(value) is str for value in texts.values()) or outcome not in OUTCOMES:

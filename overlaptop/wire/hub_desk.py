@@ -9,14 +9,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from overlaptop.wire import change_log, commands, endpoints
-from overlaptop.wire.change_log import CHANGED, Change
+from overlaptop.wire.change_log import Change
 from overlaptop.wire.codec import encode
 from overlaptop.wire.endpoints import EndpointError, JobRecord
 from overlaptop.wire.hub_changes import ChangesUnderWay, Outcome
 from overlaptop.wire.hub_history import FromRank, JobHistory
 from overlaptop.wire.hub_search import SearchLease
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import Command, CommandReport
+from overlaptop.wire.messages import CHANGED, Command, CommandReport
 
 RETURN_S = 30.0
 """For the ranks of a hub that died to come to the one that takes its place."""
@@ -56,9 +56,11 @@ class CommandDesk:
         self._lines = lines
         self._began_s = now_s
         self._awaits_ranks = awaits_ranks
-        self._changes = ChangesUnderWay(self._on_end)
-        path = endpoints.job_dir(job.job) / endpoints.SEARCH_NAME
-        self._lease = SearchLease(path, now_s, lease_s)
+        folder = endpoints.job_dir(job.job)
+        self._changes = ChangesUnderWay(self._on_end, folder / endpoints.CHANGES_NAME, now_s)
+        for command in self._changes.commands:
+            history.keep_command(command, encode(command), now_s)
+        self._lease = SearchLease(folder / endpoints.SEARCH_NAME, now_s, lease_s)
         self._waiting: list[tuple[Command, float]] = []
         """A person's changes that a search's own has to end for, and since when."""
 
@@ -154,7 +156,7 @@ class CommandDesk:
             self._tell_of_search(self._lease.end(), "silent: undone")
 
     def _on_end(self, ended: Outcome) -> None:
-        """A command has come to its end on every rank."""
+        """A command has come to its end on every rank, or it became known later to which."""
         command, search = ended.command, self._lease.held
         if command.name in commands.CHANGES:
             self._log(ended)
@@ -181,6 +183,7 @@ class CommandDesk:
                     step=ended.step,
                     outcome=ended.outcome,
                     reason=ended.reason,
+                    command=command.id,
                 )
             )
         except (OSError, EndpointError) as fault:

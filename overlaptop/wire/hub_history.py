@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -79,13 +80,13 @@ class _Reports:
     size_bytes: int = 0
 
     def keep(self, command: str, kept: _Kept) -> None:
-        self._drop(command)
+        self.drop(command)
         self.newest[command] = kept
         self.size_bytes += len(kept[2])
         while len(self.newest) > _MAX_REPORTS_OF_RANK or self.size_bytes > _MAX_REPORT_BYTES_OF_RANK:
-            self._drop(next(iter(self.newest)))
+            self.drop(next(iter(self.newest)))
 
-    def _drop(self, command: str) -> None:
+    def drop(self, command: str) -> None:
         if (older := self.newest.pop(command, None)) is not None:
             self.size_bytes -= len(older[2])
 
@@ -102,12 +103,15 @@ class _RankHistory:
     samples: _Recent = field(default_factory=lambda: _Recent(_MAX_SAMPLE_BYTES_OF_RANK))
     end: bytes | None = None
 
-    def introduce(self, info: RankInfo, payload: bytes) -> None:
-        if self.pid not in (None, info.pid):
-            # Another process: where the one before it ran, and on what, is not its own.
+    def introduce(self, info: RankInfo, payload: bytes) -> bool:
+        """Take what a rank says of itself; returns whether it is another process than before."""
+        replaced = self.pid not in (None, info.pid)
+        if replaced:
+            # Where the one before it ran, and on what, is not its own.
             self.facts.clear()
             self.samples.clear()
         self.info, self.pid, self.end = payload, info.pid, None
+        return replaced
 
 
 class JobHistory:
@@ -116,6 +120,8 @@ class JobHistory:
     def __init__(self) -> None:
         self._ranks: dict[int, _RankHistory] = {}
         self._commands: deque[tuple[str, _Kept]] = deque(maxlen=_MAX_COMMANDS)
+        self._forgotten: deque[str] = deque(maxlen=_MAX_COMMANDS)
+        """Ids of commands to processes that are gone."""
         self._arrivals = itertools.count()
 
     def has_room_for(self, rank: int) -> bool:
@@ -128,7 +134,8 @@ class JobHistory:
         of_rank = self._ranks.setdefault(message.rank, _RankHistory())
         match message:
             case RankInfo():
-                of_rank.introduce(message, payload)
+                if of_rank.introduce(message, payload):
+                    self._forget_commands(tuple(of_rank.reports.newest))
             case StepTotals():
                 share = _MAX_STEPS // len(self._ranks)
                 of_rank.steps.keep(kept, max(_MIN_STEPS_OF_RANK, min(share, _MAX_STEPS_OF_RANK)))
@@ -148,7 +155,7 @@ class JobHistory:
 
     def knows_command(self, command_id: str) -> bool:
         """Whether it was kept."""
-        return any(key == command_id for key, _ in self._commands)
+        return command_id in self._forgotten or any(key == command_id for key, _ in self._commands)
 
     def keep_command(self, command: Command, payload: bytes, now_s: float) -> bool:
         """Remember a command; returns whether it is a new one."""
@@ -156,6 +163,16 @@ class JobHistory:
             return False
         self._commands.append((command.id, (next(self._arrivals), now_s, payload)))
         return True
+
+    def _forget_commands(self, ids: Collection[str]) -> None:
+        """What a process was told that another one has taken the place of: it holds for nobody any more."""
+        self._forgotten.extend(ids)
+        kept = [each for each in self._commands if each[0] not in ids]
+        self._commands.clear()
+        self._commands.extend(kept)
+        for of_rank in self._ranks.values():
+            for command in ids:
+                of_rank.reports.drop(command)
 
     def replay(self) -> list[bytes]:
         """The frames that bring a new dashboard up to date: who the ranks are and what they run on, what

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, KnobFacts, Search
+from overlaptop.wire.relaying import RelayMessage
 
 PROTOCOL_VERSION = 4
 """Raised by one when an older peer could no longer understand what is sent."""
@@ -238,14 +239,16 @@ class Command:
     """Id of the search for the best value that it belongs to; empty: a person asked for this one."""
 
 
-UNDER_WAY = ("accepted", "agreed", "recording", "writing", "changing")
+UNKNOWN = "unknown"
+UNDER_WAY = ("accepted", UNKNOWN, "agreed", "recording", "writing", "changing")
 WRITTEN = "written"
 CHANGED = "changed"
 ENDED_WELL = (WRITTEN, CHANGED)
 ENDED_BADLY = ("refused", "busy", "failed")
 REPORT_STATES = (*UNDER_WAY, *ENDED_WELL, *ENDED_BADLY)
 """What a rank says of a command, in this order. A capture is ``recording``, ``writing`` and ``written``; a
-setting is ``changing`` and ``changed``."""
+setting is ``changing`` and ``changed``. ``unknown``: the rank cannot learn whether all have agreed; if it
+ever does, it says what came of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +266,7 @@ class CommandReport:
     step: int | None
     """The step from which on all ranks act, once that is agreed."""
     text: str
-    """``written``: the file. ``changed``: from what to what. ``refused``, ``busy``, ``failed``: why."""
+    """``written``: the file. ``changed``: from what to what. Where it ended badly, or is unknown: why."""
     was: str = ""
     """``changed``: the value before, as Knob.value_text has it."""
     becomes: str = ""
@@ -337,4 +340,5 @@ Message = (
     | GradientFacts
     | Search
     | TurnedAway
+    | RelayMessage
 )

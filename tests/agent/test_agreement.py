@@ -333,6 +333,16 @@ def test_a_rank_that_does_not_know_where_it_stood_keeps_all_from_acting(boards):
     assert not any(rank.acted for rank in ranks)
 
 
+def test_a_rank_that_is_given_up_just_before_its_vote_does_not_vote_any_more(boards):
+    boards[0].set("plan", "1000 0")
+    agreement = Agreement(
+        boards[1], 1, 2, lambda: Pace(5, 1_000_000), lambda step: agreement.abandon("gave up"), **QUICK
+    )
+    assert agreement.reach() == Decision(None, "rank 1 gave up")
+    assert not agreement.voted
+    assert not boards[0].check(["armed/1"])
+
+
 class Failing:
     """A connection to the store that breaks, when its rank has voted or before."""
 

@@ -11,13 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch.distributed  # noqa: F401 - as in a job: whoever takes a seat finds it imported
+import torch.distributed as dist
 
 from overlaptop.agent import control
 from overlaptop.agent.action import Course, Outcome
 from overlaptop.agent.agreement import NO_MARK, Pace
-from overlaptop.agent.control import Control, is_bundled
+from overlaptop.agent.control import Control
 from overlaptop.agent.guest import Guest
+from overlaptop.agent.runner import is_bundled
+from overlaptop.agent.seat import Seat
 from overlaptop.wire import commands
 from overlaptop.wire.messages import Argument
 from overlaptop.workloads.catalog import WORKLOADS
@@ -388,6 +390,79 @@ def test_a_store_that_stands_still_is_said_and_ever_more_threads_are_not_started
     assert threading.active_count() <= before + control.MAX_THREADS
     assert job.said[-1][2].startswith("the job's store does not answer: earlier commands")
     thaw.set()
+
+
+class SilentStore:
+    """A store that says nothing from this rank's vote on, until it is thawed."""
+
+    def __init__(self):
+        self.store = dist.HashStore()
+        self.store.set("plan", "30 0")
+        self.gone = False
+        self.voted = threading.Event()
+        self.thaw = threading.Event()
+
+    def __getattr__(self, name):
+        def call(*args):
+            if self.voted.is_set():
+                self.thaw.wait()
+                if self.gone:
+                    raise RuntimeError("Connection reset by peer")
+            answer = getattr(self.store, name)(*args)
+            if name == "set" and args[0].startswith("armed"):
+                self.voted.set()
+            return answer
+
+        return call
+
+
+@pytest.fixture
+def voted(make_job, monkeypatch):
+    """A job that has voted for a change, whose store then falls silent; and that store."""
+    silent = SilentStore()
+    monkeypatch.setattr(control, "find_seat", lambda key: Seat(silent, 1, 2, 0.2))
+    job = make_job(Fake(steps=1, course=Course("changing", "changed", together=True), result="1 -> 2"))
+    job.hear(capture())
+    assert silent.voted.wait(20)
+    yield job, silent
+    silent.thaw.set()
+
+
+@pytest.mark.parametrize(("decided", "end"), [("commit", "changed"), ("abort 0 does not answer", "failed")])
+def test_a_rank_that_has_voted_does_not_say_that_it_failed_before_it_knows(voted, decided, end):
+    job, silent = voted
+    job.control._silent_at_s = 0.0
+    job.hear()
+    assert job.said[-1] == ("unknown", None, control.STORE_SILENT)
+    silent.store.set("decision", decided)
+    silent.thaw.set()
+    job.train_until(*ENDED, "changed")
+    assert job.said[-1][0] == end
+    assert len(job.action.seen) == (end == "changed")
+
+
+def test_a_rank_whose_store_is_gone_once_it_has_voted_does_not_say_that_it_failed(voted):
+    job, silent = voted
+    silent.gone = True
+    silent.thaw.set()
+    give_up_s = time.monotonic() + 20
+    while job.said[-1][0] not in (*ENDED, "unknown") and time.monotonic() < give_up_s:
+        time.sleep(0.001)
+    assert job.said[-1] == ("unknown", None, "RuntimeError: Connection reset by peer")
+    for _ in range(40):
+        job.train()
+    assert job.action.seen == []
+
+
+def test_a_rank_that_never_learns_the_decision_stands_no_longer_than_the_others_wait(voted):
+    job, _silent = voted
+    job.step = 29
+    job.train()  # stands at the planned step
+    words = "the job's store did not say within 0.2 s what was decided"
+    assert job.said[-1] == ("unknown", None, words)
+    job.train()
+    assert job.action.seen == []
+    assert job.control.armed is None
 
 
 def test_bundled_workloads_are_known_by_where_they_lie(tmp_path, monkeypatch):

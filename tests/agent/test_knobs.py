@@ -53,6 +53,13 @@ def test_what_a_dashboard_is_told_of_it(declared):
     )  # fmt: skip
 
 
+def test_a_knob_of_how_much_a_step_does_says_so(declared):
+    declare(declared, choices=CHOICES, changes_work=True)
+    assert [knob.changes_work for knob in declared.knobs()] == [True]
+    with pytest.raises(ValueError, match="knob accumulation was declared before in another way"):
+        declare(declared, choices=CHOICES)
+
+
 def test_declared_again_in_the_same_way_it_is_the_same_knob_and_in_another_way_an_error(declared):
     knob = declare(declared, choices=CHOICES)
     assert declare(declared, choices=[*CHOICES]) is knob
@@ -64,6 +71,7 @@ def test_declared_again_in_the_same_way_it_is_the_same_knob_and_in_another_way_a
     ("options", "kind", "words"),
     [
         ({"name": 3}, TypeError, "a knob's name must be text, not int '3'"),
+        ({"changes_work": 1}, TypeError, "changes_work must be true or false, not int '1'"),
         ({"name": "a-b"}, ValueError, "'a-b' cannot be a knob's name: letters, digits and _"),
         (
             {"name": "bucket_cap_mb"},
@@ -144,7 +152,18 @@ class Group:
 
     begun = 0
 
+    counts = True
+    _device_types = ("cpu", "cuda")
+
+    def size(self):
+        return 2
+
+    def _get_backend(self, device):
+        return self
+
     def _get_sequence_number_for_group(self):
+        if not self.counts:
+            raise RuntimeError("does not yet support sequence numbers")
         return self.begun
 
 
@@ -159,6 +178,42 @@ def test_ranks_say_after_how_many_collectives_and_with_which_value_they_stand(de
     assert declared.mark(1, knob) == Mark("all", "after 101 collectives with accumulation 4")
     with pytest.raises(LookupError, match="does not know where it stood when step 7 began"):
         declared.mark(7, knob)
+
+
+@pytest.fixture
+def world(monkeypatch):
+    """The group of all ranks of a job that is not alone."""
+    group = Group()
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "group", type("", (), {"WORLD": group}))
+    return group
+
+
+def test_a_backend_that_does_not_count_is_a_reason_to_refuse_that_is_known_before_anybody_asks(
+    declared, world
+):
+    declare(declared, choices=CHOICES)
+    assert [knob.refusal for knob in declared.knobs()] == [""]
+    world.counts = False
+    (told,) = declared.knobs()
+    assert told.refusal.startswith("its backend does not count collectives")
+    assert declared.action("accumulation", 8).refusal() == told.refusal
+    with pytest.raises(ValueError, match="does not count collectives"):
+        Knobs(declared).change(commands.make_setting(replace(told, refusal=""), 8))
+
+
+def test_of_several_backends_each_ones_collectives_count(declared, world, monkeypatch):
+    knob = declare(declared, choices=CHOICES)
+    gloo, nccl = Group(), Group()
+    gloo.begun = 12
+    monkeypatch.setattr(world, "_get_backend", {"cpu": gloo, "cuda": nccl}.get)
+    declared.note_step(0)
+    gloo.begun = 15
+    declared.note_step(1)
+    words = [declared.mark(step, knob).words for step in (0, 1)]
+    assert words == [f"after {begun} + 0 collectives with accumulation 4" for begun in (12, 15)]
+    nccl.counts = False
+    assert declared.knobs()[0].refusal
 
 
 class Provided:

@@ -229,3 +229,69 @@ def test_commands_stand_in_the_order_in_which_they_were_given_whenever_they_were
     late, early = capture(at_ns=T0 + 2), capture(at_ns=T0 + 1)
     job.say(late, early)
     assert [each.id for each in job.fleet.snapshot().commands] == [early.id, late.id]
+
+
+def setting(at_ns=T0):
+    return replace(commands.make_setting(BUCKET_CAP_MB, 50), at_ns=at_ns)
+
+
+def test_a_change_that_a_lost_rank_may_have_made_is_not_called_failed(job):
+    command = setting()
+    job.say(command, report(0, command, "changed", 40), report(1, command, "agreed", 40))
+    job.say(RankEnd(1, T0, clean=False))
+    view = job.view()
+    assert (view.state, view.done) == ("unknown", True)
+    assert view.reason == view.ranks[1].text == "rank 1 ended before it had said"
+    job.say(info(1), report(1, command, "changed", 40))
+    assert (job.view().state, job.view().reason) == ("changed", "")
+
+
+def test_a_silent_rank_leaves_a_change_in_doubt_until_another_says_that_none_was_made(job):
+    command = setting()
+    job.say(command, report(0, command, "accepted"))
+    job.clock.pass_s(fold.UNANSWERED_NS / S + 1)
+    assert (job.view().state, job.view().reason, job.view().done) == (
+        "unknown",
+        "rank 1 has not said",
+        False,
+    )
+    job.say(report(0, command, "failed", None, "rank 1 does not answer"))
+    assert (job.view().state, job.view().reason, job.view().done) == (
+        "failed",
+        "rank 1 does not answer",
+        True,
+    )
+
+
+def test_a_rank_that_cannot_learn_what_was_decided_leaves_it_in_doubt_until_it_does(job):
+    command = setting()
+    job.say(command, report(0, command, "changed", 40), report(1, command, "accepted"))
+    job.say(report(1, command, "unknown", None, "the job's store does not answer"))
+    view = job.view()
+    assert (view.state, view.done) == ("unknown", True)
+    assert view.reason == "rank 1 cannot tell: the job's store does not answer"
+    job.say(report(1, command, "agreed", 40))
+    assert (job.view().state, job.view().done) == ("agreed", False)
+    job.say(report(1, command, "changed", 40))
+    assert job.view().state == "changed"
+
+
+def test_a_job_that_ends_before_its_ranks_have_agreed_has_changed_nothing(job):
+    command = setting()
+    job.say(command, report(0, command, "accepted"), *(RankEnd(rank, T0, clean=False) for rank in (1, 0)))
+    assert (job.view().state, job.view().reason) == ("failed", "rank 0 ended before it was done")
+
+
+def test_changes_of_a_process_that_another_has_taken_the_place_of_are_forgotten(job):
+    old, asked = setting(T0), setting(T0 + 1)
+    job.say(old, *(report(rank, old, "changed", 40) for rank in (0, 1)), asked)
+    job.say(info(0), info(1))  # the same processes: nothing is new
+    assert [each.id for each in job.fleet.snapshot().commands] == [old.id, asked.id]
+    job.say(*(RankEnd(rank, T0, clean=False) for rank in (0, 1)), info(0, pid=77))
+    assert [each.id for each in job.fleet.snapshot().commands] == [asked.id]
+    # A hub whose history has not heard of it yet, and a word of the dead that comes late.
+    job.say(old, report(1, old, "changed", 40), info(1, pid=78))
+    assert [each.id for each in job.fleet.snapshot().commands] == [asked.id]
+    new = setting(T0 + 2)
+    job.say(new, *(report(rank, new, "changed", 3) for rank in (0, 1)))
+    assert job.view().id == new.id

@@ -22,7 +22,7 @@ CHANGE = Change(
 RECORD = {
     "at": "2023-11-14T22:13:20.123+00:00", "job": "job-1", "script": "train.py", "host": "gpu-a",
     "by": "me@gpu-a, pid 7", "search": "", "knob": "bucket_cap_mb", "from": "25", "to": "50",
-    "step": 1234, "outcome": "changed", "reason": "",
+    "step": 1234, "outcome": "changed", "reason": "", "command": "",
 }  # fmt: skip
 
 
@@ -43,6 +43,24 @@ def test_what_was_written_is_read_oldest_first_and_of_one_job_if_asked(socket_di
     assert change_log.read("job-0") == changes[0:5:2]
     assert change_log.read(newest=2) == changes[-2:]
     assert change_log.read(newest=0) == []
+
+
+def test_what_became_known_later_counts_in_the_place_of_what_was_said_first(socket_dir):
+    first = replace(CHANGE, command="20231114-221320-aaaaaa", outcome="unknown", reason="rank 1 has not said")
+    other = replace(CHANGE, command="20231114-221321-bbbbbb")
+    truth = replace(first, outcome="changed", reason="")
+    elsewhere = replace(first, host="gpu-b")
+    for change in (first, elsewhere, other):
+        change_log.append(change)
+    assert change_log.read() == [first, elsewhere, other]
+    change_log.append(truth)
+    assert change_log.read() == [elsewhere, other, truth]
+
+
+def test_lines_of_earlier_versions_name_no_command_and_all_count(socket_dir):
+    record = {name: value for name, value in RECORD.items() if name != "command"}
+    (socket_dir / "changes.jsonl").write_text(f"{json.dumps(record)}\n" * 2)
+    assert change_log.read() == [CHANGE] * 2
 
 
 def test_a_log_that_is_not_there_has_no_changes(socket_dir):

@@ -13,7 +13,7 @@ from overlaptop.wire import change_log, commands
 from overlaptop.wire.hub_changes import ANSWER_S, END_S, ChangesUnderWay
 from overlaptop.wire.knobs import KnobFacts
 from overlaptop.wire.messages import Command, CommandReport, RankEnd
-from tests.fleet.builders import BUCKET_CAP_MB
+from tests.fleet.builders import BUCKET_CAP_MB, info
 
 SETTING = commands.make_setting(BUCKET_CAP_MB, 50)
 
@@ -21,9 +21,9 @@ SETTING = commands.make_setting(BUCKET_CAP_MB, 50)
 class Node:
     """ChangesUnderWay, and what it said."""
 
-    def __init__(self):
+    def __init__(self, path):
         self.ended = []
-        self.changes = ChangesUnderWay(self.ended.append)
+        self.changes = ChangesUnderWay(self.ended.append, path, 0.0)
 
     def begin(self, command=SETTING, ranks=(0, 1)):
         self.changes.begin(command, ranks, 0.0)
@@ -39,8 +39,8 @@ class Node:
 
 
 @pytest.fixture
-def node():
-    return Node()
+def node(tmp_path):
+    return Node(tmp_path / "changes.json")
 
 
 def test_a_change_has_ended_when_every_rank_has_changed(node):
@@ -71,31 +71,115 @@ def test_what_one_rank_does_not_do_is_not_changed(node, said, outcome, reason):
     assert node.outcome == (outcome, reason)
 
 
-def test_a_rank_that_ends_or_says_nothing_is_not_waited_for(node):
-    node.begin()
-    node.report(0, "changed")
-    node.changes.hear(RankEnd(1, 1, clean=False), 0.0)
-    assert node.outcome == ("failed", "rank 1 ended before it was done")
+def test_a_rank_that_ends_or_says_nothing_is_not_waited_for_and_nobody_says_that_it_failed(tmp_path):
+    ended, silent, hangs = (Node(tmp_path / name) for name in "abc")
+    for node in (ended, silent, hangs):
+        node.begin()
+        node.report(0, "changed")
+    ended.changes.hear(RankEnd(1, 1, clean=False), 0.0)
+    assert ended.outcome == ("unknown", "rank 1 ended before it had said")
 
-    silent = Node()
-    silent.begin()
-    silent.report(0, "changed")
     silent.changes.tick(ANSWER_S)
     assert silent.ended == []
     silent.changes.tick(ANSWER_S + 1)
-    assert silent.outcome == ("failed", "rank 1 does not answer")
+    assert silent.outcome == ("unknown", "rank 1 has not said")
 
-    hangs = Node()
-    hangs.begin()
-    hangs.report(0, "changed")
     hangs.report(1, "agreed", at_s=5.0)
     hangs.changes.tick(END_S)
     assert hangs.ended == []
     hangs.changes.tick(END_S + 6)
-    assert hangs.outcome == ("failed", "rank 1 does not answer")
+    assert hangs.outcome == ("unknown", "rank 1 has not said")
 
 
-def test_an_end_that_begins_another_change_disturbs_none_that_ends_with_it():
+def test_a_job_that_ends_before_its_ranks_have_agreed_changes_nothing(node):
+    node.begin()
+    node.report(0, "accepted")
+    for rank in (1, 0):
+        node.changes.hear(RankEnd(rank, 1, clean=False), 0.0)
+    assert node.outcome == ("failed", "rank 0 ended before it was done")
+
+
+def test_a_lost_rank_that_others_say_kept_all_from_acting_leaves_no_doubt(node):
+    node.begin()
+    node.changes.tick(ANSWER_S + 1)
+    node.ended.clear()
+    node.report(0, "failed", "rank 1 does not answer")
+    assert node.outcome == ("failed", "rank 1 does not answer")
+
+
+@pytest.mark.parametrize(
+    ("said", "truth"),
+    [(("changed",), "changed"), (("agreed", "changing", "changed"), "changed"), (("failed",), "failed")],
+)
+def test_a_rank_that_says_later_what_came_of_it_is_believed(node, said, truth):
+    node.begin()
+    node.report(0, "changed", step=7, was="25", becomes="50")
+    node.report(1, "unknown", "the job's store does not answer")
+    assert node.outcome == ("unknown", "rank 1 cannot tell: the job's store does not answer")
+    for state in said:
+        node.report(1, state, "why")
+    first, second = node.ended
+    assert (first.command, first.outcome) == (second.command, "unknown")
+    assert second.outcome == truth
+    node.report(1, said[-1], "why")  # said again, to a hub that may not have heard it
+    assert len(node.ended) == 2
+
+
+def test_a_connection_that_broke_without_the_rank_having_ended_is_no_last_word(node):
+    node.begin()
+    for rank in (0, 1):
+        node.report(rank, "accepted")
+        node.changes.hear(RankEnd(rank, 1, clean=False), 0.0)
+    assert node.outcome == ("failed", "rank 0 ended before it was done")
+    for rank in (0, 1):
+        node.report(rank, "changed", step=7)
+    assert [each.outcome for each in node.ended] == ["failed", "unknown", "changed"]
+
+
+def test_a_process_that_another_has_taken_the_place_of_is_not_waited_for(node):
+    node.changes.hear(info(1, pid=41), 0.0)
+    node.begin()
+    node.report(0, "changed")
+    node.changes.hear(info(1, pid=41), 0.0)
+    assert node.ended == []
+    node.changes.hear(info(1, pid=42), 0.0)
+    assert node.outcome == ("unknown", "rank 1 ended before it had said")
+
+
+def test_a_hub_that_takes_the_place_of_another_hears_the_rest_from_the_ranks(tmp_path):
+    path = tmp_path / "changes.json"
+    first = Node(path)
+    done, restoring = SETTING, commands.make_restoring(BUCKET_CAP_MB)
+    for command in (done, restoring, commands.make(commands.CAPTURE, {"steps": 1})):
+        first.begin(command)
+    for rank in (0, 1):
+        first.report(rank, "changed", command=done)
+    second = Node(path)
+    assert second.changes.commands == (restoring,)
+    second.report(0, "changed", command=restoring, was="50", becomes="25", step=9)
+    assert second.ended == []
+    second.report(1, "changed", command=restoring, was="50", becomes="25", step=9)
+    (ended,) = second.ended
+    assert (ended.command, ended.outcome, ended.was, ended.becomes) == (restoring, "changed", "50", "25")
+    assert not path.exists()
+
+
+def test_a_change_of_which_no_rank_tells_the_next_hub_is_not_known_to_be_made(tmp_path):
+    Node(tmp_path / "changes.json").begin()
+    second = Node(tmp_path / "changes.json")
+    second.changes.tick(ANSWER_S + 1)
+    assert second.outcome == ("unknown", "rank 0 has not said")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "3", "[3]", '[{"command": "zz", "ranks": [0]}]', '[{"command": "00", "ranks": 3}]']
+)
+def test_a_file_that_is_no_list_of_changes_is_passed_over(tmp_path, text):
+    (tmp_path / "changes.json").write_text(text)
+    assert Node(tmp_path / "changes.json").changes.commands == ()
+
+
+def test_an_end_that_begins_another_change_disturbs_none_that_ends_with_it(tmp_path):
     first, second, third = (commands.make_setting(BUCKET_CAP_MB, value) for value in (50, 60, 70))
     ended = []
 
@@ -104,7 +188,7 @@ def test_an_end_that_begins_another_change_disturbs_none_that_ends_with_it():
         if outcome.command == first:
             changes.begin(third, (), 0.0)
 
-    changes = ChangesUnderWay(on_end)
+    changes = ChangesUnderWay(on_end, tmp_path / "changes.json", 0.0)
     for command in (first, second):
         changes.begin(command, (0,), 0.0)
     changes.hear(RankEnd(0, 1, clean=False), 0.0)
@@ -119,10 +203,10 @@ def test_a_time_in_which_the_hub_stood_still_is_not_the_ranks_silence(node):
     assert node.ended == []
 
 
-def test_without_ranks_nothing_is_changed_and_without_the_hub_nobody_knows(node):
+def test_without_ranks_nothing_is_changed_and_without_the_hub_nobody_knows(node, tmp_path):
     node.begin(ranks=())
     assert node.outcome == ("failed", "no rank is there to answer")
-    other = Node()
+    other = Node(tmp_path / "other.json")
     other.begin()
     other.changes.close()
     assert other.outcome == ("unknown", "the hub ended first")
@@ -210,3 +294,36 @@ def test_a_hub_that_is_ended_in_the_middle_of_a_change_says_that_nobody_knows(jo
     os.kill(hubs.record().hub_pid, signal.SIGTERM)
     (change,) = wait_until(change_log.read)
     assert (change.outcome, change.reason) == ("unknown", "the hub ended first")
+
+
+def test_what_was_under_way_when_a_hub_was_killed_is_logged_by_the_next_one(
+    job, hubs, wait_until, make_rank
+):
+    ranks, viewer = job
+    ask(viewer, SETTING)
+    ranks[0].answer(SETTING, was="25", becomes="50")
+    viewer.hear(CommandReport)
+    killed = hubs.record()
+    os.kill(killed.hub_pid, signal.SIGKILL)
+    wait_until(lambda: not killed.hub_alive)
+    hubs.start()
+    for number in (0, 1):  # each says again what it said last
+        make_rank(number).greet().answer(SETTING, was="25", becomes="50")
+    (change,) = wait_until(change_log.read)
+    assert (change.outcome, change.command) == ("changed", SETTING.id)
+    assert (change.by, change.was, change.becomes) == (SETTING.by, "25", "50")
+
+
+def test_a_rank_that_says_later_what_came_of_a_change_corrects_the_log(job, wait_until):
+    ranks, viewer = job
+    ask(viewer, SETTING)
+    ranks[0].answer(SETTING)
+    ranks[1].answer(SETTING, "unknown", text="the job's store does not answer")
+    (change,) = wait_until(change_log.read)
+    assert (change.outcome, change.reason) == (
+        "unknown",
+        "rank 1 cannot tell: the job's store does not answer",
+    )
+    ranks[1].answer(SETTING)
+    (change,) = wait_until(lambda: [each for each in change_log.read() if each.outcome == "changed"])
+    assert len(change_log.read()) == 1

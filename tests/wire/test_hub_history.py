@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from overlaptop.wire import commands
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.devices import (
     DeviceFacts,
@@ -110,6 +111,19 @@ def test_another_process_in_a_ranks_place_does_not_inherit_where_the_first_one_r
     again = replace(INFO, pid=2)
     assert keep(history, again) == [again]
     assert keep(history, sample(2)) == [again, sample(2)]
+
+
+def test_what_was_told_to_a_process_that_is_gone_is_not_told_to_a_late_dashboard(history):
+    other = replace(INFO, rank=1, pid=2)
+    old, asked = (commands.make(commands.RESTORE, {}, knob="bucket_cap_mb") for _ in range(2))
+    keep(history, INFO, other)
+    for command in (old, asked):
+        assert history.keep_command(command, encode(command), 0.0)
+    said = CommandReport(0, old.id, old.name, 1, "changed", 40, "")
+    keep(history, said, replace(said, rank=1))
+    again = replace(INFO, pid=3)
+    assert keep(history, again) == [again, other, asked]
+    assert not history.keep_command(old, encode(old), 0.0)  # asked once more by one that heard no answer
 
 
 def test_a_dashboard_that_comes_late_hears_facts_and_samples_and_then_live_ones(
