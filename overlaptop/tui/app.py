@@ -81,7 +81,7 @@ class OverlaptopApp(JobApp):
         state.change = self.control.change
         state.change_is_news = self.control.change_is_news
         state.searching = self.control.who_searches(self.latest)
-        state.compared = self.comparing.take(state.snapshot, self.seen.earlier)
+        state.compared = self.comparing.take(state.snapshot, self.seen.earlier, self.seen.present)
         self._follow_the_start()
         self._find_the_way()
         self._watch()
@@ -103,7 +103,7 @@ class OverlaptopApp(JobApp):
         """Ask for the chosen rank's timeline; for all while a search of ours fits its model to them."""
         chosen = self.state.chosen
         wanted = frozenset({chosen.rank} if chosen else ())
-        if self.control.searching:
+        if self.control.needs_timelines:
             wanted = frozenset(view.rank for view in self.latest.ranks)
         if wanted != self._watched:
             self._watched = wanted

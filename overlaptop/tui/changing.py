@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from overlaptop.fleet.commands import FAILED, CommandView
@@ -13,7 +13,7 @@ from overlaptop.tui.text import count
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.commands import make_restoring, make_setting
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
-from overlaptop.wire.messages import CHANGED, Command
+from overlaptop.wire.messages import CHANGED, UNKNOWN, Command
 
 SETTLE_S = 0.4
 """Keys that come faster than this add up to one change."""
@@ -171,6 +171,20 @@ class Changing:
             return self._fault
         return self._followed(snapshot, newest) if newest is not None else None
 
+    def newest(self, snapshot: Snapshot, own_searches: Collection[str]) -> Change | None:
+        """As `change`; but a later one that a search made, also in going back, is told in its place.
+
+        ``own_searches``: ids of the searches that were begun here.
+        """
+        told = self.change(snapshot)
+        if self._target is not None or (told is not None and told in (self._sent, self._fault)):
+            return told  # it is about a key that was pressed here
+        views = (each for each in reversed(snapshot.commands) if each.knob and not each.busy)
+        newest = next(views, None)
+        if newest is None or not newest.search:
+            return told
+        return replace(self._followed(snapshot, newest), by=who_asked(newest, self.own, own_searches))
+
     def ready(self, snapshot: Snapshot) -> JobKnob | None:
         """The knob in hand, if it can be changed; else None, and `change` says why not."""
         self._fault = None
@@ -244,7 +258,8 @@ class Changing:
         unit = knob.unit if knob is not None else ""
         was = view.was or (knob.value_text if knob is not None and not view.done else "")
         becomes = with_unit(view.becomes, unit) if view.becomes else _becomes(knob, view.value)
-        state = "failed" if view.state == FAILED else "changed" if view.state == CHANGED else "pending"
+        states = {FAILED: "failed", UNKNOWN: "failed", CHANGED: "changed"}
+        state = states.get(view.state, "pending")
         return Change(
             view.knob,
             was,
@@ -268,6 +283,8 @@ def change_words(view: CommandView) -> str:
     at = f" step {count(view.step)}" if view.step is not None else ""
     if view.state == FAILED:
         return f"not changed: {view.reason}"
+    if view.state == UNKNOWN:
+        return f"not known whether it was changed: {view.reason}"
     if view.state == CHANGED:
         return f"changed at{at}" if at else "changed"
     if view.state == "changing":
@@ -275,6 +292,16 @@ def change_words(view: CommandView) -> str:
     if view.state == "agreed":
         return f"agreed on{at}" if at else "agreed"
     return "ranks agree on a step ..." if view.state == "accepted" else "sent ..."
+
+
+def who_asked(view: CommandView, own: Collection[str], own_searches: Collection[str]) -> str:
+    """``you`` for this dashboard alone, whoever else sits at the same terminal; else who, in its words.
+
+    ``own``: ids of the commands that were given here; ``own_searches``: of the searches.
+    """
+    if view.search:
+        return "your search" if view.search in own_searches else f"search of {view.by or 'somebody'}"
+    return "you" if view.id in own else view.by or "not said"
 
 
 def knob_words(change: Change) -> str:

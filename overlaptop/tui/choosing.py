@@ -71,6 +71,11 @@ def sees_gaps(view: RankView) -> bool:
     return view.info is not None and view.info.compute_exact
 
 
+def all_see_gaps(ranks: Iterable[RankView]) -> bool:
+    """Whether every rank's source does; else compute is an upper bound, and so is overlap."""
+    return all(view.info.compute_exact for view in ranks if view.info is not None)
+
+
 def idle_ns(view: RankView) -> int | None:
     """Idle time of the newest measured step; None where the source cannot see it."""
     return view.measured.idle_ns if view.measured is not None and sees_gaps(view) else None

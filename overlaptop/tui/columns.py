@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.tui import history
-from overlaptop.tui.choosing import idle_ns
+from overlaptop.tui.choosing import idle_ns, sees_gaps
 from overlaptop.tui.drawing import ruler, sparkline, stacked_bar
-from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run, crop, faded, line_width
+from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run, crop, elided, faded, line_width
 from overlaptop.tui.links import (
     NUMA_MARKS,
     Rate,
@@ -25,7 +25,18 @@ from overlaptop.tui.links import (
 )
 from overlaptop.tui.parts import parts_of
 from overlaptop.tui.state import ViewState
-from overlaptop.tui.text import UNKNOWN, Unit, age, clock, percent, rate, whole_percent
+from overlaptop.tui.text import (
+    AT_LEAST,
+    AT_MOST,
+    UNKNOWN,
+    Unit,
+    age,
+    bounded,
+    clock,
+    percent,
+    rate,
+    whole_percent,
+)
 from overlaptop.tui.widgets.totals_line import overlap_ink
 
 GAP = 2
@@ -102,8 +113,10 @@ def _time(
     return cell
 
 
-def _exposed_ns(view: RankView) -> int | None:
-    return view.measured.exposed_ns if view.measured else None
+def _exposed(view: RankView, scales: Scales, _width: int) -> Line:
+    exposed_ns = view.measured.exposed_ns if view.measured else None
+    figure = bounded(scales.unit.text(exposed_ns), AT_LEAST, exact=sees_gaps(view))
+    return (Run(figure, DIM if exposed_ns is None else TEXT),)
 
 
 def _stall_ns(view: RankView) -> int | None:
@@ -112,7 +125,7 @@ def _stall_ns(view: RankView) -> int | None:
 
 def _overlap(view: RankView, _scales: Scales, _width: int) -> Line:
     overlap = view.measured.overlap if view.measured else None
-    return (Run(percent(overlap), overlap_ink(overlap)),)
+    return (Run(bounded(percent(overlap), AT_MOST, exact=sees_gaps(view)), overlap_ink(overlap)),)
 
 
 def _bar(view: RankView, scales: Scales, width: int) -> Line:
@@ -127,7 +140,8 @@ def _bar(view: RankView, scales: Scales, width: int) -> Line:
     if not said:
         return bar
     line = crop(faded(bar), max(0, width - len(said) - 2))
-    return (*line, Run("  " if line else ""), Run(crop((Run(said),), width)[0].text, Ink("warning")))
+    ink = Ink("warning") if view.last is not None else DIM  # nothing is wrong before the first step
+    return (*line, Run("  " if line else ""), *elided((Run(said, ink),), width))
 
 
 def _condition(view: RankView) -> str:
@@ -199,7 +213,7 @@ COLUMNS = (
     Column("rank", _title("rank"), lambda view, _s, _w: (Run(str(view.rank), BOLD),), 5, 0),
     Column("bar", _bar_header, _bar, 16, 0, grow=3, right=False, floor=6),
     Column("overlap", _title("overlap"), _overlap, 8, 1),
-    Column("exposed", _timed("exposed"), _time(_exposed_ns), 11, 2),
+    Column("exposed", _timed("exposed"), _exposed, 11, 2),
     Column("stall", _timed("stall"), _time(_stall_ns), 9, 4),
     Column("idle", _timed("idle"), _time(idle_ns), 8, 7),
     Column("step", _timed("step"), _time(lambda v: v.last.step_ns if v.last else None, BOLD), 8, 3),

@@ -6,8 +6,8 @@ Pure functions; no knowledge of how the points came about.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 
 from overlaptop.tui.drawing import Cell, runs
@@ -31,7 +31,7 @@ class Mark:
     word: str
 
 
-BEST = Mark("★", Ink("good", bold=True), "best so far")
+BEST = Mark("★", Ink("good", bold=True), "shortest step")
 NOW = Mark("◆", Ink("warning", bold=True), "being measured")
 RACING = Mark("●", Ink("accent", bold=True), "may be best")
 SETTLED = Mark("○", Ink("text"), "no better")
@@ -49,6 +49,7 @@ class Point:
     ns: float
     low_ns: float
     high_ns: float
+    """Infinite where too few steps tell the interval: then none is drawn."""
     mark: Mark
 
 
@@ -87,12 +88,15 @@ class Axis:
 def plot(
     points: Sequence[Point], predicted: Sequence[tuple[int, float]], axis: Axis, rows: int
 ) -> list[Line]:
-    """A lane ``rows`` tall, its scale at the left: not from zero, for what differs is little.
+    """A lane ``rows`` tall, its scale at the left: not from zero, for what differs is little. Without
+    anything to draw it is empty, and has no scale.
 
     ``predicted``: (value, ns), in any order; empty where there is no prediction.
     """
     line = _along(predicted, axis)
-    top_ns, bottom_ns = _bounds(points, [ns for _, ns in line], rows)
+    points = [each if math.isfinite(each.high_ns) else _bare(each) for each in points]
+    bounds = _bounds(points, [ns for _, ns in line], rows)
+    top_ns, bottom_ns = bounds or (1.0, 0.0)
     grid: list[list[Cell]] = [[Cell(" ", DIM)] * axis.cells for _ in range(rows)]
 
     def level(ns: float) -> float:
@@ -106,20 +110,25 @@ def plot(
     for point in ranked:
         row, column = min(rows - 1, max(0, int(level(point.ns)))), axis.column(point.value)
         grid[row][column] = Cell(point.mark.glyph, point.mark.ink)
-    unit = Unit.for_scale(int(top_ns))
-    labels = {0: f"{unit.text(round(top_ns))} {unit.name}"}
-    if rows > 1:
-        labels[rows - 1] = unit.text(round(bottom_ns))
+    labels: dict[int, str] = {}
+    if bounds is not None:
+        unit = Unit.for_scale(int(top_ns))
+        labels = {rows - 1: unit.text(round(bottom_ns)), 0: f"{unit.text(round(top_ns))} {unit.name}"}
     return [
         (Run(f"{labels.get(at, ''):>{LABEL_CELLS - 1}} ", DIM), Run("│", FAINT), *runs(row))
         for at, row in enumerate(grid)
     ]
 
 
-def value_axis(axis: Axis, unit: str) -> Line:
-    """Values below the lanes: both ends, and round ones in between as far as they fit."""
+def value_axis(axis: Axis, unit: str, *, alike: bool = False) -> Line:
+    """Values below the lanes: both ends, and round ones in between as far as they fit.
+
+    ``alike``: all values beyond the upper end are the same to the job as that one.
+    """
     glyphs, free = [" "] * axis.cells, 0
     ends = f"{axis.most} {unit}".rstrip()
+    if alike:
+        ends = f"{ends} on: all alike"
     last = axis.cells - len(ends)
     for value in _ticks(axis):
         label = str(value)
@@ -131,12 +140,25 @@ def value_axis(axis: Axis, unit: str) -> Line:
     return (Run(" " * (LABEL_CELLS + 1)), Run("".join(glyphs), DIM))
 
 
-def legend(width: int, *, predicted: bool) -> Line:
-    """The marks and their words."""
-    items = [Item((Run(mark.glyph, mark.ink), Run(f" {mark.word}", DIM)), 2) for mark in MARKS]
+def legend(marks: Collection[Mark], width: int, *, predicted: bool) -> Line:
+    """Those of the marks that are in the picture, what a bar is, and the prediction; the last marks go
+    first where it is narrow.
+    """
+    shown = [mark for mark in MARKS if mark in marks]
+    items = [
+        Item((Run(mark.glyph, mark.ink), Run(f" {mark.word}", DIM)), at + 1 if at < 2 else at + 3)
+        for at, mark in enumerate(shown)
+    ]
+    if shown:
+        items.append(Item((Run("┬ ±", DIM), Run(" 95 % sure", DIM)), 4))
     if predicted:
-        items.append(Item((Run("▄▄", PREDICTED), Run(" model", DIM)), 1))
+        items.append(Item((Run("▄▄", PREDICTED), Run(" model", DIM)), 3))
     return (Run(" "), *fit(items, [], width - 1, "  "))
+
+
+def _bare(point: Point) -> Point:
+    """The point without its interval."""
+    return replace(point, low_ns=point.ns, high_ns=point.ns)
 
 
 def _along(predicted: Sequence[tuple[int, float]], axis: Axis) -> list[tuple[float, float]]:
@@ -154,11 +176,13 @@ def _along(predicted: Sequence[tuple[int, float]], axis: Axis) -> list[tuple[flo
     return found
 
 
-def _bounds(points: Sequence[Point], predicted: Sequence[float], rows: int) -> tuple[float, float]:
-    """Top and bottom of the scale. Intervals that are far wider than most do not press the rest flat."""
+def _bounds(points: Sequence[Point], predicted: Sequence[float], rows: int) -> tuple[float, float] | None:
+    """Top and bottom of the scale; None: there is nothing to draw. Intervals that are far wider than most
+    do not press the rest flat.
+    """
     centres = [point.ns for point in points] + list(predicted)
     if not centres:
-        return 1.0, 0.0
+        return None
     low, high = min(centres), max(centres)
     usual = median(point.high_ns - point.low_ns for point in points) if points else 0.0
     room = max(high - low, usual, 0.02 * high, 1.0)

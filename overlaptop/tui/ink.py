@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 
 
 class Ink(NamedTuple):
@@ -65,6 +65,18 @@ def crop(line: Iterable[Run], width: int) -> Line:
     return tuple(kept)
 
 
+def elided(line: Line, width: int) -> Line:
+    """The line where it fits into ``width`` cells, else its beginning with ``…``: words are missing.
+
+    Blanks at its end are no words.
+    """
+    text = "".join(run.text for run in line)
+    if line_width(line) - (len(text) - len(text.rstrip(" "))) <= width:
+        return crop(line, width)
+    kept = crop(line, width - 1)
+    return (*kept, Run("…", kept[-1].ink)) if kept else crop(line, width)
+
+
 def pad(line: Line, width: int, ink: Ink = TEXT) -> Line:
     """The line cropped or filled with blanks to exactly ``width`` cells."""
     missing = width - line_width(line)
@@ -107,9 +119,9 @@ def fit(left: Sequence[Item], right: Sequence[Item], width: int, gap: str = "   
         right = _without_last(right, worst)
         left = _without_last(left, worst) if max((i.priority for i in left), default=0) == worst else left
     if not end:
-        return crop(start, width)
-    room = width - line_width(end)
-    return crop((*pad(start, max(0, room)), *end), width)
+        return elided(start, width)
+    room = max(0, width - line_width(end))
+    return crop((*pad(elided(start, room), room), *end), width)
 
 
 def wrap(items: Sequence[Item], width: int, rows: int, gap: str = "   ") -> list[Line]:
@@ -122,15 +134,21 @@ def wrap(items: Sequence[Item], width: int, rows: int, gap: str = "   ") -> list
                 continue
             lines.append([])
         lines[-1].append(item.line)
-    return [crop(joined(line, gap), width) for line in lines]
+    return [elided(joined(line, gap), width) for line in lines]
 
 
 def paragraph(text: str, width: int, ink: Ink = DIM, *, indent: int = 1, rows: int = 8) -> list[Line]:
-    """Words over as many lines as they need, at most ``rows``."""
-    items = [Item((Run(word, ink),)) for word in text.split()]
-    if not items:
-        return []
-    return [(Run(" " * indent, ink), *line) for line in wrap(items, width - indent - 1, rows, " ")]
+    """Words over as many lines as they need, at most ``rows``: then the last one ends in ``…``."""
+    room = max(1, width - indent - 1)
+    lines: list[str] = []
+    for word in text.split():
+        if lines and _width(lines[-1]) + 1 + _width(word) <= room:
+            lines[-1] += f" {word}"
+        else:
+            lines += chop_cells(word, room)  # a path, say, that is longer than a line
+    if len(lines) > rows:
+        lines[rows - 1 :] = [f"{lines[rows - 1]} {lines[rows]}"]
+    return [(Run(" " * indent, ink), *elided((Run(line, ink),), room)) for line in lines]
 
 
 def folded(text: str, width: int, ink: Ink) -> list[Line]:
@@ -139,9 +157,9 @@ def folded(text: str, width: int, ink: Ink) -> list[Line]:
     return [(Run(" "), Run(text[at : at + room], ink)) for at in range(0, len(text), room)]
 
 
-def code_to_keep(code: str, width: int) -> list[Line]:
+def code_to_keep(code: str, width: int, what: str = "it") -> list[Line]:
     """The line of code that makes a value permanent, beside its title where both fit, else below it."""
-    ink, title = Ink("accent", bold=True), Run(" to keep it:", DIM)
+    ink, title = Ink("accent", bold=True), Run(f" to make {what} permanent:", DIM)
     if len(title.text) + len(code) + 2 <= width:
         return [(title, Run(" "), Run(code, ink))]
     return [(title,), *folded(code, width, ink)]

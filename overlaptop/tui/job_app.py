@@ -83,7 +83,7 @@ class JobApp(ThemedApp):
         # Textual's Input takes 20 ms to import: not before it is needed.
         from overlaptop.tui import asking
 
-        await self._ask(asking.ask_for_value(held.knob))
+        await self.ask(asking.ask_for_value(held.knob))
 
     async def ask_for_range(self) -> None:
         """Ask from where to where the knob in hand is to be searched, unless it cannot be."""
@@ -93,9 +93,10 @@ class JobApp(ThemedApp):
             return
         from overlaptop.tui import asking
 
-        await self._ask(asking.ask_for_range(held.knob))
+        self.control.prepare()
+        await self.ask(asking.ask_for_range(held.knob))
 
-    async def _ask(self, prompt: LinePrompt) -> None:
+    async def ask(self, prompt: LinePrompt) -> None:
         """Put a question at the foot of the screen, in place of one that is there."""
         await self.screen.query(type(prompt)).remove()
         await self.screen.mount(prompt)
@@ -118,6 +119,7 @@ class JobApp(ThemedApp):
 
     async def on_line_prompt_left(self, message: LinePrompt.Left) -> None:
         """Nothing is done."""
+        self.control.unprepare()
         await message.prompt.remove()
 
     async def action_quit(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.tui.changing import Change
-from overlaptop.tui.choosing import Filter, ordered, sort_keys
+from overlaptop.tui.choosing import Filter, all_see_gaps, ordered, sort_keys
 from overlaptop.tui.compared import Compared
 from overlaptop.tui.lanes import Lanes, lanes_of
 from overlaptop.tui.window import WHOLE_STEP, Window
@@ -108,6 +108,25 @@ class ViewState:
         return chosen.measured
 
     @property
+    def starting(self) -> str:
+        """What the job waits for while no step of any rank is known, and some may come: ``the first whole
+        step``; else empty.
+        """
+        ranks = self.snapshot.ranks
+        infos = [view.info for view in ranks if view.info is not None]
+        if self.snapshot.job is None or self.snapshot.link is not LinkState.LIVE:
+            return ""
+        if any(view.last is not None for view in ranks) or any(info.stepped_aside for info in infos):
+            return ""
+        if len(infos) < len(ranks):
+            return f"its ranks: {len(infos)} of {len(ranks)} are there"
+        if loading := sum(not info.torch_version for info in infos):
+            return f"torch to load on {loading} of {len(ranks)} ranks"
+        if any(info.source == "none" for info in infos):
+            return "the first step to end: an optimizer's, or overlaptop.agent.step()"
+        return "the first whole step"
+
+    @property
     def faded(self) -> bool:
         """Whether the picture is the last of a job that cannot be seen any more."""
         return self.snapshot.link in (LinkState.LOST, LinkState.STALE)
@@ -143,8 +162,7 @@ class ViewState:
     @property
     def exact(self) -> bool:
         """Whether every rank's source sees the gaps between kernels."""
-        infos = [view.info for view in self.snapshot.ranks if view.info is not None]
-        return all(info.compute_exact for info in infos)
+        return all_see_gaps(self.snapshot.ranks)
 
     def move(self, rows: int) -> None:
         """Choose the rank that many rows further down; stops at either end."""

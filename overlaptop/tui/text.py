@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 UNKNOWN = "–"
+AT_MOST, AT_LEAST, ABOUT = "≤", "≥", "≈"
 _TIME_UNITS = ((1, "ns"), (1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -83,6 +84,14 @@ def whole_percent(fraction: float | None) -> str:
 def percent(fraction: float | None) -> str:
     """``94.1 %``."""
     return UNKNOWN if fraction is None else f"{fraction * 100:.1f} %"
+
+
+def bounded(figure: str, sign: str, *, exact: bool) -> str:
+    """``≤94.1 %``: a figure that is a bound where some rank's source does not see the gaps between kernels.
+
+    Overlap is then AT_MOST the figure, exposed AT_LEAST.
+    """
+    return figure if exact or figure == UNKNOWN else sign + figure
 
 
 def ratio(value: float | None) -> str:

@@ -47,9 +47,10 @@ def report(session, command, state, step=None, text="", *, ranks=(0, 1), was="",
         )
 
 
-def obey(session, command, step, was, becomes, knob=BUCKET):
+def obey(session, command, step, was, becomes, knob=BUCKET, ranks=2):
     """All ranks do it, from accepted to changed, and say so."""
     for state in ("accepted", "agreed", "changing"):
-        report(session, command, state, step if state != "accepted" else None)
-    report(session, command, "changed", step, f"{knob.name} {was} -> {becomes}", was=was, becomes=becomes)
-    tell(session, with_value(knob, becomes))
+        report(session, command, state, step if state != "accepted" else None, ranks=range(ranks))
+    text = f"{knob.name} {was} -> {becomes}"
+    report(session, command, "changed", step, text, ranks=range(ranks), was=was, becomes=becomes)
+    tell(session, with_value(knob, becomes), ranks=ranks)

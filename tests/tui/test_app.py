@@ -10,6 +10,7 @@ from textual.widgets import Input
 
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.app import OverlaptopApp
+from overlaptop.tui.choosing import Filter, FilterError
 from overlaptop.tui.keys import (
     APP_KEYS,
     LIST_KEYS,
@@ -35,7 +36,7 @@ from overlaptop.tui.widgets.collectives import Collectives
 from overlaptop.tui.widgets.history_chart import HistoryChart
 from overlaptop.tui.widgets.rank_table import RankTable
 from overlaptop.tui.widgets.timeline import Timeline
-from overlaptop.wire.messages import CollectiveSpan, Notice, RankEnd
+from overlaptop.wire.messages import STEPPED_ASIDE, CollectiveSpan, Notice, RankEnd
 from tests.fleet.builders import T0, detail, info, status, step, unmeasured, welcome
 
 from .fakes import MS, FakeSession, app_of, running_job, screen_lines, screen_text, table_ranks
@@ -447,6 +448,108 @@ async def test_where_compute_is_an_upper_bound_the_figures_say_so():
         text = await shown(app, pilot)
     for words in ("overlap ≤73.3 %", "exposed ≥8.00 ms", "idle not seen", "speed-up ≤", "upper bound"):
         assert words in text
+
+
+async def test_each_row_of_the_table_says_whether_its_own_figures_are_bounds():
+    session = running_job(2)
+    session.say(info(1, exact=False))
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        lines = (await shown(app, pilot)).splitlines()
+        header = next(at for at, line in enumerate(lines) if line.strip().startswith("rank"))
+        exact, bounds = lines[header + 1 : header + 3]
+        assert "≤" not in exact
+        assert "≥" not in exact
+        assert "≤80.0 %" in bounds
+        assert "≥6.0" in bounds
+        await pilot.press("down", "enter")
+        assert "overlap ≤80.0 %" in await shown(app, pilot)
+
+
+def starting(rank, **changes):
+    """A rank as its agent tells of it before torch is loaded."""
+    before = {
+        "source": "none", "source_reason": "torch is not loaded yet", "detail_every": 0,
+        "torch_version": "", "backend": "", "device": "", "compute_exact": False,
+    }  # fmt: skip
+    return info(rank, **(before | changes))
+
+
+@pytest.mark.parametrize("size", [WIDE, (100, 30), (60, 20)])
+async def test_before_the_first_step_the_screen_says_calmly_what_the_job_waits_for(size):
+    session = FakeSession(welcome(), status())
+    app = app_of(session)
+    async with app.run_test(size=size) as pilot:
+
+        async def waits_for(words):
+            text = await shown(app, pilot)
+            assert "starting" in text
+            assert words in text
+            for alarm in ("phases only", "not loaded yet", " none ", "upper bound"):
+                assert alarm not in text
+
+        await waits_for("its ranks: 0 of 2 are there")
+        session.say(starting(0))
+        await waits_for("its ranks: 1 of 2 are there")
+        session.say(starting(1))
+        await waits_for("torch to load on 2 of 2 ranks")
+        session.say(starting(0, torch_version="2.13.0"))
+        await waits_for("torch to load on 1 of 2 ranks")
+        said = {
+            "torch_version": "2.13.0",
+            "source_reason": "no step seen yet: an optimizer's step ends one",
+        }
+        for rank in (0, 1):
+            session.say(starting(rank, **said))
+        await waits_for("the first step to end")
+        for rank in (0, 1):
+            session.say(info(rank))
+        await waits_for("the first whole step")
+        session.say(step(0, 0))
+        assert "starting" not in await shown(app, pilot)
+
+
+async def test_a_job_whose_agents_gave_up_does_not_start_for_ever():
+    session = FakeSession(welcome(world_size=1), status())
+    session.say(starting(0, source_reason=STEPPED_ASIDE))
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        text = await shown(app, pilot)
+        assert "waiting for torch" not in text
+        assert STEPPED_ASIDE in text
+
+
+async def test_the_source_is_named_once_and_its_reason_where_there_is_one():
+    session = running_job(2)
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        await shown(app, pilot)
+        first, second = screen_lines(app)[:2]
+        assert "kernels" in first
+        assert not second.strip()
+        for rank in (0, 1):
+            session.say(info(rank, exact=False, source_reason="CUPTI is taken"))
+        await shown(app, pilot)
+        first, second = screen_lines(app)[:2]
+        assert "events" in first
+        assert second.startswith(" events: CUPTI is taken   compute is an upper bound")
+
+
+@pytest.mark.parametrize("size", [WIDE, (100, 30), (60, 20)])
+async def test_what_is_wrong_with_a_filter_is_said_in_full(size):
+    app = app_of(running_job())
+    async with app.run_test(size=size) as pilot:
+        for words in ("overlapp<80", "exposed>3parsecs", "nvlink>3ms"):
+            with pytest.raises(FilterError) as refused:
+                Filter.parse(words)
+            await pilot.press("slash")
+            app.screen.query_one(Input).value = words
+            await pilot.pause()
+            text = await shown(app, pilot)
+            assert str(refused.value) in " ".join(text.split())
+            assert f"filter /{words}" in text
+            await pilot.press("escape")
+            assert str(refused.value)[:12] not in await shown(app, pilot)
 
 
 async def test_what_was_not_measured_is_a_dash_and_never_zero():

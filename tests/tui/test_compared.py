@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from overlaptop.advice.comparison import OTHER_WORK, compare_steps
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.app import OverlaptopApp
-from overlaptop.tui.compared import EVERY_S, Comparing
-from overlaptop.tui.earlier import EarlierJob
+from overlaptop.tui.compared import EVERY_S, Compared, Comparing, what_differs
+from overlaptop.tui.earlier import EarlierJob, Setting
 from overlaptop.tui.options import TuiOptions
+from overlaptop.tui.widgets.change_panel import panel_lines
 from overlaptop.wire import commands
 from tests.fleet.builders import T0, info, status, step, welcome
 
 from .fakes import FakeSession, screen_text
-from .knobs import BUCKET, controlled_job, obey
+from .knobs import ACCUMULATION, BUCKET, controlled_job, obey
 
 
 def steps_of(rank, first, count, compute=60.0):
@@ -53,6 +57,66 @@ def test_the_job_before_is_compared_until_there_is_a_change():
     assert [each.name for each in found.quantities] == [
         "step_ns", "overlap", "exposed_ns", "stall_ns", "collectives",
     ]  # fmt: skip
+
+
+def job_asked(label, **knobs):
+    settings = tuple(Setting(name, f"{value} MiB", False) for name, value in knobs.items())
+    return EarlierJob("job", label, settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        (job_asked("train.py"), job_asked("train.py"), ("", "")),
+        (job_asked("train.py"), job_asked("other.py"), ("train.py", "other.py")),
+        (
+            job_asked("ddp --layers 2 --no-overlap"),
+            job_asked("ddp --layers 2"),
+            ("--no-overlap", "the defaults"),
+        ),
+        (
+            job_asked("ddp --bucket-cap-mb 50", bucket_cap_mb=50),
+            job_asked("ddp", bucket_cap_mb=25),
+            ("bucket 50 MiB", "bucket 25 MiB"),
+        ),
+        (
+            job_asked("ddp --hidden-size 1024 --sequence-length 4096"),
+            job_asked("ddp"),
+            ("--hidden-size 1024 --sequen…", "the defaults"),
+        ),
+    ],
+)
+def test_two_jobs_are_headed_by_what_differs(one, other, told):
+    assert what_differs(one, other) == told
+
+
+def test_the_heads_of_two_jobs_are_before_and_now_only_where_nothing_differs():
+    session = controlled_job()
+    comparing = Comparing(session.clock.monotonic_s)
+    found = comparing.take(session.tick(), EARLIER, job_asked("ddp"))
+    assert (found.before, found.after) == ("--bucket-cap-mb 50", "the defaults")
+
+
+def test_two_jobs_whose_steps_do_other_work_are_not_called_faster():
+    session = controlled_job(replace(ACCUMULATION, changes_work=True))
+    one, other = (job_asked("ddp", accumulation=value) for value in (8, 4))
+    one = replace(one, steps=EARLIER.steps)
+    found = Comparing(session.clock.monotonic_s).take(session.tick(), one, other)
+    assert found.quantities[0].verdict == OTHER_WORK
+    found = Comparing(session.clock.monotonic_s).take(session.tick(), one, one)
+    assert "shorter" in found.quantities[0].verdict
+
+
+@pytest.mark.parametrize("width", [78, 100, 160])
+def test_long_heads_leave_the_verdicts_their_room(width):
+    quantities = compare_steps(steps_of(0, 0, 100), steps_of(0, 0, 100, compute=50.0))
+    told = Compared("beside the job before", "--hidden-size 1024 --sequen…", "the defaults", "", quantities)
+    lines = panel_lines(None, told, width, 9, exact=False)
+    row = "".join(run.text for run in lines[2])
+    assert "step time" in row
+    assert "% shorter" in row
+    assert ("% shorter (" in row) == (width >= 100)
+    assert "…" not in row
 
 
 def test_two_jobs_are_compared_anew_only_now_and_then():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from overlaptop.tui import curve
@@ -115,7 +117,29 @@ def test_the_axis_has_both_ends_the_unit_and_round_values_that_do_not_touch():
     assert text(curve.value_axis(Axis(0, 8, 40), "")).split() == ["0", "2", "4", "6", "8"]
 
 
-def test_the_legend_names_what_there_is_room_for():
-    assert "▄▄ model" in text(curve.legend(120, predicted=True))
-    assert "model" not in text(curve.legend(120, predicted=False))
-    assert line_width(curve.legend(40, predicted=True)) <= 40
+def test_the_legend_names_the_marks_that_are_there_and_what_there_is_room_for():
+    every = text(curve.legend(curve.MARKS, 120, predicted=True))
+    assert "▄▄ model" in every
+    assert "95 % sure" in every
+    assert "model" not in text(curve.legend(curve.MARKS, 120, predicted=False))
+    few = text(curve.legend([curve.BEST, curve.RACING], 60, predicted=True))
+    assert " ".join(few.split()) == "★ shortest step ● may be best ┬ ± 95 % sure ▄▄ model"
+    assert text(curve.legend([], 60, predicted=False)).strip() == ""
+    narrow = curve.legend(curve.MARKS, 40, predicted=True)
+    assert line_width(narrow) <= 40
+    assert "★ shortest step" in text(narrow)
+
+
+def test_where_there_is_nothing_to_draw_there_is_no_scale():
+    lines = curve.plot([], [], Axis(1, 400, 30), 5)
+    assert {text(line).strip() for line in lines} == {"│"}
+
+
+def test_an_interval_that_is_not_known_is_not_drawn_and_leaves_the_scale_alone():
+    endless = Point(20, 49 * MS, 0.0, math.inf, curve.RACING)
+    known = [point(1, 50), point(400, 46)]
+    lines = curve.plot([*known, endless], [], Axis(1, 400, 61), 9)
+    assert len(places(lines, "●")) == 3
+    assert not set("┬┴") & set("".join(cells(lines)))
+    bare = curve.plot([*known, point(20, 49)], [], Axis(1, 400, 61), 9)
+    assert lines == bare

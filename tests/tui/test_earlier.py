@@ -1,14 +1,18 @@
 """What is kept of the jobs that were watched before the present one."""
 
+import statistics
 from dataclasses import replace
 
 import pytest
 
+from overlaptop.advice.comparison import compare_steps
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.earlier import KEPT_STEPS, MAX_JOBS, WITH_STEPS, JobsSeen, job_of
 from overlaptop.tui.widgets.tried_table import shortened
+from overlaptop.wire.commands import make_setting
 from overlaptop.wire.knobs import Knob, KnobFacts
+from overlaptop.wire.messages import CommandReport, RankEnd
 from tests.fleet.builders import MS, Clock, info, status, step, welcome
 
 
@@ -48,13 +52,13 @@ def test_a_job_that_is_left_keeps_its_figures_and_steps():
     watched.job("second", comm=30, hidden=30)
     earlier = watched.seen.earlier
     assert (earlier.job, earlier.label, earlier.steps_done) == ("first", "first.py", 20)
-    assert earlier.overlap == pytest.approx(0.5)
-    assert (earlier.step_ns, earlier.exposed_ns) == (85 * MS, 15 * MS)
+    assert earlier.figures.overlap == pytest.approx(0.5)
+    assert (earlier.figures.step_ns, earlier.figures.exposed_ns) == pytest.approx((85 * MS, 15 * MS))
     assert {rank: [each.step for each in steps] for rank, steps in earlier.steps.items()} == {
         0: list(range(20)), 1: list(range(20)),
     }  # fmt: skip
     assert [job.job for job in watched.seen.all] == ["first", "second"]
-    assert watched.seen.present.overlap == 1.0
+    assert watched.seen.present.figures.overlap == 1.0
 
 
 def test_a_job_that_has_made_no_step_yet_takes_nobodys_place():
@@ -93,7 +97,7 @@ def test_a_job_that_ended_without_a_step_is_listed_and_one_with_steps_keeps_them
     watched.job("first")
     watched.seen.tell_end("first", "ddp", "", "killed by SIGKILL")
     watched.seen.tell_end("second", "ddp --layers 9", "", "exit status 1")
-    assert [(job.label, job.how, job.step_ns is None) for job in watched.seen.all] == [
+    assert [(job.label, job.how, job.figures.step_ns is None) for job in watched.seen.all] == [
         ("ddp", "killed by SIGKILL", False),
         ("ddp --layers 9", "exit status 1", True),
     ]
@@ -112,16 +116,185 @@ def test_steps_that_a_command_disturbed_and_those_of_settings_before_are_not_kep
     assert [each.step for each in steps[0]] == [11, 12, 13, 14, 16, 17, 18, 19]
 
 
-def test_what_was_changed_of_a_job_is_told():
+BUCKET = Knob("bucket_cap_mb", 25, "25", "25", 1, 10_000, unit="MiB")
+DEPTH = Knob("depth", 1, "1", "1", 0, 8)
+
+
+def change(watched, knob, becomes, at, *, ranks=2, search="", until=None, comm=30, hidden=30):
+    """Every rank changes the knob at that step, and goes on until another one; returns the knob since."""
+    setting = make_setting(knob, int(becomes), search=search)
+    watched.fleet.apply(replace(setting, at_ns=watched.fleet.snapshot().at_ns))
+    for rank in range(ranks):
+        for state in ("accepted", "agreed", "changing"):
+            watched.fleet.apply(
+                CommandReport(rank, setting.id, "set", 0, state, None if state == "accepted" else at, "")
+            )
+        watched.fleet.apply(replace(step(rank, at), transitional=True))
+        watched.fleet.apply(
+            CommandReport(rank, setting.id, "set", 0, "changed", at, "", knob.value_text, becomes)
+        )
+    watched.look()
+    for rank in range(ranks):
+        for number in range(at + 1, until if until is not None else at + 10):
+            watched.fleet.apply(step(rank, number, comm=comm, hidden=hidden))
+    watched.look()
+    since = replace(knob, value=int(becomes), value_text=becomes)
+    for rank in range(ranks):
+        watched.fleet.apply(KnobFacts(rank, (since, DEPTH)))
+    watched.look()
+    return since
+
+
+def knobbed(watched, key="first", *, steps=20, hidden=15):
+    watched.job(key, steps=steps, comm=30, hidden=hidden)
+    for rank in (0, 1):
+        watched.fleet.apply(KnobFacts(rank, (BUCKET, DEPTH)))
+    watched.look()
+
+
+def rows(watched):
+    return [(job.named, job.steps_done, job.how) for job in watched.seen.all]
+
+
+def test_a_row_is_named_by_what_was_asked_for_and_the_values_of_all_knobs():
     watched = Watched()
-    watched.job("first")
-    knob = Knob("bucket_cap_mb", 50, "50", "25", 1, 10_000)
-    watched.fleet.apply(KnobFacts(0, (knob,)))
+    knobbed(watched)
+    assert watched.seen.present.named == "first.py, bucket 25 MiB, depth 1"
+    watched.seen.tell("first", "ddp --layers 8", "torchrun ddp.py --layers 8")
+    assert watched.seen.present.named == "ddp --layers 8, bucket 25 MiB, depth 1"
+    assert [setting.changed for setting in watched.seen.present.settings] == [False, False]
+
+
+def test_a_change_of_a_knob_begins_a_new_row_with_figures_of_its_own():
+    watched = Watched()
+    knobbed(watched)
+    change(watched, BUCKET, "50", 20, until=40)
+    assert rows(watched) == [
+        ("first.py, bucket 25 MiB, depth 1", 20, "changed"),
+        ("first.py, bucket 50 MiB, depth 1", 20, "runs"),
+    ]
+    before, now = watched.seen.all
+    assert (before.figures.overlap, now.figures.overlap) == pytest.approx((0.5, 1.0))
+    assert [each.step for each in now.steps[0]] == list(range(21, 40))
+    assert now is watched.seen.present
+    assert [setting.changed for setting in now.settings] == [True, False]
+
+
+def test_a_setting_that_comes_back_is_a_row_of_its_own_later_steps():
+    watched = Watched()
+    knobbed(watched)
+    fifty = change(watched, BUCKET, "50", 20, until=40)
+    change(watched, fifty, "25", 40, until=70, hidden=10)
+    assert rows(watched) == [
+        ("first.py, bucket 25 MiB, depth 1", 20, "changed"),
+        ("first.py, bucket 50 MiB, depth 1", 20, "changed"),
+        ("first.py, bucket 25 MiB, depth 1", 30, "runs"),
+    ]
+    assert [job.figures.overlap for job in watched.seen.all] == pytest.approx([0.5, 1.0, 1 / 3])
+
+
+def test_a_row_waits_for_the_ranks_that_are_behind():
+    watched = Watched()
+    knobbed(watched)
+    setting = make_setting(BUCKET, 50)
+    watched.fleet.apply(setting)
+    for rank in (0, 1):
+        watched.fleet.apply(CommandReport(rank, setting.id, "set", 0, "changed", 25, "", "25", "50"))
     watched.look()
-    assert watched.seen.present.changed == "bucket_cap_mb 50"
-    watched.fleet.apply(KnobFacts(0, (replace(knob, value_text="25"),)))
+    assert len(rows(watched)) == 1
+    for rank in (0, 1):
+        for number in range(20, 30):
+            watched.fleet.apply(step(rank, number))
     watched.look()
-    assert watched.seen.present.changed == ""
+    assert rows(watched) == [
+        ("first.py, bucket 25 MiB, depth 1", 25, "changed"),
+        ("first.py, bucket 50 MiB, depth 1", 5, "runs"),
+    ]
+
+
+def test_who_comes_late_finds_a_row_for_each_setting_that_the_history_reaches():
+    first, late = Watched(), JobsSeen()
+    knobbed(first)
+    change(first, BUCKET, "50", 20, until=40)
+    late.see(first.fleet.snapshot())
+    assert [(job.named, job.steps_done) for job in late.all] == [
+        ("first.py, bucket 25 MiB, depth 1", 20),
+        ("first.py, bucket 50 MiB, depth 1", 20),
+    ]
+
+
+def test_of_what_a_search_tried_only_what_it_left_is_a_row():
+    watched = Watched()
+    knobbed(watched)
+    knob, at = BUCKET, 20
+    for value in ("1", "100", "50"):
+        knob = change(watched, knob, value, at, search="search-1", until=at + 10)
+        at += 10
+    change(watched, knob, "10", at, until=at + 10)
+    assert rows(watched) == [
+        ("first.py, bucket 25 MiB, depth 1", 20, "changed"),
+        ("first.py, bucket 50 MiB, depth 1", 10, "changed"),
+        ("first.py, bucket 10 MiB, depth 1", 10, "runs"),
+    ]
+
+
+def test_a_job_that_was_changed_is_compared_by_its_last_settings():
+    watched = Watched()
+    knobbed(watched)
+    change(watched, BUCKET, "50", 20, until=40)
+    watched.job("second")
+    assert watched.seen.earlier.named == "first.py, bucket 50 MiB, depth 1"
+    assert [each.step for each in watched.seen.earlier.steps[0]] == list(range(21, 40))
+    assert [job.job for job in watched.seen.all] == ["first", "first", "second"]
+    # And back: no row twice.
+    knobbed(watched)
+    assert [job.job for job in watched.seen.all].count("second") == 1
+
+
+def test_a_job_that_has_ended_keeps_the_values_that_it_had():
+    watched = Watched()
+    knobbed(watched)
+    for rank in (0, 1):
+        watched.fleet.apply(RankEnd(rank, 0, clean=True))
+    watched.look()
+    assert watched.fleet.snapshot().knobs == ()
+    assert rows(watched) == [("first.py, bucket 25 MiB, depth 1", 20, "ended")]
+
+
+def test_how_a_job_ended_is_said_of_its_last_settings_only():
+    watched = Watched()
+    knobbed(watched)
+    change(watched, BUCKET, "50", 20)
+    watched.seen.tell("first", "ddp", "torchrun ddp.py", "ended here")
+    watched.job("second")
+    assert [job.how for job in watched.seen.all] == ["changed", "ended here", "runs"]
+
+
+def test_the_figures_are_those_that_the_panel_shows_also_where_accidents_pull_them():
+    watched = Watched()
+    watched.job("first", steps=5)
+    for rank in (0, 1):
+        for number in range(5, 60):
+            watched.fleet.apply(step(rank, number, compute=60 + 3 * (number % 4) + 900 * (number == 30)))
+    watched.look()
+    watched.job("second", steps=40)
+    together = [each for steps in watched.seen.earlier.steps.values() for each in steps]
+    (shown,) = (each for each in compare_steps(together, ()) if each.name == "step_ns")
+    assert watched.seen.earlier.figures.step_ns == shown.before.centre
+    lengths = [each.step_ns for each in together]
+    assert statistics.median(lengths) < shown.before.centre < statistics.fmean(lengths)
+
+
+def test_whether_figures_are_bounds_is_kept():
+    watched = Watched()
+    watched.fleet.apply(welcome(job="first"))
+    for rank, exact in ((0, True), (1, False)):
+        watched.fleet.apply(info(rank, job="first", exact=exact))
+        watched.fleet.apply(step(rank, 0))
+    watched.look()
+    assert not watched.seen.present.exact
+    watched.job("second")
+    assert [job.exact for job in watched.seen.all] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +305,8 @@ def test_what_was_changed_of_a_job_is_told():
         (24, "ddp … --bucket-cap-mb 50"),
         (23, "ddp … 50"),
         (12, "ddp … 50"),
-        (5, "ddp -"),
+        (7, "ddp --…"),
+        (5, "ddp…"),
         (0, ""),
     ],
 )
@@ -143,10 +317,10 @@ def test_a_long_label_keeps_its_name_and_its_end(width, words):
 def test_unknown_figures_are_unknown():
     watched = Watched()
     watched.job("first", comm=0, hidden=0)
-    assert watched.seen.present.overlap is None
+    assert watched.seen.present.figures.overlap is None
     watched.fleet.apply(welcome(job="second"))
     made = job_of(watched.fleet.snapshot())
-    assert (made.step_ns, made.overlap, made.exposed_ns, made.steps_done) == (None, None, None, 0)
+    assert (*made.figures, made.steps_done) == (None, None, None, 0)
 
 
 def test_what_is_kept_is_bounded():
@@ -157,6 +331,6 @@ def test_what_is_kept_is_bounded():
     assert len(watched.seen.all) <= MAX_JOBS + 1
     left = [job for job in watched.seen.all if job.job != watched.seen.present.job]
     assert sum(bool(job.steps) for job in left) == WITH_STEPS
-    assert all(job.step_ns is not None for job in left if job.job)
+    assert all(job.figures.step_ns is not None for job in left if job.job)
     watched.job("long", steps=KEPT_STEPS + 50, ranks=1)
     assert len(watched.seen.present.steps[0]) == KEPT_STEPS

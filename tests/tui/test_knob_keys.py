@@ -52,12 +52,12 @@ def sent(session):
     return [commands.in_words(command) for command in session.sent]
 
 
-def run_on(session, first, steps, *, compute=60.0, hidden=20.0, collectives=3, seed=1):
-    """Both ranks make so many steps whose length varies by a per cent."""
+def run_on(session, first, steps, *, compute=60.0, hidden=20.0, collectives=3, seed=1, ranks=2):
+    """All ranks make so many steps whose length varies by a per cent."""
     draw = random.Random(seed)
     for number in range(first, first + steps):
         compute_ms = compute * (1 + draw.gauss(0, 0.01))
-        for rank in (0, 1):
+        for rank in range(ranks):
             session.say(step(rank, number, compute=compute_ms, hidden=hidden, collectives=collectives))
 
 
@@ -75,7 +75,7 @@ async def test_the_first_screen_says_which_keys_change_what(size):
         text = await shown(app, pilot)
     assert "bucket 25 MiB [ ]" in text
     keys = text.splitlines()[-1]
-    assert " [ ]  bucket size" in keys
+    assert (" [ ]  bucket size" if size[0] >= 100 else " [ ] bucket ") in keys
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -199,6 +199,70 @@ async def test_what_a_change_brought_is_shown_before_and_after_with_its_spread(s
         assert "shorter (" in await shown(app, pilot)
 
 
+def row_of(text, *words):
+    return next(at for at, line in enumerate(text.splitlines()) if all(word in line for word in words))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("ranks", [2, 4])
+async def test_what_a_change_brought_moves_nothing_above_it(size, ranks):
+    session = controlled_job(ranks=ranks)
+    app = app_of(session)
+    async with app.run_test(size=size) as pilot:
+        before = await shown(app, pilot)
+        await pilot.press(UP)
+        pending = await shown(app, pilot, 0.5)
+        obey(session, session.sent[0], 40, "25", "50", ranks=ranks)
+        run_on(session, 40, 40, ranks=ranks)
+        after = await shown(app, pilot)
+    assert "% longer (" in after
+    for words in (("rank", "overlap", "step"), ("compute", "hidden"), ("step 39", "rank 0")):
+        places = {row_of(text, *words) for text in (before, pending, after)}
+        assert len(places) == 1, words
+
+
+@pytest.mark.parametrize(("size", "told"), [((160, 45), True), ((100, 30), True), ((60, 20), False)])
+async def test_the_panel_says_what_its_signs_and_colours_mean(size, told):
+    session = job_without_steps()
+    app = app_of(session)
+    async with app.run_test(size=size) as pilot:
+        run_on(session, 0, 140)
+        await shown(app, pilot)
+        await pilot.press(UP)
+        await shown(app, pilot, 0.5)
+        obey(session, session.sent[0], 140, "25", "50")
+        run_on(session, 140, 100, compute=54, seed=2)
+        said = " ".join((await shown(app, pilot)).split())
+        meanings = "± half of the steps (a to b) 95 % interval better worse beyond noise ≈ within noise"
+        assert (meanings in said) == told
+        assert "±" not in said or told  # one line has none
+        await pilot.press("question_mark", "end", *["pageup"] * (size[1] < 45))
+        said = " ".join((await shown(app, pilot)).split())
+        assert "± after a figure is half the distance of the quartiles" in said
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_where_a_step_does_other_work_no_time_is_called_longer(size):
+    knob = replace(ACCUMULATION, changes_work=True)
+    session = FakeSession(welcome(), status())
+    tell(session, knob)
+    app = app_of(session)
+    async with app.run_test(size=size) as pilot:
+        run_on(session, 0, 140)
+        await shown(app, pilot)
+        await pilot.press(UP)
+        await shown(app, pilot, 0.5)
+        obey(session, session.sent[0], 140, "4", "8", knob)
+        run_on(session, 140, 100, compute=120, hidden=10, collectives=6, seed=2)
+        text = await shown(app, pilot)
+    assert "a step does other work" in text
+    assert ("not compared" in text) == (size[0] >= 100)
+    for word in ("longer", "shorter", "fewer", "measuring"):
+        assert word not in text
+    if size[0] >= 100:
+        assert "▼ 33 points less" in text  # a share stays one
+
+
 async def test_a_change_that_brought_nothing_is_said_to():
     session = job_without_steps()
     app = app_of(session)
@@ -286,6 +350,30 @@ async def test_in_tune_keys_mean_the_knob_under_the_cursor_and_it_stays_in_hand(
         assert "bucket 25 MiB [ ]" in await shown(app, pilot)
 
 
+async def test_words_that_do_not_fit_a_knobs_row_end_in_dots():
+    why = "the model was compiled, and compiled code keeps the buckets that it was compiled with"
+    app = app_of(controlled_job(replace(BUCKET, refusal=why)))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("u")
+        lines = [line.rstrip() for line in (await shown(app, pilot)).splitlines()]
+    (row,) = [line for line in lines if "fixed: " in line]
+    assert row.endswith("…")
+
+
+@pytest.mark.parametrize("size", [(60, 20), (30, 12)])
+async def test_what_is_wrong_with_an_answer_is_there_in_whole_where_it_is_narrow(size):
+    app = app_of(controlled_job(ACCUMULATION))
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("b")
+        await pilot.pause()
+        assert "1, 2, 4 or 8, or: script (4) esc: not now" in " ".join(screen_text(app).split())
+        await pilot.press(*"25600", "enter")
+        await pilot.pause()
+        said = " ".join(screen_text(app).split())
+        assert "accumulation must be one of 1, 2, 4, 8, not 25600" in said
+        assert "accumulation: 25600" in said
+
+
 async def test_r_goes_back_to_what_the_script_gave():
     session = controlled_job(with_value(BUCKET, "100"), ACCUMULATION)
     app = app_of(session)
@@ -315,9 +403,49 @@ async def test_the_log_has_the_newest_first_with_who_and_what_became_of_it():
     log = [" ".join(line.split()[1:]) for line in lines if line[3:4] == ":" and "bucket" in line]
     assert log == [
         "bucket 50 → 7 search of eve@there changed at step 90",
-        "bucket → 100 here not changed: rank 0 refused: no more memory",
-        "bucket 25 → 50 here changed at step 40",
+        "bucket → 100 you not changed: rank 0 refused: no more memory",
+        "bucket 25 → 50 you changed at step 40",
     ]
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_log_of_a_job_before_goes_on_below_that_of_the_present_one(size):
+    session = controlled_job()
+    app = app_of(session)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("7", UP)
+        await shown(app, pilot, 0.5)
+        obey(session, session.sent[0], 40, "25", "50")
+        await shown(app, pilot)
+        session.job_key = "job-2"
+        session.fleet.apply(welcome(job="job-2", script="/home/me/next.py"))
+        session.say(status())
+        tell(session, BUCKET)
+        await shown(app, pilot)
+        await pilot.press("pagedown")
+        said = " ".join((await shown(app, pilot)).split())
+        assert "none yet of this job of a job watched before: train.py" in said
+        assert "bucket 25 → 50 you changed at step 40" in said
+        await pilot.press("pageup", DOWN)
+        await shown(app, pilot, 0.5)
+        obey(session, session.sent[1], 9, "25", "10")
+        await shown(app, pilot)
+        await pilot.press("pagedown")
+        said = " ".join((await shown(app, pilot)).split())
+        assert "bucket 25 → 10 you changed at step 9 of a job watched before: train.py" in said
+        assert said.count("25 → 50 you changed at step 40") == 1
+
+
+async def test_the_log_has_the_words_of_others_for_who_they_are():
+    session = controlled_job()
+    command = replace(commands.make_setting(BUCKET, 400), at_ns=T0)  # of this user, from elsewhere
+    session.say(command)
+    obey(session, command, 40, "25", "400")
+    app = app_of(session)
+    async with app.run_test(size=(160, 45)) as pilot:
+        await pilot.press("u")
+        text = await shown(app, pilot)
+    assert f"25 → 400 {command.by} changed at step 40" in " ".join(text.split())
 
 
 async def test_a_job_that_obeys_nothing_says_so_where_its_value_stands():

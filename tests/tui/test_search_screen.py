@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -16,10 +17,10 @@ from overlaptop.tui.screens.overview import OverviewScreen
 from overlaptop.tui.screens.search import SearchScreen
 from overlaptop.tui.widgets.search_view import search_lines
 from overlaptop.wire import commands
-from tests.fleet.builders import T0
+from tests.fleet.builders import T0, status, welcome
 
 from .fakes import screen_text
-from .knobs import ACCUMULATION, BUCKET, controlled_job, obey
+from .knobs import ACCUMULATION, BUCKET, controlled_job, obey, tell
 
 MS = 1_000_000
 SIZES = ((160, 45), (100, 30), (60, 20))
@@ -69,7 +70,8 @@ class ScriptedTuner:
     made: list[ScriptedTuner]
     picture = UNDER_WAY
 
-    def __init__(self, line, knob, least, most, *, keep):
+    def __init__(self, line, knob, least, most, *, keep, collector):
+        assert collector is not None
         self.asked = (knob.name, least, most, keep)
         self.claim = commands.make_search(knob)
         self.over = False
@@ -123,7 +125,8 @@ async def test_a_asks_for_a_range_with_a_default_and_starts_on_enter(size, tuner
         await pilot.pause()
         text = screen_text(app)
         assert "The search measures values of one knob" in text
-        assert " search bucket_cap_mb from:to 1:400 " in text.splitlines()[-1]
+        assert " search bucket_cap_mb from:to 1:400 " in text
+        assert "enter: start   esc: not now " in text.splitlines()[-1]  # below where it is narrow
         await pilot.press("enter")
         await pilot.pause()
         assert [each.asked for each in tuners] == [("bucket_cap_mb", 1, 400, True)]
@@ -149,11 +152,12 @@ async def test_the_knob_in_hand_is_searched_in_its_own_range(tuners):
         ("0:50", "bucket_cap_mb must be from 1 to 10000"),
     ],
 )
-async def test_a_range_that_is_none_is_said_at_the_prompt(typed, words, tuners):
+@pytest.mark.parametrize("size", [*SIZES, (30, 12)])
+async def test_a_range_that_is_none_is_said_at_the_prompt_in_whole(size, typed, words, tuners):
     app = app_of(controlled_job())
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with app.run_test(size=size) as pilot:
         await begin(pilot, *typed)
-        assert words in screen_text(app).splitlines()[-1]
+        assert words in " ".join(screen_text(app).split())
         assert tuners == []
         await pilot.press("escape")
         await pilot.pause()
@@ -194,12 +198,59 @@ def test_what_is_not_known_is_a_dash_in_the_table():
     assert row.split().count("–") == 4
 
 
-def test_before_anything_is_measured_there_is_an_axis_and_no_table():
-    empty = replace(UNDER_WAY, points=(), predicted=(), now=25, best=None)
-    for size in SIZES:
-        lines = lines_of(empty, size[0], size[1] - 2)
-        assert any("400 MiB" in line for line in lines)
-        assert not any("step ms" in line for line in lines)
+def test_an_interval_that_nothing_tells_is_a_dash_in_the_table():
+    point = replace(measured(25, 47.6, State.RACING), low_ns=0.0, high_ns=math.inf)
+    row = next(line for line in lines_of(replace(UNDER_WAY, points=(point,)), 160, 40) if "47.60" in line)
+    assert row[row.index("25 MiB") :].split()[2:4] == ["47.60", "–"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_before_anything_is_measured_there_is_an_axis_without_a_scale_and_no_table(size):
+    empty = replace(
+        UNDER_WAY, points=(), predicted=(), now=25, best=None, steps_spent=1, steps_to_go=None,
+        seconds_to_go=None,
+    )  # fmt: skip
+    lines = lines_of(empty, size[0], size[1] - 2)
+    text = "\n".join(lines)
+    assert "1 step spent" in text
+    assert "to go" not in text
+    assert any(line.rstrip().endswith("400 MiB") for line in lines)
+    assert "the first point comes with the first window" in text
+    assert "step ms" not in text
+    assert "µs" not in text
+    assert "0.0" not in text
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_axis_ends_where_all_is_alike_from_the_first_frame_on_and_says_so(size):
+    first = replace(UNDER_WAY, points=(), predicted=(), now=25, best=None, alike_from=120, steps_to_go=None)
+    later = replace(UNDER_WAY, alike_from=120, points=UNDER_WAY.points[:4],
+                    predicted=UNDER_WAY.predicted[:4])  # fmt: skip
+    axes = []
+    for picture in (first, replace(later, predicted=()), later):
+        lines = lines_of(picture, size[0], size[1] - 2)
+        axes.append(next(line for line in lines if "120 MiB on: all alike" in line)[:60])
+    assert len(set(axes)) == 1
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_the_star_is_stands_beside_it(size):
+    doubtful = replace(UNDER_WAY, best_words="within noise of 25 MiB")
+    lines = lines_of(doubtful, size[0], size[1] - 2)
+    assert " ★ 100 MiB: shortest step so far, within noise of 25 MiB" in [line.rstrip() for line in lines]
+    assert any("★ shortest step  " in line for line in lines)
+    at_the_end = lines_of(FOUND, size[0], size[1] - 2)
+    assert any("★ shortest step  " in line for line in at_the_end)
+    assert not any("so far" in line for line in at_the_end)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_after_a_stop_it_says_what_the_job_has_and_that_the_code_would_make_the_best_permanent(size):
+    stopped = replace(FOUND, why="stopped", left="the job has 25 MiB again, as before the search")
+    joined = " ".join(" ".join(lines_of(stopped, size[0], size[1] - 2)).split())
+    assert "the job has 25 MiB again, as before the search" in joined
+    assert "to make 100 MiB permanent: DistributedDataParallel(model, bucket_cap_mb=100)" in joined
+    assert "to keep it" not in joined
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -245,8 +296,15 @@ async def test_all_ranks_are_watched_while_it_goes_on_and_then_the_chosen_one_ag
     session = controlled_job()
     app = app_of(session)
     async with app.run_test(size=(100, 30)) as pilot:
-        await begin(pilot)
-        await shown(app, pilot)
+        for leave in ("escape", "enter"):
+            assert session.watched == {0}
+            await pilot.press("a")  # from the question on: the model is to be there in time
+            await pilot.pause()
+            await shown(app, pilot)
+            assert session.watched == {0, 1}
+            await pilot.press(leave)
+            await pilot.pause()
+            await shown(app, pilot)
         assert session.watched == {0, 1}
         tuners[0].end()
         await shown(app, pilot)
@@ -337,8 +395,8 @@ async def test_a_searchs_changes_are_in_the_log_as_its_own(tuners):
             obey(session, command, 40 + number, "25", str(50 + number))
         await pilot.press("u")
         text = await shown(app, pilot)
-    assert "25 → 50  search, here" in " ".join(text.split("\n")).replace("   ", "  ")
-    assert "search of eve" in text
+    assert "25 → 50 your search changed at step 40" in " ".join(text.split())
+    assert "25 → 51 search of eve changed at step 41" in " ".join(text.split())
 
 
 async def test_a_knob_that_cannot_be_changed_is_not_searched(tuners):
@@ -351,10 +409,92 @@ async def test_a_knob_that_cannot_be_changed_is_not_searched(tuners):
         assert "bucket_cap_mb cannot be changed: rank 0: compiled" in text
 
 
-async def test_another_job_knows_nothing_of_the_search_before(tuners):
+def restart(session, job="job-2", script="/home/me/train.py"):
+    """The job that is shown gives way to another one."""
+    session.job_key = job
+    session.fleet.apply(welcome(job=job, script=script))
+    session.say(status())
+    tell(session, BUCKET)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_what_was_found_outlives_the_job_and_says_of_which_run_it_is(size, tuners):
+    session = controlled_job()
+    app = app_of(session)
+    async with app.run_test(size=size) as pilot:
+        await begin(pilot)
+        tuners[0].end()
+        assert "not of the job that is shown now" not in await shown(app, pilot)
+        restart(session)
+        text = " ".join((await shown(app, pilot)).split())
+        assert "of an earlier run of train.py, not of the job that is shown now" in text
+        assert "2.9 % shorter" in text
+        await pilot.press("escape", "a")
+        await pilot.pause()
+        assert "2.9 % shorter" in await shown(app, pilot)  # above the question
+        await pilot.press("enter")
+        await pilot.pause()
+        text = await shown(app, pilot)
+        assert len(tuners) == 2
+        assert "not of the job that is shown now" not in text
+        assert "round 3: measures 50 MiB" in text
+
+
+async def test_of_another_script_it_says_which_and_of_the_same_job_nothing(tuners):
     session = controlled_job()
     app = app_of(session)
     async with app.run_test(size=(100, 30)) as pilot:
         await begin(pilot)
-        session.job_key = "job-2"
-        assert "searching" not in (await shown(app, pilot)).splitlines()[0]
+        tuners[0].end()
+        restart(session, script="/home/me/other.py")
+        text = await shown(app, pilot)
+        assert " of train.py, not of the job that is shown now" in text
+        restart(session, "job-1")
+        text = await shown(app, pilot)
+        assert "not of the job that is shown now" not in text
+        assert "2.9 % shorter" in text
+
+
+async def test_a_search_whose_job_is_left_is_told_as_not_finished(tuners):
+    session = controlled_job()
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await begin(pilot)
+        restart(session)
+        text = await shown(app, pilot)
+        assert "searching" not in text.splitlines()[0]
+        said = " ".join(text.split())
+        assert "not finished: another job is shown here" in said
+        assert "180 steps spent" in said
+
+
+async def test_tune_tells_of_the_searchs_last_change_too(tuners):
+    session = controlled_job()
+    app = app_of(session)
+    async with app.run_test(size=(160, 45)) as pilot:
+        await pilot.press("right_square_bracket")
+        session.clock.pass_s(0.5)
+        await shown(app, pilot)
+        obey(session, session.sent[0], 40, "25", "50")
+        await begin(pilot)
+        for step, was, becomes in ((60, "50", "100"), (80, "100", "50")):
+            command = commands.make_setting(BUCKET, int(becomes), search=tuners[0].claim.id)
+            command = replace(command, at_ns=session.sent[0].at_ns + step)
+            session.say(command)
+            obey(session, command, step, was, becomes)
+        tuners[0].end()
+        await pilot.press("u")
+        lines = [" ".join(line.split()) for line in (await shown(app, pilot)).splitlines()]
+        assert "● bucket 100 → 50 MiB changed at step 80 by your search" in lines
+        await pilot.press("right_square_bracket")
+        assert "bucket 50 → 100 MiB sending ..." in " ".join((await shown(app, pilot)).split())
+
+
+async def test_a_search_where_a_step_does_other_work_is_refused_at_the_prompt():
+    knob = replace(ACCUMULATION, changes_work=True)
+    app = app_of(controlled_job(knob))
+    async with app.run_test(size=(100, 30)) as pilot:
+        await begin(pilot)
+        said = " ".join(screen_text(app).split())
+        assert "a step does another amount of work with another accumulation" in said
+        assert app.control.tuner is None

@@ -11,10 +11,12 @@ from overlaptop.tui.screens.jobs import JobsScreen
 from overlaptop.tui.screens.overview import OverviewScreen
 from overlaptop.tui.screens.workloads import WorkloadsScreen
 from overlaptop.tui.starting import Order, Phase
+from overlaptop.wire.commands import make_setting
 from overlaptop.workloads.catalog import WORKLOADS
 from tests.fleet.builders import info, status, step, welcome
 
 from .fakes import FakeSession, app_of, running_job, screen_lines, screen_text
+from .knobs import ACCUMULATION, BUCKET, controlled_job, obey, tell, with_value
 from .starters import FakeStarter, record
 
 WIDE = (160, 45)
@@ -200,6 +202,108 @@ async def test_the_dashboard_turns_to_the_new_job_once_it_is_there_and_keeps_the
         assert before.split()[:3] == ["ddp", "--bucket-cap-mb", "25"]
         assert "73.3 %" in before
         assert before.rstrip().endswith("ended here")
+
+
+def watched_so_far(lines):
+    """The rows of that table, without the marks before them."""
+    at = next(at for at, line in enumerate(lines) if "watched so far" in line)
+    rows = []
+    for line in lines[at + 1 :]:
+        if not line.strip():
+            break
+        rows.append(line[3:].rstrip())
+    return rows
+
+
+async def test_a_row_names_the_knobs_and_a_change_of_one_begins_another():
+    session = controlled_job(BUCKET, ACCUMULATION)
+    app = app_of(session, starter=FakeStarter())
+    async with app.run_test(size=WIDE) as pilot:
+        await settled(app, pilot)
+        command = make_setting(BUCKET, 100)
+        session.say(command)
+        obey(session, command, 40, "25", "100")
+        tell(session, with_value(BUCKET, "100"), ACCUMULATION)
+        for number in range(41, 61):
+            for rank in (0, 1):
+                session.say(step(rank, number, comm=10, hidden=10))
+        await settled(app, pilot)
+        await pilot.press("w")
+        now, before = watched_so_far((await settled(app, pilot)).splitlines())
+        script = "/home/me/train.py"
+        assert now.startswith(f"{script}, bucket 100 MiB, accumulation 4 ")
+        assert now.split()[-7:] == ["21", "70.0", "ms", "100.0", "%", "0", "runs"]
+        assert before.startswith(f"{script}, bucket 25 MiB, accumulation 4 ")
+        assert before.endswith("changed")
+        assert "86.7 %" in before
+
+
+@pytest.mark.parametrize(("exact", "marks"), [(True, 0), (False, 1)])
+async def test_where_figures_are_bounds_the_table_says_so_as_the_overview_does(exact, marks):
+    app = app_of(running_job(exact=exact), starter=FakeStarter())
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("w")
+        (row,) = watched_so_far((await settled(app, pilot)).splitlines())
+        assert row.count("≤") == row.count("≥") == marks
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_rows_of_one_job_differ_by_what_was_changed_at_every_width(size):
+    session = controlled_job(BUCKET, ACCUMULATION)
+    app = app_of(session, starter=FakeStarter())
+    async with app.run_test(size=size) as pilot:
+        command = make_setting(BUCKET, 100)
+        session.say(command)
+        obey(session, command, 40, "25", "100")
+        tell(session, with_value(BUCKET, "100"), ACCUMULATION)
+        for rank in (0, 1):
+            session.say(step(rank, 41))
+        await settled(app, pilot)
+        app.seen.tell("job-1", f"ddp {' '.join(f'--option-{at} {at}' for at in range(9))}", "")
+        await pilot.press("w")
+        now, before = watched_so_far((await settled(app, pilot)).splitlines())[:2]
+        assert "bucket 100 MiB" in now
+        assert "bucket 25 MiB" in before
+        assert now.startswith("ddp …")
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_job_that_cannot_even_be_started_says_why_in_full(size):
+    starter = FakeStarter()
+    app = app_of(running_job(), starter=starter)
+    async with app.run_test(size=size) as pilot:
+        await write(app, pilot, "--seed 1", "enter")
+        await settled(app, pilot)
+        why = "/opt/pytorch/bin/python cannot be run: no such file, or it may not be executed by this user"
+        starter.fails(why)
+        text = await settled(app, pilot)
+        assert f"ddp --seed 1 ended: {why}" in " ".join(text.split())
+        assert any(" F1 " in line for line in text.splitlines()[-1:])
+        await pilot.press("escape", "o")
+        # The list of jobs says it too.
+        assert why in " ".join((await settled(app, pilot)).split())
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_long_fault_of_an_option_is_one_line_of_words_and_none_is_lost(size):
+    app = app_of(running_job(), starter=FakeStarter())
+    words = "--steps 1 --nonesuch-option-with-a-long-name and some words that belong to no option at all"
+    async with app.run_test(size=size) as pilot:
+        await write(app, pilot, words, "enter")
+        text = " ".join((await settled(app, pilot)).split())
+        assert f"unrecognized arguments: {words.removeprefix('--steps 1 ')}" in text
+
+
+@pytest.mark.parametrize("size", [(100, 30), (60, 20)])
+async def test_what_an_option_does_is_not_cut_without_a_mark(size):
+    app = app_of(running_job(), starter=FakeStarter())
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("w", "down")
+        lines = (await settled(app, pilot)).splitlines()
+        for option in WORKLOADS[1].options:
+            for line in lines:
+                if line.startswith(f"   {option.flag} "):
+                    assert option.what in line or line.rstrip().endswith("…")
 
 
 async def test_who_turned_to_another_job_meanwhile_stays_there():

@@ -11,20 +11,23 @@ from overlaptop.tui.screens.base import DashboardScreen, Heights
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.widgets.capture_view import CaptureView
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import KeyBar
+from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, KeyBar
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
 
 if TYPE_CHECKING:
-    from overlaptop.tui.widgets.steps_input import StepsInput
+    from overlaptop.tui.widgets.line_prompt import LinePrompt
 
 HINTS = (
-    ("esc", "back", "screen.back"),
-    ("c", "capture", "app.capture"),
+    ("esc", "back", "screen.back", "back"),
+    ("c", "capture", "app.capture", "capture"),
     ("↑ ↓", "scroll", "screen.move(1)"),
-    ("?", "help", "app.help"),
-    ("q", "quit", "app.quit"),
+    HELP_HINT,
+    QUIT_HINT,
 )
+DEFAULT_STEPS = 5
+_ABOUT = "steps"
+"""What the prompt asks for."""
 
 
 class CaptureScreen(DashboardScreen):
@@ -39,7 +42,6 @@ class CaptureScreen(DashboardScreen):
         self._header = JobHeader(state)
         self._view = CaptureView(state)
         self._keys = KeyBar(state, HINTS)
-        self._input: StepsInput | None = None
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
@@ -53,32 +55,29 @@ class CaptureScreen(DashboardScreen):
             await self.ask()
 
     def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
-        """All for the capture; the prompt takes the place of the keys."""
+        """All for the capture."""
         above = 1 if height >= 12 else 0
         return (
             (self._header, 1, 0),
             (self._view, max(1, height - 2 - above), above),
-            (self._input or self._keys, 1, 0),
+            (self._keys, 1, 0),
         )
 
     async def ask(self) -> None:
         """Ask for the number of steps at the foot of the screen."""
         # Textual's Input takes 20 ms to import: not before it is needed.
-        from overlaptop.tui.widgets.steps_input import StepsInput
+        from overlaptop.tui.widgets.line_prompt import LinePrompt
 
-        if self._input is None:
-            self._input = StepsInput()
-            await self.mount(self._input, after=self._keys)
-            self._keys.display = False
-            self._arranged = []
-            self._input.focus()
-            self.redraw()
+        hint = "enter: start   esc: not now"
+        await self.dashboard.ask(LinePrompt(_ABOUT, "steps to capture", str(DEFAULT_STEPS), hint))
 
-    async def on_steps_input_asked(self, message: StepsInput.Asked) -> None:
+    async def on_line_prompt_answered(self, message: LinePrompt.Answered) -> None:
         """Send the command, or say why not."""
-        assert self._input is not None
+        if message.prompt.about != _ABOUT:
+            return  # of a knob: the app's own
+        message.stop()
         if not message.words.strip().isdecimal():
-            self._input.say("type a whole number of steps")
+            message.prompt.say("type a whole number of steps")
             return
         try:
             command = commands.make(commands.CAPTURE, {"steps": int(message.words)})
@@ -86,13 +85,9 @@ class CaptureScreen(DashboardScreen):
         except (ValueError, WireError) as error:
             fault = str(error)
         if fault:
-            self._input.say(fault)
+            message.prompt.say(fault)
         else:
-            await self._leave_prompt()
-
-    async def on_steps_input_left(self) -> None:
-        """No capture."""
-        await self._leave_prompt()
+            await message.prompt.remove()
 
     def action_move(self, lines: int) -> None:
         """Scroll."""
@@ -101,11 +96,3 @@ class CaptureScreen(DashboardScreen):
     def action_back(self) -> None:
         """To where one came from."""
         self.dashboard.action_close()
-
-    async def _leave_prompt(self) -> None:
-        if self._input is not None:
-            await self._input.remove()
-            self._input = None
-            self._keys.display = True
-            self._arranged = []
-            self.redraw(everything=True)

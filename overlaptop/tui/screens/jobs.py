@@ -9,23 +9,23 @@ from textual import events
 from textual.app import ComposeResult
 from textual.message import Message
 
-from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit, on
+from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit, line_width, on, paragraph
 from overlaptop.tui.keys import LIST_KEYS, bindings
 from overlaptop.tui.screens.base import DashboardScreen, Heights
 from overlaptop.tui.starting import Order
 from overlaptop.tui.state import ViewState
-from overlaptop.tui.text import age
-from overlaptop.tui.widgets.key_bar import KeyBar
+from overlaptop.tui.text import age, printable
+from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, KeyBar
 from overlaptop.tui.widgets.line_view import LineView
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.workloads.catalog import Workload
 
 HINTS = (
-    ("enter", "open", "screen.open"),
-    ("↑ ↓", "choose", "screen.move(1)"),
-    ("w", "workloads with options", "app.workloads"),
-    ("?", "help", "app.help"),
-    ("q", "quit", "app.quit"),
+    ("enter", "open", "screen.open", "open"),
+    ("↑ ↓", "choose", "screen.move(1)", "choose"),
+    ("w", "workloads with options", "app.workloads", "options"),
+    HELP_HINT,
+    QUIT_HINT,
     ("t", "theme", "app.next_theme"),
 )
 Choice = JobRecord | Workload
@@ -64,13 +64,7 @@ class JobList(LineView):
         """Two sections; scrolled so that the cursor is in sight."""
         jobs, choices = self.dashboard.session.jobs, self.choices
         self.cursor = max(0, min(self.cursor, len(choices) - 1))
-        lines: list[Line] = [
-            (
-                Run(" overlaptop", Ink("accent", bold=True)),
-                Run("   " + self._what_is(jobs), Ink("warning")),
-            ),
-            (),
-        ]
+        lines = [*self._title(jobs, width), ()]
         self._choice_at = {}
         if jobs:
             lines.append((Run(f" {len(jobs)} job{'s' * (len(jobs) != 1)} on this machine", BOLD),))
@@ -79,7 +73,7 @@ class JobList(LineView):
                 lines.append(self._line(index, _job_items(job, self.state.snapshot.at_ns), width))
             lines.append(())
         if len(choices) > len(jobs):
-            lines.append(self._how_to_start())
+            lines.append(self._how_to_start(width))
             for index, workload in enumerate(choices[len(jobs) :], len(jobs)):
                 assert isinstance(workload, Workload)
                 self._choice_at[len(lines)] = index
@@ -87,7 +81,7 @@ class JobList(LineView):
                 lines.append(self._line(index, items, width))
             lines.append(())
         if self.said:
-            lines += [(Run(f" {self.said}", Ink("warning")),), ()]
+            lines += [*paragraph(printable(self.said), width, Ink("warning"), rows=4), ()]
         if not jobs:
             lines += _how_to(width)
         row = next((y for y, index in self._choice_at.items() if index == self.cursor), 0)
@@ -105,18 +99,23 @@ class JobList(LineView):
         if event.chain >= 2:
             self.post_message(self.Opened(self.choices[index]))
 
-    def _how_to_start(self) -> Line:
+    def _how_to_start(self, width: int) -> Line:
         starter = self.dashboard.options.starter
         ends = starter.running if starter is not None else ""
-        return (
-            Run(" start a bundled workload", BOLD),
-            Run(f"  in place of {ends}" if ends else "", Ink("warning")),
-            Run("  w: with options of your own", DIM),
-        )
+        items = [Item((Run(" start a bundled workload", BOLD),))]
+        if ends:
+            items.append(Item((Run(f"in place of {ends}", Ink("warning")),)))
+        return fit([*items, Item((Run("w: with options of your own", DIM),), 1)], [], width, "  ")
 
-    def _what_is(self, jobs: tuple[JobRecord, ...]) -> str:
+    def _title(self, jobs: tuple[JobRecord, ...], width: int) -> list[Line]:
+        """The name, and what is going on: beside it where that fits, else below."""
+        name = Run(" overlaptop", Ink("accent", bold=True))
         waiting = "choose a job" if jobs else "waiting for a job"
-        return self.dashboard.started.said or self.state.snapshot.link_note or waiting
+        words = printable(self.dashboard.started.said or self.state.snapshot.link_note or waiting)
+        said = Run(f"   {words}", Ink("warning"))
+        if line_width((name, said)) < width:
+            return [(name, said)]
+        return [(name,), *paragraph(words, width, said.ink, rows=4)]
 
     def _line(self, index: int, items: list[Item], width: int) -> Line:
         cursor = index == self.cursor

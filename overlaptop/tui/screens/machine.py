@@ -12,21 +12,21 @@ from overlaptop.tui.machine.host import host_of, hosts, machine_of
 from overlaptop.tui.screens.base import DashboardScreen, Heights
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import KNOB_HINT, KeyBar
+from overlaptop.tui.widgets.key_bar import HELP_HINT, KNOB_HINT, QUIT_HINT, KeyBar
 from overlaptop.tui.widgets.machine_detail import MachineDetail
 from overlaptop.tui.widgets.machine_map import MachineMap
 
 HINTS = (
-    ("esc", "back", "screen.back"),
-    ("?", "help", "app.help"),
-    ("↑ ↓", "rank", "screen.move(1)"),
-    ("← →", "node", "screen.across(1)"),
+    ("esc", "back", "screen.back", "back"),
+    HELP_HINT,
+    ("↑ ↓", "rank", "screen.move(1)", "rank"),
+    ("← →", "node", "screen.across(1)", "node"),
     ("tab", "next host", "screen.next(1)"),
     ("page down", "scroll", "screen.scroll(8)"),
     ("enter", "open rank", "app.rank"),
     KNOB_HINT,
     ("space", "pause", "app.pause"),
-    ("q", "quit", "app.quit"),
+    QUIT_HINT,
 )
 _DETAIL_LEAST = 10
 

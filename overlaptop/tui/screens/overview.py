@@ -17,7 +17,7 @@ from overlaptop.tui.widgets.change_panel import LEAST_LINES, ChangePanel, wanted
 from overlaptop.tui.widgets.collectives import Collectives
 from overlaptop.tui.widgets.history_chart import HistoryChart
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import KNOB_HINT, KeyBar
+from overlaptop.tui.widgets.key_bar import HELP_HINT, KNOB_HINT, QUIT_HINT, KeyBar
 from overlaptop.tui.widgets.legend import Legend
 from overlaptop.tui.widgets.rank_table import RankTable
 from overlaptop.tui.widgets.timeline import Timeline
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from overlaptop.tui.widgets.filter_input import FilterInput
 
 HINTS = (
-    ("?", "help", "app.help"),
-    ("q", "quit", "app.quit"),
+    HELP_HINT,
+    QUIT_HINT,
     KNOB_HINT,
+    ("a", "search", "app.search", "search"),
+    ("u", "tune", "app.tune", "tune"),
+    ("w", "workloads", "app.workloads", "run"),
+    ("m", "machine", "app.machine", "host"),
     ("enter", "rank", "app.rank"),
-    ("a", "search", "app.search"),
-    ("u", "tune", "app.tune"),
-    ("w", "workloads", "app.workloads"),
-    ("m", "machine", "app.machine"),
     ("space", "pause", "app.pause"),
     ("+ -", "zoom", "screen.zoom(1)"),
     ("/", "filter", "screen.filter"),
@@ -72,18 +72,22 @@ class OverviewScreen(TimelineScreen):
         """From top to bottom."""
         yield self._header
         yield self._totals
-        yield self._panel
         yield self._table
         yield self._legend
         yield self._timeline
+        yield self._panel
         yield self._collectives
         yield self._history
         yield self._keys
 
     def heights(self, width: int, height: int) -> Heights:
-        """Rows of ranks first, then the timeline, then its collectives; little screens lose the last."""
+        """Rows of ranks first, then the timeline, then its collectives; little screens lose the last.
+
+        What a change brought stands below the timeline, where it takes the place of collectives and
+        history: nothing that is looked at meanwhile moves when it comes.
+        """
         airy = 1 if height >= 28 else 0
-        foot = 1 if height >= 8 or self._input is not None else 0
+        foot = 1 if height >= 8 else 0
         head = 2 if height >= 18 else 1
         one_line = line_width(joined([item.line for item in total_items(self.state)], "  ")) < width - 1
         sums = 1 if one_line or height < 16 else 2
@@ -114,13 +118,13 @@ class OverviewScreen(TimelineScreen):
         return (
             (self._header, head, 0),
             (self._totals, sums, 0),
-            (self._panel, panel, above_panel),
             (self._table, max(1, table), airy + more),
             (self._legend, legend, 0),
             (self._timeline, timeline, airy + more),
+            (self._panel, panel, above_panel),
             (self._collectives, below, above_list),
             (self._history, history, airy),
-            (self._input or self._keys, foot, max(0, left - 2 * more)),
+            (self._keys, foot, max(0, left - 2 * more)),
         )
 
     def _panel_lines(self, width: int, room: int) -> int:
@@ -179,11 +183,8 @@ class OverviewScreen(TimelineScreen):
 
         if self._input is None:
             self._input = FilterInput(self.state.filter.words)
-            await self.mount(self._input, after=self._keys)
-            self._keys.display = False
-            self._arranged = []
+            await self.mount(self._input)
             self._input.focus()
-            self.redraw()
 
     def on_filter_input_typed(self, message: FilterInput.Typed) -> None:
         """Apply it as far as it makes sense."""
@@ -203,8 +204,6 @@ class OverviewScreen(TimelineScreen):
         if self._input is not None:
             await self._input.remove()
             self._input = None
-            self._keys.display = True
-            self._arranged = []
         self.dashboard.show_chosen()
 
     def action_back(self) -> None:

@@ -26,10 +26,15 @@ from overlaptop.tui.parts import STALL, STEP_PARTS
 from overlaptop.tui.screens.base import DashboardScreen, Heights
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.text import UNKNOWN, clock
-from overlaptop.tui.widgets.key_bar import KeyBar
+from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, KeyBar
 from overlaptop.tui.widgets.scroll_view import ScrollView
 
-HINTS = (("esc", "back", "screen.back"), ("↑ ↓", "scroll", "screen.move(1)"), ("q", "quit", "app.quit"))
+HINTS = (
+    ("esc", "back", "screen.back", "back"),
+    ("↑ ↓", "scroll", "screen.move(1)", "scroll"),
+    QUIT_HINT,
+    HELP_HINT,
+)
 SCROLL_KEYS = tuple(key for key in LIST_KEYS if key.action != "open")
 WORDS = (
     (
@@ -84,8 +89,15 @@ WORDS = (
     ),
     (
         "difference",
-        "of the steps before and after a change, with its 95 % interval; ± is half the distance of the "
-        "quartiles. ▼ ▲ more than noise, ≈ no more than noise, ? too few steps to say",
+        "of the steps before and after a change, with its 95 % interval in brackets; ± after a figure is "
+        "half the distance of the quartiles: half of the steps lie so near to their middle. ▼ ▲ more than "
+        "noise, in colour where that is better or worse; ≈ within noise, ? too few steps to say, · not "
+        "compared: a step does other work than before",
+    ),
+    (
+        "★",
+        "in a search: the value with the shortest step of those measured, be it by noise: the line beside "
+        "it says so. ± and the bars of the curve are 95 % intervals",
     ),
     (
         "model",

@@ -13,22 +13,24 @@ from overlaptop.tui.state import ViewState
 from overlaptop.tui.widgets.collectives import Collectives
 from overlaptop.tui.widgets.history_chart import HistoryChart
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import KNOB_HINT, KeyBar
+from overlaptop.tui.widgets.key_bar import HELP_HINT, KNOB_HINT, QUIT_HINT, KeyBar
 from overlaptop.tui.widgets.rank_facts import RankFacts
 from overlaptop.tui.widgets.timeline import Timeline
 from overlaptop.tui.window import Window
 
 HINTS = (
-    ("esc", "back", "screen.back"),
-    ("?", "help", "app.help"),
+    ("esc", "back", "screen.back", "back"),
+    HELP_HINT,
     KNOB_HINT,
-    ("tab", "next rank", "screen.next_rank(1)"),
+    ("tab", "next rank", "screen.next_rank(1)", "next"),
+    ("↑ ↓", "collective", "screen.collective(1)", "call"),
     ("+ -", "zoom", "screen.zoom(1)"),
     ("← →", "pan", "screen.pan(1)"),
-    ("↑ ↓", "collective", "screen.collective(1)"),
     ("enter", "zoom to it", "screen.fit_collective"),
     ("0", "whole step", "screen.whole_step"),
     ("space", "pause", "app.pause"),
+    ("m", "machine", "app.machine"),
+    QUIT_HINT,
 )
 
 

@@ -10,17 +10,17 @@ from overlaptop.tui.keys import SEARCH_KEYS, bindings
 from overlaptop.tui.screens.base import DashboardScreen, Heights
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import KeyBar
+from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, KeyBar
 from overlaptop.tui.widgets.search_view import SearchView
 
 HINTS = (
-    ("esc", "back", "screen.back"),
-    ("x", "stop and go back", "screen.stop"),
-    ("a", "search", "app.search"),
+    ("esc", "back", "screen.back", "back"),
+    HELP_HINT,
+    ("x", "stop and go back", "screen.stop", "stop"),
+    ("a", "search", "app.search", "search"),
+    ("u", "tune", "app.tune", "tune"),
     ("↑ ↓", "scroll", "screen.scroll(4)"),
-    ("u", "tune", "app.tune"),
-    ("?", "help", "app.help"),
-    ("q", "quit", "app.quit"),
+    QUIT_HINT,
 )
 
 
@@ -45,6 +45,10 @@ class SearchScreen(DashboardScreen):
         """Ask at once, where nothing was searched yet."""
         if self.dashboard.control.tuner is None:
             await self.dashboard.ask_for_range()
+
+    def on_unmount(self) -> None:
+        """Its question goes with it."""
+        self.dashboard.control.unprepare()
 
     def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
         """All for the picture."""

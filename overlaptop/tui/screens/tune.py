@@ -12,20 +12,20 @@ from overlaptop.tui.state import ViewState
 from overlaptop.tui.widgets.change_line import ChangeLine
 from overlaptop.tui.widgets.change_log import ChangeLog
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import KNOB_HINT, KeyBar
+from overlaptop.tui.widgets.key_bar import HELP_HINT, KNOB_HINT, QUIT_HINT, KeyBar
 from overlaptop.tui.widgets.knob_table import KnobDetail, KnobTable
 
 HINTS = (
-    ("esc", "back", "screen.back"),
+    ("esc", "back", "screen.back", "back"),
+    HELP_HINT,
     KNOB_HINT,
-    ("b", "exact value", "app.exact"),
-    ("r", "the script's", "screen.restore"),
+    ("b", "exact value", "app.exact", "exact"),
+    ("r", "the script's", "screen.restore", "script's"),
+    ("a", "search", "app.search", "search"),
     ("enter", "take in hand", "screen.take"),
-    ("a", "search", "app.search"),
     ("↑ ↓", "knob", "screen.move(1)"),
-    ("page down", "scroll", "screen.scroll(8)"),
-    ("?", "help", "app.help"),
-    ("q", "quit", "app.quit"),
+    ("page down", "scroll the log", "screen.scroll(8)"),
+    QUIT_HINT,
 )
 _LOG_LEAST, _KNOBS_MOST = 3, 12
 

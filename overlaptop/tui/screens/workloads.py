@@ -14,7 +14,7 @@ from overlaptop.tui.screens.base import DashboardScreen, Heights
 from overlaptop.tui.starting import Order, OrderError, Phase, Plan, Starter
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.widgets.job_words import JobWords
-from overlaptop.tui.widgets.key_bar import KeyBar
+from overlaptop.tui.widgets.key_bar import HELP_HINT, KeyBar
 from overlaptop.tui.widgets.line_view import LineView
 from overlaptop.tui.widgets.option_list import OptionList
 from overlaptop.tui.widgets.plan_view import PlanView
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from overlaptop.tui.widgets.order_input import OrderInput
 
 HINTS = (
-    ("enter", "run", "screen.run"),
-    ("esc", "back", "screen.back"),
-    ("↑ ↓", "workload", "screen.move(1)"),
-    ("tab", "processes", "screen.other_field"),
-    ("F9", "end the job", "screen.end"),
+    ("enter", "run", "screen.run", "run"),
+    ("esc", "back", "screen.back", "back"),
+    ("↑ ↓", "workload", "screen.move(1)", "choose"),
+    ("tab", "processes", "screen.other_field", "procs"),
+    ("F9", "end the job", "screen.end", "end"),
+    HELP_HINT._replace(key="F1"),
     ("page down", "scroll", "screen.scroll(1)"),
-    ("F1", "help", "app.help"),
 )
 _SCROLL_LINES = 4
 _WORDS_RUNNING, _WORDS_FAILED = 6, 12
@@ -63,7 +63,7 @@ class WorkloadsScreen(DashboardScreen):
         self._tried = TriedTable(state)
         self._words = JobWords(state)
         self._plan = PlanView(state, self._draft)
-        self._keys = KeyBar(state, HINTS, tells_changes=False)
+        self._keys = KeyBar(state, HINTS, tells_changes=False, offered=self._offered)
         self._input: OrderInput | None = None
 
     def compose(self) -> ComposeResult:
@@ -97,10 +97,10 @@ class WorkloadsScreen(DashboardScreen):
         rest = max(0, rest - listed - 5 * airy)
 
         failed = self.dashboard.started.status.failed
-        words_wanted = min(self._words.full_height, height if failed else _WORDS_RUNNING)
+        words_wanted = min(self._words.full_height(width), height if failed else _WORDS_RUNNING)
         tried_wanted, options_wanted = self._tried.full_height, self._options.full_height
         words = min(words_wanted, min(_WORDS_FAILED, rest // 2) if failed else rest // 5)
-        words = words if words >= 2 else 0
+        words = words if words >= min(2, words_wanted) else 0
         tried = min(tried_wanted, (rest - words) // 3)
         tried = tried if tried >= 2 else 0
         options = min(options_wanted, rest - words - tried)
@@ -124,6 +124,10 @@ class WorkloadsScreen(DashboardScreen):
         """A line was clicked."""
         self._draft.choose(message.at)
         self._turned()
+
+    def _offered(self, action: str) -> bool:
+        """A job can be ended where one runs that was started here."""
+        return action != "screen.end" or bool(self._starter.running)
 
     def action_move(self, rows: int) -> None:
         """Another workload."""

@@ -11,18 +11,18 @@ _GLYPHS = {"pending": ("◌", "warning"), "changed": ("●", "good"), "failed": 
 
 
 class ChangeLine(LineView):
-    """Empty where nothing was changed."""
+    """Of the newest one, whoever asked for it and be it a search. Empty where nothing was changed."""
 
     fades = False
 
     def draw(self, width: int, height: int) -> list[Line]:
         """The change, and what becomes of it."""
-        change = self.state.change
+        change = self.dashboard.control.newest_change
         return [] if change is None else change_lines(change, width)[:height]
 
     def full_height(self, width: int) -> int:
         """Lines that it takes."""
-        change = self.state.change
+        change = self.dashboard.control.newest_change
         return 0 if change is None else len(change_lines(change, width))
 
 

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
 
 from overlaptop.fleet.commands import FAILED, CommandView
-from overlaptop.tui.changing import change_words
-from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Item, Line, Run, crop, fit, line_width, pad, paragraph
+from overlaptop.tui.changing import change_words, who_asked
+from overlaptop.tui.earlier_changes import JobChanges
+from overlaptop.tui.ink import (
+    BOLD,
+    DIM,
+    TEXT,
+    Ink,
+    Item,
+    Line,
+    Run,
+    elided,
+    fit,
+    line_width,
+    pad,
+    paragraph,
+)
 from overlaptop.tui.knob_values import SCRIPT, short_name
-from overlaptop.tui.text import clock
+from overlaptop.tui.text import clock, shortened
 from overlaptop.tui.widgets.scroll_view import ScrollView
 from overlaptop.wire.messages import CHANGED
 
@@ -21,7 +37,13 @@ class ChangeLog(ScrollView):
     def draw(self, width: int, height: int) -> list[Line]:
         """Title, rows, and where it is kept."""
         control = self.dashboard.control
-        rows = log_lines(self.state.snapshot.commands, control.changing.own, control.search_ids, width)
+        log = Log(
+            self.state.snapshot.commands,
+            control.earlier_changes.newest_first,
+            control.changing.own,
+            control.search_ids,
+        )
+        rows = log_lines(log, width)
         title = [Item((Run(" Changes", BOLD),)), Item((Run("newest first", DIM),), 3)]
         if control.log_path:
             title += [
@@ -33,44 +55,63 @@ class ChangeLog(ScrollView):
         return [fit(title, [], width, "  "), *rows[self.first : self.first + room]]
 
 
-def log_lines(
-    commands: Sequence[CommandView], own: Collection[str], own_searches: Collection[str], width: int
-) -> list[Line]:
-    """A row for each change, newest first; a reason that does not fit goes on below.
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What there is to tell of."""
 
-    ``own``: ids of the commands that were given here; ``own_searches``: of the searches.
+    commands: Sequence[CommandView]
+    """Of the job that is shown, oldest first."""
+    earlier: Sequence[JobChanges] = ()
+    """Of jobs that were watched before it, the newest job first."""
+    own: Collection[str] = ()
+    """Ids of the commands that were given here."""
+    own_searches: Collection[str] = ()
+    """Ids of the searches that were begun here."""
+
+    def who(self, view: CommandView) -> str:
+        """Who asked for a change."""
+        return who_asked(view, self.own, self.own_searches)
+
+
+def log_lines(log: Log, width: int) -> list[Line]:
+    """A row for each change, newest first; a reason that does not fit goes on below. Then those of earlier
+    jobs, each below a line that says so.
     """
-    changes = [each for each in reversed(commands) if each.knob]
-    if not changes:
+    changes = [each for each in reversed(log.commands) if each.knob]
+    every = [*changes, *(each for job in log.earlier for each in job.changes)]
+    if not every:
         return [(Run("  none yet", DIM),)]
-    lines: list[Line] = []
-    names = max(len(short_name(each.knob)) for each in changes)
-    values = max(line_width(_values(each)) for each in changes)
-    who = min(_WHO_CELLS, max(len(_who(each, own, own_searches)) for each in changes))
-    who = min(who, 14) if width < _NARROW else who
-    for each in changes:
-        head: Line = (
-            Run(f" {clock(each.at_ns)}  ", DIM),
-            *pad((Run(short_name(each.knob)),), names + 2),
-            *pad(_values(each), values + 2),
-            *pad((Run(_who(each, own, own_searches), DIM),), who),
-            Run("  "),
-        )
-        ink = Ink("error") if each.state == FAILED else Ink("good" if each.state == CHANGED else "warning")
-        words = change_words(each)
-        if line_width(head) + len(words) <= width - 1:
-            lines.append((*head, Run(words, ink)))
-        else:
-            lines += [crop(head, width), *paragraph(words, width, ink, indent=11, rows=3)]
+    names = max(len(short_name(each.knob)) for each in every)
+    values = max(line_width(_values(each)) for each in every)
+    who = min(_WHO_CELLS if width >= _NARROW else 14, max(len(log.who(each)) for each in every))
+    cells = (names + 2, values + 2, who)
+    lines = [line for each in changes for line in _rows(each, log.who(each), cells, width)]
+    if not changes:
+        lines.append((Run("  none yet of this job", DIM),))
+    for job in log.earlier:
+        lines.append((Run(f" of a job watched before: {PurePath(job.script).name}", BOLD),))
+        for each in reversed(job.changes):
+            lines += _rows(each, log.who(each), cells, width)
     return lines
+
+
+def _rows(view: CommandView, who: str, cells: tuple[int, int, int], width: int) -> list[Line]:
+    """``cells``: of the name, the values and of who asked."""
+    names, values, asked = cells
+    head: Line = (
+        Run(f" {clock(view.at_ns)}  ", DIM),
+        *pad((Run(short_name(view.knob)),), names),
+        *pad(_values(view), values),
+        *pad((Run(shortened(who, asked), DIM),), asked),
+        Run("  "),
+    )
+    ink = Ink("error") if view.state == FAILED else Ink("good" if view.state == CHANGED else "warning")
+    words = change_words(view)
+    if line_width(head) + len(words) <= width - 1:
+        return [(*head, Run(words, ink))]
+    return [elided(head, width), *paragraph(words, width, ink, indent=11, rows=3)]
 
 
 def _values(view: CommandView) -> Line:
     becomes = view.becomes or (SCRIPT if view.value is None else str(view.value))
     return (Run(f"{view.was} → {becomes}".lstrip(), TEXT),)
-
-
-def _who(view: CommandView, own: Collection[str], own_searches: Collection[str]) -> str:
-    if view.search:
-        return "search, here" if view.search in own_searches else f"search of {view.by}"
-    return "here" if view.id in own else view.by or "not said"

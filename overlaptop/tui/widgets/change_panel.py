@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from overlaptop.tui.changing import Change
 from overlaptop.tui.compared import Compared
-from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Item, Line, Run, crop, fit, line_width, pad
+from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Item, Line, Run, elided, fit, line_width, pad
 from overlaptop.tui.state import ViewState
-from overlaptop.tui.text import UNKNOWN, Unit
+from overlaptop.tui.text import UNKNOWN, Unit, shortened
 from overlaptop.tui.widgets.change_line import change_lines
 from overlaptop.tui.widgets.line_view import LineView
 
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from overlaptop.advice.comparison import Quantity
     from overlaptop.advice.noise import Estimate
 
-TABLE_LINES = 6
-"""A header, and five figures."""
+TABLE_LINES = 7
+"""A header, five figures, and what they mean."""
 LEAST_LINES = 4
 """Of the table and what stands above it: with fewer it is one line."""
-_WIDE = 66
+_WIDE = 78
 """Narrower than this it is one line as well."""
+_FIGURE_CELLS, _VERDICT_CELLS = 16, 36
 
 
 class ChangePanel(LineView):
@@ -53,16 +54,40 @@ def panel_lines(
         lines = change_lines(change, width, hide)
     else:
         lines = [fit([Item((Run(f" {compared.title}", BOLD),))], [hide], width)]
-    header = ("", _side(compared.before, compared, 0), _side(compared.after, compared, 1))
+    header = _header(compared, width)
     rows = [(each.title, *_figures(each, exact=exact)) for each in compared.quantities]
     sizes = [2 + max(line_width((Run(row[at]),)) for row in (header, *rows)) for at in range(len(header))]
-    told = (Run("  step time: ", DIM), Run(_in_short(compared), _ink(compared.quantities[0])))
+    told = (Run("  ", DIM), *_in_short(compared))
     lines.append(_row(header, sizes, (DIM, DIM, DIM), told, width))
     for row, quantity in zip(rows, compared.quantities, strict=True):
         ink = _ink(quantity)
-        said = (Run(f"{_glyph(quantity)} ", ink), Run(quantity.verdict, ink))
+        said = (Run(f"{_glyph(quantity)} ", ink), Run(_verdict(quantity, width - sum(sizes) - 5), ink))
         lines.append(_row(row, sizes, (DIM, TEXT, BOLD), said, width))
+    lines.append(_meanings(width))
     return lines[:height]
+
+
+def _verdict(quantity: Quantity, room: int) -> str:
+    """In so many cells: with fewer words, then without its interval."""
+    # Where there is a quantity numpy is there too.
+    from overlaptop.advice.noise import NO_DIFFERENCE
+
+    if _other_work(quantity):
+        return quantity.verdict.partition(":")[0]  # the reason stands above
+    short = quantity.verdict.replace(NO_DIFFERENCE, "within noise")
+    bare = short.partition(" (")[0]
+    return next((words for words in (quantity.verdict, short) if len(words) <= room), bare)
+
+
+def _meanings(width: int) -> Line:
+    """What the signs and the colours say."""
+    items = [
+        Item((Run("   ± half of the steps", DIM),)),
+        Item((Run("(a to b) 95 % interval", DIM),), 1),
+        Item((Run("better", Ink("good")), Run(" worse", Ink("bad")), Run(" beyond noise", DIM)), 2),
+        Item((Run("≈ within noise", DIM),), 3),
+    ]
+    return fit(items, [], width)
 
 
 def _row(
@@ -71,7 +96,7 @@ def _row(
     line: list[Run] = [Run("   ")]
     for word, size, ink in zip(words, sizes, inks, strict=True):
         line += pad((Run(word, ink),), size)
-    return crop((*line, *said), width)
+    return elided((*line, *said), width)
 
 
 def _brief(change: Change | None, compared: Compared | None, width: int) -> list[Line]:
@@ -81,8 +106,13 @@ def _brief(change: Change | None, compared: Compared | None, width: int) -> list
     step = compared.quantities[0]
     glyph = Run(f" {_glyph(step)} ", _ink(step))
     head = f"{compared.before} → {compared.after}" if compared.command else compared.title
-    verdict = step.verdict if _decided(step) else "measuring ..."
-    items = [Item((glyph, Run(head, BOLD))), Item((Run("step ", DIM), Run(verdict, _ink(step))))]
+    verdict: Line = (
+        Run("step ", DIM),
+        Run(step.verdict if _decided(step) else "measuring ...", _ink(step)),
+    )
+    if _other_work(step):
+        verdict = _in_short(compared)
+    items = [Item((glyph, Run(head, BOLD))), Item(verdict)]
     items += [
         Item(
             (
@@ -96,19 +126,29 @@ def _brief(change: Change | None, compared: Compared | None, width: int) -> list
     return [fit(items, [], width, "  ")]
 
 
-def _in_short(compared: Compared) -> str:
+def _in_short(compared: Compared) -> Line:
     """Whether the step time differs by more than noise, which is what a change is made for."""
     step = compared.quantities[0]
+    if _other_work(step):
+        return (Run(step.verdict.partition(": ")[2], TEXT),)
     if step.difference is None or not _decided(step):
-        return "measuring ..." if step.before is not None else step.verdict
-    return "more than noise" if step.difference.beyond_noise else "no more than noise"
+        words = "measuring ..." if step.before is not None else step.verdict
+    else:
+        words = "more than noise" if step.difference.beyond_noise else "no more than noise"
+    return (Run("step time: ", DIM), Run(words, _ink(step)))
 
 
-def _side(words: str, compared: Compared, side: int) -> str:
+def _header(compared: Compared, width: int) -> tuple[str, str, str]:
+    """What the two stretches are, and of how many steps where there is room: verdicts come first."""
     step = compared.quantities[0]
-    estimate = (step.before, step.after)[side]
-    steps = estimate.steps if estimate is not None else 0
-    return f"{words}, {steps} step{'s' * (steps != 1)}"
+    titles = 2 + max(len(each.title) for each in compared.quantities)
+    room = max(_FIGURE_CELLS, (width - 3 - titles - _VERDICT_CELLS) // 2 - 2)
+    sides = []
+    for words, estimate in ((compared.before, step.before), (compared.after, step.after)):
+        steps = estimate.steps if estimate is not None else 0
+        counted = f"{words}, {steps} step{'s' * (steps != 1)}"
+        sides.append(counted if len(counted) <= room else shortened(words, room))
+    return "", sides[0], sides[1]
 
 
 def _figures(quantity: Quantity, *, exact: bool) -> tuple[str, str]:
@@ -148,6 +188,13 @@ def _counted(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
+def _other_work(quantity: Quantity) -> bool:
+    """Whether the figures stand side by side without a verdict: they are not of the same thing."""
+    from overlaptop.advice.comparison import OTHER_WORK
+
+    return quantity.verdict == OTHER_WORK
+
+
 def _decided(quantity: Quantity) -> bool:
     """Whether there are steps enough on both sides."""
     return quantity.difference is not None and math.isfinite(quantity.difference.high)
@@ -156,6 +203,8 @@ def _decided(quantity: Quantity) -> bool:
 def _glyph(quantity: Quantity) -> str:
     """Also without colours: longer or shorter beyond noise, no difference, or not known."""
     apart = quantity.difference
+    if _other_work(quantity):
+        return "·"
     if apart is None or not _decided(quantity):
         return "?"
     if not apart.beyond_noise:

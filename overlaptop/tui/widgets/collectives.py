@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual import events
 from textual.message import Message
 
-from overlaptop.tui.ink import BOLD, DIM, Ink, Line, Run, crop, on, pad
+from overlaptop.tui.ink import BOLD, DIM, Ink, Line, Run, elided, on, pad
 from overlaptop.tui.lanes import Lanes, hidden_share
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.text import Unit, byte_count, percent
@@ -109,7 +109,7 @@ def _row(width: int, cells: tuple[Line, ...], *, cursor: bool = False) -> Line:
     for (_, size, right, from_width), cell in zip(_COLUMNS, cells, strict=True):
         if width < from_width:
             continue
-        cell = crop(cell, size)
+        cell = elided(cell, size)
         blank = size - sum(len(run.text) for run in cell)
         line += [Run(" " * blank), *cell, Run("  ")] if right else [*pad(cell, size), Run("  ")]
-    return crop(line, width)
+    return elided(tuple(line), width)

@@ -5,20 +5,23 @@ from __future__ import annotations
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.widgets import Input, Static
 
+from overlaptop.tui.text import printable
 
-class FilterInput(Horizontal):
-    """One line: a prompt, the words, and what is wrong with them."""
+
+class FilterInput(Vertical):
+    """At the foot of the screen: a prompt and the words, and below them what is wrong with these."""
 
     BINDINGS: ClassVar = [("escape", "leave", "drop the filter")]
     DEFAULT_CSS = """
-    FilterInput { height: 1; }
-    FilterInput > .prompt { width: 9; color: $accent; }
-    FilterInput > Input { width: 1fr; border: none; height: 1; padding: 0; }
-    FilterInput > .fault { width: auto; max-width: 50%; color: $error; }
+    FilterInput { dock: bottom; height: auto; background: $background; }
+    FilterInput > Horizontal { height: 1; }
+    FilterInput .prompt { width: 9; color: $accent; }
+    FilterInput Input { width: 1fr; border: none; height: 1; padding: 0; }
+    FilterInput > .fault { width: 100%; height: auto; max-height: 4; padding: 0 1; color: $error; }
     """
 
     class Typed(Message):
@@ -39,11 +42,13 @@ class FilterInput(Horizontal):
         super().__init__()
         self._words = words
         self._fault = Static("", classes="fault", markup=False)
+        self._fault.display = False
 
     def compose(self) -> ComposeResult:
         """Prompt, input, fault."""
-        yield Static(" filter /", classes="prompt")
-        yield Input(self._words, placeholder="3   0-3   overlap<80   step>50ms   host", compact=True)
+        with Horizontal():
+            yield Static(" filter /", classes="prompt")
+            yield Input(self._words, placeholder="3   0-3   overlap<80   step>50ms   host", compact=True)
         yield self._fault
 
     def focus(self, scroll_visible: bool = True, *_: object) -> FilterInput:
@@ -53,7 +58,8 @@ class FilterInput(Horizontal):
 
     def say(self, fault: str) -> None:
         """What is wrong; empty: nothing."""
-        self._fault.update(fault)
+        self._fault.update(printable(fault))
+        self._fault.display = bool(fault)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while typing."""

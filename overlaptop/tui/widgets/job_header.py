@@ -53,11 +53,9 @@ def _job_line(state: ViewState, width: int) -> Line:
         )
         infos = _infos(state)
         left.append(Item((Run(_most(info.device for info in infos), DIM),), 7))
-        left.append(
-            Item(
-                (Run(" · ".join(filter(None, (_most(i.backend for i in infos), _sources(infos)))), DIM),), 5
-            )
-        )
+        sources = "" if state.starting else _sources(infos)
+        measured = " · ".join(filter(None, (_most(info.backend for info in infos), sources)))
+        left.append(Item((Run(measured, DIM),), 5))
     marks: Line = (Run("read-only", Ink("warning", bold=True)),) if state.readonly else ()
     if state.searching:
         marks = joined([marks, (Run(f"◆ {state.searching}", Ink("warning", bold=True)),)], "  ")
@@ -93,12 +91,15 @@ def _source_line(state: ViewState, width: int) -> Line:
         left.append(Item((Run(f" {snapshot.link_note}", Ink("warning")),)))
     left += _under_way(state)
     infos = _infos(state)
-    if not left and infos:
-        left.append(Item((Run(" source ", DIM), Run(_sources(infos)), Run(_reason(infos), DIM))))
+    if not left and state.starting:
+        left.append(Item((Run(" starting", BOLD), Run(f"  waiting for {state.starting}", DIM))))
+    elif not left and infos:
+        # The source itself is in the line above.
+        if reason := _most(info.source_reason for info in infos):
+            left.append(Item((Run(f" {_sources(infos)}: {reason}", DIM),)))
         if not state.exact:
-            left.append(
-                Item((Run("compute is an upper bound: gaps between kernels are not seen", DIM),), 2)
-            )
+            bound = "compute is an upper bound: gaps between kernels are not seen"
+            left.append(Item((Run(bound if left else f" {bound}", DIM),), 2))
     return fit(left, [Item((*_notices(state), Run(" ")))], width)
 
 
@@ -146,8 +147,3 @@ def _sources(infos: list[RankInfo]) -> str:
     if len(counted) <= 1:
         return next(iter(counted), "")
     return ", ".join(f"{source} on {n}" for source, n in counted.most_common())
-
-
-def _reason(infos: list[RankInfo]) -> str:
-    reason = _most(info.source_reason for info in infos)
-    return f": {reason}" if reason else ""

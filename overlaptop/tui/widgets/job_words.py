@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
-from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run, crop
-from overlaptop.tui.starting import Phase
+from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run, crop, elided, paragraph
+from overlaptop.tui.starting import Phase, StartStatus
 from overlaptop.tui.text import printable
 from overlaptop.tui.widgets.line_view import LineView
 
@@ -19,13 +19,13 @@ class JobWords(LineView):
     _back = 0
     """Lines below the foot."""
 
-    @property
-    def full_height(self) -> int:
-        """Lines that it would fill, roughly; 0: there is no such job."""
-        starter = self.dashboard.options.starter
-        if starter is None or self.dashboard.started.status.phase in (Phase.NOTHING, Phase.ENDING):
+    def full_height(self, width: int) -> int:
+        """Lines that it would fill, roughly; 0: there is nothing to be said."""
+        starter, status = self.dashboard.options.starter, self.dashboard.started.status
+        if starter is None or status.phase in (Phase.NOTHING, Phase.ENDING):
             return 0
-        return 1 + lines if (lines := len(starter.output())) else 0
+        lines = len(starter.output())
+        return len(_title(status, width)) + lines if lines or status.failed else 0
 
     def draw(self, width: int, height: int) -> list[Line]:
         """The title and what fits below it."""
@@ -40,18 +40,16 @@ class JobWords(LineView):
             )
             or [""]
         ]
-        below = max(0, height - 1)
+        title = _title(status, width)
+        below = max(0, height - len(title))
         self._back = max(0, min(self._back, len(lines) - below))
         end = len(lines) - self._back
         ink = Ink("error") if status.failed else TEXT
-        title: Line = (Run(" what it wrote last", BOLD),)
-        if status.phase is Phase.OVER:
-            ended = f" {status.label} ended: {status.how}"
-            title = (Run(ended, Ink("error" if status.failed else "bright", bold=True)),)
-        if end < len(lines) or end > below:
-            title = (*title, Run(f"  lines {max(0, end - below) + 1}–{end} of {len(lines)}", DIM))
+        if below and (end < len(lines) or end > below):
+            place = Run(f"  lines {max(0, end - below) + 1}–{end} of {len(lines)}", DIM)
+            title = [*title[:-1], elided((*title[-1], place), width)]
         return [
-            crop(title, width),
+            *title,
             *(crop((Run(f"   {line}", ink),), width) for line in lines[max(0, end - below) : end]),
         ]
 
@@ -59,3 +57,11 @@ class JobWords(LineView):
         """Down, or up where negative."""
         self._back = max(0, self._back - lines)
         self.redraw()
+
+
+def _title(status: StartStatus, width: int) -> list[Line]:
+    """How it ended: of a job that could not even be started, that is all there is."""
+    if status.phase is not Phase.OVER:
+        return [elided((Run(" what it wrote last", BOLD),), width)]
+    ink = Ink("error" if status.failed else "bright", bold=True)
+    return paragraph(printable(f"{status.label} ended: {status.how}"), width, ink, rows=4)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from textual import events
 
 from overlaptop.tui.changing import knob_words
-from overlaptop.tui.ink import DIM, KEY, Ink, Item, Line, Run, crop, fit, joined
+from overlaptop.tui.ink import DIM, KEY, Ink, Item, Line, Run, elided, fit, joined, line_width
 from overlaptop.tui.keys import changes_something
 from overlaptop.tui.knob_values import short_name
 from overlaptop.tui.state import ViewState
@@ -20,26 +20,43 @@ _TOLD_SHARE = 60
 
 
 class Hint(NamedTuple):
-    """A key as it is shown, a word for it, and the action."""
+    """A key as it is shown, words for it, and the action."""
 
     key: str
     word: str
     action: str
+    short: str | None = None
+    """A shorter word, of a key that matters so much on this screen that it stays where it is narrow."""
 
 
+HELP_HINT = Hint("?", "help", "app.help", "")
+"""Never left out."""
+QUIT_HINT = Hint("q", "quit", "app.quit", "quit")
+"""Its words say where it ends a job."""
 KNOB_HINT = ("[ ]", "", "app.larger")
-"""Its word is the name of the knob in hand."""
+"""Its words are the name of the knob in hand."""
+
+
+class _Placed(NamedTuple):
+    """A hint as it is drawn."""
+
+    line: Line
+    hint: Hint
 
 
 class KeyBar(LineView):
-    """``hints``: key as shown, word, action; the last ones go first where it is narrow."""
+    """``hints``: key as shown, word, action, and perhaps a short word, the most important first.
+
+    Those with a short word all stay in sight, the last ones with it, as long as there is any room for that;
+    of the others those that fit are shown.
+    """
 
     fades = False
 
     def __init__(
         self,
         state: ViewState,
-        hints: Sequence[tuple[str, str, str]],
+        hints: Sequence[tuple[str, str, str] | tuple[str, str, str, str] | Hint],
         *,
         tells_changes: bool = True,
         offered: Callable[[str], bool] | None = None,
@@ -65,7 +82,12 @@ class KeyBar(LineView):
                 if not self.state.can_change or self.state.hand is None:
                     continue
                 name = self.state.hand.knob.name
-                hint = hint._replace(word="bucket size" if name == BUCKET_CAP_MB else short_name(name))
+                word, short = ("bucket size", short_name(name)) if name == BUCKET_CAP_MB else (name, "knob")
+                hint = hint._replace(word=word, short=short)
+            elif hint.action == QUIT_HINT.action and self._ends_a_job:
+                hint = hint._replace(word="quit and end the job", short="end job")
+            elif hint.action == HELP_HINT.action:
+                hint = hint._replace(short="")
             found.append(hint)
         return found
 
@@ -75,22 +97,48 @@ class KeyBar(LineView):
 
     def draw(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
         """One line."""
-        told = self._told()
-        items = [
-            Item((Run(f" {hint.key} ", KEY), Run(f" {hint.word}", DIM)), at + 1)
-            for at, hint in enumerate(self.hints)
-        ]
-        return [fit(items, [Item(crop(told, _TOLD_SHARE * width // 100))] if told else [], width, "  ")]
+        told = self._told_in(width)
+        placed, gap = self._placed(width)
+        return [fit([Item(each.line) for each in placed], [Item(told)] if told else [], width, gap)]
 
     async def on_click(self, event: events.Click) -> None:
         """Do what the hint under the pointer says."""
         left = 0
-        for key, word, action in self.hints:
-            right = left + len(key) + len(word) + 3
+        placed, gap = self._placed(self.size.width)
+        for line, hint in placed:
+            right = left + line_width(line)
             if left <= event.x < right:
-                await self.screen.run_action(action)
+                await self.screen.run_action(hint.action)
                 return
-            left = right + 2
+            left = right + len(gap)
+
+    @property
+    def _ends_a_job(self) -> bool:
+        starter = self.dashboard.options.starter
+        return starter is not None and bool(starter.running)
+
+    def _placed(self, width: int) -> tuple[list[_Placed], str]:
+        """The hints that are shown, and the gap between them: with words as long as there is room for while
+        no important hint has to go.
+        """
+        told = self._told_in(width)
+        room = width - (line_width(told) + 2 if told else 0)
+        hints = self.hints
+        important = [at for at, hint in enumerate(hints) if hint.short is not None]
+        for gap, shortened in [(gap, n) for gap in ("  ", " ") for n in range(len(important) + 1)]:
+            short = set(important[len(important) - shortened :])
+            placed = [
+                _Placed(_drawn(hint, short=at in short, tight=gap == " "), hint)
+                for at, hint in enumerate(hints)
+            ]
+            if _width([placed[at] for at in important], gap) <= room:
+                break
+        while _width(placed, gap) > room and (goes := _first_to_go(placed)) is not None:
+            del placed[goes]
+        return placed, gap
+
+    def _told_in(self, width: int) -> Line:
+        return elided(self._told(), _TOLD_SHARE * width // 100)
 
     def _told(self) -> Line:
         """How the newest change goes, until it has been made; a failure stays."""
@@ -102,3 +150,20 @@ class KeyBar(LineView):
         ink = Ink({"failed": "error", "changed": "good"}.get(change.state, "warning"), bold=True)
         parts: list[Line] = [(Run(words, ink),) for words in (knob_words(change), change.words) if words]
         return (*joined(parts, ": "), Run(" "))
+
+
+def _drawn(hint: Hint, *, short: bool, tight: bool) -> Line:
+    word = hint.short if short and hint.short is not None else hint.word
+    key = Run(f" {hint.key} ", KEY)
+    return (key, Run(word if tight else f" {word}", DIM)) if word else (key,)
+
+
+def _width(placed: Sequence[_Placed], gap: str) -> int:
+    return sum(line_width(each.line) for each in placed) + len(gap) * max(0, len(placed) - 1)
+
+
+def _first_to_go(placed: Sequence[_Placed]) -> int | None:
+    """The last of those that matter less, else the last one; never the help's."""
+    others = [at for at, (_, hint) in enumerate(placed) if hint.action != HELP_HINT.action]
+    lesser = [at for at in others if placed[at].hint.short is None]
+    return (lesser or others)[-1] if others else None

@@ -16,7 +16,7 @@ from overlaptop.tui.ink import (
     Line,
     Run,
     code_to_keep,
-    crop,
+    elided,
     line_width,
     on,
     pad,
@@ -166,4 +166,4 @@ def _row(cells: tuple[Line, ...], sizes: list[int], width: int, *, cursor: bool)
     for (_, from_width), cell, size in zip(_COLUMNS, cells, [*sizes, 0], strict=True):
         if width >= from_width:
             line += [*(pad(cell, size) if size else cell), Run("  ")]
-    return crop(line, width)
+    return elided(tuple(line), width)

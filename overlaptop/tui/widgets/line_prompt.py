@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.cells import cell_len
+from textual import events
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.widgets import Input, Static
 
 from overlaptop.tui.text import printable
 
+_ANSWER_CELLS = 14
 
-class LinePrompt(Horizontal):
-    """One line: what is asked, the answer, and what may be answered or is wrong with it."""
+
+class LinePrompt(Vertical):
+    """What is asked, the answer, and what may be answered or is wrong with it: beside them where that fits,
+    else below.
+    """
 
     BINDINGS: ClassVar = [("escape", "leave", "not now")]
-    DEFAULT_CSS = """
-    LinePrompt { dock: bottom; height: 1; background: $background; }
-    LinePrompt > .prompt { width: auto; color: $accent; }
-    LinePrompt > Input { width: 14; border: none; height: 1; padding: 0; }
-    LinePrompt > .hint { width: 1fr; height: 1; }
-    LinePrompt > .fault { color: $error; text-style: bold; }
+    DEFAULT_CSS = f"""
+    LinePrompt {{ dock: bottom; height: auto; background: $background; }}
+    LinePrompt > Horizontal {{ height: 1; }}
+    LinePrompt .prompt {{ width: auto; max-width: 75%; height: 1; color: $accent; }}
+    LinePrompt .prompt {{ text-wrap: nowrap; text-overflow: ellipsis; }}
+    LinePrompt Input {{ width: {_ANSWER_CELLS}; border: none; height: 1; padding: 0; }}
+    LinePrompt .beside {{ width: 1fr; height: 1; }}
+    LinePrompt .below {{ width: 100%; height: auto; max-height: 3; padding: 0 1; }}
+    LinePrompt .fault {{ color: $error; text-style: bold; }}
     """
 
     class Answered(Message):
@@ -44,13 +53,31 @@ class LinePrompt(Horizontal):
         super().__init__()
         self.about = about
         self._asked, self._answer = printable(asked), answer
-        self._hint = Static(printable(hint), classes="hint", markup=False)
+        self._words = printable(hint)
+        self._beside = Static(classes="beside", markup=False)
+        self._below = Static(classes="below", markup=False)
 
     def compose(self) -> ComposeResult:
         """Question, input, hint."""
-        yield Static(f" {self._asked} ", classes="prompt", markup=False)
-        yield Input(self._answer, compact=True, max_length=24)
-        yield self._hint
+        with Horizontal():
+            yield Static(f" {self._asked} ", classes="prompt", markup=False)
+            yield Input(self._answer, compact=True, max_length=24)
+            yield self._beside
+        yield self._below
+
+    def on_mount(self) -> None:
+        """Say what may be answered."""
+        self._show(self.app.size.width)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """The words may have to go below, or need not any more."""
+        self._show(event.size.width)
+
+    def _show(self, width: int) -> None:
+        fits = cell_len(self._asked) + 2 + _ANSWER_CELLS + cell_len(self._words) <= width
+        self._beside.update(self._words if fits else "")
+        self._below.update("" if fits else self._words)
+        self._below.display = not fits
 
     def focus(self, scroll_visible: bool = True, *_: object) -> LinePrompt:
         """Type here."""
@@ -59,8 +86,10 @@ class LinePrompt(Horizontal):
 
     def say(self, fault: str) -> None:
         """What is wrong with the answer."""
-        self._hint.update(printable(fault))
-        self._hint.add_class("fault")
+        self._words = printable(fault)
+        for hint in (self._beside, self._below):
+            hint.add_class("fault")
+        self._show(self.size.width)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlaptop.tui.draft import Draft, OptionRow
-from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run, crop
+from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run, elided
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.text import UNKNOWN
 from overlaptop.tui.widgets.scroll_view import ScrollView
@@ -35,17 +35,15 @@ class OptionList(ScrollView):
         if flags + 40 > width:
             flags = max(len(row.option.flag) for row in rows)
         values = min(_WIDEST_VALUE, max(7, *(len(row.value) for row in rows)))
-        return [
-            self._title(len(rows), below, width),
-            *(crop(self._line(row, flags, values), width) for row in rows[self.first : self.first + below]),
-        ]
+        shown = [self._line(row, flags, values) for row in rows[self.first : self.first + below]]
+        return [self._title(len(rows), below, width), *(elided(line, width) for line in shown)]
 
     def _title(self, count: int, below: int, width: int) -> Line:
         plan = self._draft.plan
         place = f"  on {plan.place}" if plan is not None and plan.place else ""
         hidden = f"  {self.first + 1}–{self.first + below} of {count}" if 0 < below < count else ""
         name = self._draft.workload.name
-        return crop((Run(f" options of {name}", BOLD), Run(place, DIM), Run(hidden, DIM)), width)
+        return elided((Run(f" options of {name}", BOLD), Run(place, DIM), Run(hidden, DIM)), width)
 
     def _line(self, row: OptionRow, flags: int, values: int) -> Line:
         option = row.option

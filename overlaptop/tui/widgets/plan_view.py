@@ -9,7 +9,7 @@ from overlaptop.tui.state import ViewState
 from overlaptop.tui.text import printable
 from overlaptop.tui.widgets.line_view import LineView
 
-_COMMAND_ROWS, _EFFECT_ROWS = 3, 3
+_COMMAND_ROWS, _EFFECT_ROWS, _FAULT_ROWS = 3, 3, 6
 
 
 class PlanView(LineView):
@@ -36,7 +36,7 @@ class PlanView(LineView):
         if plan is None:
             return [(Run(" looking at the machine …", DIM),)]
         if plan.fault:
-            return paragraph(printable(plan.fault), width, Ink("error", bold=True), rows=2)
+            return paragraph(printable(plan.fault), width, Ink("error", bold=True), rows=_FAULT_ROWS)
         # Why a job ended is said where its last lines are.
         said = self.dashboard.started.said if status.phase is Phase.RUNNING else ""
         lines = paragraph(said, width, Ink("warning", bold=True), rows=2)

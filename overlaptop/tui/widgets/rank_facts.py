@@ -10,7 +10,17 @@ from overlaptop.tui.drawing import stacked_bar
 from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit, wrap
 from overlaptop.tui.links import has_nvlink, has_pcie, numa_matters, nvlink_rate, pcie_rate
 from overlaptop.tui.parts import IDLE, PARTS, parts_of
-from overlaptop.tui.text import age, byte_count, count, duration, percent, rate, whole_percent
+from overlaptop.tui.text import (
+    AT_MOST,
+    age,
+    bounded,
+    byte_count,
+    count,
+    duration,
+    percent,
+    rate,
+    whole_percent,
+)
 from overlaptop.tui.widgets.line_view import LineView
 from overlaptop.tui.widgets.totals_line import overlap_ink
 from overlaptop.wire.messages import StepTotals
@@ -41,7 +51,8 @@ class RankFacts(LineView):
         return [identity, *((Run(" "), *line) for line in (*lines, bar))]
 
     def _parts(self, chosen: RankView, step: StepTotals) -> list[Item]:
-        overlap = Run(f"{percent(step.overlap):<7}", overlap_ink(step.overlap, bold=True))
+        known = bounded(percent(step.overlap), AT_MOST, exact=sees_gaps(chosen))
+        overlap = Run(f"{known:<7}", overlap_ink(step.overlap, bold=True))
         parts: list[Line] = [
             (Run("step ", DIM), Run(count(step.step), BOLD), Run("  overlap ", DIM), overlap)
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from overlaptop.tui import curve
@@ -16,6 +17,7 @@ from overlaptop.tui.ink import (
     Run,
     code_to_keep,
     crop,
+    elided,
     fit,
     line_width,
     pad,
@@ -34,9 +36,10 @@ _CURVE_CELLS = 62
 _CURVE_LEAST, _EXPOSED_LEAST = 5, 3
 _WHAT_IT_IS = (
     "The search measures values of one knob on the running job, in short windows that take turns, gives up "
-    "what is hopeless early, and ends when the best is known within its confidence. It then keeps the best "
-    "value and says what it saves and which line of code makes it permanent. The job goes on training "
-    "meanwhile. Stopped, or left by quitting, it goes back to the value before."
+    "what is hopeless early, and ends when the best is known within its confidence. It then leaves the job "
+    "with the best value, where that is better beyond noise, and says what it saves and which line of code "
+    "makes it permanent. The job goes on training meanwhile. Stopped, or left by quitting, it goes back to "
+    "the value before."
 )
 # Header, cells, and the width of the table from which it is shown.
 _COLUMNS = (
@@ -52,9 +55,9 @@ class SearchView(ScrollView):
 
     def draw(self, width: int, height: int) -> list[Line]:
         """As much as there is room for."""
-        tuner, search = self.dashboard.control.tuner, self.state.snapshot.search
-        if tuner is not None:
-            lines, self.first = search_lines(tuner.picture, width, height, self.first)
+        searched, search = self.dashboard.control.searched, self.state.snapshot.search
+        if searched is not None:
+            lines, self.first = search_lines(searched.picture, width, height, self.first, of=searched.of)
             return lines
         if search is not None:
             who = f" {search.by} searches for the best {search.knob}"
@@ -63,9 +66,18 @@ class SearchView(ScrollView):
         return [(), (Run(" No search yet", BOLD),), (), *paragraph(_WHAT_IT_IS, width, TEXT, rows=12)]
 
 
-def search_lines(picture: Picture, width: int, height: int, first: int) -> tuple[list[Line], int]:
-    """The picture in so many cells, and the table's first row, kept within what there is."""
-    head = [*_status(picture, width), *_outcome(picture, width)]
+def search_lines(
+    picture: Picture, width: int, height: int, first: int, *, of: str = ""
+) -> tuple[list[Line], int]:
+    """The picture in so many cells, and the table's first row, kept within what there is.
+
+    ``of``: which job was searched, where it is not the one that is shown.
+    """
+    head = [*_status(picture, width, of), *_outcome(picture, width)]
+    marks = {mark_of(picture, point) for point in picture.points}
+    if picture.now is not None and not picture.over:
+        marks.add(curve.NOW)
+    legend = curve.legend(marks, width, predicted=bool(picture.predicted))
     room = height - len(head) - 1
     if width >= _BESIDE:
         right = min(1 + sum(cells + 2 for _, cells, _ in _COLUMNS), width - _CURVE_CELLS)
@@ -76,34 +88,44 @@ def search_lines(picture: Picture, width: int, height: int, first: int) -> tuple
             (*pad(chart[at] if at < len(chart) else (), left + 2), *(table[at] if at < len(table) else ()))
             for at in range(max(len(chart), len(table)))
         ]
-        return [*head, (), *body, curve.legend(width, predicted=bool(picture.predicted))], first
+        return [*head, (), *body, legend], first
     rows = min(len(picture.points) + 1, max(0, room - _CURVE_LEAST - 3), max(4, room // 2))
     table, first = _table(picture, width, rows, first)
-    legend = [curve.legend(width, predicted=bool(picture.predicted))] if room - len(table) > 8 else []
-    chart = _chart(picture, width, room - len(table) - len(legend))
-    return [*head, *([()] if height >= 24 else []), *chart, *legend, *table], first
+    chart = _chart(picture, width, room - len(table) - 1)
+    return [*head, *([()] if height >= 24 else []), *chart, legend, *table], first
 
 
-def _status(picture: Picture, width: int) -> list[Line]:
-    """What it does, what it has cost, and how long it may take."""
+def _status(picture: Picture, width: int, of: str) -> list[Line]:
+    """What it does, what it has cost, and how long it may take; what the best is so far."""
     ink = Ink("error" if picture.failed else "good" if picture.over else "warning", bold=True)
     glyph = "✗" if picture.failed else "■" if picture.over else "◆"
     title = Item((Run(f" {glyph} ", ink), Run(f"search for the best {picture.knob.name}", BOLD)))
-    spent = f"{count(picture.steps_spent)} steps"
+    steps = picture.steps_spent
     items = [
         title,
         Item((Run(_range_words(picture), DIM),), 2),
-        Item((Run(spent, TEXT), Run(" spent", DIM)), 1),
+        Item((Run(f"{count(steps)} step{'s' * (steps != 1)}", TEXT), Run(" spent", DIM)), 1),
     ]
-    if not picture.over:
+    if picture.steps_to_go is not None and not picture.over:
         to_go = f"at most {count(picture.steps_to_go)} to go"
         if picture.seconds_to_go is not None:
             to_go += f", {duration(picture.seconds_to_go * 1e9)}"
         items.append(Item((Run(to_go, DIM),), 1))
     lines = [fit(items, [], width)]
+    if of:
+        lines += paragraph(of, width, Ink("warning", bold=True), rows=2)
     if picture.doing and not picture.over:
         lines += paragraph(picture.doing, width, ink, rows=2)
+    if picture.best is not None and len(picture.points) > 1 and picture.result is None:
+        lines.append(_best_so_far(picture, width))
     return lines
+
+
+def _best_so_far(picture: Picture, width: int) -> Line:
+    """What the star stands for while nothing is decided."""
+    best = with_unit(str(picture.best), picture.knob.unit)
+    told = f": shortest step so far, {picture.best_words}".removesuffix(", ")
+    return elided((Run(f" {curve.BEST.glyph} ", curve.BEST.ink), Run(best, BOLD), Run(told, DIM)), width)
 
 
 def _range_words(picture: Picture) -> str:
@@ -111,16 +133,20 @@ def _range_words(picture: Picture) -> str:
 
 
 def _outcome(picture: Picture, width: int) -> list[Line]:
-    """Why it ended, the result in a line, and the line of code to paste."""
+    """Why it ended, what the job is left with, the result in a line, and the line of code to paste."""
     lines: list[Line] = []
     if picture.why:
         lines += paragraph(
             picture.why, width, Ink("error" if picture.failed else "warning", bold=True), rows=3
         )
     if picture.result is not None:
-        lines += paragraph(picture.result.line, width, Ink("good", bold=True), rows=4)
-        if picture.result.code:
-            lines += code_to_keep(picture.result.code, width)
+        ink = Ink("good", bold=True) if picture.result.known else BOLD
+        lines += paragraph(picture.result.line, width, ink, rows=4)
+    if picture.left:
+        lines += paragraph(picture.left, width, BOLD, rows=2)
+    if picture.result is not None and picture.result.code:
+        best = with_unit(str(picture.result.value), picture.knob.unit)
+        lines += code_to_keep(picture.result.code, width, best)
     if picture.model_reason and not picture.predicted:
         lines += paragraph(f"no model: {picture.model_reason}", width, DIM, rows=2)
     return lines
@@ -151,7 +177,12 @@ def _chart(picture: Picture, width: int, height: int) -> list[Line]:
     predicted = [(p.value, p.step_ns) for p in picture.predicted]
     points += _not_yet(picture, predicted)
     lines: list[Line] = [(Run(" step time", BOLD),)] if titled else []
-    lines += curve.plot(points, predicted, axis, rows)
+    if points or predicted:
+        lines += curve.plot(points, predicted, axis, rows)
+    elif not picture.over:
+        lines += _nothing_yet(axis, rows)
+    else:
+        return []
     if exposed:
         bare = [
             Point(p.value, p.exposed_ns, p.exposed_ns, p.exposed_ns, mark_of(picture, p))
@@ -160,16 +191,21 @@ def _chart(picture: Picture, width: int, height: int) -> list[Line]:
         ]
         guessed = [(p.value, p.exposed_ns) for p in picture.predicted if p.exposed_ns is not None]
         lines += [(Run(" exposed", BOLD),), *curve.plot(bare, guessed, axis, exposed)]
-    return [*lines, curve.value_axis(axis, picture.knob.unit)]
+    return [*lines, curve.value_axis(axis, picture.knob.unit, alike=axis.most == picture.alike_from)]
+
+
+def _nothing_yet(axis: Axis, rows: int) -> list[Line]:
+    """An empty lane that says what is to come."""
+    lines = curve.plot([], [], axis, rows)
+    words = crop((Run(" the first point comes with the first window", DIM),), axis.cells)
+    lines[rows // 2] = (*crop(lines[rows // 2], curve.LABEL_CELLS + 1), *words)
+    return lines
 
 
 def _ends(picture: Picture) -> tuple[int, int]:
-    """Of the axis: of what is measured or predicted at all, once that is known, else of all that was asked
-    for.
-    """
-    if not picture.predicted:
-        return picture.least, picture.most
-    known = [*(point.value for point in picture.predicted), *(point.value for point in picture.points)]
+    """Of the axis: all that was asked for and is not alike, and what is measured besides."""
+    known = [picture.least, picture.most if picture.alike_from is None else picture.alike_from]
+    known += [point.value for point in picture.points]
     if picture.now is not None:
         known.append(picture.now)
     return min(known), max(known)
@@ -209,13 +245,19 @@ def _cells(picture: Picture, point: CurvePoint, unit: Unit) -> tuple[Line, ...]:
         (Run(mark.glyph, mark.ink),),
         (Run(with_unit(str(point.value), picture.knob.unit), DIM if pale else BOLD),),
         (Run(unit.text(round(point.step_ns)), figure),),
-        (Run(unit.text(round((point.high_ns - point.low_ns) / 2)), DIM),),
+        (Run(_reach(point, unit), DIM),),
         (Run(UNKNOWN if point.predicted_ns is None else unit.text(round(point.predicted_ns)), DIM),),
         (Run(_error(point.model_error), DIM),),
         (Run(_error(point.foretold_error), DIM),),
         (Run(duration(point.exposed_ns), figure),),
         (Run(count(point.steps), DIM),),
     )
+
+
+def _reach(point: CurvePoint, unit: Unit) -> str:
+    """How far the interval goes to either side."""
+    reach_ns = (point.high_ns - point.low_ns) / 2
+    return unit.text(round(reach_ns)) if math.isfinite(reach_ns) else UNKNOWN
 
 
 def _error(share: float | None) -> str:
@@ -226,7 +268,7 @@ def _row(cells: tuple[Line, ...], width: int) -> Line:
     line: list[Run] = [Run(" ")]
     for at, ((_, size, from_width), cell) in enumerate(zip(_COLUMNS, cells, strict=True)):
         if width >= from_width:
-            cell = crop(cell, size)
+            cell = elided(cell, size)
             blank = Run(" " * (size - line_width(cell)))
             line += [*cell, Run(" ")] if at == 0 else [blank, *cell, Run("  ")]
     return crop(line, width)

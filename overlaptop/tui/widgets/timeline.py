@@ -95,6 +95,8 @@ class Timeline(LineView):
             return f"the trace of rank {chosen.rank} holds no step"
         if chosen.ended:
             return f"rank {chosen.rank} ended before a step of it was seen in detail"
+        if self.state.starting:
+            return f"the job is starting: waiting for {self.state.starting}"
         if chosen.info is not None and chosen.info.detail_every == 0:
             return "no timeline: this agent measures phases only"
         if self.state.paused_at_ns is not None:

@@ -8,7 +8,18 @@ from overlaptop.fleet.knobs import NOT_ALLOWED
 from overlaptop.tui.ink import BOLD, DIM, KEY, Ink, Item, Line, Run, joined, line_width, wrap
 from overlaptop.tui.knob_values import short_name, with_unit
 from overlaptop.tui.state import ViewState
-from overlaptop.tui.text import UNKNOWN, count, duration, ordinal, percent, ratio, shortened
+from overlaptop.tui.text import (
+    ABOUT,
+    AT_LEAST,
+    AT_MOST,
+    bounded,
+    count,
+    duration,
+    ordinal,
+    percent,
+    ratio,
+    shortened,
+)
 from overlaptop.tui.widgets.line_view import LineView
 
 GOOD_OVERLAP, POOR_OVERLAP = 0.9, 0.6
@@ -41,32 +52,24 @@ def total_items(state: ViewState) -> list[Item]:
     Where compute is an upper bound, so are overlap and speed-up, and exposed is a lower one; attainable
     may be off either way.
     """
-    totals = state.snapshot.totals
-    most, least, about = ("", "", "") if state.exact else ("≤", "≥", "≈")
+    totals, exact = state.snapshot.totals, state.exact
 
     def item(name: str, figure: str, cells: int, ink: Ink = BOLD, *more: Run) -> Item:
         # As wide as its figures get: what follows must not move with each of them.
         return Item((Run(f"{name} ", DIM), Run(f"{figure:<{cells}}", ink), *more))
 
-    def bounded(figure: str, sign: str) -> str:
-        return figure if figure == UNKNOWN else sign + figure
-
-    attainable = bounded(ratio(totals.attainable), about)
-    idle = duration(totals.idle_ns) if state.exact or totals.idle_ns is not None else "not seen"
+    overlap = bounded(percent(totals.overlap), AT_MOST, exact=exact)
+    exposed = bounded(duration(totals.exposed_ns), AT_LEAST, exact=exact)
+    speedup = bounded(ratio(totals.speedup), AT_MOST, exact=exact)
+    attainable = bounded(ratio(totals.attainable), ABOUT, exact=exact)
+    idle = duration(totals.idle_ns) if exact or totals.idle_ns is not None else "not seen"
     return [
-        item("overlap", bounded(percent(totals.overlap), most), 8, overlap_ink(totals.overlap, bold=True)),
-        item("exposed", bounded(duration(totals.exposed_ns), least), 8),
+        item("overlap", overlap, 8, overlap_ink(totals.overlap, bold=True)),
+        item("exposed", exposed, 8),
         item("stall", duration(totals.stall_ns), 7),
         *_knob(state),
         item("idle", idle, 8, BOLD if totals.idle_ns is not None else DIM),
-        item(
-            "speed-up",
-            bounded(ratio(totals.speedup), most),
-            6,
-            BOLD,
-            Run(" of ", DIM),
-            Run(f"{attainable:<6}", BOLD),
-        ),
+        item("speed-up", speedup, 6, BOLD, Run(" of ", DIM), Run(f"{attainable:<6}", BOLD)),
         *_launching(state),
         item("dropped", count(totals.dropped), 1, Ink("warning", bold=True) if totals.dropped else DIM),
         *_sampling(state),
@@ -115,6 +118,8 @@ def _launching(state: ViewState) -> list[Item]:
 
 
 def _sampling(state: ViewState) -> list[Item]:
+    if state.starting:
+        return []  # how they measure is not settled yet
     every = sorted({view.info.detail_every for view in state.snapshot.ranks if view.info is not None})
     if not every:
         return []

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from overlaptop.tui import text
 from overlaptop.tui.earlier import RUNS, EarlierJob
-from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run, crop, pad
-from overlaptop.tui.text import count, duration, percent, printable
+from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run, elided, line_width, pad
+from overlaptop.tui.text import AT_LEAST, AT_MOST, bounded, count, duration, percent, printable
 from overlaptop.tui.widgets.line_view import LineView
 
 _LABEL_LEAST = 30
@@ -14,7 +15,7 @@ _MARGIN = 1
 
 
 class TriedTable(LineView):
-    """A title that is also the header, then a line each."""
+    """A title that is also the header, then a line for each job and setting of its knobs."""
 
     fades = False
 
@@ -27,36 +28,59 @@ class TriedTable(LineView):
     def draw(self, width: int, height: int) -> list[Line]:
         """The newest ones."""
         seen = self.dashboard.seen
-        jobs, present = list(reversed(seen.all)), seen.present
+        jobs, present = list(reversed(seen.all))[: max(0, height - 1)], seen.present
         columns = _columns(jobs, width)
         label = width - 3 - _MARGIN - sum(size + 2 for _, _, size in columns)
         head: Line = (Run(" watched so far, newest first", BOLD),)
         lines = [
             (
-                *pad(crop(head, label + 3), label + 3),
+                *pad(elided(head, label + 3), label + 3),
                 *(Run(f"  {name:>{size}}", DIM) for name, _, size in columns),
             )
         ]
-        for job in jobs[: max(0, height - 1)]:
-            now = present is not None and job.job == present.job
-            changed = f", {printable(job.changed)}" if job.changed else ""
-            words = shortened(printable(job.label), label - len(changed))
-            name: Line = (Run(words, BOLD if now else TEXT), Run(changed, Ink("accent")))
+        names = _names(jobs, label, present)
+        for at, job in enumerate(jobs):
             mark = Run("   ")
-            if now:
+            if job is present:
                 mark = Run(" ● ", Ink("live")) if job.how == RUNS else Run(" ■ ", DIM)
-            at = jobs.index(job)
-            lines.append(
-                (
-                    mark,
-                    *pad(crop(name, label), label),
-                    *(
-                        Run(f"  {cells[at]:>{size}}", DIM if key == "" else TEXT)
-                        for key, cells, size in columns
-                    ),
-                )
+            cells = (
+                Run(f"  {cells[at]:>{size}}", DIM if key == "" else TEXT) for key, cells, size in columns
             )
-        return [crop(line, width) for line in lines]
+            lines.append((mark, *pad(names[at], label), *cells))
+        return [elided(line, width) for line in lines]
+
+
+def _names(jobs: Sequence[EarlierJob], width: int, present: EarlierJob | None) -> Sequence[Line]:
+    """What was asked for, and the values of the knobs: of all of them where that fits in every row, else of
+    those by which rows differ or that were changed.
+    """
+    telling = {name for name in _knobs(jobs) if _tells(name, jobs)}
+    for shown in (_knobs(jobs), telling):
+        names = [_name(job, shown, bold=job is present) for job in jobs]
+        if all(line_width(name) <= width for name in names):
+            return names
+    fitted = []
+    for label, values in names:
+        words = shortened(label.text, width - line_width((values,)))
+        fitted.append(elided((label._replace(text=words), values), width))
+    return fitted
+
+
+def _name(job: EarlierJob, knobs: set[str], *, bold: bool) -> tuple[Run, Run]:
+    values = [f", {setting.words}" for setting in job.settings if setting.knob in knobs]
+    return (
+        Run(printable(job.label), BOLD if bold else TEXT),
+        Run(printable("".join(values)), Ink("accent")),
+    )
+
+
+def _knobs(jobs: Sequence[EarlierJob]) -> set[str]:
+    return {setting.knob for job in jobs for setting in job.settings}
+
+
+def _tells(knob: str, jobs: Sequence[EarlierJob]) -> bool:
+    own = [setting for job in jobs for setting in job.settings if setting.knob == knob]
+    return len({setting.value for setting in own}) > 1 or any(setting.changed for setting in own)
 
 
 def shortened(label: str, width: int) -> str:
@@ -67,17 +91,21 @@ def shortened(label: str, width: int) -> str:
     room = width - len(first) - 3
     # From the beginning of a word on, where that leaves one.
     end = label[-room - 1 :].partition(" ")[2] if room > 0 else ""
-    return f"{first} … {end}" if end else label[: max(0, width)]
+    if end:
+        return f"{first} … {end}"
+    return text.shortened(label, width) if width > 0 else ""
 
 
 def _columns(jobs: Sequence[EarlierJob], width: int) -> list[tuple[str, list[str], int]]:
     """Name, cells and width of each that fits; the least important are left out first."""
+    overlaps = [bounded(percent(job.figures.overlap), AT_MOST, exact=job.exact) for job in jobs]
+    exposed = [bounded(duration(job.figures.exposed_ns), AT_LEAST, exact=job.exact) for job in jobs]
     every = [
-        ("exposed", [duration(job.exposed_ns) for job in jobs]),
+        ("exposed", exposed),
         ("steps", [count(job.steps_done or None) for job in jobs]),
         ("", [job.how for job in jobs]),
-        ("overlap", [percent(job.overlap) for job in jobs]),
-        ("step time", [duration(job.step_ns) for job in jobs]),
+        ("overlap", overlaps),
+        ("step time", [duration(job.figures.step_ns) for job in jobs]),
     ]
     order = ("steps", "step time", "overlap", "exposed", "")
     sized = [(name, cells, max(len(name), *map(len, cells), 1)) for name, cells in every]

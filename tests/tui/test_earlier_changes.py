@@ -1,0 +1,50 @@
+"""Changes of jobs that are not shown any more: kept, newest job first, and bounded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from overlaptop.tui.earlier_changes import MAX_CHANGES, EarlierChanges
+from overlaptop.wire import commands
+from tests.fleet.builders import T0, status, welcome
+
+from .fakes import FakeSession
+from .knobs import BUCKET, tell
+
+
+def turn_to(session, job, changes=0):
+    """Show another job, of which so many changes are known."""
+    session.fleet.apply(welcome(job=job, script=f"{job}.py"))
+    session.say(status())
+    tell(session, BUCKET)
+    for number in range(changes):
+        session.say(replace(commands.make_setting(BUCKET, 1 + number), at_ns=T0 + number))
+
+
+def follow(*jobs):
+    session, earlier = FakeSession(welcome(), status()), EarlierChanges()
+    for job, changes in jobs:
+        turn_to(session, job, changes)
+        earlier.see(session.tick())
+    return earlier
+
+
+def told(earlier):
+    return [(each.script, len(each.changes)) for each in earlier.newest_first]
+
+
+def test_the_newest_job_comes_first_and_one_without_changes_not_at_all():
+    earlier = follow(("a", 2), ("b", 0), ("c", 3), ("d", 1))
+    assert told(earlier) == [("c.py", 3), ("a.py", 2)]
+
+
+def test_a_job_that_is_shown_again_is_not_told_of_twice():
+    assert told(follow(("a", 2), ("b", 1), ("a", 2))) == [("b.py", 1)]
+    assert told(follow(("a", 2), ("b", 1), ("a", 3), ("c", 0))) == [("a.py", 3), ("b.py", 1)]
+
+
+def test_the_oldest_changes_go_first():
+    earlier = follow(("a", 50), ("b", 60), ("c", 60), ("d", 0))
+    assert told(earlier) == [("c.py", 60), ("b.py", 60), ("a.py", MAX_CHANGES - 120)]
+    assert earlier.newest_first[-1].changes[-1].value == 50
+    assert told(follow(("a", 8), ("b", 100), ("c", 100), ("d", 0))) == [("c.py", 100), ("b.py", 28)]

@@ -1,0 +1,138 @@
+"""The keys at the foot of each screen, at every width."""
+
+from dataclasses import replace
+
+import pytest
+
+from overlaptop.tui.keys import APP_KEYS
+from overlaptop.tui.screens.overview import OverviewScreen
+from overlaptop.tui.starting import Order
+
+from .fakes import app_of, running_job, screen_lines
+from .knobs import ACCUMULATION, BUCKET, controlled_job
+from .starters import FakeStarter
+
+WIDTHS = (200, 160, 120, 100, 80, 60)
+
+
+@pytest.fixture(autouse=True)
+def with_colors(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def holding(*options):
+    """A starter whose job runs."""
+    starter = FakeStarter()
+    starter.start(starter.plan(Order("ddp", options)))
+    starter.comes_up("job-1")
+    return starter
+
+
+async def foot(app, pilot):
+    await pilot.pause()
+    app.show_now()
+    await pilot.pause()
+    return screen_lines(app)[-1]
+
+
+def keys_in(line):
+    """The words of the foot."""
+    return line.split()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("knob", [BUCKET, replace(ACCUMULATION, name="prefetch_backward")])
+async def test_the_keys_that_matter_most_are_at_the_foot_of_the_overview_at_every_width(width, held, knob):
+    app = app_of(controlled_job(knob), starter=holding() if held else FakeStarter())
+    async with app.run_test(size=(width, 20)) as pilot:
+        line = await foot(app, pilot)
+        for key in ("?", "q", "[ ]", "a", "u", "w", "m"):
+            assert f" {key} " in line
+        assert "…" not in line
+
+
+@pytest.mark.parametrize("width", [*WIDTHS, 40, 20, 8])
+@pytest.mark.parametrize("keys", ["", "enter", "2", "m", "u", "o", "n", "c escape", "5", "a escape"])
+async def test_help_is_at_the_foot_of_every_screen(width, keys):
+    app = app_of(controlled_job(), starter=holding())
+    async with app.run_test(size=(width, 24)) as pilot:
+        if keys:
+            await pilot.press(*keys.split())
+        assert "?" in keys_in(await foot(app, pilot))
+
+
+async def test_where_one_types_help_has_another_key():
+    app = app_of(controlled_job(), starter=holding())
+    async with app.run_test(size=(60, 24)) as pilot:
+        await pilot.press("w")
+        assert "F1" in keys_in(await foot(app, pilot))
+
+
+@pytest.mark.parametrize(
+    ("pressed", "keys"),
+    [
+        ("enter", ("esc", "?", "[ ]", "tab", "↑ ↓", "q")),
+        ("m", ("esc", "?", "↑ ↓", "← →", "[ ]", "q")),
+        ("o", ("enter", "↑ ↓", "w", "?", "q")),
+        ("w", ("enter", "esc", "↑ ↓", "tab", "F9", "F1")),
+        ("5", ("esc", "c", "?", "q")),
+        ("n", ("esc", "↑ ↓", "?", "q")),
+    ],
+)
+async def test_each_other_screen_has_its_own_keys_at_its_foot_where_it_is_narrow(pressed, keys):
+    app = app_of(controlled_job(), starter=holding())
+    async with app.run_test(size=(60, 24)) as pilot:
+        await pilot.press(pressed)
+        line = await foot(app, pilot)
+        for key in keys:
+            assert f" {key} " in line
+
+
+@pytest.mark.parametrize(("width", "words"), [(160, "q  quit and end the job  "), (60, "q end job")])
+async def test_q_says_that_the_job_ends_where_it_does(width, words):
+    starter = holding()
+    app = app_of(controlled_job(), starter=starter)
+    async with app.run_test(size=(width, 20)) as pilot:
+        assert words in await foot(app, pilot)
+        starter.running = ""
+        line = await foot(app, pilot)
+        assert "end" not in line
+        assert "quit" in line
+
+
+async def test_a_key_that_ends_the_job_is_offered_only_while_one_runs():
+    starter = FakeStarter()
+    app = app_of(running_job(), starter=starter)
+    async with app.run_test(size=(160, 24)) as pilot:
+        await pilot.press("w")
+        assert "F9" not in await foot(app, pilot)
+        starter.running = "ddp"
+        assert "F9  end the job" in await foot(app, pilot)
+
+
+@pytest.mark.parametrize("width", [160, 60])
+async def test_a_click_on_a_hint_does_what_it_says(width):
+    app = app_of(controlled_job(), starter=holding())
+    async with app.run_test(size=(width, 20)) as pilot:
+        line = await foot(app, pilot)
+        await pilot.click(offset=(line.index(" u ") + 1, 19))
+        await pilot.pause()
+        assert type(app.screen).__name__ == "TuneScreen"
+        await pilot.press("escape")
+        line = await foot(app, pilot)
+        await pilot.click(offset=(line.index(" m ") + 1, 19))
+        await pilot.pause()
+        assert type(app.screen).__name__ == "MachineScreen"
+
+
+async def test_every_key_of_the_foot_of_the_overview_is_bound():
+    bound = {key.action for key in APP_KEYS}
+    app = app_of(controlled_job(), starter=holding())
+    async with app.run_test(size=(250, 20)) as pilot:
+        await foot(app, pilot)
+        assert isinstance(app.screen, OverviewScreen)
+        for hint in app.screen._keys.hints:
+            place, _, action = hint.action.partition(".")
+            own = hasattr(app.screen, f"action_{action.partition('(')[0]}")
+            assert action in bound if place == "app" else own
