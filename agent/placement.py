@@ -70,7 +70,8 @@ def alone() -> Placement:
 
 
 def job_key(environ: Mapping[str, str] = os.environ) -> str:
-    """Name the job by what its ranks share and two jobs on one node cannot: where they meet.
+    """Name the job by what its ranks share and two jobs cannot: where they meet. A loopback address is
+    another place on each host.
 
     The parent process would do as well, but for wrappers (`torchrun --no-python ./wrap.sh`) that give
     each rank a parent of its own.
@@ -85,10 +86,13 @@ def job_key(environ: Mapping[str, str] = os.environ) -> str:
     shared = "\0".join(environ.get(name, "") for name in names)
     if not shared.strip("\0"):
         return f"pid-{os.getpid()}"
+    if _is_loopback(environ.get("MASTER_ADDR", "")):
+        shared += "\0" + socket.gethostname()
     return hashlib.sha256(shared.encode()).hexdigest()[:12]
 
 
-_HERE = ("127.0.0.1", "localhost", "::1")
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address in ("localhost", "::1")
 
 
 def on_this_node(ranks: Iterable[int], environ: Mapping[str, str] = os.environ) -> bool | None:
@@ -100,7 +104,7 @@ def on_this_node(ranks: Iterable[int], environ: Mapping[str, str] = os.environ) 
     members = tuple(ranks)
     if not members:
         return None
-    if environ.get("MASTER_ADDR", "") in _HERE:
+    if _is_loopback(environ.get("MASTER_ADDR", "")):
         return True
     values = [environ.get(name, "") for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
     if not all(value.isdecimal() for value in values):

@@ -90,7 +90,7 @@ class SyntheticSession:
         due = (time.time_ns() - self._origin_ns) // self._period_ns
         for step in range(self._done, due):
             for rank in range(self._ranks):
-                for message in self._step(rank, step):
+                for message in self.step(rank, step):
                     self._take(message)
         self._done = due
         return self._fleet.snapshot()
@@ -117,13 +117,14 @@ class SyntheticSession:
         """Make that many steps more and throw them away: what is not the dashboard's work."""
         for step in range(self._done, self._done + steps):
             for rank in range(self._ranks):
-                for message in self._step(rank, step):
+                for message in self.step(rank, step):
                     encode(message)
 
     def _take(self, message: Message) -> None:
         self._fleet.apply(decode(encode(message)))
 
-    def _step(self, rank: int, step: int) -> list[Message]:
+    def step(self, rank: int, step: int) -> list[Message]:
+        """What a rank sends of one step."""
         draw = self._random.gauss
         step_ns = round(self._period_ns * (1 + abs(draw(0, 0.01)) + (0.9 if step % 97 == 60 else 0)))
         forward_ns, optimizer_ns = round(step_ns * 0.30), round(step_ns * 0.07)

@@ -111,7 +111,8 @@ path of a script of your own; what follows -- goes to it:
   overlaptop tune train.py --nproc 2 --range 1:400 -- --epochs 3
 
 Windows of steps with one value each are measured in turns, round by round. A value that takes longer beyond
-doubt is left out from then on, and more values are tried around the best. It ends when none can be better
+doubt is left out from then on (after one window only where it takes far longer, for the machine may have
+changed meanwhile), and more values are tried around the best. It ends when none can be better
 than the best by more than 1 %, with 95 % confidence, or when the budget is spent: unless --budget says
 otherwise, a third of the steps that nine values, each measured so well, would take, and at most 2,000.
 
@@ -123,10 +124,26 @@ else meanwhile ends the search, and stays.
 TUNE_EPILOG = """\
 stdout gets a table of the values (their step time, in what interval it lies with 95 % confidence, what the
 model of the job's buckets predicts of it, and how far that is off) and at last one line: the best setting,
-what it saves, how sure, and the line of code to paste. stderr gets the progress. With --json, a record for
-each window ("window"), then one for each value ("point") and one for the result ("result"); times are ns,
-shares fractions, null is unknown.
+what it saves, how sure, which one the job has now, and the line of code that makes the best one permanent.
+So it does after Ctrl-C, with what was measured until then. stderr gets the progress. With --json, a record
+for each window ("window"), then one for each value ("point") and one for the result ("result"); times are
+ns, shares fractions, null is unknown.
 exit status: 0 when a best value is told (known: false in the result's record where the budget was spent
 first), 1 when it was ended before (the job ended or refused, somebody else changed it: what was found so
 far is told), 2 for a usage error, 130 after Ctrl-C and 143 after SIGTERM, once the value is what it was.
+"""
+
+RELAY_DESCRIPTION = """\
+The far end of `overlaptop HOST`, which starts it on that host: it joins this user's jobs there, and sends
+what they measure over its standard output. It opens no port, and ends when its standard input does, or
+when nothing has come from there for 15 seconds. Where a key should only show the jobs of its user, its line
+in ~/.ssh/authorized_keys may begin with
+
+  restrict,command="/path/to/python -m overlaptop relay --stdio --readonly"
+"""
+
+RELAY_EPILOG = """\
+stdout carries at most 512 KiB a second, and less where the line is narrow or the near end wants it so. A
+workload that was started through it is ended with it, 60 seconds after the line.
+exit status: 0, or 2 for a usage error. environment: OVERLAPTOP_DIR.
 """

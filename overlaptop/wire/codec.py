@@ -13,7 +13,10 @@ from typing import Any
 
 import msgpack
 
-from overlaptop.wire import commands
+from overlaptop.wire import checks, commands, relaying
+from overlaptop.wire.checks import MAX_RANK as MAX_RANK
+from overlaptop.wire.checks import MAX_SPAN_NUMBERS, MAX_WORDS, Check
+from overlaptop.wire.checks import WireError as WireError
 from overlaptop.wire.devices import (
     LINK_KINDS,
     NUMA_STATES,
@@ -52,126 +55,18 @@ from overlaptop.wire.messages import (
 )
 
 MAX_FRAME_BYTES = 1 << 20
-MAX_TEXT_CHARS = 4096
 MAX_PHASES = 1024
 MAX_COLLECTIVES = 4096
 MAX_ARGUMENTS = 8
 MAX_PARTS = 256
 """Nodes, adapters, GPUs or links of one machine."""
-MAX_WORDS = 32
 MAX_KNOBS = 64
 MAX_CHOICES = 256
 MAX_GRADIENTS = 8192
-MAX_SPAN_NUMBERS = 8192
-"""Of one lane of one StepDetail: half as many spans."""
-MAX_RANK = 1 << 20
-"""Bounds rank numbers and world sizes, so that nobody makes a dashboard draw 2**63 rows."""
 
 NOTICE_LEVELS = ("info", "warning", "error")
 
 _HEADER_BYTES = 4
-
-
-class WireError(Exception):
-    """What a peer sent, or what was to be sent, is not a message."""
-
-
-# Checks: each takes a value, returns it as it goes on, or raises WireError.
-
-_Check = Callable[[Any], Any]
-
-
-def _int64(value: Any) -> int:
-    # `type is`, since True is an int to isinstance and a numpy integer is none to msgpack.
-    if type(value) is int and -(1 << 63) <= value < 1 << 63:
-        return value
-    raise WireError(f"expected an integer of 64 bits, not {_brief(value)}")
-
-
-def _int64_or_none(value: Any) -> int | None:
-    return None if value is None else _int64(value)
-
-
-def _share_or_none(value: Any) -> float | None:
-    if value is None or (type(value) is float and 0.0 <= value <= 1.0):
-        return value
-    raise WireError(f"expected a share from 0.0 to 1.0, not {_brief(value)}")
-
-
-def _rank(value: Any) -> int:
-    if type(value) is int and 0 <= value <= MAX_RANK:
-        return value
-    raise WireError(f"expected an integer from 0 to {MAX_RANK}, not {_brief(value)}")
-
-
-def _count(value: Any) -> int:
-    if type(value) is int and 0 <= value < 1 << 63:
-        return value
-    raise WireError(f"expected an integer of 63 bits, not {_brief(value)}")
-
-
-def _bool(value: Any) -> bool:
-    if type(value) is bool:
-        return value
-    raise WireError(f"expected true or false, not {_brief(value)}")
-
-
-def _text(value: Any) -> str:
-    if type(value) is str and len(value) <= MAX_TEXT_CHARS:
-        return value
-    raise WireError(f"expected text of at most {MAX_TEXT_CHARS} characters, not {_brief(value)}")
-
-
-def _clipped(value: Any) -> str:
-    """Outgoing text: a long reason is better cut short than a reason not to speak."""
-    if type(value) is str and len(value) > MAX_TEXT_CHARS:
-        value = value[: MAX_TEXT_CHARS - 1] + "…"
-    return _text(value)
-
-
-def _one_of(choices: tuple[str, ...]) -> _Check:
-    def check(value: Any) -> str:
-        if type(value) is str and value in choices:
-            return value
-        raise WireError(f"expected one of {', '.join(choices)}, not {_brief(value)}")
-
-    return check
-
-
-def _many(item: _Check, limit: int) -> _Check:
-    def check(value: Any) -> tuple[Any, ...]:
-        if type(value) is tuple and len(value) <= limit:
-            return tuple(map(item, value))
-        raise WireError(f"expected a list of at most {limit}, not {_brief(value)}")
-
-    return check
-
-
-def _words_or_none(item: _Check) -> _Check:
-    words = _many(item, MAX_WORDS)
-    return lambda value: None if value is None else words(value)
-
-
-_numbers = _many(_int64, MAX_SPAN_NUMBERS)
-
-
-def _spans(value: Any) -> tuple[int, ...]:
-    numbers: tuple[int, ...] = _numbers(value)
-    if len(numbers) % 2:
-        raise WireError("expected pairs of start and end, not an odd number of numbers")
-    return numbers
-
-
-def _brief(value: Any) -> str:
-    """A value for an error's text, in few characters whatever it is.
-
-    Only numbers are printed: the repr of a tensor that got here by mistake would wait for its device.
-    """
-    if type(value) is float or (type(value) is int and value.bit_length() <= 64):
-        return f"{type(value).__name__} {value}"
-    if isinstance(value, str | bytes | tuple | list | dict):
-        return f"{type(value).__name__} of length {len(value)}"
-    return type(value).__name__
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +75,8 @@ class _Shape:
 
     cls: type
     names: tuple[str, ...]
-    outgoing: tuple[_Check, ...]
-    incoming: tuple[_Check, ...]
+    outgoing: tuple[Check, ...]
+    incoming: tuple[Check, ...]
     required: int
     """Fields that must be there; those after them have defaults."""
     fault: Callable[[Any], str] | None = None
@@ -194,7 +89,9 @@ class _Shape:
 
     def from_row(self, row: Any) -> Any:
         if type(row) is not tuple or len(row) < self.required:
-            raise WireError(f"{self.cls.__name__}: expected {self.required} fields, not {_brief(row)}")
+            raise WireError(
+                f"{self.cls.__name__}: expected {self.required} fields, not {checks.brief(row)}"
+            )
         instance = self.cls(*self._checked(self.incoming, row))
         self._check_whole(instance)
         return instance
@@ -206,49 +103,57 @@ class _Shape:
     def to_tuple(self, instance: object) -> list[Any]:
         """As to_row, of an instance inside another message, whose type nobody has checked."""
         if type(instance) is not self.cls:
-            raise WireError(f"expected {self.cls.__name__}, not {_brief(instance)}")
+            raise WireError(f"expected {self.cls.__name__}, not {checks.brief(instance)}")
         return self.to_row(instance)
 
-    def _checked(self, checks: tuple[_Check, ...], values: Iterable[Any]) -> list[Any]:
+    def _checked(self, wanted: tuple[Check, ...], values: Iterable[Any]) -> list[Any]:
         checked: list[Any] = []
         try:
             # Not strict: fields after those known here are a newer peer's.
-            for check, value in zip(checks, values, strict=False):
+            for check, value in zip(wanted, values, strict=False):
                 checked.append(check(value))
         except WireError as error:
             raise WireError(f"{self.cls.__name__}.{self.names[len(checked)]}: {error}") from None
         return checked
 
 
-_TYPES: dict[str, tuple[_Check, _Check]] = {
-    "int": (_int64, _int64),
-    "int | None": (_int64_or_none, _int64_or_none),
-    "bool": (_bool, _bool),
-    "str": (_clipped, _text),
-    "float | None": (_share_or_none, _share_or_none),  # nothing but shares travels as a float
-    "tuple[int, ...]": (_spans, _spans),
-    "tuple[str, ...] | None": (_words_or_none(_clipped), _words_or_none(_text)),
+_TYPES: dict[str, tuple[Check, Check]] = {
+    "int": (checks.int64, checks.int64),
+    "int | None": (checks.int64_or_none, checks.int64_or_none),
+    "bool": (checks.boolean, checks.boolean),
+    "str": (checks.clipped, checks.text),
+    "float | None": (checks.share_or_none, checks.share_or_none),  # nothing but shares travels as a float
+    "tuple[int, ...]": (checks.spans, checks.spans),
+    "tuple[str, ...] | None": (checks.words_or_none(checks.clipped), checks.words_or_none(checks.text)),
 }
 """Annotation in messages.py and devices.py -> check on the way out, check on the way in."""
 
 
-def _both(check: _Check) -> tuple[_Check, _Check]:
+def _both(check: Check) -> tuple[Check, Check]:
     return check, check
 
 
-_SPECIAL: dict[str, tuple[_Check, _Check]] = {
-    "RankInfo.source": _both(_one_of(SOURCES)),
-    "PhaseSpan.name": _both(_one_of(PHASES)),
-    "Notice.level": _both(_one_of(NOTICE_LEVELS)),
-    "CommandReport.state": _both(_one_of(REPORT_STATES)),
-    "Knob.choices": _both(_many(_int64, MAX_CHOICES)),
-    "GradientFacts.size_bytes": _both(_many(_count, MAX_GRADIENTS)),
-    "GpuLink.kind": _both(_one_of(LINK_KINDS)),
-    "NumaFacts.state": _both(_one_of(NUMA_STATES)),
-    "Join.detail_ranks": _both(_many(_rank, MAX_COLLECTIVES)),
-    "RankInfo.world_size": _both(_rank),
-    "Welcome.world_size": _both(_rank),
-    "GradientFacts.world_size": _both(_rank),
+_SPECIAL: dict[str, tuple[Check, Check]] = {
+    "RankInfo.source": _both(checks.one_of(SOURCES)),
+    "PhaseSpan.name": _both(checks.one_of(PHASES)),
+    "Notice.level": _both(checks.one_of(NOTICE_LEVELS)),
+    "CommandReport.state": _both(checks.one_of(REPORT_STATES)),
+    "Knob.choices": _both(checks.many(checks.int64, MAX_CHOICES)),
+    "GradientFacts.size_bytes": _both(checks.many(checks.count, MAX_GRADIENTS)),
+    "GpuLink.kind": _both(checks.one_of(LINK_KINDS)),
+    "NumaFacts.state": _both(checks.one_of(NUMA_STATES)),
+    "Join.detail_ranks": _both(checks.many(checks.rank, MAX_COLLECTIVES)),
+    "RankInfo.world_size": _both(checks.rank),
+    "Welcome.world_size": _both(checks.rank),
+    "GradientFacts.world_size": _both(checks.rank),
+    "RemoteJob.world_size": _both(checks.rank),
+    "RemoteJob.rank_pids": _both(checks.many(checks.int64, relaying.MAX_RANK_PIDS)),
+    "RelayLimit.hz": _both(checks.number_up_to(relaying.MAX_HZ)),
+    "RelayOrder.words": _both(checks.many(checks.text, relaying.MAX_ORDER_WORDS)),
+    "RelayOrderStatus.phase": _both(checks.one_of(relaying.ORDER_PHASES)),
+    "RelayOrderStatus.output": _both(
+        checks.many(checks.text_up_to(relaying.MAX_OUTPUT_CHARS), relaying.MAX_OUTPUT_LINES)
+    ),
 }
 
 
@@ -256,6 +161,10 @@ _WHOLE: dict[type, Callable[[Any], str]] = {
     Command: commands.fault,
     Knob: commands.knob_fault,
     Search: commands.search_fault,
+    relaying.RemoteJob: relaying.job_fault,
+    relaying.RelaySelect: relaying.select_fault,
+    relaying.RelayLimit: relaying.limit_fault,
+    relaying.RelayOrder: relaying.order_fault,
 }
 """Message -> what is wrong with it though each field is right by itself."""
 
@@ -265,7 +174,7 @@ def _shape(cls: type) -> _Shape:
     for field in fields(cls):
         pair = _SPECIAL.get(f"{cls.__name__}.{field.name}")
         if pair is None and field.name in ("rank", "local_rank"):
-            pair = _both(_rank)
+            pair = _both(checks.rank)
         pairs.append(pair or _TYPES[str(field.type)])
     return _Shape(
         cls,
@@ -288,11 +197,12 @@ for _cls, _limit in (
     (GpuLink, MAX_PARTS),
     (NodeShare, MAX_PARTS),
     (Knob, MAX_KNOBS),
+    (relaying.RemoteJob, relaying.MAX_JOBS),
 ):
     _inner = _shape(_cls)
     _TYPES[f"tuple[{_cls.__name__}, ...]"] = (
-        _many(_inner.to_tuple, _limit),
-        _many(_inner.from_row, _limit),
+        checks.many(_inner.to_tuple, _limit),
+        checks.many(_inner.from_row, _limit),
     )
 
 # A tag keeps its meaning for ever: new messages take new numbers.
@@ -316,6 +226,15 @@ _BY_TAG: dict[int, _Shape] = {
     17: _shape(GradientFacts),
     18: _shape(Search),
     19: _shape(TurnedAway),
+    32: _shape(relaying.RelayHello),
+    33: _shape(relaying.RelayJobs),
+    34: _shape(relaying.RelaySelect),
+    35: _shape(relaying.RelayLink),
+    36: _shape(relaying.RelayPing),
+    37: _shape(relaying.RelayPong),
+    38: _shape(relaying.RelayLimit),
+    39: _shape(relaying.RelayOrder),
+    40: _shape(relaying.RelayOrderStatus),
 }
 _BY_CLASS: dict[type, tuple[int, _Shape]] = {shape.cls: (tag, shape) for tag, shape in _BY_TAG.items()}
 
@@ -350,12 +269,34 @@ def decode(data: bytes) -> Message:
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
         raise WireError(f"not msgpack within bounds: {error}") from None
     if type(row) is not tuple or not row or type(row[0]) is not int:
-        raise WireError(f"expected an array that begins with a tag, not {_brief(row)}")
+        raise WireError(f"expected an array that begins with a tag, not {checks.brief(row)}")
     shape = _BY_TAG.get(row[0])
     if shape is None:
-        raise WireError(f"unknown message type {_brief(row[0])}")
+        raise WireError(f"unknown message type {checks.brief(row[0])}")
     message: Message = shape.from_row(row[1:])
     return message
+
+
+def kind(payload: bytes) -> type | None:
+    """The class of the message in these bytes by their tag alone; None where there is no such tag."""
+    at = 3 if payload[:1] == b"\xdc" else 1
+    shape = _BY_TAG.get(payload[at]) if len(payload) > at else None
+    return None if shape is None else shape.cls
+
+
+def peek(payload: bytes, count: int) -> list[Any]:
+    """The first fields of a message that begins with numbers, unchecked; fewer where it ends early."""
+    unpacker = msgpack.Unpacker(use_list=False)
+    unpacker.feed(payload[: 16 + 9 * count])
+    values: list[Any] = []
+    try:
+        length = unpacker.read_array_header()
+        unpacker.skip()
+        while len(values) < min(count, length - 1):
+            values.append(unpacker.unpack())
+    except (ValueError, msgpack.UnpackException):
+        pass  # it ends early, or is no message: whoever decodes it will say so
+    return values
 
 
 def _no_extension(code: int, _data: bytes) -> None:

@@ -23,7 +23,9 @@ from overlaptop.wire.messages import Argument, Command
 MAX_BY_CHARS = 200
 _ID = re.compile(r"[0-9a-z-]{8,40}")
 _KNOB = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_MAX_ID_CHARS = 40
 _UNDONE = " (silent; undone by the hub)"
+_UNDO = "-undo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,11 @@ def make_search(knob: Knob) -> Search:
 
 
 def make_undoing(search: Search) -> Command:
-    """What the hub has the ranks do where the one that searched has fallen silent."""
+    """What the hub has the ranks do where the one that searched has fallen silent.
+
+    Its id follows from the search's: ranks agree under a command's id, and the job may have a hub on each
+    of several nodes, none of which knows of another.
+    """
     back_to = search.undo_value
     command = make(
         RESTORE if back_to is None else SET,
@@ -168,7 +174,11 @@ def make_undoing(search: Search) -> Command:
         knob=search.knob,
         search=search.id,
     )
-    return replace(command, by=search.by[: MAX_BY_CHARS - len(_UNDONE)] + _UNDONE)
+    return replace(
+        command,
+        id=search.id[: _MAX_ID_CHARS - len(_UNDO)] + _UNDO,
+        by=search.by[: MAX_BY_CHARS - len(_UNDONE)] + _UNDONE,
+    )
 
 
 def argument(command: Command, name: str) -> int:

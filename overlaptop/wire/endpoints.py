@@ -28,23 +28,27 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from overlaptop.wire.processes import is_alive
+from overlaptop.wire.processes import is_alive, process_start_time
 
 LOCK_NAME = "hub.lock"
 LOG_NAME = "hub.log"
 SEARCH_NAME = "search.msgpack"
+CHANGES_NAME = "changes.json"
 MAX_LOG_BYTES = 1 << 16
 _RANKS_NAME = "ranks.sock"
 _RECORD_NAME = "job.json"
 
 _KEY = re.compile(r"[a-z0-9-]{1,40}")
 _OUR_FILES = re.compile(
-    r"hub\.lock|hub\.log|ranks\.sock|dash-\d+\.sock|(job\.json|search\.msgpack)(\.\d+)?"
+    r"hub\.lock|hub\.log|ranks\.sock|dash-\d+\.sock|(job\.json|search\.msgpack|changes\.json)(\.\d+)?"
 )
 
 _MAX_SOCKET_PATH_BYTES = 107
 """sun_path of Linux, less the closing NUL."""
 _MAX_RECORD_BYTES = 1 << 18
+_MAX_FOLDERS = 16
+_MAX_FOLDER_CHARS = 4096
+_FOLDER = re.compile(r"/[^:\x00-\x1f]*")
 
 
 class EndpointError(Exception):
@@ -156,6 +160,21 @@ class JobRecord:
     """Name of the hub's ZeroMQ socket in the job's folder."""
     rank_pids: tuple[int, ...]
     """Of the ranks connected now, by rank."""
+    import_path: tuple[str, ...] = ()
+    """Folders that `python` needs on PYTHONPATH to import overlaptop, besides those it searches anyway."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether none of the job's processes is left that could start a hub again.
+
+        To be asked once its hub has ended: a job that was killed together with it sends no word of its end.
+        """
+        if is_alive(self.starter_pid, self.starter_start_ticks):
+            return False
+        try:
+            return all(process_start_time(pid) is None for pid in self.rank_pids)
+        except OSError:
+            return False  # /proc cannot be read just now
 
     @property
     def hub_alive(self) -> bool:
@@ -280,7 +299,10 @@ def _record(values: object) -> JobRecord | None:
     pids = values.get("rank_pids")
     if not (isinstance(pids, list) and all(map(_is_int64, pids))):
         return None
-    checked: dict[str, object] = {"rank_pids": tuple(pids)}
+    folders = values.get("import_path", [])
+    if not (isinstance(folders, list) and len(folders) <= _MAX_FOLDERS and all(map(_is_folder, folders))):
+        return None
+    checked: dict[str, object] = {"rank_pids": tuple(pids), "import_path": tuple(folders)}
     for field in fields(JobRecord):
         value = values.get(field.name)
         match field.type:
@@ -301,6 +323,13 @@ def _record(values: object) -> JobRecord | None:
 
 def _is_int64(value: object) -> bool:
     return type(value) is int and -(1 << 63) <= value < 1 << 63
+
+
+def _is_folder(value: object) -> bool:
+    # Absolute, and one entry of PYTHONPATH whatever is in its name.
+    if not isinstance(value, str) or len(value) > _MAX_FOLDER_CHARS:
+        return False
+    return _FOLDER.fullmatch(value) is not None
 
 
 # Starting a hub
@@ -350,14 +379,14 @@ def hub_command(
         if name not in ("LD_PRELOAD", "LD_AUDIT")
         and (not name.startswith("PYTHON") or name in _KEPT_PYTHON_VARIABLES)
     }
-    if path := _import_path():
+    if path := import_path():
         environment["PYTHONPATH"] = os.pathsep.join(path)
     # Said outright: os.environ or tempfile.tempdir may have been changed since the agent looked.
     environment["OVERLAPTOP_DIR"] = str(base_dir())
     return argv, environment
 
 
-def _import_path() -> list[str]:
+def import_path() -> list[str]:
     """The folders from which the hub imports what it needs, less those it searches anyway.
 
     Not all of sys.path: that has the script's folder in it, whose modules would take the place of the
@@ -372,4 +401,5 @@ def _import_path() -> list[str]:
         if spec is not None and spec.origin is not None:
             folders.append(str(Path(spec.origin).absolute().parents[1]))
     known = {*site.getsitepackages(), site.getusersitepackages() if site.ENABLE_USER_SITE else ""}
-    return [folder for folder in dict.fromkeys(folders) if folder not in known]
+    needed = [folder for folder in dict.fromkeys(folders) if folder not in known]
+    return [folder for folder in needed if _is_folder(folder)]

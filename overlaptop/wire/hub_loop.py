@@ -19,10 +19,12 @@ from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.hub_dashboards import MAX_DASHBOARDS, DashboardServer
 from overlaptop.wire.hub_desk import CommandDesk, Lines, say
 from overlaptop.wire.hub_history import MAX_RANKS, FromRank, JobHistory
+from overlaptop.wire.hub_notices import Echoes
 from overlaptop.wire.hub_ranks import RankServer
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
     Command,
+    Notice,
     RankEnd,
     RankInfo,
     StepDetail,
@@ -73,6 +75,7 @@ class Hub:
         self._stood_still_s = float("-inf")
         """When this process last found that it had been stopped: what it hears then may be old."""
         self._history = JobHistory()
+        self._echoes = Echoes()
         self._selector = DefaultSelector()
         earlier = self._forerunner()
         self._record = self._first_record(earlier)
@@ -146,6 +149,8 @@ class Hub:
     def _deliver(self, message: FromRank, payload: bytes) -> None:
         """A message from a rank, or the hub's word that a rank's connection broke."""
         now_s = time.monotonic()
+        if isinstance(message, Notice) and self._echoes.is_echo(message, now_s):
+            return
         self._history.keep(message, payload, now_s)
         self._desk.hear(message, now_s)
         if isinstance(message, StepDetail):
@@ -241,6 +246,7 @@ class Hub:
             started_ns=earlier.started_ns if earlier is not None else time.time_ns(),
             dashboard_socket=endpoints.dashboards_socket(options.job, pid).name,
             rank_pids=(),
+            import_path=tuple(endpoints.import_path()),
         )
 
     def _write_record(self, now_s: float) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Protocol
 
 import zmq
@@ -119,22 +120,47 @@ class LocalLink:
 
     def poll(self) -> list[Message]:
         """As Link says; takes at most about 50 ms of work, the rest waits for the next call."""
+        messages: list[Message] = []
+        for part in self._receive(math.inf):
+            try:
+                messages.append(decode(part))
+            except WireError:
+                self._dropped += 1
+        return messages
+
+    def poll_raw(self, most_bytes: int) -> list[bytes]:
+        """As poll, of whoever only passes on what the hub says: its frames as they came, unchecked.
+
+        Takes no more once it has ``most_bytes``: what is left waits in the hub.
+        """
+        return list(self._receive(most_bytes))
+
+    @property
+    def descriptor(self) -> int:
+        """Readable when there may be something to poll; ask :attr:`has_input` before waiting on it."""
+        return int(self._dealer.getsockopt(zmq.FD))
+
+    @property
+    def has_input(self) -> bool:
+        """Whether the hub has said something that was not polled yet.
+
+        ZeroMQ's descriptor only tells of changes: it may be silent while there is.
+        """
+        return bool(int(self._dealer.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+    def _receive(self, most_bytes: float) -> Iterator[bytes]:
+        """The frames that have come; their decoding counts as work of the poll."""
         now_s = time.monotonic()
         if now_s >= self._join_due_s or self._unsent:
             self._speak(now_s)
-        messages: list[Message] = []
-        while time.monotonic() - now_s < _POLL_BUDGET_S:
+        while most_bytes > 0 and time.monotonic() - now_s < _POLL_BUDGET_S:
             try:
                 parts = self._dealer.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                break
+                return
             self._heard_at_s = time.monotonic()
-            for part in parts:
-                try:
-                    messages.append(decode(part))
-                except WireError:
-                    self._dropped += 1
-        return messages
+            most_bytes -= sum(map(len, parts))
+            yield from parts
 
     def watch(self, ranks: Collection[int]) -> None:
         """As Link says."""

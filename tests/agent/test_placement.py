@@ -82,6 +82,27 @@ def test_ranks_of_a_job_share_its_key_and_another_job_has_another(environ: dict[
     assert len(keys) == 1 + len(shared)
 
 
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.0.1.1", "::1"])
+def test_two_jobs_that_meet_at_the_loopback_address_of_two_hosts_have_two_keys(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    keys = set()
+    for host in ("gpu-a", "gpu-b"):
+        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
+        keys |= {
+            placement.job_key({**TORCHRUN, "MASTER_ADDR": address, "RANK": str(rank)}) for rank in range(8)
+        }
+    assert len(keys) == 2
+
+
+def test_the_ranks_of_a_job_on_several_hosts_share_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = set()
+    for host in ("gpu-a", "gpu-b"):
+        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
+        keys.add(placement.job_key({**TORCHRUN, "MASTER_ADDR": "gpu-a"}))
+    assert len(keys) == 1
+
+
 def test_a_script_that_no_launcher_started_is_measured(run_ranks) -> None:
     job = run_ranks(
         """

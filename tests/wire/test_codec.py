@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from overlaptop.wire import codec, commands
+from overlaptop.wire import codec, commands, relaying
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.devices import (
     LINK_KINDS,
@@ -107,6 +107,8 @@ def allowed_knobs(draw):
 
 ids = st.text("0123456789abcdefghijklmnopqrstuvwxyz-", min_size=8, max_size=40)
 knob_names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,63}", fullmatch=True)
+job_keys = st.text("0123456789abcdefghijklmnopqrstuvwxyz-", min_size=1, max_size=40)
+remote_jobs = built(relaying.RemoteJob, job=job_keys, rank_pids=several(int64))
 values = st.integers(commands.VALUES.least, commands.VALUES.most)
 unknown = several(built(Unknown))
 shares = several(built(NodeShare))
@@ -138,6 +140,23 @@ MESSAGES = {
     DeviceSample: built(DeviceSample, unknown=unknown),
     KnobFacts: built(KnobFacts, knobs=several(allowed_knobs())),
     GradientFacts: built(GradientFacts, size_bytes=several(st.integers(0, (1 << 63) - 1))),
+    relaying.RelayJobs: built(relaying.RelayJobs, jobs=several(remote_jobs)),
+    relaying.RelaySelect: built(relaying.RelaySelect, job=st.just("") | job_keys),
+    relaying.RelayLimit: built(
+        relaying.RelayLimit,
+        bytes_per_s=st.integers(0, relaying.MAX_BYTES_PER_S),
+        hz=st.floats(0.0, relaying.MAX_HZ),
+    ),
+    relaying.RelayOrder: built(
+        relaying.RelayOrder,
+        words=several(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=9)),
+        nproc=st.none() | st.integers(1, relaying.MAX_NPROC),
+    ),
+    relaying.RelayOrderStatus: built(
+        relaying.RelayOrderStatus,
+        phase=st.sampled_from(relaying.ORDER_PHASES),
+        output=several(text),
+    ),
     Search: built(Search, id=ids, knob=knob_names, undo_value=st.none() | values),
     **{
         cls: built(cls)
@@ -152,6 +171,10 @@ MESSAGES = {
             HubStatus,
             CommandReport,
             TurnedAway,
+            relaying.RelayHello,
+            relaying.RelayLink,
+            relaying.RelayPing,
+            relaying.RelayPong,
         )
     },
 }

@@ -340,3 +340,41 @@ def test_the_hub_finds_its_packages_where_this_process_did(hubs, monkeypatch, so
     setup = f"import site, sys; site.getsitepackages = lambda: []; sys.path[:0] = {[source, *path]!r}\n"
     subprocess.run([sys.executable, "-S", "-P", "-E", "-c", setup + code], check=True, timeout=20)
     assert hubs.record().hub_alive
+
+
+def test_a_record_without_an_import_path_is_an_older_hub_s():
+    record = written("a")
+    values = asdict(record)
+    del values["import_path"]
+    (job_dir("a") / "job.json").write_text(json.dumps(values))
+    assert read_job("a") == replace(record, import_path=())
+
+
+def test_the_folders_that_the_hub_s_interpreter_needs_are_in_the_record(hubs, folder):
+    record = hubs.start()
+    assert record.import_path == tuple(endpoints.import_path())
+    command = [record.python, "-P", "-c", "import overlaptop.wire.hub_loop"]
+    environment = {"PYTHONPATH": os.pathsep.join(record.import_path)}
+    subprocess.run(command, cwd="/", env=environment, check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [None, "/a", {}, [1], ["/a"] * 17, ["/" + "a" * 4096], ["relative"], ["/a:/b"], ["/a\n/b"], [""]],
+    ids=["none", "text", "object", "number", "many", "long", "relative", "colon", "newline", "empty"],
+)
+def test_a_record_with_an_import_path_that_is_none_is_no_record(path):
+    values = asdict(written("a")) | {"import_path": path}
+    (job_dir("a") / "job.json").write_text(json.dumps(values))
+    assert read_job("a") is None
+
+
+def test_a_job_is_gone_when_neither_starter_nor_any_rank_is_left(gone):
+    pid, start_ticks = gone
+    record = replace(record_of("a", starter=gone), rank_pids=())
+    assert record.gone
+    assert replace(record, rank_pids=(pid,)).gone
+    assert not replace(record, rank_pids=(pid, os.getpid())).gone
+    assert not replace(record_of("a"), rank_pids=()).gone
+    assert replace(record, starter_start_ticks=None).gone
+    assert start_ticks is not None

@@ -143,6 +143,13 @@ def test_the_hub_undoes_in_the_name_of_the_one_that_fell_silent(undo_value, word
     assert command.by.endswith(" (silent; undone by the hub)")
 
 
+def test_the_hubs_of_several_nodes_undo_a_search_by_the_same_command():
+    for search in (search_for(), replace(search_for(), id="a" * 40)):
+        first, second = commands.make_undoing(search), commands.make_undoing(search)
+        assert first.id == second.id != search.id
+        assert commands.fault(first) == ""
+
+
 # The hub as a process
 
 LEASE = "--search-lease-s=1"

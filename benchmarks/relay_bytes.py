@@ -1,0 +1,224 @@
+"""What a line to another host carries: bytes a second, and the share of a core that the relay there takes.
+
+A real hub and a real ``overlaptop relay --stdio``; the ranks are played by the tests' helpers, with the
+messages of benchmarks/dashboard.py: totals of each step, a timeline of each fourth, two samples of each GPU
+a second. Three ways to look at the job, one after the other.
+
+    PYTHONPATH=. python benchmarks/relay_bytes.py [--ranks N] [--steps-per-s HZ] [--seconds S] [--past-s S]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from dashboard import SyntheticSession
+
+from overlaptop.wire.codec import encode, frame
+from overlaptop.wire.devices import DeviceSample
+from overlaptop.wire.messages import HubStatus, Message, StepDetail, StepTotals
+from overlaptop.wire.relaying import RelayJobs, RelayPong
+from tests.remote.near import NearEnd, RelayProcess
+from tests.wire.conftest import KEY, Hubs, Rank
+
+SAMPLES_PER_S = 2.0
+
+
+class Job:
+    """Ranks that send what is due ten times a second, as agents do."""
+
+    def __init__(self, ranks: int, steps_per_s: float, past_s: float) -> None:
+        self._made = SyntheticSession(ranks, steps_per_s, past_s=past_s)
+        self._made.watch(range(ranks))
+        self._ranks = [Rank(number).greet() for number in range(ranks)]
+        self._period_s = 1.0 / steps_per_s
+        self._began_s = time.monotonic() - past_s
+        self._steps = self._samples = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._watched = False
+
+    def begin(self) -> None:
+        """Send the past at once, then go on."""
+        self._send()
+        self._thread.start()
+
+    def watch(self, wanted: bool) -> None:
+        """Whether timelines are sent, as the ranks would be told by the hub."""
+        self._watched = wanted
+
+    def end(self) -> None:
+        """Stop, and hang up."""
+        self._over.set()
+        self._thread.join()
+        for rank in self._ranks:
+            rank.close()
+
+    def _run(self) -> None:
+        while not self._over.wait(0.1):
+            self._send()
+
+    def _send(self) -> None:
+        passed_s = time.monotonic() - self._began_s
+        steps, samples = int(passed_s / self._period_s), int(passed_s * SAMPLES_PER_S)
+        for number, rank in enumerate(self._ranks):
+            messages: list[Message] = []
+            for step in range(self._steps, steps):
+                made = self._made.step(number, step)
+                messages += [each for each in made if self._watched or isinstance(each, StepTotals)]
+            messages += [_sample(number) for _ in range(self._samples, samples)]
+            rank.listen()
+            rank.send(*messages)
+        self._steps, self._samples = steps, samples
+
+
+@dataclass
+class Measured:
+    """One way to look at the job."""
+
+    what: str
+    bytes_per_s: float
+    deflated_bytes_per_s: float
+    """The same by zlib, as ``ssh -C`` would send it."""
+    steps_per_s: float
+    """That arrived, of each rank."""
+    timelines_per_s: float
+    """Of all ranks."""
+    cpu_share: float
+
+
+def measure(what: str, process: RelayProcess, ranks: int, seconds: float) -> Measured:
+    """Read for so long what comes."""
+    near = process.near
+    near.messages.clear()
+    before_bytes, before_cpu_s, began_s = near.received_bytes, _cpu_s(process), time.monotonic()
+    while time.monotonic() - began_s < seconds:
+        near.poll()
+        time.sleep(0.01)
+    took_s = time.monotonic() - began_s
+    squeezed = zlib.compressobj(6)
+    deflated = sum(
+        len(squeezed.compress(frame(encode(each))) + squeezed.flush(zlib.Z_SYNC_FLUSH))
+        for each in near.messages
+    )
+    return Measured(
+        what,
+        (near.received_bytes - before_bytes) / took_s,
+        deflated / took_s,
+        len(near.of(StepTotals)) / ranks / took_s,
+        len(near.of(StepDetail)) / took_s,
+        (_cpu_s(process) - before_cpu_s) / took_s,
+    )
+
+
+def narrow(near: NearEnd, bytes_per_s: int, seconds: float) -> str:
+    """What comes, and how late, where the near end reads no faster than a narrow line would let it.
+
+    The pipe holds 64 KiB besides, as ssh and TCP hold some.
+    """
+    began_s, before_bytes = time.monotonic(), near.received_bytes
+    lags_s: list[float] = []
+    while (passed_s := time.monotonic() - began_s) < seconds:
+        may_read = int(passed_s * bytes_per_s) - (near.received_bytes - before_bytes)
+        near.poll(most_bytes=max(1, may_read))
+        steps = near.of(StepTotals)
+        if steps and passed_s > seconds / 2:
+            lags_s.append(time.time() - (steps[-1].start_ns + steps[-1].step_ns) / 1e9)
+            near.messages.clear()
+        time.sleep(0.05)
+    near.messages.clear()
+    near.hear(RelayPong)
+    pong = near.of(RelayPong)[-1]
+    return (
+        f"a line of {bytes_per_s / 1024:g} KiB/s, all ranks' timelines: the newest step is "
+        f"{statistics.median(lags_s):.1f} s old (at most {max(lags_s):.1f} s), "
+        f"1 of {pong.every} is sent, {pong.dropped} frames left out"
+    )
+
+
+def _sample(rank: int) -> DeviceSample:
+    return DeviceSample(
+        rank, time.time_ns(), 281_000_000_000, 280_000_000_000, 1_200_000_000, 900_000_000, 0.94, 0.51,
+        0.62, 1 << 36, 650_000, 1_700_000_000, 3_201_000_000, (), (),
+    )  # fmt: skip
+
+
+def _history(near: NearEnd, ranks: int) -> str:
+    near.hear(RelayJobs, lambda jobs: bool(jobs.jobs))
+    began_s, before_bytes = time.monotonic(), near.received_bytes
+    near.select(KEY)
+    near.hear(StepTotals)
+    first_s = time.monotonic() - began_s
+    near.hear(HubStatus)
+    steps = len(near.of(StepTotals)) // ranks
+    return (
+        f"first steps after {first_s * 1000:.0f} ms, the whole history ({steps} steps a rank, "
+        f"{(near.received_bytes - before_bytes) / 1024:.0f} KiB) within {time.monotonic() - began_s:.1f} s"
+    )
+
+
+def _cpu_s(process: RelayProcess) -> float:
+    fields = Path(f"/proc/{process.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--steps-per-s", type=float, default=20.0)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--past-s", type=float, default=180.0, help="of the job, before it is joined")
+    options = parser.parse_args()
+    folder = tempfile.mkdtemp(prefix="ot-", dir="/tmp")
+    os.environ["OVERLAPTOP_DIR"] = folder
+    hubs, process = Hubs(), None
+    try:
+        hubs.start()
+        job = Job(options.ranks, options.steps_per_s, options.past_s)
+        job.begin()
+        process = RelayProcess()
+        print(f"{options.ranks} ranks at {options.steps_per_s:g} steps/s each")
+        print(_history(process.near, options.ranks))
+        _show_all(process, job, options.ranks, options.seconds)
+        job.end()
+    finally:
+        if process is not None:
+            process.close()
+        hubs.end_all()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _show_all(process: RelayProcess, job: Job, ranks: int, seconds: float) -> None:
+    near = process.near
+    for what, detail_ranks in (
+        ("watched: no timeline", ()),
+        ("in detail: one rank's timelines", (0,)),
+        ("in detail: all ranks' timelines", tuple(range(ranks))),
+    ):
+        job.watch(bool(detail_ranks))
+        near.join(detail_ranks)
+        for _ in range(200):  # two seconds for what is still under way
+            near.poll()
+            time.sleep(0.01)
+        found = measure(what, process, ranks, seconds)
+        print(
+            f"{found.what:32} {found.bytes_per_s / 1024:7.1f} KiB/s"
+            f"  ({found.deflated_bytes_per_s / 1024:.1f} by ssh -C)"
+            f"  {found.steps_per_s:.1f} steps/s a rank, {found.timelines_per_s:.1f} timelines/s"
+            f"  {found.cpu_share * 100:.1f} % of a core"
+        )
+    for bytes_per_s in (16 << 10, 4 << 10):
+        print(narrow(near, bytes_per_s, 4 * seconds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""``overlaptop relay --stdio``: the far end of a dashboard's line to this host. A dashboard starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from overlaptop import __version__
+from overlaptop.commands import CommandError, say
+from overlaptop.commands.stage import Stage
+from overlaptop.remote.far import Relay
+from overlaptop.tui.starting import Order, Phase
+from overlaptop.wire.endpoints import JobRecord
+from overlaptop.wire.relaying import (
+    MAX_OUTPUT_CHARS,
+    MAX_OUTPUT_LINES,
+    RelayOrder,
+    RelayOrderStatus,
+)
+
+KEPT_S = 60.0
+"""A job that was started over the line goes on for so long after the line's end."""
+_LOOK_S = 0.1
+_RUNNING_LINES = 40
+"""Of the output of a job that runs; of one that failed all that is kept."""
+_PHASES = {
+    Phase.NOTHING: "nothing",
+    Phase.ENDING: "ending",
+    Phase.RUNNING: "running",
+    Phase.OVER: "over",
+}
+
+
+def run(*, readonly: bool) -> int:
+    """Relay over standard input and output until the near end hangs up."""
+    if os.isatty(0) or os.isatty(1):
+        raise CommandError(
+            "relay --stdio is not for a terminal: `overlaptop HOST` starts it on that host", 2
+        )
+    # What some library prints must not come between the frames.
+    reads, writes = os.dup(0), os.dup(1)
+    _silence(0, os.O_RDONLY)
+    os.dup2(2, 1)
+    stage = Stage()
+    relay = Relay(
+        reads,
+        writes,
+        version=__version__,
+        gpus=_count_gpus(),
+        readonly=readonly,
+        orders=None if readonly else StageOrders(stage),
+    )
+    ended = threading.Event()
+
+    def end(_number: int, _frame: object) -> None:
+        relay.stop()
+        ended.set()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    why = relay.run()
+    os.close(writes)
+    os.close(reads)
+    if stage.running:
+        say(f"{why}; {stage.running} goes on for {KEPT_S:.0f} s")
+        with suppress(OSError):
+            # The host's sshd waits for whoever could still write.
+            for descriptor in (1, 2):
+                _silence(descriptor, os.O_WRONLY)
+        keep(stage, ended)
+    stage.clear()
+    return 0
+
+
+class StageOrders:
+    """Orders that a Stage carries out; see remote.far.Orders. What was ordered is checked by its plan."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._lock = threading.Lock()
+        self._order: RelayOrder | None = None
+        """The newest."""
+        self._fault: str | None = None
+        """Why the newest order was not carried out; empty: it is; None: it is still being looked at."""
+
+    def take(self, order: RelayOrder) -> None:
+        """As Orders says."""
+        with self._lock:
+            self._order, self._fault = order, None if order.words else ""
+        if not order.words:
+            self._stage.stop()
+            return
+        # A plan may look at the machine for a second. An order that comes meanwhile takes its place.
+        threading.Thread(
+            target=self._carry_out, args=(order,), name="overlaptop-order", daemon=True
+        ).start()
+
+    def status(self, jobs: Sequence[JobRecord]) -> RelayOrderStatus | None:
+        """As Orders says."""
+        with self._lock:
+            order, fault = self._order, self._fault
+        if order is None:
+            return None
+        if fault:
+            return RelayOrderStatus(order.number, "over", True, fault, "", ())
+        status = self._stage.status()
+        if fault is None:
+            return RelayOrderStatus(order.number, "ending", False, "", "", (), status.ending)
+        lines = self._stage.output()[-(MAX_OUTPUT_LINES if status.failed else _RUNNING_LINES) :]
+        runs = status.phase is Phase.RUNNING
+        return RelayOrderStatus(
+            number=order.number,
+            phase=_PHASES[status.phase],
+            failed=status.failed,
+            how=status.how,
+            command_line=status.command_line,
+            output=tuple(line[:MAX_OUTPUT_CHARS] for line in lines),
+            ending=status.ending,
+            job=next((job.job for job in jobs if runs and self._stage.owns(job)), ""),
+        )
+
+    def _carry_out(self, order: RelayOrder) -> None:
+        plan = self._stage.plan(Order(order.words[0], order.words[1:], order.nproc))
+        with self._lock:
+            if order is not self._order:
+                return
+            self._fault = plan.fault
+            if not plan.fault:
+                self._stage.start(plan)
+
+
+def keep(stage: Stage, ended: threading.Event) -> None:
+    """Wait until the stage's job is over, or KEPT_S have passed, or this process is told to end."""
+    until_s = time.monotonic() + KEPT_S
+    while stage.running and time.monotonic() < until_s and not ended.is_set():
+        ended.wait(_LOOK_S)
+
+
+def _silence(descriptor: int, flags: int) -> None:
+    null = os.open(os.devnull, flags)
+    os.dup2(null, descriptor)
+    os.close(null)
+
+
+def _count_gpus() -> int | None:
+    """How many GPUs the host shows; None where that cannot be seen."""
+    try:
+        names = [entry.name for entry in Path("/dev").iterdir()]
+    except OSError:
+        return None
+    return sum(name.startswith("nvidia") and name[len("nvidia") :].isdigit() for name in names)

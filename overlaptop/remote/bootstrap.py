@@ -1,0 +1,131 @@
+"""The script that finds a relay on another host and becomes it: for any POSIX shell, found on any host.
+
+It trusts a job's word on the interpreter to run only where nobody but this user can have written it. Before
+there is a relay it prints notes (frames.Note), one of these kinds:
+
+    here           the host was reached
+    wait TEXT      nothing to run was found; it looks again when it reads a line, and ends with its input
+    fail TEXT      it cannot go on, and has ended
+    start PYTHON   the relay begins with this interpreter
+"""
+
+from __future__ import annotations
+
+import re
+
+HERE, WAIT, FAIL, START = "here", "wait", "fail", "start"
+
+_PLAIN = re.compile(r"[\w./-]+", re.ASCII)
+_UNQUOTABLE = re.compile(r"['\\!\x00-\x1f\x7f]")
+
+# $1: the socket directory, $2: the interpreter, both empty where none was named; $3: what overlaptop is
+# to do there, in plain words; empty: to relay.
+#
+# It travels as one word in single quotes through the login shell of the host, which may be a csh or fish.
+# So no line of it has a single quote, an exclamation mark or two backslashes together, and it is sent as
+# one line.
+_SOURCE = r"""
+say() { printf "\nOVERLAPTOP-NOTE %s\n" "$*"; }
+fail() { say fail "$*"; exit 1; }
+start() { say start "$1"; exec "$1" -P -m overlaptop $command; }
+command=${3:-relay --stdio}
+say here
+dir=${1:-${OVERLAPTOP_DIR:-${TMPDIR:-/tmp}/overlaptop-$(id -u)}}
+case $dir in /*) ;; "~/"*) dir=$HOME/${dir#??} ;; *) dir=$PWD/$dir ;; esac
+named=$2
+case $named in "~/"*) named=$HOME/${named#??} ;; esac
+export OVERLAPTOP_DIR="$dir"
+look() {
+[ -e "$dir" ] || [ -L "$dir" ] || return 0
+set -- $(ls -ldn "$dir" 2>/dev/null)
+case $1 in
+l*) fail "$dir is a symbolic link: remove it, or name another directory with --remote-dir" ;;
+drwx--[-S]--[-T]*) ;;
+d*) fail "$dir has mode $1, others can get in: run chmod 700 there, or use --remote-dir" ;;
+*) fail "$dir cannot be used as the socket directory: name another with --remote-dir" ;;
+esac
+[ "$3" = "$(id -u)" ] || fail "$dir belongs to uid $3, not to you: name another with --remote-dir"
+[ -z "$named" ] || return 0
+for record in $(cd "$dir" && ls -t ./*/job.json 2>/dev/null); do
+python= folders= inside=
+while read -r line; do
+case $line in
+"\"python\": \""*) python=${line#*": \""}; python=${python%\"*} ;;
+"\"import_path\": [") inside=1 ;;
+"]"*) inside= ;;
+*) [ -z "$inside" ] || { line=${line#\"}; folders=$folders${folders:+:}${line%\"*}; } ;;
+esac
+done <"$dir/$record"
+case $python in /*) [ -x "$python" ] && return 0 ;; esac
+done
+python=
+}
+asked=
+while :; do
+python= folders=
+look
+if [ -n "$named" ]; then
+command -v "$named" >/dev/null || fail "there is no $named to be run: look at --python"
+start "$named"
+fi
+if [ -n "$python" ]; then
+[ -z "$folders" ] || export PYTHONPATH="$folders"
+start "$python"
+fi
+if [ -z "$asked" ] && python3 -P -c "import overlaptop.remote" 2>/dev/null; then
+start python3
+fi
+asked=1
+say wait "no job in $dir, and no overlaptop for the python3 on the PATH there"
+read -r line || exit 0
+done
+"""
+
+_JOINED = re.compile(r"(?:[{]|;;|\bdo|\bthen|\bin)$")
+
+
+def _one_line(source: str) -> str:
+    """The script without its newlines."""
+    lines = source.strip().splitlines()
+    return "".join(line + (" " if _JOINED.search(line) else "; ") for line in lines[:-1]) + lines[-1]
+
+
+SCRIPT = _one_line(_SOURCE)
+
+
+def far_words(
+    python: str = "", remote_dir: str = "", *, readonly: bool = False, doctor: bool = False
+) -> tuple[str, ...]:
+    """The words of the command that is to run on the host.
+
+    ``python``: the interpreter there, ``remote_dir``: the socket directory there, both as the user named
+    them. ``readonly``: the relay changes nothing there, whatever it is told. ``doctor``: it is no relay, but
+    says as records what works there. Raises ValueError with one line for a name that not every shell would
+    take as it is.
+    """
+    for option, value in (("--python", python), ("--remote-dir", remote_dir)):
+        if _UNQUOTABLE.search(value):
+            raise ValueError(
+                f"{option} {value!r}: a quote, a backslash, ! or a control character cannot travel"
+            )
+        if value.startswith("-"):
+            raise ValueError(f"{option} {value!r}: it cannot begin with a dash")
+    command = "doctor --json" if doctor else "relay --stdio --readonly" if readonly else ""
+    return ("sh", "-c", SCRIPT, "overlaptop", remote_dir, python, command)
+
+
+def as_one_word(words: tuple[str, ...]) -> str:
+    """The command as one line for the login shell of the host, whichever that is (sh, csh, fish).
+
+    Raises ValueError for a word that one of them would not take as it is.
+    """
+    return " ".join(map(_quoted, words))
+
+
+def _quoted(word: str) -> str:
+    if _PLAIN.fullmatch(word):
+        return word
+    # A backslash between single quotes is nothing but itself, if no other follows (fish).
+    if _UNQUOTABLE.search(word.replace("\\", "") if "\\\\" not in word else word):
+        raise ValueError(f"{word[:40]!r}: not every shell would take this as it is")
+    return f"'{word}'"

@@ -1,0 +1,81 @@
+"""How far another host's clock is from this one's, as NTP reckons it. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+KEPT = 64
+"""Round trips that are remembered; there is one a second."""
+DRIFT = 15e-6
+"""By how much two clocks are taken to drift apart, ns a ns: what NTP assumes."""
+_INT64 = 1 << 63
+_BETTER = 4
+"""How many times smaller its error must be for another trip to take the place of the one that is held."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Trip:
+    offset_ns: int
+    half_ns: int
+    """Half of the time on the way: the offset may be wrong by so much, either way."""
+    back_ns: int
+    """Unix time here at which the answer was here."""
+
+
+class ClockOffset:
+    """The offset between two Unix clocks, from round trips between them.
+
+    A trip that waited somewhere tells less than one that did not, and an older one less than a new one,
+    since clocks drift. An offset is held until a trip contradicts it, or one is known that is better by
+    far: what was shifted by it would otherwise move a little each second.
+    """
+
+    def __init__(self) -> None:
+        self._trips: deque[_Trip] = deque(maxlen=KEPT)
+        self._held: _Trip | None = None
+        self._now_ns = 0
+        """Unix time here, of the newest trip."""
+
+    @property
+    def offset_ns(self) -> int | None:
+        """The far clock less the near clock; None before the first round trip."""
+        return None if self._held is None else self._held.offset_ns
+
+    @property
+    def residual_ns(self) -> int | None:
+        """By how much `offset_ns` may be wrong, either way; None as there."""
+        return None if self._held is None else self._error_ns(self._held)
+
+    def add(self, sent_ns: int, received_ns: int, answered_ns: int, back_ns: int) -> None:
+        """One round trip: sent here, received and answered there, back here. Unix ns of each one's clock.
+
+        A trip that cannot have been so (a clock was set meanwhile) is passed over. One that contradicts
+        what is held means that a clock was set since: what was known before is forgotten.
+        """
+        there_ns, all_ns = answered_ns - received_ns, back_ns - sent_ns
+        if there_ns < 0 or all_ns < there_ns:
+            return
+        offset_ns = (received_ns - sent_ns + answered_ns - back_ns) // 2
+        trip = _Trip(offset_ns, (all_ns - there_ns + 1) // 2, back_ns)
+        held = self._held
+        self._now_ns = back_ns
+        # One more ns: each offset was rounded.
+        if held is not None and (
+            back_ns < held.back_ns
+            or abs(offset_ns - held.offset_ns) > self._error_ns(trip) + self._error_ns(held) + 1
+        ):
+            self._trips.clear()
+            held = None
+        self._trips.append(trip)
+        best = min(self._trips, key=self._error_ns)
+        if held is None or self._error_ns(best) * _BETTER < self._error_ns(held):
+            held = best
+        self._held = held
+
+    def to_near_ns(self, far_ns: int) -> int:
+        """A Unix time of the far clock, in this one's; as it is where nothing is known. Within int64."""
+        return min(max(far_ns - (self.offset_ns or 0), -_INT64), _INT64 - 1)
+
+    def _error_ns(self, trip: _Trip) -> int:
+        return trip.half_ns + int(DRIFT * (self._now_ns - trip.back_ns))

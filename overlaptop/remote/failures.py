@@ -1,0 +1,229 @@
+"""Why a line could not be had or was lost: one line for a person, with what to do where that is known."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_MOST_CHARS = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What became of a try."""
+
+    reason: str
+    lasting: bool = False
+    """Trying again changes nothing, or does harm (a ban): a person has to do something first."""
+    asks: bool = False
+    """ssh would ask: it may be tried with the terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    kinds: tuple[str, ...]
+    """Of Target; empty: of each."""
+    pattern: re.Pattern[str]
+    reason: str
+    """Where it has ``{...}``: the pattern's groups, and ``place``, the host as the user named it."""
+    lasting: bool = False
+    asks: bool = False
+
+
+def _rule(kinds: str, pattern: str, reason: str, *, lasting: bool = False, asks: bool = False) -> _Rule:
+    return _Rule(tuple(kinds.split()), re.compile(pattern, re.IGNORECASE), reason, lasting, asks)
+
+
+_SSH = "ssh via"
+
+# The first that fits is taken: what causes another's text stands before it.
+_RULES = (
+    _rule(
+        _SSH,
+        # Debian's ssh says how; the name in known_hosts may be another than the one that was typed.
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED(?s:.*?)(?P<command>ssh-keygen -f [^\r\n]+)",
+        "its host key is another than before: if that is as it should be, {command}",
+        lasting=True,
+    ),
+    _rule(
+        _SSH,
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "its host key is another than before: if that is as it should be, ssh-keygen -R {place}",
+        lasting=True,
+    ),
+    _rule(
+        _SSH,
+        r"Host key verification failed|No \S+ host key is known for",
+        "its host key is not known here: connect once with ssh {place} and confirm it",
+        lasting=True,
+        asks=True,
+    ),
+    _rule(
+        _SSH,
+        r"UNPROTECTED PRIVATE KEY FILE",
+        "others can read the private key, so ssh does not use it: chmod 600 the key",
+        lasting=True,
+        asks=True,
+    ),
+    _rule(
+        _SSH,
+        r"Too many authentication failures",
+        "ssh offered too many keys: name one with IdentityFile and IdentitiesOnly in ~/.ssh/config",
+        lasting=True,
+        asks=True,
+    ),
+    _rule(
+        _SSH,
+        r"Permission denied \((?P<methods>[\w,.@ -]+)\)",
+        "permission denied ({methods}): ssh-add the key, or put it there with ssh-copy-id {place}",
+        lasting=True,
+        asks=True,
+    ),
+    _rule(
+        _SSH,
+        r"Could not resolve hostname (?P<host>\S+?):",
+        "no address is known for {host}: look at its spelling, the VPN, or ~/.ssh/config",
+    ),
+    _rule(
+        _SSH,
+        r"port (?P<port>\d+): Connection refused",
+        "the host refuses port {port}: no sshd runs there, or it listens on another port",
+    ),
+    _rule(
+        _SSH,
+        r"port \d+: (?P<what>Connection timed out|Operation timed out|No route to host"
+        r"|Network is unreachable|Host is down)",
+        "the host does not answer ({what}): is it on, and is the network or the VPN up?",
+    ),
+    _rule(
+        _SSH,
+        r"banner exchange|kex_exchange_identification|ssh_exchange_identification"
+        r"|Connection (?:closed|reset) by \S+ port",
+        "its sshd hung up before a login: too many are under way, or it does not let this machine in",
+    ),
+    _rule(_SSH, r"Timeout, server \S+ not responding", "the line was silent for too long"),
+    _rule(_SSH, r"client_loop: send disconnect|Connection to \S+ closed|Broken pipe", "the line broke"),
+    _rule(
+        _SSH,
+        r"(?P<line>.*(?:Bad owner or permissions on|Bad configuration option|terminating, \d+ bad config)"
+        r".*)",
+        "ssh does not start: {line}",
+        lasting=True,
+    ),
+    _rule(
+        _SSH,
+        r"This service allows sftp connections only|administratively prohibited|no shell|nologin|"
+        r"account is currently not available",
+        "the host lets this user run no commands",
+        lasting=True,
+    ),
+    _rule(
+        "via",
+        r"sudo: .*(?:password is required|terminal is required|no tty present)",
+        "sudo asks for a password: allow the command without one (NOPASSWD)",
+        lasting=True,
+        asks=True,
+    ),
+    _rule("docker", r"No such container: (?P<name>\S+)", "there is no container {name}: look at docker ps"),
+    _rule("docker", r"container \S+ is (?:not running|paused)", "the container does not run"),
+    _rule(
+        "docker",
+        r"permission denied while trying to connect",
+        "this user may not speak to docker: add them to its group, or use --via 'sudo docker exec -i NAME'",
+        lasting=True,
+    ),
+    _rule("docker", r"Cannot connect to the Docker daemon", "the docker daemon does not run here"),
+    _rule(
+        "kubectl",
+        r"pods? \"(?P<name>[^\"]+)\" not found",
+        "there is no pod {name} in that namespace: look at kubectl get pods -A",
+    ),
+    _rule(
+        "kubectl",
+        r"namespaces? \"(?P<name>[^\"]+)\" not found",
+        "there is no namespace {name}",
+    ),
+    _rule(
+        "kubectl",
+        r"\(?(?P<what>Forbidden|Unauthorized)\)?",
+        "kubectl may not do that ({what}): exec into the pod has to be allowed",
+        lasting=True,
+    ),
+    _rule(
+        "kubectl",
+        r"connection to the server (?P<host>\S+) was refused",
+        "the cluster does not answer at {host}",
+    ),
+    _rule(
+        "srun",
+        r"Invalid job id|Job/step already completing or completed|Unable to confirm allocation",
+        "Slurm has no such job of yours running",
+    ),
+    _rule(
+        "",
+        r"(?P<python>\S+): No module named overlaptop(?:\.__main__)?\b",
+        "{python} there has no overlaptop: pip install it there, or name another one with --python",
+    ),
+    _rule(
+        "",
+        r"invalid choice: '?relay|unrecognized arguments:.*--stdio|No module named overlaptop\.\S+",
+        "the overlaptop there is older and has no relay: update it",
+    ),
+    _rule(
+        "",
+        r"[Uu]nknown option:? -P|no such option: -P",
+        "the Python there is older than 3.11: name another one with --python",
+    ),
+    _rule(
+        "",
+        r"exec: \"sh\"|\bsh: (?:command )?not found|executable file not found",
+        "there is no sh in it, and nothing can be run without",
+        lasting=True,
+    ),
+)
+
+
+def one_line(text: str) -> str:
+    """Foreign text as one line that a terminal can show, cut where it is too long."""
+    flat = " ".join(text.split())
+    shown = flat if flat.isprintable() else "".join(c if c.isprintable() else "?" for c in flat)
+    return shown if len(shown) <= _MOST_CHARS else shown[: _MOST_CHARS - 1] + "…"
+
+
+def of_ending(kind: str, place: str, status: int, errors: str, preamble: str) -> Failure:
+    """Why a line's process ended.
+
+    ``status``: as subprocess has it, negative: a signal's number. ``errors``, ``preamble``: the last of
+    what it wrote to its standard error, and to its standard output before there was a relay.
+    """
+    for rule in _RULES:
+        if rule.kinds and kind not in rule.kinds:
+            continue
+        if match := rule.pattern.search(errors) or rule.pattern.search(preamble):
+            found = {name: value or "" for name, value in match.groupdict().items()}
+            return Failure(one_line(rule.reason.format(place=place, **found)), rule.lasting, rule.asks)
+    how = f"a signal ({-status}) ended it" if status < 0 else f"it ended with status {status}"
+    said = [line for text in (errors, preamble) for line in text.splitlines() if line.strip()]
+    if errors.strip():
+        said = [line for line in errors.splitlines() if line.strip()]
+    return Failure(one_line(f"{how}: {said[-1]}" if said else how))
+
+
+def of_start(program: str, error: OSError) -> Failure:
+    """Why a line's process could not even be started."""
+    if isinstance(error, FileNotFoundError):
+        return Failure(one_line(f"there is no {program} on this machine"), lasting=True)
+    if isinstance(error, PermissionError):
+        return Failure(one_line(f"{program} may not be run on this machine"), lasting=True)
+    return Failure(one_line(f"{program} does not start: {error.strerror or error}"))
+
+
+def of_protocol(theirs: int, ours: int, version: str) -> Failure:
+    """The relay there cannot be understood."""
+    older = "this one" if theirs > ours else "that one"
+    return Failure(
+        one_line(
+            f"overlaptop {version} there speaks protocol {theirs}, this one {ours}: "
+            f"{older} is older, update it"
+        )
+    )

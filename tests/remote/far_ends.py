@@ -1,0 +1,235 @@
+"""Far ends of a line that behave, and some that do not.
+
+Run by path: the first word says how it behaves, what the line appends to it is not looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
+from overlaptop.wire.messages import (
+    PROTOCOL_VERSION,
+    Command,
+    CommandReport,
+    HubStatus,
+    Join,
+    Message,
+    Notice,
+    RankInfo,
+    Search,
+    Welcome,
+)
+from overlaptop.wire.relaying import (
+    MAGIC,
+    RelayHello,
+    RelayJobs,
+    RelayLimit,
+    RelayLink,
+    RelayOrder,
+    RelayOrderStatus,
+    RelayPing,
+    RelayPong,
+    RelaySelect,
+    RemoteJob,
+)
+
+AHEAD_NS = 5_000_000_000
+"""By which the clock of "ahead" is ahead."""
+STARTED_NS = 1_700_000_000_000_000_000
+JOB = RemoteJob(
+    PROTOCOL_VERSION,
+    "job-1",
+    "train.py",
+    "/w",
+    "far",
+    2,
+    10,
+    20,
+    30,
+    40,
+    STARTED_NS,
+    "dash-30.sock",
+    (7, 8),
+)
+HELLO = RelayHello(PROTOCOL_VERSION, "1.2.3", "far-host", 4242, 8, 1, False)
+BANNER = b"Welcome to far-host\r\n\x1b[31mno smoking\x1b[0m\n" * 20
+
+
+def write(data: bytes) -> None:
+    while data:
+        data = data[os.write(1, data) :]
+
+
+def say(*messages: Message) -> None:
+    write(b"".join(frame(encode(message)) for message in messages))
+
+
+def note(text: str) -> None:
+    write(f"\nOVERLAPTOP-NOTE {text}\n".encode())
+
+
+def hear() -> Iterator[Message]:
+    """What the near end says, until it hangs up."""
+    reader = FrameReader()
+    while data := os.read(0, 1 << 16):
+        yield from map(decode, reader.feed(data))
+
+
+def serve(ahead_ns: int = 0) -> None:
+    """A relay with one job, whose hub says something of everything that it is told."""
+    joined = False
+    for message in hear():
+        now_ns = time.time_ns() + ahead_ns
+        match message:
+            case RelayPing():
+                say(RelayPong(message.number, now_ns, now_ns, dropped=3))
+            case RelaySelect(job=""):
+                say(RelayLink("", False))
+            case RelaySelect():
+                joined = False
+                # Of the job before, on its way while another was selected.
+                say(Notice(0, 1, "info", "of another job"), RelayLink(message.job, True))
+            case Join():
+                if not joined:
+                    say(Welcome(PROTOCOL_VERSION, JOB.job, "far", "train.py", 2, STARTED_NS + ahead_ns))
+                joined = True
+                ranks = ",".join(map(str, message.detail_ranks))
+                say(Notice(0, now_ns, "info", f"joined {ranks}"), HubStatus(now_ns, 2, 0, False))
+            case Command():
+                say(CommandReport(0, message.id, message.name, now_ns, "accepted", None, ""))
+            case Search():
+                say(message)
+            case RelayLimit():
+                say(RelayJobs((JOB,), f"limit {message.bytes_per_s} {message.hz}"))
+            case RelayOrder(words=("die",)):
+                say(RelayLink(JOB.job, False, True))
+            case RelayOrder():
+                say(RelayOrderStatus(message.number, "running", False, "", " ".join(message.words), ()))
+
+
+def begin(hello: RelayHello = HELLO) -> None:
+    write(MAGIC)
+    say(hello, RelayJobs((JOB,), ""))
+
+
+def waiting() -> None:
+    """The start script's part, for two rounds: exactly one line read for each note."""
+    note("here")
+    for _ in range(2):
+        note("wait no job in /tmp/x")
+        if os.read(0, 1 << 10) != b"\n":
+            note("fail not one line came")
+            sys.exit(1)
+    note("start python")
+    begin()
+    serve()
+
+
+def stubborn() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    begin()
+    time.sleep(600)
+
+
+def leaving_children() -> None:
+    """Something it started holds its pipes open; that ends when its pipe does."""
+    if os.fork() == 0:
+        time.sleep(600)
+    begin()
+    sys.stderr.write(f"child of {os.getpgid(0)}\n")
+    sys.exit(3)
+
+
+def flood() -> None:
+    """Writes as much as is taken, and still answers."""
+    begin()
+    info = RankInfo("job-1", 0, 0, 2, "far", 1, "t", "cpu", "gloo", "host", "", True, 1, "2")
+    block = b"".join(frame(encode(replace(info, rank=rank))) for rank in range(1000))
+    threading.Thread(target=lambda: [write(block) for _ in range(10_000)], daemon=True).start()
+    for _ in hear():
+        pass
+
+
+def rubbish_frames() -> None:
+    begin()
+    write(frame(b"\x93\x01\x02\x03") + frame(b"") + frame(b"\xff" * 40))
+    serve()
+
+
+def main() -> None:
+    match sys.argv[1]:
+        case "plain":
+            begin()
+            serve()
+        case "ahead":
+            begin()
+            serve(AHEAD_NS)
+        case "banner":
+            write(BANNER)
+            note("here")
+            write(BANNER)
+            begin()
+            serve()
+        case "waiting":
+            waiting()
+        case "stubborn":
+            stubborn()
+        case "frozen":
+            begin()
+            time.sleep(600)
+        case "mute":
+            time.sleep(600)
+        case "dies":
+            begin()
+            sys.stderr.write("first line\nTraceback\nOSError: the disk \x1b[2J is full\n")
+            sys.exit(3)
+        case "leaving":
+            leaving_children()
+        case "failing":
+            note("here")
+            note("fail /tmp/x belongs to uid 7, not to you")
+            sys.exit(1)
+        case "older":
+            begin(replace(HELLO, protocol=PROTOCOL_VERSION - 1))
+            serve()
+        case "newer":
+            begin(replace(HELLO, protocol=PROTOCOL_VERSION + 1))
+            serve()
+        case "unknown":
+            write(MAGIC + frame(b"\x91\xcc\xc8"))
+            time.sleep(600)
+        case "rude":
+            write(MAGIC + frame(encode(RelayJobs((), ""))))
+            time.sleep(600)
+        case "chatty":
+            while True:
+                write(b"y\n" * 1000)
+        case "huge":
+            begin()
+            write(b"\xff\xff\xff\xff")
+            time.sleep(600)
+        case "rubbish":
+            rubbish_frames()
+        case "flood":
+            flood()
+        case "deaf":
+            begin()
+            while True:
+                say(RelayJobs((), ""))
+                time.sleep(0.01)
+        case other:
+            raise SystemExit(f"no such far end: {other}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (BrokenPipeError, WireError):
+        sys.exit(9)

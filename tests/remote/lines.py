@@ -1,0 +1,102 @@
+"""Lines to far ends of the tests' own, and clocks that a test moves."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from overlaptop.remote.bootstrap import far_words
+from overlaptop.remote.line import Line
+from overlaptop.remote.targets import Target
+from overlaptop.wire.messages import Message
+
+FAR_ENDS = Path(__file__).with_name("far_ends.py")
+PATIENCE_S = 20.0
+
+T = TypeVar("T")
+
+
+def eventually(probe: Callable[[], T]) -> T:
+    """The first true result of the probe."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (result := probe()):
+        assert time.monotonic() < deadline_s, f"gave up waiting: {probe}"
+        time.sleep(0.002)
+    return result
+
+
+class Clock:
+    """A monotonic clock that stands still unless it is moved."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def far_end(behaviour: str) -> Target:
+    """The target that is one of far_ends.py."""
+    return Target.via(shlex.join([sys.executable, str(FAR_ENDS), behaviour]))
+
+
+class Lines:
+    """Makes lines, and sees to it that nothing of them outlives its test."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self._lines: list[Line] = []
+
+    def __call__(self, target: Target | str, **options: Any) -> Line:
+        target = far_end(target) if isinstance(target, str) else target
+        words = options.pop("words", far_words())
+        line = Line(target, words, **{"monotonic_s": self.clock, "seed": 1, **options})
+        self._lines.append(line)
+        return line
+
+    def until(self, line: Line, probe: Callable[[], T]) -> T:
+        """Polls the line until this is so. The clock stands still."""
+
+        def look() -> T:
+            line.poll()
+            return probe()
+
+        return eventually(look)
+
+    def heard(self, line: Line, kind: type[T]) -> T:
+        """The next message of this kind."""
+
+        def look() -> T | None:
+            return next((message for message in line.poll() if isinstance(message, kind)), None)
+
+        return eventually(look)
+
+    def wait(self, line: Line, seconds: float) -> list[Message]:
+        """Moves the clock on by steps of half a second, and gives the far end time to answer each."""
+        heard = []
+        for _ in range(round(seconds * 2)):
+            self.clock.now_s += 0.5
+            heard += line.poll()
+            time.sleep(0.002)
+        return heard
+
+    def close(self) -> None:
+        for line in self._lines:
+            line.close()
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process still (a zombie is none)."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))

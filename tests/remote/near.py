@@ -1,0 +1,164 @@
+"""The near end of a relay as a test plays it, and a relay on a thread with pipes of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from overlaptop.remote.far import Relay
+from overlaptop.wire.codec import FrameReader, decode, encode, frame
+from overlaptop.wire.messages import PROTOCOL_VERSION, Join, Message
+from overlaptop.wire.relaying import MAGIC, RelayJobs, RelayLink, RelayPing, RelaySelect
+from tests.wire.conftest import PATIENCE_S, eventually
+
+_PING_S = 0.2
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+
+class NearEnd:
+    """Speaks over two descriptors, which it closes."""
+
+    def __init__(self, reads: int, writes: int) -> None:
+        self.reads, self.writes = reads, writes
+        os.set_blocking(reads, False)
+        os.set_blocking(writes, False)
+        self.messages: list[Message] = []
+        self.received_bytes = 0
+        """Behind MAGIC."""
+        self.over = False
+        """The relay has closed its end."""
+        self.pings = True
+        self._begun = b""
+        self._reader: FrameReader | None = None
+        self._ping_due_s = 0.0
+        self._number = 0
+
+    def say(self, *messages: Message) -> None:
+        self.write(b"".join(frame(encode(message)) for message in messages))
+
+    def write(self, data: bytes) -> None:
+        while data:
+            try:
+                data = data[os.write(self.writes, data) :]
+            except BlockingIOError:
+                time.sleep(0.005)
+
+    def poll(self, *, most_bytes: int = 1 << 20) -> None:
+        """Take what has come, and ping now and then."""
+        if self.pings and time.monotonic() > self._ping_due_s:
+            self._ping_due_s = time.monotonic() + _PING_S
+            self._number += 1
+            with contextlib.suppress(BrokenPipeError):
+                self.say(RelayPing(self._number, self.received_bytes))
+        try:
+            data = os.read(self.reads, most_bytes)
+        except BlockingIOError:
+            return
+        self.over = not data
+        if self._reader is None:
+            self._begun += data
+            if len(self._begun) < len(MAGIC):
+                return
+            assert self._begun.startswith(MAGIC)
+            data, self._reader = self._begun[len(MAGIC) :], FrameReader()
+        self.received_bytes += len(data)
+        self.messages += map(decode, self._reader.feed(data))
+
+    def of(self, kind: type[M]) -> list[M]:
+        return [message for message in self.messages if isinstance(message, kind)]
+
+    def until(self, probe: Callable[[], T]) -> T:
+        def look() -> T:
+            self.poll()
+            return probe()
+
+        return eventually(look)
+
+    def hear(self, kind: type[M], where: Callable[[M], bool] = lambda _: True) -> M:
+        """The first message of this kind for which the predicate holds."""
+        self.until(lambda: next(filter(where, self.of(kind)), None) is not None)
+        return next(filter(where, self.of(kind)))
+
+    def select(self, job: str, *detail_ranks: int) -> None:
+        """Select a job that the host has, and forget what came before the answer."""
+        self.hear(RelayJobs, lambda jobs: any(each.job == job for each in jobs.jobs))
+        self.messages.clear()
+        self.say(RelaySelect(job), Join(PROTOCOL_VERSION, detail_ranks))
+        said = self.hear(RelayLink, lambda link: link.job == job)
+        del self.messages[: self.messages.index(said)]
+
+    def join(self, detail_ranks: tuple[int, ...]) -> None:
+        """Ask for the timelines of these ranks."""
+        self.say(Join(PROTOCOL_VERSION, detail_ranks))
+
+    def until_over(self) -> None:
+        self.pings = False
+        self.until(lambda: self.over)
+
+    def close(self) -> None:
+        for descriptor in {self.reads, self.writes} - {-1}:
+            os.close(descriptor)
+        self.reads = self.writes = -1
+
+    def hang_up(self) -> None:
+        """Close the relay's standard input."""
+        os.close(self.writes)
+        self.writes = self.reads
+
+
+class RelayThread:
+    """A relay of this process, and the near end of its pipes."""
+
+    def __init__(self, **options: object) -> None:
+        reads, near_writes = os.pipe()
+        near_reads, writes = os.pipe()
+        self.relay = Relay(reads, writes, version="1.0", **options)
+        self.near = NearEnd(near_reads, near_writes)
+        self.why: str | None = None
+        """Why it ended."""
+        self._descriptors = (reads, writes)
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.why = self.relay.run()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        self.relay.stop()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+        self.near.close()
+
+
+class RelayProcess:
+    """``overlaptop relay --stdio``, as a near end starts it."""
+
+    def __init__(self, *options: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "overlaptop", "relay", "--stdio", *options],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        # Copies: Popen closes its own.
+        self.near = NearEnd(os.dup(self.process.stdout.fileno()), os.dup(self.process.stdin.fileno()))
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+    def close(self) -> None:
+        self.near.close()
+        self.process.wait(PATIENCE_S)
+        assert self.process.stderr is not None
+        self.process.stderr.close()

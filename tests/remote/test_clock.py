@@ -1,0 +1,110 @@
+"""The offset between two clocks, from round trips whose truth the test knows."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlaptop.remote.clock import KEPT, ClockOffset
+
+MS = 1_000_000
+S = 1_000_000_000
+UNIX_NS = 1_700_000_000 * S
+
+
+def trip(
+    clock: ClockOffset, at_ns: int, offset_ns: int, there_ns: int, back_ns: int, held_ns: int = 0
+) -> None:
+    """One round trip that begins at ``at_ns`` here, and takes so long there, back, and at the far end."""
+    received_ns = at_ns + there_ns + offset_ns
+    clock.add(at_ns, received_ns, received_ns + held_ns, at_ns + there_ns + held_ns + back_ns)
+
+
+def test_nothing_is_known_before_the_first_round_trip() -> None:
+    clock = ClockOffset()
+    assert clock.offset_ns is None
+    assert clock.residual_ns is None
+    assert clock.to_near_ns(5) == 5
+
+
+def test_equal_ways_give_the_offset_exactly_and_the_far_ends_own_time_does_not_count() -> None:
+    clock = ClockOffset()
+    trip(clock, UNIX_NS, 7 * S, 2 * MS, 2 * MS, held_ns=300 * MS)
+    assert clock.offset_ns == 7 * S
+    assert clock.residual_ns == 2 * MS
+    assert clock.to_near_ns(UNIX_NS + 7 * S) == UNIX_NS
+
+
+@given(
+    st.integers(-(10**18), 10**18), st.lists(st.tuples(st.integers(0, S), st.integers(0, S)), min_size=1)
+)
+def test_the_truth_is_always_within_the_residual(offset_ns: int, ways: list[tuple[int, int]]) -> None:
+    clock = ClockOffset()
+    for second, (there_ns, back_ns) in enumerate(ways):
+        trip(clock, UNIX_NS + 3 * second * S, offset_ns, there_ns, back_ns)
+        assert clock.offset_ns is not None
+        assert clock.residual_ns is not None
+        assert abs(clock.offset_ns - offset_ns) <= clock.residual_ns + 1
+
+
+def test_a_quick_trip_is_believed_rather_than_slow_ones() -> None:
+    clock = ClockOffset()
+    trip(clock, UNIX_NS, S, 1 * MS, 200 * MS)
+    assert clock.residual_ns is not None
+    assert clock.residual_ns > 100 * MS
+    trip(clock, UNIX_NS + S, S, 1 * MS, 1 * MS)
+    for second in range(2, 20):
+        trip(clock, UNIX_NS + second * S, S, 1 * MS, 200 * MS)
+    assert clock.offset_ns == S
+    assert clock.residual_ns is not None
+    assert clock.residual_ns < 2 * MS
+
+
+def test_an_offset_is_held_while_nothing_contradicts_it() -> None:
+    """What was shifted by it would otherwise move with every round trip."""
+    noise = random.Random(3)
+    clock = ClockOffset()
+    trip(clock, UNIX_NS, S, 1 * MS, 1 * MS)
+    held = clock.offset_ns
+    for second in range(1, 60):
+        trip(clock, UNIX_NS + second * S, S, noise.randint(MS, 3 * MS), noise.randint(MS, 3 * MS))
+        assert clock.offset_ns == held
+
+
+def test_clocks_that_drift_are_followed_for_hours() -> None:
+    drift, noise = 10e-6, random.Random(4)
+    clock = ClockOffset()
+    for second in range(0, 3 * 3600, 5):
+        offset_ns = S + int(drift * second * S)
+        trip(clock, UNIX_NS + second * S, offset_ns, noise.randint(MS, 2 * MS), noise.randint(MS, 2 * MS))
+        assert clock.offset_ns is not None
+        assert abs(clock.offset_ns - offset_ns) < 10 * MS
+    assert clock.residual_ns is not None
+    assert clock.residual_ns < 10 * MS
+
+
+def test_a_clock_that_is_set_is_followed_at_once() -> None:
+    for step_ns in (-3600 * S, -50 * MS, 50 * MS, 3600 * S):
+        clock = ClockOffset()
+        for second in range(KEPT):
+            trip(clock, UNIX_NS + second * S, 0, MS, MS)
+        trip(clock, UNIX_NS + KEPT * S, step_ns, 5 * MS, 5 * MS)
+        assert clock.offset_ns == step_ns
+
+
+def test_this_machines_clock_may_be_set_back() -> None:
+    clock = ClockOffset()
+    trip(clock, UNIX_NS, 0, MS, MS)
+    trip(clock, UNIX_NS - 3600 * S, 3600 * S, 4 * MS, 4 * MS)
+    assert clock.offset_ns == 3600 * S
+    assert clock.residual_ns == 4 * MS
+
+
+def test_a_trip_that_cannot_have_been_so_is_passed_over() -> None:
+    clock = ClockOffset()
+    clock.add(100, 50, 40, 200)  # answered before it was received
+    clock.add(200, 50, 60, 100)  # back before it was sent
+    clock.add(100, 50, 500, 200)  # longer there than it was away
+    assert clock.offset_ns is None

@@ -1,0 +1,276 @@
+"""Many lines at once, and the user at the terminal. A stand-in for ssh acts by the name of the host."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import overlaptop
+from overlaptop.remote.line import LineState
+from overlaptop.remote.pool import AT_ONCE, LinePool
+from overlaptop.remote.targets import Target
+from overlaptop.wire.messages import PROTOCOL_VERSION
+from tests.remote.far_ends import HELLO, JOB
+from tests.remote.lines import FAR_ENDS, PATIENCE_S, eventually, far_end, runs
+
+# As ssh it ends with "-- HOST COMMAND". What a host does is in its name, before the first dash.
+SSH = f"""#!/bin/sh
+for word; do
+    case $word in BatchMode=*) batch=${{word#BatchMode=}} ;; esac
+    before=$last last=$word
+done
+case $before in
+    locked-*)
+        [ $batch = no ] || {{ echo "me@$before: Permission denied (password)." >&2; exit 255; }}
+        echo "This host is watched." >&2
+        printf "password for $before: " >/dev/tty
+        read -r password </dev/tty
+        [ "$password" = sesame ] || {{ echo "me@$before: Permission denied (password)." >&2; exit 255; }}
+        kind=plain ;;
+    slow-*)
+        : >$SSH_DIR/at-the-door.$before
+        ls $SSH_DIR | grep -c at-the-door >>$SSH_DIR/counted
+        sleep 0.05
+        rm $SSH_DIR/at-the-door.$before
+        kind=plain ;;
+    rude-*)
+        read -r password </dev/tty || {{ echo "me@$before: Permission denied (password)." >&2; exit 255; }}
+        kind=plain ;;
+    refused-*) echo "ssh: connect to host $before port 22: Connection refused" >&2; exit 255 ;;
+    *) kind=${{before%%-*}} ;;
+esac
+exec {sys.executable} {FAR_ENDS} $kind
+"""
+
+# What the program does before its screen opens, on a terminal of its own.
+CONNECT = """
+import sys
+from overlaptop.remote.pool import LinePool
+from overlaptop.remote.targets import Target
+
+pool = LinePool([Target.parse(word) for word in sys.argv[1:]])
+try:
+    pool.connect(interactive=True)
+    print([line.state.value for line in pool.lines], flush=True)
+except KeyboardInterrupt:
+    print("interrupted", [line.carriers for line in pool.lines], flush=True)
+pool.close()
+"""
+
+
+@pytest.fixture(autouse=True)
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "ssh"
+    path.write_text(SSH)
+    path.chmod(0o755)
+    (tmp_path / "ssh-dir").mkdir()
+    monkeypatch.setenv("OVERLAPTOP_SSH", str(path))
+    monkeypatch.setenv("SSH_DIR", str(tmp_path / "ssh-dir"))
+    return path
+
+
+class Terminal:
+    """A terminal with a program on it."""
+
+    def __init__(self, *words: str) -> None:
+        self.pid, self._fd = pty.fork()
+        if self.pid == 0:
+            os.execv(words[0], words)
+        self.shown = ""
+
+    def until(self, text: str) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while text not in self.shown:
+            assert time.monotonic() < deadline_s, self.shown
+            if select.select([self._fd], [], [], 0.1)[0]:
+                self.shown += os.read(self._fd, 1 << 16).decode()
+
+    def type(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def close(self) -> int:
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self._fd)
+        return os.waitstatus_to_exitcode(status)
+
+
+def pool_of(*words: str | Target) -> tuple[LinePool, list[str]]:
+    said: list[str] = []
+    targets = [word if isinstance(word, Target) else Target.parse(word) for word in words]
+    return LinePool(targets, say=said.append, seed=1), said
+
+
+def test_each_host_is_tried_once_and_what_became_of_it_is_said() -> None:
+    pool, said = pool_of("plain-a", "refused-b", "waiting-c", "failing-d", "older-e")
+    pool.connect(interactive=False)
+    assert sorted(said) == [
+        "failing-d: /tmp/x belongs to uid 7, not to you",
+        f"older-e: overlaptop 1.2.3 there speaks protocol {PROTOCOL_VERSION - 1}, this one "
+        f"{PROTOCOL_VERSION}: that one is older, update it",
+        f"plain-a: connected (overlaptop {HELLO.version} on {HELLO.host})",
+        "refused-b: the host refuses port 22: no sshd runs there, or it listens on another port",
+        "waiting-c: reached; no job in /tmp/x",
+    ]
+    assert [line.state for line in pool.lines] == [
+        LineState.UP,
+        LineState.DOWN,
+        LineState.UP,
+        LineState.DOWN,
+        LineState.DOWN,
+    ]
+    pool.close()
+
+
+def test_at_most_four_are_at_the_door_and_all_get_in(tmp_path: Path) -> None:
+    pool, said = pool_of(*(f"slow-{number}" for number in range(10)))
+    pool.connect(interactive=False)
+    assert len(said) == 10
+    assert all(line.state is LineState.UP for line in pool.lines)
+    counted = list(map(int, (tmp_path / "ssh-dir" / "counted").read_text().split()))
+    assert len(counted) == 10
+    assert max(counted) <= AT_ONCE
+    pool.close()
+
+
+def test_who_does_not_answer_is_waited_for_no_longer_than_wanted() -> None:
+    pool, said = pool_of("mute-a", "plain-b")
+    pool.connect(interactive=False, patience_s=1.0)
+    assert len(said) == 1
+    assert pool.lines[0].state is LineState.CONNECTING
+    pool.close()
+
+
+def test_a_lost_line_of_many_comes_back_while_the_others_go_on() -> None:
+    pool, _ = pool_of("plain-a", "plain-b")
+    pool.connect(interactive=False)
+    first, second = pool.lines
+    os.kill(first.carriers[0].pid, signal.SIGKILL)
+    eventually(lambda: pool.poll() or first.state is LineState.DOWN)
+    assert second.state is LineState.UP
+    eventually(lambda: pool.poll() or first.ready)
+    assert (first.relays, second.relays) == (2, 1)
+    pool.close()
+
+
+def test_what_came_stays_for_whoever_takes_it() -> None:
+    pool, _ = pool_of("plain-a")
+    pool.connect(interactive=False)
+    for _ in range(5):
+        pool.poll()
+    heard = pool.lines[0].poll()
+    assert [message.jobs for message in heard] == [(JOB,)]
+    pool.close()
+
+
+def test_one_descriptor_tells_an_event_loop_of_all_lines() -> None:
+    pool, _ = pool_of("plain-a", "plain-b", "dies-c")
+    looked = pool.fileno()
+    pool.connect(interactive=False)
+    assert pool.fileno() == looked
+    for line in pool.lines:
+        line.poll()
+
+    def woken() -> bool:
+        if not select.select([looked], [], [], 0.05)[0]:
+            pool.poll()
+        pool.receive()
+        return all(line.clock.residual_ns is not None for line in pool.lines[:2])
+
+    eventually(woken)
+    # Nothing is left to be read: an event loop would not turn in vain.
+    eventually(lambda: pool.receive() or not select.select([looked], [], [], 0)[0])
+    pool.close()
+
+
+def test_closing_leaves_nothing_of_any_line() -> None:
+    pool, _ = pool_of("plain-a", "stubborn-b", "mute-c")
+    pool.connect(interactive=False, patience_s=1.0)
+    pids = [carrier.pid for line in pool.lines for carrier in line.carriers]
+    assert len(pids) == 3
+    pool.close()
+    assert not any(map(runs, pids))
+    with pytest.raises((ValueError, AttributeError)):
+        pool.fileno()
+
+
+def test_a_password_is_asked_for_on_the_terminal_one_host_after_the_other() -> None:
+    terminal = Terminal(sys.executable, "-c", CONNECT, "locked-a", "plain-b", "locked-c", "refused-d")
+    terminal.until("locked-a: once more, with your help")
+    terminal.until("This host is watched.")
+    terminal.until("password for locked-a: ")
+    assert "password for locked-c" not in terminal.shown
+    terminal.type("sesame\n")
+    terminal.until("password for locked-c: ")
+    terminal.type("wrong\n")
+    terminal.until("['up', 'up', 'failed', 'down']")
+    assert "locked-c: permission denied (password)" in terminal.shown
+    assert terminal.close() == 0
+
+
+def test_what_asks_on_the_terminal_unbidden_fails_at_once_and_is_tried_again_with_the_user() -> None:
+    terminal = Terminal(sys.executable, "-c", CONNECT, "rude-a")
+    terminal.until("rude-a: once more, with your help")
+    terminal.type("anything\n")
+    terminal.until("['up']")
+    assert terminal.close() == 0
+
+
+def test_an_interrupt_at_the_password_leaves_nothing() -> None:
+    terminal = Terminal(sys.executable, "-c", CONNECT, "plain-a", "locked-b")
+    terminal.until("password for locked-b: ")
+    terminal.type("\x03")
+    terminal.until("interrupted")
+    terminal.until("]")
+    assert "interrupted [(), ()]" in terminal.shown
+    assert terminal.close() == 0
+
+
+def test_without_a_terminal_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> int:
+        raise OSError("No such device or address")
+
+    pool, said = pool_of("locked-a")
+    monkeypatch.setattr("overlaptop.remote.pool.os.open", none)
+    pool.connect(interactive=True)
+    assert len(said) == 1
+    assert pool.lines[0].asks
+    monkeypatch.undo()
+    pool.close()
+
+
+@pytest.mark.parametrize("target", [Target.parse("local://"), Target.via("env X=1")], ids=["local", "via"])
+def test_a_real_relay_of_this_machine_is_reached_without_ssh(target: Target, tmp_path: Path) -> None:
+    folder = tmp_path / "sockets"
+    folder.mkdir(mode=0o700)
+    said: list[str] = []
+    pool = LinePool([target], python=sys.executable, remote_dir=str(folder), say=said.append)
+    pool.connect(interactive=False)
+    line = pool.lines[0]
+    assert line.hello is not None, said
+    assert line.hello.version == overlaptop.__version__
+    pid = line.hello.pid
+    assert runs(pid)
+    pool.close()
+    assert not runs(pid)
+
+
+def test_a_name_that_cannot_travel_is_refused() -> None:
+    with pytest.raises(ValueError, match="--python"):
+        LinePool([far_end("plain")], python="it's")
+
+
+def test_the_near_end_needs_neither_zmq_nor_torch_nor_a_screen() -> None:
+    code = (
+        "import sys, overlaptop.remote.pool, overlaptop.remote.link;"
+        "print([name for name in ('zmq', 'torch', 'textual', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
