@@ -12,7 +12,6 @@ from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.wire.endpoints import EndpointError, JobRecord
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import PROTOCOL_VERSION, Command, TurnedAway, Welcome
-from overlaptop.wire.processes import is_alive, process_start_time
 
 if TYPE_CHECKING:
     from overlaptop.wire.links import Link
@@ -44,16 +43,8 @@ def _list_jobs() -> Sequence[JobRecord]:
 
 
 def is_gone(record: JobRecord) -> bool:
-    """Whether none of a job's processes is left that could start a hub again.
-
-    Asked once its hub has ended: a job that was killed together with it sends no word of its end.
-    """
-    if is_alive(record.starter_pid, record.starter_start_ticks):
-        return False
-    try:
-        return all(process_start_time(pid) is None for pid in record.rank_pids)
-    except OSError:
-        return False  # /proc cannot be read just now
+    """Whether none of a job's processes is left that could start a hub again, see JobRecord.gone."""
+    return record.gone
 
 
 def _open_local_link(record: JobRecord) -> Link:
@@ -80,8 +71,11 @@ class JobSession:
         is_gone: Callable[[JobRecord], bool] = is_gone,
         clock_ns: Callable[[], int] = time.time_ns,
         monotonic_s: Callable[[], float] = time.monotonic,
+        node: str = "",
     ) -> None:
-        """``readonly``: nothing of the job can be changed through this session, whoever asks."""
+        """``readonly``: nothing of the job can be changed through this session, whoever asks. ``node``: as
+        Fleet has it.
+        """
         self._selector = selector or JobSelector()
         self._readonly = readonly
         self._chosen = self._selector.key
@@ -90,7 +84,8 @@ class JobSession:
         self._is_gone = is_gone
         self._monotonic_s = monotonic_s
         self._clock_ns = clock_ns
-        self._fleet = Fleet(clock_ns)
+        self._node = node
+        self._fleet = Fleet(clock_ns, node)
         self._record: JobRecord | None = None
         self._link: Link | None = None
         self._joined_s = 0.0
@@ -175,7 +170,7 @@ class JobSession:
         self._chosen = key
         self._hang_up()
         self._record = self._search = None
-        self._fleet = Fleet(self._clock_ns)
+        self._fleet = Fleet(self._clock_ns, self._node)
         self._look_at_s = 0.0
 
     def close(self) -> None:

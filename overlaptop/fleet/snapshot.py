@@ -62,11 +62,44 @@ class RankView:
     """Those of its DDP model, as far as they are known."""
     traffic: Traffic | None = None
     """What its links carried, beside what its collectives account for; None before anything is known."""
+    node: str = ""
+    """Name of the NodeView that it belongs to; empty where there are none."""
+    node_lost: bool = False
+    """Nothing is heard from that node: this is how the rank was when the line broke."""
 
     @property
     def sample(self) -> DeviceSample | None:
         """The newest of `samples`."""
         return self.samples[-1] if self.samples else None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One of the hosts that are watched, and the line to it."""
+
+    name: str
+    """As the user has named it."""
+    link: LinkState
+    """``waiting``: no line yet, or the job is not there; ``lost``: the line or the hub is gone."""
+    since_ns: int
+    """Unix time."""
+    note: str
+    """As Snapshot.link_note, of this host."""
+    ranks: tuple[int, ...] = ()
+    """Those of the job that are, or were, there."""
+    offset_ns: int | None = None
+    """Its clock less ours, by which its times were shifted; None: not known."""
+    residual_ns: int | None = None
+    """What that may be wrong by."""
+    bytes_per_s: float | None = None
+    """What the line carries from there."""
+    detail: str = ""
+    """What the command that makes the line has said itself."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether ranks of the job are there and nothing is heard from them."""
+        return bool(self.ranks) and self.link in (LinkState.WAITING, LinkState.STALE, LinkState.LOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +111,7 @@ class Totals:
     """
 
     step: int | None
-    """The newest step that every rank that still runs has finished."""
+    """The newest step that every rank that still runs, and is heard from, has finished."""
     step_ns: int | None
     """Median over ranks."""
     overlap: float | None
@@ -128,3 +161,5 @@ class Snapshot:
     changed the knob or the searcher was silent."""
     fresh_samples: tuple[DeviceSample, ...] = ()
     """Samples of GPUs that arrived since the previous snapshot, in order of arrival."""
+    nodes: tuple[NodeView, ...] = ()
+    """The hosts that are watched, in the order in which they were named; empty: this machine alone."""

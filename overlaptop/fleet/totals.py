@@ -12,12 +12,15 @@ from overlaptop.timeline.launch import launch_bound
 def total(ranks: Sequence[RankView], dropped: int) -> Totals:
     """Sum up ``ranks``; ``dropped`` is what was lost on the way here.
 
-    Ranks that ended count only when all have. The step time is that of each rank's newest step that no
+    Ranks that ended count only when all have, and those of nodes that are lost only while no other rank
+    is heard from: the job goes on there or not at all, and its figures must not stand still with a line.
+    The step time is that of each rank's newest step that no
     command disturbed; lane figures come from its newest measured step, which is older where only every
     n-th step is measured.
     """
-    running = [view for view in ranks if view.last is not None and not view.ended]
-    counted = running or [view for view in ranks if view.last is not None]
+    seen = [view for view in ranks if view.last is not None]
+    running = [view for view in seen if not view.ended]
+    counted = [view for view in running if not view.node_lost] or running or seen
     newest = [view.last for view in counted if view.last is not None]
     measured = [view.measured for view in counted if view.measured is not None]
 

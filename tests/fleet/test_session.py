@@ -1,56 +1,15 @@
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
 from overlaptop.fleet.session import JobSelector, JobSession
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
-from overlaptop.wire.endpoints import EndpointError, JobRecord
+from overlaptop.wire.endpoints import EndpointError
 from overlaptop.wire.messages import RankEnd, TurnedAway
 
 from .builders import BUCKET_CAP_MB, T0, Clock, info, status, step, welcome
-
-
-def record(job="job-1", *, hub_pid=1, script="train.py", cwd="/work"):
-    return JobRecord(
-        protocol=1, job=job, script=script, cwd=cwd, host="gpu-a", world_size=2, python="python",
-        starter_pid=1, starter_start_ticks=1, hub_pid=hub_pid, hub_start_ticks=1, started_ns=T0,
-        dashboard_socket="dash.sock", rank_pids=(),
-    )  # fmt: skip
-
-
-@dataclass
-class FakeLink:
-    to: JobRecord
-    alive: bool = True
-    last_heard_s: float | None = None
-    dropped: int = 0
-    closed: bool = False
-    watched: frozenset = frozenset()
-    inbox: list = field(default_factory=list)
-    sent: list = field(default_factory=list)
-
-    def say(self, *messages):
-        self.inbox += messages
-        self.last_heard_s = 0.0
-
-    def poll(self):
-        messages, self.inbox = self.inbox, []
-        return messages
-
-    def watch(self, ranks):
-        self.watched = frozenset(ranks)
-
-    def send(self, message):
-        if self.last_heard_s is None:
-            return False
-        self.sent.append(message)
-        return True
-
-    hold = send
-
-    def close(self):
-        self.closed = True
+from .fakes import FakeLink, record
 
 
 class World:

@@ -1,0 +1,271 @@
+"""One Snapshot of a job whose ranks run on several nodes, from what each node's hub has said. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Generic, TypeVar
+
+from overlaptop.fleet.commands import MAX_COMMANDS, UNANSWERED_NS, CommandView, together
+from overlaptop.fleet.fleet import MAX_NOTICES, MAX_RANKS
+from overlaptop.fleet.knobs import JobKnob, job_knobs
+from overlaptop.fleet.snapshot import LinkState, NodeView, RankView, Snapshot
+from overlaptop.fleet.totals import total
+from overlaptop.wire.knobs import Search
+from overlaptop.wire.messages import Notice, Welcome
+
+_BEST_FIRST = (LinkState.LIVE, LinkState.STALE, LinkState.WAITING, LinkState.LOST, LinkState.ENDED)
+"""How the line to a job is: as that of the node to which it is best."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One node's share."""
+
+    node: NodeView
+    """``ranks`` and all that follows from them is not known yet."""
+    snapshot: Snapshot
+    """Of a JobSession or Fleet of this node alone."""
+
+
+class _Kept(Generic[K, V]):
+    """What was made of something the last time; made anew once that is another thing.
+
+    Equal values are nearly always the same objects here, which Python compares at once.
+    """
+
+    def __init__(self) -> None:
+        self._of: K | None = None
+        self._made: V | None = None
+
+    def get(self, of: K, make: Callable[[], V]) -> V:
+        """What ``make`` gives of ``of``, which is not None."""
+        if self._made is None or of != self._of:
+            self._of, self._made = of, make()
+        return self._made
+
+
+class Merger:
+    """Takes the nodes' parts together, tick by tick. It remembers which node a rank was on, and what it has
+    worked out that is still so.
+    """
+
+    def __init__(self) -> None:
+        self._owners: dict[int, str] = {}
+        self._unseen: dict[int, RankView] = {}
+        self._knobs = _Kept[tuple[object, ...], tuple[JobKnob, ...]]()
+        self._views: dict[str, _Kept[tuple[object, ...], CommandView]] = {}
+
+    def merge(self, parts: Sequence[Part], at_ns: int, waiting: str = "", own_search: str = "") -> Snapshot:
+        """The job as all parts together show it.
+
+        Args:
+            parts: of one job, or of none; in the order in which the hosts were named.
+            at_ns: Unix time.
+            waiting: the line's note while no part knows of a job.
+            own_search: id of the search that this dashboard holds; empty: none.
+        """
+        owned = self._own(parts)
+        nodes = tuple(
+            replace(part.node, ranks=tuple(sorted(view.rank for view in views)))
+            for part, views in zip(parts, owned, strict=True)
+        )
+        job = _job(parts)
+        ranks = self._ranks(nodes, owned, job)
+        link, since_ns, note = _link(nodes, parts, waiting, at_ns)
+        live = [part.snapshot for part in parts if part.node.link is LinkState.LIVE and part.snapshot.job]
+        return Snapshot(
+            at_ns=at_ns,
+            link=link,
+            link_since_ns=since_ns,
+            link_note=note,
+            job=job,
+            ranks=ranks,
+            totals=total(ranks, sum(part.snapshot.totals.dropped for part in parts)),
+            notices=self._notices(parts),
+            fresh=tuple(
+                step
+                for part in parts
+                for step in part.snapshot.fresh
+                if self._owners.get(step.rank) == part.node.name
+            ),
+            commands=self._commands(parts, _unreachable(nodes, at_ns)),
+            knobs=self._job_knobs(nodes, ranks, job),
+            search=_search(live, own_search),
+            ended_search=_ended_search(parts, own_search),
+            fresh_samples=tuple(
+                sample
+                for part in parts
+                for sample in part.snapshot.fresh_samples
+                if self._owners.get(sample.rank) == part.node.name
+            ),
+            nodes=nodes,
+        )
+
+    def _own(self, parts: Sequence[Part]) -> list[list[RankView]]:
+        """The ranks of each part. A rank that several know of (one host by two names, a job that was
+        started again with its ranks elsewhere) belongs to the one that hears from it, and stays there.
+        """
+        owners: dict[int, str] = {}
+        best: dict[int, tuple[tuple[bool, bool, bool], int, RankView]] = {}
+        for index, part in enumerate(parts):
+            name, heard = part.node.name, part.node.link is LinkState.LIVE
+            for view in part.snapshot.ranks:
+                if view.info is None and view.last is None:
+                    continue
+                merit = (heard, not view.ended, self._owners.get(view.rank) == name)
+                held = best.get(view.rank)
+                if held is None or merit > held[0]:
+                    best[view.rank] = (merit, index, view)
+                    owners[view.rank] = name
+        self._owners = owners
+        owned: list[list[RankView]] = [[] for _ in parts]
+        for _, index, view in best.values():
+            owned[index].append(view)
+        return owned
+
+    def _ranks(
+        self, nodes: Sequence[NodeView], owned: Sequence[list[RankView]], job: Welcome | None
+    ) -> tuple[RankView, ...]:
+        views: dict[int, RankView] = {}
+        for node, own in zip(nodes, owned, strict=True):
+            for view in own:
+                views[view.rank] = replace(view, node_lost=True) if node.lost else view
+        for rank in range(min(job.world_size, MAX_RANKS)) if job is not None else ():
+            if rank not in views:
+                views[rank] = self._unseen.setdefault(rank, _unseen(rank))
+        return tuple(views[rank] for rank in sorted(views))
+
+    def _notices(self, parts: Sequence[Part]) -> tuple[Notice, ...]:
+        told: list[Notice] = []
+        for part in parts:
+            # What the far end of a line says itself it says in the name of rank 0, wherever that is.
+            twice = {
+                view.rank for view in part.snapshot.ranks if self._owners.get(view.rank) != part.node.name
+            }
+            told += [notice for notice in part.snapshot.notices if notice.rank not in twice]
+        return tuple(sorted(told, key=lambda notice: notice.at_ns)[-MAX_NOTICES:])
+
+    def _commands(self, parts: Sequence[Part], unreachable: dict[int, str]) -> tuple[CommandView, ...]:
+        told: dict[str, list[CommandView]] = {}
+        for part in parts:
+            for view in part.snapshot.commands:
+                told.setdefault(view.id, []).append(view)
+        self._views = {key: self._views.get(key) or _Kept() for key in told}
+        lost = tuple(unreachable.items())
+        made = [
+            self._views[key].get((lost, *views), partial(together, views, unreachable))
+            for key, views in told.items()
+        ]
+        return tuple(sorted(made, key=lambda view: view.at_ns)[-MAX_COMMANDS:])
+
+    def _job_knobs(
+        self, nodes: Sequence[NodeView], ranks: Sequence[RankView], job: Welcome | None
+    ) -> tuple[JobKnob, ...]:
+        known = [(view.info, view.knobs) for view in ranks if not view.ended]
+        why = out_of_reach(nodes, ranks)
+        refusal = f"{why}: a change needs all ranks" if why and job is not None else ""
+
+        def make() -> tuple[JobKnob, ...]:
+            return tuple(
+                replace(knob, refusal=knob.refusal or refusal) if refusal else knob
+                for knob in job_knobs(known)
+            )
+
+        return self._knobs.get((refusal, *known), make)
+
+
+def out_of_reach(nodes: Iterable[NodeView], ranks: Iterable[RankView]) -> str:
+    """Why not every rank of the job can be told of a command, in a few words; empty: each can."""
+    lost = [node.name for node in nodes if node.lost]
+    if lost:
+        return f"{', '.join(lost[:3])}{' and others' if len(lost) > 3 else ''} cannot be reached"
+    unseen = [view.rank for view in ranks if view.info is None]
+    if unseen:
+        return f"{_in_words(unseen)} not been heard of (is their host watched?)"
+    return ""
+
+
+def _in_words(numbers: Sequence[int]) -> str:
+    """``rank 3 has``, ``ranks 8-15 have``, ``ranks 4, 8-15 and others have``; ``numbers`` ascend."""
+    if len(numbers) == 1:
+        return f"rank {numbers[0]} has"
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    words = ", ".join("-".join(map(str, run)) for run in runs[:4])
+    return f"ranks {words}{' and others' if len(runs) > 4 else ''} have"
+
+
+def _unseen(rank: int) -> RankView:
+    """A rank that was announced and has not been heard of."""
+    return RankView(rank, None, None, None, (), None, None, stale=False, ended=False, dropped=0)
+
+
+def _job(parts: Sequence[Part]) -> Welcome | None:
+    """As the first node's hub tells of it; they came to know of it one after the other."""
+    told = [part.snapshot.job for part in parts if part.snapshot.job is not None]
+    if not told:
+        return None
+    return replace(
+        told[0],
+        world_size=max(job.world_size for job in told),
+        started_ns=min(job.started_ns for job in told),
+    )
+
+
+def _link(
+    nodes: Sequence[NodeView], parts: Sequence[Part], waiting: str, at_ns: int
+) -> tuple[LinkState, int, str]:
+    """The best line's state, Unix time since then, and note. Nodes without the job do not count."""
+    with_job = [
+        node for node, part in zip(nodes, parts, strict=True) if node.ranks or part.snapshot.job is not None
+    ]
+    if not with_job:
+        since_ns = min((node.since_ns for node in nodes), default=at_ns)
+        return LinkState.WAITING, since_ns, waiting
+    state = min((node.link for node in with_job), key=_BEST_FIRST.index)
+    alike = [node for node in with_job if node.link is state]
+    if state is LinkState.LIVE:
+        return state, min(node.since_ns for node in alike), ""
+    newest = max(alike, key=lambda node: node.since_ns)
+    note = newest.note if len(nodes) == 1 or not newest.note else f"{newest.name}: {newest.note}"
+    return state, newest.since_ns, note
+
+
+def _unreachable(nodes: Iterable[NodeView], at_ns: int) -> dict[int, str]:
+    """Ranks that have been out of reach for longer than one is waited for that says nothing, and why."""
+    return {
+        rank: f"rank {rank} is on {node.name}, which cannot be reached"
+        for node in nodes
+        if node.lost and at_ns - node.since_ns > UNANSWERED_NS
+        for rank in node.ranks
+    }
+
+
+def _search(live: Sequence[Snapshot], own: str) -> Search | None:
+    """The search that goes on; our own once every hub that is heard has taken it.
+
+    Where two dashboards began at the same moment, each hub may have taken another one. The one whose id is
+    the least stays: its own dashboard waits, the other one is told of it and gives way.
+    """
+    told = [snapshot.search for snapshot in live]
+    taken = {search.id: search for search in told if search is not None}
+    if not taken:
+        return None
+    first = taken[min(taken)]
+    by_all = all(search is not None and search.id == first.id for search in told)
+    return first if by_all or first.id != own else None
+
+
+def _ended_search(parts: Sequence[Part], own: str) -> str:
+    """One hub's word ends a search for all: what is changed needs them all."""
+    ended = [part.snapshot.ended_search for part in parts if part.snapshot.ended_search]
+    return own if own and own in ended else max(ended, default="")

@@ -1,0 +1,142 @@
+"""One of several hosts: how it is reached, and the session that follows a job there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from overlaptop.fleet.merging import Part
+from overlaptop.fleet.session import JobSelector, JobSession
+from overlaptop.fleet.snapshot import LinkState, NodeView
+from overlaptop.wire.endpoints import EndpointError, JobRecord
+
+if TYPE_CHECKING:
+    from overlaptop.wire.links import Link
+
+
+class Host(Protocol):
+    """A host as it is reached from here. Nothing in it blocks or raises, but as it is said."""
+
+    @property
+    def name(self) -> str:
+        """As the user has named it; no two are called the same."""
+
+    @property
+    def up(self) -> bool:
+        """The line is there, and the far end understood."""
+
+    @property
+    def connecting(self) -> bool:
+        """It has not been up yet, and is being tried."""
+
+    @property
+    def known(self) -> bool:
+        """It has said which jobs it has."""
+
+    @property
+    def since_s(self) -> float:
+        """By the monotonic clock: since when the line is as it is."""
+
+    @property
+    def note(self) -> str:
+        """Why the line is not up, in one line."""
+
+    @property
+    def detail(self) -> str:
+        """What the command that makes the line has said itself; may be several lines."""
+
+    @property
+    def offset_ns(self) -> int | None:
+        """The host's clock less ours, by which times have been shifted; None: not known."""
+
+    @property
+    def residual_ns(self) -> int | None:
+        """What that may be wrong by."""
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """What came lately; None: not known."""
+
+    def poll(self) -> None:
+        """Take what has come, and see to the line. Called at each tick."""
+
+    def list_jobs(self) -> Sequence[JobRecord]:
+        """As the host said last, newest first. Raises EndpointError where it cannot say."""
+
+    def open_link(self, record: JobRecord) -> Link:
+        """To this job's hub there; outlives breaks of the line. Raises EndpointError, OSError."""
+
+    def is_gone(self, record: JobRecord) -> bool:
+        """Whether the host says that none of this job's processes is left."""
+
+    def close(self) -> None:
+        """Give up the line."""
+
+
+class Node:
+    """One host, and the session that follows the job there."""
+
+    def __init__(
+        self,
+        host: Host,
+        matches: Callable[[JobRecord], bool],
+        *,
+        readonly: bool,
+        clock_ns: Callable[[], int],
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self.host = host
+        self.session = JobSession(
+            JobSelector(matches=matches),
+            readonly=readonly,
+            list_jobs=host.list_jobs,
+            open_link=host.open_link,
+            is_gone=host.is_gone,
+            clock_ns=clock_ns,
+            monotonic_s=monotonic_s,
+            node=host.name,
+        )
+        self.records: tuple[JobRecord, ...] = ()
+        """The jobs there, as of the last look."""
+        self.view = NodeView(host.name, LinkState.WAITING, clock_ns(), "")
+        """As of the last tick."""
+        self._monotonic_s = monotonic_s
+        self._watched: frozenset[int] = frozenset()
+
+    def look(self) -> None:
+        """Ask again which jobs there are."""
+        try:
+            self.records = tuple(self.host.list_jobs())
+        except (EndpointError, OSError):
+            self.records = ()  # the session's own look says why
+
+    def has(self, key: str | None) -> bool:
+        """Whether the host says that this job is there."""
+        return any(record.job == key for record in self.records)
+
+    def tick(self, key: str | None) -> Part:
+        """What is known here of the job with this key."""
+        snapshot, host = self.session.tick(), self.host
+        link, since_ns, note = snapshot.link, snapshot.link_since_ns, snapshot.link_note
+        if not host.up and link is not LinkState.ENDED:
+            link = LinkState.WAITING if host.connecting else LinkState.LOST
+            since_ns = snapshot.at_ns - round((self._monotonic_s() - host.since_s) * 1e9)
+            note = host.note
+        elif self.session.job_key is None and host.known:
+            note = "the job is not there" if key is not None else _jobs_there(len(self.records))
+        node = NodeView(
+            host.name, link, since_ns, note,
+            offset_ns=host.offset_ns, residual_ns=host.residual_ns,
+            bytes_per_s=host.bytes_per_s, detail=host.detail,
+        )  # fmt: skip
+        return Part(node, snapshot)
+
+    def watch(self, ranks: frozenset[int]) -> None:
+        """Ask for the timelines of these ranks, which are here."""
+        if ranks != self._watched:
+            self._watched = ranks
+            self.session.watch(ranks)
+
+
+def _jobs_there(count: int) -> str:
+    return f"{count or 'no'} job{'s' * (count != 1)} there"

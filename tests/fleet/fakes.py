@@ -1,0 +1,107 @@
+"""What stands in for a hub and for another host: links that tests speak through, and lines they cut."""
+
+from dataclasses import dataclass, field, replace
+
+from overlaptop.wire.endpoints import JobRecord
+
+from .builders import T0
+
+
+def record(job="job-1", *, hub_pid=1, script="train.py", cwd="/work", **changes):
+    made = JobRecord(
+        protocol=1, job=job, script=script, cwd=cwd, host="gpu-a", world_size=2, python="python",
+        starter_pid=1, starter_start_ticks=1, hub_pid=hub_pid, hub_start_ticks=1, started_ns=T0,
+        dashboard_socket="dash.sock", rank_pids=(),
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+@dataclass
+class FakeLink:
+    to: JobRecord
+    alive: bool = True
+    last_heard_s: float | None = None
+    dropped: int = 0
+    closed: bool = False
+    watched: frozenset = frozenset()
+    inbox: list = field(default_factory=list)
+    sent: list = field(default_factory=list)
+
+    def say(self, *messages):
+        self.inbox += messages
+        self.last_heard_s = 0.0
+
+    def poll(self):
+        messages, self.inbox = self.inbox, []
+        return messages
+
+    def watch(self, ranks):
+        self.watched = frozenset(ranks)
+
+    def send(self, message):
+        if self.last_heard_s is None:
+            return False
+        self.sent.append(message)
+        return True
+
+    hold = send
+
+    def close(self):
+        self.closed = True
+
+
+class FakeHost:
+    """Another host with jobs of its own, whose line tests cut and mend. A link outlives that."""
+
+    def __init__(self, name, clock, *jobs, up=True):
+        self.name = name
+        self.jobs = list(jobs)
+        self.links = []
+        self.gone = set()
+        self.up = self.known = up
+        self.connecting = not up
+        self.since_s = 0.0
+        self.note = "" if up else "connecting"
+        self.detail = ""
+        self.offset_ns, self.residual_ns, self.bytes_per_s = 5_000_000, 100_000, 2_000.0
+        self.polls = 0
+        self.closed = False
+        self._clock = clock
+
+    @property
+    def link(self):
+        """The newest one."""
+        return self.links[-1]
+
+    def connect(self):
+        self._turn(up=True, note="")
+        self.known, self.connecting = True, False
+        for link in self.links:
+            link.last_heard_s = 0.0
+
+    def cut(self, note="the line broke"):
+        """Nothing comes and nothing goes; that the hub may have died nobody knows."""
+        self._turn(up=False, note=note)
+        self.connecting = False
+        for link in self.links:
+            link.last_heard_s = None
+
+    def poll(self):
+        self.polls += 1
+
+    def list_jobs(self):
+        return list(self.jobs)
+
+    def open_link(self, to):
+        self.links.append(FakeLink(to))
+        return self.link
+
+    def is_gone(self, job):
+        return self.up and job.job in self.gone
+
+    def close(self):
+        self.closed = True
+
+    def _turn(self, *, up, note):
+        self.up, self.note = up, note
+        self.since_s = self._clock.monotonic_s()

@@ -1,0 +1,497 @@
+"""A ClusterSession on hosts whose lines tests cut and mend."""
+
+from dataclasses import replace
+
+import pytest
+
+from overlaptop.fleet.cluster import SETTLE_S, ClusterSession
+from overlaptop.fleet.session import NO_LINE, READONLY, JobSelector
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.wire import commands
+from overlaptop.wire.endpoints import EndpointError
+from overlaptop.wire.knobs import Search
+from overlaptop.wire.messages import Command, CommandReport, RankEnd
+
+from .builders import BUCKET_CAP_MB, T0, Clock, S, info, status, step, welcome
+from .fakes import FakeHost, record
+
+
+class Cluster:
+    """Hosts gpu-a, gpu-b, ..., each with two ranks of job-1, which it tells of once it is joined."""
+
+    def __init__(self, count=2):
+        self.clock = Clock()
+        self.hosts = [FakeHost(f"gpu-{letter}", self.clock, record()) for letter in "abcd"[:count]]
+
+    def session(self, selector=None, **options):
+        return ClusterSession(
+            self.hosts, selector, clock_ns=self.clock, monotonic_s=self.clock.monotonic_s, **options
+        )
+
+    def ranks(self, host):
+        index = self.hosts.index(host)
+        return (2 * index, 2 * index + 1)
+
+    def tell(self, host, number=0, *, pid=0, job="job-1", again=False):
+        """Its hub's history up to this step, then nothing more; ``again``: over a line that is back."""
+        world = 2 * len(self.hosts)
+        said = [welcome(job, world)]
+        for rank in self.ranks(host):
+            said.append(info(rank, host=host.name, pid=pid + 1000 + rank, world_size=world, job=job))
+            said += [step(rank, each) for each in range(number + 1 if again else 1)]
+            said += [step(rank, number)] * (not again)
+        host.link.say(*said, status())
+
+    def live(self, session):
+        """Every host is joined and has told of step 0."""
+        session.tick()
+        for host in self.hosts:
+            self.tell(host)
+        return session.tick()
+
+    def go_on(self, number):
+        for host in self.hosts:
+            if host.up:
+                host.link.say(*(step(rank, number) for rank in self.ranks(host)))
+
+    def look_again(self, session, after_s=1.0):
+        self.clock.pass_s(after_s)
+        return session.tick()
+
+
+@pytest.fixture
+def cluster():
+    return Cluster()
+
+
+def links(snapshot):
+    return [(node.name, node.link.value, node.note) for node in snapshot.nodes]
+
+
+# Which job
+
+
+def test_the_same_key_on_two_hosts_is_one_job_and_the_only_one(cluster):
+    session = cluster.session()
+    snapshot = cluster.live(session)
+    assert session.job_key == "job-1"
+    assert (snapshot.link, len(snapshot.ranks)) == (LinkState.LIVE, 4)
+    assert [view.node for view in snapshot.ranks] == ["gpu-a", "gpu-a", "gpu-b", "gpu-b"]
+    assert links(snapshot) == [("gpu-a", "live", ""), ("gpu-b", "live", "")]
+    assert (snapshot.nodes[0].offset_ns, snapshot.nodes[0].residual_ns) == (5_000_000, 100_000)
+    assert [(job.job, job.host) for job in session.jobs] == [("job-1", "gpu-a, gpu-b")]
+
+
+def test_hosts_with_a_job_each_are_several_jobs_to_choose_from(cluster):
+    cluster.hosts[1].jobs = [record("job-2", started_ns=T0 + S)]
+    session = cluster.session()
+    snapshot = session.tick()
+    assert (snapshot.link, snapshot.link_note) == (LinkState.WAITING, "2 jobs run there: choose one")
+    assert [(job.job, job.host) for job in session.jobs] == [("job-2", "gpu-b"), ("job-1", "gpu-a")]
+    assert links(snapshot) == [("gpu-a", "waiting", "1 job there"), ("gpu-b", "waiting", "1 job there")]
+    session.select("job-2")
+    session.tick()
+    assert cluster.hosts[0].links == []
+    assert cluster.hosts[1].link.to.job == "job-2"
+    cluster.tell(cluster.hosts[1], job="job-2")
+    snapshot = session.tick()
+    assert snapshot.link is LinkState.LIVE
+    assert links(snapshot)[0] == ("gpu-a", "waiting", "the job is not there")
+    assert not snapshot.nodes[0].lost
+
+
+def test_a_job_that_is_shared_and_one_that_is_not_are_two(cluster):
+    cluster.hosts[0].jobs = [record("job-9", script="other.py"), record("job-1")]
+    session = cluster.session()
+    assert session.tick().link_note == "2 jobs run there: choose one"
+    assert {job.job: job.host for job in session.jobs} == {"job-9": "gpu-a", "job-1": "gpu-a, gpu-b"}
+    session.select("job-1")
+    assert len(cluster.live(session).ranks) == 4
+    session.select("job-9")
+    assert all(host.links[0].closed for host in cluster.hosts)
+    assert session.tick().job is None
+    assert cluster.hosts[0].link.to.job == "job-9"
+
+
+def test_of_many_hosts_a_job_names_the_first():
+    cluster = Cluster(4)
+    session = cluster.session()
+    session.tick()
+    assert session.jobs[0].host == "gpu-a, gpu-b and 2 more"
+
+
+def test_a_host_that_is_being_connected_is_waited_for_before_the_only_job_is_taken():
+    clock = Clock()
+    hosts = [FakeHost("gpu-a", clock, record("job-1")), FakeHost("gpu-b", clock, up=False)]
+    session = ClusterSession(hosts, clock_ns=clock, monotonic_s=clock.monotonic_s)
+    session.tick()
+    assert session.job_key is None
+    hosts[1].jobs = [record("job-2")]
+    hosts[1].connect()
+    clock.pass_s(0.6)
+    session.tick()
+    assert (session.job_key, len(session.jobs)) == (None, 2)
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_a_host_that_does_not_connect_keeps_nobody_waiting_for_long(failed):
+    clock = Clock()
+    hosts = [FakeHost("gpu-a", clock, record()), FakeHost("gpu-b", clock, up=False)]
+    if failed:
+        hosts[1].cut("gpu-b: permission denied")
+    session = ClusterSession(hosts, clock_ns=clock, monotonic_s=clock.monotonic_s)
+    session.tick()
+    if not failed:
+        assert session.job_key is None
+        clock.pass_s(SETTLE_S)
+        session.tick()
+    assert session.job_key == "job-1"
+
+
+def test_a_job_that_is_asked_for_is_waited_for(cluster):
+    session = cluster.session(JobSelector(key="job-2"))
+    assert session.tick().link_note == "waiting for job job-2 on gpu-a, gpu-b"
+    cluster.hosts[1].jobs.append(record("job-2"))
+    cluster.look_again(session)
+    assert (session.job_key, cluster.hosts[1].link.to.job) == ("job-2", "job-2")
+
+
+def test_without_a_line_it_says_to_whom_it_connects_or_why_it_cannot():
+    clock = Clock()
+    hosts = [FakeHost(f"gpu-{letter}", clock, up=False) for letter in "ab"]
+    session = ClusterSession(hosts, clock_ns=clock, monotonic_s=clock.monotonic_s)
+    assert session.tick().link_note == "connecting to gpu-a, gpu-b"
+    hosts[0].connect()
+    hosts[1].cut("permission denied")
+    snapshot = session.tick()
+    assert snapshot.link_note == "waiting for a job on gpu-a, gpu-b"
+    assert links(snapshot) == [
+        ("gpu-a", "waiting", "no jobs there"),
+        ("gpu-b", "lost", "permission denied"),
+    ]
+    alone = ClusterSession(hosts[1:], clock_ns=clock, monotonic_s=clock.monotonic_s)
+    assert alone.tick().link_note == "permission denied"
+
+
+def test_a_host_that_cannot_say_which_jobs_it_has_disturbs_no_other(cluster):
+    def fail():
+        raise EndpointError("/tmp/x belongs to uid 1, not to you")
+
+    cluster.hosts[0].list_jobs = fail
+    session = cluster.session()
+    session.tick()
+    cluster.tell(cluster.hosts[1])
+    snapshot = session.tick()
+    assert (snapshot.link, snapshot.nodes[1].ranks) == (LinkState.LIVE, (2, 3))
+
+
+# Nodes that come and go
+
+
+def test_a_node_that_joins_late_empties_nothing(cluster):
+    late = cluster.hosts[1]
+    late.cut("connection refused")
+    session = cluster.session()
+    session.tick()
+    cluster.tell(cluster.hosts[0], 3)
+    before = session.tick()
+    assert before.link is LinkState.LIVE
+    assert [view.info is None for view in before.ranks] == [False, False, True, True]
+    late.connect()
+    cluster.look_again(session)
+    cluster.tell(late, 3, again=True)
+    after = session.tick()
+    assert after.ranks[:2] == tuple(replace(view, age_s=1.0) for view in before.ranks[:2])
+    assert [fresh.step for fresh in after.fresh if fresh.rank == 3] == [0, 1, 2, 3]
+
+
+def test_a_line_that_breaks_leaves_the_picture_and_touches_no_other_node(cluster):
+    session = cluster.session()
+    cluster.live(session)
+    cluster.clock.pass_s(10)
+    cluster.hosts[1].cut("the line broke")
+    cluster.go_on(1)
+    snapshot = session.tick()
+    assert links(snapshot) == [("gpu-a", "live", ""), ("gpu-b", "lost", "the line broke")]
+    assert snapshot.nodes[1].since_ns == T0 + 10 * S
+    assert [(view.last.step, view.node_lost) for view in snapshot.ranks] == [
+        (1, False), (1, False), (0, True), (0, True),
+    ]  # fmt: skip
+    assert (snapshot.link, snapshot.totals.step) == (LinkState.LIVE, 1)
+    assert not cluster.hosts[0].link.closed
+    assert len(cluster.hosts[0].links) == 1
+
+
+def test_a_line_that_is_back_brings_what_was_missed_and_nothing_twice(cluster):
+    session = cluster.session()
+    cluster.live(session)
+    cluster.hosts[1].cut()
+    for number in range(1, 6):
+        cluster.go_on(number)
+        cluster.look_again(session)
+    cluster.hosts[1].connect()
+    cluster.tell(cluster.hosts[1], 7, again=True)
+    cluster.go_on(6)
+    snapshot = session.tick()
+    assert len(cluster.hosts[1].links) == 1
+    assert [fresh.step for fresh in snapshot.fresh if fresh.rank == 2] == list(range(1, 8))
+    assert [known.step for known in snapshot.ranks[2].history] == list(range(8))
+    assert not any(view.node_lost for view in snapshot.ranks)
+
+
+def test_a_silent_hub_counts_as_lost_and_says_so(cluster):
+    session = cluster.session()
+    cluster.live(session)
+    cluster.hosts[0].link.last_heard_s = 3.5
+    snapshot = session.tick()
+    assert links(snapshot)[0] == ("gpu-a", "stale", "its hub says nothing")
+    assert snapshot.link is LinkState.LIVE
+    assert [view.node_lost for view in snapshot.ranks] == [True, True, False, False]
+
+
+def test_ranks_that_are_started_again_under_the_same_key_begin_anew_and_the_others_go_on(cluster):
+    session = cluster.session()
+    cluster.live(session)
+    cluster.go_on(1)
+    session.tick()
+    host = cluster.hosts[1]
+    host.jobs = [record(hub_pid=2)]
+    cluster.look_again(session)
+    assert host.links[0].closed
+    cluster.tell(host, pid=7000)
+    snapshot = session.tick()
+    assert [[known.step for known in view.history] for view in snapshot.ranks] == [[0, 1], [0, 1], [0], [0]]
+    assert len(cluster.hosts[0].links) == 1
+
+
+def test_a_job_that_starts_again_under_another_key_is_followed_and_its_last_picture_stays_until_then(
+    cluster,
+):
+    session = cluster.session(JobSelector(key="job-1"))
+    cluster.live(session)
+    for host in cluster.hosts:
+        host.link.say(*(RankEnd(rank, T0, True) for rank in cluster.ranks(host)), status(ended=True))
+        host.link.alive = False
+        host.jobs = []
+    snapshot = cluster.look_again(session)
+    assert snapshot.link is LinkState.ENDED
+    assert links(snapshot)[0] == ("gpu-a", "ended", "waiting for it to start again")
+    for host in cluster.hosts:
+        host.jobs = [record("job-7", hub_pid=9), record("job-8", script="other.py")]
+    snapshot = cluster.look_again(session)
+    assert (session.job_key, snapshot.job.job, snapshot.link) == ("job-7", "job-1", LinkState.ENDED)
+    assert (snapshot.fresh, len(snapshot.ranks)) == ((), 4)
+    session.tick()
+    cluster.tell(cluster.hosts[0], 3, job="job-7")
+    snapshot = session.tick()
+    assert (snapshot.job.job, snapshot.link) == ("job-7", LinkState.LIVE)
+    assert [known.step for known in snapshot.ranks[0].history] == [0, 3]
+
+
+def test_a_job_that_starts_again_is_followed_although_a_lost_node_knows_of_the_old_one_alone(cluster):
+    session = cluster.session()
+    cluster.live(session)
+    cluster.hosts[1].cut()
+    first = cluster.hosts[0]
+    first.link.say(*(RankEnd(rank, T0, True) for rank in cluster.ranks(first)), status(ended=True))
+    first.link.alive = False
+    first.jobs = [record("job-7", hub_pid=9)]
+    session.tick()
+    cluster.look_again(session)
+    assert session.job_key == "job-7"
+    cluster.hosts[1].jobs = [record("job-7", hub_pid=9)]
+    cluster.hosts[1].connect()
+    cluster.look_again(session)
+    for host in cluster.hosts:
+        cluster.tell(host, job="job-7")
+    assert session.tick().nodes[1].ranks == (2, 3)
+
+
+def test_a_job_is_not_given_up_while_its_only_node_is_out_of_reach(cluster):
+    cluster.hosts[1].jobs = [record("job-2")]
+    session = cluster.session()
+    session.tick()
+    session.select("job-2")
+    session.tick()
+    cluster.tell(cluster.hosts[1], job="job-2")
+    session.tick()
+    cluster.hosts[1].cut()
+    snapshot = cluster.look_again(session)  # the same script runs on gpu-a
+    assert (session.job_key, snapshot.link) == ("job-2", LinkState.LOST)
+    assert snapshot.link_note == "gpu-b: the line broke"
+
+
+def test_watched_ranks_are_asked_for_where_they_are(cluster):
+    session = cluster.session()
+    session.watch([1, 3])
+    cluster.live(session)
+    assert [host.link.watched for host in cluster.hosts] == [{1}, {3}]
+    session.watch([2])
+    assert [host.link.watched for host in cluster.hosts] == [set(), {2}]
+
+
+def test_lines_are_seen_to_at_each_tick_and_given_up_at_the_end(cluster):
+    polls = []
+    session = cluster.session(poll=lambda: polls.append(1))
+    cluster.live(session)
+    assert (len(polls), [host.polls for host in cluster.hosts]) == (2, [2, 2])
+    session.close()
+    assert all(host.closed and host.link.closed for host in cluster.hosts)
+    assert len(cluster.look_again(session).ranks) == 4
+
+
+# Commands
+
+
+def sent(cluster, kind=Command):
+    return [[each for each in host.link.sent if isinstance(each, kind)] for host in cluster.hosts]
+
+
+def test_a_command_goes_to_every_node_as_the_same_one(cluster):
+    session = cluster.session()
+    cluster.live(session)
+    command = commands.make_setting(BUCKET_CAP_MB, 50)
+    assert session.send(command) == ""
+    assert sent(cluster) == [[command], [command]]
+    for host in cluster.hosts:
+        for rank in cluster.ranks(host):
+            host.link.say(CommandReport(rank, command.id, command.name, T0, "changed", 9, "25 to 50"))
+    (view,) = session.tick().commands
+    assert (view.state, view.step, [each.rank for each in view.ranks]) == ("changed", 9, [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        (commands.make_setting(BUCKET_CAP_MB, 50), "a change"),
+        (commands.make(commands.CAPTURE, {"steps": 1}), "a capture"),
+    ],
+)
+def test_a_command_is_sent_to_nobody_while_a_node_cannot_be_reached(cluster, command, what):
+    session = cluster.session()
+    cluster.live(session)
+    cluster.hosts[1].cut()
+    session.tick()
+    assert session.send(command) == f"gpu-b cannot be reached: {what} needs all ranks"
+    assert sent(cluster) == [[], []]
+    assert session.tick().commands == ()
+
+
+def test_a_command_is_sent_to_nobody_while_ranks_are_on_hosts_that_are_not_watched(cluster):
+    session = ClusterSession(
+        cluster.hosts[:1], clock_ns=cluster.clock, monotonic_s=cluster.clock.monotonic_s
+    )
+    session.tick()
+    cluster.tell(cluster.hosts[0])
+    session.tick()
+    why = session.send(commands.make_setting(BUCKET_CAP_MB, 50))
+    assert why == "ranks 2-3 have not been heard of (is their host watched?): a change needs all ranks"
+
+
+def test_without_a_job_or_read_only_nothing_is_sent_or_held(cluster):
+    command, search = commands.make_setting(BUCKET_CAP_MB, 50), commands.make_search(BUCKET_CAP_MB)
+    session = cluster.session()
+    assert session.send(command) == session.hold(search) == NO_LINE
+    session.tick()
+    assert session.send(command) == session.hold(search) == NO_LINE
+    readonly = cluster.session(readonly=True)
+    cluster.live(readonly)
+    assert readonly.send(command) == readonly.hold(search) == READONLY
+    assert sent(cluster, (Command, Search)) == [[], []]
+
+
+# Searches
+
+
+class Searcher:
+    """Holds its search at every tick; hubs take it, or end it, when they are told to."""
+
+    def __init__(self, cluster):
+        self.cluster = cluster
+        self.session = cluster.session()
+        cluster.live(self.session)
+        self.search = commands.make_search(BUCKET_CAP_MB)
+
+    def tick(self, after_s=0.5):
+        self.cluster.clock.pass_s(after_s)
+        why = self.session.hold(self.search)
+        return why, self.session.tick()
+
+    def say(self, host, *, over=False):
+        self.cluster.hosts[host].link.say(replace(self.search, over=over))
+
+    def told(self):
+        return [len(each) for each in sent(self.cluster, Search)]
+
+
+@pytest.fixture
+def searcher(cluster):
+    return Searcher(cluster)
+
+
+def test_a_search_is_held_at_every_hub_and_taken_once_all_have_taken_it(searcher):
+    for _ in range(5):
+        assert searcher.tick()[0] == ""
+    assert searcher.told() == [3, 3]  # once a second
+    searcher.say(0)
+    assert searcher.tick()[1].search is None
+    searcher.say(1)
+    assert searcher.tick()[1].search == searcher.search
+
+
+def test_a_search_does_not_begin_while_a_node_cannot_be_reached(searcher):
+    searcher.cluster.hosts[1].cut()
+    searcher.session.tick()
+    assert searcher.tick()[0] == "gpu-b cannot be reached: a search needs all ranks"
+    assert searcher.told() == [0, 0]
+
+
+def test_a_search_goes_on_over_a_short_break_of_one_line(searcher):
+    searcher.tick()
+    for host in (0, 1):
+        searcher.say(host)
+    searcher.cluster.hosts[1].cut()
+    for _ in range(3):
+        why, snapshot = searcher.tick()
+        assert (why, snapshot.search, snapshot.nodes[1].lost) == ("", searcher.search, True)
+    searcher.cluster.hosts[1].connect()
+    searcher.cluster.tell(searcher.cluster.hosts[1], again=True)
+    searcher.say(1)
+    before = searcher.told()
+    for _ in range(4):
+        why, snapshot = searcher.tick()
+    assert (why, snapshot.search, snapshot.ended_search) == ("", searcher.search, "")
+    assert all(now > then for now, then in zip(searcher.told(), before, strict=True))
+
+
+def test_a_search_that_one_hub_has_ended_is_told_to_no_hub_any_more(searcher):
+    searcher.tick()
+    for host in (0, 1):
+        searcher.say(host)
+    assert searcher.tick()[1].search is not None
+    searcher.say(1, over=True)
+    snapshot = searcher.tick()[1]
+    assert snapshot.ended_search == searcher.search.id
+    before = searcher.told()
+    for _ in range(10):
+        assert searcher.tick()[0] == ""
+    assert searcher.told() == before  # so that the first hub ends it too, by its lease
+
+
+def test_that_a_search_is_over_is_said_to_a_node_that_was_out_of_reach_then(searcher):
+    searcher.tick()
+    for host in (0, 1):
+        searcher.say(host)
+    searcher.tick()
+    searcher.cluster.hosts[1].cut()
+    searcher.session.tick()
+    over = replace(searcher.search, over=True)
+    assert searcher.session.hold(over) == ""
+    searcher.say(0, over=True)
+    searcher.session.tick()
+    searcher.cluster.hosts[1].connect()
+    searcher.cluster.tell(searcher.cluster.hosts[1], again=True)
+    searcher.say(1)
+    for _ in range(3):
+        searcher.cluster.look_again(searcher.session)
+    assert over in sent(searcher.cluster, Search)[1]

@@ -1,0 +1,195 @@
+"""A ClusterSession on two real hubs of one job, each in a socket directory of its own as on two hosts."""
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from dataclasses import replace
+
+import pytest
+
+from overlaptop.fleet.cluster import ClusterSession
+from overlaptop.fleet.session import is_gone
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.wire import commands, endpoints
+from overlaptop.wire.links import LocalLink
+from tests.fleet.test_two_dashboards import KNOB, ObedientRank
+from tests.wire.conftest import Hubs, eventually
+
+LEASE_S = 3
+
+
+class Machine:
+    """A socket directory with a hub and one rank, as the Host that it would be from elsewhere."""
+
+    up, connecting, known = True, False, True
+    since_s, note, detail = 0.0, "", ""
+    offset_ns = residual_ns = bytes_per_s = None
+
+    def __init__(self, name, rank, monkeypatch):
+        self.name = name
+        self._dir = tempfile.mkdtemp(prefix="ot-", dir="/tmp")
+        self._monkeypatch = monkeypatch
+        self._hubs = Hubs()
+        with self.there():
+            self.record = self._hubs.start(f"--search-lease-s={LEASE_S}")
+            self.rank = ObedientRank(rank)
+
+    @contextlib.contextmanager
+    def there(self):
+        self._monkeypatch.setenv("OVERLAPTOP_DIR", self._dir)
+        yield
+        self._monkeypatch.delenv("OVERLAPTOP_DIR")
+
+    def poll(self):
+        pass
+
+    def list_jobs(self):
+        with self.there():
+            return endpoints.list_jobs()
+
+    def open_link(self, record):
+        with self.there():
+            return LocalLink(record)
+
+    def is_gone(self, record):
+        return is_gone(record)
+
+    def replace_hub(self):
+        """It dies, and another takes its place: the rank comes to it, and tells of later steps."""
+        os.kill(self.record.hub_pid, signal.SIGKILL)
+        self.rank.close()
+        with self.there():
+            self.record = self._hubs.start(f"--search-lease-s={LEASE_S}")
+            self.rank = ObedientRank(self.rank.rank)
+
+    def close(self):
+        pass
+
+    def end(self):
+        self.rank.close()
+        with self.there():
+            self._hubs.end_all()
+        shutil.rmtree(self._dir, ignore_errors=True)
+
+
+class Scene:
+    """A job of two ranks on two machines, and a dashboard."""
+
+    def __init__(self, machines):
+        self.machines = machines
+        self.session = ClusterSession(machines)
+        self.fresh = []
+
+    @property
+    def ranks(self):
+        return [machine.rank for machine in self.machines]
+
+    def until(self, probe):
+        """The first Snapshot for which this holds; ranks take what comes meanwhile."""
+
+        def look():
+            for rank in self.ranks:
+                rank.work()
+            snapshot = self.session.tick()
+            self.fresh += [(step.rank, step.step) for step in snapshot.fresh]
+            return probe(snapshot) and snapshot
+
+        return eventually(look)
+
+    def until_known(self):
+        return self.until(lambda seen: len(seen.knobs) == 1 and not seen.knobs[0].refusal)
+
+    def obey(self):
+        """What was sent came to every rank, and is made; returns what each was sent."""
+        self.until(lambda _: all(rank.under_way for rank in self.ranks))
+        obeyed = [rank.under_way for rank in self.ranks]
+        for rank in self.ranks:
+            rank.finish()
+        return obeyed
+
+
+@pytest.fixture
+def scene(monkeypatch):
+    with contextlib.ExitStack() as stack:
+        machines = []
+        for rank, name in enumerate(("gpu-a", "gpu-b")):
+            machines.append(Machine(name, rank, monkeypatch))
+            stack.callback(machines[-1].end)
+        scene = Scene(machines)
+        stack.callback(scene.session.close)
+        yield scene
+
+
+def test_two_hubs_of_one_job_are_one_job(scene):
+    seen = scene.until_known()
+    assert [(view.rank, view.node, view.last.step) for view in seen.ranks] == [
+        (0, "gpu-a", 1), (1, "gpu-b", 1),
+    ]  # fmt: skip
+    assert [node.link for node in seen.nodes] == [LinkState.LIVE] * 2
+
+
+def test_a_change_is_made_on_all_nodes_by_one_command(scene):
+    scene.until_known()
+    command = commands.make_setting(KNOB, 50)
+    assert scene.session.send(command) == ""
+    assert {obeyed.id for obeyed in scene.obey()} == {command.id}
+    seen = scene.until(lambda seen: seen.commands[0].done and not seen.knobs[0].differs)
+    assert (seen.commands[0].state, seen.commands[0].was, seen.commands[0].becomes) == (
+        "changed",
+        "40",
+        "50",
+    )
+    assert seen.knobs[0].knob.value == 50
+
+
+def test_a_hub_that_is_replaced_doubles_no_step_and_leaves_the_other_node_alone(scene):
+    scene.until_known()
+    first, second = scene.machines
+    second.replace_hub()
+    first.rank.send(first.rank.step(2))
+    second.rank.send(second.rank.step(2))
+    scene.until(lambda seen: all(view.last.step == 2 for view in seen.ranks))
+    seen = scene.until(lambda seen: all(node.link is LinkState.LIVE for node in seen.nodes))
+    assert sorted(scene.fresh) == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert not any(view.node_lost for view in seen.ranks)
+
+
+def test_a_search_whose_searcher_dies_is_undone_on_all_nodes_by_one_command(scene):
+    search = commands.make_search(scene.until_known().knobs[0].knob)
+
+    def taken(seen):
+        scene.session.hold(search)
+        return seen.search == search
+
+    scene.until(taken)
+    assert scene.session.send(commands.make_setting(KNOB, 100, search=search.id)) == ""
+    scene.obey()
+    scene.session.close()  # and says no more
+
+    undoing = scene.obey()
+    assert {(command.id, commands.in_words(command)) for command in undoing} == {
+        (f"{search.id}-undo", "set bucket_cap_mb 40")
+    }
+    assert [rank.knob.value for rank in scene.ranks] == [40, 40]
+
+
+def test_a_person_who_changes_what_is_searched_for_ends_the_search_on_all_nodes(scene):
+    search = commands.make_search(scene.until_known().knobs[0].knob)
+
+    def holds(state):
+        def probe(seen):
+            scene.session.hold(search)
+            return state(seen)
+
+        return probe
+
+    scene.until(holds(lambda seen: seen.search == search))
+    assert scene.session.send(replace(commands.make_setting(KNOB, 77), by="you@there, pid 7")) == ""
+    scene.until(holds(lambda _: all(rank.under_way for rank in scene.ranks)))
+    for rank in scene.ranks:
+        rank.finish()
+    seen = scene.until(holds(lambda seen: seen.ended_search == search.id and seen.search is None))
+    assert seen.search is None
+    assert [rank.knob.value for rank in scene.ranks] == [77, 77]

@@ -1,0 +1,332 @@
+"""Parts of one job, each from a node's own Fleet, taken together."""
+
+from dataclasses import replace
+
+import pytest
+
+from overlaptop.fleet.commands import together
+from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.merging import Merger, Part, out_of_reach
+from overlaptop.fleet.snapshot import LinkState, NodeView
+from overlaptop.wire import commands
+from overlaptop.wire.knobs import KnobFacts
+from overlaptop.wire.messages import CommandReport, Notice, RankEnd
+
+from .builders import BUCKET_CAP_MB, MS, T0, Clock, S, info, sample, status, step, welcome
+
+
+class Nodes:
+    """A job of two ranks on each node, as each node's hub tells of it."""
+
+    def __init__(self, count=2, *, world_size=None):
+        self.clock = Clock()
+        self.merger = Merger()
+        self.names = [f"gpu-{letter}" for letter in "abcdefgh"[:count]]
+        self.fleets = [Fleet(self.clock, name) for name in self.names]
+        self.links = [(LinkState.LIVE, T0, "")] * count
+        for index, fleet in enumerate(self.fleets):
+            fleet.apply(welcome(world_size=world_size or 2 * count))
+            for rank in (2 * index, 2 * index + 1):
+                fleet.apply(info(rank, host=self.names[index], control_allowed=True))
+
+    def say(self, node, *messages):
+        for message in messages:
+            self.fleets[node].apply(message)
+
+    def lose(self, node, state=LinkState.LOST, note="the line broke"):
+        self.links[node] = (state, self.clock(), note)
+
+    def seen(self, **words):
+        parts = [
+            Part(NodeView(name, *link), fleet.snapshot())
+            for name, link, fleet in zip(self.names, self.links, self.fleets, strict=True)
+        ]
+        return self.merger.merge(parts, self.clock(), **words)
+
+
+@pytest.fixture
+def nodes():
+    return Nodes()
+
+
+def report(rank, command, state="changed", **said):
+    made = CommandReport(rank, command.id, command.name, T0, state, None, "")
+    return replace(made, **said)
+
+
+def setting(nodes, *, at_ns=None):
+    command = replace(commands.make_setting(BUCKET_CAP_MB, 50), at_ns=at_ns or nodes.clock())
+    for node in range(len(nodes.fleets)):
+        nodes.say(node, command)
+    return command
+
+
+def test_the_ranks_of_all_nodes_are_one_job(nodes):
+    nodes.say(0, step(0, 4), step(1, 4))
+    nodes.say(1, step(2, 4, comm=60, hidden=60), step(3, 3))
+    seen = nodes.seen()
+    assert [(view.rank, view.node, view.node_lost) for view in seen.ranks] == [
+        (0, "gpu-a", False), (1, "gpu-a", False), (2, "gpu-b", False), (3, "gpu-b", False),
+    ]  # fmt: skip
+    assert [(node.name, node.ranks, node.lost) for node in seen.nodes] == [
+        ("gpu-a", (0, 1), False), ("gpu-b", (2, 3), False),
+    ]  # fmt: skip
+    assert (seen.link, seen.link_note, seen.job.world_size) == (LinkState.LIVE, "", 4)
+    assert seen.totals.step == 3
+    assert seen.totals.overlap == pytest.approx((20 + 20 + 60 + 20) / (30 + 30 + 60 + 30))
+    assert [fresh.rank for fresh in seen.fresh] == [0, 1, 2, 3]
+    assert nodes.seen().fresh == ()
+
+
+def test_ranks_that_were_announced_and_are_on_no_node_are_there_unseen():
+    nodes = Nodes(world_size=6)
+    seen = nodes.seen()
+    assert [(view.rank, view.info is None, view.node) for view in seen.ranks[3:]] == [
+        (3, False, "gpu-b"), (4, True, ""), (5, True, ""),
+    ]  # fmt: skip
+    assert out_of_reach(seen.nodes, seen.ranks).startswith("ranks 4-5 have not been heard of")
+
+
+@pytest.mark.parametrize(
+    ("unseen", "words"),
+    [([3], "rank 3 has"), ([2, 3], "ranks 2-3 have"), ([0, 2, 3], "ranks 0, 2-3 have")],
+)
+def test_ranks_that_nobody_has_heard_of_are_named(unseen, words):
+    ranks = [view for view in Nodes().seen().ranks if view.rank not in unseen]
+    nobody = [replace(ranks[0], rank=rank, info=None) for rank in unseen]
+    every = sorted((*ranks, *nobody), key=lambda view: view.rank)
+    assert out_of_reach((), every) == f"{words} not been heard of (is their host watched?)"
+
+
+def test_a_lost_node_keeps_its_picture_and_the_totals_go_on_without_it(nodes):
+    nodes.say(0, step(0, 4), step(1, 4))
+    nodes.say(1, step(2, 4, comm=60, hidden=60), step(3, 4))
+    nodes.lose(1)
+    nodes.say(0, step(0, 9), step(1, 9))
+    seen = nodes.seen()
+    assert [view.node_lost for view in seen.ranks] == [False, False, True, True]
+    assert seen.ranks[2].last.step == 4
+    assert seen.totals.step == 9
+    assert seen.totals.overlap == pytest.approx(20 / 30)
+    assert seen.link is LinkState.LIVE
+    assert out_of_reach(seen.nodes, seen.ranks) == "gpu-b cannot be reached"
+
+
+def test_with_all_nodes_lost_the_last_figures_stay(nodes):
+    nodes.say(0, step(0, 4), step(1, 4))
+    nodes.say(1, step(2, 5), step(3, 5))
+    nodes.lose(1, note="no route")
+    nodes.clock.pass_s(3)
+    nodes.lose(0)
+    seen = nodes.seen()
+    assert (seen.link, seen.link_since_ns, seen.link_note) == (
+        LinkState.LOST, T0 + 3 * S, "gpu-a: the line broke",
+    )  # fmt: skip
+    assert (seen.totals.step, len(seen.ranks)) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("states", "together"),
+    [
+        ("live lost", "live"), ("stale lost", "stale"), ("ended live", "live"), ("ended lost", "lost"),
+        ("ended ended", "ended"), ("waiting lost", "waiting"), ("ended waiting", "waiting"),
+    ],
+)  # fmt: skip
+def test_the_line_to_the_job_is_the_best_of_its_nodes(nodes, states, together):
+    for node, state in enumerate(states.split()):
+        nodes.lose(node, LinkState(state))
+    assert nodes.seen().link is LinkState(together)
+
+
+def test_a_node_that_has_no_rank_of_the_job_says_nothing_of_its_line(nodes):
+    nodes.fleets[1] = Fleet(nodes.clock, "gpu-b")
+    nodes.lose(0, LinkState.ENDED, "waiting for it to start again")
+    nodes.lose(1, LinkState.WAITING, "the job is not there")
+    assert nodes.seen().link is LinkState.ENDED
+    nodes.fleets[0] = Fleet(nodes.clock, "gpu-a")
+    seen = nodes.seen(waiting="waiting for a job on gpu-a, gpu-b")
+    assert (seen.link, seen.link_note) == (LinkState.WAITING, "waiting for a job on gpu-a, gpu-b")
+    assert seen.job is None
+
+
+def test_a_host_that_is_there_by_two_names_doubles_nothing(nodes):
+    for rank in (0, 1):
+        nodes.say(1, info(rank, host="gpu-a"))
+    for node in (0, 1):
+        nodes.say(node, step(0, 1), step(1, 1), sample(0, 1.0), Notice(0, T0, "info", "hello"))
+    seen = nodes.seen()
+    assert [view.rank for view in seen.ranks] == [0, 1, 2, 3]
+    assert (len(seen.fresh), len(seen.fresh_samples), len(seen.notices)) == (2, 1, 1)
+    nodes.lose(0)
+    nodes.say(1, step(0, 2))
+    seen = nodes.seen()
+    assert (seen.ranks[0].node, [fresh.step for fresh in seen.fresh]) == ("gpu-b", [2])
+    nodes.links[0] = (LinkState.LIVE, T0, "")
+    nodes.say(0, step(0, 2))  # as its history has it, once the line is back
+    assert nodes.seen().fresh == ()
+
+
+def test_notices_of_all_nodes_stand_in_their_order(nodes):
+    nodes.say(0, Notice(0, T0 + 2, "info", "second"), Notice(0, T0 + 5 * S, "info", "fourth"))
+    nodes.say(1, Notice(2, T0 + 1, "info", "first"), Notice(0, T0 + 3, "warning", "of the line's far end"))
+    texts = [notice.text for notice in nodes.seen().notices]
+    assert texts == ["first", "second", "of the line's far end", "fourth"]
+
+
+def test_what_is_replayed_with_a_clock_that_is_known_better_is_known_already(nodes):
+    shift_ns = 30 * MS
+    nodes.say(0, status(), *(step(0, number) for number in range(5)), Notice(0, T0, "info", "hello"))
+    assert len(nodes.seen().fresh) == 5
+    nodes.say(
+        0, welcome(world_size=4), info(0, host="gpu-a", control_allowed=True),
+        *(step(0, number, start_ns=T0 + number * 80 * MS + shift_ns) for number in range(7)),
+        Notice(0, T0 + shift_ns, "info", "hello"),
+    )  # fmt: skip
+    seen = nodes.seen()
+    assert [fresh.step for fresh in seen.fresh] == [5, 6]
+    assert [known.step for known in seen.ranks[0].history] == list(range(7))
+    assert len(seen.notices) == 1
+
+
+# What can be changed
+
+
+def test_a_knob_is_refused_while_not_every_rank_can_be_told(nodes):
+    for rank in range(4):
+        nodes.say(rank // 2, KnobFacts(rank, (BUCKET_CAP_MB,)))
+    (known,) = nodes.seen().knobs
+    assert (known.knob, known.differs, known.refusal) == (BUCKET_CAP_MB, False, "")
+    nodes.lose(1)
+    assert nodes.seen().knobs[0].refusal == "gpu-b cannot be reached: a change needs all ranks"
+    nodes.links[1] = (LinkState.LIVE, T0, "")
+    nodes.say(1, KnobFacts(3, (replace(BUCKET_CAP_MB, value=50, value_text="50"),)))
+    assert (nodes.seen().knobs[0].refusal, nodes.seen().knobs[0].differs) == ("", True)
+
+
+# Commands
+
+
+def view_of(nodes):
+    (view,) = nodes.seen().commands
+    return view
+
+
+def test_a_command_stands_where_the_slowest_rank_of_any_node_is(nodes):
+    command = setting(nodes)
+    assert (view_of(nodes).state, len(view_of(nodes).ranks)) == ("sent", 4)
+    for state in ("accepted", "agreed"):
+        for rank in range(4):
+            nodes.say(rank // 2, report(rank, command, state, step=40 if state == "agreed" else None))
+        assert view_of(nodes).state == state
+    for rank in range(3):
+        nodes.say(rank // 2, report(rank, command, "changed", step=40, was="25", becomes="50"))
+    assert (view_of(nodes).state, view_of(nodes).done) == ("agreed", False)
+    nodes.say(1, report(3, command, "changed", step=40, was="25", becomes="50"))
+    view = view_of(nodes)
+    assert (view.state, view.done, view.step, view.was, view.becomes) == ("changed", True, 40, "25", "50")
+    assert (view.words, view.by, view.knob, view.value) == (
+        "set bucket_cap_mb 50", command.by, "bucket_cap_mb", 50,
+    )  # fmt: skip
+    assert view_of(nodes) is view  # nothing is worked out twice
+
+
+def test_one_rank_that_refuses_fails_the_command_of_all(nodes):
+    command = setting(nodes)
+    nodes.say(1, report(3, command, "refused", text="start the job with --control to allow commands"))
+    view = view_of(nodes)
+    assert view.state == "failed"
+    assert view.reason.startswith("rank 3 refused: start the job")
+
+
+def test_of_a_node_that_stays_lost_it_is_not_known_what_it_did_until_it_says_so(nodes):
+    command = setting(nodes)
+    for rank in range(4):
+        nodes.say(rank // 2, report(rank, command, "agreed", step=40))
+    nodes.lose(1)
+    for rank in (0, 1):
+        nodes.say(0, report(rank, command, "changed", step=40))
+    nodes.clock.pass_s(10)
+    assert (view_of(nodes).state, view_of(nodes).done) == ("agreed", False)  # the line may come back
+    nodes.clock.pass_s(6)
+    view = view_of(nodes)
+    assert (view.state, view.done) == ("unknown", True)
+    assert view.reason == "rank 2 is on gpu-b, which cannot be reached"
+    nodes.links[1] = (LinkState.LIVE, nodes.clock(), "")
+    for rank in (2, 3):
+        nodes.say(1, report(rank, command, "changed", step=40))
+    assert (view_of(nodes).state, view_of(nodes).done) == ("changed", True)
+
+
+def test_a_capture_on_a_node_that_stays_lost_has_failed(nodes):
+    command = replace(commands.make(commands.CAPTURE, {"steps": 5}), at_ns=T0)
+    for node in (0, 1):
+        nodes.say(
+            node, command, report(2 * node, command, "agreed"), report(2 * node + 1, command, "agreed")
+        )
+    nodes.lose(1)
+    nodes.clock.pass_s(16)
+    assert (view_of(nodes).state, view_of(nodes).reason) == (
+        "failed", "rank 2 is on gpu-b, which cannot be reached",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("others", "state"), [("accepted", "failed"), ("changed", "unknown")])
+def test_ranks_that_ended_early_may_have_acted_if_those_of_another_node_did(nodes, others, state):
+    command = setting(nodes)
+    for rank in (0, 1):
+        nodes.say(0, report(rank, command, "accepted"), RankEnd(rank, T0, False))
+    alone = nodes.fleets[0].snapshot().commands[0]
+    assert (alone.state, alone.reason) == ("failed", "rank 0 ended before it was done")
+    for rank in (2, 3):
+        nodes.say(1, report(rank, command, others), *([RankEnd(rank, T0, False)] * (others == "accepted")))
+    view = view_of(nodes)
+    assert (view.state, view.done) == (state, True)
+    assert view.reason == ("rank 0 ended before it had said" if state == "unknown" else alone.reason)
+
+
+def test_a_command_of_which_one_hub_has_not_heard_is_that_of_the_others(nodes):
+    command = replace(commands.make_setting(BUCKET_CAP_MB, 50), at_ns=T0)
+    nodes.say(0, command, report(0, command, "accepted"))
+    assert [progress.rank for progress in view_of(nodes).ranks] == [0, 1]
+
+
+def test_one_hubs_view_of_a_command_is_not_changed_by_being_alone(nodes):
+    command = setting(nodes)
+    nodes.say(0, report(0, command, "accepted"), report(1, command, "agreed", step=7))
+    (alone,) = nodes.fleets[0].snapshot().commands
+    assert together([alone], {}) == alone
+
+
+# Searches
+
+MINE = replace(commands.make_search(BUCKET_CAP_MB), id="20261122-000000-aaaaaa")
+YOURS = replace(MINE, id="20261122-000001-bbbbbb", by="you@there, pid 7")
+
+
+def test_an_own_search_is_taken_once_every_hub_has_taken_it(nodes):
+    nodes.say(0, MINE)
+    assert nodes.seen(own_search=MINE.id).search is None
+    assert nodes.seen().search == MINE  # to others it goes on
+    nodes.say(1, MINE)
+    assert nodes.seen(own_search=MINE.id).search == MINE
+    nodes.lose(1)
+    nodes.say(1, replace(MINE, over=True))
+    assert nodes.seen(own_search=MINE.id).search == MINE
+
+
+def test_of_two_searches_that_began_at_once_both_dashboards_let_the_same_one_go_on(nodes):
+    nodes.say(0, MINE)
+    nodes.say(1, YOURS)
+    assert nodes.seen(own_search=YOURS.id).search == MINE
+    assert nodes.seen(own_search=MINE.id).search is None
+    nodes.say(1, replace(YOURS, over=True), MINE)
+    assert nodes.seen(own_search=MINE.id).search == MINE
+
+
+def test_one_hubs_end_of_a_search_is_the_end_of_it(nodes):
+    earlier = replace(MINE, id="99991122-000000-cccccc", over=True)  # by a clock that goes wrong
+    for node in (0, 1):
+        nodes.say(node, earlier, MINE)
+    nodes.say(1, replace(MINE, over=True))
+    assert nodes.seen(own_search=MINE.id).ended_search == MINE.id
+    assert nodes.seen().ended_search == earlier.id
