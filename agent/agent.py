@@ -21,6 +21,7 @@ from overlaptop.agent.control import Control
 from overlaptop.agent.ddp_models import DdpModels
 from overlaptop.agent.fsdp_units import FsdpUnits
 from overlaptop.agent.guest import Guest
+from overlaptop.agent.introduction import introduction
 from overlaptop.agent.knobs import KnobNews, Knobs
 from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.orders import Orders
@@ -331,32 +332,17 @@ class Agent:
 
     def _info(self) -> RankInfo:
         assert self._place is not None
-        source = self._source if self.guest.active else None
-        torch = sys.modules.get("torch")
-        return RankInfo(
-            job=self._place.job,
-            rank=self._place.rank,
-            local_rank=self._place.local_rank,
-            world_size=self._place.world_size,
-            host=self._place.host,
-            pid=self._pid,
-            script=self._script,
+        return introduction(
+            self._place,
+            self._pid,
+            self._script,
+            self._source,
+            active=self.guest.active,
+            stepping=self._steps is not None,
             device=self._device,
             backend=self._backend,
-            source=source.name if source is not None else "none",
-            source_reason=source.reason if source is not None else self._why_no_source(),
-            compute_exact=source.compute_exact if source is not None else False,
-            detail_every=source.detail_every if source is not None else 0,
-            torch_version=str(getattr(torch, "__version__", "")),
-            control_allowed=self._options.control and self.guest.active,
+            control_allowed=self._options.control,
         )
-
-    def _why_no_source(self) -> str:
-        if not self.guest.active:
-            return STEPPED_ASIDE
-        if self._steps is None:
-            return "torch is not loaded yet"
-        return "no step seen yet: an optimizer's step, or overlaptop.agent.step(), ends one"
 
     def _say_why(self) -> None:
         """After a fault: tell the dashboard, for as long as the job runs.

@@ -104,7 +104,7 @@ class Schedule:
 
     @property
     def begins_at(self) -> int:
-        """The number of a burst's first step divides by this: ranks whose clocks, or the leads of whose CPUs,
+        """The number of a burst's first step divides by this: ranks whose clocks, or whose CPUs' leads,
         are a little apart begin with the same one all the same.
         """
         return self.steps if self._every is None else 1

@@ -19,6 +19,7 @@ from statistics import median
 from overlaptop.advice.candidates import Prior
 from overlaptop.advice.changer import Change, Changer, Line
 from overlaptop.advice.forecast import Forecast
+from overlaptop.advice.in_force import InForce
 from overlaptop.advice.layouts import layout_of
 from overlaptop.advice.model import Collector
 from overlaptop.advice.others import Others
@@ -103,10 +104,7 @@ class Tuner:
         self._steps = StepReader()
         self._search: Search | None = None
         self._forecast: Forecast | None = None
-        self._value = knob.value
-        """In force; None: not a whole number, or not known."""
-        self._undone, self._changed = True, False
-        """The job has the value that it had before; it has ever had another one."""
+        self._now = InForce(knob, self._claim.undo_value)
         self._window: list[JobStep] = []
         self._settle = 0
         self._windows: list[MeasuredWindow] = []
@@ -170,12 +168,12 @@ class Tuner:
         if not why and self._phase is not _Phase.LETTING_GO:
             if other is not None and other.knob == self._knob.name:
                 why, failed = f"somebody else changed it: {other.words} ({other.by})", False
-                left = f"the job has {self._in_words(other.value)}, as somebody else set it"
+                left = f"the job has {self._now.in_words(other.value)}, as somebody else set it"
             elif snapshot.ended_search == self._claim.id:
                 why = (
                     "the job's hub has ended it, and gone back: it had not heard of this search for a while"
                 )
-                left = f"the job's hub has set it back to {self._before_text}"
+                left = f"the job's hub has set it back to {self._now.before_text}"
         if why:
             self._break_off(why, left, failed=failed)
             return True
@@ -193,7 +191,7 @@ class Tuner:
             self._break_off(f"{holder.by} searches for the best {holder.knob} already")  # and sets it
         elif snapshot.at_ns - self._taken_ns > CLAIM_S * 1e9:
             # A hub that took the place of another one has to take it anew.
-            self._break_off(why or "the job's hub has not taken the search", self._last_seen())
+            self._break_off(why or "the job's hub has not taken the search", self._now.words)
 
     # Measuring
 
@@ -216,11 +214,11 @@ class Tuner:
         if (
             steps
             and self._forecast.stale
-            and self._value == search.next
+            and self._now.value == search.next
             and 2 * len(self._window) > search.window_steps
         ):
             self._forecast.renew()  # before the value after this one is chosen
-        while changer.under_way is None and self._value == search.next and search.enough(self._times()):
+        while changer.under_way is None and self._now.value == search.next and search.enough(self._times()):
             self._close_window()
         if search.over:
             found = search.verdict()
@@ -228,11 +226,11 @@ class Tuner:
             self._end("", search.best if keeps else self._claim.undo_value)
             return
         wanted = search.next
-        if self._value == wanted:
+        if self._now.value == wanted:
             # Agreeing takes a while, in which the job goes on with this value.
             soon = len(self._window) + max(0, changer.lag_steps - 1)
             wanted = search.following if soon >= search.window_steps else None
-        if wanted is not None and wanted != self._value and self._taken:
+        if wanted is not None and wanted != self._now.value and self._taken:
             changer.ask(wanted, snapshot.at_ns, self._steps.next)
         self._say_what_it_does()
 
@@ -241,17 +239,8 @@ class Tuner:
         space = Space.of(self._knob, self._least, self._most, layout_of(self._knob, snapshot))
         self._forecast = Forecast(self._knob, space, self._collector)
         self._forecast.renew()  # of what was seen before
-        self._forecast.foretell(self._before())
-        self._search = self._make_search(space, self._before(), self._plan, self._forecast.step_ns)
-
-    def _before(self) -> int:
-        """The value before, or the whole number next to it: that one is measured in its place."""
-        if self._knob.value is not None:
-            return self._knob.value
-        try:
-            return max(self._knob.least, min(round(float(self._knob.value_text)), self._knob.most))
-        except (ValueError, OverflowError):
-            return self._least
+        self._forecast.foretell(self._now.before)
+        self._search = self._make_search(space, self._now.before, self._plan, self._forecast.step_ns)
 
     def _take(self, steps: Sequence[JobStep]) -> None:
         """Steps have passed: those of the value in force belong to its window."""
@@ -271,7 +260,8 @@ class Tuner:
         if change is not None and change.begun and change.changed:
             self._changer.settle()
         if self._changer.half_done:
-            self._value, self._undone, self._changed, self._window = None, False, True, []
+            self._now.lose()
+            self._window = []
 
     @staticmethod
     def _has_come(change: Change, before: int | None) -> bool:
@@ -287,14 +277,13 @@ class Tuner:
         if (
             self._phase is _Phase.MEASURING
             and search is not None
-            and self._value == search.next
+            and self._now.value == search.next
             and len(self._window) >= LEAST_WINDOW_STEPS
         ):
             self._close_window()
-        self._value = self._knob.value if change.value is None else change.value
-        if self._forecast is not None and self._value is not None:
-            self._forecast.foretell(self._value)
-        self._undone, self._changed = change.value == self._claim.undo_value, True
+        self._now.switch(change.value)
+        if self._forecast is not None and self._now.value is not None:
+            self._forecast.foretell(self._now.value)
         self._window = []
         self._settle = SETTLE_STEPS
 
@@ -339,9 +328,11 @@ class Tuner:
             # Not said to be over: the hub, which hears nothing any more, tries once more by itself.
             self._break_off(
                 f"{self._knob.name} was not set {'back ' * undoes}to {last}: {changer.why_not}",
-                f"{self._last_seen()}; its hub tries once more to go back to {self._before_text}",
+                f"{self._now.words}; its hub tries once more to go back to {self._now.before_text}",
             )
-        elif changer.under_way is None and (self._undone if undoes else self._value == self._target):
+        elif changer.under_way is None and (
+            self._now.undone if undoes else self._now.value == self._target
+        ):
             self._phase = _Phase.LETTING_GO
             self._until_ns = snapshot.at_ns + round(CLAIM_S * 1e9)
         else:
@@ -354,27 +345,7 @@ class Tuner:
         if (self._said_over and not held) or snapshot.at_ns > self._until_ns:
             self._phase = _Phase.OVER
             self._doing = self._why or "done"
-            self._left = self._last_seen()
-
-    @property
-    def _before_text(self) -> str:
-        """The value that the job had, as a person reads it."""
-        return f"{self._knob.value_text} {self._knob.unit}".rstrip()
-
-    def _in_words(self, value: int | None) -> str:
-        """None: what the script gave."""
-        text = self._knob.original_text if value is None else str(value)
-        return f"{text} {self._knob.unit}".rstrip()
-
-    def _last_seen(self) -> str:
-        """Which value the job has, as far as this search has changed it."""
-        if not self._changed:
-            return f"the job still has {self._before_text}"
-        if self._undone:
-            return f"the job has {self._before_text} again, as before the search"
-        if self._value is None:
-            return "ranks may have different values now"
-        return f"the job has {self._in_words(self._value)} now"
+            self._left = self._now.words
 
     def _break_off(self, why: str, left: str = "", *, failed: bool = True) -> None:
         """There is nothing that could or should be undone by this search; ``left``: as ``Picture.left``."""
@@ -408,7 +379,7 @@ class Tuner:
             over=self.over,
             why=self._why,
             failed=self._failed,
-            now=self._value if measuring else None,
+            now=self._now.value if measuring else None,
             best=search.best if search is not None and self._windows else None,
             racing=search.racing if search is not None else 0,
             points=curve_points(search, forecast, self._windows) if search and forecast else (),
@@ -428,7 +399,7 @@ class Tuner:
     def _say_what_it_does(self) -> None:
         search, change = self._search, self._changer.under_way
         assert search is not None
-        if change is not None and (change.begun or self._value != search.next):
+        if change is not None and (change.begun or self._now.value != search.next):
             wanted = (
                 value_text(self._knob, change.value) if change.value is not None else "the script's own"
             )
@@ -437,9 +408,9 @@ class Tuner:
             self._doing = "waits: another command is under way"
         elif not self._taken:
             self._doing = "waits for the job's hub to take the search"
-        elif self._value is not None:
+        elif self._now.value is not None:
             done = min(len(self._window), search.window_steps)
             self._doing = (
-                f"round {search.round + 1}: measures {value_text(self._knob, self._value)}, "
+                f"round {search.round + 1}: measures {value_text(self._knob, self._now.value)}, "
                 f"{done} of {search.window_steps} steps"
             )

@@ -27,8 +27,9 @@ from overlaptop.agent.sources.bursts import (
     Schedule,
 )
 from overlaptop.agent.sources.captures import CaptureWatch
+from overlaptop.agent.sources.cupti.holders import tool_in
 from overlaptop.agent.sources.kernel_steps import Mark
-from overlaptop.agent.sources.profilers import KinetoWatch, tool_in
+from overlaptop.agent.sources.profilers import KinetoWatch
 
 
 @dataclass
