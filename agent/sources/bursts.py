@@ -120,14 +120,10 @@ class Schedule:
             sleep(wait_s)
 
     def _due_at_s(self, watched: bool) -> float:
-        """Bursts begin at whole multiples of a power of two seconds, so that all ranks trace the same
-        steps: a rank that is slowed makes all others wait, so it had better be all at once.
-        """
         period_s = self.period_s(watched=watched)
         if self._every is not None or self._began_s == NEVER_S:
             return self._began_s + period_s
-        grid_s = 2.0 ** math.ceil(math.log2(period_s))
-        return math.ceil((self._began_s + grid_s / 2) / grid_s) * grid_s
+        return next_on_grid(self._began_s, period_s)
 
     def period_s(self, *, watched: bool) -> float:
         """From the beginning of one burst to that of the next, at least."""
@@ -140,6 +136,11 @@ class Schedule:
         )
         careful_s = min(self._took_s * self._slowdown / cost, LONGEST_PERIOD_S)
         return max(period_s, self._took_s / share, careful_s)
+
+    @property
+    def began_s(self) -> float:
+        """When the last one began, Unix time."""
+        return self._began_s
 
     def begin(self) -> None:
         """A burst begins now."""
@@ -170,6 +171,17 @@ class Schedule:
         by_kernels = MAX_KERNELS / max(kernels_per_step, 1.0)
         most = max(1, min(MAX_STEPS, round(by_time), int(by_kernels)))
         self.steps = 1 << (most.bit_length() - 1)  # a power of two: on all ranks the same, or nearly so
+
+
+def next_on_grid(began_s: float, period_s: float) -> float:
+    """When to do again what began then, not sooner than about so much later: at a whole multiple of a power
+    of two seconds.
+
+    By that all ranks trace the same steps, although each has a period of its own: a rank that is slowed
+    makes all others wait, so it had better be all at once; and steps can be compared.
+    """
+    grid_s = 2.0 ** math.ceil(math.log2(period_s))
+    return math.ceil((began_s + grid_s / 2) / grid_s) * grid_s
 
 
 def _now_s() -> float:

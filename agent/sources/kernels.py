@@ -25,14 +25,14 @@ from overlaptop.agent.sources.base import CollectiveTimes, Edge, StepSpans
 from overlaptop.agent.sources.bursts import Burst, Schedule
 from overlaptop.agent.sources.captures import CaptureWatch
 from overlaptop.agent.sources.collective_join import Launch, join, unmatched
+from overlaptop.agent.sources.cupti.holders import tool_in
 from overlaptop.agent.sources.cupti.layouts import CONCURRENT_KERNEL, Activities, UnknownRecordError
 from overlaptop.agent.sources.cupti.library import CuptiError
 from overlaptop.agent.sources.cupti.tracer import Tracer
-from overlaptop.agent.sources.flight_recorder import FlightRecorder, FlightRecorderError
 from overlaptop.agent.sources.kernel_names import KernelNames
 from overlaptop.agent.sources.kernel_steps import TracedStep, read_steps
+from overlaptop.agent.sources.launch_log import LaunchLog
 from overlaptop.agent.sources.marker import Marker
-from overlaptop.agent.sources.profilers import tool_in
 from overlaptop.agent.sources.self_check import SelfCheck
 from overlaptop.timeline import spans
 from overlaptop.timeline.lanes import LaneRules
@@ -46,10 +46,6 @@ MAX_BURST_S, MAX_BURST_TIMES = 5.0, 4
 turned to something else."""
 CHECKS = 3
 """Tries of the self-check."""
-JOIN_PERIOD_S, WATCHED_JOIN_PERIOD_S = 20.0, 3.0
-"""The flight recorder is read no more often,"""
-JOIN_SHARE = 0.005
-"""and for no more of the time than so: a dump of 2,000 entries holds the GIL for some 20 ms."""
 MAX_WAITING_STEPS = 4096
 
 PAUSED = "paused: torch.profiler is running"
@@ -98,9 +94,6 @@ class KernelsSource:
         self._checks = 0
         self._drain_began_s, self._drain_began_step = 0.0, 0
         self._captures = CaptureWatch()
-        self._recorder: FlightRecorder | None = None
-        self._unnamed = ""
-        self._join_due_s = 0.0
         self._lead_ns = 0
         self._seen_every = 0
         self._last_first_step = 0
@@ -134,10 +127,8 @@ class KernelsSource:
             self._marker = Marker(device)
         except OSError as fault:
             raise RuntimeError(f"the CUDA driver cannot be called: {fault}") from None
-        try:
-            self._recorder = FlightRecorder()
-        except FlightRecorderError as refusal:
-            self._say_unnamed(str(refusal))
+        self._log = LaunchLog()
+        self.reason = self._log.reason
         self._captures.install()
 
     def stop(self) -> None:
@@ -158,7 +149,7 @@ class KernelsSource:
         """torch.profiler has let go of it."""
         with self._lock:
             self._paused = False
-            self.reason = self._unnamed
+            self.reason = self._log.reason
 
     def boundary(self, step: int) -> None:
         """`step` begins here, and the one before it ends."""
@@ -295,7 +286,7 @@ class KernelsSource:
         self._schedule.learn(step_ns, _kernels_per_step(activities, steps, offset_ns))
         launches = self._launches(steps)
         for step in steps:
-            self._traced[step.step] = step_spans(step, launches, final=bool(self._unnamed))
+            self._traced[step.step] = step_spans(step, launches, final=bool(self._log.reason))
         self._lead_ns = steps[-1].launch_lead_ns
         self._seen_every = max(1, round((steps[0].step - self._last_first_step) / len(steps)))
         self._last_first_step = steps[0].step
@@ -304,29 +295,15 @@ class KernelsSource:
         """What the host issued in these steps; None when it is not the time to ask, or nobody knows."""
         if not any(stretch.kernels for step in steps for stretch in step.stretches):
             return []
-        began_s = monotonic()
-        if self._recorder is None or began_s < self._join_due_s:
+        began_s = self._schedule.began_s
+        if not self._log.due(began_s, watched=self.watched):
             return None
         with self._captures.held_off() as free:
             if not free:
                 return None
-            try:
-                launches = self._recorder.read(steps[0].stretches[0].from_unix_ns)
-            except FlightRecorderError as refusal:
-                self._recorder = None
-                self._say_unnamed(str(refusal))
-                return None
-        self._say_unnamed(
-            "" if launches is not None else "the flight recorder is short: set TORCH_FR_BUFFER_SIZE"
-        )
-        took_s = monotonic() - began_s
-        period_s = WATCHED_JOIN_PERIOD_S if self.watched else JOIN_PERIOD_S
-        self._join_due_s = began_s + max(period_s, took_s / JOIN_SHARE)
+            launches = self._log.read(began_s, steps[0].stretches[0].from_unix_ns)
+        self.reason = self._log.reason
         return launches
-
-    def _say_unnamed(self, why: str) -> None:
-        """Say why collectives go by their kernels' names; empty where they do not."""
-        self.reason = self._unnamed = f"collectives have no names: {why}" if why else ""
 
     def _give_up(self, why: str) -> None:
         """Have the agent take another source."""

@@ -1,28 +1,14 @@
-"""Other users of CUPTI: torch.profiler, which comes and goes, and tools that hold it for good."""
+"""torch.profiler, another user of CUPTI, which comes and goes. Those that stay: cupti/holders.py."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.autograd.profiler
 
 from overlaptop.agent.patching import replace
-
-_TOOLS = {
-    "NSYS_PROFILING_SESSION_ID": "Nsight Systems",
-    "NV_COMPUTE_PROFILER_PERFWORKS_DIR": "Nsight Compute",
-    "CUDA_INJECTION64_PATH": "a CUDA profiler",
-    "KINETO_USE_DAEMON": "Kineto's daemon",
-}
-"""Environment variables by which a tool attaches itself to CUDA -> its name."""
-
-
-def tool_in(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The profiler that this process was started under."""
-    return next((tool for variable, tool in _TOOLS.items() if environ.get(variable)), None)
 
 
 class KinetoWatch:

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlaptop.agent import reporter
-from overlaptop.agent.sources import bursts, kernels, profilers, self_check
+from overlaptop.agent.sources import bursts, kernels, launch_log, self_check
 from overlaptop.agent.sources.base import CollectiveCall, Edge, HookedSource
 from overlaptop.agent.sources.collective_join import Launch
+from overlaptop.agent.sources.cupti.holders import TOOLS
 from overlaptop.agent.sources.cupti.layouts import CONCURRENT_KERNEL, MEMSET, UnknownRecordError
 from overlaptop.agent.sources.cupti.library import CuptiError
 from overlaptop.agent.sources.flight_recorder import FlightRecorderError
@@ -139,7 +140,7 @@ def install(patch, gpu):
         def capture_end(self):
             """End."""
 
-    for variable in profilers._TOOLS:
+    for variable in TOOLS:
         patch.delenv(variable, raising=False)
     patch.setattr(torch.version, "cuda", "13.0")
     patch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -147,11 +148,12 @@ def install(patch, gpu):
     patch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
     patch.setattr(kernels, "Tracer", FakeTracer)
     patch.setattr(kernels, "Marker", FakeMarker)
-    patch.setattr(kernels, "FlightRecorder", FakeRecorder)
+    patch.setattr(launch_log, "FlightRecorder", FakeRecorder)
     patch.setattr(kernels, "ROUND_S", 0.0)
     for module in (bursts, kernels, self_check):
         patch.setattr(module, "now_ns", lambda: gpu.now_ns)
-    patch.setattr(kernels, "monotonic", lambda: gpu.now_ns / 1e9)
+    for module in (kernels, launch_log):
+        patch.setattr(module, "monotonic", lambda: gpu.now_ns / 1e9)
 
 
 class Job:
@@ -492,7 +494,7 @@ def test_without_a_flight_recorder_collectives_go_by_their_kernels_and_the_reaso
     def refuse():
         raise FlightRecorderError("this torch has none")
 
-    monkeypatch.setattr(kernels, "FlightRecorder", refuse)
+    monkeypatch.setattr(launch_log, "FlightRecorder", refuse)
     job = Job(gpu)
     assert job.source.reason == "collectives have no names: this torch has none"
     job.until(job.detailed)
@@ -509,7 +511,7 @@ def test_a_flight_recorder_that_fails_later_is_not_asked_again(gpu, monkeypatch)
             asked.append(from_unix_ns)
             raise FlightRecorderError("it is off")
 
-    monkeypatch.setattr(kernels, "FlightRecorder", Failing)
+    monkeypatch.setattr(launch_log, "FlightRecorder", Failing)
     job = Job(gpu)
     job.run(400)
     assert len(asked) == 1

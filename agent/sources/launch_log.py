@@ -1,0 +1,58 @@
+"""When to read what the host has issued from torch's flight recorder: a dump holds the GIL for a while."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from overlaptop.agent.sources.bursts import NEVER_S, next_on_grid
+from overlaptop.agent.sources.collective_join import Launch
+from overlaptop.agent.sources.flight_recorder import FlightRecorder, FlightRecorderError
+
+PERIOD_S, SHARE = 20.0, 0.005
+"""It is read no more often, and for no more of the time than so: 2,000 entries take some 20 ms."""
+WATCHED_PERIOD_S, WATCHED_SHARE = 3.0, 0.01
+"""The same when a dashboard shows this rank's timeline."""
+
+
+class LaunchLog:
+    """What the host has issued, for some of the bursts; the same ones on all ranks."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        """Why collectives go by their kernels' names; empty where they do not."""
+        self._recorder: FlightRecorder | None = None
+        self._read_s, self._took_s = NEVER_S, 0.0
+        """When the last burst began for which it was read, and how long that took."""
+        try:
+            self._recorder = FlightRecorder()
+        except FlightRecorderError as refusal:
+            self._say(str(refusal))
+
+    def due(self, burst_began_s: float, *, watched: bool) -> bool:
+        """Whether to read it for a burst that began then, Unix time."""
+        if self._recorder is None:
+            return False
+        if self._read_s == NEVER_S:
+            return True
+        period_s, share = (WATCHED_PERIOD_S, WATCHED_SHARE) if watched else (PERIOD_S, SHARE)
+        return burst_began_s >= next_on_grid(self._read_s, max(period_s, self._took_s / share))
+
+    def read(self, burst_began_s: float, from_unix_ns: int) -> list[Launch] | None:
+        """What was issued since then, the oldest first; None where nobody knows. Never call it while a CUDA
+        graph is captured.
+        """
+        if self._recorder is None:
+            return None
+        began_s = monotonic()
+        try:
+            launches = self._recorder.read(from_unix_ns)
+        except FlightRecorderError as refusal:
+            self._recorder = None
+            self._say(str(refusal))
+            return None
+        self._say("" if launches is not None else "the flight recorder is short: set TORCH_FR_BUFFER_SIZE")
+        self._read_s, self._took_s = burst_began_s, monotonic() - began_s
+        return launches
+
+    def _say(self, why: str) -> None:
+        self.reason = f"collectives have no names: {why}" if why else ""
