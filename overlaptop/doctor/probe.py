@@ -1,0 +1,144 @@
+"""What a child process finds out: it runs with the interpreter that is looked at, and may crash or hang.
+
+Its text is handed to `python -c`, so it stands alone, and any Python 3.7 can read it. It prints a line of
+JSON for each thing that it has found out, as soon as it has: {"of": "torch", ...}.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import json
+import platform
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+_CONCURRENT_KERNEL = 10
+_MAX_TEXT_CHARS = 300
+
+
+def tell(of: str, **values: Any) -> None:
+    """Print one line."""
+    sys.stdout.write(json.dumps(dict(values, of=of)) + "\n")
+    sys.stdout.flush()
+
+
+def software() -> None:
+    """Tell of this interpreter, the overlaptop and the torch in it, and CUPTI."""
+    tell("python", version=platform.python_version(), path=sys.executable)
+    missing = [name for name in ("msgpack", "zmq") if importlib.util.find_spec(name) is None]
+    try:
+        package = importlib.import_module("overlaptop")
+        messages = importlib.import_module("overlaptop.wire.messages")
+        tell(
+            "overlaptop",
+            version=package.__version__,
+            protocol=messages.PROTOCOL_VERSION,
+            path=next(iter(package.__path__)),
+            missing=missing,
+        )
+    except Exception as reason:  # noqa: BLE001 # whatever that package does
+        tell("overlaptop", error=_words(reason), missing=missing)
+    if importlib.util.find_spec("torch") is None:
+        tell("torch", absent=True)
+        return
+    try:
+        # Nothing of overlaptop's but the agent and the workloads may import torch: this is another process.
+        torch = importlib.import_module("torch")
+    except BaseException as reason:  # noqa: BLE001 # it may even end the process
+        tell("torch", error=_words(reason))
+        return
+    _tell_torch(torch)
+    if torch.version.cuda:
+        _tell_cupti()
+
+
+def _tell_torch(torch: Any) -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    nccl = None
+    if torch.version.cuda and torch.distributed.is_available() and torch.distributed.is_nccl_available():
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    tell(
+        "torch",
+        version=str(torch.__version__),
+        cuda=torch.version.cuda,
+        hip=getattr(torch.version, "hip", None),
+        distributed=torch.distributed.is_available(),
+        nccl=nccl,
+        gpus=gpus,
+        said=str(said[0].message)[:_MAX_TEXT_CHARS] if said else "",
+    )
+
+
+def _tell_cupti() -> None:
+    path = None
+    with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            _, slash, rest = line.rstrip("\n").partition("/")
+            if slash and rest.rpartition("/")[2].startswith("libcupti.so"):
+                path = slash + rest
+    if path is None:
+        tell("cupti", absent=True)
+        return
+    try:
+        library = ctypes.CDLL(path)
+        number = ctypes.c_uint32()
+        status = library.cuptiGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError) as reason:
+        tell("cupti", path=path, error=_words(reason))
+        return
+    tell("cupti", path=path, version=number.value if status == 0 else None)
+    # Recording is asked for, as the agent does, and nothing is launched: no context is made on any GPU.
+    status = library.cuptiActivityEnable(ctypes.c_int(_CONCURRENT_KERNEL))
+    meaning = ctypes.c_char_p()
+    if status != 0 and library.cuptiGetResultString(status, ctypes.byref(meaning)) == 0 and meaning.value:
+        tell("recording", status=status, refusal=meaning.value.decode(errors="replace"))
+    else:
+        tell("recording", status=status, refusal="" if status == 0 else f"error {status}")
+
+
+def gpus() -> None:
+    """Tell what NVML says of the GPUs, by the agent's own calls."""
+    try:
+        nvml_module = importlib.import_module("overlaptop.agent.telemetry.nvml")
+        gpm_module = importlib.import_module("overlaptop.agent.telemetry.gpm")
+    except Exception as reason:  # noqa: BLE001 # as above
+        tell("nvml", error=_words(reason))
+        return
+    refusal = nvml_module.NvmlError
+    try:
+        nvml_module.import_library()
+        nvml = nvml_module.Nvml.open()
+        driver = nvml_module.text(nvml.call("nvmlSystemGetDriverVersion"))
+        sites = nvml.gpus()
+    except refusal as reason:
+        tell("nvml", error=str(reason))
+        return
+    tell("nvml", driver=driver, gpus=[site.name for site in sites])
+    refused = {}
+    for site in sites:
+        try:
+            gpm = gpm_module.Gpm(nvml, nvml.handle(site.uuid))
+            try:
+                gpm.read()
+            finally:
+                gpm.close()
+        except refusal as reason:
+            if str(reason) != str(nvml_module.NOT_YET):  # a first sample tells nothing yet, as it should
+                refused[site.index] = str(reason)
+    tell("gpm", gpus=len(sites), refused=sorted(set(refused.values())), without=sorted(refused))
+    nvml.close()
+
+
+def _words(reason: BaseException) -> str:
+    text = " ".join(str(reason).split())
+    return (text or type(reason).__name__)[:_MAX_TEXT_CHARS]
+
+
+if __name__ == "__main__":
+    {"software": software, "gpus": gpus}[sys.argv[1]]()

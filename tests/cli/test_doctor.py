@@ -1,0 +1,139 @@
+"""``overlaptop doctor`` as a process: its lines, records and exit status."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from overlaptop import __version__
+from overlaptop.commands import doctor
+from overlaptop.doctor.findings import fault
+from tests.doctor.ssh_hosts import make_ssh
+
+
+def run(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "overlaptop", "doctor", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL, **options
+    )
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVERLAPTOP_SSH", str(make_ssh(tmp_path)))
+
+
+def test_here_it_prints_a_line_for_each_finding_and_a_verdict(socket_dir: Path) -> None:
+    done = run()
+    first, *lines, verdict = done.stdout.splitlines()
+    assert first.startswith("here (")
+    assert f"  ok       overlaptop  {__version__}, protocol " in done.stdout
+    assert f"  ok       sockets     {socket_dir}, ours, mode 0700" in lines
+    assert all(line.split()[0] in ("ok", "warning", "fault", "unknown") for line in lines)
+    assert (verdict, done.returncode, done.stderr) == ("monitoring will work here", 0, "")
+
+
+def test_a_fault_is_status_1_and_says_what_to_do(socket_dir: Path) -> None:
+    socket_dir.chmod(0o755)
+    done = run()
+    assert done.returncode == 1
+    assert f"fault    sockets     {socket_dir} has mode 0755, not 0700: run chmod 700" in done.stdout
+    assert done.stdout.endswith("monitoring will not work here\n")
+
+
+def test_records_are_of_here_and_of_each_host(ssh: None) -> None:
+    done = run("--json", "wrong", "nobody")
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (done.returncode, done.stderr) == (1, "")
+    checks = [record for record in records if record["type"] == "check"]
+    for record in checks:
+        assert set(record) == {"type", "host", "check", "status", "finding", "remedy"}
+    ends = [(each["host"], each["works"]) for each in records if each["type"] == "doctor"]
+    assert ends == [("", True), ("wrong", False), ("nobody", False)]
+    assert [(each["host"], each["check"]) for each in checks if each["status"] == "fault"] == [
+        ("wrong", "relay"),
+        ("nobody", "relay"),
+    ]
+
+
+def test_a_host_is_told_below_its_name(ssh: None) -> None:
+    done = run("strange")
+    assert done.stdout.endswith(
+        "\nstrange\n"
+        "  ok       way         me@10.0.0.5 port 22\n"
+        "  fault    relay       its host key is not known here: connect once with ssh strange "
+        "and confirm it\n"
+        "monitoring will not work on strange\n"
+    )
+
+
+def test_an_interpreter_that_is_named_must_do(tmp_path: Path) -> None:
+    done = run("--python", str(tmp_path / "nowhere"))
+    assert done.returncode == 1
+    assert (
+        f"  fault    python      {tmp_path / 'nowhere'}: the interpreter cannot be run (No such file"
+        in (done.stdout)
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--nonsense"], "unrecognized arguments: --nonsense"),
+        (["-x"], "unrecognized arguments: -x"),
+        (["a b"], "names no host"),
+        (["gopher://host"], "there is no gopher://"),
+        (["--remote-dir", "/x"], "--remote-dir goes with a host"),
+        (["--rate", "20k", "gpu-a"], "--rate is for watching a host"),
+        (["gpu-a", "--python", "it's"], "cannot travel"),
+        (["--hosts", "/nowhere"], "No such file"),
+    ],
+)
+def test_a_usage_error_is_status_2_and_a_line_on_stderr(words: list[str], reason: str) -> None:
+    done = run(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_installation_that_lacks_something_is_told_without_what_it_lacks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lacks = fault("overlaptop", "0.1.0, without zmq", "pip install pyzmq")
+    monkeypatch.setattr(doctor, "check_installation", lambda: lacks)
+    assert doctor.run("", None, as_json=False) == 1
+    _, finding, verdict = capsys.readouterr().out.splitlines()
+    assert finding == "  fault    overlaptop  0.1.0, without zmq: pip install pyzmq"
+    assert verdict == "monitoring will not work here"
+
+
+def test_the_command_loads_nothing_that_may_be_missing() -> None:
+    blocked = ("numpy", "msgpack", "msgspec", "zmq", "textual", "rich", "torch")
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({blocked!r}))\n"
+        "from overlaptop.cli import main\n"
+        "sys.exit(main(['doctor']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "without msgpack, msgspec, numpy, textual, zmq: pip install" in done.stdout
+    assert done.stderr == ""
+
+
+def test_it_imports_torch_in_a_child_only() -> None:
+    code = (
+        "import sys; from overlaptop.cli import main; main(['doctor'])\n"
+        "print(*sorted({'torch', 'textual', 'zmq', 'pynvml'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert "torch       " in done.stdout
+    assert done.stderr == "\n"
+
+
+def test_a_word_of_another_host_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    doctor._tell("a\x1b[2Jhost", [fault("torch", "a\x1b]0;title\x07", "\x9b1m")], as_json=False)
+    assert all(character.isprintable() or character == "\n" for character in capsys.readouterr().out)

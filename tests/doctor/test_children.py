@@ -1,0 +1,85 @@
+"""Processes with an end, whatever they do."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from overlaptop.doctor.children import MAX_OUTPUT_BYTES, Child, Ran, run
+
+PATIENCE_S = 20.0
+
+
+def runs(pid: int) -> bool:
+    """Whether there is such a process still (a zombie is none)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_what_it_says_and_how_it_ends_is_told() -> None:
+    script = "echo out; echo err >&2; exit 3"
+    assert run(["sh", "-c", script], PATIENCE_S) == Ran(3, "out\n", "err\n")
+
+
+def test_it_has_no_input_and_no_terminal() -> None:
+    code = "import os, sys; print(sys.stdin.read() == '', os.getsid(0) == os.getpid())"
+    assert run([sys.executable, "-c", code], PATIENCE_S).output == "True True\n"
+
+
+def test_its_environment_is_the_one_that_is_given() -> None:
+    environ = {"PATH": os.environ["PATH"], "COLOUR": "red"}
+    assert run(["sh", "-c", "echo $COLOUR"], PATIENCE_S, environ).output == "red\n"
+
+
+def test_what_cannot_be_started_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError):
+        run(["/nowhere/to/be/found"], PATIENCE_S)
+
+
+def test_one_that_hangs_is_ended_with_what_it_has_started() -> None:
+    began_s = time.monotonic()
+    # It ignores what can be ignored, and has a child.
+    script = "trap '' TERM INT HUP; sleep 1000 & echo $! $$; wait; wait"
+    ran = run(["sh", "-c", script], 0.5)
+    assert ran.status is None
+    assert time.monotonic() - began_s < PATIENCE_S
+    for pid in map(int, ran.output.split()):
+        deadline_s = time.monotonic() + PATIENCE_S
+        while runs(pid):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+
+
+def test_one_that_leaves_its_outputs_to_another_is_over_all_the_same() -> None:
+    # As ssh does, where the first of its lines stays as the others' connection.
+    child = Child(["sh", "-c", "setsid sleep 1000 & echo $!; exit 0"])
+    ran = child.wait(PATIENCE_S)
+    assert ran.status == 0
+    assert runs(int(ran.output))
+    os.kill(int(ran.output), 9)
+
+
+def test_one_that_writes_without_end_is_ended() -> None:
+    ran = run([sys.executable, "-c", "while True: print('x' * 65536)"], PATIENCE_S)
+    assert ran.status is None
+    assert len(ran.output) == MAX_OUTPUT_BYTES
+
+
+def test_more_than_a_pipe_holds_comes_whole() -> None:
+    ran = run([sys.executable, "-c", "print('x' * 200_000)"], PATIENCE_S)
+    assert (ran.status, len(ran.output)) == (0, 200_001)
+
+
+def test_one_that_is_given_up_ends() -> None:
+    child = Child(["sh", "-c", "exec sleep 1000"])
+    pid = child._process.pid
+    assert runs(pid)
+    child.close()
+    child.close()
+    assert not runs(pid)

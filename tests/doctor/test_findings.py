@@ -1,0 +1,68 @@
+"""Findings as records, and records of other hosts as findings."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlaptop.doctor.findings import (
+    MAX_FINDINGS,
+    Finding,
+    Status,
+    fault,
+    ok,
+    read_records,
+    unknown,
+    warning,
+    works,
+)
+
+TEXTS = st.text(min_size=1, max_size=40)
+FINDINGS = st.builds(Finding, st.text(min_size=1, max_size=20), st.sampled_from(Status), TEXTS, TEXTS)
+
+
+@given(st.lists(FINDINGS, max_size=5))
+def test_a_record_is_read_as_what_was_written(findings: list[Finding]) -> None:
+    text = "".join(json.dumps(finding.record("gpu-a")) + "\n" for finding in findings)
+    assert read_records(f"a banner\n{text}") == findings
+
+
+@given(st.text())
+def test_whatever_another_host_prints_does_no_harm(text: str) -> None:
+    assert len(read_records(text)) <= MAX_FINDINGS
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"type": "check", "check": "a", "status": "splendid", "finding": "b", "remedy": ""}',
+        '{"type": "check", "check": "", "status": "ok", "finding": "b", "remedy": ""}',
+        '{"type": "check", "check": "a", "status": ["ok"], "finding": "b", "remedy": ""}',
+        '{"type": "doctor", "host": "", "works": true}',
+        '{"type": "check"',
+        "{" * 100_000,
+        '{"a":' * 100_000,
+    ],
+)
+def test_what_is_no_finding_is_passed_over(line: str) -> None:
+    assert read_records(line) == []
+
+
+def test_what_another_host_says_is_bounded() -> None:
+    line = json.dumps(ok("c" * 1000, "x" * 100_000).record("")) + "\n"
+    found = read_records(line * 1000)
+    assert len(found) == MAX_FINDINGS
+    assert len(found[0].check) + len(found[0].text) < 1000
+
+
+def test_a_line_is_the_finding_and_what_to_do() -> None:
+    assert warning("a", "it is so", "do that").line == "it is so: do that"
+    assert ok("a", "it is so").line == "it is so"
+
+
+def test_only_a_fault_keeps_monitoring_from_working() -> None:
+    assert works([ok("a", "b"), warning("a", "b"), unknown("a", "b")])
+    assert not works([ok("a", "b"), fault("a", "b")])

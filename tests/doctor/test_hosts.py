@@ -1,0 +1,204 @@
+"""Other hosts, by an ssh that reaches this machine, or does not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from overlaptop import __version__
+from overlaptop.doctor import hosts
+from overlaptop.doctor.facts import Facts
+from overlaptop.doctor.findings import Finding, Status, fault, ok, works
+from overlaptop.doctor.hosts import examine
+from overlaptop.remote import call
+from overlaptop.remote.targets import Target
+from overlaptop.wire.messages import PROTOCOL_VERSION
+from tests.remote.lines import far_end
+
+from .machines import by_check
+from .ssh_hosts import make_python, make_ssh, printing
+
+GOOD_RELAY = f"overlaptop {__version__}, protocol {PROTOCOL_VERSION}, on "
+WELL = [ok("torch", "2.11.0+cu130"), ok("ssh", "theirs"), ok("terminal", "theirs"), ok("unicode", "theirs")]
+
+
+@pytest.fixture(autouse=True)
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Short: the path of a unix socket has 107 bytes.
+    (tmp_path / "s").mkdir(mode=0o700)
+    monkeypatch.setenv("OVERLAPTOP_DIR", str(tmp_path / "s"))
+    monkeypatch.setenv("OVERLAPTOP_SSH", str(make_ssh(tmp_path)))
+
+
+def look(*words: str, python: str = sys.executable) -> dict[str, list[Finding]]:
+    targets = [Target.parse(word) for word in words]
+    return {target.name: found for target, found in examine(targets, Facts(), python)}
+
+
+def test_a_host_that_is_well_tells_of_itself_under_its_name(tmp_path: Path) -> None:
+    python = make_python(tmp_path, printing(tmp_path, WELL))
+    found = by_check(look("good", python=str(python))["good"])
+    # Its own terminal and ssh are nothing to us.
+    assert list(found) == ["way", "relay", "offset", "torch"]
+    assert found["way"].text == "me@10.0.0.5 port 22"
+    assert found["relay"].text.startswith(GOOD_RELAY)
+    assert found["offset"].text.startswith("its clock ")
+    assert {finding.status for finding in found.values()} == {Status.OK}
+
+
+def test_the_whole_far_end_is_the_doctor_itself() -> None:
+    found = by_check(look("banner")["banner"])
+    assert works(found.values())
+    assert set(found) >= {
+        "way",
+        "relay",
+        "offset",
+        "overlaptop",
+        "sockets",
+        "jobs",
+        "python",
+        "agent",
+        "torch",
+    }
+    assert not set(found) & {"ssh", "terminal", "unicode"}
+
+
+def test_a_fault_there_is_a_fault_of_the_host(tmp_path: Path) -> None:
+    python = make_python(tmp_path, printing(tmp_path, [fault("sockets", "others can get in", "chmod 700")]))
+    found = look("good", python=str(python))["good"]
+    assert not works(found)
+    assert found[-1].line == "others can get in: chmod 700"
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [
+        ("wrong", "permission denied (publickey): ssh-add the key, or put it there with ssh-copy-id wrong"),
+        ("strange", "its host key is not known here: connect once with ssh strange and confirm it"),
+        ("refused", "the host refuses port 22: no sshd runs there, or it listens on another port"),
+        ("nobody", "no address is known for nobody: look at its spelling, the VPN, or ~/.ssh/config"),
+        ("docker://gone", "there is no docker on this machine"),
+    ],
+)
+def test_a_host_that_is_not_reached_is_one_clear_fault(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str, words: str
+) -> None:
+    if host.startswith("docker"):
+        monkeypatch.setenv("PATH", str(tmp_path))
+    found = look(host)[host]
+    assert [finding.line for finding in found if finding.status is Status.FAULT] == [words]
+    assert found[-1].check == "relay"
+
+
+def test_several_hosts_come_in_their_order_whatever_becomes_of_each(tmp_path: Path) -> None:
+    python = make_python(tmp_path, printing(tmp_path, WELL))
+    names = ["good1", "wrong", "good2", "nobody", "good3", "good4", "good5", "refused"]
+    found = look(*names, python=str(python))
+    assert list(found) == names
+    assert [works(found[name]) for name in names] == [name.startswith("good") for name in names]
+
+
+def test_an_interpreter_without_overlaptop_is_a_fault(tmp_path: Path) -> None:
+    python = tmp_path / "python3"
+    python.write_text(f"#!/bin/sh\necho '{python}: No module named overlaptop' >&2; exit 1\n")
+    python.chmod(0o755)
+    finding = by_check(look("good", python=str(python))["good"])["relay"]
+    assert finding.status is Status.FAULT
+    assert "there has no overlaptop: pip install it there" in finding.text
+
+
+def test_a_host_with_no_job_and_no_overlaptop_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "bin" / "python3").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    finding = by_check(look("good", python="")["good"])["relay"]
+    assert finding.status is Status.FAULT
+    assert finding.text.startswith("reached, but there is no job in ")
+    assert "--python" in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("doctor", "status", "words"),
+    [
+        (
+            "echo 'overlaptop: error: unrecognized arguments: doctor' >&2; exit 2",
+            Status.WARNING,
+            "the overlaptop there is older and has no doctor: update it",
+        ),
+        ("echo 'Killed' >&2; exit 137", Status.WARNING, "could not be run there: it ended with status 137"),
+        ("echo nothing of use", Status.WARNING, "could not be run there"),
+        ("exec sleep 1000", Status.UNKNOWN, "said nothing within 1 s"),
+    ],
+)
+def test_checks_that_cannot_be_run_there_leave_monitoring_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doctor: str, status: Status, words: str
+) -> None:
+    if "sleep" in doctor:
+        monkeypatch.setattr(hosts, "CHECKS_S", 1.0)
+    found = by_check(look("good", python=str(make_python(tmp_path, doctor)))["good"])
+    assert found["checks"].status is status
+    assert words in found["checks"].line
+    assert works(found.values())
+
+
+def test_what_a_host_said_before_it_hung_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "CHECKS_S", 3.0)
+    python = make_python(tmp_path, f"{printing(tmp_path, WELL)}; exec sleep 1000")
+    found = by_check(look("good", python=str(python))["good"])
+    assert found["torch"].status is Status.OK
+    assert found["checks"].status is Status.UNKNOWN
+
+
+def test_a_key_that_may_only_relay_is_told(tmp_path: Path) -> None:
+    found = by_check(look("restricted")["restricted"])
+    assert found["relay"].status is Status.OK
+    assert found["checks"].status is Status.WARNING
+    assert "may only start the relay" in found["checks"].text
+
+
+def test_a_host_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "CONNECT_S", 1.0)
+    finding = by_check(look("silent")["silent"])["relay"]
+    assert finding.status is Status.FAULT
+    assert finding.text == "the host had not answered in time"
+    monkeypatch.setattr(hosts, "CONNECT_S", 35.0)
+    monkeypatch.setattr(call, "PATIENCE_S", 1.0)
+    finding = by_check(look("silent")["silent"])["relay"]
+    assert "the host does not answer" in finding.text
+
+
+def test_a_folder_for_shared_connections_that_is_not_there_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "nothere"
+    monkeypatch.setenv("CONFIG", f"controlmaster auto\ncontrolpath {folder}/%C\n")
+    finding = by_check(look("wrong")["wrong"])["way"]
+    assert finding.status is Status.WARNING
+    assert finding.remedy == f"mkdir -p {folder}"
+
+
+def test_this_machine_and_a_prefix_need_no_ssh(tmp_path: Path) -> None:
+    python = make_python(tmp_path, printing(tmp_path, WELL))
+    targets = [Target.parse("local://"), Target.via("env COLOUR=red")]
+    for _, found in examine(targets, Facts(), str(python)):
+        assert list(by_check(found)) == ["relay", "offset", "torch"]
+
+
+@pytest.mark.parametrize(("behaviour", "older"), [("older", "that one"), ("newer", "this one")])
+def test_another_protocol_there_is_a_fault_that_says_which_is_older(behaviour: str, older: str) -> None:
+    [(_, [finding])] = examine([far_end(behaviour)], Facts())
+    assert (finding.check, finding.status) == ("relay", Status.FAULT)
+    assert f"{older} is older, update it" in finding.text
+
+
+def test_a_clock_that_is_far_from_ours_is_a_warning() -> None:
+    [(_, findings)] = examine([far_end("ahead")], Facts())
+    finding = by_check(findings)["offset"]
+    assert finding.status is Status.WARNING
+    assert finding.text.startswith("its clock is 5.0 s ahead of ours, known to ")
+    assert "NTP" in finding.remedy

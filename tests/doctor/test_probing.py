@@ -1,0 +1,175 @@
+"""Probes in children: this interpreter, and others that misbehave."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+from pathlib import Path
+
+import pytest
+
+from overlaptop.doctor import probing
+from overlaptop.doctor.children import Child
+from overlaptop.doctor.probing import GPUS, SOFTWARE, Probe, Probed
+from overlaptop.wire.messages import PROTOCOL_VERSION
+
+from .machines import LAPTOP, machine
+
+TORCH = """
+import types, warnings
+__version__ = "2.11.0+cu130"
+version = types.SimpleNamespace(cuda="13.0", hip=None)
+distributed = types.SimpleNamespace(is_available=lambda: True, is_nccl_available=lambda: True)
+def is_available():
+    warnings.warn("CUDA initialization: the driver is too old")
+    return False
+cuda = types.SimpleNamespace(
+    is_available=is_available, nccl=types.SimpleNamespace(version=lambda: (2, 28, 9))
+)
+"""
+"""What the probe asks of torch, on a machine whose driver does not fit it."""
+
+NVML = """
+from types import SimpleNamespace
+class NVMLError(Exception):
+    def __init__(self, value):
+        self.value = value
+NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_NO_PERMISSION = 3, 4
+NVML_VALUE_TYPE_UNSIGNED_INT, NVML_VALUE_TYPE_UNSIGNED_LONG = 1, 2
+NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, NVML_VALUE_TYPE_SIGNED_LONG_LONG = 3, 4
+NVML_GPM_METRICS_GET_VERSION = 1
+def __getattr__(name):
+    if name.startswith("NVML_GPM_METRIC_"):
+        return 1
+    raise AttributeError(name)
+class c_nvmlGpmMetricsGet_t:
+    def __init__(self):
+        self.metrics = [SimpleNamespace() for _ in range(16)]
+nvmlInit = nvmlShutdown = lambda: None
+nvmlSystemGetDriverVersion = lambda: b"580.95.05"
+nvmlDeviceGetCount = lambda: 2
+nvmlDeviceGetHandleByIndex = lambda index: index
+nvmlDeviceGetUUID = lambda gpu: f"GPU-{gpu}"
+nvmlDeviceGetName = lambda gpu: "NVIDIA H200"
+nvmlDeviceGetPciInfo = lambda gpu: SimpleNamespace(busId=f"00000000:1{gpu}:00.0")
+nvmlGpmQueryDeviceSupport = lambda gpu: SimpleNamespace(isSupportedDevice=1)
+nvmlGpmSampleAlloc = lambda: object()
+nvmlGpmSampleFree = lambda sample: None
+def nvmlGpmSampleGet(gpu, sample):
+    if gpu == 1:
+        raise NVMLError(NVML_ERROR_NO_PERMISSION)
+"""
+"""pynvml, for two GPUs of which the second refuses to be sampled."""
+
+
+def probe(tmp_path: Path, what: str, python: str = sys.executable, path: Path | None = None) -> Probed:
+    environ = dict(os.environ) if path is None else {**os.environ, "PYTHONPATH": str(path)}
+    (tmp_path / "root").mkdir()
+    facts = machine(tmp_path / "root", LAPTOP, python=python, environ=environ, start=Child)
+    return Probe(facts, what).read()
+
+
+def script(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "interpreter"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_this_interpreter_is_told_whatever_lies_in_the_users_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("torch", "json", "platform", "overlaptop"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
+    monkeypatch.chdir(tmp_path)
+    said = probe(tmp_path, SOFTWARE)
+    assert said.end == ""
+    python, agent, torch = (said.section(name) for name in ("python", "overlaptop", "torch"))
+    assert python is not None
+    assert agent is not None
+    assert torch is not None
+    assert python.text("version") == platform.python_version()
+    assert agent.number("protocol") == PROTOCOL_VERSION
+    assert agent.texts("missing") == []
+    assert (torch.text("version") or "").partition("+")[0] == importlib.metadata.version("torch").partition(
+        "+"
+    )[0]
+
+
+def test_torch_is_told_with_what_it_complains_of(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "torch.py").write_text(TORCH)
+    said = probe(tmp_path, SOFTWARE, path=tmp_path / "site")
+    torch, cupti = said.section("torch"), said.section("cupti")
+    assert said.end == ""
+    assert torch is not None
+    assert cupti is not None
+    assert [torch.text(name) for name in ("version", "cuda", "nccl")] == ["2.11.0+cu130", "13.0", "2.28.9"]
+    assert torch.number("gpus") == 0
+    assert torch.text("said") == "CUDA initialization: the driver is too old"
+    assert cupti.flag("absent")
+
+
+def test_a_torch_that_kills_its_process_leaves_what_was_told_before(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "torch.py").write_text("import os; os.abort()")
+    said = probe(tmp_path, SOFTWARE, path=tmp_path / "site")
+    assert said.end == "a signal (6) ended it"
+    assert said.section("overlaptop") is not None
+    assert said.section("torch") is None
+
+
+def test_a_torch_that_cannot_be_imported_says_why(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "torch.py").write_text("raise OSError('libcudart.so.13: no such\\nfile')")
+    torch = probe(tmp_path, SOFTWARE, path=tmp_path / "site").section("torch")
+    assert torch is not None
+    assert torch.text("error") == "libcudart.so.13: no such file"
+
+
+def test_nvml_is_asked_by_the_agents_own_calls(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "pynvml.py").write_text(NVML)
+    said = probe(tmp_path, GPUS, path=tmp_path / "site")
+    nvml, gpm = said.section("nvml"), said.section("gpm")
+    assert said.end == ""
+    assert nvml is not None
+    assert gpm is not None
+    assert nvml.text("driver") == "580.95.05"
+    assert nvml.texts("gpus") == ["NVIDIA H200", "NVIDIA H200"]
+    assert gpm.texts("refused") == ["no permission"]
+
+
+def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
+    said = probe(tmp_path, SOFTWARE, "/nowhere/python")
+    assert said.end == "the interpreter cannot be run (No such file or directory)"
+    assert not said.sections
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ("kill -SEGV $$", "a signal (11) ended it"),
+        ("echo one >&2; echo 'the last line' >&2; exit 1", "the last line"),
+        ("exit 9", "it ended with status 9"),
+        ("exec sleep 1000", "it had not ended after 1 s"),
+    ],
+)
+def test_an_interpreter_that_misbehaves_is_told_by_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, end: str
+) -> None:
+    monkeypatch.setitem(probing.PATIENCE_S, SOFTWARE, 1.0)
+    said = probe(tmp_path, SOFTWARE, script(tmp_path, text))
+    assert (said.end, said.sections) == (end, {})
+
+
+def test_what_is_no_word_of_the_probe_is_passed_over(tmp_path: Path) -> None:
+    lines = ("Warning: a banner", "[1, 2]", '{"no": "of"}', '{"of": "python", "version": 3, "flag": 1}')
+    text = "\n".join(f"echo '{line}'" for line in lines)
+    python = probe(tmp_path, SOFTWARE, script(tmp_path, text)).section("python")
+    assert python is not None
+    # Of another kind than it should be: as if it were not there.
+    assert (python.text("version"), python.number("version"), python.flag("flag")) == (None, 3, False)
+    assert python.texts("version") == []
