@@ -6,15 +6,18 @@ import json
 import sys
 
 from overlaptop.commands import CommandError, say
-from overlaptop.commands.following import join_job, send, views
+from overlaptop.commands.choice import join
+from overlaptop.commands.following import send, views
+from overlaptop.commands.hosts import Hosts, home_of
 from overlaptop.fleet.commands import FAILED, SENT, CommandView, RankProgress
-from overlaptop.fleet.session import JobSession
+from overlaptop.tui import Session
+from overlaptop.tui.nodes import path_there
 from overlaptop.tui.text import printable
 from overlaptop.wire import commands
 from overlaptop.wire.messages import ENDED_BADLY, WRITTEN, Command
 
 
-def run(key: str | None, steps: int, *, as_json: bool) -> int:
+def run(key: str | None, steps: int, hosts: Hosts | None = None, *, as_json: bool) -> int:
     """Capture `steps` steps of the job called `key`, or of the only one.
 
     Progress goes to stderr; stdout gets a line for each rank as soon as its trace is written: the path, or
@@ -24,7 +27,7 @@ def run(key: str | None, steps: int, *, as_json: bool) -> int:
         command = commands.make(commands.CAPTURE, {"steps": steps})
     except ValueError as error:
         raise CommandError(str(error), 2) from error
-    session = join_job(key)
+    session = join(key, hosts)
     try:
         send(session, command)
         return follow(session, command, as_json=as_json)
@@ -32,7 +35,7 @@ def run(key: str | None, steps: int, *, as_json: bool) -> int:
         session.close()
 
 
-def follow(session: JobSession, command: Command, *, as_json: bool) -> int:
+def follow(session: Session, command: Command, *, as_json: bool) -> int:
     """Say how far a command that was sent is, until every rank has said its last word."""
     told = SENT
     written: set[int] = set()
@@ -43,7 +46,13 @@ def follow(session: JobSession, command: Command, *, as_json: bool) -> int:
         for rank in capture.ranks:
             if rank.rank not in written and (rank.state == WRITTEN or (as_json and capture.done)):
                 written.add(rank.rank)
-                print(_record(session.job_key, capture, rank) if as_json else printable(rank.text))  # noqa: T201
+                home = home_of(session, rank.rank)
+                said = (
+                    _record(session.job_key, home, capture, rank)
+                    if as_json
+                    else printable(path_there(home, rank.text))
+                )
+                print(said)  # noqa: T201
                 sys.stdout.flush()
     if capture.state == FAILED:
         raise CommandError(f"no capture: {capture.reason}")
@@ -55,7 +64,7 @@ def _words(capture: CommandView) -> str:
     return f"{capture.words}: {capture.state}{steps}"
 
 
-def _record(job: str | None, capture: CommandView, rank: RankProgress) -> str:
+def _record(job: str | None, home: str, capture: CommandView, rank: RankProgress) -> str:
     return json.dumps(
         {
             "type": "capture",
@@ -67,5 +76,6 @@ def _record(job: str | None, capture: CommandView, rank: RankProgress) -> str:
             "path": rank.text if rank.state == WRITTEN else None,
             "reason": rank.text if rank.state in ENDED_BADLY else None,
             "live_overlap": rank.live_overlap,
+            "host": home or None,
         }
     )

@@ -6,20 +6,26 @@ import signal
 import sys
 from dataclasses import replace
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from overlaptop import tui
 from overlaptop.commands import CommandError
 from overlaptop.commands.stage import Stage
 from overlaptop.fleet.session import JobSelector, JobSession
 
+if TYPE_CHECKING:
+    from overlaptop.commands.hosts import Hosts
 
-def run(key: str | None, look: tui.TuiOptions) -> int:
-    """Open the dashboard on the job called `key`, on the only one, or on a list to choose from.
+
+def run(key: str | None, look: tui.TuiOptions, hosts: Hosts | None = None) -> int:
+    """Open the dashboard on the job called `key`, on the only one, or on a list to choose from: of this
+    machine, or of other hosts.
 
     Workloads that are started from it end with it.
     """
     require_screen(look)
+    if hosts is not None:
+        return _run_on_hosts(key, look, hosts)
     session = JobSession(JobSelector(key=key), readonly=look.readonly)
     stage = Stage()
     try:
@@ -27,6 +33,20 @@ def run(key: str | None, look: tui.TuiOptions) -> int:
     finally:
         session.close()
         stage.clear()
+
+
+def _run_on_hosts(key: str | None, look: tui.TuiOptions, hosts: Hosts) -> int:
+    from overlaptop.commands.hosts import connect
+    from overlaptop.commands.remote_stage import RemoteStage
+
+    session = connect(hosts, JobSelector(key=key), readonly=look.readonly)
+    stage = RemoteStage(session)
+    try:
+        look = replace(look, lines=session)
+        return show(session, look if look.readonly else replace(look, starter=stage))
+    finally:
+        stage.clear()
+        session.close()
 
 
 def show(session: tui.Session, look: tui.TuiOptions) -> int:

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 from overlaptop.commands import CommandError
-from overlaptop.commands.choice import choose
+from overlaptop.commands.hosts import pause
 from overlaptop.commands.once import settle
-from overlaptop.commands.stream import LOST_LIMIT_S, link_age_s
+from overlaptop.commands.stream import is_lost
 from overlaptop.fleet.commands import CommandView
-from overlaptop.fleet.session import JobSelector, JobSession
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.tui import Session
 from overlaptop.wire.messages import Command
 
 TICK_S = 0.05
 
 
-def join_job(key: str | None) -> JobSession:
-    """A line to the job called `key`, or to the only one; close it. CommandError where there is none."""
-    return JobSession(JobSelector(key=choose(key, wait=False).job))
-
-
-def send(session: JobSession, command: Command) -> None:
+def send(session: Session, command: Command) -> None:
     """Send it once the job is known. CommandError where it cannot be sent."""
     settle(session)
     if fault := session.send(command):
         raise CommandError(fault)
 
 
-def views(session: JobSession, command: Command) -> Iterator[CommandView]:
+def views(session: Session, command: Command) -> Iterator[CommandView]:
     """What is known of a command that was sent, again and again until every rank has said its last word.
 
     Raises CommandError where that will never be known.
@@ -42,6 +35,6 @@ def views(session: JobSession, command: Command) -> Iterator[CommandView]:
         yield view
         if view.done:
             return
-        if snapshot.link is LinkState.LOST and link_age_s(snapshot) > LOST_LIMIT_S:
+        if is_lost(snapshot):
             raise CommandError("the line to the job broke and did not come back")
-        time.sleep(TICK_S)
+        pause(session, TICK_S)

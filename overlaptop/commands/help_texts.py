@@ -5,19 +5,34 @@ Show, while a multi-GPU training job runs, whether its communication hides behin
 
   torchrun --nproc-per-node=8 -m overlaptop.agent train.py    the job, an agent in each rank
   overlaptop                                                  the dashboard, in another terminal
+  overlaptop me@gpu-a gpu-b                                   the same for a job on other hosts, over ssh
   overlaptop demo                                             both at once, with a bundled job
   overlaptop capture                                          torch.profiler on all ranks, for 5 steps
   overlaptop set bucket_cap_mb=50                             another bucket size for its DDP model
   overlaptop tune                                             the best bucket size, found by measurement
   overlaptop changes                                          what was changed of your jobs, and by whom
   overlaptop analyze PATH                                     the same for torch.profiler traces
+  overlaptop doctor                                           what will work here, or on a HOST, and why not
   overlaptop estimate --help                                  pen and paper: overlap, bucket size, prefetch
 """
 
 EPILOG = """\
 exit status: 0, or 1 when there is no job or it failed, 2 for a usage error or when --job is needed,
 130 after Ctrl-C. stdout carries data, stderr talk.
-environment: OVERLAPTOP_DIR, the folder of the jobs' sockets (mode 0700); NO_COLOR.
+environment: OVERLAPTOP_DIR, the folder of the jobs' sockets (mode 0700); OVERLAPTOP_SSH, the ssh to run;
+NO_COLOR.
+"""
+
+HOSTS = """\
+HOST is whatever ssh takes (me@gpu-a, or a name of ~/.ssh/config), ssh://me@gpu-a:2222,
+docker://CONTAINER, kubectl://[NAMESPACE/]POD[/CONTAINER], srun://JOBID[/NODE], local://, or
+slurm:JOBID for all nodes of a Slurm job. A host that is called like one of the commands above is
+ssh://demo. Nothing has to be installed there but what the job itself uses, and no port is opened.
+ssh asks for passwords and host keys before the screen opens.
+"""
+
+HOSTS_BRIEF = """\
+The job runs on these hosts; what HOST may be `overlaptop --help` says.
 """
 
 DEMO_DESCRIPTION = """\
@@ -37,7 +52,8 @@ bundled workload obeys; a job of your own does when it was started with --contro
 CAPTURE_EPILOG = """\
 stdout gets a line for each rank whose trace is written, stderr the progress. A record holds type
 ("capture"), job, id, rank, state, step (that on which the ranks agreed: the profiler warms up in it), path,
-reason and live_overlap (a fraction: measured by the agent in the steps just before; null: not known).
+reason, live_overlap (a fraction: measured by the agent in the steps just before; null: not known) and host
+(the one on which the path is, as --host names it; null: this machine). Without --json it is host:path.
 exit status: 0 when all ranks have written, 1 when not, 2 for a usage error, 130 after Ctrl-C (the job and
 a capture under way go on).
 """
@@ -131,6 +147,25 @@ ns, shares fractions, null is unknown.
 exit status: 0 when a best value is told (known: false in the result's record where the budget was spent
 first), 1 when it was ended before (the job ended or refused, somebody else changed it: what was found so
 far is told), 2 for a usage error, 130 after Ctrl-C and 143 after SIGTERM, once the value is what it was.
+"""
+
+DOCTOR_DESCRIPTION = """\
+Say what will work: the interpreter, torch, NCCL, CUPTI and NVML, what this user may do, the socket
+directory, the jobs that run, ssh, the terminal, the clock. With HOST also what will work there, how it is
+reached, and how far its clock is from ours; ssh asks nothing meanwhile. One line for each finding, with
+what to do. Nothing is changed, nothing needs root, and a check that hangs is given up.
+
+  overlaptop doctor --python ~/venv/bin/python                the interpreter that trains here
+  overlaptop doctor me@gpu-a gpu-b                            here and there
+"""
+
+DOCTOR_EPILOG = """\
+A finding is ok, a warning (monitoring works, but shows less), a fault (it does not work) or unknown (it
+could not be looked at). --python without HOST is the interpreter here: what it lacks is a fault then, and
+else a warning, since jobs may have another one.
+A record of --json holds type ("check"), host (as it was named; empty: here), check, status, finding and
+remedy (empty: none is needed); one of type "doctor" ends each host, with works (true or false).
+exit status: 0 when monitoring will work here and on each host, 1 when not, 2 for a usage error.
 """
 
 RELAY_DESCRIPTION = """\

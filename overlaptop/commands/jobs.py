@@ -1,4 +1,4 @@
-"""``--list``: the jobs of this machine."""
+"""``--list``: the jobs of this machine, or of other hosts."""
 
 from __future__ import annotations
 
@@ -7,20 +7,28 @@ import json
 import time
 
 from overlaptop.commands import say
-from overlaptop.commands.choice import NO_JOB, find_jobs
+from overlaptop.commands.choice import HERE, NO_JOB, THERE, find_jobs
+from overlaptop.commands.hosts import Hosts, connect
 from overlaptop.commands.table import Table
 from overlaptop.tui import text
 
 
-def run(*, as_json: bool) -> int:
+def run(hosts: Hosts | None = None, *, as_json: bool) -> int:
     """Print a row, or a line of JSON, for each job, newest first."""
-    jobs = find_jobs()
+    if hosts is None:
+        jobs = find_jobs()
+    else:
+        session = connect(hosts)
+        try:
+            jobs = session.find_jobs()
+        finally:
+            session.close()
     if as_json:
         for job in jobs:
             print(json.dumps({"type": "job", **dataclasses.asdict(job)}))  # noqa: T201
         return 0
     if not jobs:
-        say(NO_JOB)
+        say(NO_JOB.format(where=HERE if hosts is None else THERE))
         return 0
     table = Table(
         ["job", "script", "ranks", "running for", "host", "directory"],

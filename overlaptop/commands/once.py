@@ -8,23 +8,25 @@ import time
 from collections.abc import Sequence
 
 from overlaptop.commands import CommandError
-from overlaptop.commands.choice import choose
+from overlaptop.commands.choice import join
+from overlaptop.commands.hosts import Hosts, pause
 from overlaptop.commands.table import Table
 from overlaptop.fleet.records import device_record, step_record
-from overlaptop.fleet.session import JobSelector, JobSession
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
-from overlaptop.tui import text
+from overlaptop.tui import Session, nodes, text
 
 TICK_S = 0.02
 LIMIT_S = 3.0
 """A hub sends its history at once; ranks that are not there by then are shown as unknown."""
 
-ASCII = str.maketrans({"µ": "u", "×": "x", "·": "|", text.UNKNOWN: "-"})
+ASCII = str.maketrans(
+    {"µ": "u", "×": "x", "·": "|", "±": "+-", "●": "*", "○": "o", "◌": "o", "■": "#", text.UNKNOWN: "-"}
+)
 
 
-def run(key: str | None, *, as_json: bool, ascii_only: bool, wait: bool) -> int:
+def run(key: str | None, hosts: Hosts | None = None, *, as_json: bool, ascii_only: bool, wait: bool) -> int:
     """Print the newest step of each rank and end."""
-    session = JobSession(JobSelector(key=choose(key, wait=wait).job))
+    session = join(key, hosts, wait=wait)
     try:
         snapshot = settle(session)
     finally:
@@ -42,7 +44,7 @@ def run(key: str | None, *, as_json: bool, ascii_only: bool, wait: bool) -> int:
     return 0
 
 
-def settle(session: JobSession) -> Snapshot:
+def settle(session: Session) -> Snapshot:
     """Return the first snapshot that knows a step of each rank, or the best that LIMIT_S brings.
 
     Raises CommandError when the job's hub does not answer.
@@ -50,14 +52,19 @@ def settle(session: JobSession) -> Snapshot:
     deadline_s = time.monotonic() + LIMIT_S
     while True:
         snapshot = session.tick()
-        if snapshot.ranks and all(view.last is not None or view.ended for view in snapshot.ranks):
+        if snapshot.ranks and all(_has_told(view, snapshot) for view in snapshot.ranks):
             return snapshot
         if time.monotonic() > deadline_s or snapshot.link is LinkState.ENDED:
             break
-        time.sleep(TICK_S)
+        pause(session, TICK_S)
     if snapshot.job is None:
         raise CommandError(f"the job does not answer ({snapshot.link_note or snapshot.link.value})")
     return snapshot
+
+
+def _has_told(view: RankView, snapshot: Snapshot) -> bool:
+    """Whether the newest step is known. Over a line, older ones come first, and not all at once."""
+    return view.ended or (view.last is not None and not (snapshot.nodes and view.stale))
 
 
 def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
@@ -83,6 +90,7 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
         _title(snapshot),
         "   ".join(f"{name} {value}" for name, value in summary),
         table.render(),
+        *_hosts(snapshot),
         *_links(snapshot.ranks),
         *_numa_advice(snapshot.ranks),
     ]
@@ -93,6 +101,21 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
         )
     page = "\n".join(lines)
     return plain(page) if ascii_only else page
+
+
+def _hosts(snapshot: Snapshot) -> list[str]:
+    """A line for each, where several are watched."""
+    if len(snapshot.nodes) < 2:
+        return []
+    lines = [""]
+    for node in snapshot.nodes:
+        facts = "".join(run.text for run in nodes.told(node, snapshot.at_ns))
+        if node.ranks:
+            facts += f"  rank{'s' * (len(node.ranks) > 1)} {text.runs_of(node.ranks)}"
+        if node.link is LinkState.LIVE and node.residual_ns is not None:
+            facts += f"  clock {nodes.known_within(node.residual_ns)}"
+        lines.append(text.printable(facts))
+    return lines
 
 
 def _links(ranks: Sequence[RankView]) -> list[str]:
@@ -186,6 +209,8 @@ def _state(view: RankView) -> str:
         return "not seen here"
     if view.ended:
         return "ended"
+    if view.node_lost:
+        return "out of reach"
     if view.last is None:
         return "no step yet"
     return "stale" if view.stale else "running"

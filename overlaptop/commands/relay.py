@@ -67,7 +67,8 @@ def run(*, readonly: bool) -> int:
     os.close(writes)
     os.close(reads)
     if stage.running:
-        say(f"{why}; {stage.running} goes on for {KEPT_S:.0f} s")
+        with suppress(OSError):  # with the line its standard error may be gone, too
+            say(f"{why}; {stage.running} goes on for {KEPT_S:.0f} s")
         with suppress(OSError):
             # The host's sshd waits for whoever could still write.
             for descriptor in (1, 2):

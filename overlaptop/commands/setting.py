@@ -7,13 +7,15 @@ import sys
 import time
 
 from overlaptop.commands import CommandError, say
-from overlaptop.commands.following import TICK_S, join_job, send, views
+from overlaptop.commands.choice import join
+from overlaptop.commands.following import TICK_S, send, views
+from overlaptop.commands.hosts import Hosts, pause
 from overlaptop.commands.once import settle
 from overlaptop.commands.table import Table
 from overlaptop.fleet.commands import FAILED, SENT, CommandView
 from overlaptop.fleet.knobs import JobKnob
-from overlaptop.fleet.session import JobSession
 from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.tui import Session
 from overlaptop.tui.text import UNKNOWN as NOT_KNOWN
 from overlaptop.tui.text import printable
 from overlaptop.wire import commands
@@ -24,13 +26,13 @@ KNOBS_S = 2.0
 """For a job that has just begun to say what can be changed of it, or is being changed."""
 
 
-def run(key: str | None, name: str, value: int | None) -> int:
+def run(key: str | None, name: str, value: int | None, hosts: Hosts | None = None) -> int:
     """Set the knob `name` of the job called `key`, or of the only one, to `value` (None: the script's).
 
     Progress goes to stderr; stdout gets one line: from what to what, and at which step. Raises CommandError
     when not every rank has changed it, or when that is not known.
     """
-    session = join_job(key)
+    session = join(key, hosts)
     try:
         found = find_knob(session, name)
         command = command_for(found.knob, value)
@@ -44,9 +46,9 @@ def run(key: str | None, name: str, value: int | None) -> int:
         session.close()
 
 
-def show(key: str | None, *, as_json: bool) -> int:
+def show(key: str | None, hosts: Hosts | None = None, *, as_json: bool) -> int:
     """Print what can be changed of the job called `key`, or of the only one: a table, or a record each."""
-    session = join_job(key)
+    session = join(key, hosts)
     try:
         snapshot = await_knobs(session)
     finally:
@@ -64,7 +66,7 @@ def show(key: str | None, *, as_json: bool) -> int:
     return 0
 
 
-def await_knobs(session: JobSession) -> Snapshot:
+def await_knobs(session: Session) -> Snapshot:
     """What the job says of its knobs, once all ranks say the same, or the best that KNOBS_S brings."""
     settle(session)
     give_up_s = time.monotonic() + KNOBS_S
@@ -74,10 +76,10 @@ def await_knobs(session: JobSession) -> Snapshot:
             return snapshot
         if time.monotonic() >= give_up_s:
             return snapshot
-        time.sleep(TICK_S)
+        pause(session, TICK_S)
 
 
-def find_knob(session: JobSession, name: str) -> JobKnob:
+def find_knob(session: Session, name: str) -> JobKnob:
     """What the job says of this knob. CommandError, status 2, where it has none of that name."""
     known = await_knobs(session).knobs
     found = next((each for each in known if each.knob.name == name), None)
@@ -95,7 +97,7 @@ def command_for(knob: Knob, value: int | None) -> Command:
         raise CommandError(str(error), 2) from error
 
 
-def follow(session: JobSession, command: Command) -> int:
+def follow(session: Session, command: Command) -> int:
     """Say how far a command that was sent is, and in the end what became of it."""
     told = SENT
     for change in views(session, command):

@@ -43,6 +43,11 @@ class Stage:
 
     # A Starter
 
+    @property
+    def hosts(self) -> Sequence[str]:
+        """Nowhere but here."""
+        return ()
+
     def plan(self, order: Order) -> Plan:
         """What would be run for an order, or why it would not."""
         workload = next((each for each in self.workloads if each.name == order.workload), None)

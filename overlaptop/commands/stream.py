@@ -10,16 +10,18 @@ from collections.abc import Callable
 from typing import TextIO
 
 from overlaptop.commands import CommandError, say
-from overlaptop.commands.choice import choose
+from overlaptop.commands.choice import join
+from overlaptop.commands.hosts import Hosts, LineTeller, pause
 from overlaptop.fleet.records import device_record, step_record
-from overlaptop.fleet.session import JobSelector, JobSession
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
+from overlaptop.tui import Session
 from overlaptop.tui.text import printable
 from overlaptop.wire.messages import STEPPED_ASIDE
 
 TICK_S = 0.05
-LOST_LIMIT_S = 10.0
-"""A hub that died is replaced within a second or two."""
+LOST_LIMIT_S, LINES_LOST_LIMIT_S = 10.0, 120.0
+"""A hub that died is replaced within a second or two. The line to another host may come back after longer,
+being tried every 30 s or so."""
 UNSEEN_LIMIT_S = 3.0
 """Ranks on other nodes are announced but never seen here; ranks of this node may be a little late."""
 
@@ -95,16 +97,18 @@ def has_no_gpu(view: RankView) -> bool:
     return view.device is not None and not view.device.gpu_uuid
 
 
-def stream(session: JobSession, writer: RecordWriter, job_gone: Callable[[], bool] = lambda: False) -> bool:
+def stream(session: Session, writer: RecordWriter, job_gone: Callable[[], bool] = lambda: False) -> bool:
     """Write until the writer has enough (returns True) or the job has ended (False).
 
     `job_gone` tells of an end that no rank came to tell of: of a job that failed before it had one. Raises
     CommandError when the line to the job breaks and does not come back, and when the writer waits for
     steps that will not come because every agent has stepped aside.
     """
+    lines = LineTeller()
     while True:
         gone = job_gone()  # asked first: what arrived before is still written
         snapshot = session.tick()
+        lines.tell(snapshot)
         writer.write(snapshot)
         now_s = time.monotonic()
         if writer.has_enough(snapshot, now_s):
@@ -113,9 +117,9 @@ def stream(session: JobSession, writer: RecordWriter, job_gone: Callable[[], boo
             raise CommandError(f"no rank measures its steps any more: {_why_aside(snapshot)}")
         if snapshot.link is LinkState.ENDED or gone:
             return False
-        if snapshot.link is LinkState.LOST and link_age_s(snapshot) > LOST_LIMIT_S:
+        if is_lost(snapshot):
             raise CommandError("the line to the job broke and did not come back")
-        time.sleep(TICK_S)
+        pause(session, TICK_S)
 
 
 def _why_aside(snapshot: Snapshot) -> str:
@@ -124,9 +128,9 @@ def _why_aside(snapshot: Snapshot) -> str:
     return printable(errors[-1]) if errors else STEPPED_ASIDE
 
 
-def run(key: str | None, steps: int | None, *, wait: bool) -> int:
+def run(key: str | None, steps: int | None, hosts: Hosts | None = None, *, wait: bool) -> int:
     """Print the records of a running job until it ends."""
-    session = JobSession(JobSelector(key=choose(key, wait=wait).job))
+    session = join(key, hosts, wait=wait)
     writer = RecordWriter(sys.stdout, steps)
     try:
         stream(session, writer)
@@ -137,6 +141,8 @@ def run(key: str | None, steps: int | None, *, wait: bool) -> int:
     return 0
 
 
-def link_age_s(snapshot: Snapshot) -> float:
-    """Seconds since the line to the job became what it is."""
-    return (snapshot.at_ns - snapshot.link_since_ns) / 1e9
+def is_lost(snapshot: Snapshot) -> bool:
+    """Whether the line to the job broke, and so long ago that it is not waited for any more."""
+    lost_s = (snapshot.at_ns - snapshot.link_since_ns) / 1e9
+    limit_s = LINES_LOST_LIMIT_S if snapshot.nodes else LOST_LIMIT_S
+    return snapshot.link is LinkState.LOST and lost_s > limit_s

@@ -17,11 +17,12 @@ from overlaptop.advice.picture import Picture
 from overlaptop.advice.search import Plan
 from overlaptop.advice.tuner import Tuner
 from overlaptop.commands import CommandError, say, search_report
-from overlaptop.commands.following import join_job
+from overlaptop.commands.choice import join
+from overlaptop.commands.hosts import Hosts, pause
 from overlaptop.fleet.session import JobSelector, JobSession
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.launcher import Launcher, LaunchError, of_workload, place
-from overlaptop.tui import text
+from overlaptop.tui import Session, text
 from overlaptop.wire.knobs import Knob
 from overlaptop.workloads import catalog
 from overlaptop.workloads.options import OptionsError
@@ -57,9 +58,9 @@ class Wish:
     as_json: bool
 
 
-def run_on_job(key: str | None, wish: Wish) -> int:
+def run_on_job(key: str | None, wish: Wish, hosts: Hosts | None = None) -> int:
     """Search on the job called `key`, or on the only one. Its value is restored, unless `wish.keep`."""
-    session = join_job(key)
+    session = join(key, hosts)
     try:
         return _Search(session, wish).run()
     finally:
@@ -99,7 +100,7 @@ def _launcher(script: str, options: Sequence[str], nproc: int | None) -> Launche
 class _Search:
     """One search, from the first look at the job to its last line."""
 
-    def __init__(self, session: JobSession, wish: Wish, launcher: Launcher | None = None) -> None:
+    def __init__(self, session: Session, wish: Wish, launcher: Launcher | None = None) -> None:
         self._session, self._wish, self._launcher = session, wish, launcher
         self._collector = Collector()
         """Sees the job from the first look on: a GPU's timelines come every few seconds only."""
@@ -135,7 +136,7 @@ class _Search:
                     say(f"{knob.name} goes back to {knob.value_text}; once more to leave at once")
                 tuner.tick(self._look())
                 self._tell(tuner.picture)
-                time.sleep(TICK_S)
+                pause(self._session, TICK_S)
         picture = tuner.picture
         self._conclude(picture)
         if stopped and not picture.failed:
@@ -193,7 +194,7 @@ class _Search:
                     raise CommandError(f"{name} cannot be set; of this job there is: {there_is}", 2)
             else:
                 first_step.wait(snapshot)
-            time.sleep(TICK_S)
+            pause(self._session, TICK_S)
         return None
 
     def _tell(self, picture: Picture) -> None:

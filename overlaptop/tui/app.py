@@ -16,6 +16,7 @@ from overlaptop.tui.compared import Comparing
 from overlaptop.tui.earlier import EarlierJob
 from overlaptop.tui.job_app import JobApp
 from overlaptop.tui.keys import APP_KEYS
+from overlaptop.tui.nodes import is_there
 from overlaptop.tui.options import MAX_REFRESH_HZ, Session, TuiOptions
 from overlaptop.tui.screens.base import DashboardScreen
 from overlaptop.tui.screens.overview import OverviewScreen
@@ -58,9 +59,17 @@ class OverlaptopApp(JobApp):
 
     def on_mount(self) -> None:
         """Start to read and to draw."""
+        if (lines := self.options.lines) is not None:
+            # At once, and not at the next tick: by how long an answer took the hosts' clocks are known.
+            asyncio.get_running_loop().add_reader(lines.fileno(), lines.receive)
         self._show()
         self.set_timer(self._tick_s, self._tick)
         self.set_interval(1 / min(MAX_REFRESH_HZ, max(0.1, self.options.refresh_hz)), self._show)
+
+    def on_unmount(self) -> None:
+        """The lines are closed after this."""
+        if (lines := self.options.lines) is not None:
+            asyncio.get_running_loop().remove_reader(lines.fileno())
 
     def _tick(self) -> None:
         """Read the session. Also while paused: what is not read would be dropped."""
@@ -178,7 +187,8 @@ class OverlaptopApp(JobApp):
             self.run_worker(self._read_truth(capture), exit_on_error=False)
 
     async def _read_truth(self, capture: CommandView) -> None:
-        self.captures.truths[capture.id] = await read_truth(capture)
+        elsewhere = any(is_there(view.node) for view in self.latest.ranks)
+        self.captures.truths[capture.id] = await read_truth(capture, elsewhere=elsewhere)
         self._show()
 
     # Screens
@@ -246,6 +256,15 @@ class OverlaptopApp(JobApp):
         from overlaptop.tui.screens.pages import NoticesScreen
 
         self._toggle(NoticesScreen)
+
+    def action_hosts(self) -> None:
+        """The lines to other hosts."""
+        from overlaptop.tui.screens.hosts import HostsScreen
+
+        if self.state.snapshot.nodes:
+            self._toggle(HostsScreen)
+        else:
+            self.notify("only this machine is watched; others are: overlaptop HOST ...", timeout=3)
 
     def action_jobs(self) -> None:
         """The list of jobs."""

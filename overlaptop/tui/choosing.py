@@ -50,7 +50,7 @@ class FilterError(ValueError):
 @dataclass(frozen=True)
 class Filter:
     """Words that must all hold for a rank: ``3``, ``0-3,6``, ``overlap<80``, ``step>50ms``, part of a
-    host's or device's name, ``nvlink>100``, ``unbound``, ``misplaced``, ``stale``, ``ended``.
+    host's or device's name, ``nvlink>100``, ``unbound``, ``misplaced``, ``stale``, ``lost``, ``ended``.
     """
 
     words: str = ""
@@ -112,9 +112,13 @@ def _predicate(word: str) -> Predicate:
         return lambda view: view.numa is not None and view.numa.state == "unbound"
     if word == "stale":
         return lambda view: view.stale
+    if word == "lost":
+        return lambda view: view.node_lost
     if word == "ended":
         return lambda view: view.ended
-    return lambda view: view.info is not None and word in f"{view.info.host} {view.info.device}".lower()
+    return lambda view: (
+        view.info is not None and word in f"{view.node} {view.info.host} {view.info.device}".lower()
+    )
 
 
 def _by_rank(word: str) -> Predicate:

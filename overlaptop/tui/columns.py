@@ -148,6 +148,8 @@ def _condition(view: RankView) -> str:
     """What keeps this row from being news."""
     if view.ended:
         return "■ ended"
+    if view.node_lost:
+        return ""  # its host's line says so: of the row, the last picture is left
     if view.stale and view.last is not None:
         since = clock(view.last.start_ns + view.last.step_ns)
         return f"○ no step since {since} ({age(view.age_s)})"
@@ -224,9 +226,16 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def columns_for(ranks: Sequence[RankView]) -> tuple[Column, ...]:
-    """Those that have something to say of at least one rank."""
-    return tuple(column for column in COLUMNS if column.knows is None or any(map(column.knows, ranks)))
+_NODE = Column(
+    "node", _title("host"), lambda v, _s, width: elided((Run(v.node, DIM),), width), 12, 2, right=False
+)
+
+
+def columns_for(ranks: Sequence[RankView], *, with_nodes: bool = False) -> tuple[Column, ...]:
+    """Those that have something to say of at least one rank. ``with_nodes``: also on which host each is."""
+    rank, *others = COLUMNS
+    columns = (rank, _NODE, *others) if with_nodes else COLUMNS
+    return tuple(column for column in columns if column.knows is None or any(map(column.knows, ranks)))
 
 
 def layout(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:

@@ -32,6 +32,8 @@ class Draft:
     typed: dict[str, str] = field(default_factory=dict)
     """Options as they were typed, by workload: going to another one and back loses nothing."""
     nproc: str = ""
+    host: str = ""
+    """Where it is to run; empty: where the starter takes it to by itself."""
     plan: Plan | None = None
     """Of what is typed now; None until it is known."""
 
@@ -44,6 +46,7 @@ class Draft:
             draft.at = names.index(order.workload)
             draft.typed[order.workload] = shlex.join(order.options)
             draft.nproc = "" if order.nproc is None else str(order.nproc)
+            draft.host = order.host
         return draft
 
     @property
@@ -65,9 +68,16 @@ class Draft:
         self.at = min(max(at, 0), len(self.workloads) - 1)
         self.plan = None
 
+    def next_host(self, hosts: Sequence[str]) -> None:
+        """The one after the present one among ``hosts``, of which the first is taken by itself."""
+        if hosts:
+            at = hosts.index(self.host) if self.host in hosts else 0
+            self.host = hosts[(at + 1) % len(hosts)]
+            self.plan = None
+
     def order(self) -> Order:
         """What is typed. Raises OrderError where that cannot be read."""
-        return Order.parse(self.workload.name, self.options, self.nproc)
+        return Order.parse(self.workload.name, self.options, self.nproc, self.host)
 
     def rows(self) -> list[OptionRow]:
         """Its options as they would be; without a plan, the defaults on a CPU."""

@@ -41,6 +41,9 @@ APP_KEYS = (
     Key("2", "2", "rank", "the chosen rank"),
     Key("5", "5", "captures", "the newest capture: progress, folder, overlap beside the live one"),
     Key("m,6", "m  6", "machine", "the machine: NUMA nodes, GPUs and links of the chosen rank's host"),
+    Key(
+        "H,8", "H  8", "hosts", "the hosts that are watched: the lines to them, and why one is not reached"
+    ),
     Key("ctrl+p", "ctrl+p", "command_palette", "command palette"),
 )
 TIMELINE_KEYS = (
@@ -62,7 +65,7 @@ OVERVIEW_KEYS = (
         "slash",
         "/",
         "filter",
-        "filter ranks: 3   0-3,6   overlap<80   step>50ms   a host   stale   ended   unbound   misplaced",
+        "filter ranks: 3  0-3,6  overlap<80  step>50ms  a host  stale  lost  ended  unbound  misplaced",
     ),
     Key("escape", "esc", "back", "drop the filter"),
     Key("s", "s", "sort", "sort by the next column (or click a header)"),
@@ -106,6 +109,10 @@ LIST_KEYS = (
     Key("enter", "enter", "open", "open"),
     Key("escape,backspace", "esc", "back", "back"),
 )
+HOSTS_KEYS = (
+    *(key for key in LIST_KEYS if key.action != "open"),
+    Key("r", "r", "retry", "try hosts that are not reached at once; it is done by itself now and then"),
+)
 CAPTURE_KEYS = tuple(key for key in LIST_KEYS if key.action != "open")
 TUNE_KEYS = (
     Key("up,k", "↑  k", "move(-1)", "previous knob"),
@@ -121,6 +128,7 @@ WORKLOADS_KEYS = (
     Key("down", "↓", "move(1)", "next workload"),
     Key("tab,shift+tab", "tab", "other_field", "from the options to the number of processes, and back"),
     Key("enter", "enter", "run", "run it, in place of what was started here before"),
+    Key("f2", "F2", "next_host", "on another host, where several are watched"),
     Key("f9", "F9", "end", "end what was started here"),
     Key("pagedown", "page down", "scroll(1)", "scroll the options and the job's last lines"),
     Key("pageup", "page up", "scroll(-1)", "scroll back"),

@@ -45,6 +45,19 @@ class Session(Protocol):
         """Give up the line to the job."""
 
 
+class Lines(Protocol):
+    """The lines to other hosts, for whoever waits for what they bring."""
+
+    def fileno(self) -> int:
+        """A descriptor that can be read from whenever `receive` has something to do; the same for good."""
+
+    def receive(self) -> None:
+        """Take in what has come. Never blocks."""
+
+    def retry(self) -> None:
+        """Try those that are down at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class TuiOptions:
     """How the dashboard looks and what it may start."""
@@ -59,3 +72,5 @@ class TuiOptions:
     """Redraws a second; lower it on a slow line. At most MAX_REFRESH_HZ."""
     readonly: bool = False
     """Nothing can be changed from here: neither the job nor which workload runs."""
+    lines: Lines | None = None
+    """To the hosts of the Snapshots' nodes; None: the job runs here."""

@@ -76,6 +76,8 @@ class Started:
             return f"ending {status.ending}" + (f", then {status.label}" if status.order else "")
         if status.phase is Phase.OVER and status.failed:
             return f"{status.label} ended: {self._reason()}"
+        if status.phase is Phase.UNKNOWN:
+            return f"{status.label}: {status.how}"
         if status.phase is Phase.RUNNING and not self._job:
             return f"{status.label} is starting: its first step takes some seconds"
         return ""

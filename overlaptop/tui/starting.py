@@ -31,9 +31,11 @@ class Order:
     """As on a command line, a word each."""
     nproc: int | None = None
     """Processes; None: as many as suit the machine."""
+    host: str = ""
+    """One of Starter.hosts; empty: this machine, or the first of them."""
 
     @classmethod
-    def parse(cls, workload: str, options: str, nproc: str = "") -> Order:
+    def parse(cls, workload: str, options: str, nproc: str = "", host: str = "") -> Order:
         """Of what was typed. Raises OrderError where that cannot be read; what it means is not checked."""
         try:
             words = shlex.split(options)
@@ -41,16 +43,18 @@ class Order:
             raise OrderError(f"the options end within a quotation: {fault}") from fault
         nproc = nproc.strip()
         if not nproc:
-            return cls(workload, tuple(words))
+            return cls(workload, tuple(words), None, host)
         if not (nproc.isascii() and nproc.isdecimal() and 0 < int(nproc[:9]) <= MAX_NPROC):
             raise OrderError(f"processes: must be a whole number from 1 to {MAX_NPROC}, not {nproc!r}")
-        return cls(workload, tuple(words), int(nproc))
+        return cls(workload, tuple(words), int(nproc), host)
 
     @property
     def label(self) -> str:
         """``ddp --bucket-cap-mb 50``; with the number of processes where one was asked for."""
         words = shlex.join((self.workload, *self.options))
-        return words if self.nproc is None else f"{words} ({self.nproc} processes)"
+        if self.nproc is not None:
+            words += f" ({self.nproc} processes)"
+        return f"{words} on {self.host}" if self.host else words
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,7 @@ class Phase(Enum):
     NOTHING = "nothing was started"
     ENDING = "the job before is being ended"
     RUNNING = "its processes run"
+    UNKNOWN = "the line over which it was started is lost"
     OVER = "it ended, or could not be started"
 
 
@@ -94,7 +99,7 @@ class StartStatus:
     failed: bool = False
     """OVER: not of its own will, and not of ours."""
     how: str = ""
-    """OVER: how it ended: ``exit status 1``."""
+    """OVER: how it ended: ``exit status 1``; UNKNOWN: why."""
 
     @property
     def label(self) -> str:
@@ -108,6 +113,12 @@ class Starter(Protocol):
     @property
     def workloads(self) -> Sequence[Workload]:
         """What it can start."""
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """Other hosts on which it can start something just now, the one that it takes by itself first;
+        empty: only here, or nowhere just now.
+        """
 
     def plan(self, order: Order) -> Plan:
         """What would be run. May look at the machine for a second: call it on a thread."""

@@ -10,6 +10,7 @@ from overlaptop.tui.changing import Change
 from overlaptop.tui.choosing import Filter, all_see_gaps, ordered, sort_keys
 from overlaptop.tui.compared import Compared
 from overlaptop.tui.lanes import Lanes, lanes_of
+from overlaptop.tui.nodes import by_node
 from overlaptop.tui.window import WHOLE_STEP, Window
 from overlaptop.wire.messages import StepTotals
 
@@ -61,12 +62,17 @@ class ViewState:
     _lanes_at_ns: int = field(default=0, repr=False)
 
     @property
+    def grouped(self) -> bool:
+        """Whether ranks are shown host by host: there are several, and no other order is wanted."""
+        return len(self.snapshot.nodes) > 1 and self.sort_key == "rank"
+
+    @property
     def rows(self) -> list[RankView]:
         """The ranks that pass the filter, in order."""
         made_of = (id(self.snapshot), self.filter, self.sort_key, self.reverse)
         if self._rows is None or self._rows[0] != made_of:
             rows = ordered(self.snapshot.ranks, self.filter, self.sort_key, reverse=self.reverse)
-            self._rows = (made_of, rows)
+            self._rows = (made_of, by_node(rows) if self.grouped else rows)
         return self._rows[1]
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 UNKNOWN = "–"
@@ -114,6 +115,17 @@ def age(seconds: float | None) -> str:
 def clock(unix_ns: int) -> str:
     """Local time of day: ``14:03:10``."""
     return time.strftime("%H:%M:%S", time.localtime(unix_ns / 1e9))
+
+
+def runs_of(numbers: Iterable[int]) -> str:
+    """``0-3, 8``: neighbours together; ``numbers`` ascend."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)
 
 
 def ordinal(n: int) -> str:

@@ -56,8 +56,11 @@ def command_for(folder: str) -> list[str]:
     return [sys.executable, "-m", "overlaptop", "analyze", folder, "--json"]
 
 
-async def read_truth(capture: CommandView) -> Truth:
-    """Analyse the traces of a capture that every rank has written."""
+async def read_truth(capture: CommandView, *, elsewhere: bool = False) -> Truth:
+    """Analyse the traces of a capture that every rank has written. ``elsewhere``: some on other hosts."""
+    if elsewhere and not all(Path(each.text).is_file() for each in capture.ranks):
+        # Where the hosts share their files, they are here as well.
+        return Truth({}, "copy the traces here to compare: overlaptop analyze FOLDER")
     folder = folder_of(capture)
     if not folder:
         return Truth({}, "the ranks wrote to different folders: analyse them one by one")

@@ -76,7 +76,7 @@ def test_records_tell_of_every_rank_also_of_one_that_failed(capsys: pytest.Captu
         capture.follow(session, COMMAND, as_json=True)
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [list(record) for record in records] == [
-        ["type", "job", "id", "rank", "state", "step", "path", "reason", "live_overlap"]
+        ["type", "job", "id", "rank", "state", "step", "path", "reason", "live_overlap", "host"]
     ] * 2
     assert [(r["rank"], r["state"], r["path"], r["reason"]) for r in records] == [
         (0, "written", "/there/rank0.json.gz", None),

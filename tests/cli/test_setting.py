@@ -159,7 +159,7 @@ class Job(PlayedSession):
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     def play(job: Job) -> Job:
-        monkeypatch.setattr(setting, "join_job", lambda _key: job)
+        monkeypatch.setattr(setting, "join", lambda _key, _hosts: job)
         return job
 
     return play

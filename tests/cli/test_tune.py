@@ -59,7 +59,7 @@ class Session(LiveJob):
 def job(monkeypatch: pytest.MonkeyPatch) -> Session:
     session = Session(valley, knob=replace(BUCKET_CAP_MB, code=CODE))
     monkeypatch.setattr(tune, "TICK_S", 0.0)
-    monkeypatch.setattr(tune, "join_job", lambda key: session)
+    monkeypatch.setattr(tune, "join", lambda _key, _hosts: session)
     return session
 
 

@@ -12,8 +12,9 @@ from tests.fleet.builders import T0
 class FakeStarter:
     """Plans as a machine with two free CPUs and no GPU would."""
 
-    def __init__(self, workloads=WORKLOADS, *, torch=True):
+    def __init__(self, workloads=WORKLOADS, *, torch=True, hosts=()):
         self.workloads = workloads
+        self.hosts = hosts
         self.torch = torch
         self.now = StartStatus()
         self.lines = []

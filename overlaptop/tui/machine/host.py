@@ -72,13 +72,21 @@ class Machine:
         uuid = gpu_uuid(view) if view is not None else ""
         return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None) if uuid else None
 
+    @property
+    def own_name(self) -> str:
+        """What the host calls itself, where the user has named it otherwise; else empty."""
+        names = {view.info.host for view in self.ranks if view.info is not None} - {self.host}
+        return ", ".join(sorted(names))
+
     def label(self, uuid: str) -> str:
         """``GPU 3``; a GPU that nobody has named: ``another GPU``."""
         return next((gpu.label for gpu in self.gpus if gpu.uuid == uuid), "another GPU")
 
 
 def host_of(view: RankView) -> str:
-    """The name of the rank's host; empty where not known."""
+    """The name of the rank's host, as the user has named it where they did; empty where not known."""
+    if view.node:
+        return view.node
     if view.info is not None:
         return view.info.host
     return view.machine.host if view.machine is not None else ""

@@ -152,7 +152,7 @@ class Panel:
             "power": (Run(watts(sample.power_mw if sample else None), TEXT),),
         }
         line = self._row(cells, sizes)
-        return faded(line) if view.stale or view.ended else line
+        return faded(line) if view.stale or view.ended or view.node_lost else line
 
 
 def _clean(line: Line) -> Line:

@@ -9,8 +9,9 @@ from textual import events
 from textual.app import ComposeResult
 from textual.message import Message
 
-from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit, line_width, on, paragraph
+from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, elided, fit, line_width, on, paragraph
 from overlaptop.tui.keys import LIST_KEYS, bindings
+from overlaptop.tui.nodes import told
 from overlaptop.tui.screens.base import DashboardScreen, Heights
 from overlaptop.tui.starting import Order
 from overlaptop.tui.state import ViewState
@@ -67,7 +68,11 @@ class JobList(LineView):
         lines = [*self._title(jobs, width), ()]
         self._choice_at = {}
         if jobs:
-            lines.append((Run(f" {len(jobs)} job{'s' * (len(jobs) != 1)} on this machine", BOLD),))
+            nodes = self.state.snapshot.nodes
+            where = "on this machine" if not nodes else f"on {len(nodes)} hosts"
+            if len(nodes) == 1:
+                where = f"on {printable(nodes[0].name)}"
+            lines.append((Run(f" {len(jobs)} job{'s' * (len(jobs) != 1)} {where}", BOLD),))
             for index, job in enumerate(jobs):
                 self._choice_at[len(lines)] = index
                 lines.append(self._line(index, _job_items(job, self.state.snapshot.at_ns), width))
@@ -82,6 +87,8 @@ class JobList(LineView):
             lines.append(())
         if self.said:
             lines += [*paragraph(printable(self.said), width, Ink("warning"), rows=4), ()]
+        if self.state.snapshot.nodes:
+            lines += [*self._hosts(width), ()]
         if not jobs:
             lines += _how_to(width)
         row = next((y for y, index in self._choice_at.items() if index == self.cursor), 0)
@@ -99,10 +106,18 @@ class JobList(LineView):
         if event.chain >= 2:
             self.post_message(self.Opened(self.choices[index]))
 
+    def _hosts(self, width: int) -> list[Line]:
+        """The lines to them, and why one is not reached."""
+        snapshot = self.state.snapshot
+        lines: list[Line] = [(Run(" hosts", BOLD), Run("  H: more", DIM))]
+        lines += [elided((Run("   "), *told(node, snapshot.at_ns)), width) for node in snapshot.nodes]
+        return lines
+
     def _how_to_start(self, width: int) -> Line:
         starter = self.dashboard.options.starter
         ends = starter.running if starter is not None else ""
-        items = [Item((Run(" start a bundled workload", BOLD),))]
+        there = starter.hosts[0] if starter is not None and starter.hosts else ""
+        items = [Item((Run(f" start a bundled workload{there and f' on {there}'}", BOLD),))]
         if ends:
             items.append(Item((Run(f"in place of {ends}", Ink("warning")),)))
         return fit([*items, Item((Run("w: with options of your own", DIM),), 1)], [], width, "  ")

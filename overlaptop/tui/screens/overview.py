@@ -40,6 +40,7 @@ HINTS = (
     ("/", "filter", "screen.filter"),
     ("s", "sort", "screen.sort"),
     ("← →", "pan", "screen.pan(1)"),
+    ("H", "hosts", "app.hosts"),
     ("c", "capture", "app.capture"),
     ("v", "collectives", "screen.collectives"),
     ("n", "notices", "app.notices"),
@@ -65,7 +66,7 @@ class OverviewScreen(TimelineScreen):
         self._timeline = Timeline(state)
         self._collectives = Collectives(state)
         self._history = HistoryChart(state)
-        self._keys = KeyBar(state, HINTS, tells_changes=False)
+        self._keys = KeyBar(state, HINTS, tells_changes=False, offered=self._offered)
         self._input: FilterInput | None = None
 
     def compose(self) -> ComposeResult:
@@ -93,7 +94,7 @@ class OverviewScreen(TimelineScreen):
         sums = 1 if one_line or height < 16 else 2
         legend = 1 if height >= 12 else 0
         rest = height - foot - head - sums - legend - 2 * airy
-        wanted = max(1, len(self.state.snapshot.ranks)) + 1
+        wanted = self._table.full_height
 
         listed = self.state.show_collectives
         below = _LIST_LEAST if listed else 0
@@ -126,6 +127,9 @@ class OverviewScreen(TimelineScreen):
             (self._history, history, airy),
             (self._keys, foot, max(0, left - 2 * more)),
         )
+
+    def _offered(self, action: str) -> bool:
+        return action != "app.hosts" or bool(self.state.snapshot.nodes)
 
     def _panel_lines(self, width: int, room: int) -> int:
         """All of it, or its first figures, or one line; a failure keeps its words."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -10,6 +11,7 @@ from textual.app import ComposeResult
 from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run
 from overlaptop.tui.keys import (
     APP_KEYS,
+    HOSTS_KEYS,
     LIST_KEYS,
     MACHINE_KEYS,
     OVERVIEW_KEYS,
@@ -26,7 +28,7 @@ from overlaptop.tui.parts import STALL, STEP_PARTS
 from overlaptop.tui.screens.base import DashboardScreen, Heights
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.text import UNKNOWN, clock
-from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, KeyBar
+from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, Hint, KeyBar
 from overlaptop.tui.widgets.scroll_view import ScrollView
 
 HINTS = (
@@ -71,6 +73,11 @@ WORDS = (
         "NUMA",
         "the node next to the GPU, and whether the process may run there: ✓ only there, ~ also elsewhere, "
         "✗ only elsewhere, ? not known",
+    ),
+    (
+        "clock ±",
+        "how well a host's clock is known, by the time that an answer took: times of its steps are shifted "
+        "to this machine's clock, and may be off by so much",
     ),
     (
         "unexplained",
@@ -142,6 +149,7 @@ class HelpPage(Page):
             ("Tune", TUNE_KEYS),
             ("Search", SEARCH_KEYS),
             ("Workloads", WORKLOADS_KEYS),
+            ("Hosts", HOSTS_KEYS),
         ):
             offered = [key for key in keys if not (self.state.readonly and changes_something(key.action))]
             lines += _section(title, [(key.shown, self._words(key)) for key in offered], 16, width)
@@ -174,14 +182,17 @@ class NoticesPage(Page):
         return lines
 
 
-class _PageScreen(DashboardScreen):
+class PageScreen(DashboardScreen):
+    """A page from top to bottom, and its keys."""
+
     BINDINGS: ClassVar = bindings(SCROLL_KEYS)
+    hints: ClassVar[Sequence[tuple[str, str, str] | tuple[str, str, str, str] | Hint]] = HINTS
     page_type: type[Page]
 
     def __init__(self, state: ViewState) -> None:
         super().__init__(state)
         self._page = self.page_type(state)
-        self._keys = KeyBar(state, HINTS)
+        self._keys = KeyBar(state, self.hints)
 
     def compose(self) -> ComposeResult:
         """The page and its keys."""
@@ -202,13 +213,13 @@ class _PageScreen(DashboardScreen):
         self.dashboard.action_close()
 
 
-class HelpScreen(_PageScreen):
+class HelpScreen(PageScreen):
     """Every key, and the words."""
 
     page_type = HelpPage
 
 
-class NoticesScreen(_PageScreen):
+class NoticesScreen(PageScreen):
     """What agents said."""
 
     page_type = NoticesPage

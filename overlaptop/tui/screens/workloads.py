@@ -29,6 +29,7 @@ HINTS = (
     ("esc", "back", "screen.back", "back"),
     ("↑ ↓", "workload", "screen.move(1)", "choose"),
     ("tab", "processes", "screen.other_field", "procs"),
+    ("F2", "another host", "screen.next_host", "host"),
     ("F9", "end the job", "screen.end", "end"),
     HELP_HINT._replace(key="F1"),
     ("page down", "scroll", "screen.scroll(1)"),
@@ -57,6 +58,7 @@ class WorkloadsScreen(DashboardScreen):
         super().__init__(state)
         self._starter = starter
         self._draft = Draft.beginning_with(starter.workloads, starter.status().order)
+        self._draft.host = self._draft.host or next(iter(starter.hosts), "")
         self._head = _Title(state)
         self._workloads = WorkloadList(state, self._draft)
         self._options = OptionList(state, self._draft)
@@ -126,7 +128,9 @@ class WorkloadsScreen(DashboardScreen):
         self._turned()
 
     def _offered(self, action: str) -> bool:
-        """A job can be ended where one runs that was started here."""
+        """A job can be ended where one runs that was started here; there may be but one host."""
+        if action == "screen.next_host":
+            return len(self._starter.hosts) > 1
         return action != "screen.end" or bool(self._starter.running)
 
     def action_move(self, rows: int) -> None:
@@ -138,6 +142,11 @@ class WorkloadsScreen(DashboardScreen):
         """From the options to the processes, and back."""
         if self._input is not None:
             self._input.action_other_field()
+
+    def action_next_host(self) -> None:
+        """Run it elsewhere."""
+        self._draft.next_host(self._starter.hosts)
+        self._replan()
 
     def action_scroll(self, pages: int) -> None:
         """What a failed job wrote, else the options."""

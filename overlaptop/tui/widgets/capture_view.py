@@ -19,9 +19,10 @@ from overlaptop.tui.ink import (
     paragraph,
     wrap,
 )
+from overlaptop.tui.nodes import places
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.text import UNKNOWN, clock, count, duration, percent
-from overlaptop.tui.truth import RankTruth, Truth, folder_of
+from overlaptop.tui.truth import RankTruth, Truth
 from overlaptop.tui.widgets.scroll_view import ScrollView
 from overlaptop.tui.widgets.totals_line import overlap_ink
 from overlaptop.wire.commands import CAPTURE
@@ -39,6 +40,8 @@ _COLUMNS = (
     ("exposed", 8, 76),
     ("live from", 10, 92),
 )
+_PLACES = 4
+"""Folders that are named."""
 _EXPLAINED = (
     "live: the overlap that the agent measured in the steps just before. profiler: the overlap of the same "
     "definition in torch.profiler's trace of the steps that were asked for, which it makes slower",
@@ -76,7 +79,8 @@ class CaptureView(ScrollView):
         if capture is None:
             return _what_it_is(self.state, width)
         truth = self.dashboard.truth_of(capture)
-        head = [_asked(capture, width), *_stages(capture, width), *_outcome(capture, truth, width), ()]
+        where = places(capture, self.state.snapshot.ranks)
+        head = [_asked(capture, width), *_stages(capture, width), *_outcome(where, truth, width), ()]
         table = [_row(_header_cells(), width)]
         table += [_row(_cells(each, truth), width) for each in capture.ranks]
         rows = len(table) - 1
@@ -132,9 +136,8 @@ def _stages(capture: CommandView, width: int) -> list[Line]:
     return [(Run(" "), *line) for line in wrap(items, width - 1, 3)]
 
 
-def _outcome(capture: CommandView, truth: Truth | None, width: int) -> list[Line]:
-    folder = folder_of(capture)
-    lines = folded(folder, width, Ink("accent", bold=True)) if folder else []
+def _outcome(where: list[str], truth: Truth | None, width: int) -> list[Line]:
+    lines = [line for place in where[:_PLACES] for line in folded(place, width, Ink("accent", bold=True))]
     if truth is not None and truth.said:
         lines += _paragraphs((truth.said,), width, Ink("warning"))
     return lines

@@ -24,6 +24,7 @@ from overlaptop.tui.ink import (
     paragraph,
 )
 from overlaptop.tui.knob_values import SCRIPT, short_name
+from overlaptop.tui.nodes import is_there
 from overlaptop.tui.text import clock, shortened
 from overlaptop.tui.widgets.scroll_view import ScrollView
 from overlaptop.wire.messages import CHANGED
@@ -45,7 +46,9 @@ class ChangeLog(ScrollView):
         )
         rows = log_lines(log, width)
         title = [Item((Run(" Changes", BOLD),)), Item((Run("newest first", DIM),), 3)]
-        if control.log_path:
+        if any(is_there(node.name) for node in self.state.snapshot.nodes):
+            title.append(Item((Run("each host keeps all of its own: changes.jsonl", DIM),), 2))
+        elif control.log_path:
             title += [
                 Item((Run("all are kept in", DIM),), 2),
                 Item((Run(control.log_path, Ink("accent")),), 1),

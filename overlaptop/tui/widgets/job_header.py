@@ -8,19 +8,11 @@ from pathlib import PurePath
 from overlaptop.fleet.commands import FAILED
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit, joined
+from overlaptop.tui.nodes import LINK_GLYPHS, live_words
 from overlaptop.tui.state import ViewState
-from overlaptop.tui.text import age, clock, count, duration
+from overlaptop.tui.text import age, clock, count, duration, printable
 from overlaptop.tui.widgets.line_view import LineView
 from overlaptop.wire.messages import RankInfo
-
-_LINK_GLYPHS = {
-    LinkState.WAITING: ("◌", "warning"),
-    LinkState.LIVE: ("●", "live"),
-    LinkState.STALE: ("○", "warning"),
-    LinkState.LOST: ("○", "error"),
-    LinkState.ENDED: ("■", "dim"),
-    LinkState.TRACE: ("■", "text"),
-}
 
 
 class JobHeader(LineView):
@@ -71,11 +63,15 @@ def _job_line(state: ViewState, width: int) -> Line:
 
 def _link(state: ViewState) -> Line:
     snapshot = state.snapshot
-    glyph, color = _LINK_GLYPHS[snapshot.link]
+    glyph, color = LINK_GLYPHS[snapshot.link]
     words = snapshot.link.value
     if snapshot.link not in (LinkState.LIVE, LinkState.TRACE) and snapshot.job is not None:
         now_ns = state.paused_now_ns or snapshot.at_ns
         words += f" since {clock(snapshot.link_since_ns)} ({age((now_ns - snapshot.link_since_ns) / 1e9)})"
+    if len(snapshot.nodes) > 1:
+        words = f"{words} · {live_words(snapshot)}"
+        if snapshot.link is LinkState.LIVE and any(node.lost for node in snapshot.nodes):
+            glyph, color = LINK_GLYPHS[LinkState.STALE]
     return (Run(f"{glyph} {words} ", Ink(color, bold=True)),)
 
 
@@ -127,6 +123,9 @@ def _infos(state: ViewState) -> list[RankInfo]:
 
 
 def _hosts(state: ViewState) -> str:
+    """Of several that are watched the line's state says how many there are."""
+    if nodes := state.snapshot.nodes:
+        return printable(nodes[0].name) if len(nodes) == 1 else ""
     hosts = sorted({info.host for info in _infos(state)})
     if len(hosts) > 1:
         return f"{len(hosts)} hosts"

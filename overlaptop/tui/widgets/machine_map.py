@@ -10,7 +10,7 @@ from overlaptop.tui.machine.panel import Panel
 from overlaptop.tui.machine.peers import fabric
 from overlaptop.tui.machine.words import plural
 from overlaptop.tui.state import ViewState
-from overlaptop.tui.text import byte_count
+from overlaptop.tui.text import byte_count, printable
 from overlaptop.tui.widgets.line_view import LineView
 
 SIDE_BY_SIDE_FROM = 140
@@ -34,7 +34,16 @@ class MachineMap(LineView):
         chosen, views = self.state.chosen, self.state.snapshot.ranks
         host = host_of(chosen) if chosen is not None else ""
         said = tuple(
-            (view.rank, view.machine, view.device, view.numa, view.sample, view.stale, view.ended)
+            (
+                view.rank,
+                view.machine,
+                view.device,
+                view.numa,
+                view.sample,
+                view.stale,
+                view.ended,
+                view.node_lost,
+            )
             for view in views
             if host_of(view) == host
         )
@@ -112,7 +121,11 @@ def _title(machine: Machine, known: list[str], more: str, width: int) -> Line:
     used = sum(bool(gpu.ranks) for gpu in machine.gpus)
     nodes = [node for node in machine.nodes if node.number is not None]
     nics = sum(len(node.nics) for node in machine.nodes)
-    left = [Item((Run(f" {machine.host or 'host not known'}", BOLD),))]
+    left = [Item((Run(f" {printable(machine.host) or 'host not known'}", BOLD),))]
+    if machine.own_name:
+        left.append(Item((Run(printable(machine.own_name), DIM),), 6))
+    if any(view.node_lost for view in machine.ranks):
+        left.append(Item((Run("○ out of reach", Ink("warning")),)))
     if machine.gpus:
         names = Counter(gpu.name for gpu in machine.gpus if gpu.name).most_common()
         said = " + ".join(f"{number} × {name}" for name, number in names) or f"{len(machine.gpus)} GPUs"

@@ -33,13 +33,16 @@ class PlanView(LineView):
         plan, status = self._draft.plan, self.dashboard.started.status
         if status.phase is Phase.ENDING:
             return paragraph(f"{self.dashboard.started.said} …", width, Ink("warning", bold=True), rows=2)
+        lost = self.dashboard.started.said if status.phase is Phase.UNKNOWN else ""
+        unknown = paragraph(lost, width, Ink("warning", bold=True), rows=2)
         if plan is None:
             return [(Run(" looking at the machine …", DIM),)]
         if plan.fault:
-            return paragraph(printable(plan.fault), width, Ink("error", bold=True), rows=_FAULT_ROWS)
+            fault = paragraph(printable(plan.fault), width, Ink("error", bold=True), rows=_FAULT_ROWS)
+            return [*unknown, *fault]
         # Why a job ended is said where its last lines are.
         said = self.dashboard.started.said if status.phase is Phase.RUNNING else ""
-        lines = paragraph(said, width, Ink("warning", bold=True), rows=2)
+        lines = unknown or paragraph(said, width, Ink("warning", bold=True), rows=2)
         items = [Item((Run(" enter ", KEY),)), *self._effects()]
         lines += [(Run(" "), *line) for line in wrap(items, width - 2, _EFFECT_ROWS, " ")]
         return [*lines, *paragraph(printable(plan.command_line), width, Ink("accent"), rows=_COMMAND_ROWS)]
@@ -52,6 +55,8 @@ class PlanView(LineView):
         running = starter.running
         others = [job.script for job in self.dashboard.session.jobs if not starter.owns(job)]
         effects = f"ends {running}, then runs" if running else "runs"
+        if self._draft.host:
+            effects += f" on {self._draft.host}"
         items = [Item((Run(word, TEXT),)) for word in printable(effects).split()]
         if others:
             names, goes = ", ".join(dict.fromkeys(others)), "goes" if len(others) == 1 else "go"

@@ -9,7 +9,9 @@ from overlaptop.tui.columns import numa_cell
 from overlaptop.tui.drawing import stacked_bar
 from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit, wrap
 from overlaptop.tui.links import has_nvlink, has_pcie, numa_matters, nvlink_rate, pcie_rate
+from overlaptop.tui.nodes import lost_since
 from overlaptop.tui.parts import IDLE, PARTS, parts_of
+from overlaptop.tui.state import ViewState
 from overlaptop.tui.text import (
     AT_MOST,
     age,
@@ -43,7 +45,8 @@ class RankFacts(LineView):
         chosen, step = self.state.chosen, self.state.step
         if chosen is None:
             return [(Run(" no rank to show", DIM),)]
-        identity = fit(_identity(chosen), [Item(_news(chosen, self.state.snapshot.link), 3)], width)
+        news = Item(_news(chosen, self.state), 0 if chosen.node_lost else 3)
+        identity = fit(_identity(chosen), [news], width)
         if step is None:
             return [identity, (Run(" no measured step yet", DIM),)]
         lines = wrap(self._parts(chosen, step), width - 1, max(1, height - 2))
@@ -116,7 +119,7 @@ def _identity(chosen: RankView) -> list[Item]:
     said = [Item((Run(f" rank {chosen.rank}", BOLD),))]
     if (info := chosen.info) is not None:
         for name, value in (
-            ("host", info.host), ("device", info.device), ("backend", info.backend),
+            ("on", chosen.node), ("host", info.host), ("device", info.device), ("backend", info.backend),
             ("pid", _known(info.pid)), ("local rank", _known(info.local_rank)),
             ("torch", info.torch_version),
         ):  # fmt: skip
@@ -129,10 +132,13 @@ def _known(number: int) -> str:
     return str(number) if number >= 0 else ""
 
 
-def _news(chosen: RankView, link: LinkState) -> Line:
+def _news(chosen: RankView, state: ViewState) -> Line:
     if chosen.ended:
         return (Run("■ ended ", DIM),)
-    if link is LinkState.TRACE:
+    now_ns = state.paused_now_ns or state.snapshot.at_ns
+    if lost := lost_since(chosen, state.snapshot, now_ns):
+        return (Run(f"○ {lost} ", Ink("warning")),)
+    if state.snapshot.link is LinkState.TRACE:
         return ()
     if chosen.age_s is None:
         return (Run("no step yet ", DIM),)

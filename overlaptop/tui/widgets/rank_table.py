@@ -1,13 +1,18 @@
-"""One row a rank: what its newest measured step was made of, and its figures."""
+"""One row a rank: what its newest measured step was made of, and its figures.
+
+Where several hosts are watched, the ranks of each stand below a thin line of its own.
+"""
 
 from __future__ import annotations
 
 from textual import events
 from textual.message import Message
 
+from overlaptop.fleet.snapshot import RankView
 from overlaptop.tui.choosing import SORT_KEYS
-from overlaptop.tui.columns import GAP, Scales, aligned, columns_for, layout
+from overlaptop.tui.columns import GAP, Column, Scales, aligned, columns_for, layout
 from overlaptop.tui.ink import BOLD, DIM, Ink, Line, Run, faded, on
+from overlaptop.tui.nodes import Group, groups, heading
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.widgets.line_view import LineView
 
@@ -41,30 +46,35 @@ class RankTable(LineView):
         """Rows that are in sight."""
         return max(1, self.size.height - 1)
 
+    @property
+    def full_height(self) -> int:
+        """Lines that it would fill."""
+        return 1 + max(1, len(self._entries()))
+
     def draw(self, width: int, height: int) -> list[Line]:
-        """The header line and the rows in sight."""
+        """The header line and what of the rows is in sight."""
         state = self.state
         scales = Scales.of(state)
-        columns = layout(columns_for(state.snapshot.ranks), width - 2 * _MARGIN)
+        columns = self._columns(width)
         header: list[Run] = [Run(" " * _MARGIN)]
         for column, size in columns:
             title = column.header(scales, size)
             if column.key == state.sort_key:
                 title = _marked(title, size, down=state.reverse)
             header += [*aligned(title, size, right=column.right), Run(" " * GAP)]
-        rows, chosen = state.rows, state.chosen
-        self._first = _scrolled(self._first, rows.index(chosen) if chosen else 0, len(rows), height - 1)
+        entries, chosen = self._entries(), state.chosen
+        at = entries.index(chosen) if chosen in entries else 0
+        self._first = _scrolled(self._first, at, len(entries), height - 1)
+        if self._first == at > 0 and height > 2 and isinstance(entries[at - 1], Group):
+            self._first -= 1  # whose rank it is
         lines: list[Line] = [tuple(header)]
-        for view in rows[self._first : self._first + height - 1]:
-            cursor = chosen is not None and view.rank == chosen.rank
-            row: list[Run] = [Run("▸ " if cursor else "  ", Ink("accent", bold=True))]
-            for column, size in columns:
-                cell = column.cell(view, scales, size)
-                if (view.stale or view.ended) and column.key != "bar":
-                    cell = faded(cell)
-                row += [*aligned(cell, size, right=column.right), Run(" " * GAP)]
-            lines.append(on(row, "cursor") if cursor else tuple(row))
-        if not rows:
+        now_ns = state.paused_now_ns or state.snapshot.at_ns
+        for entry in entries[self._first : self._first + height - 1]:
+            if isinstance(entry, Group):
+                lines.append((Run(" "), *heading(entry, now_ns, width - 2)))
+            else:
+                lines.append(_row(entry, columns, scales, cursor=entry is chosen))
+        if not state.rows:
             words = f"no rank matches {state.filter.words}" if state.filter.words else "no rank yet"
             lines.append((Run(f"  {words}", DIM),))
         return lines
@@ -75,10 +85,9 @@ class RankTable(LineView):
             if (key := self._column_at(event.x)) in SORT_KEYS:
                 self.post_message(self.Sorted(key))
             return
-        at = self._first + event.y - 1
-        rows = self.state.rows
-        if at < len(rows):
-            self.post_message(self.Chosen(rows[at].rank, opened=event.chain >= 2))
+        at, entries = self._first + event.y - 1, self._entries()
+        if at < len(entries) and not isinstance(entry := entries[at], Group):
+            self.post_message(self.Chosen(entry.rank, opened=event.chain >= 2))
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         """The wheel moves through the ranks."""
@@ -94,14 +103,41 @@ class RankTable(LineView):
         if chosen := self.state.chosen:
             self.post_message(self.Chosen(chosen.rank, opened=False))
 
+    def _entries(self) -> list[RankView | Group]:
+        """The ranks, each host's after its own line."""
+        state = self.state
+        if not state.grouped:
+            return list(state.rows)
+        found = groups(state.rows, state.snapshot.nodes, empty=not state.filter.words)
+        entries: list[RankView | Group] = []
+        for group in found:
+            entries += [group, *group.ranks]
+        return entries
+
+    def _columns(self, width: int) -> list[tuple[Column, int]]:
+        state = self.state
+        with_nodes = len(state.snapshot.nodes) > 1 and not state.grouped
+        return layout(columns_for(state.snapshot.ranks, with_nodes=with_nodes), width - 2 * _MARGIN)
+
     def _column_at(self, x: int) -> str:
         left = _MARGIN
-        columns = columns_for(self.state.snapshot.ranks)
-        for column, size in layout(columns, self.size.width - 2 * _MARGIN):
+        for column, size in self._columns(self.size.width):
             if left <= x < left + size:
                 return column.key
             left += size + GAP
         return ""
+
+
+def _row(view: RankView, columns: list[tuple[Column, int]], scales: Scales, *, cursor: bool) -> Line:
+    row: list[Run] = [Run("▸" if cursor else " ", Ink("accent", bold=True))]
+    row.append(Run("○", Ink("warning")) if view.node_lost else Run(" "))
+    for column, size in columns:
+        cell = column.cell(view, scales, size)
+        # What keeps a row from being news stands in place of its bar, and does not fade.
+        if view.node_lost or ((view.stale or view.ended) and column.key != "bar"):
+            cell = faded(cell)
+        row += [*aligned(cell, size, right=column.right), Run(" " * GAP)]
+    return on(row, "cursor") if cursor else tuple(row)
 
 
 def _marked(title: Line, width: int, *, down: bool) -> Line:

@@ -101,6 +101,8 @@ class Timeline(LineView):
             return "no timeline: this agent measures phases only"
         if self.state.paused_at_ns is not None:
             return f"no step of rank {chosen.rank} was seen in detail before the pause"
+        if chosen.node_lost:
+            return f"{chosen.node} is out of reach: no step of rank {chosen.rank} was seen in detail before"
         return f"waiting for the next step of rank {chosen.rank} that is measured in detail"
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:

@@ -1,0 +1,57 @@
+"""A job on several hosts, whose lines a test cuts and mends, as a session for the app."""
+
+from overlaptop.fleet.cluster import ClusterSession
+from tests.fleet.builders import Clock, detail, info, status, step, welcome
+from tests.fleet.fakes import FakeHost, record
+
+
+class Cluster:
+    """Hosts by these names, each with two ranks of job-1: the first has ranks 0 and 1."""
+
+    def __init__(self, *names, jobs=(), up=True):
+        self.clock = Clock()
+        self.hosts = [FakeHost(name, self.clock, *(jobs or (record(),)), up=up) for name in names]
+        self.session = ClusterSession(self.hosts, clock_ns=self.clock, monotonic_s=self.clock.monotonic_s)
+
+    def host(self, name):
+        return next(host for host in self.hosts if host.name == name)
+
+    def live(self, *others):
+        """Every host but the ``others`` is joined and has told of some steps. Returns the session."""
+        self.session.tick()
+        for number, host in enumerate(self.hosts):
+            if host.name not in others and host.links:
+                self.tell(host, 2 * number)
+        self.session.tick()
+        return self.session
+
+    def tell(self, host, first):
+        world = 2 * len(self.hosts)
+        said = [welcome(world_size=world, script="/home/me/train.py")]
+        for rank in (first, first + 1):
+            said.append(info(rank, host=f"{host.name}.example", local_rank=rank - first, world_size=world))
+            said += [step(rank, number, hidden=28 - 2 * rank) for number in range(40)]
+            said.append(detail(rank, 39))
+        host.link.say(*said, status())
+
+    def without_the_job(self, name):
+        """That host has no job; to be called before anything else."""
+        self.host(name).jobs = []
+
+
+class FakeLines:
+    """The lines as the app waits for them."""
+
+    def __init__(self, fileno):
+        self._fileno = fileno
+        self.received = 0
+        self.retried = 0
+
+    def fileno(self):
+        return self._fileno
+
+    def receive(self):
+        self.received += 1
+
+    def retry(self):
+        self.retried += 1

@@ -1,0 +1,395 @@
+"""A job on several hosts on the screen: ranks by host, lines that break, and where things are."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from overlaptop.tui.app import OverlaptopApp
+from overlaptop.tui.options import TuiOptions
+from overlaptop.tui.screens.capture import CaptureScreen
+from overlaptop.tui.screens.hosts import HostsScreen
+from overlaptop.tui.screens.jobs import JobsScreen
+from overlaptop.wire import commands
+from overlaptop.wire.messages import CommandReport
+from tests.fleet.builders import S
+from tests.fleet.fakes import record
+
+from .clusters import Cluster, FakeLines
+from .fakes import app_of, running_job, screen_lines, screen_text, table_ranks
+from .starters import FakeStarter
+
+SIZES = ((160, 45), (100, 30), (60, 20))
+
+
+@pytest.fixture(autouse=True)
+def with_colors(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+async def shown(app, pilot):
+    app.latest = app.session.tick()
+    app._show()
+    await pilot.pause()
+    return screen_text(app)
+
+
+def line_of(app, words):
+    return next(line for line in screen_lines(app) if words in line)
+
+
+def rows_of(app):
+    """The table from top to bottom: names of hosts, and numbers of ranks."""
+    found = []
+    for line in screen_lines(app):
+        words = line.replace("▸", " ").replace("○", " ").split()
+        if line.startswith(" ── "):
+            found.append(line[4:].split("  ")[0])
+        elif len(words) > 1 and words[0].isdigit() and found:
+            found.append(int(words[0]))
+        elif found and "compute" in line:
+            break
+    return found
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_ranks_stand_below_the_line_of_their_host(size):
+    app = app_of(Cluster("gpu-a", "gpu-b").live())
+    async with app.run_test(size=size) as pilot:
+        text = await shown(app, pilot)
+        rows = rows_of(app)
+        assert rows[:2] == ["gpu-a", 0]
+        assert "gpu-a  ● live" in text
+        assert "● live · 2 hosts" in text
+        if size[0] >= 100:
+            assert rows == ["gpu-a", 0, 1, "gpu-b", 2, 3]
+            assert "clock ±0.1 ms" in line_of(app, "gpu-b  ●")
+            assert "1.95 KiB/s" in line_of(app, "gpu-b  ●")
+
+
+async def test_ranks_of_two_hosts_that_alternate_are_kept_together_and_the_cursor_follows_the_table():
+    cluster = Cluster("gpu-a", "gpu-b")
+    session = cluster.live("gpu-a", "gpu-b")
+    cluster.tell(cluster.hosts[0], 0)
+    cluster.tell(cluster.hosts[1], 2)
+    app = app_of(session)
+    async with app.run_test(size=(160, 45)) as pilot:
+        await shown(app, pilot)
+        await pilot.press("down", "down")
+        assert app.state.chosen.rank == 2
+        await pilot.press("S")  # the other way round: hosts as well
+        await shown(app, pilot)
+        assert rows_of(app) == ["gpu-b", 3, 2, "gpu-a", 1, 0]
+
+
+async def test_sorted_by_a_figure_the_hosts_are_a_column():
+    app = app_of(Cluster("gpu-a", "gpu-b").live())
+    async with app.run_test(size=(160, 45)) as pilot:
+        await shown(app, pilot)
+        await pilot.press("s")
+        text = await shown(app, pilot)
+        assert "── gpu-a" not in text
+        assert table_ranks(app) == [3, 2, 1, 0]
+        assert "gpu-b" in line_of(app, "     3  ")
+
+
+async def test_one_host_is_named_in_the_header_and_takes_no_line_of_the_table():
+    app = app_of(Cluster("gpu-a").live())
+    async with app.run_test(size=(100, 30)) as pilot:
+        text = await shown(app, pilot)
+    assert "2 ranks · gpu-a" in text
+    assert "── gpu-a" not in text
+    assert "live ·" not in text
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_line_that_breaks_says_since_when_and_leaves_the_last_picture_marked(size):
+    cluster = Cluster("gpu-a", "gpu-b")
+    app = app_of(cluster.live())
+    async with app.run_test(size=size) as pilot:
+        before = await shown(app, pilot)
+        cluster.clock.pass_s(2)
+        cluster.host("gpu-b").cut("the line was silent for too long")
+        cluster.clock.pass_s(12)
+        text = await shown(app, pilot)
+        assert "○ live · 1 of 2 hosts" in text
+        await pilot.press("end")
+        text = await shown(app, pilot)
+        line = line_of(app, "gpu-b  ○")
+        assert "○ lost since" in line
+        assert "(12 s)" in line
+        lost = line_of(app, "▸○")
+        assert lost.split()[1] == "3"
+        overlap = next(word for word in lost.split() if word.replace(".", "").isdigit() and "." in word)
+        assert overlap in before or size[0] == 60
+        if size[0] == 160:
+            assert "the line was silent for too long" in line
+        await pilot.press("enter")
+        assert "gpu-b lost since" in await shown(app, pilot)
+
+
+async def test_a_line_that_is_back_is_live_again():
+    cluster = Cluster("gpu-a", "gpu-b")
+    app = app_of(cluster.live())
+    async with app.run_test(size=(100, 30)) as pilot:
+        cluster.host("gpu-b").cut()
+        assert "1 of 2 hosts" in await shown(app, pilot)
+        cluster.host("gpu-b").connect()
+        text = await shown(app, pilot)
+    assert "● live · 2 hosts" in text
+    assert "○" not in text
+
+
+async def test_a_host_without_ranks_of_the_job_says_why_below_the_others():
+    cluster = Cluster("gpu-a", "gpu-b", "gpu-c")
+    cluster.without_the_job("gpu-b")
+    cluster.host("gpu-c").cut("permission denied (publickey): ssh-add the key")
+    app = app_of(cluster.live("gpu-b", "gpu-c"))
+    async with app.run_test(size=(160, 45)) as pilot:
+        text = await shown(app, pilot)
+    assert "○ live" not in text
+    assert "1 of 3 hosts" in text
+    assert "gpu-b  ◌ the job is not there" in text
+    assert "gpu-c  ○ not reached since" in text
+    assert "permission denied (publickey): ssh-add the key" in text
+    assert "not heard of yet: their host may not be watched" in text
+    assert text.index("gpu-a  ●") < text.index("gpu-b  ◌") < text.index("not heard of yet")
+
+
+async def test_many_hosts_without_ranks_are_one_line():
+    names = [f"gpu-{number}" for number in range(12)]
+    cluster = Cluster(*names)
+    for name in names[1:]:
+        cluster.without_the_job(name)
+    cluster.host("gpu-11").cut("gone")
+    app = app_of(cluster.live(*names[1:]))
+    async with app.run_test(size=(100, 30)) as pilot:
+        text = await shown(app, pilot)
+    assert "11 hosts without ranks of this job, 1 of them not reached (H)" in text
+
+
+async def test_a_host_s_name_and_lost_are_filters():
+    cluster = Cluster("gpu-a", "gpu-b")
+    app = app_of(cluster.live())
+    async with app.run_test(size=(160, 45)) as pilot:
+        await shown(app, pilot)
+        await pilot.press("slash", *"gpu-b", "enter")
+        await shown(app, pilot)
+        assert rows_of(app) == ["gpu-b", 2, 3]
+        cluster.host("gpu-a").cut()
+        await pilot.press("escape", "slash", *"lost", "enter")
+        await shown(app, pilot)
+        assert rows_of(app) == ["gpu-a", 0, 1]
+
+
+async def test_a_click_below_a_host_s_line_chooses_the_rank_that_is_there():
+    app = app_of(Cluster("gpu-a", "gpu-b").live())
+    async with app.run_test(size=(160, 45)) as pilot:
+        await shown(app, pilot)
+        lines = screen_lines(app)
+        at = next(y for y, line in enumerate(lines) if line.startswith("      3  "))
+        await pilot.click(offset=(6, at))
+        assert app.state.chosen.rank == 3
+        await pilot.click(offset=(6, at - 2))  # the line of gpu-b
+        assert app.state.chosen.rank == 3
+
+
+async def test_in_a_small_table_the_chosen_rank_is_in_sight_with_its_host():
+    app = app_of(Cluster(*(f"gpu-{number}" for number in range(8))).live())
+    async with app.run_test(size=(60, 20)) as pilot:
+        await shown(app, pilot)
+        for _ in range(4):
+            await pilot.press("down")
+        await shown(app, pilot)
+        rows = rows_of(app)
+        assert "gpu-2" in rows
+        assert 4 in rows
+
+
+async def test_the_machine_screen_is_of_the_host_as_it_was_named():
+    app = app_of(Cluster("gpu-a", "gpu-b").live())
+    async with app.run_test(size=(160, 45)) as pilot:
+        await shown(app, pilot)
+        await pilot.press("end", "m")
+        text = await shown(app, pilot)
+    assert " gpu-b   gpu-b.example" in text
+    assert "host 2 of 2" in text
+
+
+# The hosts' own page
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_page_of_hosts_has_reasons_in_full_and_foreign_words_without_their_escapes(size):
+    cluster = Cluster("gpu-a", "gpu-b")
+    app = app_of(cluster.live())
+    async with app.run_test(size=size) as pilot:
+        host = cluster.host("gpu-b")
+        host.cut("its host key is another than before: if that is as it should be, ssh-keygen -R gpu-b")
+        host.detail = "@@@ WARNING \x1b[2J\nREMOTE HOST IDENTIFICATION HAS CHANGED"
+        cluster.clock.pass_s(70)
+        await pilot.press("H")
+        text = await shown(app, pilot)
+        assert isinstance(app.screen, HostsScreen)
+        for _ in range(12):
+            await pilot.press("down")
+        text += await shown(app, pilot)
+        await pilot.press("H")
+        assert not isinstance(app.screen, HostsScreen)
+    flat = " ".join(text.split())
+    for words in (
+        "Hosts 1 of 2 hosts", "gpu-a ● live since", "5.00 ms ahead, ±0.1 ms",
+        "gpu-b ○ lost since", "(1 m 10 s)",
+        "if that is as it should be, ssh-keygen -R gpu-b", "@@@ WARNING ?[2J", "IDENTIFICATION HAS CHANGED",
+    ):  # fmt: skip
+        assert words in flat
+    assert "\x1b" not in text
+
+
+async def test_hosts_that_are_down_can_be_tried_at_once():
+    reads, writes = os.pipe()
+    lines = FakeLines(reads)
+    app = app_of(Cluster("gpu-a").live(), lines=lines)
+    try:
+        async with app.run_test(size=(100, 30)) as pilot:
+            await pilot.press("H", "r")
+            assert lines.retried == 1
+            os.write(writes, b"x")
+            await pilot.pause(0.05)
+            assert lines.received > 0
+    finally:
+        os.close(reads)
+        os.close(writes)
+
+
+async def test_without_other_hosts_there_is_no_such_page_and_no_key_for_it_in_sight():
+    app = app_of(running_job())
+    async with app.run_test(size=(200, 45)) as pilot:
+        text = await shown(app, pilot)
+        assert " H " not in screen_lines(app)[-1]
+        await pilot.press("H")
+        assert not isinstance(app.screen, HostsScreen)
+    assert "hosts" in text  # of the local job, in the header
+
+
+# Jobs, workloads, captures
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_list_of_jobs_names_their_hosts_and_what_is_wrong_with_the_others(size):
+    cluster = Cluster("gpu-a", "gpu-b", jobs=(record("job-1"), record("job-2", script="other.py")))
+    cluster.host("gpu-b").jobs = cluster.host("gpu-b").jobs[:1]
+    cluster.host("gpu-b").up = True
+    third = Cluster("gpu-c").host("gpu-c")
+    third.cut("the host does not answer (No route to host): is it on?")
+    third.jobs = []
+    cluster.hosts.append(third)
+    cluster = rebuilt(cluster)
+    app = OverlaptopApp(cluster.session, TuiOptions(starter=FakeStarter(hosts=("gpu-a", "gpu-b"))))
+    async with app.run_test(size=size) as pilot:
+        text = await shown(app, pilot)
+        assert isinstance(app.screen, JobsScreen)
+    assert "2 jobs on " in text
+    assert "2 ranks · gpu-a, gpu-b" in text
+    assert "start a bundled workload on gpu-a" in text
+    assert "gpu-c  ○ not reached since" in text
+
+
+def rebuilt(cluster):
+    """The same with a session for all the hosts that it has by now."""
+    made = Cluster()
+    made.clock, made.hosts = cluster.clock, cluster.hosts
+    made.session = type(cluster.session)(
+        made.hosts, clock_ns=made.clock, monotonic_s=made.clock.monotonic_s
+    )
+    return made
+
+
+async def test_a_workload_is_started_on_the_first_host_or_on_another_that_is_asked_for():
+    starter = FakeStarter(hosts=("gpu-a", "gpu-b"))
+    app = app_of(Cluster("gpu-a", "gpu-b").live(), starter=starter)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await shown(app, pilot)
+        await pilot.press("w")
+        await pilot.pause()
+        text = await shown(app, pilot)
+        assert "runs on gpu-a" in text
+        assert "another host" in text
+        await pilot.press("f2")
+        await pilot.pause()
+        assert "runs on gpu-b" in await shown(app, pilot)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert [(order.workload, order.host) for order in starter.orders] == [("ddp", "gpu-b")]
+        assert app.started.status.label == "ddp on gpu-b"
+
+
+async def test_one_host_offers_no_other():
+    app = app_of(Cluster("gpu-a").live(), starter=FakeStarter(hosts=("gpu-a",)))
+    async with app.run_test(size=(160, 45)) as pilot:
+        await pilot.press("w")
+        await pilot.pause()
+        text = await shown(app, pilot)
+    assert "runs on gpu-a" in text
+    assert "another host" not in text
+
+
+async def test_a_workload_whose_line_is_lost_is_not_said_to_run():
+    from overlaptop.tui.starting import Phase
+
+    starter = FakeStarter(hosts=("gpu-a",))
+    app = app_of(Cluster("gpu-a").live(), starter=starter)
+    async with app.run_test(size=(160, 45)) as pilot:
+        await pilot.press("w", "enter")
+        await pilot.pause()
+        starter.comes_up("job-1")
+        starter.running = ""
+        starter.now = replace(starter.now, phase=Phase.UNKNOWN, how="the line to gpu-a is lost")
+        starter.hosts = ()
+        await pilot.press("w")
+        await pilot.pause()
+        assert "ddp on gpu-a: the line to gpu-a is lost" in await shown(app, pilot)
+
+
+def captured(cluster, *paths):
+    """A capture of which rank r wrote the r-th path."""
+    command = commands.make(commands.CAPTURE, {"steps": 5})
+    for number, host in enumerate(cluster.hosts):
+        host.link.say(command)
+        for rank in (2 * number, 2 * number + 1):
+            host.link.say(
+                CommandReport(
+                    rank, command.id, command.name, cluster.clock.at_ns + S, "written", 50, paths[rank]
+                )
+            )
+
+
+@pytest.mark.parametrize(
+    ("folders", "words"),
+    [
+        (("/a", "/a", "/b", "/b"), ["gpu-a:/a", "gpu-b:/b"]),
+        (("/same", "/same", "/same", "/same"), ["/same on gpu-a, gpu-b"]),
+    ],
+)
+async def test_a_capture_s_folder_is_named_with_its_host(folders, words):
+    cluster = Cluster("gpu-a", "gpu-b")
+    app = app_of(cluster.live())
+    captured(cluster, *(f"{folder}/rank{rank}.json.gz" for rank, folder in enumerate(folders)))
+    async with app.run_test(size=(160, 45)) as pilot:
+        await shown(app, pilot)
+        await pilot.press("5")
+        await pilot.pause()
+        text = await shown(app, pilot)
+        assert isinstance(app.screen, CaptureScreen)
+        for place in words:
+            assert place in text
+        await app.workers.wait_for_complete()
+        assert "copy the traces here to compare" in await shown(app, pilot)
+
+
+async def test_the_log_of_changes_is_said_to_be_there_and_not_here():
+    app = app_of(Cluster("gpu-a").live())
+    async with app.run_test(size=(160, 45)) as pilot:
+        await pilot.press("u")
+        text = await shown(app, pilot)
+    assert "each host keeps all of its own: changes.jsonl" in text
