@@ -160,6 +160,11 @@ class Agreement:
         self._decide(decision)
         return decision
 
+    @property
+    def decided(self) -> bool:
+        """Whether this rank knows by now what all do."""
+        return self._decided.is_set()
+
     def refuse(self, reason: str) -> Decision:
         """Tell all that this rank takes no part."""
         decision = self._abort(self._rank, reason) if self._shared is not None else Decision(None, reason)

@@ -142,6 +142,11 @@ class Undertaking:
             raise
 
     @property
+    def undecided(self) -> bool:
+        """Whether this rank still waits to learn if all act."""
+        return not self._acted.is_set() and (self._agreement is None or not self._agreement.decided)
+
+    @property
     def in_doubt(self) -> bool:
         """Whether others may act, or have acted, although this rank gave up."""
         agreement = self._agreement
@@ -246,7 +251,7 @@ class Control:
         current = self._current
         if current is not None and monotonic() > self._silent_at_s:
             self._silent_at_s = float("inf")
-            if self.latest is not None and self.latest.state == "accepted":
+            if current.undecided:
                 current.give_up(STORE_SILENT)
                 state = UNKNOWN if current.in_doubt else "failed"
                 self.report(current.command, state, None, Outcome(STORE_SILENT))

@@ -136,8 +136,9 @@ class Pass:
         given = self._given
         if given is None:
             return None
-        alive = (unit for unit in given.lists if unit() is not None)
-        return given if all(lists.get(unit) == given.lists[unit] for unit in alive) else None
+        # Units of a model that is not trained just now are not among these: they say nothing.
+        told = (unit for unit in given.lists if unit in lists)
+        return given if all(lists[unit] == given.lists[unit] for unit in told) else None
 
     def _depth_of(self, lists: Lists) -> int | None:
         if (given := self._still_given(lists)) is not None:

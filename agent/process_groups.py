@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 
@@ -20,15 +21,18 @@ def collectives_begun(group: Any) -> tuple[int, ...] | None:
 
 def shortest_timeout_s() -> float | None:
     """The soonest after which torch gives up a collective of this process that others do not join, as it
-    then ends the job; None where some group does not tell.
+    then ends the job: of the groups that tell; None where none does.
     """
     import torch.distributed as dist
 
     try:
         groups = list(dist.distributed_c10d._world.pg_map)  # noqa: SLF001 - nothing public lists them
-        timeouts = [_timeout_s(backend) for group in groups for backend in _backends(group)]
-    except (AttributeError, RuntimeError):
+    except AttributeError:
         return None
+    timeouts = []
+    for group in groups:
+        with suppress(AttributeError, RuntimeError):
+            timeouts += [_timeout_s(backend) for backend in _backends(group)]
     return min(timeouts, default=None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from overlaptop.agent.action import RESOLVE_TOGETHER_S
 from overlaptop.agent.agreement import RESOLVE_S, Board
 from overlaptop.agent.process_groups import shortest_timeout_s
 
@@ -49,7 +50,8 @@ def find_seat(key: str) -> Seat:
     # Public all, but torch forgot to say so.
     board = dist.PrefixStore(f"overlaptop/{key}", own)  # type: ignore[attr-defined]
     timeout_s = shortest_timeout_s()
-    stands_s = RESOLVE_S if timeout_s is None else timeout_s * SHARE_OF_TIMEOUT
+    # Where nobody tells, the longest: to give up where others act ends the job for certain.
+    stands_s = RESOLVE_TOGETHER_S if timeout_s is None else timeout_s * SHARE_OF_TIMEOUT
     return Seat(board, rank, world_size, stands_s)
 
 

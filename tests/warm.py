@@ -25,7 +25,6 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import IO
@@ -248,7 +247,7 @@ def become(order: dict, outputs: list[int]) -> None:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
     except BaseException:  # noqa: BLE001 - this is the end of the process
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
     finally:
         threading._shutdown()
         atexit._run_exitfuncs()

@@ -59,7 +59,7 @@ class Changer:
         self.waits_for_others = False
         """Another command is under way in the job."""
         self.half_done = False
-        """The last change failed after ranks had agreed on it: some may have made it."""
+        """The last change failed after ranks had agreed on it, or nobody knows: some may have made it."""
         self._line, self._knob, self._search = line, knob, search
         self._lags: deque[int] = deque(maxlen=4)
         self._again_ns = 0
@@ -105,7 +105,7 @@ class Changer:
             self.waits_for_others = False
         elif view.state in (FAILED, UNKNOWN):
             self.under_way = None
-            self.half_done = change.step is not None
+            self.half_done = change.step is not None or view.state == UNKNOWN
             self._weigh(view, snapshot.at_ns)
 
     def settle(self) -> None:

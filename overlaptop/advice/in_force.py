@@ -47,6 +47,15 @@ class InForce:
         text = self._knob.original_text if value is None else str(value)
         return f"{text} {self._knob.unit}".rstrip()
 
+    def words_after(self, value: int | None, *, known: bool) -> str:
+        """Which value the job has after somebody else's change; not ``known``: if that was made."""
+        if known:
+            return f"the job has {self.in_words(value)}, as somebody else set it"
+        return (
+            f"it is not known which value the job has; its hub goes back to {self.before_text} unless it "
+            "learns of that change"
+        )
+
     @property
     def words(self) -> str:
         """Which value the job has now, a sentence without a full stop."""

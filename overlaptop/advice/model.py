@@ -32,6 +32,8 @@ from overlaptop.wire.messages import StepDetail
 
 PENDING_STEPS = 32
 """Steps of which some ranks' timelines are still to come."""
+MOST_WATCHED = 16
+"""Ranks whose timelines are asked for: of more, that would cost the job more than the model is worth."""
 KEPT_STEPS = 64
 """Of each layout, the newest ones."""
 FEWEST_STEPS, FEWEST_BY_HOST = 2, 5
@@ -218,7 +220,7 @@ class Collector:
             for detail in view.details:
                 if detail.step > known.done and not _is_disturbed(view, detail.step):
                     known.pending.setdefault(detail.step, {})[view.rank] = detail
-        self._by_device = any(view.info is not None and view.info.source != "host" for view in ranks)
+        self._by_device = all(view.info is not None and view.info.source != "host" for view in ranks)
         for step in sorted(step for step, of in known.pending.items() if len(of) == len(ranks)):
             known.take(self._facts, [*known.pending.pop(step).values()], self._by_device)
             known.done = step

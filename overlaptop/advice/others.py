@@ -5,6 +5,7 @@ from __future__ import annotations
 from overlaptop.fleet.commands import FAILED, CommandView
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.wire import commands
+from overlaptop.wire.messages import UNKNOWN
 
 LOST_S = 10.0
 """Past LEASE_S the hub has undone what was changed."""
@@ -40,14 +41,22 @@ class Others:
         return ""
 
     def change(self, snapshot: Snapshot) -> CommandView | None:
-        """A change since then that is not the search's own, as soon as the ranks have agreed on it."""
+        """A change since then that is not the search's own, as soon as the ranks have agreed on it, or it
+        is not known whether they have.
+        """
         for view in snapshot.commands:
             if (
                 view.name in commands.CHANGES
                 and view.search != self._search
                 and view.id not in self._earlier
-                and view.step is not None
                 and view.state != FAILED
+                and (view.step is not None or view.state == UNKNOWN)
             ):
                 return view
         return None
+
+
+def in_words(change: CommandView, what: str) -> str:
+    """``somebody else changed the job: set accumulation 2 (ann)``. ``what``: was changed by it."""
+    changed = "may have changed" if change.state == UNKNOWN else "changed"
+    return f"somebody else {changed} {what}: {change.words} ({change.by})"

@@ -22,7 +22,7 @@ from overlaptop.advice.forecast import Forecast
 from overlaptop.advice.in_force import InForce
 from overlaptop.advice.layouts import layout_of
 from overlaptop.advice.model import Collector
-from overlaptop.advice.others import Others
+from overlaptop.advice.others import Others, in_words
 from overlaptop.advice.picture import (
     MeasuredWindow,
     Picture,
@@ -39,6 +39,7 @@ from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
 from overlaptop.wire.knobs import Search as Claim
+from overlaptop.wire.messages import UNKNOWN
 
 RANGES = {BUCKET_CAP_MB: (1, 400)}
 """Where a range is not given, and the knob's own is not worth it."""
@@ -167,18 +168,18 @@ class Tuner:
         other = others.change(snapshot)
         if not why and self._phase is not _Phase.LETTING_GO:
             if other is not None and other.knob == self._knob.name:
-                why, failed = f"somebody else changed it: {other.words} ({other.by})", False
-                left = f"the job has {self._now.in_words(other.value)}, as somebody else set it"
+                why, failed = in_words(other, "it"), False
+                left = self._now.words_after(other.value, known=other.state != UNKNOWN)
             elif snapshot.ended_search == self._claim.id:
                 why = (
-                    "the job's hub has ended it, and gone back: it had not heard of this search for a while"
+                    "the job's hub has ended it, and goes back: it had not heard of this search for a while"
                 )
-                left = f"the job's hub has set it back to {self._now.before_text}"
+                left = f"the job's hub sets it back to {self._now.before_text}"
         if why:
             self._break_off(why, left, failed=failed)
             return True
         if other is not None and self._phase is _Phase.MEASURING:
-            self._end(f"somebody else changed the job: {other.words} ({other.by})", self._claim.undo_value)
+            self._end(in_words(other, "the job"), self._claim.undo_value)
         return False
 
     def _see_who_searches(self, snapshot: Snapshot, why: str) -> None:

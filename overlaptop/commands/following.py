@@ -31,7 +31,7 @@ def views(session: Session, command: Command) -> Iterator[CommandView]:
         snapshot = session.tick()
         view = next((each for each in snapshot.commands if each.id == command.id), None)
         if view is None:
-            raise CommandError("the job was replaced by another one")
+            raise CommandError("the job was started anew, or another one has taken its place")
         yield view
         if view.done:
             return

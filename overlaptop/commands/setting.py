@@ -105,7 +105,8 @@ def follow(session: Session, command: Command) -> int:
             told = change.state
             say(_words(change))
     if change.state == FAILED:
-        raise CommandError(f"not changed: {change.reason}")
+        partly = any(rank.state == CHANGED for rank in change.ranks)
+        raise CommandError(change.reason if partly else f"not changed: {change.reason}")
     if change.state == UNKNOWN:
         raise CommandError(f"not known whether it was changed: {change.reason}")
     for line in sorted({rank.text for rank in change.ranks}):  # one, as all ranks do the same

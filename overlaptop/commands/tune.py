@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from overlaptop.advice.model import Collector
+from overlaptop.advice.model import MOST_WATCHED, Collector
 from overlaptop.advice.picture import Picture
 from overlaptop.advice.search import Plan
 from overlaptop.advice.tuner import Tuner
@@ -40,8 +40,6 @@ MOST_NAMED = 8
 """Ranks."""
 END_LIMIT_S = 5.0
 """From a hub's word that every rank has gone to torchrun's exit."""
-MOST_WATCHED = 16
-"""Ranks whose timeline the model learns from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from overlaptop.wire.commands import CHANGES, SET, argument, in_words
 from overlaptop.wire.commands import reason as why
-from overlaptop.wire.doubt import doubt, is_in_doubt, of_lost
+from overlaptop.wire.doubt import ANSWER_S, doubt, is_in_doubt, of_lost
 from overlaptop.wire.messages import (
+    CHANGED,
     ENDED_BADLY,
     ENDED_WELL,
     REPORT_STATES,
@@ -23,8 +24,7 @@ from overlaptop.wire.messages import (
 
 MAX_COMMANDS = 128
 """Where there are more, those of searches go first."""
-UNANSWERED_NS = 15_000_000_000
-"""Longer than ranks wait for each other: past that one that has said nothing will say nothing."""
+UNANSWERED_NS = round(ANSWER_S * 1e9)
 LIVE_STEPS = 32
 """Measured steps before a command acts that what comes of it is compared with."""
 
@@ -141,8 +141,9 @@ class CommandBook:
         if report.step is not None:
             # Steps come a little late, and old ones are forgotten: the last look that saw the most counts.
             seen = [step for step in before if step.step < report.step and step.comm_ns][-LIVE_STEPS:]
-            if len(seen) >= entry.live.get(report.rank, (0.0, 1))[1]:
-                comm_ns = sum(step.comm_ns or 0 for step in seen)
+            comm_ns = sum(step.comm_ns or 0 for step in seen)
+            # Nobody has checked that times are not negative.
+            if comm_ns and len(seen) >= entry.live.get(report.rank, (0.0, 1))[1]:
                 hidden_ns = sum(step.hidden_ns or 0 for step in seen)
                 entry.live[report.rank] = (hidden_ns / comm_ns, len(seen))
 
@@ -267,7 +268,10 @@ def _sum_up(ranks: Sequence[RankProgress], *, unanswered: bool) -> tuple[str, st
     last_words = (*ENDED_BADLY, *ENDED_WELL, UNKNOWN)
     state, reason = FAILED if bad else UNKNOWN if unknown else SENT, ""
     if bad:
-        reason = why((each.rank, each.state, each.text) for each in bad)
+        reason = why(
+            ((each.rank, each.state, each.text) for each in bad),
+            [each.rank for each in ranks if each.state == CHANGED],
+        )
     elif unknown:
         reason = doubt((each.rank, each.text) for each in unknown)
     elif ranks:

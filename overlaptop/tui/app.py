@@ -113,7 +113,10 @@ class OverlaptopApp(JobApp):
         chosen = self.state.chosen
         wanted = frozenset({chosen.rank} if chosen else ())
         if self.control.needs_timelines:
-            wanted = frozenset(view.rank for view in self.latest.ranks)
+            from overlaptop.advice.model import MOST_WATCHED
+
+            if len(self.latest.ranks) <= MOST_WATCHED:
+                wanted = frozenset(view.rank for view in self.latest.ranks)
         if wanted != self._watched:
             self._watched = wanted
             self.session.watch(wanted)

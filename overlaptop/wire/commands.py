@@ -13,7 +13,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -194,11 +194,15 @@ def in_words(command: Command) -> str:
     return f"{command.name} ({said})" if said else command.name
 
 
-def reason(bad: Iterable[tuple[int, str, str]]) -> str:
-    """Why a command came to nothing, with the number of the rank that it is about.
+def reason(bad: Iterable[tuple[int, str, str]], changed: Collection[int] = ()) -> str:
+    """Why a command came to nothing, or not to all, with the number of the rank that it is about.
 
-    ``bad``: rank, state and text of those where it ended badly, of which there is one at least.
+    ``bad``: rank, state and text of those where it ended badly, of which there is one at least; ``changed``:
+    the ranks that have made the change all the same.
     """
+    if changed:
+        numbers = ", ".join(map(str, sorted(changed)))
+        return f"changed on rank{'s' * (len(changed) > 1)} {numbers} only: {reason(bad)}"
     # What is said of another rank ("rank 3 does not answer") is better known than what follows from it.
     rank, state, text = min(bad, key=lambda each: not each[2].startswith("rank "))
     if text.startswith("rank "):

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from overlaptop.wire.commands import CHANGES
 from overlaptop.wire.messages import UNKNOWN
 
+ANSWER_S = 15.0
+"""Longer than ranks wait for each other: past that one that has said nothing will say nothing."""
 _ACCEPTED = "accepted"
 _FAILED = "failed"
 

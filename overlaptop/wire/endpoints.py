@@ -8,6 +8,7 @@
         job.json          JobRecord
         hub.log           the hub's stderr
         search.msgpack    the search that goes on, for a hub that takes this one's place
+        changes.json      the changes that are under way, likewise
       changes.jsonl       what was changed of any job, see change_log.py
 
 Only the standard library: this module is imported in the training process.
@@ -245,6 +246,15 @@ def remove_job_files(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
     with suppress(OSError):
         folder.rmdir()
+
+
+def forget_under_way(folder: Path) -> None:
+    """Removes what a hub kept there for the next one of its job: another job has the key now, as the one
+    after it has where both meet at the same port. The caller holds the lock.
+    """
+    for name in (SEARCH_NAME, CHANGES_NAME):
+        with suppress(OSError):
+            (folder / name).unlink()
 
 
 def try_lock(folder: Path, create: bool) -> int | None:

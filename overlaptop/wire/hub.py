@@ -140,6 +140,7 @@ def _work(options: argparse.Namespace, listener: socket.socket, lock: int) -> No
     try:
         from overlaptop.wire.hub_loop import Hub, HubOptions
 
+        endpoints.clean_stale()  # what jobs left that were killed together with their hubs
         Hub(HubOptions(**vars(options)), listener, lock).run()
         status = 0
     except BaseException:  # noqa: BLE001 - nobody above could say it: the caller has its status already

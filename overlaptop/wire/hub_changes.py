@@ -16,7 +16,7 @@ from pathlib import Path
 
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError, decode, encode
-from overlaptop.wire.doubt import doubt, is_in_doubt, of_lost
+from overlaptop.wire.doubt import ANSWER_S, doubt, is_in_doubt, of_lost
 from overlaptop.wire.endpoints import read_regular
 from overlaptop.wire.hub_history import MAX_RANKS, FromRank
 from overlaptop.wire.knobs import Knob, KnobFacts
@@ -31,8 +31,6 @@ from overlaptop.wire.messages import (
     RankInfo,
 )
 
-ANSWER_S = 15.0
-"""Longer than ranks wait for each other: past that one that has said nothing will say nothing."""
 END_S = 600.0
 """Since a rank's last word. Past that it is not waited for: it hangs, or its steps take minutes."""
 _MAX_UNDER_WAY = 64
@@ -249,7 +247,7 @@ def _judged(entry: _UnderWay, unknown: str = "") -> Outcome:
         states = {state for _, state, _ in bad}
         # What one rank refuses fails on the others.
         outcome = next(state for state in ("refused", "busy", "failed") if state in states)
-        reason = commands.reason(bad)
+        reason = commands.reason(bad, [each.rank for each in ends if each.state == CHANGED])
     elif doubts:
         outcome, reason = UNKNOWN, doubt(doubts)
     elif ends:

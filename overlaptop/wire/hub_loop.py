@@ -19,12 +19,10 @@ from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.hub_dashboards import MAX_DASHBOARDS, DashboardServer
 from overlaptop.wire.hub_desk import CommandDesk, Lines, say
 from overlaptop.wire.hub_history import MAX_RANKS, FromRank, JobHistory
-from overlaptop.wire.hub_notices import Echoes
 from overlaptop.wire.hub_ranks import RankServer
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
     Command,
-    Notice,
     RankEnd,
     RankInfo,
     StepDetail,
@@ -75,9 +73,10 @@ class Hub:
         self._stood_still_s = float("-inf")
         """When this process last found that it had been stopped: what it hears then may be old."""
         self._history = JobHistory()
-        self._echoes = Echoes()
         self._selector = DefaultSelector()
         earlier = self._forerunner()
+        if earlier is None:
+            endpoints.forget_under_way(self._folder)
         self._record = self._first_record(earlier)
         self._record_due_s: float | None = self._began_s
         self._freshened_s = self._began_s
@@ -149,8 +148,6 @@ class Hub:
     def _deliver(self, message: FromRank, payload: bytes) -> None:
         """A message from a rank, or the hub's word that a rank's connection broke."""
         now_s = time.monotonic()
-        if isinstance(message, Notice) and self._echoes.is_echo(message, now_s):
-            return
         self._history.keep(message, payload, now_s)
         self._desk.hear(message, now_s)
         if isinstance(message, StepDetail):

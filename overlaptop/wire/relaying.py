@@ -32,6 +32,7 @@ ORDER_PHASES = ("nothing", "ending", "running", "over")
 be started."""
 
 _KEY = re.compile(r"[a-z0-9-]{1,40}")
+_OWNER = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,12 @@ class RelayOrder:
     """The workload's name and its options, as on a command line; empty: end the one that runs."""
     nproc: int | None
     """Processes; None: as many as suit the machine."""
+    owner: str = ""
+    """Names the near end, by 16 hexadecimal digits, to the relay of a later line. Empty: what was started
+    stays with this line."""
+    again: bool = False
+    """It was ordered over an earlier line: whoever keeps it is to say how it goes. One that nobody keeps is
+    not begun anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +190,11 @@ class RelayOrderStatus:
     """The job that still has to end first, as it was ordered."""
     job: str = ""
     """Key of the job, once it can be found."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether this is the last word on the order."""
+        return self.phase in ("nothing", "over")
 
 
 RelayMessage = (
@@ -220,6 +232,10 @@ def order_fault(order: RelayOrder) -> str:
     """What is wrong with an order, in a line; empty: nothing. What its words mean is not looked at."""
     if order.nproc is not None and not 1 <= order.nproc <= MAX_NPROC:
         return f"nproc must be from 1 to {MAX_NPROC}, not {order.nproc}"
+    if order.owner and not _OWNER.fullmatch(order.owner):
+        return f"{order.owner[:60]!r} cannot name an owner"
+    if order.again and not order.owner:
+        return "what is said again needs an owner"
     if any("\0" in word for word in order.words):
         return "a word of a command line cannot have a NUL character in it"
     return ""

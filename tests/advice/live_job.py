@@ -46,6 +46,8 @@ class LiveJob:
         """What each rank says of the next commands."""
         self.busy = 0
         """So many commands come while another one is under way."""
+        self.doubts = False
+        """Rank 1 cannot learn whether all have agreed on the next commands. They have."""
         self.takes_searches = True
         self.no_line = ""
         self._chance = np.random.default_rng(seed)
@@ -79,7 +81,10 @@ class LiveJob:
             self._report(command, "accepted", None)
             notice = 3 + math.ceil(1000 / self.step_ms(self.value))
             self._under_way = UnderWay(command, self._number + notice)
-            self._report(command, "agreed", self._under_way.step)
+            if self.doubts:
+                self._report(command, "unknown", None, "the store does not answer", ranks=(1,))
+            else:
+                self._report(command, "agreed", self._under_way.step)
         return ""
 
     def hold(self, search: Search) -> str:
@@ -104,10 +109,13 @@ class LiveJob:
     # What else may happen
 
     def person_sets(self, value: int, knob: Knob | None = None) -> None:
-        """Somebody else's command, which all ranks follow at once."""
+        """Somebody else's command, which all ranks follow at once; with ``doubts`` nobody says so."""
         command = commands.make_setting(knob or self.knob, value)
         self.fleet.apply(command)
-        self._report(command, "changed", self._number)
+        if self.doubts:
+            self._report(command, "unknown", None, "the store does not answer")
+        else:
+            self._report(command, "changed", self._number)
         if knob is None:
             self.value = value
             self._tell_knob()
@@ -157,8 +165,15 @@ class LiveJob:
         for rank in (0, 1):
             self.fleet.apply(KnobFacts(rank, (self.knob,)))
 
-    def _report(self, command: Command, state: str, number: int | None, text: str = "") -> None:
-        for rank in (0, 1):
+    def _report(
+        self,
+        command: Command,
+        state: str,
+        number: int | None,
+        text: str = "",
+        ranks: tuple[int, ...] = (0, 1),
+    ) -> None:
+        for rank in ranks:
             self.fleet.apply(
                 CommandReport(rank, command.id, command.name, self.clock(), state, number, text)
             )

@@ -289,6 +289,18 @@ def test_a_persons_change_of_the_knob_ends_it_and_stays():
     assert tuner.picture.left == "the job has 99 MiB, as somebody else set it"
 
 
+def test_a_persons_change_of_which_nobody_knows_whether_it_was_made_ends_it_and_says_so():
+    job = LiveJob(valley(60))
+    tuner = Tuner(job, job.knob)
+    run(tuner, job, windows(3))
+    job.doubts = True
+    job.person_sets(99)
+    run(tuner, job, most_s=TICK_S)
+    assert "somebody else may have changed it: set bucket_cap_mb 99" in tuner.picture.why
+    assert tuner.picture.left.startswith("it is not known which value the job has; its hub goes back to ")
+    assert not any(search.over for search in job.held)
+
+
 def test_a_persons_change_of_another_knob_ends_it_and_the_old_value_comes_back():
     job = LiveJob(valley(60))
     tuner = Tuner(job, job.knob)
@@ -338,7 +350,7 @@ def test_a_hub_that_has_ended_the_search_is_believed():
     job.hear(replace(tuner.claim, over=True))
     run(tuner, job, most_s=TICK_S)
     assert "hub has ended it" in tuner.picture.why
-    assert tuner.picture.left == "the job's hub has set it back to 25 MiB"
+    assert tuner.picture.left == "the job's hub sets it back to 25 MiB"
     assert len(job.sent) == many
 
 
@@ -386,6 +398,19 @@ def test_a_change_that_fails_is_tried_again_and_then_given_up():
     run(tuner, job)
     assert job.value == 25
     assert tuner.picture.failed
+
+
+def test_a_change_that_may_have_been_made_is_undone_though_nobody_says_that_it_was():
+    job = LiveJob(valley(60))
+    job.doubts = True
+    tuner = Tuner(job, job.knob)
+    run(tuner, job, lambda picture: bool(job.sent))
+    tuner.stop()
+    job.doubts = False
+    run(tuner, job)
+    assert sent(job)[-1] == "restore bucket_cap_mb"
+    assert job.value == 25
+    assert tuner.picture.left == "the job has 25 MiB again, as before the search"
 
 
 def test_what_cannot_be_put_back_is_left_to_the_hub():

@@ -351,6 +351,23 @@ def test_a_command_that_its_rank_gave_up_is_not_obeyed_when_the_store_comes_back
     assert job.said[-1] == ("failed", None, control.STORE_SILENT)
 
 
+def test_a_store_that_is_silent_is_said_though_another_command_was_refused_meanwhile(make_job, monkeypatch):
+    job = make_job()
+    thaw = threading.Event()
+    find_seat = control.find_seat
+    monkeypatch.setattr(control, "find_seat", lambda key: thaw.wait() and find_seat(key))
+    command = capture()
+    job.hear(command)
+    job.train_until("accepted")
+    job.hear(capture())
+    assert job.said[-1][0] == "busy"
+    job.control._silent_at_s = 0.0
+    job.hear()
+    assert job.control.reports[-1].command == command.id
+    assert job.said[-1] == ("failed", None, control.STORE_SILENT)
+    thaw.set()
+
+
 def test_a_job_that_ends_before_the_agreed_step_does_not_act(make_job):
     job = make_job()
     job.hear(capture())

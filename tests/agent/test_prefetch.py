@@ -272,8 +272,8 @@ DROPPED = """
                 self.model(torch.ones(2, 4)).sum().backward()
                 self.optimizer.step()
                 self.optimizer.zero_grad()
-                self.step += 1
-                units.note_step(self.step)
+                Model.step += 1
+                units.note_step(Model.step)
 
     dist.init_process_group("gloo")
     units = FsdpUnits(Guest(lambda level, text: print(text)))
@@ -290,10 +290,27 @@ DROPPED = """
     print("both trained lately", len(units.alive()))
     del first  # it is full of cycles, and still there
     second.train(TRAINED_STEPS)
-    print("dropped", len(units.alive()), units.mark(second.step, "so").words.split()[-2:])
+    print("dropped", len(units.alive()), units.mark(Model.step, "so").words.split()[-2:])
     gc.collect()
     second.train(1)
     print("collected", len(units.alive()))
+
+    third = Model(2)
+    for model in (second, third):
+        model.train(1)
+    backward = PrefetchKnobs(units)._passes["prefetch_backward"]
+    own = {id(state): state._states_to_backward_prefetch for state in units.alive()}
+    units.learn()
+    for model in (second, third):
+        model.train(1)
+    backward.give(1, units.learned())
+    print("given", len(own), backward.depth, backward.original)
+    second.train(TRAINED_STEPS)
+    print("rests", len(units.alive()), backward.depth, backward.original)
+    backward.give_back()
+    third.train(1)
+    after = {id(state): state._states_to_backward_prefetch for state in units.alive()}
+    print("given back", after == own, backward.depth, backward.original)
     dist.destroy_process_group()
 """
 
@@ -308,6 +325,9 @@ def test_units_that_the_script_has_dropped_do_not_count_whether_python_has_colle
         "both trained lately 7",
         "dropped 4 ['with', 'so']",
         "collected 4",
+        "given 7 1 0",
+        "rests 4 1 0",  # the third model's
+        "given back True 0 0",
     ]
 
 

@@ -128,6 +128,14 @@ def test_the_live_overlap_is_that_of_the_measured_steps_just_before(job):
     assert (job.view().ranks[1].live_overlap, job.view().ranks[1].live_steps) == (None, 0)
 
 
+def test_steps_whose_times_cancel_each_other_out_tell_no_overlap(job):
+    # A far end may say so, though no agent does.
+    odd = [replace(step(0, number), comm_ns=comm_ns) for number, comm_ns in ((1, 7), (2, -7))]
+    command = capture()
+    job.say(*odd, command, report(0, command, "agreed", 40))
+    assert (job.view().ranks[0].live_overlap, job.view().ranks[0].live_steps) == (None, 0)
+
+
 def test_the_live_overlap_outlives_the_steps_that_it_came_from(job):
     command = capture()
     job.say(*(step(0, n, comm=10, hidden=5) for n in range(40)), report(0, command, "agreed", 40))

@@ -363,7 +363,9 @@ async def test_q_and_ctrl_c_quit(key):
 async def test_notices_are_counted_and_listed_newest_first():
     session = running_job()
     session.say(
-        Notice(2, T0, "info", "joined the group"), Notice(3, T0 + 1, "error", "CUPTI is held by nsys")
+        Notice(2, T0, "info", "joined the group"),
+        Notice(3, T0, "info", "joined the group"),
+        Notice(3, T0 + 1, "error", "CUPTI is held by nsys"),
     )
     app = app_of(session)
     async with app.run_test(size=WIDE) as pilot:
@@ -371,6 +373,7 @@ async def test_notices_are_counted_and_listed_newest_first():
         await pilot.press("n")
         assert isinstance(app.screen, NoticesScreen)
         text = await shown(app, pilot)
+        assert re.search(r"ranks 2-3 +info +joined the group", text)
         assert text.index("CUPTI is held by nsys") < text.index("joined the group")
         await pilot.press("n")
         assert isinstance(app.screen, OverviewScreen)

@@ -46,7 +46,7 @@ def test_what_was_written_is_read_oldest_first_and_of_one_job_if_asked(socket_di
 
 
 def test_what_became_known_later_counts_in_the_place_of_what_was_said_first(socket_dir):
-    first = replace(CHANGE, command="20231114-221320-aaaaaa", outcome="unknown", reason="rank 1 has not said")
+    first = replace(CHANGE, command="20231114-221320-aaaaaa", outcome="unknown", reason="rank 1 is silent")
     other = replace(CHANGE, command="20231114-221321-bbbbbb")
     truth = replace(first, outcome="changed", reason="")
     elsewhere = replace(first, host="gpu-b")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from dataclasses import replace
 
 import pytest
 
 from overlaptop.wire import change_log, commands
-from overlaptop.wire.hub_changes import ANSWER_S, END_S, ChangesUnderWay
-from overlaptop.wire.knobs import KnobFacts
-from overlaptop.wire.messages import Command, CommandReport, RankEnd
+from overlaptop.wire.doubt import ANSWER_S
+from overlaptop.wire.hub_changes import END_S, ChangesUnderWay
+from overlaptop.wire.knobs import KnobFacts, Search
+from overlaptop.wire.messages import Command, CommandReport, HubStatus, RankEnd
 from tests.fleet.builders import BUCKET_CAP_MB, info
 
 SETTING = commands.make_setting(BUCKET_CAP_MB, 50)
@@ -58,7 +60,7 @@ def test_a_change_has_ended_when_every_rank_has_changed(node):
 @pytest.mark.parametrize(
     ("said", "outcome", "reason"),
     [
-        ({0: "changed", 1: "failed"}, "failed", "rank 1 failed: why 1"),
+        ({0: "changed", 1: "failed"}, "failed", "changed on rank 0 only: rank 1 failed: why 1"),
         ({0: "failed", 1: "refused"}, "refused", "rank 0 failed: why 0"),
         ({0: "busy", 1: "failed"}, "busy", "rank 0 is busy: why 0"),
         ({0: "refused", 1: "refused"}, "refused", "rank 0 refused: why 0"),
@@ -312,6 +314,39 @@ def test_what_was_under_way_when_a_hub_was_killed_is_logged_by_the_next_one(
     (change,) = wait_until(change_log.read)
     assert (change.outcome, change.command) == ("changed", SETTING.id)
     assert (change.by, change.was, change.becomes) == (SETTING.by, "25", "50")
+
+
+def test_what_was_under_way_in_a_job_that_died_with_its_hub_is_none_of_the_next_jobs_with_its_key(
+    hubs, make_rank, make_viewer, wait_until, folder
+):
+    starter = subprocess.Popen(["sleep", "600"])
+    try:
+        hubs.start(starter_pid=starter.pid)
+        rank, viewer = make_rank().greet(), make_viewer()
+        viewer.hear_ranks(1)
+        ask(viewer, SETTING)
+        search = commands.make_search(BUCKET_CAP_MB)
+        viewer.link.hold(search)
+        viewer.hear(Search)
+        killed = hubs.record()
+        os.kill(killed.hub_pid, signal.SIGKILL)
+        wait_until(lambda: not killed.hub_alive)
+    finally:
+        starter.kill()
+        starter.wait()
+    for each in (rank, viewer):
+        each.close()
+    assert (folder / "changes.json").exists()
+    assert (folder / "search.msgpack").exists()
+
+    hubs.start()
+    make_rank().greet()
+    late = make_viewer()
+    late.hear_ranks(1)
+    late.hear(HubStatus)
+    assert late.of(Command) == late.of(Search) == []
+    assert not (folder / "changes.json").exists()
+    assert change_log.read() == []
 
 
 def test_a_rank_that_says_later_what_came_of_a_change_corrects_the_log(job, wait_until):

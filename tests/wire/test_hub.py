@@ -18,7 +18,7 @@ import pytest
 import zmq
 
 from overlaptop.wire.codec import encode, frame
-from overlaptop.wire.endpoints import clean_stale, list_jobs, read_job
+from overlaptop.wire.endpoints import clean_stale, job_dir, list_jobs, read_job
 from overlaptop.wire.links import LocalLink
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
@@ -312,6 +312,13 @@ def test_a_second_hub_leaves_the_first_alone(hubs, make_rank):
     assert hubs.record().hub_pid == first.hub_pid
     rank.send(rank.step(1))
     assert first.hub_alive
+
+
+def test_a_hub_removes_what_was_left_of_jobs_that_were_killed(hubs, wait_until):
+    left = job_dir("left", create=True)
+    (left / "hub.log").touch()
+    hubs.start()
+    wait_until(lambda: not left.exists())
 
 
 def test_several_jobs_stand_side_by_side(hubs, make_rank, make_viewer):

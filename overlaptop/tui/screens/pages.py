@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 
+from overlaptop.fleet.notices import gathered
 from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run
 from overlaptop.tui.keys import (
     APP_KEYS,
@@ -27,7 +28,7 @@ from overlaptop.tui.keys import (
 from overlaptop.tui.parts import STALL, STEP_PARTS
 from overlaptop.tui.screens.base import DashboardScreen, Heights
 from overlaptop.tui.state import ViewState
-from overlaptop.tui.text import UNKNOWN, clock
+from overlaptop.tui.text import UNKNOWN, clock, runs_of
 from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, Hint, KeyBar
 from overlaptop.tui.widgets.scroll_view import ScrollView
 
@@ -167,14 +168,15 @@ class NoticesPage(Page):
     """Newest first."""
 
     def lines(self, width: int) -> list[Line]:
-        """Time, rank, level, text."""
-        notices = self.state.snapshot.notices
+        """Time, ranks, level, text."""
+        notices = gathered(self.state.snapshot.notices)
         lines: list[Line] = [(Run(" Notices", BOLD), Run("  newest first", DIM)), ()]
         if not notices:
             return [*lines, (Run("  none: nothing is wrong that an agent knows of", DIM),)]
         for notice in reversed(notices):
             color = {"error": "error", "warning": "warning"}.get(notice.level, "dim")
-            head = f"  {clock(notice.at_ns)}  rank {notice.rank:<4} "
+            whose = f"rank{'s' * (len(notice.ranks) > 1)} {runs_of(notice.ranks)}"
+            head = f"  {clock(notice.at_ns)}  {whose:<10} "
             level = f"{notice.level:<8} "
             texts = textwrap.wrap(notice.text, max(20, width - len(head) - len(level) - 1)) or [""]
             lines.append((Run(head, DIM), Run(level, Ink(color, bold=True)), Run(texts[0])))

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import PurePath
 
 from overlaptop.fleet.commands import FAILED
+from overlaptop.fleet.notices import gathered
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit, joined
 from overlaptop.tui.nodes import LINK_GLYPHS, live_words
@@ -110,7 +111,7 @@ def _under_way(state: ViewState) -> list[Item]:
 
 
 def _notices(state: ViewState) -> Line:
-    notices = state.snapshot.notices
+    notices = gathered(state.snapshot.notices)
     serious = sum(notice.level in ("warning", "error") for notice in notices)
     if not notices:
         return ()
