@@ -197,8 +197,8 @@ def in_words(command: Command) -> str:
 def reason(bad: Iterable[tuple[int, str, str]], changed: Collection[int] = ()) -> str:
     """Why a command came to nothing, or not to all, with the number of the rank that it is about.
 
-    ``bad``: rank, state and text of those where it ended badly, of which there is one at least; ``changed``:
-    the ranks that have made the change all the same.
+    ``bad``: rank, state and text of those where it ended badly, of which there is one at least.
+    ``changed``: the ranks that have made the change all the same.
     """
     if changed:
         numbers = ", ".join(map(str, sorted(changed)))
