@@ -179,6 +179,6 @@ in ~/.ssh/authorized_keys may begin with
 
 RELAY_EPILOG = """\
 stdout carries at most 512 KiB a second, and less where the line is narrow or the near end wants it so. A
-workload that was started through it is ended with it, 60 seconds after the line.
+workload that was started through it is ended 60 seconds after the line, if that has not come back by then.
 exit status: 0, or 2 for a usage error. environment: OVERLAPTOP_DIR.
 """

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from overlaptop import __version__
 from overlaptop.commands import CommandError, say
+from overlaptop.commands.kept import Door, LineOrders
 from overlaptop.commands.stage import Stage
 from overlaptop.remote.far import Relay
 from overlaptop.tui.starting import Order, Phase
@@ -47,13 +48,17 @@ def run(*, readonly: bool) -> int:
     _silence(0, os.O_RDONLY)
     os.dup2(2, 1)
     stage = Stage()
+    orders = StageOrders(stage)
+    door = Door(orders)
+    line_orders = None if readonly else LineOrders(orders, door)
     relay = Relay(
         reads,
         writes,
         version=__version__,
         gpus=_count_gpus(),
         readonly=readonly,
-        orders=None if readonly else StageOrders(stage),
+        orders=line_orders,
+        wanted_elsewhere=lambda: door.knocked,
     )
     ended = threading.Event()
 
@@ -66,14 +71,17 @@ def run(*, readonly: bool) -> int:
     why = relay.run()
     os.close(writes)
     os.close(reads)
-    if stage.running:
+    if line_orders is not None:
+        line_orders.close()
+    if orders.under_way:
         with suppress(OSError):  # with the line its standard error may be gone, too
-            say(f"{why}; {stage.running} goes on for {KEPT_S:.0f} s")
+            say(f"{why}; {stage.running or 'what was ordered'} goes on for {KEPT_S:.0f} s")
         with suppress(OSError):
             # The host's sshd waits for whoever could still write.
             for descriptor in (1, 2):
                 _silence(descriptor, os.O_WRONLY)
-        keep(stage, ended)
+        keep(orders, door, ended)
+    door.close()
     stage.clear()
     return 0
 
@@ -90,8 +98,10 @@ class StageOrders:
         """Why the newest order was not carried out; empty: it is; None: it is still being looked at."""
 
     def take(self, order: RelayOrder) -> None:
-        """As Orders says."""
+        """As Orders says. One that is said again, and is here already, changes nothing."""
         with self._lock:
+            if order.again and self._order is not None and order.number <= self._order.number:
+                return
             self._order, self._fault = order, None if order.words else ""
         if not order.words:
             self._stage.stop()
@@ -125,6 +135,11 @@ class StageOrders:
             job=next((job.job for job in jobs if runs and self._stage.owns(job)), ""),
         )
 
+    @property
+    def under_way(self) -> bool:
+        """Whether what was ordered is not over."""
+        return (status := self.status(())) is not None and not status.ended
+
     def _carry_out(self, order: RelayOrder) -> None:
         plan = self._stage.plan(Order(order.words[0], order.words[1:], order.nproc))
         with self._lock:
@@ -135,11 +150,16 @@ class StageOrders:
                 self._stage.start(plan)
 
 
-def keep(stage: Stage, ended: threading.Event) -> None:
-    """Wait until the stage's job is over, or KEPT_S have passed, or this process is told to end."""
+def keep(orders: StageOrders, door: Door, ended: threading.Event) -> None:
+    """Keep what was ordered until it is over, or KEPT_S have passed without anybody who asks for it at the
+    door, or this process is told to end.
+    """
     until_s = time.monotonic() + KEPT_S
-    while stage.running and time.monotonic() < until_s and not ended.is_set():
-        ended.wait(_LOOK_S)
+    while not ended.is_set():
+        if door.serve(_LOOK_S):
+            until_s = time.monotonic() + KEPT_S
+        elif not orders.under_way or time.monotonic() >= until_s:
+            return
 
 
 def _silence(descriptor: int, flags: int) -> None:

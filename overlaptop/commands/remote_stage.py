@@ -32,8 +32,8 @@ _PHASES = {
 class RemoteStage:
     """A Starter for other hosts (see tui.starting): their relays check what it orders, and carry it out.
 
-    A relay ends what was started through it KEPT_S after its line has broken. One that answers afterwards
-    is another one, which knows nothing of it: how it ended is then not known any more.
+    A relay ends what was started through it KEPT_S after its line has broken, if the relay of another line
+    of this dashboard has not taken it over by then (RemoteHost sees to that).
     """
 
     def __init__(self, session: HostsSession, workloads: Sequence[Workload] = WORKLOADS) -> None:
@@ -42,10 +42,8 @@ class RemoteStage:
         self._status = StartStatus()
         self._host: RemoteHost | None = None
         """Where the newest order was given."""
-        self._relay = 0
-        """That obeys it (Line.relays)."""
         self._said: RelayOrderStatus | None = None
-        """The newest word of that relay."""
+        """The newest word on it."""
         self._job = ""
         """Key of the newest job, once it is known."""
 
@@ -99,7 +97,6 @@ class RemoteStage:
         self._host, self._said, self._job = host, None, ""
         fault = "no host is there to start it on" if host is None else _fault(host)
         if host is not None and not fault:
-            self._relay = host.line.relays
             try:
                 if not host.order((order.workload, *order.options), order.nproc):
                     fault = f"the line to {host.name} is gone"
@@ -113,7 +110,6 @@ class RemoteStage:
         """End the job there."""
         if self._host is not None and self.running and self._host.order(()):
             self._said = None
-            self._relay = self._host.line.relays
             self._status = StartStatus(Phase.ENDING, self._status.number + 1, None, "", self._status.label)
 
     def status(self) -> StartStatus:
@@ -126,25 +122,21 @@ class RemoteStage:
                 f"the line to {host.name} is lost, {KEPT_S} s after which it is ended: not known how it is"
             )
             return self._turn(Phase.UNKNOWN, how=how)
-        if host.line.relays != self._relay:
-            if self._job and any(job.job == self._job for job in host.list_jobs()):
-                how = f"the line to {host.name} was lost meanwhile: it is ended {KEPT_S} s after that"
-                return self._turn(Phase.UNKNOWN, how=how)
-            return self._turn(Phase.OVER, how=f"the line to {host.name} was lost, and it was ended")
         said = host.order_status
-        if said is not None and said != self._said:
-            self._said = said
-            self._job = said.job or self._job
-        if self._said is None:
+        if said is None:
+            if status.phase is Phase.UNKNOWN:
+                return self._turn(Phase.UNKNOWN, how=f"the line to {host.name} is back: asking how it is")
             return status
-        phase = _PHASES.get(self._said.phase, Phase.UNKNOWN)
+        self._said = said
+        self._job = said.job or self._job
+        phase = _PHASES.get(said.phase, Phase.UNKNOWN)
         if status.order is None and phase is not Phase.ENDING:
             phase = Phase.NOTHING  # what was to be ended has ended
         return self._turn(
             phase,
-            failed=self._said.failed and phase is Phase.OVER,
-            how=self._said.how,
-            command_line=self._said.command_line or status.command_line,
+            failed=said.failed and phase is Phase.OVER,
+            how=said.how,
+            command_line=said.command_line or status.command_line,
         )
 
     def output(self) -> Sequence[str]:
@@ -178,7 +170,7 @@ class RemoteStage:
     @property
     def _is_under_way(self) -> bool:
         """Whether its host has something to end, or will have."""
-        return self.status().phase in (Phase.ENDING, Phase.RUNNING)
+        return self.status().phase in (Phase.ENDING, Phase.RUNNING, Phase.UNKNOWN)
 
     def _turn(
         self, phase: Phase, *, failed: bool = False, how: str = "", command_line: str | None = None

@@ -57,14 +57,19 @@ class Child:
         deadline_s = self._began_s + patience_s
         open_pipes = set(self._pipes)
         try:
-            while (left_s := deadline_s - time.monotonic()) > 0:
+            while True:
+                left_s = deadline_s - time.monotonic()
                 ended = self._process.poll() is not None
-                select.select(list(open_pipes), [], [], 0 if ended else min(left_s, _LOOK_EVERY_S))
+                wait_s = 0.0 if ended else max(0.0, min(left_s, _LOOK_EVERY_S))
+                select.select(list(open_pipes), [], [], wait_s)
                 heard = [pipe for pipe in tuple(open_pipes) if self._read(pipe, open_pipes)]
                 if any(len(data) > MAX_OUTPUT_BYTES for data in self._pipes.values()):
                     break
                 if ended and not heard:
                     return self._ran(self._process.returncode)
+                # One that has ended by itself has all it wrote read: whoever waits may be late.
+                if left_s <= 0 and not (ended and heard):
+                    break
             return self._ran(None)
         finally:
             self.close()

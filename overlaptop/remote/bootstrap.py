@@ -99,9 +99,9 @@ def far_words(
     """The words of the command that is to run on the host.
 
     ``python``: the interpreter there, ``remote_dir``: the socket directory there, both as the user named
-    them. ``readonly``: the relay changes nothing there, whatever it is told. ``doctor``: instead of a relay,
-    have the host say what works there, as records. Raises ValueError with one line for a name that not
-    every shell would take as it is.
+    them. ``readonly``: the relay changes nothing there, whatever it is told. ``doctor``: instead of a
+    relay, have the host say what works there, as records. Raises ValueError with one line for a name that
+    not every shell would take as it is.
     """
     for option, value in (("--python", python), ("--remote-dir", remote_dir)):
         if _UNQUOTABLE.search(value):

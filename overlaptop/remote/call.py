@@ -100,8 +100,11 @@ class Call:
         """The last of what it wrote that was not meant for us: many lines of foreign text, mostly empty."""
         return (self.carrier.errors + self._stream.preamble).strip()
 
-    def receive(self, now_s: float, now_ns: int) -> bool:
-        """Takes in what can be read now, within bounds; whether there was something."""
+    def receive(self, now_s: float, clock_ns: Callable[[], int] | None = None) -> bool:
+        """Takes in what can be read now, within bounds; whether there was something.
+
+        ``clock_ns``: asked when it was read; None: it may have come long before.
+        """
         errors = self.carrier.read_errors()
         if errors and self._echo is not None and not self.reached:
             self._echo(errors)
@@ -112,6 +115,8 @@ class Call:
             self._output_ended = True
         if not data:
             return False
+        # After reading: a trip that seems shorter than it was would seem better than it is.
+        now_ns = None if clock_ns is None else clock_ns()
         self._heard_s = now_s
         try:
             payloads = self._stream.feed(data)
@@ -162,7 +167,7 @@ class Call:
         silent_s = now_s - self._heard_s
         if self.carrier.ended:
             # What it has said last may still be in the pipe, and some of it may say why.
-            return None if self.receive(now_s, 0) else self._fault or self._why_ended()
+            return None if self.receive(now_s) else self._fault or self._why_ended()
         if self._output_ended and silent_s > _END_OF_OUTPUT_S:
             return self._last_words or Failure("the line broke")
         return Failure(self._silence_in_words()) if silent_s > self._patience_s() else None
@@ -197,7 +202,7 @@ class Call:
         elif note.kind == FAIL:
             self._last_words = Failure(failures.one_line(note.text) or "it cannot go on")
 
-    def _hear(self, payload: bytes, now_ns: int) -> None:
+    def _hear(self, payload: bytes, now_ns: int | None) -> None:
         if self._fault is not None:
             return
         try:
@@ -221,7 +226,7 @@ class Call:
                 # Of several that came together the far end answers the last.
                 self._sent_ns = {each: at for each, at in self._sent_ns.items() if each > message.number}
                 self._pongs += 1
-                if now_ns:
+                if now_ns is not None:
                     self._clock.add(sent_ns, message.received_ns, message.sent_ns, now_ns)
             self.dropped_there, self.every = max(0, message.dropped), max(1, message.every)
         else:

@@ -7,15 +7,37 @@ import os
 import select
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
 
 MAX_UNSENT_BYTES = 1 << 16
 _PIPE_BYTES = 1 << 20
 """What the kernel holds between two looks; where it gives less, the far end sends less."""
 _KEPT_ERROR_BYTES = 1 << 13
 _ERROR_READ_BYTES = 1 << 14
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until this is over: a process must not be started and then forgotten.
+
+    The signal's handler is replaced, not the signal blocked: the process would inherit that.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield  # nothing is raised here
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, at: came.append((number, at)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(*came[-1])
 
 
 class Carrier:

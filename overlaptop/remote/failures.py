@@ -37,6 +37,8 @@ def _rule(kinds: str, pattern: str, reason: str, *, lasting: bool = False, asks:
 _SSH = "ssh via"
 
 # The first that fits is taken: what causes another's text stands before it.
+# What begins with any text is bound to the beginning of a line or a word: else one long line of a host's
+# would be searched from each of its characters, for seconds.
 _RULES = (
     _rule(
         _SSH,
@@ -105,8 +107,8 @@ _RULES = (
     _rule(_SSH, r"client_loop: send disconnect|Connection to \S+ closed|Broken pipe", "the line broke"),
     _rule(
         _SSH,
-        r"(?P<line>.*(?:Bad owner or permissions on|Bad configuration option|terminating, \d+ bad config)"
-        r".*)",
+        r"(?m:^)(?P<line>.*(?:Bad owner or permissions on|Bad configuration option"
+        r"|terminating, \d+ bad config).*)",
         "ssh does not start: {line}",
         lasting=True,
     ),
@@ -119,7 +121,7 @@ _RULES = (
     ),
     _rule(
         "via",
-        r"sudo: .*(?:password is required|terminal is required|no tty present)",
+        r"(?m:^)sudo: .*(?:password is required|terminal is required|no tty present)",
         "sudo asks for a password: allow the command without one (NOPASSWD)",
         lasting=True,
         asks=True,
@@ -161,7 +163,7 @@ _RULES = (
     ),
     _rule(
         "",
-        r"(?P<python>\S+): No module named overlaptop(?:\.__main__)?\b",
+        r"(?<!\S)(?P<python>\S+): No module named overlaptop(?:\.__main__)?\b",
         "{python} there has no overlaptop: pip install it there, or name another one with --python",
     ),
     _rule(

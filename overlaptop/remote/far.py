@@ -85,13 +85,18 @@ class Relay:
         gpus: int | None = None,
         readonly: bool = False,
         orders: Orders | None = None,
+        wanted_elsewhere: Callable[[], bool] = lambda: False,
         silence_s: float = SILENCE_S,
         list_jobs: Callable[[], Sequence[JobRecord]] = endpoints.list_jobs,
     ) -> None:
-        """``gpus``: how many this host has, None where it is not known. ``orders`` None: starts nothing."""
+        """``gpus``: how many this host has, None where it is not known. ``orders`` None: starts nothing.
+
+        ``wanted_elsewhere``: whether the near end has come back over another line, for what was started.
+        """
         self._reads, self._writes = reads, writes
         self._readonly = readonly
         self._orders = orders
+        self._wanted_elsewhere = wanted_elsewhere
         self._silence_s = silence_s
         self._list_jobs = list_jobs
         self._host = socket.gethostname()
@@ -346,6 +351,8 @@ class Relay:
     # Orders
 
     def _see_order(self, now_s: float) -> None:
+        if self._wanted_elsewhere():
+            raise _LineOverError("its near end has come back over another line")
         status = self._orders.status(self._records) if self._orders is not None else None
         said = self._order_said
         if status is None or status == said:

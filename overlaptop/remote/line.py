@@ -9,8 +9,8 @@ from enum import Enum
 from selectors import EVENT_READ, BaseSelector
 
 from overlaptop.remote import failures
-from overlaptop.remote.call import Call
-from overlaptop.remote.carrier import Carrier, end_all
+from overlaptop.remote.call import SILENT_S, Call
+from overlaptop.remote.carrier import Carrier, end_all, uninterrupted
 from overlaptop.remote.clock import ClockOffset
 from overlaptop.remote.failures import Failure
 from overlaptop.remote.targets import Target
@@ -24,6 +24,8 @@ FORGIVEN_S = 60.0
 """A line that was up for so long begins with the shortest pause again."""
 _GAP_S = 2.0
 """Between two looks. After a longer one (a laptop that slept) silence is measured anew."""
+_LOOKED_S = 0.01
+"""With a selector, whoever has just looked need not look again: a dashboard's tick polls three times."""
 _CLOSE_PATIENCE_S = 0.5
 
 
@@ -121,9 +123,12 @@ class Line:
 
     @property
     def settled(self) -> bool:
-        """Whether a try has come to something: it failed, or is up and the host's clock is known."""
+        """Whether a try has come to something: it failed, or is up and the host's clock is known, or has been
+        for so long that the clock may never be.
+        """
         measured = self._call is None or self._call.hello is None or self._call.measured
-        return self._state is not LineState.CONNECTING and measured
+        patient = self.monotonic_s() - self._since_s < SILENT_S
+        return self._state is not LineState.CONNECTING and (measured or not patient)
 
     @property
     def knocking(self) -> bool:
@@ -160,7 +165,9 @@ class Line:
 
     def poll(self) -> list[Message]:
         """What has come since the last call, oldest first. Keeps the line going; never waits or raises."""
-        self.keep()
+        # A clock that stands still does not tell whether it has been looked at.
+        if self._selector is None or not 0.0 < self.monotonic_s() - self._polled_s < _LOOKED_S:
+            self.keep()
         messages, self._left = self._left, []
         if self._call is not None:
             messages += self._call.take()
@@ -190,7 +197,7 @@ class Line:
     def receive(self) -> None:
         """Takes in what can be read now. Never waits or raises."""
         if self._call is not None:
-            self._call.receive(self.monotonic_s(), self._clock_ns())
+            self._call.receive(self.monotonic_s(), self._clock_ns)
             self._watch()
 
     def say(self, message: Message) -> bool:
@@ -208,11 +215,12 @@ class Line:
         argv = self.target.argv(self._words, interactive=interactive)
         now_s = self.monotonic_s()
         try:
-            carrier = Carrier(argv, interactive=interactive)
+            with uninterrupted():  # whoever is interrupted ends `carriers`
+                carrier = Carrier(argv, interactive=interactive)
+                self._call = Call(self.target, carrier, self.clock, now_s, echo=echo)
         except OSError as error:
             self._lose(failures.of_start(argv[0], error), now_s)
             return
-        self._call = Call(self.target, carrier, self.clock, now_s, echo=echo)
         self._state, self._asks = LineState.CONNECTING, False
         self._watch()
 

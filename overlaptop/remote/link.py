@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 _JOIN_S = 1.0
 _MAX_WAITING = 1 << 14
 """Messages for a link that nobody reads, the newest."""
+MAX_SAMPLE_CHARS = 1 << 12
+"""Of the reasons in one sample of a GPU: each has its own, and a hundred samples of each rank are kept."""
 
 
 class RemoteLink:
@@ -123,7 +126,20 @@ class RemoteLink:
                 self._begun, self.fate = True, message
         elif self._begun:
             self._heard_at_s, self._speaks = self._host.monotonic_s(), True
-            self._waiting.append(_shifted(message, self._host.line.clock.to_near_ns))
+            if self._is_wanted(message):
+                self._waiting.append(_shifted(message, self._host.line.clock.to_near_ns))
+
+    def _is_wanted(self, message: Message) -> bool:
+        """Not what no hub would send, of which so much is kept that it could fill the memory here."""
+        match message:
+            case StepDetail():
+                return message.rank in self._ranks
+            case DeviceSample():
+                reasons = (*(message.throttle_reasons or ()), *(each.reason for each in message.unknown))
+                names = sum(len(each.name) for each in message.unknown)
+                return names + sum(map(len, reasons)) <= MAX_SAMPLE_CHARS
+            case _:
+                return True
 
     def speak(self) -> None:
         """Says what is to be said now: which job is meant, and once a second that somebody is there."""
@@ -154,15 +170,19 @@ class RemoteHost:
         """``monotonic_s``: the line's, unless told otherwise."""
         self.line = line
         self.monotonic_s = monotonic_s or line.monotonic_s
-        self.order_status: RelayOrderStatus | None = None
-        """What became of the newest order, as far as this relay has told."""
         self._jobs: tuple[RemoteJob, ...] = ()
         self._jobs_note = ""
         self._known = False
         self._link: RemoteLink | None = None
         self._limit: RelayLimit | None = None
-        self._orders = 0
         self._told_relay = 0
+        self._owner = secrets.token_hex(8)
+        """By which the relay of a later line finds what was started over this one."""
+        self._order: RelayOrder | None = None
+        """The newest."""
+        self._order_status: RelayOrderStatus | None = None
+        self._ordered_relay = 0
+        """That was told it (Line.relays)."""
 
     @property
     def name(self) -> str:
@@ -183,6 +203,11 @@ class RemoteHost:
     def connecting(self) -> bool:
         """Whether it has not been had yet, and is being tried."""
         return not self.up and self.line.hello is None and self.line.state is not LineState.FAILED
+
+    @property
+    def readonly(self) -> bool:
+        """Whether the relay there changes nothing, whatever it is told."""
+        return self.hello is not None and self.hello.readonly
 
     @property
     def since_s(self) -> float:
@@ -226,14 +251,23 @@ class RemoteHost:
                 case RelayJobs():
                     self._jobs, self._jobs_note, self._known = message.jobs, message.note, True
                 case RelayOrderStatus():
-                    if message.number == self._orders:
-                        self.order_status = message
+                    if self._order is not None and message.number == self._order.number:
+                        self._order_status = message
                 case _:
                     if self._link is not None:
                         self._link.hear(message)
         new = self.line.ready and self._told_relay != self.line.relays
         if new and (self._limit is None or self.line.say(self._limit)):
             self._told_relay = self.line.relays
+        self._order_again()
+
+    def _order_again(self) -> None:
+        """Ask the relay of a line that has come back for what was ordered over the one before."""
+        order, status, line = self._order, self._order_status, self.line
+        if order is None or not line.ready or self._ordered_relay == line.relays:
+            return
+        if (status is None or not status.ended) and line.say(replace(order, again=True)):
+            self._order_status, self._ordered_relay = None, line.relays
 
     def list_jobs(self) -> Sequence[JobRecord]:
         """The jobs that the host told of last, newest first, also while the line is down."""
@@ -275,12 +309,20 @@ class RemoteHost:
 
         What becomes of it is told in `order_status`. Raises WireError for one that is not allowed.
         """
-        order = RelayOrder(self._orders + 1, tuple(words), nproc)
+        number = 1 if self._order is None else self._order.number + 1
+        order = RelayOrder(number, tuple(words), nproc, self._owner)
+        self._order_again()  # first: by it the relay finds the job that this one ends
         if not self.line.say(order):
             return False
-        self._orders += 1
-        self.order_status = None
+        self._order, self._order_status, self._ordered_relay = order, None, self.line.relays
         return True
+
+    @property
+    def order_status(self) -> RelayOrderStatus | None:
+        """What became of the newest order, as far as the relay that there is now has told."""
+        status = self._order_status
+        current = self._ordered_relay == self.line.relays
+        return status if current or (status is not None and status.ended) else None
 
     def close(self) -> None:
         """Gives the line up."""

@@ -130,8 +130,9 @@ class Target:
                 return ["kubectl", "exec", "-i", *namespace, self.place, *container, "--", *words]
             case "srun":
                 node = [f"--nodelist={self.within}"] if self.within else []
-                step = ["--overlap", "--nodes=1", "--ntasks=1", *node]
-                return ["srun", f"--jobid={self.place}", "--quiet", *step, *words]
+                # It passes output on line by line unless told otherwise, and frames have no lines.
+                step = ["--quiet", "--unbuffered", "--overlap", "--nodes=1", "--ntasks=1", *node]
+                return ["srun", f"--jobid={self.place}", *step, *words]
             case "via":
                 return _after(self.prefix, words)
             case _:

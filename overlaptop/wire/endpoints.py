@@ -10,6 +10,7 @@
         search.msgpack    the search that goes on, for a hub that takes this one's place
         changes.json      the changes that are under way, likewise
       changes.jsonl       what was changed of any job, see change_log.py
+      relay-<pid>-<owner>.sock    where a relay that keeps a job is found, see commands/kept.py
 
 Only the standard library: this module is imported in the training process.
 """

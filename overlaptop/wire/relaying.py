@@ -234,8 +234,6 @@ def order_fault(order: RelayOrder) -> str:
         return f"nproc must be from 1 to {MAX_NPROC}, not {order.nproc}"
     if order.owner and not _OWNER.fullmatch(order.owner):
         return f"{order.owner[:60]!r} cannot name an owner"
-    if order.again and not order.owner:
-        return "what is said again needs an owner"
     if any("\0" in word for word in order.words):
         return "a word of a command line cannot have a NUL character in it"
     return ""

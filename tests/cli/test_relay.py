@@ -14,6 +14,7 @@ import pytest
 
 from overlaptop import launcher as launching
 from overlaptop.commands import relay
+from overlaptop.commands.kept import Door
 from overlaptop.commands.relay import StageOrders
 from overlaptop.commands.stage import Stage
 from overlaptop.wire.relaying import RelayOrder, RelayOrderStatus
@@ -141,7 +142,7 @@ def test_a_job_is_kept_for_a_while_without_a_line_unless_the_relay_is_told_to_en
     status_when(orders, "running")
     if told_to_end:
         ended.set()
-    relay.keep(stage, ended)
+    relay.keep(orders, Door(orders), ended)
     assert stage.running.startswith("steady"), "whoever kept it ends it"
 
 
@@ -149,5 +150,5 @@ def test_a_job_that_is_over_keeps_nobody(stage: Stage, monkeypatch: pytest.Monke
     monkeypatch.setattr(relay, "KEPT_S", 600.0)
     orders = StageOrders(stage)
     orders.take(RelayOrder(1, ("short",), 1))
-    relay.keep(stage, threading.Event())
+    relay.keep(orders, Door(orders), threading.Event())
     assert status_when(orders, "over").failed is False

@@ -1,7 +1,6 @@
 """Workloads on another host: what is ordered, and what is known of it while the line comes and goes."""
 
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 import pytest
 
@@ -24,11 +23,9 @@ class Host:
     note: str = ""
     orders: list = field(default_factory=list)
     order_status: RelayOrderStatus | None = None
-    jobs: list = field(default_factory=list)
     polls: int = 0
 
     def __post_init__(self):
-        self.line = SimpleNamespace(relays=1)
         self.hello = RelayHello(PROTOCOL_VERSION, "1", self.name, 1, self.gpus, 1, self.readonly)
 
     def order(self, words, nproc=None):
@@ -43,9 +40,6 @@ class Host:
         self.order_status = RelayOrderStatus(
             len(self.orders), phase, failed, how, command_line, tuple(output), "", job
         )
-
-    def list_jobs(self):
-        return self.jobs
 
     def poll(self):
         self.polls += 1
@@ -206,19 +200,49 @@ def test_while_the_line_is_lost_nothing_is_claimed_of_it():
     assert stage.owns(record("job-1"))
 
 
-def test_a_relay_that_comes_after_knows_nothing_of_it_but_the_hosts_jobs_do():
+def back(host, stage):
+    """The line breaks and comes back; its relay has not answered yet."""
+    host.up = False
+    stage.status()
+    host.up, host.order_status = True, None
+    return stage.status()
+
+
+def test_a_relay_that_comes_after_takes_it_over():
     host = Host("gpu-a")
     stage = started(stage_of(host), "ddp")
     host.says("running", job="job-1")
     stage.status()
-    host.jobs, host.line.relays, host.order_status = [record("job-1")], 2, None
-    status = stage.status()
+    status = back(host, stage)
     assert status.phase is Phase.UNKNOWN
-    assert "60 s after" in status.how
-    host.jobs = []
+    assert "is back" in status.how
+    host.says("running", job="job-1")
     status = stage.status()
-    assert (status.phase, status.failed) == (Phase.OVER, False)
-    assert "was lost, and it was ended" in status.how
+    assert (status.phase, status.label, status.how) == (Phase.RUNNING, "ddp on gpu-a", "")
+    assert stage.running == "ddp on gpu-a"
+    stage.clear()
+    assert host.orders[-1] == ((), None)
+
+
+def test_what_nobody_keeps_any_more_has_ended():
+    host = Host("gpu-a")
+    stage = started(stage_of(host), "ddp")
+    host.says("running", job="job-1")
+    stage.status()
+    back(host, stage)
+    host.says("over", how="the line was lost")
+    status = stage.status()
+    assert (status.phase, status.failed, status.how) == (Phase.OVER, False, "the line was lost")
+
+
+def test_what_is_asked_for_yet_is_ended_with_the_dashboard():
+    host = Host("gpu-a")
+    stage = started(stage_of(host), "ddp")
+    host.says("running", job="job-1")
+    stage.status()
+    back(host, stage)
+    stage.clear()
+    assert host.orders[-1] == ((), None)
 
 
 def test_an_order_that_the_line_does_not_take_any_more_has_failed():

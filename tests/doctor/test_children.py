@@ -56,6 +56,13 @@ def test_one_that_hangs_is_ended_with_what_it_has_started() -> None:
             time.sleep(0.01)
 
 
+def test_one_that_ended_in_time_is_heard_though_it_is_asked_late() -> None:
+    # Another host's checks were waited for first, to the end of the patience with both.
+    child = Child(["sh", "-c", "echo out; exit 3"])
+    os.waitid(os.P_PID, child._process.pid, os.WEXITED | os.WNOWAIT)
+    assert child.wait(0.0) == Ran(3, "out\n", "")
+
+
 def test_one_that_leaves_its_outputs_to_another_is_over_all_the_same() -> None:
     # As ssh does, where the first of its lines stays as the others' connection.
     child = Child(["sh", "-c", "setsid sleep 1000 & echo $!; exit 0"])
