@@ -36,6 +36,8 @@ MAX_FRESH = 16_384
 GPUs likewise."""
 MAX_RANKS = 4096
 """As many as a hub takes; a rank number beyond it is not believed."""
+MAX_NODE_RANKS = 256
+"""Of one of several nodes, whose word comes from another machine: those that have ended make room."""
 SHIFTED_NS = 1_000_000_000
 """By less than this a message's time may be another one when the hub's history comes again: another host's
 clock is known better by then. A process that takes a rank's place needs longer to start."""
@@ -296,6 +298,13 @@ class Fleet:
         if not 0 <= number < MAX_RANKS:
             return None
         if number not in self._ranks:
+            if self._node and len(self._ranks) >= MAX_NODE_RANKS:
+                ended = next((rank for rank in self._ranks.values() if rank.ended), None)
+                if ended is None:
+                    return None
+                del self._ranks[ended.rank]
+                self._commands.forget(ended.rank)
+                self._by_gpu = None
             self._ranks[number] = _Rank(number)
         return self._ranks[number]
 

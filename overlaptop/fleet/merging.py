@@ -181,9 +181,11 @@ class Merger:
 
 def out_of_reach(nodes: Iterable[NodeView], ranks: Iterable[RankView]) -> str:
     """Why not every rank of the job can be told of a command, in a few words; empty: each can."""
-    lost = [node.name for node in nodes if node.lost]
-    if lost:
+    nodes = tuple(nodes)
+    if lost := [node.name for node in nodes if node.lost]:
         return f"{', '.join(lost[:3])}{' and others' if len(lost) > 3 else ''} cannot be reached"
+    if readonly := [node.name for node in nodes if node.ranks and node.readonly]:
+        return f"{readonly[0]} is read-only"
     unseen = [view.rank for view in ranks if view.info is None]
     if unseen:
         return f"{_in_words(unseen)} not been heard of (is their host watched?)"

@@ -34,12 +34,16 @@ class Host(Protocol):
         """It has said which jobs it has."""
 
     @property
+    def readonly(self) -> bool:
+        """It has said that nothing can be changed there over this line."""
+
+    @property
     def since_s(self) -> float:
         """By the monotonic clock: since when the line is as it is."""
 
     @property
     def note(self) -> str:
-        """Why the line is not up, in one line."""
+        """Why the line is not up, or why the list of its jobs may be wrong, in one line; mostly empty."""
 
     @property
     def detail(self) -> str:
@@ -123,11 +127,11 @@ class Node:
             since_ns = snapshot.at_ns - round((self._monotonic_s() - host.since_s) * 1e9)
             note = host.note
         elif self.session.job_key is None and host.known:
-            note = "the job is not there" if key is not None else _jobs_there(len(self.records))
+            note = host.note or ("the job is not there" if key else _jobs_there(len(self.records)))
         node = NodeView(
             host.name, link, since_ns, note,
             offset_ns=host.offset_ns, residual_ns=host.residual_ns,
-            bytes_per_s=host.bytes_per_s, detail=host.detail,
+            bytes_per_s=host.bytes_per_s, detail=host.detail, readonly=host.readonly,
         )  # fmt: skip
         return Part(node, snapshot)
 

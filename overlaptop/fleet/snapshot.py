@@ -95,6 +95,8 @@ class NodeView:
     """What the line carries from there."""
     detail: str = ""
     """What the command that makes the line has said itself."""
+    readonly: bool = False
+    """The far end changes nothing there, whoever asks."""
 
     @property
     def lost(self) -> bool:

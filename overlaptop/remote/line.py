@@ -123,8 +123,8 @@ class Line:
 
     @property
     def settled(self) -> bool:
-        """Whether a try has come to something: it failed, or is up and the host's clock is known, or has been
-        for so long that the clock may never be.
+        """Whether a try has come to something: it failed, or is up and the host's clock is known, or it has
+        been up for so long that the clock may never be.
         """
         measured = self._call is None or self._call.hello is None or self._call.measured
         patient = self.monotonic_s() - self._since_s < SILENT_S

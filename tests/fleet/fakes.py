@@ -63,6 +63,7 @@ class FakeHost:
         self.since_s = 0.0
         self.note = "" if up else "connecting"
         self.detail = ""
+        self.readonly = False
         self.offset_ns, self.residual_ns, self.bytes_per_s = 5_000_000, 100_000, 2_000.0
         self.polls = 0
         self.closed = False

@@ -100,6 +100,12 @@ def test_hosts_with_a_job_each_are_several_jobs_to_choose_from(cluster):
     assert not snapshot.nodes[0].lost
 
 
+def test_a_host_that_cannot_list_its_jobs_is_not_said_to_have_none(cluster):
+    cluster.hosts[1].jobs = []
+    cluster.hosts[1].note = "/tmp/overlaptop-7 has mode 0o755: others can get in"
+    assert links(cluster.session().tick())[1] == ("gpu-b", "waiting", cluster.hosts[1].note)
+
+
 def test_a_job_that_is_shared_and_one_that_is_not_are_two(cluster):
     cluster.hosts[0].jobs = [record("job-9", script="other.py"), record("job-1")]
     session = cluster.session()
@@ -386,6 +392,16 @@ def test_a_command_is_sent_to_nobody_while_ranks_are_on_hosts_that_are_not_watch
     session.tick()
     why = session.send(commands.make_setting(BUCKET_CAP_MB, 50))
     assert why == "ranks 2-3 have not been heard of (is their host watched?): a change needs all ranks"
+
+
+def test_a_node_whose_relay_is_read_only_is_named_before_anything_is_sent(cluster):
+    session = cluster.session()
+    cluster.hosts[1].readonly = True
+    command, search = commands.make_setting(BUCKET_CAP_MB, 50), commands.make_search(BUCKET_CAP_MB)
+    assert cluster.live(session).nodes[1].readonly
+    assert session.send(command) == "gpu-b is read-only: a change needs all ranks"
+    assert session.hold(search) == "gpu-b is read-only: a search needs all ranks"
+    assert sent(cluster, (Command, Search)) == [[], []]
 
 
 def test_without_a_job_or_read_only_nothing_is_sent_or_held(cluster):

@@ -110,6 +110,10 @@ def serve(ahead_ns: int = 0) -> None:
                 say(RelayJobs((JOB,), f"limit {message.bytes_per_s} {message.hz}"))
             case RelayOrder(words=("die",)):
                 say(RelayLink(JOB.job, False, True))
+            case RelayOrder(words=("over",), again=False):
+                say(RelayOrderStatus(message.number, "over", False, "", "over", ()))
+            case RelayOrder(again=True):
+                say(RelayOrderStatus(message.number, "running", False, "", f"again {message.owner}", ()))
             case RelayOrder():
                 say(RelayOrderStatus(message.number, "running", False, "", " ".join(message.words), ()))
 

@@ -93,7 +93,7 @@ def test_whatever_a_far_end_says_it_is_heard_or_given_up(
     said = MAGIC + (frame(encode(HELLO)) if greets else b"") + b"".join(pieces)
     call = call_of(said, size)
     for turn in range(len(said) // size + 2):
-        call.receive(float(turn), turn * 1_000_000_000)
+        call.receive(float(turn), lambda now_ns=turn * 1_000_000_000: now_ns)
         if (failure := call.why_over(float(turn))) is not None:
             assert failure.reason
             assert failure.reason.isprintable()
@@ -108,22 +108,50 @@ def test_what_nobody_takes_is_not_read_on() -> None:
     notice = frame(encode(Notice(0, 1, "info", "x" * 4000)))
     call = call_of(MAGIC + frame(encode(HELLO)) + notice * 1000, 1 << 20)
     turns = 0
-    while call.receive(0.0, 0):
+    while call.receive(0.0):
         turns += 1
     assert not call.readable
     held = call.take()
     assert MAX_INBOX_BYTES <= len(held) * len(notice) <= MAX_INBOX_BYTES + (1 << 18)
     assert call.readable
-    assert call.receive(0.0, 0)
+    assert call.receive(0.0)
 
 
 def test_a_ping_tells_how_much_has_been_received() -> None:
     hello = frame(encode(HELLO))
     call = call_of(b"banner\n" + MAGIC + hello, 1000)
-    call.receive(0.0, 0)
+    call.receive(0.0)
     call.speak(0.0, 0)
     told = cast(Script, call.carrier).told
     assert [decode(data[4:]) for data in told] == [RelayPing(1, len(hello))]
+
+
+class Late(Script):
+    """In place of a process whose words come while this one stands still, just before it reads them."""
+
+    now_ns = 1_000
+
+    def answer(self, data: bytes) -> None:
+        self._data += data
+
+    def read(self, most_bytes: int) -> bytes | None:
+        self.now_ns += 50_000
+        return super().read(most_bytes) or b""
+
+
+def test_an_answer_has_come_when_it_was_read_and_no_earlier() -> None:
+    clock = ClockOffset()
+    script = Late(MAGIC + frame(encode(HELLO)), 1000)
+    call = Call(Target.parse("far"), cast(Carrier, script), clock, 0.0)
+    call.receive(0.0, lambda: script.now_ns)
+    sent_ns = script.now_ns
+    call.speak(0.0, sent_ns)
+    # There it is the same time as here, and the way back is long.
+    script.answer(frame(encode(RelayPong(1, sent_ns + 10_000, sent_ns + 10_000))))
+    call.receive(0.0, lambda: script.now_ns)
+    assert clock.offset_ns is not None
+    assert clock.residual_ns == 25_000
+    assert abs(clock.offset_ns) <= clock.residual_ns
 
 
 class StandIn:

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import stat
+import subprocess
 from pathlib import Path
 from selectors import DefaultSelector
 
@@ -43,6 +44,25 @@ def test_a_relay_is_greeted_and_heard(lines: Lines) -> None:
     assert line.hello == HELLO
     assert line.reason == ""
     assert line.retry_in_s is None
+
+
+def test_an_interrupt_while_a_process_is_started_leaves_it_to_be_ended(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *args: object, **options: object) -> None:
+            super().__init__(*args, **options)  # type: ignore[call-overload]
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    line, handler = lines("mute"), signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        line.start()
+    assert signal.getsignal(signal.SIGINT) is handler
+    (carrier,) = line.carriers
+    assert runs(carrier.pid)
+    line.close()
+    assert not runs(carrier.pid)
 
 
 def test_what_is_said_arrives(lines: Lines) -> None:
@@ -232,6 +252,20 @@ def test_a_flood_is_taken_in_bounded_pieces(lines: Lines) -> None:
         line.close()
 
 
+def test_with_a_selector_polls_that_follow_close_on_each_other_look_once(lines: Lines) -> None:
+    with DefaultSelector() as selector:
+        line = up(lines, "plain", selector=selector)
+        lines.until(line, lambda: line.settled)
+        line.say(RelaySelect("job-1"))
+        assert selector.select(20)
+        lines.clock.now_s += 0.004
+        line.poll()
+        assert selector.select(0)
+        lines.clock.now_s += 0.007
+        assert lines.heard(line, RelayLink) == RelayLink("job-1", True)
+        line.close()
+
+
 def test_a_far_end_that_does_not_read_stops_what_is_said_and_nothing_else(lines: Lines) -> None:
     line = up(lines, "deaf")
     said = 0
@@ -240,6 +274,15 @@ def test_a_far_end_that_does_not_read_stops_what_is_said_and_nothing_else(lines:
         assert said < 1_000_000
     assert line.state is LineState.UP
     assert lines.heard(line, RelayJobs) == RelayJobs((), "")
+
+
+def test_a_far_end_that_talks_and_does_not_answer_is_not_waited_for_without_end(lines: Lines) -> None:
+    line = up(lines, "deaf")
+    assert not line.settled
+    lines.wait(line, SILENT_S)
+    assert line.settled
+    assert line.state is LineState.UP
+    assert line.clock.offset_ns is None
 
 
 def test_what_a_process_leaves_behind_is_ended_with_it(lines: Lines) -> None:

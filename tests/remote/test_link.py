@@ -207,6 +207,32 @@ def test_an_order_is_told_of_until_another_takes_its_place(watched: Watched) -> 
     assert not watched.host.order(["ddp"])
 
 
+def test_a_line_that_has_come_back_is_asked_for_what_was_ordered_before(watched: Watched) -> None:
+    assert watched.host.order(["ddp"])
+    eventually(lambda: watched.poll() or watched.host.order_status)
+    commands_lines = set()
+    for _ in range(2):
+        watched.lose()
+        watched.lines.clock.now_s += 10
+        eventually(lambda: watched.poll() or watched.host.up)
+        status = eventually(lambda: watched.poll() or watched.host.order_status)
+        assert status.number == 1
+        commands_lines.add(status.command_line)
+    (line,) = commands_lines
+    word, owner = line.split()
+    assert (word, len(owner)) == ("again", 16), "each relay is told the same name"
+
+
+def test_what_has_ended_before_the_line_broke_is_not_asked_for(watched: Watched) -> None:
+    assert watched.host.order(["over"])
+    status = eventually(lambda: watched.poll() or watched.host.order_status)
+    assert status.phase == "over"
+    watched.lose()
+    watched.lines.clock.now_s += 10
+    eventually(lambda: watched.poll() or watched.host.up)
+    assert watched.host.order_status == status
+
+
 def test_a_job_session_shows_a_remote_job_and_keeps_it_through_a_loss(lines: Lines) -> None:
     line = lines("plain")
     host = RemoteHost(line)

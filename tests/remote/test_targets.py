@@ -13,6 +13,7 @@ from overlaptop.remote.bootstrap import far_words
 from overlaptop.remote.targets import MAX_TARGETS, Target, named
 
 WORDS = ("sh", "-c", "echo $1", "name", "", "/a b")
+SRUN = ("--quiet", "--unbuffered", "--overlap", "--nodes=1", "--ntasks=1")
 LINE = "sh -c 'echo $1' name '' '/a b'"
 
 
@@ -70,11 +71,8 @@ def test_another_ssh_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ("kubectl://pod-0", ["kubectl", "exec", "-i", "pod-0", "--"]),
         ("kubectl://ml/pod-0", ["kubectl", "exec", "-i", "-n", "ml", "pod-0", "--"]),
         ("kubectl://ml/pod-0/main", ["kubectl", "exec", "-i", "-n", "ml", "pod-0", "-c", "main", "--"]),
-        ("srun://1234", ["srun", "--jobid=1234", "--quiet", "--overlap", "--nodes=1", "--ntasks=1"]),
-        (
-            "srun://12_3/n01",
-            ["srun", "--jobid=12_3", "--quiet", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=n01"],
-        ),
+        ("srun://1234", ["srun", "--jobid=1234", *SRUN]),
+        ("srun://12_3/n01", ["srun", "--jobid=12_3", *SRUN, "--nodelist=n01"]),
         ("local://", []),
     ],
 )

@@ -246,21 +246,6 @@ async def test_the_page_of_hosts_has_reasons_in_full_and_foreign_words_without_t
     assert "\x1b" not in text
 
 
-async def test_a_line_that_came_up_while_the_screen_stands_still_is_no_negative_time_old():
-    cluster = Cluster("gpu-a")
-    app = app_of(cluster.live())
-    async with app.run_test(size=(100, 30)) as pilot:
-        await shown(app, pilot)
-        await pilot.press("space")
-        cluster.host("gpu-a").cut()
-        cluster.clock.pass_s(70)
-        cluster.host("gpu-a").connect()
-        await pilot.press("H")
-        text = await shown(app, pilot)
-    assert "gpu-a   ● live since" in text
-    assert "(0 s)" in text
-
-
 async def test_hosts_that_are_down_can_be_tried_at_once():
     reads, writes = os.pipe()
     lines = FakeLines(reads)

@@ -151,6 +151,7 @@ MESSAGES = {
         relaying.RelayOrder,
         words=several(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=9)),
         nproc=st.none() | st.integers(1, relaying.MAX_NPROC),
+        owner=st.just("") | st.text("0123456789abcdef", min_size=16, max_size=16),
     ),
     relaying.RelayOrderStatus: built(
         relaying.RelayOrderStatus,

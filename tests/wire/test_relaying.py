@@ -73,7 +73,6 @@ def test_a_job_of_another_host_is_its_record_less_what_only_serves_there():
         (RelayOrder(1, ("ddp",), None), {"words": "ddp"}, "RelayOrder.words"),
         (RelayOrder(1, ("ddp",), None), {"owner": "../../etc/passwd"}, "cannot name an owner"),
         (RelayOrder(1, ("ddp",), None), {"owner": "0123456789abcdeF"}, "cannot name an owner"),
-        (RelayOrder(1, ("ddp",), None), {"again": True}, "needs an owner"),
         (STATUS, {"phase": "dancing"}, "RelayOrderStatus.phase: expected one of nothing"),
         (STATUS, {"output": ("x" * (MAX_OUTPUT_CHARS + 1),)}, "at most 800 characters"),
         (STATUS, {"output": ("x",) * (MAX_OUTPUT_LINES + 1)}, "RelayOrderStatus.output"),

@@ -56,8 +56,7 @@ def _host_lines(node: NodeView, now_ns: int, width: int) -> list[Line]:
     if node.link is LinkState.WAITING:
         said = (Run("◌ waiting", Ink("warning")),)
     elif node.link is LinkState.LIVE:
-        held = age(max(0, now_ns - node.since_ns) / 1e9)
-        said = (*said, Run(f" since {clock(node.since_ns)} ({held})", DIM))
+        said = (*said, Run(f" since {clock(node.since_ns)} ({age((now_ns - node.since_ns) / 1e9)})", DIM))
     name = Run(f" {printable(node.name)}", Ink("accent", bold=True))
     lines: list[Line] = [elided((name, Run("   "), *said), width)]
     if node.note:
