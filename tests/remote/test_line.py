@@ -13,7 +13,7 @@ from selectors import DefaultSelector
 import pytest
 
 from overlaptop.remote.call import MAX_INBOX_BYTES, PATIENCE_S, SILENT_S
-from overlaptop.remote.line import BACK_OFF_S, JITTER, Line, LineState
+from overlaptop.remote.line import BACK_OFF_S, JITTER, REFUSED_PAUSE_S, Line, LineState
 from overlaptop.remote.targets import Target
 from overlaptop.wire.codec import WireError, encode
 from overlaptop.wire.messages import PROTOCOL_VERSION as VERSION
@@ -321,6 +321,22 @@ def test_a_lost_line_leaves_no_descriptor(lines: Lines) -> None:
     line = lost(lines, "dies")
     lines.until(line, lambda: not line.carriers)
     assert open_descriptors() == before
+
+
+def test_a_line_that_has_worked_and_is_refused_comes_back_by_itself(lines: Lines) -> None:
+    line = lines("plain")
+    lines.until(line, lambda: line.ready)
+    good, line.target = line.target, Target.via("/nowhere/at-all")
+    os.kill(line.carriers[0].pid, signal.SIGKILL)
+    lines.until(line, lambda: line.state is LineState.DOWN)
+    lines.wait(line, 2 * BACK_OFF_S[0])
+    lines.until(line, lambda: line.reason.startswith("there is no /nowhere"))
+    assert line.state is LineState.DOWN
+    line.target = good
+    lines.wait(line, BACK_OFF_S[-1])
+    assert not line.ready
+    lines.wait(line, REFUSED_PAUSE_S * (1 + JITTER))
+    lines.until(line, lambda: line.ready)
 
 
 def test_a_program_that_is_not_there_needs_a_person(lines: Lines) -> None:

@@ -1,0 +1,330 @@
+"""What watching many hosts at once costs: time to connect, clock residuals, bytes a second, CPU.
+
+One OpenSSH server on loopback plays all hosts: each has a socket directory, a hub and a rank of one job of
+its own, and is reached by its own ssh. First the lines alone, then the dashboard on them in a terminal of
+its own. The ranks send what those of benchmarks/dashboard.py do.
+
+    PYTHONPATH=. python benchmarks/many_hosts.py [--hosts N] [--steps-per-s HZ] [--seconds S]
+        [--max-startups WORD] [--profile FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import pty
+import select
+import shutil
+import signal
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from fcntl import ioctl
+from pathlib import Path
+
+from dashboard import SyntheticSession
+
+from overlaptop.fleet.cluster import ClusterSession
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.remote.link import RemoteHost
+from overlaptop.remote.pool import LinePool
+from overlaptop.remote.targets import Target
+from overlaptop.wire.messages import Message, StepTotals
+from tests.wire.conftest import KEY, Hubs, Rank, eventually
+
+SSHD = "/usr/sbin/sshd"
+COLUMNS, ROWS = 160, 45
+SETTLE_S = 3.0
+"""After the first picture: late imports and the history belong to the start."""
+TICK_S = 0.25
+
+
+class Hosts:
+    """Names that ssh knows, behind one server, each with a socket directory of its own."""
+
+    def __init__(self, folder: Path, count: int, max_startups: str) -> None:
+        self.names = [f"node-{number:02}" for number in range(count)]
+        self._folder = folder
+        for name in ("host_key", "key"):
+            _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name))
+        port = _free_port()
+        settings = [
+            "ListenAddress 127.0.0.1", f"Port {port}", f"HostKey {folder}/host_key",
+            f"PidFile {folder}/pid", f"AuthorizedKeysFile {folder}/key.pub", "UsePAM no", "StrictModes no",
+            "AcceptEnv OVERLAPTOP_DIR", "PasswordAuthentication no", "PrintMotd no",
+            "PermitRootLogin prohibit-password",
+            *([f"MaxStartups {max_startups}"] if max_startups else []),
+        ]  # fmt: skip
+        (folder / "sshd_config").write_text("\n".join(settings) + "\n")
+        known = (folder / "host_key.pub").read_text().strip()
+        (folder / "known").write_text(f"nodes {known}\n")
+        lines = []
+        for name in self.names:
+            self.directory(name).mkdir(mode=0o700)
+            lines += [f"Host {name}", f"  SetEnv OVERLAPTOP_DIR={self.directory(name)}"]
+        lines += [
+            "Host *", "  HostName 127.0.0.1", f"  Port {port}", f"  User {getpass.getuser()}",
+            f"  IdentityFile {folder}/key", "  IdentitiesOnly yes", "  IdentityAgent none",
+            f"  UserKnownHostsFile {folder}/known", "  HostKeyAlias nodes", "  StrictHostKeyChecking yes",
+        ]  # fmt: skip
+        (folder / "ssh_config").write_text("\n".join(lines) + "\n")
+        ssh = folder / "ssh"
+        ssh.write_text(f'#!/bin/sh\nexec ssh -F {folder}/ssh_config "$@"\n')
+        ssh.chmod(0o755)
+        os.environ["OVERLAPTOP_SSH"] = str(ssh)
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(exist_ok=True)  # where root's sshd shuts itself in
+        with (folder / "log").open("wb") as log:
+            self._sshd = subprocess.Popen([SSHD, "-D", "-e", "-f", str(folder / "sshd_config")], stderr=log)
+        eventually((folder / "pid").exists)
+
+    def directory(self, name: str) -> Path:
+        """Of the sockets of this host's jobs."""
+        return self._folder / name
+
+    def refused(self) -> int:
+        """Logins that the server turned away since there were too many at a time."""
+        log = (self._folder / "log").read_text(errors="replace")
+        return sum("MaxStartups" in line and "drop" in line for line in log.splitlines())
+
+    def close(self) -> None:
+        """End the server."""
+        self._sshd.terminate()
+        self._sshd.wait()
+
+
+class Job:
+    """One job with a rank on each host, which sends ten times a second what is due, as agents do."""
+
+    def __init__(self, hosts: Hosts, steps_per_s: float, past_s: float) -> None:
+        count = len(hosts.names)
+        self._made = SyntheticSession(count, steps_per_s, past_s=past_s)
+        self._made.watch(range(count))
+        self._ranks: list[Rank] = []
+        self._hubs: list[tuple[Path, Hubs]] = []
+        for number, name in enumerate(hosts.names):
+            directory = hosts.directory(name)
+            with _socket_dir(directory):
+                hubs = Hubs()
+                hubs.start()
+                self._hubs.append((directory, hubs))
+                rank = Rank(number)
+            rank.info = replace(
+                rank.info, world_size=count, host=name, source="kernels", compute_exact=True
+            )
+            self._ranks.append(rank.greet())
+        self._period_s = 1.0 / steps_per_s
+        self._began_s = time.monotonic() - past_s
+        self._steps = 0
+        self._over = threading.Event()
+        self._send()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the ranks and their hubs."""
+        self._over.set()
+        self._thread.join()
+        for rank in self._ranks:
+            rank.close()
+        for directory, hubs in self._hubs:
+            with _socket_dir(directory):
+                hubs.end_all()
+
+    def _run(self) -> None:
+        while not self._over.wait(0.1):
+            self._send()
+
+    def _send(self) -> None:
+        steps = int((time.monotonic() - self._began_s) / self._period_s)
+        for number, rank in enumerate(self._ranks):
+            messages: list[Message] = []
+            for step in range(self._steps, steps):
+                made = self._made.step(number, step)
+                # The overview shows one rank's timeline: that of the first.
+                messages += [each for each in made if number == 0 or isinstance(each, StepTotals)]
+            rank.listen()
+            rank.send(*messages)
+        self._steps = steps
+
+
+def lines_alone(hosts: Hosts, seconds: float) -> None:
+    """Connect, follow the job for so long without a screen, and say what that cost."""
+    began_s = time.monotonic()
+    pool = LinePool([Target.parse(name) for name in hosts.names], say=lambda _: None)
+    pool.connect(interactive=False)
+    connected_s = time.monotonic() - began_s
+    up = sum(line.ready for line in pool.lines)
+    session = ClusterSession([RemoteHost(line) for line in pool.lines], poll=pool.poll)
+    count = len(hosts.names)
+
+    def look() -> bool:
+        _wait(pool, 0.02)
+        snapshot = session.tick()
+        return sum(view.last is not None for view in snapshot.ranks) == count
+
+    session.select(KEY)
+    eventually(look)
+    whole_s = time.monotonic() - began_s
+    for _ in range(round(SETTLE_S / TICK_S)):
+        _wait(pool, TICK_S)
+        session.tick()
+    received: dict[str, list[float]] = {name: [] for name in hosts.names}
+    cpu_s, from_s = time.thread_time(), time.monotonic()
+    while time.monotonic() - from_s < seconds:
+        _wait(pool, TICK_S)
+        for node in session.tick().nodes:
+            if node.bytes_per_s is not None:
+                received[node.name].append(node.bytes_per_s)
+    used = (time.thread_time() - cpu_s) / (time.monotonic() - from_s)
+    nodes = session.tick().nodes
+    live = sum(node.link is LinkState.LIVE for node in nodes)
+    residuals_ms = sorted(node.residual_ns / 1e6 for node in nodes if node.residual_ns is not None)
+    rates = [statistics.mean(each) for each in received.values() if each]
+    session.close()
+    pool.close()
+    print(
+        f"connected      {up} of {count} hosts in {connected_s:.1f} s, {hosts.refused()} logins turned away"
+    )
+    print(f"whole picture  {live} live, a step of each rank {whole_s:.1f} s after the start")
+    print(
+        f"clocks         residual {statistics.median(residuals_ms):.2f} ms in the median, "
+        f"{residuals_ms[-1]:.2f} ms at most"
+    )
+    print(
+        f"bytes          {statistics.mean(rates) / 1024:.1f} KiB/s a host, {max(rates) / 1024:.1f} at most"
+    )
+    print(f"CPU            {used * 100:.1f} % of one core for lines and session without a screen")
+
+
+def on_the_screen(hosts: Hosts, seconds: float, profile: str) -> None:
+    """The dashboard on all hosts: what it takes of a core while nobody touches it."""
+    started_s = time.monotonic()
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.pop("NO_COLOR", None)
+        os.environ["TERM"], os.environ["COLORTERM"] = "xterm-256color", "truecolor"
+        ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        profiled = ["-m", "cProfile", "-o", profile] if profile else []
+        os.execv(sys.executable, [sys.executable, *profiled, "-m", "overlaptop", *hosts.names])
+    try:
+        written, last = b"", hosts.names[-1].encode()
+        while b"exposed" not in written or last not in written:
+            if time.monotonic() - started_s > 60:
+                raise SystemExit(f"the dashboard painted nothing within 60 s: {written[-2000:]!r}")
+            written += _read(terminal, 0.05)
+        painted_s = time.monotonic() - started_s
+        _read_for(terminal, SETTLE_S)
+        children = _children(pid)
+        before_s, before_children_s = _cpu_s(pid), sum(map(_cpu_s, children))
+        from_s = time.monotonic()
+        count = _read_for(terminal, seconds)
+        passed_s = time.monotonic() - from_s
+        used, used_by_ssh = _cpu_s(pid) - before_s, sum(map(_cpu_s, children)) - before_children_s
+        os.write(terminal, b"q")
+        _read_for(terminal, 3.0)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+    print(f"dashboard      painted {painted_s:.1f} s after its start")
+    print(f"CPU            {used / passed_s * 100:.1f} % of one core for the dashboard")
+    print(
+        f"               and {used_by_ssh / passed_s * 100:.1f} % for its {len(children)} processes of ssh"
+    )
+    print(f"terminal       {count / passed_s / 1024:.1f} KiB/s")
+
+
+def _wait(pool: LinePool, seconds: float) -> None:
+    """As the dashboard's event loop does: what comes is taken in when it comes."""
+    until_s = time.monotonic() + seconds
+    while (left_s := until_s - time.monotonic()) > 0:
+        if select.select([pool.fileno()], [], [], left_s)[0]:
+            pool.receive()
+
+
+@contextmanager
+def _socket_dir(directory: Path) -> Iterator[None]:
+    """Where this process looks for jobs meanwhile."""
+    os.environ["OVERLAPTOP_DIR"] = str(directory)
+    try:
+        yield
+    finally:
+        del os.environ["OVERLAPTOP_DIR"]
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _run(*words: str) -> None:
+    subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
+
+
+def _children(pid: int) -> Sequence[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _read(terminal: int, wait_s: float) -> bytes:
+    if not select.select([terminal], [], [], wait_s)[0]:
+        return b""
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # its program has ended
+        time.sleep(wait_s)
+        return b""
+
+
+def _read_for(terminal: int, seconds: float) -> int:
+    until_s, count = time.monotonic() + seconds, 0
+    while time.monotonic() < until_s:
+        count += len(_read(terminal, 0.05))
+    return count
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--hosts", type=int, default=16)
+    parser.add_argument("--steps-per-s", type=float, default=10.0)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--max-startups", default="", help="of the server; else as sshd has it by itself")
+    parser.add_argument("--profile", default="", help="write a profile of the dashboard here")
+    options = parser.parse_args()
+    if shutil.which("ssh") is None or not Path(SSHD).exists():
+        parser.exit(1, "many_hosts.py: needs OpenSSH's client and server\n")
+    # Short: the names of sockets lie below it.
+    folder = Path(tempfile.mkdtemp(prefix="ot-", dir="/tmp"))
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder)
+        hosts = Hosts(folder, options.hosts, options.max_startups)
+        stack.callback(hosts.close)
+        job = Job(hosts, options.steps_per_s, past_s=20.0)
+        stack.callback(job.close)
+        print(
+            f"{options.hosts} hosts behind one sshd (MaxStartups {options.max_startups or 'by default'}), "
+            f"a rank each at {options.steps_per_s:g} steps/s"
+        )
+        lines_alone(hosts, options.seconds)
+        on_the_screen(hosts, options.seconds, options.profile)
+
+
+if __name__ == "__main__":
+    main()

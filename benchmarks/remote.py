@@ -1,0 +1,151 @@
+"""What it takes to watch a job on two hosts through ssh, and whether the job notices.
+
+    PYTHONPATH=. python benchmarks/remote.py [--pairs 10] [--seconds 6] [--cuts 2] [--starts 5]
+
+Needs root, an sshd, and leave to make namespaces: the hosts, and the laptop that watches them, are made of
+these. All of them share this machine's cores. So that the ranks do not compete with what would run on the
+laptop, that runs at the lowest priority; the relays and the sshd have theirs, as on a real host.
+
+Step times are compared in pairs of windows of one job, watched and not watched in turn, of which every
+other pair begins with the latter. How long the steps of a window without a watcher were is read from the
+hub's history afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from overlaptop.fleet.snapshot import LinkState
+from tests.remote.hosts import DDP, NODES, SMALL, Job, Lab, why_not
+from tests.remote.watching import Watching
+
+FAR = NODES[1]
+RANKS = range(len(NODES))
+SETTLE_S = 0.5
+"""After a line went, before its absence counts."""
+WARMUP_STEPS = 50
+
+
+def start_s() -> float:
+    """From the start of the process to a step of each node's rank on its output."""
+    began_s = time.monotonic()
+    words = [sys.executable, "-m", "overlaptop", "--json", *NODES]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    seen: set[int] = set()
+    while len(seen) < len(NODES):
+        seen.add(json.loads(process.stdout.readline())["rank"])
+    took_s = time.monotonic() - began_s
+    process.terminate()
+    process.wait()
+    process.stdout.close()
+    return took_s
+
+
+def cut_s(lab: Lab, seconds: float) -> tuple[float, float]:
+    """From a cable's cut to the mark on the screen, and from its mending to the next step of that host."""
+    with Watching(*NODES).connect() as watching:
+        watching.until_all_step(len(NODES))
+        lab.lines[FAR].cut()
+        began_s = time.monotonic()
+        watching.until(lambda _: watching.node(FAR).link is LinkState.LOST)
+        noticed_s = time.monotonic() - began_s
+        watching.go_on(seconds - noticed_s)
+        lab.lines[FAR].mend()
+        began_s = time.monotonic()
+        watching.until(lambda _: watching.node(FAR).link is LinkState.LIVE)
+        watching.until_all_step(len(NODES), 1)
+        return noticed_s, time.monotonic() - began_s
+
+
+def pair(seconds: float, *, watched_first: bool) -> float:
+    """How much longer the watched steps were: the ratio of the two windows' medians."""
+    windows: dict[bool, tuple[int, int]] = {}
+    for watched in (watched_first, not watched_first):
+        if watched:
+            with Watching(*NODES).connect() as watching:
+                watching.session.watch(RANKS)
+                watching.until_all_step(len(NODES), 1)
+                began_ns = time.time_ns()
+                watching.go_on(seconds)
+                windows[watched] = began_ns, time.time_ns()
+        else:
+            time.sleep(SETTLE_S)
+            began_ns = time.time_ns()
+            time.sleep(seconds)
+            windows[watched] = began_ns, time.time_ns()
+    with Watching(*NODES).connect() as watching:
+        until_ns = time.time_ns()
+        # A hub's history comes from its oldest step on.
+        watching.until(
+            lambda _: all(
+                watching.seen[rank] and watching.seen[rank][-1].start_ns > until_ns for rank in RANKS
+            )
+        )
+        steps = [step for seen in watching.seen.values() for step in seen]
+    medians = {
+        watched: statistics.median(step.step_ns for step in steps if window[0] <= step.start_ns < window[1])
+        for watched, window in windows.items()
+    }
+    return medians[True] / medians[False]
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """The geometric mean, and a 95 % interval of it from resampled pairs."""
+    logs = [math.log(ratio) for ratio in ratios]
+    seeded = random.Random(0)
+    means = sorted(statistics.fmean(seeded.choices(logs, k=len(logs))) for _ in range(10_000))
+    return math.exp(statistics.fmean(logs)), math.exp(means[250]), math.exp(means[-250])
+
+
+def spread(values: Sequence[float], form: Callable[[float], str]) -> str:
+    """The median, the least and the most."""
+    return f"median {form(statistics.median(values))}, {form(min(values))} to {form(max(values))}"
+
+
+def main() -> None:
+    """Measure all of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--starts", type=int, default=5, help="of the program; default 5")
+    parser.add_argument("--cuts", type=int, default=2, help="of 30 s; default 2")
+    parser.add_argument("--pairs", type=int, default=10, help="of windows; default 10")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of a window; default 6")
+    options = parser.parse_args()
+    if why := why_not():
+        raise SystemExit(f"there can be no hosts here: {why}")
+    with Lab() as lab:
+        os.environ["OVERLAPTOP_SSH"] = str(lab.ssh)
+        words = (*SMALL, "--steps=0")
+        with Job([lab.servers[name] for name in NODES], lab.folder / "job", *words, script=DDP):
+            os.nice(19)
+            with Watching(*NODES).connect() as watching:
+                watching.until_all_step(len(NODES), WARMUP_STEPS)
+            starts = [start_s() for _ in range(options.starts)]
+            if starts:
+                print(f"start to all ranks, s: {spread(starts, '{:.2f}'.format)}", flush=True)
+            cuts = [cut_s(lab, 30.0) for _ in range(options.cuts)]
+            if cuts:
+                print(f"cut to noticed, s: {spread([each[0] for each in cuts], '{:.1f}'.format)}")
+                print(
+                    f"mended to steps, s: {spread([each[1] for each in cuts], '{:.1f}'.format)}", flush=True
+                )
+            ratios = [
+                pair(options.seconds, watched_first=number % 2 == 0) for number in range(options.pairs)
+            ]
+            if ratios:
+                mean, low, high = interval(ratios)
+                print(f"watched / not, of each pair: {spread(ratios, '{:.3f}'.format)}")
+                print(f"watched / not: {mean:.3f} (95 % interval {low:.3f} to {high:.3f})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,446 @@
+"""Hosts of the tests' own: namespaces for network, processes, name and mounts, each with a real sshd.
+
+A host ends with all its processes when its first process does, and that one ends with the test's. Network
+namespaces have no name and cables hang from them, so nothing is left of a host that is gone.
+
+    laptop ──cable── host-a        the lines; `Cable.cut` pulls one
+    laptop ──cable── host-b
+             host-a ──cable── host-b    what jobs meet over
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from functools import cache
+from pathlib import Path
+from typing import Self
+
+from tests.warm import LAUNCHER_VARIABLES
+
+SSHD = Path("/usr/sbin/sshd")
+DDP = Path(__file__).parents[2] / "workloads" / "ddp.py"
+AGENT = ("-m", "overlaptop.agent", "--control")
+SMALL = ("--layers=2", "--width=128", "--batch=2", "--seq=32", "--vocabulary=256", "--deterministic")
+"""Of ddp: steps of a few ten milliseconds."""
+MARK = "OVERLAPTOP_TEST_JOB"
+"""In the environment of a job's processes: its folder."""
+TRAINING = """
+import os, sys, time, torch, torch.distributed as dist
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4)))  # 1 MiB of gradients each
+if "RANK" in os.environ:
+    dist.init_process_group("gloo")
+    model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+while True:
+    model(torch.ones(2, 512)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(0.03)
+"""
+NSENTER = shutil.which("nsenter") or "nsenter"
+NODES = ("host-a", "host-b")
+JOB_ADDRESSES = ("10.99.0.1", "10.99.0.2")
+JOB_LINK = "jobs0"
+FIRST_PORT = 22
+PATIENCE_S = 60.0
+_START_S = 20.0
+_CLONES = ("--net", "--uts", "--ipc", "--pid", "--mount")
+
+_FIRST_PROCESS = """
+import os, signal, socket, subprocess, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children that lost their parent are buried by the kernel
+socket.sethostname(sys.argv[1])
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+_PREPARE = "mount -t tmpfs -o mode=755 none /run && mkdir /run/sshd && ip link set lo up"
+_CABLE = "ip link add one type veth peer name other"
+
+
+@cache
+def why_not() -> str:
+    """Why there can be no such hosts on this machine; empty: there can."""
+    if not sys.platform.startswith("linux"):
+        return "network namespaces need Linux"
+    if os.geteuid() != 0:
+        return "making hosts of namespaces needs root"
+    missing = [name for name in ("unshare", "nsenter", "ip", "mount", "ssh", "ssh-keygen")
+               if shutil.which(name) is None]  # fmt: skip
+    if not SSHD.exists():
+        missing.append(str(SSHD))
+    if missing:
+        return f"there is no {', '.join(missing)}"
+    tried = subprocess.run(
+        ["unshare", *_CLONES, "--fork", "--mount-proc", "sh", "-c", f"{_PREPARE} && {_CABLE}"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return f"namespaces cannot be made: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+class Machine:
+    """A set of namespaces under a name, with nothing in it but its first process."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.pid = 0
+        """Of its first process, as this machine counts."""
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._holder = subprocess.Popen(
+            ["unshare", *_CLONES, "--fork", "--kill-child", "--mount-proc",
+             sys.executable, "-S", "-c", _FIRST_PROCESS, name],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # it tells how its child ended
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            assert self._holder.stdout is not None
+            assert self._holder.stdout.readline() == b"up\n", f"{name} does not begin"
+            self.pid = only_child(self._holder.pid)
+            self.do("sh", "-c", _PREPARE)
+        except BaseException:
+            self.close()
+            raise
+
+    def argv(self, *words: str) -> list[str]:
+        """The command that runs these words there."""
+        return [NSENTER, "-t", str(self.pid), *_CLONES, "--wd=.", "--", *words]
+
+    def do(self, *words: str) -> str:
+        """Runs a command there; what it printed. It must succeed."""
+        done = subprocess.run(
+            self.argv(*words), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_START_S
+        )
+        assert done.returncode == 0, f"{self.name}: {' '.join(words)}: {done.stderr}"
+        return done.stdout
+
+    def start(self, *words: str, **options: object) -> subprocess.Popen[bytes]:
+        """Starts a command there, which ends with this machine at the latest."""
+        child = subprocess.Popen(self.argv(*words), stdin=subprocess.DEVNULL, **options)
+        self._children.append(child)
+        return child
+
+    def processes(self, word: str = "", *, environment: str = "") -> list[int]:
+        """Those with this word in their command line, and this in their environment, but for the first one;
+        as this machine counts. Of a machine that is gone: none.
+        """
+        if not self.pid:
+            return []
+        inside = Path(f"/proc/{self.pid}/ns/pid").readlink()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != self.pid:
+                with suppress(OSError):
+                    if (
+                        (entry / "ns/pid").readlink() == inside
+                        and word.encode() in (entry / "cmdline").read_bytes()
+                        and environment.encode() in (entry / "environ").read_bytes()
+                    ):
+                        found.append(int(entry.name))
+        return found
+
+    def signal(self, number: signal.Signals, word: str = "", *, environment: str = "") -> int:
+        """Signals all that `processes` finds; how many."""
+        found = self.processes(word, environment=environment)
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        if number is signal.SIGCONT:
+            self._wake()
+        return len(found)
+
+    def close(self) -> None:
+        """Ends it, and all that runs there, as if its plug were pulled."""
+        if self.pid:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self.pid = 0
+        assert self._holder.stdin is not None
+        assert self._holder.stdout is not None
+        self._holder.stdin.close()
+        self._holder.stdout.close()
+        self._wake()  # the last process of a host is not gone before its parent has buried it
+        self._holder.wait(_START_S)
+        for child in self._children:
+            child.wait(_START_S)
+
+    def _wake(self) -> None:
+        """nsenter stops when the process that it has started there does, and does not see it go on."""
+        for child in self._children:
+            if child.poll() is None:
+                child.send_signal(signal.SIGCONT)
+
+
+class Sshd:
+    """An OpenSSH server of a host, with a host key and a home of its own."""
+
+    def __init__(
+        self,
+        host: Machine,
+        folder: Path,
+        port: int,
+        address: str,
+        client_key: Path,
+        jobs_dir: Path | None,
+        *lines: str,
+    ) -> None:
+        """``jobs_dir``: of those who come in through it; None: one of its own.
+
+        ``lines``: of its configuration, besides.
+        """
+        self.host, self.port, self.address = host, port, address
+        self.folder = folder
+        folder.mkdir()
+        self.jobs_dir = jobs_dir or folder / "jobs"
+        self.jobs_dir.mkdir(mode=0o700, exist_ok=jobs_dir is not None)
+        self.home = folder / "home"
+        self.home.mkdir()
+        self.key = make_key(folder / "host_key")
+        self.log = folder / "log"
+        self.config = folder / "sshd_config"
+        configuration = [
+            f"ListenAddress {address}",
+            f"Port {port}",
+            f"HostKey {self.key}",
+            f"PidFile {folder / 'pid'}",
+            f"AuthorizedKeysFile {client_key}.pub",
+            "UsePAM no",
+            "StrictModes no",
+            "PasswordAuthentication no",
+            "KbdInteractiveAuthentication no",
+            "PermitRootLogin prohibit-password",
+            "PrintMotd no",
+            f"SetEnv HOME={self.home} OVERLAPTOP_DIR={self.jobs_dir}",
+            *lines,
+        ]
+        self.config.write_text("".join(f"{line}\n" for line in configuration))
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Has it listen."""
+        self._process = self.host.start(str(SSHD), "-D", "-e", "-f", str(self.config),
+                                        stderr=self.log.open("ab"))  # fmt: skip
+        eventually(lambda: (self.folder / "pid").exists(), _START_S)
+
+    def kill(self) -> None:
+        """Ends it at once, and with it all sessions of all servers of this host."""
+        assert self._process is not None
+        self.host.signal(signal.SIGKILL, "sshd")
+        self._process.wait(_START_S)
+        (self.folder / "pid").unlink(missing_ok=True)
+
+
+class Cable:
+    """Between two machines; each end has a name and an address of its own."""
+
+    def __init__(self, ends: Sequence[tuple[Machine, str, str]]) -> None:
+        """``ends``: machine, the name of the interface there, its address; of two machines."""
+        (first, name, _), (second, other, _) = ends
+        run("ip", "link", "add", name, "netns", str(first.pid), "type", "veth",
+            "peer", "name", other, "netns", str(second.pid))  # fmt: skip
+        for machine, end, address in ends:
+            machine.do("ip", "address", "add", f"{address}/24", "dev", end)
+            machine.do("ip", "link", "set", end, "up")
+        self._far, self._far_end = second, other
+
+    def cut(self) -> None:
+        """Nothing arrives any more, at either end, and nobody is told."""
+        self._far.do("ip", "link", "set", self._far_end, "down")
+
+    def mend(self) -> None:
+        self._far.do("ip", "link", "set", self._far_end, "up")
+
+
+class Job:
+    """A training job with an agent: under torchrun where it has several ranks, else alone."""
+
+    def __init__(
+        self,
+        servers: Sequence[Sshd],
+        folder: Path,
+        *words: str,
+        script: Path | None = None,
+        agent: bool = True,
+        port: int = 29_400,
+    ) -> None:
+        """``servers``: through which it can be found; a rank on the host of each. ``words``: the script's.
+
+        ``script``: one that is idle most of the time, unless told otherwise. ``port``: where ranks meet.
+        """
+        folder.mkdir(exist_ok=True)
+        self.folder = folder
+        self.log = folder / "log"
+        if script is None:
+            script = folder / "train.py"
+            script.write_text(TRAINING)
+        self._servers = servers
+        self._nodes: list[subprocess.Popen[bytes]] = []
+        for rank, server in enumerate(servers):
+            launcher = (
+                *("-m", "torch.distributed.run", f"--nnodes={len(servers)}", f"--node-rank={rank}"),
+                *("--nproc-per-node=1", f"--master-addr={JOB_ADDRESSES[0]}", f"--master-port={port}"),
+            )
+            environment = {
+                **{name: word for name, word in os.environ.items() if name not in LAUNCHER_VARIABLES},
+                "OVERLAPTOP_DIR": str(server.jobs_dir),
+                "OMP_NUM_THREADS": "1",
+                "CUDA_VISIBLE_DEVICES": "",
+                "GLOO_SOCKET_IFNAME": JOB_LINK,
+                MARK: str(folder),
+            }
+            all_words = [
+                *(launcher if len(servers) > 1 else ()),
+                *(AGENT if agent else ()),
+                str(script),
+                *words,
+            ]
+            with self.log.open("ab") as log:
+                self._nodes.append(
+                    server.host.start(
+                        sys.executable, *all_words, cwd=folder, env=environment, stdout=log, stderr=log
+                    )
+                )
+
+    @property
+    def runs(self) -> bool:
+        """Whether no node of it is over."""
+        return all(node.poll() is None for node in self._nodes)
+
+    def wait(self) -> None:
+        """Waits for its end, which must be a good one."""
+        codes = [node.wait(PATIENCE_S) for node in self._nodes]
+        assert codes == [0] * len(codes), self.log.read_text()[-4000:]
+
+    def close(self) -> None:
+        """Ends it at once, and its hubs."""
+        for server in self._servers:
+            server.host.signal(signal.SIGKILL, environment=f"{MARK}={self.folder}")
+        for node in self._nodes:
+            node.wait(_START_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Lab:
+    """A laptop and two hosts. Its ssh is named by `ssh`, for $OVERLAPTOP_SSH."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="ot-lab-"))
+        """Short: the names of sockets lie below it."""
+        self.hosts: dict[str, Machine] = {}
+        self.lines: dict[str, Cable] = {}
+        self.servers: dict[str, Sshd] = {}
+        """By the name in the ssh's configuration."""
+        self._stack = ExitStack()
+        self._stack.callback(shutil.rmtree, self.folder)
+        try:
+            self.key = make_key(self.folder / "key")
+            self.laptop = self._machine("laptop")
+            for number, name in enumerate(NODES, 1):
+                host = self.hosts[name] = self._machine(name)
+                here, there = f"10.99.{number}.1", f"10.99.{number}.2"
+                self.lines[name] = Cable(((self.laptop, f"line{number}", here), (host, "line0", there)))
+                self.add_server(name, name)
+            self._job_cable = Cable([
+                (host, JOB_LINK, address)
+                for host, address in zip(self.hosts.values(), JOB_ADDRESSES, strict=True)
+            ])  # fmt: skip
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def ssh(self) -> Path:
+        """A program that is the laptop's ssh."""
+        return self.folder / "ssh"
+
+    def add_server(self, name: str, host: str, jobs_dir: Path | None = None, *lines: str) -> Sshd:
+        """One more sshd on this host, which ssh knows by the name. The rest: as Sshd has it."""
+        number = NODES.index(host) + 1
+        port = FIRST_PORT + len(self.servers)
+        folder = self.folder / name
+        server = Sshd(self.hosts[host], folder, port, f"10.99.{number}.2", self.key, jobs_dir, *lines)
+        self.servers[name] = server
+        self.configure(name, server)
+        return server
+
+    def configure(self, name: str, server: Sshd, *, key: Path | None = None, known_by: str = "") -> None:
+        """Has ssh know the server by this name. ``known_by``: in known_hosts; the true line if empty."""
+        known = self.folder / f"known-{name}"
+        known.write_text(known_by or f"{name} {public_part(server.key)}\n")
+        with (self.folder / "ssh_config").open("a") as config:
+            config.write(
+                f"Host {name}\n"
+                f"  HostName {server.address}\n"
+                f"  Port {server.port}\n"
+                f"  HostKeyAlias {name}\n"
+                f"  User {getpass.getuser()}\n"
+                f"  IdentityFile {key or self.key}\n"
+                f"  UserKnownHostsFile {known}\n"
+                "  IdentitiesOnly yes\n  IdentityAgent none\n  StrictHostKeyChecking yes\n"
+                "  GlobalKnownHostsFile none\n"
+            )
+        on_laptop = f"{NSENTER} -t {self.laptop.pid} --net --"
+        self.ssh.write_text(f'#!/bin/sh\nexec {on_laptop} ssh -F {self.folder}/ssh_config "$@"\n')
+        self.ssh.chmod(0o755)
+
+    def close(self) -> None:
+        """Ends all that runs there; the folder goes, too."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _machine(self, name: str) -> Machine:
+        machine = Machine(name)
+        self._stack.callback(machine.close)
+        return machine
+
+
+def run(*words: str) -> None:
+    """Runs a command of this machine's. It must succeed."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
+
+
+def make_key(path: Path) -> Path:
+    """A key pair; the private one is at this path."""
+    run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "overlaptop", "-f", str(path))
+    return path
+
+
+def public_part(key: Path) -> str:
+    return key.with_name(f"{key.name}.pub").read_text().strip()
+
+
+def only_child(pid: int) -> int:
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)
+
+
+def eventually(probe: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+    """Waits until the probe holds."""
+    deadline_s = time.monotonic() + patience_s
+    while not probe():
+        assert time.monotonic() < deadline_s, f"gave up waiting: {probe}"
+        time.sleep(0.01)

@@ -1,0 +1,154 @@
+"""The whole near end, from a far end's bytes to the words on a terminal, without a process or a clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest import mock
+
+from overlaptop.commands import once
+from overlaptop.fleet.cluster import ClusterSession
+from overlaptop.fleet.records import device_record, step_record
+from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.remote import line as line_module
+from overlaptop.remote.line import Line
+from overlaptop.remote.link import RemoteHost
+from overlaptop.remote.targets import Target
+from overlaptop.tui import nodes
+from overlaptop.tui.ink import line_width
+from overlaptop.wire.codec import FrameReader, decode, encode, frame
+from overlaptop.wire.messages import PROTOCOL_VERSION, Message, Welcome
+from overlaptop.wire.relaying import MAGIC, RelayHello, RelayJobs, RelayLink, RelayPong, RemoteJob
+
+START_NS = 1_700_000_000_000_000_000
+JOB = "job-1"
+RECORD = RemoteJob(
+    PROTOCOL_VERSION, JOB, "train.py", "/w", "far", 4, 10, 20, 30, 40, START_NS, "dash-30.sock", (7, 8)
+)  # fmt: skip
+HELLO = RelayHello(PROTOCOL_VERSION, "1.2.3", "far-host", 4242, 8, 1, False)
+
+
+def framed(*messages: Message) -> bytes:
+    """The messages as they travel."""
+    return b"".join(frame(encode(message)) for message in messages)
+
+
+OPENING = MAGIC + framed(
+    HELLO,
+    RelayJobs((RECORD, replace(RECORD, job="job-2")), ""),
+    RelayPong(1, START_NS + 1, START_NS + 2),
+)
+"""What a far end says first that means well."""
+ANSWER = framed(RelayLink(JOB, True), Welcome(PROTOCOL_VERSION, JOB, "far", "train.py", 4, START_NS))
+"""What it says when it is asked for the job."""
+
+
+class _FarBytes:
+    """A carrier that carries what a test puts into it."""
+
+    interactive = False
+    errors = ""
+    pid = out_fd = error_fd = -1
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.coming = bytearray()
+        self.ended = False
+        self._said = bytearray()
+        self._frames: FrameReader | None = None
+
+    def read(self, most_bytes: int) -> bytes | None:
+        data = bytes(self.coming[:most_bytes])
+        del self.coming[:most_bytes]
+        return None if self.ended and not data else data
+
+    def read_errors(self) -> bytes | None:
+        return b""
+
+    def write(self, data: bytes) -> bool:
+        self._said += data
+        return True
+
+    def check_said(self) -> None:
+        """Whatever came: the near end has said a line for each note, and from then on messages."""
+        if self._frames is None and (said := self._said.lstrip(b"\n")):
+            self._said, self._frames = said, FrameReader()
+        if self._frames is not None:
+            for payload in self._frames.feed(bytes(self._said)):
+                decode(payload)
+        self._said.clear()
+
+    def flush(self) -> None: ...
+
+    def hang_up(self) -> None: ...
+
+    def kill(self) -> None:
+        self.ended = True
+
+    def bury(self) -> int | None:
+        return 1 if self.ended else None
+
+
+class NearEnd:
+    """A session of one host, whose far end says what it is made to say."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.line = Line(
+            Target.via("true"), (), monotonic_s=lambda: self.now_s, clock_ns=self._clock_ns, seed=1
+        )
+        self.host = RemoteHost(self.line)
+        self.session = ClusterSession([self.host], clock_ns=self._clock_ns, monotonic_s=lambda: self.now_s)
+        self.session.select(JOB)
+        self.session.watch({0, 1})
+        self.snapshot: Snapshot = self.session.tick()
+
+    def hear(self, data: bytes, *, passed_s: float = 0.02) -> Snapshot:
+        """Let these bytes come, and so much time pass; they are looked at as far as they are read."""
+        self.now_s += passed_s
+        for carrier in self.line.carriers:
+            carrier.coming += data  # type: ignore[attr-defined] # a _FarBytes
+        self.snapshot = self.session.tick()
+        for carrier in self.line.carriers:
+            carrier.check_said()  # type: ignore[attr-defined]
+        return self.snapshot
+
+    def begin(self) -> None:
+        """Let the far end begin as one that means well: what comes from now on is the job's hub's."""
+        self.hear(OPENING)
+        self.hear(b"", passed_s=0.6)  # the next look at its jobs
+        self.hear(ANSWER)
+
+    def words(self) -> str:
+        """All that the commands without a screen would print now, and the lines about the host."""
+        snapshot = self.snapshot
+        told = [json.dumps([snapshot.link_note, self.line.reason, *map(str, snapshot.ended_search)])]
+        if snapshot.job is not None:
+            told.append(once.render(snapshot))
+            told.append(once.render(snapshot, ascii_only=True))
+            views = {view.rank: view for view in snapshot.ranks}
+            told += [
+                json.dumps(step_record(snapshot.job.job, views[step.rank].info, step), allow_nan=False)
+                for step in snapshot.fresh
+            ]
+            told += [
+                json.dumps(device_record(snapshot.job.job, views[sample.rank], sample), allow_nan=False)
+                for sample in snapshot.fresh_samples
+            ]
+        for group in nodes.groups(snapshot.ranks, snapshot.nodes, empty=True):
+            line = nodes.heading(group, snapshot.at_ns, 80)
+            assert line_width(line) <= 80
+            told.append("".join(run.text for run in line))
+        told.append(nodes.live_words(snapshot))
+        return "\n".join(told)
+
+    def _clock_ns(self) -> int:
+        return START_NS + round((self.now_s - 1000.0) * 1e9)
+
+
+@contextmanager
+def near_ends() -> Iterator[Callable[[], NearEnd]]:
+    """Makes near ends that start no process."""
+    with mock.patch.object(line_module, "Carrier", _FarBytes):
+        yield NearEnd

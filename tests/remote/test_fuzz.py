@@ -1,0 +1,180 @@
+"""Whatever a far end says: the near end says what it knows of it, in bounds, and goes on.
+
+From bytes through frames, the line, the link and the session to the words of the commands without a screen.
+fuzz/far_end.py looks for more of the same for as long as one likes.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from dataclasses import fields, replace
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_NODE_RANKS, MAX_NOTICES, RECENT_DETAILS
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.remote.link import MAX_SAMPLE_CHARS
+from overlaptop.wire.codec import WireError, decode, encode, frame
+from overlaptop.wire.devices import Unknown
+from overlaptop.wire.messages import CommandReport, HubStatus, RankEnd, RankInfo, StepDetail, StepTotals
+from overlaptop.wire.relaying import MAGIC, RelayHello
+from tests.remote.overhearing import ANSWER, JOB, OPENING, START_NS, NearEnd, framed, near_ends
+from tests.remote.test_frames import cut
+from tests.wire.test_codec import DETAIL, MESSAGES, SAMPLE, STEP, messages, plain
+
+INFO = RankInfo(JOB, 0, 0, 4, "far", 7, "t.py", "cuda:0", "nccl", "kernels", "", True, 1, "2.13")
+few_ranks = st.integers(0, 3)
+passed_s = st.sampled_from((0.0, 0.02, 0.6, 3.0, 20.0))
+# Ranks that are met again, of the job that was asked for: else nothing comes of most messages.
+likely = st.sampled_from([cls for cls in MESSAGES if cls is not RelayHello]).flatmap(MESSAGES.__getitem__)
+
+
+@st.composite
+def of_this_job(draw):
+    message = draw(likely)
+    changed = {"rank": draw(few_ranks)} if hasattr(message, "rank") else {}
+    if getattr(message, "job", None) is not None and isinstance(message.job, str):
+        changed["job"] = JOB
+    if isinstance(message, CommandReport):
+        changed["command"] = "20260101-000000-abcdef"
+    return replace(message, **changed)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def making() -> Iterator[None]:
+    with near_ends():
+        yield
+
+
+def begun() -> NearEnd:
+    near = NearEnd()
+    near.begin()
+    assert near.snapshot.link is LinkState.LIVE
+    return near
+
+
+def has_kept_its_head(near: NearEnd) -> None:
+    """What is said can go to any terminal, and what is kept has bounds."""
+    page = near.words()
+    assert all(line.isprintable() for line in page.split("\n"))
+    assert near.line.reason.isprintable()
+    snapshot = near.snapshot
+    assert len(snapshot.notices) <= MAX_NOTICES
+    assert sum(view.info is not None or view.last is not None for view in snapshot.ranks) <= MAX_NODE_RANKS
+    for view in snapshot.ranks:
+        assert len(view.history) <= HISTORY_STEPS
+        assert len(view.details) <= RECENT_DETAILS
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from((b"", MAGIC, OPENING, OPENING + ANSWER)),
+    st.binary(max_size=400),
+    st.lists(st.integers(0, 900)),
+)
+def test_any_bytes_at_any_time_and_however_they_are_split(beginning, data, places):
+    near = NearEnd()
+    for piece in cut(beginning + data, places):
+        near.hear(piece)
+    near.hear(b"", passed_s=0.6)
+    has_kept_its_head(near)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(of_this_job() | messages, passed_s), max_size=12))
+def test_any_messages_in_any_order(said):
+    near = begun()
+    for message, seconds in said:
+        near.hear(framed(message), passed_s=seconds)
+        has_kept_its_head(near)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(of_this_job(), st.integers(0, 24), plain), min_size=1, max_size=6))
+def test_messages_with_a_field_of_any_value_are_taken_or_counted(said):
+    near = begun()
+    bad = 0
+    for message, at, value in said:
+        row = msgpack.unpackb(encode(message))
+        row[min(at, len(row) - 1)] = value
+        payload = msgpack.packb(row)
+        try:
+            decode(payload)
+        except WireError:
+            bad += 1
+        near.hear(frame(payload))
+    has_kept_its_head(near)
+    if near.line.ready and near.line.relays == 1:
+        assert near.line.dropped >= bad
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-3, 3), min_size=20, max_size=20),
+    st.lists(st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-3, 3), min_size=20, max_size=20),
+    st.integers(0, 5),
+)
+def test_steps_whose_times_cannot_be(first, second, asked_step):
+    """No time is refused for being absurd: what is reckoned from it must bear that."""
+    names = [field.name for field in fields(StepTotals) if str(field.type).startswith("int")][1:]
+    near = begun()
+    near.hear(framed(INFO))
+    for numbers in (first, second):
+        changed = dict(zip(names, numbers, strict=False))
+        near.hear(framed(replace(STEP, rank=0, **changed)))
+    near.hear(framed(CommandReport(0, "20260101-000000-abcdef", "capture", 1, "agreed", asked_step, "")))
+    near.hear(framed(replace(SAMPLE, rank=0), HubStatus(1, 1, 0, False)), passed_s=5.0)
+    has_kept_its_head(near)
+
+
+# What could fill the memory
+
+
+def known_ranks(near: NearEnd) -> set[int]:
+    return {view.rank for view in near.snapshot.ranks if view.info is not None}
+
+
+def test_timelines_that_nobody_asked_for_are_not_kept():
+    near = begun()
+    near.session.watch({0})
+    near.hear(framed(INFO, replace(INFO, rank=1)))
+    near.hear(framed(*(replace(DETAIL, rank=rank) for rank in (0, 1, 2))))
+    near.hear(framed(*(replace(DETAIL, rank=rank, step=2) for rank in (0, 1, 2))))
+    kept = {view.rank: [detail.step for detail in view.details] for view in near.snapshot.ranks}
+    assert kept == {0: [1, 2], 1: [], 2: [], 3: []}
+
+
+def test_a_sample_with_more_words_than_any_sampler_has_is_passed_over():
+    near = begun()
+    near.hear(framed(INFO))
+    long = replace(SAMPLE, unknown=(Unknown("x" * 100, "y" * MAX_SAMPLE_CHARS),))
+    near.hear(framed(replace(SAMPLE, at_ns=1), replace(long, at_ns=2), replace(SAMPLE, at_ns=3)))
+    first, *others = near.snapshot.ranks[0].samples
+    assert [sample.at_ns - first.at_ns for sample in others] == [2]
+
+
+def test_a_host_has_so_many_ranks_and_those_that_ended_make_room():
+    near = begun()
+    for start in range(0, 4096, 64):
+        near.hear(framed(*(replace(INFO, rank=rank) for rank in range(start, start + 64))))
+    assert known_ranks(near) == set(range(MAX_NODE_RANKS))
+    near.hear(framed(RankEnd(7, START_NS, True), replace(INFO, rank=4000)))
+    assert known_ranks(near) == set(range(MAX_NODE_RANKS)) - {7} | {4000}
+
+
+def test_a_flood_of_what_is_largest_takes_no_more_memory_than_what_is_kept():
+    near = begun()
+    near.session.watch(set())
+    edges = tuple(range(1 << 40, (1 << 40) + 8192))
+    largest = framed(StepDetail(0, 1, 0, 1, (), edges, edges, edges, edges, ()))
+    near.hear(largest)
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(100):
+        for at in range(0, len(largest), 1 << 17):
+            near.hear(largest[at : at + (1 << 17)])
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 32 << 10
+    assert near.snapshot.link is LinkState.LIVE

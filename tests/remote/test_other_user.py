@@ -1,0 +1,419 @@
+"""Another user of the same machine, made by the test: what he can neither read, control nor have run."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from overlaptop.remote.bootstrap import far_words
+from overlaptop.remote.far import Relay
+from overlaptop.wire import endpoints
+from overlaptop.wire.commands import make_setting
+from overlaptop.wire.endpoints import EndpointError, JobRecord, list_jobs, read_job
+from overlaptop.wire.knobs import Knob, KnobFacts, Search
+from overlaptop.wire.links import LocalLink
+from overlaptop.wire.messages import PROTOCOL_VERSION, Join, Notice, RankInfo, StepTotals
+from overlaptop.wire.relaying import RelayJobs, RelayLink, RelaySelect
+from tests.remote.near import NearEnd, RelayProcess
+from tests.wire.conftest import KEY, Hubs, hubs, make_rank, make_viewer
+
+__all__ = ["hubs", "make_rank", "make_viewer"]  # fixtures
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+
+KNOB = Knob("bucket_cap_mb", 25, "25", "25", 1, 10_000)
+SEARCH = Search("20260101-000000-abcdef", "me", KNOB.name, 25)
+
+
+def _unused(first: int) -> int:
+    known = {entry.pw_uid for entry in pwd.getpwall()}
+    return next(uid for uid in range(first, first + 1000) if uid not in known)
+
+
+STRANGER = _unused(54_321)
+OWNER = _unused(STRANGER + 1)
+"""Of jobs that are not root's."""
+
+
+@contextmanager
+def stranger_process(act: Callable[[], object]) -> Iterator[int]:
+    """The pid of a process of the stranger's that does this and ends."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.setgroups([])
+            os.setgid(STRANGER)
+            os.setuid(STRANGER)
+            act()
+            status = 0
+        finally:
+            os._exit(status)
+    yield pid
+    _, status = os.waitpid(pid, 0)
+    assert status == 0
+
+
+def as_stranger(act: Callable[[], object]) -> object:
+    """What this comes to for the stranger: its value, or the name of the error that it raises."""
+    reads, writes = os.pipe()
+
+    def tell() -> None:
+        try:
+            told = act()
+        except (OSError, EndpointError) as error:
+            told = type(error).__name__
+        os.write(writes, json.dumps(told).encode())
+
+    with stranger_process(tell):
+        os.close(writes)
+        with os.fdopen(reads) as pipe:
+            told = json.loads(pipe.read())
+    return told
+
+
+@pytest.fixture(autouse=True)
+def shared_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A temporary directory for all users, as /tmp is."""
+    path = Path(tempfile.mkdtemp(prefix="ot-", dir="/tmp"))
+    path.chmod(0o1777)
+    monkeypatch.setenv("TMPDIR", str(path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.delenv("OVERLAPTOP_DIR", raising=False)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def socket_dir(shared_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The one that a hub makes there by itself; `Hubs` looks it up by its variable."""
+    path = shared_tmp / f"overlaptop-{os.geteuid()}"
+    monkeypatch.setenv("OVERLAPTOP_DIR", str(path))
+    return path
+
+
+@pytest.fixture
+def job(hubs: Hubs, make_rank, make_viewer) -> JobRecord:
+    """A job that has run for a step and can be changed, all of whose files are there."""
+    hubs.start()
+    rank, viewer = make_rank(0).greet(), make_viewer()
+    viewer.hear(RankInfo)
+    rank.send(rank.step(1), KnobFacts(0, (KNOB,)))
+    viewer.hear(StepTotals)
+    command = make_setting(KNOB, 50)
+    assert viewer.link.send(command)
+    viewer.until(lambda: rank.listen() or rank.commands)
+    rank.answer(rank.commands[0])
+    assert viewer.link.hold(SEARCH)
+    viewer.hear(Search)
+    return hubs.record()
+
+
+def files_of_the_job() -> list[Path]:
+    return sorted(Path(os.environ["OVERLAPTOP_DIR"]).rglob("*"))
+
+
+# What there is of a job
+
+
+def test_no_file_of_a_job_can_be_seen_read_or_changed(job: JobRecord, socket_dir: Path) -> None:
+    files = files_of_the_job()
+    names = {path.name for path in files}
+    assert {KEY, "job.json", "hub.lock", "hub.log", "ranks.sock", job.dashboard_socket} <= names
+    assert {endpoints.SEARCH_NAME, endpoints.CHANGES_NAME} & names
+    for act in (
+        os.stat,
+        os.listdir,
+        lambda path: os.open(path, os.O_RDONLY),
+        lambda path: os.open(path, os.O_WRONLY),
+        os.unlink,
+        lambda path: path.rename(socket_dir.with_name("mine")),
+        lambda path: (path / "planted").symlink_to("/dev/null"),
+        lambda path: path.chmod(0o777),
+    ):
+        for path in (socket_dir / "planted", *files):
+            assert as_stranger(lambda act=act, path=path: act(path)) == "PermissionError", path
+    for act in (os.listdir, os.rmdir, lambda path: path.rename(f"{path}-mine")):
+        assert as_stranger(lambda act=act: act(socket_dir)) == "PermissionError"
+    assert files_of_the_job() == files
+
+
+def test_its_sockets_cannot_be_spoken_to_even_where_the_directory_was_opened(
+    job: JobRecord, socket_dir: Path
+) -> None:
+    sockets = [path for path in files_of_the_job() if path.is_socket()]
+    assert len(sockets) == 2
+
+    def connect(path: Path) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+            peer.connect(str(path))
+
+    for opened in (False, True):
+        if opened:  # by its own user, by mistake
+            for folder in (socket_dir, socket_dir / KEY):
+                folder.chmod(0o755)
+        for path in sockets:
+            assert as_stranger(lambda path=path: connect(path)) == "PermissionError"
+    for path in files_of_the_job():
+        if not path.is_dir():
+            assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
+            assert as_stranger(lambda path=path: os.open(path, os.O_RDONLY)) in (
+                "PermissionError",
+                "OSError",
+            )
+    with pytest.raises(EndpointError, match="has mode 0755, not 0700"):
+        list_jobs()
+
+
+def test_its_hub_listens_nowhere_else_and_takes_no_signals(job: JobRecord) -> None:
+    held = {str(path.readlink()) for path in Path(f"/proc/{job.hub_pid}/fd").iterdir()}
+    inodes = {match[1] for name in held if (match := re.fullmatch(r"socket:\[(\d+)\]", name))}
+    assert inodes
+    for table, at in (("tcp", 9), ("tcp6", 9), ("udp", 9), ("udp6", 9)):
+        rows = Path(f"/proc/{job.hub_pid}/net/{table}").read_text().splitlines()[1:]
+        assert inodes.isdisjoint(row.split()[at] for row in rows)
+    rows = [row.split() for row in Path(f"/proc/{job.hub_pid}/net/unix").read_text().splitlines()[1:]]
+    named = {row[7] for row in rows if row[6] in inodes and len(row) > 7}
+    assert named == {str(path) for path in files_of_the_job() if path.is_socket()}
+    for number in (0, signal.SIGTERM, signal.SIGSTOP):
+        assert as_stranger(lambda number=number: os.kill(job.hub_pid, number)) == "PermissionError"
+    for name in ("environ", "mem", "fd", "cwd"):
+        path = f"/proc/{job.hub_pid}/{name}"
+        act = Path.readlink if name == "cwd" else os.listdir if name == "fd" else Path.read_bytes
+        assert as_stranger(lambda act=act, path=path: act(Path(path))) == "PermissionError"
+
+
+def test_another_users_dashboard_finds_no_job_there_and_joins_none(job: JobRecord) -> None:
+    assert as_stranger(list_jobs) == "EndpointError"
+    assert as_stranger(lambda: read_job(KEY)) is None
+    assert as_stranger(lambda: LocalLink(job)) == "EndpointError"
+    assert as_stranger(lambda: str(endpoints.job_dir(KEY, create=True))) == "EndpointError"
+
+
+def test_another_users_relay_tells_nothing_and_passes_nothing_on(job: JobRecord, make_rank) -> None:
+    rank = make_rank(1).greet()
+    reads, near_writes = os.pipe()
+    near_reads, writes = os.pipe()
+
+    def relay() -> None:
+        for descriptor in (near_reads, near_writes):
+            os.close(descriptor)  # or its input would not end with the near end
+        Relay(reads, writes, version="1.0").run()
+
+    with stranger_process(relay):
+        for descriptor in (reads, writes):
+            os.close(descriptor)
+        near = NearEnd(near_reads, near_writes)
+        jobs = near.hear(RelayJobs)
+        assert jobs.jobs == ()
+        assert re.fullmatch(r".*/overlaptop-0 belongs to uid 0, not to you: set OVERLAPTOP_DIR", jobs.note)
+        near.say(
+            RelaySelect(KEY),
+            Join(PROTOCOL_VERSION, (0, 1)),
+            make_setting(KNOB, 100),
+            Search("20260101-000000-fedcba", "the stranger", KNOB.name, 25),
+        )
+        near.until(lambda: len(near.of(Notice)) == 2)
+        assert all(notice.text.endswith("there is no job") for notice in near.of(Notice))
+        assert near.of(RelayLink) == [RelayLink(KEY, False, True)]
+        assert {type(message).__name__ for message in near.messages} <= {
+            "RelayHello", "RelayJobs", "RelayLink", "RelayPong", "Notice",
+        }  # fmt: skip
+        near.close()
+    rank.listen()
+    # The search of the job's own user has been silent meanwhile, so the hub undoes it.
+    assert {command.search for command in rank.commands} <= {SEARCH.id}
+
+
+# What another user has made beforehand
+
+
+MARK = "the stranger's was run"
+FALSE_RECORD = JobRecord(
+    PROTOCOL_VERSION, KEY, "t.py", "/w", "here", 1, "", 1, None, 1, 1, 1, "dash-1.sock", ()
+)  # fmt: skip
+
+
+def plant(directory: Path, mark: Path, mode: int) -> None:
+    """A socket directory of the stranger's, with a job whose interpreter and folders are his."""
+
+    def make() -> None:
+        os.umask(0)
+        job_dir = directory / KEY
+        job_dir.mkdir(parents=True)
+        script = directory / "python"
+        script.write_text(f"#!/bin/sh\necho {MARK!r} >>{mark}\n")
+        script.chmod(0o777)
+        (directory / "overlaptop").mkdir()
+        for name in ("overlaptop/__init__.py", "sitecustomize.py", "msgpack.py"):
+            (directory / name).write_text(f"open({str(mark)!r}, 'a').write({MARK!r})\n")
+        record = replace(FALSE_RECORD, python=str(script), import_path=(str(directory),))
+        values = {field: getattr(record, field) for field in record.__slots__}
+        # As the agent writes it: one value a line.
+        (job_dir / "job.json").write_text(json.dumps(values, indent=1) + "\n")
+        for folder in (job_dir, directory):
+            folder.chmod(mode)
+
+    assert as_stranger(make) is None
+
+
+def own(path: Path) -> None:
+    """The directory is the job's user's; what is in it stays the stranger's."""
+    os.chown(path, *victim_ids(path))
+
+
+def victim_ids(path: Path) -> tuple[int, int]:
+    uid = int(path.name.rpartition("-")[2])
+    return uid, uid
+
+
+def stranger_owns(base: Path, mark: Path) -> None:
+    plant(base, mark, 0o700)
+
+
+def stranger_opens(base: Path, mark: Path) -> None:
+    plant(base, mark, 0o777)
+
+
+def link_to_the_strangers(base: Path, mark: Path) -> None:
+    elsewhere = base.with_name("elsewhere")
+    plant(elsewhere, mark, 0o777)
+    assert as_stranger(lambda: base.symlink_to(elsewhere)) is None
+
+
+def link_to_ours(base: Path, mark: Path) -> None:
+    """To a private directory of the user's own that is meant for something else."""
+    elsewhere = base.with_name("elsewhere")
+    plant(elsewhere, mark, 0o700)
+    uid, gid = victim_ids(base)
+    for path in (elsewhere, elsewhere / KEY):
+        os.chown(path, uid, gid)
+    assert as_stranger(lambda: base.symlink_to(elsewhere)) is None
+
+
+def dangling_link(base: Path, mark: Path) -> None:
+    """What is made through it would be made where the stranger can get in."""
+    assert as_stranger(lambda: base.symlink_to(base.with_name("to be made"))) is None
+
+
+def ours_but_open(base: Path, mark: Path) -> None:
+    plant(base, mark, 0o777)
+    own(base)
+
+
+def ours_but_open_to_a_group(base: Path, mark: Path) -> None:
+    plant(base, mark, 0o777)
+    own(base)
+    base.chmod(0o770)
+
+
+PLANTED = {
+    stranger_owns: rf"belongs to uid {STRANGER}, not to you",
+    stranger_opens: r"others can get in|has mode 0777|belongs to uid",
+    link_to_the_strangers: r"is a symbolic link",
+    link_to_ours: r"is a symbolic link",
+    dangling_link: r"is a symbolic link",
+    ours_but_open: r"has mode drwxrwxrwx, others can get in|has mode 0777, not 0700",
+    ours_but_open_to_a_group: r"has mode drwxrwx---, others can get in|has mode 0770, not 0700",
+}
+
+
+@pytest.fixture(params=PLANTED, ids=lambda make: make.__name__)
+def planted(request: pytest.FixtureRequest) -> tuple[Callable[[Path, Path], None], str]:
+    return request.param, PLANTED[request.param]
+
+
+@pytest.fixture
+def mark(shared_tmp: Path) -> Path:
+    """Where the stranger's files say that they were run, by whomever."""
+    path = shared_tmp / "mark"
+    path.touch()
+    path.chmod(0o666)
+    return path
+
+
+@pytest.mark.parametrize("uid", [0, OWNER], ids=["root", "a user"])
+def test_the_start_script_runs_nothing_of_what_was_planted(uid: int, planted, shared_tmp, mark) -> None:
+    make, why = planted
+    base = shared_tmp / f"overlaptop-{uid}"
+    make(base, mark)
+    for python in ("", "python3"):
+        done = subprocess.run(
+            far_words(python),
+            input="\n\n",
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+            cwd="/",
+            env={"PATH": "/usr/bin:/bin", "TMPDIR": str(shared_tmp)},
+            user=uid,
+            group=uid,
+            extra_groups=[],
+        )
+        notes = re.findall(r"^OVERLAPTOP-NOTE (\w+) ?(.*)$", done.stdout, re.MULTILINE)
+        assert [kind for kind, _ in notes] == ["here", "fail"]
+        assert notes[1][1].startswith(f"{base} ")
+        assert re.search(why, notes[1][1])
+        assert done.returncode == 1
+    assert mark.read_text() == ""
+
+
+def test_no_relay_no_list_and_no_hub_has_to_do_with_what_was_planted(planted, shared_tmp, mark) -> None:
+    make, why = planted
+    base = shared_tmp / "overlaptop-0"
+    make(base, mark)
+    with pytest.raises(EndpointError, match=why):
+        list_jobs()
+    with pytest.raises(EndpointError, match=why):
+        endpoints.hub_command("job-9", "train.py", 1, os.getpid(), "/w")
+    overlaptop = [sys.executable, "-P", "-m", "overlaptop"]
+    listed = subprocess.run(
+        [*overlaptop, "--list"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert listed.returncode == 1
+    assert re.fullmatch(rf"overlaptop: {re.escape(str(base))} .*({why}).*\n", listed.stderr)
+    relay = RelayProcess()
+    jobs = relay.near.hear(RelayJobs)
+    assert jobs.jobs == ()
+    assert re.search(why, jobs.note)
+    relay.near.say(RelaySelect(KEY))
+    assert relay.near.hear(RelayLink) == RelayLink(KEY, False, True)
+    relay.close()
+    assert mark.read_text() == ""
+    assert not base.with_name("to be made").exists()
+
+
+@pytest.mark.parametrize("python", ["", sys.executable], ids=["the one on the PATH", "named"])
+def test_the_directory_that_a_login_begins_in_is_imported_from_by_nobody(
+    python: str, shared_tmp: Path, mark: Path
+) -> None:
+    here = shared_tmp / "here"
+    plant(here, mark, 0o777)
+    done = subprocess.run(
+        far_words(python),
+        input="",
+        capture_output=True,
+        timeout=60,
+        check=False,
+        cwd=here,
+        env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "TMPDIR": str(shared_tmp)},
+    )
+    assert b"OVERLAPTOP-NOTE start" in done.stdout
+    assert b"OVERLAPTOP RELAY" in done.stdout
+    assert mark.read_text() == ""

@@ -1,0 +1,174 @@
+"""A real sshd: hosts that let nobody in, are not there or speak otherwise, and jobs that come later."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.wire import commands
+from overlaptop.wire.messages import PROTOCOL_VERSION
+from tests.remote.hosts import Job, Lab, Sshd, eventually, make_key, public_part, why_not
+from tests.remote.lines import FAR_ENDS
+from tests.remote.watching import Watching
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be")
+
+NOISE = """
+echo "Welcome to the cluster"
+echo "quota exceeded" >&2
+printf "\\033[31m\\r\\n\\000"
+"""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with pytest.MonkeyPatch.context() as patch, Lab() as made:
+        patch.setenv("OVERLAPTOP_SSH", str(made.ssh))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def job(lab: Lab) -> Iterator[Job]:
+    """On host-a alone."""
+    with alone(lab.servers["host-a"], lab.folder / "job") as started:
+        yield started
+
+
+@contextmanager
+def alone(server: Sshd, folder: Path) -> Iterator[Job]:
+    """A job of one process on this host, whose hub is there."""
+    before = hubs(server)
+    with Job([server], folder) as started:
+        eventually(lambda: hubs(server) - before or not started.runs)
+        yield started
+        assert started.runs, started.log.read_text()
+
+
+def hubs(server: Sshd) -> set[Path]:
+    return set(server.jobs_dir.glob("*/job.json"))
+
+
+def speaks(server: Sshd, behaviour: str) -> None:
+    """The newest job there names an interpreter that is one of far_ends.py instead."""
+    python = server.folder / "python"
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} {FAR_ENDS} {behaviour}\n")
+    python.chmod(0o755)
+    folder = server.jobs_dir / "other"
+    folder.mkdir()
+    (folder / "job.json").write_text(json.dumps({"python": str(python)}, indent=1))
+
+
+def test_each_host_that_cannot_be_watched_says_why_in_a_line_and_the_others_go_on(
+    lab: Lab, job: Job
+) -> None:
+    good, other_key = lab.servers["host-a"], make_key(lab.folder / "other_key")
+    lab.configure("wrong-key", good, key=other_key)
+    lab.configure("unknown-key", good, known_by="\n")
+    lab.configure("changed-key", good, known_by=f"changed-key {public_part(other_key)}\n")
+    lab.add_server("refuses", "host-b").kill()
+    lab.servers["host-b"].start()  # killed with it
+    for behaviour in ("older", "newer"):
+        speaks(lab.add_server(behaviour, "host-b"), behaviour)
+    lab.add_server("open-to-all", "host-b").jobs_dir.chmod(0o755)
+    noisy = lab.add_server("noisy", "host-a", good.jobs_dir)
+    (noisy.home / ".bashrc").write_text(NOISE)
+    whys = {
+        "wrong-key": "permission denied (publickey)",
+        "unknown-key": "its host key is not known here: connect once with ssh unknown-key",
+        "changed-key": "its host key is another than before",
+        "nowhere.invalid": "no address is known for nowhere.invalid",
+        "refuses": "the host refuses port",
+        "older": f"speaks protocol {PROTOCOL_VERSION - 1}, this one {PROTOCOL_VERSION}: that one is older",
+        "newer": f"speaks protocol {PROTOCOL_VERSION + 1}, this one {PROTOCOL_VERSION}: this one is older",
+        "open-to-all": "has mode drwxr-xr-x, others can get in",
+        "host-b": "no job in ",
+    }
+    with Watching("noisy", *whys).connect() as watching:
+        watching.until_all_step(1)
+        for name, why in whys.items():
+            said = [line for line in watching.said if line.startswith(f"{name}: ")]
+            assert len(said) == 1
+            assert why in said[0]
+            assert said[0].isprintable()
+            assert why in watching.node(name).note
+            assert watching.node(name).link is not LinkState.LIVE
+        assert watching.node("noisy").link is LinkState.LIVE
+        assert watching.snapshot.link is LinkState.LIVE
+        assert watching.rank(0).node == "noisy"
+
+
+def test_one_host_by_two_names_has_each_rank_once(lab: Lab, job: Job) -> None:
+    lab.configure("alias", lab.servers["host-a"])
+    with Watching("host-a", "alias").connect() as watching:
+        watching.until_all_step(1, 20)
+        assert len(watching.session.jobs) == 1
+        steps = watching.of(0)
+        assert steps == list(range(steps[0], steps[-1] + 1))
+
+
+def test_a_key_for_looking_only_lets_nobody_change_anything(lab: Lab, job: Job) -> None:
+    jobs_dir = lab.servers["host-a"].jobs_dir
+    relay = f"ForceCommand {sys.executable} -P -m overlaptop relay --stdio --readonly"
+    lab.add_server("looking", "host-a", jobs_dir, relay)
+    with Watching("looking").connect() as watching:
+        watching.until_all_step(1)
+        assert watching.node("looking").readonly
+        why = watching.session.send(commands.make(commands.CAPTURE, {"steps": 3}))
+        assert why == "looking is read-only: a capture needs all ranks"
+
+
+def test_a_host_without_a_job_is_watched_and_a_job_that_starts_there_is_picked_up(
+    lab: Lab, tmp_path: Path
+) -> None:
+    later = lab.add_server("later", "host-b")
+    with ExitStack() as jobs, Watching("later").connect() as watching:
+        watching.until(lambda _: watching.hosts["later"].line.reason.startswith("no job in "))
+        jobs.enter_context(alone(later, tmp_path / "first"))
+        watching.until_all_step(1)
+        first_key = watching.session.job_key
+        assert watching.node("later").link is LinkState.LIVE
+
+        jobs.enter_context(alone(later, tmp_path / "second"))
+        watching.until(lambda _: len(watching.session.jobs) == 2)
+        assert watching.session.job_key == first_key
+        watching.until_all_step(1)
+
+        with Watching("later").connect() as another:
+            another.until(lambda snapshot: snapshot.link_note == "2 jobs run there: choose one")
+            assert not another.snapshot.ranks
+            (second_key,) = {each.job for each in another.session.jobs} - {first_key}
+            another.session.select(second_key)
+            another.until_all_step(1)
+            assert another.snapshot.job is not None
+            assert another.snapshot.job.job == second_key
+
+
+@pytest.mark.hosts
+def test_a_job_that_is_started_again_is_followed(lab: Lab, tmp_path: Path) -> None:
+    again = lab.add_server("again", "host-b")
+    with Watching("again").connect() as watching:
+        with alone(again, tmp_path):
+            watching.until_all_step(1)
+            before = watching.session.job_key
+        watching.until(lambda _: watching.node("again").link is LinkState.ENDED)
+        with alone(again, tmp_path):
+            watching.until(lambda _: watching.session.job_key != before)
+            watching.seen.clear()
+            watching.until_all_step(1)
+            assert watching.node("again").link is LinkState.LIVE
+
+
+@pytest.mark.hosts
+def test_sixteen_hosts_are_reached_at_the_first_try(lab: Lab, job: Job) -> None:
+    names = [f"gpu-{number:02}" for number in range(16)]
+    for name in names:
+        lab.configure(name, lab.servers["host-a"])
+    with Watching(*names).connect() as watching:
+        assert all(": connected (overlaptop " in line for line in watching.said), watching.said
+        watching.until(lambda snapshot: all(node.link is LinkState.LIVE for node in snapshot.nodes))

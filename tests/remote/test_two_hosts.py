@@ -1,0 +1,239 @@
+"""One job on two hosts, each behind a real sshd, and lines that are cut, frozen and had again."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from overlaptop.fleet.knobs import JobKnob
+from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.wire import commands
+from overlaptop.wire.knobs import BUCKET_CAP_MB
+from overlaptop.wire.messages import CHANGED
+from tests.remote.hosts import DDP, NODES, SMALL, Job, Lab, why_not
+from tests.remote.watching import Watching
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be")
+
+A, B = NODES
+CANNOT = f"{B} cannot be reached: a change needs all ranks"
+UNHEARD = "rank 1 has not been heard of (is their host watched?): a change needs all ranks"
+CUT_S = 30.0
+STOPPED_S = 12.0
+LOSSES = 400
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with pytest.MonkeyPatch.context() as patch, Lab() as made:
+        patch.setenv("OVERLAPTOP_SSH", str(made.ssh))
+        yield made
+
+
+@pytest.fixture(scope="module")
+def job(lab: Lab) -> Iterator[Job]:
+    """A rank on each host."""
+    with Job([lab.servers[name] for name in NODES], lab.folder / "job") as started:
+        yield started
+        assert started.runs, started.log.read_text()
+
+
+@pytest.fixture
+def watching(lab: Lab, job: Job) -> Iterator[Watching]:
+    """Who sees all ranks step."""
+    with Watching(*NODES).connect() as made:
+        made.until_all_step(2)
+        yield made
+
+
+def overlaptop(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "overlaptop", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def assert_complete(watching: Watching) -> None:
+    """Each step that a rank has made since the first one came once, in order."""
+    for view in watching.snapshot.ranks:
+        steps = watching.of(view.rank)
+        assert steps == list(range(steps[0], steps[-1] + 1)), f"rank {view.rank}"
+
+
+def bucket(watching: Watching) -> JobKnob:
+    """The knob of the bucket size, once all ranks agree on its value."""
+
+    def agreed(snapshot: Snapshot) -> JobKnob | None:
+        return next(
+            (each for each in snapshot.knobs if each.knob.name == BUCKET_CAP_MB and not each.differs), None
+        )
+
+    found = agreed(watching.until(agreed))
+    assert found is not None
+    return found
+
+
+def test_all_ranks_are_one_job(watching: Watching) -> None:
+    assert len(watching.session.jobs) == 1
+    assert watching.session.jobs[0].host == f"{A}, {B}"
+    snapshot = watching.snapshot
+    assert [(view.rank, view.node, view.node_lost) for view in snapshot.ranks] == [
+        (0, A, False),
+        (1, B, False),
+    ]
+    assert [view.info.host for view in snapshot.ranks if view.info is not None] == [A, B]
+    assert [(node.name, node.link, node.ranks) for node in snapshot.nodes] == [
+        (A, LinkState.LIVE, (0,)),
+        (B, LinkState.LIVE, (1,)),
+    ]
+    assert snapshot.totals.step is not None
+    for node in snapshot.nodes:
+        # Their clocks are this machine's: what is found is all error.
+        assert node.offset_ns is not None
+        assert node.residual_ns is not None
+        assert abs(node.offset_ns) <= node.residual_ns
+
+
+@pytest.mark.usefixtures("watching")
+def test_the_command_line_shows_it_once() -> None:
+    shown = overlaptop("--once", A, B)
+    assert shown.returncode == 0, shown.stderr
+    assert "2 ranks" in shown.stdout
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    assert [line[:3] for line in lines if line and line[0] in NODES] == [[A, "●", "live"], [B, "●", "live"]]
+
+
+def test_a_bucket_size_changes_on_all_ranks_at_one_step(watching: Watching) -> None:
+    was = bucket(watching).knob.value
+    assert was is not None
+    assert bucket(watching).refusal == ""
+    changed = overlaptop("set", f"{BUCKET_CAP_MB}={was + 1}", "--host", A, "--host", B)
+    assert changed.returncode == 0, changed.stderr
+    assert changed.stdout.startswith(f"{BUCKET_CAP_MB} {was} -> {was + 1} at step ")
+    watching.until(lambda _: bucket(watching).knob.value == was + 1)
+    view = watching.snapshot.commands[-1]
+    assert (view.state, [rank.rank for rank in view.ranks]) == (CHANGED, [0, 1])
+    assert {rank.text for rank in view.ranks} == {changed.stdout.strip()}
+
+
+def test_a_frozen_line_is_noticed_and_comes_back_with_all_steps(lab: Lab, watching: Watching) -> None:
+    knob = bucket(watching).knob
+    before = watching.of(1)[-1]
+    lab.lines[B].cut()
+    watching.until(lambda _: watching.node(B).link is LinkState.LOST)
+    assert "silent" in watching.node(B).note
+    assert (watching.rank(0).node_lost, watching.rank(1).node_lost) == (False, True)
+    assert watching.rank(1).last is not None
+    assert watching.rank(1).last.step >= before  # the last picture stays
+    assert watching.snapshot.link is LinkState.LIVE
+    here = watching.of(0)[-1]
+    watching.until(lambda _: watching.of(0)[-1] >= here + 10)
+
+    assert watching.session.send(commands.make_setting(knob, 9)) == CANNOT
+    assert bucket(watching).refusal == CANNOT
+
+    lab.lines[B].mend()
+    watching.session.retry()
+    watching.until_all_step(2, 10)
+    assert watching.of(1)[-1] > here
+    assert_complete(watching)
+    assert (bucket(watching).knob, bucket(watching).refusal) == (knob, "")
+
+
+def test_an_sshd_that_is_killed_and_started_again_is_reached_again(lab: Lab, watching: Watching) -> None:
+    server = lab.servers[B]
+    server.kill()
+    watching.until(lambda _: watching.node(B).note == "the line broke")
+    watching.until(lambda _: watching.node(B).note.startswith("the host refuses port"))
+    assert watching.rank(1).node_lost
+    assert watching.node(A).link is LinkState.LIVE
+    server.start()
+    watching.until_all_step(2, 10)
+    assert_complete(watching)
+
+
+@pytest.mark.hosts
+@pytest.mark.timeout(300)
+def test_a_line_that_was_cut_for_half_a_minute_comes_back_by_itself(lab: Lab, watching: Watching) -> None:
+    lab.lines[B].cut()
+    watching.go_on(CUT_S)
+    assert watching.rank(1).node_lost
+    refused = overlaptop("set", f"{BUCKET_CAP_MB}=9", "--host", A, "--host", B)
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1] == f"overlaptop: not changed: {UNHEARD}"
+    lab.lines[B].mend()
+    watching.until_all_step(2, 10)
+    assert_complete(watching)
+
+
+@pytest.mark.hosts
+@pytest.mark.timeout(300)
+def test_a_job_and_a_relay_that_are_stopped_go_on(lab: Lab, watching: Watching) -> None:
+    host = lab.hosts[B]
+    assert host.signal(signal.SIGSTOP, "overlaptop") >= 3  # rank, hub, relay
+    watching.until(lambda _: watching.node(B).link is LinkState.LOST)
+    assert watching.node(A).link is LinkState.LIVE
+    watching.go_on(STOPPED_S)
+    host.signal(signal.SIGCONT, "overlaptop")
+    watching.until_all_step(2, 10)
+    assert_complete(watching)
+
+
+@pytest.mark.hosts
+@pytest.mark.timeout(300)
+def test_a_host_that_is_gone_leaves_its_last_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Lab() as lab:
+        monkeypatch.setenv("OVERLAPTOP_SSH", str(lab.ssh))
+        servers = [lab.servers[name] for name in NODES]
+        with Job(servers, lab.folder / "job"), Watching(*NODES).connect() as watching:
+            watching.until_all_step(2)
+            lab.hosts[B].close()
+            watching.until(lambda _: watching.node(B).note.startswith("the host does not answer"))
+            assert watching.rank(1).node_lost
+            assert watching.rank(1).last is not None
+            # Without its other rank the job fails where it still is.
+            watching.until(lambda _: watching.node(A).link is LinkState.ENDED)
+
+
+@pytest.mark.hosts
+@pytest.mark.timeout(300)
+def test_a_job_that_is_watched_cut_and_told_to_change_has_the_losses_of_one_alone(
+    lab: Lab, tmp_path: Path
+) -> None:
+    servers = [lab.servers[name] for name in NODES]
+    words = (*SMALL, f"--steps={LOSSES}", "--losses")
+    with Job(
+        servers, tmp_path / "watched", *words, str(tmp_path / "a"), script=DDP, port=29_500
+    ) as watched:
+        with Watching(*NODES).connect() as watching:
+
+            def keys() -> list[str]:
+                return [each.job for each in watching.session.jobs if each.script == str(DDP)]
+
+            watching.until(lambda _: keys())
+            watching.session.select(keys()[0])
+            watching.session.watch((0, 1))
+            watching.until_all_step(2)
+            assert watching.session.send(commands.make_setting(bucket(watching).knob, 1)) == ""
+            watching.until(lambda _: bucket(watching).knob.value == 1)
+            lab.lines[B].cut()
+            watching.go_on(2.0)
+            assert watched.runs
+            lab.lines[B].mend()
+            watching.until(lambda snapshot: all(view.ended for view in snapshot.ranks))
+        watched.wait()
+    with Job(
+        servers, tmp_path / "alone", *words, str(tmp_path / "b"), script=DDP, agent=False, port=29_501
+    ) as alone:
+        alone.wait()
+    losses = (tmp_path / "a").read_text()
+    assert len(losses.split()) == LOSSES
+    assert losses == (tmp_path / "b").read_text()

@@ -1,0 +1,119 @@
+"""A dashboard without a screen that watches hosts and writes down what it sees."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+from overlaptop.commands.hosts import Hosts, HostsSession
+from overlaptop.fleet.session import JobSelector
+from overlaptop.fleet.snapshot import LinkState, NodeView, RankView, Snapshot
+from overlaptop.remote import targets
+from overlaptop.remote.link import RemoteHost
+from overlaptop.remote.pool import LinePool
+from overlaptop.wire.messages import StepTotals
+
+PATIENCE_S = 90.0
+_TICK_S = 0.05
+
+
+@dataclass(slots=True)
+class Turn:
+    """How a line was from some moment on."""
+
+    at_s: float
+    link: LinkState
+    note: str
+
+
+class Watching:
+    """The session on these hosts. Nothing is asked on a terminal."""
+
+    def __init__(self, *words: str, key: str | None = None) -> None:
+        hosts = Hosts(targets.named(words))
+        self.began_s = time.monotonic()
+        self.said: list[str] = []
+        """What is said of each host before the screen opens."""
+        self.pool = LinePool(hosts.targets, say=self.said.append, seed=1)
+        self.hosts = {line.target.name: RemoteHost(line) for line in self.pool.lines}
+        self.session = HostsSession(self.pool, list(self.hosts.values()), JobSelector(key=key))
+        self.turns: dict[str, list[Turn]] = {name: [] for name in self.hosts}
+        self.seen: defaultdict[int, list[StepTotals]] = defaultdict(list)
+        """Of each rank all steps, in order of arrival, each as often as it came."""
+        self.snapshot = self.session.tick()
+
+    def connect(self) -> Self:
+        """Tries each line once, as before the screen opens."""
+        self.pool.connect(interactive=False, patience_s=PATIENCE_S)
+        return self
+
+    def tick(self) -> Snapshot:
+        """Looks once."""
+        self.snapshot = self.session.tick()
+        for step in self.snapshot.fresh:
+            self.seen[step.rank].append(step)
+        for node in self.snapshot.nodes:
+            turns = self.turns[node.name]
+            if not turns or (turns[-1].link, turns[-1].note) != (node.link, node.note):
+                turns.append(Turn(time.monotonic(), node.link, node.note))
+        return self.snapshot
+
+    def until(self, probe: Callable[[Snapshot], object], patience_s: float = PATIENCE_S) -> Snapshot:
+        """Looks until the probe holds; the snapshot in which it does."""
+        deadline_s = time.monotonic() + patience_s
+        while not probe(self.tick()):
+            assert time.monotonic() < deadline_s, f"gave up waiting for {probe}; {self.in_words()}"
+            self.session.pause(_TICK_S)
+        return self.snapshot
+
+    def go_on(self, seconds: float) -> None:
+        """Looks for so long."""
+        until_s = time.monotonic() + seconds
+        self.until(lambda _: time.monotonic() >= until_s, seconds + PATIENCE_S)
+
+    def until_all_step(self, ranks: int, steps: int = 3) -> Snapshot:
+        """Until so many ranks are heard, each has made so many more steps, and no line is down."""
+        self.tick()
+        before = {rank: len(steps) for rank, steps in self.seen.items()}
+
+        def done(snapshot: Snapshot) -> bool:
+            return len(snapshot.ranks) == ranks and all(
+                not view.node_lost and len(self.seen[view.rank]) >= before.get(view.rank, 0) + steps
+                for view in snapshot.ranks
+            )
+
+        return self.until(done)
+
+    def of(self, rank: int) -> list[int]:
+        """The numbers of the steps of a rank that came."""
+        return [step.step for step in self.seen[rank]]
+
+    def node(self, name: str) -> NodeView:
+        """As of the last look."""
+        return next(node for node in self.snapshot.nodes if node.name == name)
+
+    def rank(self, number: int) -> RankView:
+        """As of the last look."""
+        return next(view for view in self.snapshot.ranks if view.rank == number)
+
+    def in_words(self) -> str:
+        """For a test that fails."""
+        turns = {
+            name: [f"{turn.at_s - self.began_s:.1f} s: {turn.link.value} {turn.note}" for turn in turns]
+            for name, turns in self.turns.items()
+        }
+        steps = {rank: seen[-1].step for rank, seen in self.seen.items()}
+        link = f"{self.snapshot.link.value} {self.snapshot.link_note!r}"
+        return f"link {link}, hosts {turns}, newest steps {steps}"
+
+    def close(self) -> None:
+        self.session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
