@@ -60,7 +60,7 @@ def _place(rank: int, world_size: int, local_rank: str, environ: Mapping[str, st
 def alone() -> Placement:
     """The placement of a process that belongs to no group."""
     return Placement(
-        job=f"pid-{os.getpid()}",
+        job=process_key(os.getpid()),
         rank=0,
         local_rank=0,
         world_size=1,
@@ -85,10 +85,24 @@ def job_key(environ: Mapping[str, str] = os.environ) -> str:
     )
     shared = "\0".join(environ.get(name, "") for name in names)
     if not shared.strip("\0"):
-        return f"pid-{os.getpid()}"
+        return process_key(os.getpid())
     if _is_loopback(environ.get("MASTER_ADDR", "")):
-        shared += "\0" + socket.gethostname()
+        shared += "\0" + _machine()
     return hashlib.sha256(shared.encode()).hexdigest()[:12]
+
+
+def process_key(pid: int) -> str:
+    """Name the job of a single process. In containers pids are small, and the same in each."""
+    return f"pid-{pid}-{hashlib.sha256(_machine().encode()).hexdigest()[:6]}"
+
+
+def _machine() -> str:
+    """What tells this machine from others: two may have one name, two containers one kernel."""
+    try:
+        booted = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        booted = ""
+    return f"{socket.gethostname()}\0{booted}"
 
 
 def _is_loopback(address: str) -> bool:

@@ -14,6 +14,7 @@ from overlaptop import __version__
 from overlaptop.commands import CommandError, say
 from overlaptop.commands.kept import Door, LineOrders
 from overlaptop.commands.stage import Stage
+from overlaptop.launcher import LaunchError
 from overlaptop.remote.far import Relay
 from overlaptop.tui.starting import Order, Phase
 from overlaptop.wire.endpoints import JobRecord
@@ -141,13 +142,27 @@ class StageOrders:
         return (status := self.status(())) is not None and not status.ended
 
     def _carry_out(self, order: RelayOrder) -> None:
-        plan = self._stage.plan(Order(order.words[0], order.words[1:], order.nproc))
+        try:
+            plan = self._stage.plan(Order(order.words[0], order.words[1:], order.nproc))
+        except Exception as fault:  # noqa: BLE001 - on a thread of its own: nobody else would hear of it
+            self._refuse(order, f"{type(fault).__name__}: {fault}")
+            return
+        if plan.fault:
+            self._refuse(order, plan.fault)
+            return
         with self._lock:
             if order is not self._order:
                 return
-            self._fault = plan.fault
-            if not plan.fault:
+            try:
                 self._stage.start(plan)
+                self._fault = ""
+            except (LaunchError, ValueError) as fault:
+                self._fault = str(fault)
+
+    def _refuse(self, order: RelayOrder, why: str) -> None:
+        with self._lock:
+            if order is self._order:
+                self._fault = why
 
 
 def keep(orders: StageOrders, door: Door, ended: threading.Event) -> None:

@@ -18,6 +18,8 @@ from overlaptop.wire.messages import Message
 from overlaptop.wire.relaying import RelayHello
 
 BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+REFUSED_PAUSE_S = 300.0
+"""Of a line that has worked and is refused now: some hosts ban who tries too often."""
 JITTER = 0.25
 """Of a pause, at most: hosts that were lost together do not come back together."""
 FORGIVEN_S = 60.0
@@ -274,9 +276,14 @@ class Line:
             carrier.kill()
             if carrier.bury() is None:
                 self._dying.append(carrier)
-        self._state = LineState.FAILED if failure.lasting else LineState.DOWN
-        self._reason, self._asks, self.bytes_per_s = failure.reason, failure.asks, None
-        pause_s = BACK_OFF_S[min(self._tries, len(BACK_OFF_S) - 1)]
+        reason, pause_s = failure.reason, BACK_OFF_S[min(self._tries, len(BACK_OFF_S) - 1)]
+        # What has worked may work again: a host that boots refuses keys until its homes are mounted.
+        worked = self.relays > 0
+        if failure.lasting and worked:
+            pause_s = REFUSED_PAUSE_S
+            reason += "; where ssh has to ask, start overlaptop again" * failure.asks
+        self._state = LineState.FAILED if failure.lasting and not worked else LineState.DOWN
+        self._reason, self._asks, self.bytes_per_s = reason, failure.asks, None
         self._tries += 1
         self._due_s = now_s + pause_s * (1 + JITTER * self._jitter.random())
 

@@ -74,7 +74,9 @@ class OverlaptopApp(JobApp):
     def _tick(self) -> None:
         """Read the session. Also while paused: what is not read would be dropped."""
         self.read()
-        self._tick_s = TICK_S if self.latest.fresh else min(IDLE_TICK_S, self._tick_s * 1.25)
+        # Of other hosts a picture takes longer to put together, and their lines are read as they speak.
+        quick = self.latest.fresh and self.options.lines is None
+        self._tick_s = TICK_S if quick else min(IDLE_TICK_S, self._tick_s * 1.25)
         self.set_timer(self._tick_s, self._tick)
 
     def _show(self) -> None:
@@ -90,7 +92,9 @@ class OverlaptopApp(JobApp):
         state.change = self.control.change
         state.change_is_news = self.control.change_is_news
         state.searching = self.control.who_searches(self.latest)
-        state.compared = self.comparing.take(state.snapshot, self.seen.earlier, self.seen.present)
+        earlier = self.seen.earlier
+        present = self.seen.present if earlier is not None else None
+        state.compared = self.comparing.take(state.snapshot, earlier, present)
         self._follow_the_start()
         self._find_the_way()
         self._watch()

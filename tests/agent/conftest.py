@@ -19,7 +19,7 @@ from typing import IO
 
 import pytest
 
-from overlaptop.agent.placement import job_key
+from overlaptop.agent.placement import job_key, process_key
 from overlaptop.wire import codec, endpoints
 from overlaptop.wire.messages import Message, Notice, RankInfo, StepDetail, StepTotals, Watch
 from tests.warm import LAUNCHER_VARIABLES, Warm, WarmProcess, free_port, text_of
@@ -177,7 +177,7 @@ def run_job(
         processes = [start(*each) for each in zip(places, outs, errs, strict=True)]
         if listen and not launched:
             # The job is named by its pid; its agent looks for a hub after torch's import.
-            hub = ListeningHub(f"pid-{processes[0].pid}")
+            hub = ListeningHub(process_key(processes[0].pid))
         try:
             codes = [process.wait(timeout=RANK_TIMEOUT_S) for process in processes]
         finally:

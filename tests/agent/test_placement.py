@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import pytest
 
 from overlaptop.agent import placement
+from overlaptop.wire.endpoints import check_key
 
 TORCHRUN = {
     "RANK": "9",
@@ -93,6 +94,17 @@ def test_two_jobs_that_meet_at_the_loopback_address_of_two_hosts_have_two_keys(
             placement.job_key({**TORCHRUN, "MASTER_ADDR": address, "RANK": str(rank)}) for rank in range(8)
         }
     assert len(keys) == 2
+
+
+def test_jobs_without_a_launcher_have_two_keys_in_two_containers_though_their_pids_are_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = set()
+    for host in ("5f1c", "77aa"):
+        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
+        keys |= {placement.alone().job, placement.job_key({}), placement.process_key(os.getpid())}
+    assert len(keys) == 2
+    assert all(check_key(key) for key in keys)
 
 
 def test_the_ranks_of_a_job_on_several_hosts_share_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
