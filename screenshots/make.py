@@ -23,7 +23,7 @@ from overlaptop.fleet.session import JobSelector, JobSession
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.launcher import Launcher, bundled, place
 from overlaptop.tui.app import OverlaptopApp
-from overlaptop.tui.options import TuiOptions
+from overlaptop.tui.options import Session, TuiOptions
 
 HERE = Path(__file__).resolve().parent
 STEADY_STEPS = 40
@@ -90,29 +90,47 @@ SCENES = (
 
 async def take(scene: Scene, launcher: Launcher) -> str:
     """One scene as SVG."""
+
+    def end() -> str:
+        return "" if launcher.poll() is None else "\n".join(["the job ended:", *launcher.complaint()])
+
     session = JobSession(JobSelector(matches=launcher.owns))
-    app = OverlaptopApp(session, TuiOptions(theme=scene.theme))
     try:
-        async with app.run_test(size=(scene.columns, scene.rows)) as pilot:
-            deadline_s = time.monotonic() + START_LIMIT_S
-            while app.is_running and not steady(app.latest.ranks, scene.links_s):
-                if launcher.poll() is not None:
-                    raise SystemExit("\n".join(["the job ended:", *launcher.complaint()]))
-                if time.monotonic() > deadline_s:
-                    raise SystemExit(f"{scene.name}: no steady figures in {START_LIMIT_S:.0f} s")
-                await pilot.pause(0.1)
-            if scene.keys:
-                await pilot.press(*scene.keys)
-            await pilot.pause(SETTLE_S)
-            deadline_s = time.monotonic() + CHANGE_LIMIT_S
-            while scene.until is not None and not scene.until(app):
-                if time.monotonic() > deadline_s:
-                    raise SystemExit(f"{scene.name}: not there after {CHANGE_LIMIT_S:.0f} s")
-                await pilot.pause(0.1)
-            await pilot.pause(SETTLE_S)
-            svg = app.export_screenshot(title="overlaptop")
+        return await shoot(scene, session, TuiOptions(theme=scene.theme), end)
     finally:
         session.close()
+
+
+async def shoot(
+    scene: Scene,
+    session: Session,
+    look: TuiOptions,
+    end: Callable[[], str],
+    once_steady: Callable[[], None] = lambda: None,
+) -> str:
+    """The picture of a session. ``end``: how the job ended; empty: it has not. ``once_steady``: done before
+    the scene's keys are pressed.
+    """
+    app = OverlaptopApp(session, look)
+    async with app.run_test(size=(scene.columns, scene.rows)) as pilot:
+        deadline_s = time.monotonic() + START_LIMIT_S
+        while app.is_running and not steady(app.latest.ranks, scene.links_s):
+            if words := end():
+                raise SystemExit(words)
+            if time.monotonic() > deadline_s:
+                raise SystemExit(f"{scene.name}: no steady figures in {START_LIMIT_S:.0f} s")
+            await pilot.pause(0.1)
+        once_steady()
+        if scene.keys:
+            await pilot.press(*scene.keys)
+        await pilot.pause(SETTLE_S)
+        deadline_s = time.monotonic() + CHANGE_LIMIT_S
+        while scene.until is not None and not scene.until(app):
+            if time.monotonic() > deadline_s:
+                raise SystemExit(f"{scene.name}: not there after {CHANGE_LIMIT_S:.0f} s")
+            await pilot.pause(0.1)
+        await pilot.pause(SETTLE_S)
+        svg = app.export_screenshot(title="overlaptop")
     # Without its link to a font on the web the file is complete in itself.
     svg = WEB_FONT.sub("", svg)
     return svg.replace("Fira Code", "DejaVu Sans Mono").replace(SVG_FONT, f"font-size: {FONT_PX}px")

@@ -131,7 +131,10 @@ def _changes(log: Path) -> Iterator[Change]:
     """Those of one file, the latest first; of a file that cannot be read there are none."""
     try:
         with os.fdopen(_open_regular(log, os.O_RDONLY | _FLAGS), "rb") as file:
-            data = file.read(MAX_BYTES + _MAX_LINE_BYTES)  # no more, whoever else has written to it
+            # While one hub moves it away others may have made it longer: its end is what counts.
+            most_bytes = MAX_BYTES + _MAX_LINE_BYTES
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
+            data = file.read(most_bytes)
     except OSError:
         return
     for line in reversed(data.splitlines()):

@@ -23,7 +23,7 @@ LEASE_S = 3
 class Machine:
     """A socket directory with a hub and one rank, as the Host that it would be from elsewhere."""
 
-    up, connecting, known = True, False, True
+    up, connecting, known, readonly = True, False, True, False
     since_s, note, detail = 0.0, "", ""
     offset_ns = residual_ns = bytes_per_s = None
 

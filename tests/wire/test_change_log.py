@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
@@ -78,6 +79,15 @@ def test_what_does_not_fit_moves_to_the_older_file_and_no_line_is_cut(socket_dir
     steps = [change.step for change in change_log.read(newest=written)]
     assert len(steps) > MAX_BYTES // 1000
     assert steps == list(range(written - len(steps), written))
+
+
+def test_of_a_log_that_is_too_long_the_end_is_read(socket_dir):
+    log = socket_dir / "changes.jsonl"
+    log.write_bytes(b" " * (2 * MAX_BYTES) + b"\n")
+    with log.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # another hub is about to move it away
+        change_log.append(CHANGE)
+    assert change_log.read() == [CHANGE]
 
 
 def test_several_hubs_that_write_at_once_lose_nothing(socket_dir):

@@ -1,0 +1,79 @@
+"""Draws the pictures of other hosts: the real dashboard, a job on two hosts, and one of them out of reach.
+
+PYTHONPATH=. python screenshots/hosts.py [--to DIR]
+
+The hosts are those of the tests (tests/remote/hosts.py): namespaces of this machine, each with a real sshd.
+That needs root, openssh-server and iproute2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from pathlib import Path
+
+from make import HERE, NoPngError, Scene, png_writer, say, shoot
+
+from overlaptop.commands.hosts import Hosts, connect
+from overlaptop.remote.targets import Target
+from overlaptop.tui.app import OverlaptopApp
+from overlaptop.tui.options import TuiOptions
+from tests.remote.hosts import DDP, NODES, SMALL, Job, Lab, why_not
+
+
+def lost(app: OverlaptopApp) -> bool:
+    """Whether a host has been out of reach long enough to be called so."""
+    return any(node.lost for node in app.latest.nodes)
+
+
+SCENES = (
+    Scene("hosts", 120, 32),
+    Scene("hosts-lost", 120, 32, until=lost),
+    Scene("hosts-narrow", 60, 20, until=lost),
+)
+
+
+def main() -> None:
+    """Start the hosts and the job, take each picture, end all."""
+    parser = argparse.ArgumentParser(description="Draw the pictures of a job on two hosts.")
+    parser.add_argument("--to", type=Path, default=HERE, metavar="DIR", help="folder of the pictures")
+    options = parser.parse_args()
+    if reason := why_not():
+        raise SystemExit(reason)
+    try:
+        write_png = png_writer()
+    except NoPngError as fault:
+        raise SystemExit(str(fault)) from fault
+    with Lab() as lab:
+        os.environ["OVERLAPTOP_SSH"] = str(lab.ssh)
+        servers = [lab.servers[name] for name in NODES]
+        with Job(servers, lab.folder / "job", *SMALL, script=DDP) as job:
+            for scene in SCENES:
+                path = options.to / f"{scene.name}.svg"
+                path.write_text(picture(scene, lab, job), encoding="utf-8")
+                write_png(path)
+                say(path.name)
+
+
+def picture(scene: Scene, lab: Lab, job: Job) -> str:
+    """One scene, with a line that is cut where it waits for that."""
+    cable = lab.lines[NODES[-1]]
+    session = connect(Hosts(tuple(Target.parse(name) for name in NODES)))
+    try:
+        return asyncio.run(
+            shoot(
+                scene,
+                session,
+                TuiOptions(lines=session),
+                lambda: "" if job.runs else job.log.read_text(),
+                cable.cut if scene.until is not None else lambda: None,
+            )
+        )
+    finally:
+        session.close()
+        cable.mend()
+
+
+if __name__ == "__main__":
+    main()
