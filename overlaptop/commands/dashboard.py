@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 from dataclasses import replace
@@ -60,6 +61,8 @@ def show(session: tui.Session, look: tui.TuiOptions) -> int:
 
 
 def _leave(signum: int, _frame: FrameType | None) -> NoReturn:
+    # Where this comes in the middle of a task, asyncio would tell of a task that nobody has waited for.
+    logging.getLogger("asyncio").disabled = True
     raise SystemExit(128 + signum)
 
 
