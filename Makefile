@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
-# Most tests that take long start a real job and wait for it: three at a time keep two cores busy.
-WORKERS ?= 3
+# Most tests that take long start a real job and wait for it: two at a time keep two cores busy.
+WORKERS ?= 2
 
 # The first Python that is new enough and can make virtual environments; PYTHON=... overrides the search.
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
