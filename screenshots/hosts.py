@@ -48,7 +48,11 @@ def main() -> None:
     with Lab() as lab:
         os.environ["OVERLAPTOP_SSH"] = str(lab.ssh)
         servers = [lab.servers[name] for name in NODES]
-        with Job(servers, lab.folder / "job", *SMALL, script=DDP) as job:
+        folder = lab.folder / "job"
+        folder.mkdir()
+        script = Path(DDP.name)
+        (folder / script).symlink_to(DDP)  # so that the picture names no folder of this machine
+        with Job(servers, folder, *SMALL, script=script) as job:
             for scene in SCENES:
                 path = options.to / f"{scene.name}.svg"
                 path.write_text(picture(scene, lab, job), encoding="utf-8")
