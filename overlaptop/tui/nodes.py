@@ -135,7 +135,7 @@ def path_there(name: str, path: str) -> str:
 
 
 def places(capture: CommandView, ranks: Iterable[RankView]) -> list[str]:
-    """The folders that a capture's traces were written to, each with its host: ``gpu-a:/work/20260101``.
+    """The folders that a capture's traces were written to, each with its host: ``gpu-a:/home/me/20260101``.
 
     What several hosts have under the same path is named once.
     """
