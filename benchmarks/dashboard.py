@@ -13,14 +13,14 @@ import fcntl
 import os
 import pty
 import random
-import select
 import signal
 import struct
 import sys
 import termios
 import time
 from collections.abc import Collection
-from pathlib import Path
+
+import terminals
 
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState, Snapshot
@@ -199,35 +199,18 @@ def measure(ranks: int, seconds: float, columns: int, rows: int) -> tuple[float,
         while not painted_s:
             if time.monotonic() - started_s > 30:
                 raise SystemExit("the dashboard painted nothing within 30 s")
-            written += _read(terminal, 0.05)
+            written += terminals.read(terminal, 0.05)
             if b"exposed" in written and b"workloads/ddp.py" in written:
                 painted_s = time.monotonic() - started_s
-        _read_for(terminal, 1.5)  # late imports belong to the start
-        cpu_s, from_s = _cpu_s(pid), time.monotonic()
-        count = _read_for(terminal, seconds)
-        used = (_cpu_s(pid) - cpu_s) / (time.monotonic() - from_s)
+        terminals.read_for(terminal, 1.5)  # late imports belong to the start
+        cpu_s, from_s = terminals.cpu_s(pid), time.monotonic()
+        count = terminals.read_for(terminal, seconds)
+        used = (terminals.cpu_s(pid) - cpu_s) / (time.monotonic() - from_s)
         return painted_s, used, round(count / seconds)
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(terminal)
-
-
-def _read(terminal: int, wait_s: float) -> bytes:
-    ready, _, _ = select.select([terminal], [], [], wait_s)
-    return os.read(terminal, 1 << 16) if ready else b""
-
-
-def _read_for(terminal: int, seconds: float) -> int:
-    until_s, count = time.monotonic() + seconds, 0
-    while time.monotonic() < until_s:
-        count += len(_read(terminal, 0.05))
-    return count
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:

@@ -32,6 +32,7 @@ from dataclasses import replace
 from fcntl import ioctl
 from pathlib import Path
 
+import terminals
 from dashboard import SyntheticSession
 
 from overlaptop.fleet.cluster import ClusterSession
@@ -222,17 +223,20 @@ def on_the_screen(hosts: Hosts, seconds: float, profile: str) -> None:
         while b"exposed" not in written or last not in written:
             if time.monotonic() - started_s > 60:
                 raise SystemExit(f"the dashboard painted nothing within 60 s: {written[-2000:]!r}")
-            written += _read(terminal, 0.05)
+            written += terminals.read(terminal, 0.05)
         painted_s = time.monotonic() - started_s
-        _read_for(terminal, SETTLE_S)
+        terminals.read_for(terminal, SETTLE_S)
         children = _children(pid)
-        before_s, before_children_s = _cpu_s(pid), sum(map(_cpu_s, children))
+        before_s, before_children_s = terminals.cpu_s(pid), sum(map(terminals.cpu_s, children))
         from_s = time.monotonic()
-        count = _read_for(terminal, seconds)
+        count = terminals.read_for(terminal, seconds)
         passed_s = time.monotonic() - from_s
-        used, used_by_ssh = _cpu_s(pid) - before_s, sum(map(_cpu_s, children)) - before_children_s
+        used, used_by_ssh = (
+            terminals.cpu_s(pid) - before_s,
+            sum(map(terminals.cpu_s, children)) - before_children_s,
+        )
         os.write(terminal, b"q")
-        _read_for(terminal, 3.0)
+        terminals.read_for(terminal, 3.0)
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -275,28 +279,6 @@ def _run(*words: str) -> None:
 
 def _children(pid: int) -> Sequence[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def _read(terminal: int, wait_s: float) -> bytes:
-    if not select.select([terminal], [], [], wait_s)[0]:
-        return b""
-    try:
-        return os.read(terminal, 1 << 16)
-    except OSError:  # its program has ended
-        time.sleep(wait_s)
-        return b""
-
-
-def _read_for(terminal: int, seconds: float) -> int:
-    until_s, count = time.monotonic() + seconds, 0
-    while time.monotonic() < until_s:
-        count += len(_read(terminal, 0.05))
-    return count
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:

@@ -18,9 +18,9 @@ import threading
 import time
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 
 from dashboard import SyntheticSession
+from terminals import cpu_s
 
 from overlaptop.wire.codec import encode, frame
 from overlaptop.wire.devices import DeviceSample
@@ -99,7 +99,7 @@ def measure(what: str, process: RelayProcess, ranks: int, seconds: float) -> Mea
     """Read for so long what comes."""
     near = process.near
     near.messages.clear()
-    before_bytes, before_cpu_s, began_s = near.received_bytes, _cpu_s(process), time.monotonic()
+    before_bytes, before_cpu_s, began_s = near.received_bytes, cpu_s(process.process.pid), time.monotonic()
     while time.monotonic() - began_s < seconds:
         near.poll()
         time.sleep(0.01)
@@ -115,7 +115,7 @@ def measure(what: str, process: RelayProcess, ranks: int, seconds: float) -> Mea
         deflated / took_s,
         len(near.of(StepTotals)) / ranks / took_s,
         len(near.of(StepDetail)) / took_s,
-        (_cpu_s(process) - before_cpu_s) / took_s,
+        (cpu_s(process.process.pid) - before_cpu_s) / took_s,
     )
 
 
@@ -163,11 +163,6 @@ def _history(near: NearEnd, ranks: int) -> str:
         f"first steps after {first_s * 1000:.0f} ms, the whole history ({steps} steps a rank, "
         f"{(near.received_bytes - before_bytes) / 1024:.0f} KiB) within {time.monotonic() - began_s:.1f} s"
     )
-
-
-def _cpu_s(process: RelayProcess) -> float:
-    fields = Path(f"/proc/{process.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from overlaptop.fleet.snapshot import LinkState, NodeView, RankView, Snapshot
 from overlaptop.fleet.totals import total
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Notice, Welcome
+from overlaptop.wire.ranks import runs
 
 _BEST_FIRST = (LinkState.LIVE, LinkState.STALE, LinkState.WAITING, LinkState.LOST, LinkState.ENDED)
 """How the line to a job is: as that of the node to which it is best."""
@@ -196,14 +197,8 @@ def _in_words(numbers: Sequence[int]) -> str:
     """``rank 3 has``, ``ranks 8-15 have``, ``ranks 4, 8-15 and others have``; ``numbers`` ascend."""
     if len(numbers) == 1:
         return f"rank {numbers[0]} has"
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    words = ", ".join("-".join(map(str, run)) for run in runs[:4])
-    return f"ranks {words}{' and others' if len(runs) > 4 else ''} have"
+    told = runs(numbers)
+    return f"ranks {', '.join(told[:4])}{' and others' if len(told) > 4 else ''} have"
 
 
 def _unseen(rank: int) -> RankView:

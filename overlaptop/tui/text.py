@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from overlaptop.wire.ranks import runs
+
 UNKNOWN = "–"
 AT_MOST, AT_LEAST, ABOUT = "≤", "≥", "≈"
 _TIME_UNITS = ((1, "ns"), (1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
@@ -119,13 +121,7 @@ def clock(unix_ns: int) -> str:
 
 def runs_of(numbers: Iterable[int]) -> str:
     """``0-3, 8``: neighbours together; ``numbers`` ascend."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    return ", ".join("-".join(map(str, run)) for run in runs)
+    return ", ".join(runs(numbers))
 
 
 def ordinal(n: int) -> str:
