@@ -149,9 +149,9 @@ def fit(size_bytes: ArrayLike, duration_ns: ArrayLike) -> Fit | NoFit:
     weighted: the one for which the residuals differ least among each other,
     ``sum of w_i w_j |r_i - r_j|``. A size weighs ``sqrt(observations) / time``, the inverse of what its
     median is off by chance, because jitter grows with the time: else the large sizes alone would set alpha.
-    A quarter of the collectives may be far off and hardly move it. Turned down: least squares, which one
-    stalled step moves; and the lower envelope, which tells the time of a link at its best, while a step's
-    time is the sum of what its collectives usually take.
+    A quarter of the collectives of each size may be far off and hardly move it. Turned down: least squares,
+    which one stalled step moves; and the lower envelope, which tells the time of a link at its best, while
+    a step's time is the sum of what its collectives usually take.
 
     Raises:
         ValueError: not as many times as sizes, or one of them not above 0, or beyond 8 PiB or 104 days.
