@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 from dataclasses import replace
@@ -16,6 +15,9 @@ from overlaptop.fleet.session import JobSelector, JobSession
 
 if TYPE_CHECKING:
     from overlaptop.commands.hosts import Hosts
+
+
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 def run(key: str | None, look: tui.TuiOptions, hosts: Hosts | None = None) -> int:
@@ -55,14 +57,19 @@ def show(session: tui.Session, look: tui.TuiOptions) -> int:
 
     After SIGHUP there may be no terminal, and after SIGTERM the shell still needs its own.
     """
-    for signum in (signal.SIGTERM, signal.SIGHUP):
+    _leave_at_signals()
+    try:
+        return tui.run(session, look, ENDING_SIGNALS)
+    finally:
+        _leave_at_signals()  # what was started is still to be ended
+
+
+def _leave_at_signals() -> None:
+    for signum in ENDING_SIGNALS:
         signal.signal(signum, _leave)
-    return tui.run(session, look)
 
 
 def _leave(signum: int, _frame: FrameType | None) -> NoReturn:
-    # Where this comes in the middle of a task, asyncio would tell of a task that nobody has waited for.
-    logging.getLogger("asyncio").disabled = True
     raise SystemExit(128 + signum)
 
 

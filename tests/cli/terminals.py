@@ -42,10 +42,16 @@ class Terminal:
     def type(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
 
+    def hang_up(self) -> None:
+        """Take the terminal away, as closing its window does."""
+        os.close(self._ours)
+        self._ours = -1
+
     def close(self) -> None:
         self.process.kill()
         self.process.wait(20)
-        os.close(self._ours)
+        if self._ours >= 0:
+            os.close(self._ours)
 
     def _read(self) -> bool:
         ready, _, _ = select.select([self._ours], [], [], 0.5)

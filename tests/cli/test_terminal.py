@@ -44,6 +44,17 @@ def test_a_dashboard_that_a_signal_ends_gives_the_terminal_back_and_leaves_no_pr
     assert traces.alive() == []
 
 
+def test_a_dashboard_whose_terminal_goes_away_ends(traces: Traces) -> None:
+    terminal = Terminal()
+    try:
+        terminal.read_until(b"allreduce_matmul")
+        terminal.hang_up()
+        assert terminal.process.wait(START_LIMIT_S) == 128 + signal.SIGHUP
+    finally:
+        terminal.close()
+    assert traces.alive() == []
+
+
 def test_a_job_that_fails_is_explained_after_the_dashboard_was_left(traces: Traces) -> None:
     too_much = str(10**15)
     terminal = Terminal("demo", "ddp", "--nproc", "2", "--", "--vocabulary", too_much)

@@ -1,0 +1,55 @@
+"""Textual's driver for a terminal that may go away while the dashboard draws."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import IO, Any
+
+from textual.app import App
+from textual.drivers.linux_driver import LinuxDriver
+
+
+class TerminalDriver(LinuxDriver):
+    """Ends the app where its terminal is gone, as SIGHUP does.
+
+    Textual's writing thread ends at the first failed write, and all that draws then waits for it for ever.
+    """
+
+    def __init__(self, app: App[Any], **options: Any) -> None:
+        super().__init__(app, **options)
+        self._file: Any = TerminalFile(self._file, self._leave)
+
+    def _leave(self) -> None:
+        """Called on the writing thread."""
+        self._loop.call_soon_threadsafe(self._app.exit, None, 128 + signal.SIGHUP)
+
+
+class TerminalFile:
+    """A terminal's file. The first write that fails calls back; what comes later is dropped."""
+
+    def __init__(self, file: IO[str], on_gone: Callable[[], object]) -> None:
+        self._file = file
+        self._on_gone = on_gone
+        self._gone = False
+
+    def write(self, text: str) -> None:
+        """Write ``text``, if the terminal is there."""
+        self._attempt(lambda: self._file.write(text))
+
+    def flush(self) -> None:
+        """Send what was written, if the terminal is there."""
+        self._attempt(self._file.flush)
+
+    def fileno(self) -> int:
+        """The descriptor of the terminal."""
+        return self._file.fileno()
+
+    def _attempt(self, act: Callable[[], object]) -> None:
+        if self._gone:
+            return
+        try:
+            act()
+        except OSError:
+            self._gone = True
+            self._on_gone()
