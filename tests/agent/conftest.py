@@ -36,6 +36,11 @@ class Finished:
     errs: list[str]
     messages: list[Message] = field(default_factory=list)
 
+    @property
+    def logged(self) -> list[str]:
+        """The lines of the agent in the job's log. Others may name a path with its name in it."""
+        return [line for err in self.errs for line in err.splitlines() if line.startswith("overlaptop:")]
+
     def steps(self, rank: int = 0) -> list[StepTotals]:
         return [m for m in self.messages if isinstance(m, StepTotals) and m.rank == rank]
 

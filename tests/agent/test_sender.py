@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,11 @@ INFO = RankInfo("job-1", 0, 0, 1, "h", os.getpid(), "s.py", "cpu", "gloo", "host
 
 
 @pytest.fixture
-def sender(sockets: Path) -> Sender:
+def sender(sockets: Path) -> Iterator[Sender]:
     made = Sender("job-1", "s.py", 1, starts_hub=False)
     made.introduce(INFO)
-    return made
+    yield made
+    made.disconnect()  # else its socket is closed whenever it is collected, in the middle of another test
 
 
 def listener() -> socket.socket:
