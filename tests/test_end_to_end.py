@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMAND = (
     sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
     "-m", "overlaptop.agent", "workloads/ddp.py",
-    "--layers", "2", "--width", "128", "--batch", "1", "--steps", "1000000",
+    "--layers", "2", "--width", "128", "--batch", "1", "--data-ms", "30",
 )  # fmt: skip
 GRACE_S = 5.0
 PATIENCE_S = 60.0

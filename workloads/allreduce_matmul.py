@@ -74,7 +74,7 @@ def main() -> None:
     with job.process_group(place):
         work = Work(options, place)
         report = job.Report(place, "figure", options.results)
-        for _ in job.step_numbers(options.steps, options.seconds, place):
+        for _ in job.step_numbers(options, place):
             report.add(work.step())
             mark_step()
         report.close()

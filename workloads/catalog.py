@@ -55,6 +55,7 @@ def _common(results: str) -> tuple[Option, ...]:
     return (
         Option("--steps", "stop after so many; 0: go on until stopped", count, "N", default=0),
         Option("--seconds", "stop after about this long", positive_float, "S"),
+        Option("--data-ms", "wait so long in each step, as for a slow data loader", count, "MS", default=0),
         Option(
             "--dtype", "of weights, gradients and activations", choices=("float32", "bfloat16"),
             on_gpu="bfloat16", on_cpu="float32",

@@ -96,7 +96,7 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
         changes_work=True,
     )
 
-    for _ in job.step_numbers(options.steps, options.seconds, place, lambda: accumulation.value):
+    for _ in job.step_numbers(options, place, lambda: accumulation.value):
         loss = train_on(ddp, batches, accumulation.value, reduces=not options.no_overlap)
         if options.no_overlap:
             reduce_after_backward(buckets, place.world_size)

@@ -84,7 +84,7 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
     batches = gpt.Batches(options, place)
     report = job.Report(place, "loss", options.results)
 
-    for _ in job.step_numbers(options.steps, options.seconds, place):
+    for _ in job.step_numbers(options, place):
         loss = model(batches.next())
         loss.backward()
         optimizer.step()

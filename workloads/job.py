@@ -95,32 +95,34 @@ def process_group(place: Place) -> Iterator[None]:
 
 
 def step_numbers(
-    steps: int, seconds: float | None, place: Place, batches: Callable[[], int] = lambda: 1
+    options: argparse.Namespace, place: Place, batches: Callable[[], int] = lambda: 1
 ) -> Iterator[int]:
-    """0, 1, 2, ...: `steps` of them (0: endless) or as many as fit in `seconds`, whatever is less.
+    """0, 1, 2, ...: as many as `options` say, each after the wait for its data.
 
     All ranks get the same number of steps. Their clocks are not asked in each step, as agreeing costs a
     collective: rank 0 plans half of the batches that seem to be left, then looks again.
 
     Args:
-        steps: the most of them; 0: there is no such bound.
-        seconds: when to end, give or take a step; None: never.
+        options: of them ``steps``, the most (0: there is no such bound), ``seconds``, when to end, give or
+            take a step (None: never), and ``data_ms``, how long to wait in each step.
         place: this process's place in the job.
         batches: how many the step that begins takes, the same on all ranks; asked before each of them.
     """
     began_s = time.monotonic()
     done, look_again_at = 0, 1
-    for step in range(steps) if steps else itertools.count():
-        if seconds is not None and done >= look_again_at:
+    limit_s: float | None = options.seconds
+    for step in range(options.steps) if options.steps else itertools.count():
+        if limit_s is not None and done >= look_again_at:
             elapsed_s = time.monotonic() - began_s
-            seem_left = int((seconds - elapsed_s) / elapsed_s * done)
-            plan = torch.tensor(0 if elapsed_s >= seconds else max(1, seem_left // 2), device=place.device)
+            seem_left = int((limit_s - elapsed_s) / elapsed_s * done)
+            plan = torch.tensor(0 if elapsed_s >= limit_s else max(1, seem_left // 2), device=place.device)
             dist.broadcast(plan, src=0)
             planned = int(plan.item())
             if planned == 0:
                 return
             look_again_at = done + planned
         done += batches()
+        time.sleep(options.data_ms / 1e3)
         yield step
 
 

@@ -149,7 +149,7 @@ def script() -> str:
 
 @pytest.fixture(scope="module")
 def job(run_ranks_once):
-    done = run_ranks_once(script(), options=("--every", "1"))
+    done = run_ranks_once(script(), options=("--every", "1"), forked=True)
     assert done.codes == [0, 0], done.errs
     assert done.logged == []
     assert len(done.steps()) == REPEATS * len(CASES)

@@ -74,10 +74,10 @@ TRAINING = '''
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    """Torch takes seconds to start: tests that leave the job as it was share one."""
+def shared(tmp_path_factory, warm):
+    """Tests that leave the job as it was share one."""
     with socket_directory():
-        job = Job(tmp_path_factory.mktemp("shared"), TRAINING)
+        job = Job(tmp_path_factory.mktemp("shared"), TRAINING, warm=warm)
         yield job
         try:
             assert job.end() == 0, job.log()
@@ -135,8 +135,8 @@ def test_four_ranks_stay_identical_and_differ_from_others_by_rounding_only(run_r
 
 
 @pytest.mark.slow
-def test_fifty_changes_in_one_job_leave_no_trace(run_ranks):
-    for result in switched(partial(run_ranks, forked=True), 2, 210, 50, "accumulation"):
+def test_twenty_changes_in_one_job_leave_no_trace(run_ranks):
+    for result in switched(partial(run_ranks, forked=True), 2, 90, 20, "accumulation"):
         assert result["same losses"], result
         assert result["same weights"], result
 

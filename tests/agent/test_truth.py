@@ -61,7 +61,7 @@ REPEATS = 10
 
 def test_constructed_overlap_is_reported_within_five_points(run_ranks) -> None:
     shares = [share for share in SHARES for _ in range(REPEATS)]
-    job = run_ranks(CONSTRUCTED, options=("--every", "1"), arguments=tuple(map(str, shares)))
+    job = run_ranks(CONSTRUCTED, forked=True, options=("--every", "1"), arguments=tuple(map(str, shares)))
 
     assert job.codes == [0, 0], job.errs
     steps = job.steps(rank=0)

@@ -12,8 +12,8 @@ import pytest
 from .conftest import Traces, wait_until
 
 OVERLAPTOP = [sys.executable, "-m", "overlaptop"]
-# Small enough to start in seconds and step in milliseconds on a busy machine.
-SMALL = ["--layers", "2", "--width", "64", "--batch", "1"]
+# Small enough to start in seconds on a busy machine, and to leave it to the tests.
+SMALL = ["--layers", "2", "--width", "64", "--batch", "1", "--data-ms", "50"]
 START_LIMIT_S = 90
 
 
@@ -59,9 +59,9 @@ def test_a_demo_whose_workload_refuses_its_options_says_so_and_returns_2(traces:
 
 
 def test_a_demo_whose_job_ends_by_itself_ends_with_it(traces: Traces) -> None:
-    done = run("demo", "ddp", "--nproc", "2", "--json", "--", *SMALL, "--steps", "8")
+    done = run("demo", "ddp", "--nproc", "1", "--json", "--", *SMALL, "--steps", "8")
     assert done.returncode == 0, done.stderr
-    assert {record["rank"] for record in records(done.stdout)} == {0, 1}
+    assert {record["rank"] for record in records(done.stdout)} == {0}
     assert traces.alive() == []
 
 
@@ -83,7 +83,7 @@ def end_demo(process: subprocess.Popen[str]) -> None:
 @pytest.fixture
 def demo(traces: Traces) -> Iterator[subprocess.Popen[str]]:
     """A demo of this test alone, which may end it."""
-    process = start_demo("--nproc", "2")
+    process = start_demo("--nproc", "1")
     yield process
     end_demo(process)
 

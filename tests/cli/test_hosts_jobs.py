@@ -12,7 +12,7 @@ from .conftest import Traces, wait_until
 from .terminals import START_LIMIT_S, Terminal
 from .test_cli import overlaptop
 
-SMALL = ["--layers", "2", "--width", "64", "--batch", "1"]
+SMALL = ["--layers", "2", "--width", "64", "--batch", "1", "--data-ms", "50"]
 
 
 @pytest.mark.timeout(300)

@@ -13,7 +13,7 @@ from overlaptop.wire.endpoints import JobRecord, is_alive, list_jobs
 from .conftest import Traces, wait_until
 from .terminals import START_LIMIT_S, Terminal
 
-SMALL = ["--layers", "2", "--width", "64", "--batch", "1"]
+SMALL = ["--layers", "2", "--width", "64", "--batch", "1", "--data-ms", "50"]
 
 
 STEPS = b"forward "
@@ -58,6 +58,7 @@ def test_the_dashboard_of_a_demo_turns_to_another_workload_and_ends_the_one_befo
         terminal.read_until(STEPS)
         terminal.type("w")
         terminal.read_until(b"ended here")
+        assert jobs_are(lambda jobs: len(jobs) == 1 and bool(jobs[0].rank_pids))
         (second,) = list_jobs()
         assert not is_alive(first.hub_pid, first.hub_start_ticks)
         assert command_line(second.rank_pids[0])[-3:-1] == ["--bucket-cap-mb", "0.1"]

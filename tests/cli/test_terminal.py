@@ -15,7 +15,9 @@ LEAVE_ALTERNATE_SCREEN = b"\x1b[?1049l"
 @pytest.fixture
 def dashboard(traces: Traces) -> Iterator[Terminal]:
     """``overlaptop demo``, with the first steps on the screen."""
-    terminal = Terminal("demo", "ddp", "--nproc", "2", "--", "--layers", "2", "--width", "64")
+    terminal = Terminal(
+        "demo", "ddp", "--nproc", "1", "--", "--layers", "2", "--width", "64", "--data-ms", "50"
+    )
     terminal.read_until(b"optimizer")
     yield terminal
     terminal.close()
@@ -57,7 +59,7 @@ def test_a_dashboard_whose_terminal_goes_away_ends(traces: Traces) -> None:
 
 def test_a_job_that_fails_is_explained_after_the_dashboard_was_left(traces: Traces) -> None:
     too_much = str(10**15)
-    terminal = Terminal("demo", "ddp", "--nproc", "2", "--", "--vocabulary", too_much)
+    terminal = Terminal("demo", "ddp", "--nproc", "1", "--", "--vocabulary", too_much)
     try:
         terminal.read_until(b"RuntimeError:")
         terminal.type("q")

@@ -1,7 +1,9 @@
+import argparse
 import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -165,9 +167,20 @@ def test_time_runs_out_within_a_step_also_where_steps_become_longer(monkeypatch,
     def batches():
         return 8 if slower_from is not None and step >= slower_from else 1
 
-    for step in job.step_numbers(0, 20.0, place, batches):  # noqa: B007 - batches() reads it
+    options = argparse.Namespace(steps=0, seconds=20.0, data_ms=0)
+    for step in job.step_numbers(options, place, batches):  # noqa: B007 - batches() reads it
         now_s += 0.1 * batches()
     assert 20.0 - 1e-6 <= now_s < 20.0 + 2 * 0.8
+
+
+def test_each_step_waits_for_its_data(monkeypatch):
+    from overlaptop.workloads import job
+
+    waits_s = []
+    monkeypatch.setattr(job.time, "sleep", waits_s.append)
+    options = argparse.Namespace(steps=3, seconds=None, data_ms=40)
+    assert list(job.step_numbers(options, job.Place(0, 1, job.torch.device("cpu")))) == [0, 1, 2]
+    assert waits_s == [0.04] * 3
 
 
 def test_time_runs_out_on_all_ranks_at_the_same_step(run_warm, tmp_path):
@@ -180,17 +193,18 @@ def test_time_runs_out_on_all_ranks_at_the_same_step(run_warm, tmp_path):
 @pytest.mark.parametrize(
     ("workload", "tiny"), [("ddp", TINY_GPT), ("fsdp", TINY_GPT), ("allreduce_matmul", TINY_MATMUL)]
 )
-def test_a_job_runs_on_until_it_is_terminated(workload, tiny):
-    with subprocess.Popen(
-        [sys.executable, str(find(workload).path), *tiny],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    ) as job:
-        assert job.stdout.readline().startswith("step")
-        assert job.poll() is None
-        job.terminate()
-        assert job.wait(timeout=30) == -signal.SIGTERM
+def test_a_job_runs_on_until_it_is_terminated(warm, tmp_path, workload, tiny):
+    words = [str(find(workload).path), *tiny, "--data-ms", "20"]
+    with (tmp_path / "out").open("w+b") as out:
+        job = warm.start(words, dict(os.environ), tmp_path, out.fileno(), out.fileno())
+        try:
+            while not (tmp_path / "out").read_bytes().startswith(b"step"):
+                assert job.poll() is None
+                time.sleep(0.05)
+            job.terminate()
+            assert job.wait(timeout=30) == -signal.SIGTERM
+        finally:
+            job.kill()
 
 
 @pytest.mark.parametrize(

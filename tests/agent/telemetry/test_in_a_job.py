@@ -74,7 +74,7 @@ def of(job, kind: type, rank: int) -> list:
 
 
 def test_on_a_cpu_the_machine_is_told_the_gpu_is_unknown_and_the_job_is_as_without_it(run_ranks) -> None:
-    job = run_ranks(JOB.format(before=""), arguments=("1.5",))
+    job = run_ranks(JOB.format(before=""), arguments=("1.5",), forked=True)
     assert job.codes == [0, 0], job.errs
     for rank in range(2):
         (machine,), (device,) = of(job, MachineFacts, rank), of(job, DeviceFacts, rank)
