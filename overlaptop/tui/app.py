@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import ClassVar
 
 from textual.app import SystemCommand
@@ -23,6 +24,7 @@ from overlaptop.tui.screens.overview import OverviewScreen
 from overlaptop.tui.started import Started
 from overlaptop.tui.starting import Order
 from overlaptop.tui.truth import Truth, read_truth
+from overlaptop.tui.widgets.confirm import Confirm
 
 TICK_S, IDLE_TICK_S = 0.1, 0.25
 """How often the session is read while steps arrive, and when none have for a while."""
@@ -177,6 +179,18 @@ class OverlaptopApp(JobApp):
             self._show()
         return plan.fault
 
+    async def ask_to_start(self, order: Order, start: Callable[[Order], Awaitable[None]]) -> None:
+        """Start a workload; ask first where that ends the one that was started here before."""
+        starter = self.options.starter
+
+        async def go() -> None:
+            self.screen.run_worker(partial(start, order), group="start", exclusive=True)
+
+        if starter is not None and starter.running:
+            await self.ask(Confirm(f"end {starter.running} and start {order.label}?", go))
+        else:
+            await go()
+
     # Commands
 
     def truth_of(self, capture: CommandView) -> Truth | None:
@@ -211,13 +225,13 @@ class OverlaptopApp(JobApp):
         if len(self.screen_stack) > 1:
             self.pop_screen()
 
-    def action_rank(self) -> None:
+    async def action_rank(self) -> None:
         """Open the chosen rank."""
         from overlaptop.tui.screens.rank import RankScreen
 
         if self.state.chosen is not None and not isinstance(self.screen, RankScreen):
             self.action_overview()
-            self.push_screen(RankScreen(self.state))
+            await self.push_screen(RankScreen(self.state))
 
     async def action_capture(self) -> None:
         """Ask for a capture."""
@@ -231,18 +245,18 @@ class OverlaptopApp(JobApp):
             await self.screen.ask()
         else:
             self.action_overview()
-            self.push_screen(CaptureScreen(self.state, asks=True))
+            await self.push_screen(CaptureScreen(self.state, asks=True))
 
-    def action_captures(self) -> None:
+    async def action_captures(self) -> None:
         """The newest capture."""
         from overlaptop.tui.screens.capture import CaptureScreen
 
         if isinstance(self.screen, CaptureScreen):
             self.pop_screen()
         elif self.state.snapshot.job is not None:
-            self.push_screen(CaptureScreen(self.state, asks=False))
+            await self.push_screen(CaptureScreen(self.state, asks=False))
 
-    def action_machine(self) -> None:
+    async def action_machine(self) -> None:
         """The machine under the chosen rank."""
         from overlaptop.tui.screens.machine import MachineScreen
 
@@ -250,39 +264,39 @@ class OverlaptopApp(JobApp):
             self.pop_screen()
         elif self.state.snapshot.job is not None:
             self.action_overview()
-            self.push_screen(MachineScreen(self.state))
+            await self.push_screen(MachineScreen(self.state))
 
-    def action_help(self) -> None:
+    async def action_help(self) -> None:
         """Keys and words."""
         from overlaptop.tui.screens.pages import HelpScreen
 
-        self._toggle(HelpScreen)
+        await self._toggle(HelpScreen)
 
-    def action_notices(self) -> None:
+    async def action_notices(self) -> None:
         """What agents said."""
         from overlaptop.tui.screens.pages import NoticesScreen
 
-        self._toggle(NoticesScreen)
+        await self._toggle(NoticesScreen)
 
-    def action_hosts(self) -> None:
+    async def action_hosts(self) -> None:
         """The lines to other hosts."""
         from overlaptop.tui.screens.hosts import HostsScreen
 
         if self.state.snapshot.nodes:
-            self._toggle(HostsScreen)
+            await self._toggle(HostsScreen)
         else:
             self.notify("only this machine is watched; others are: overlaptop HOST ...", timeout=3)
 
-    def action_jobs(self) -> None:
+    async def action_jobs(self) -> None:
         """The list of jobs."""
         from overlaptop.tui.screens.jobs import JobsScreen
 
         if not self.state.moving:
             self.notify("a trace is open: there is no job to turn to", timeout=3)
         elif not isinstance(self.screen, JobsScreen):
-            self.push_screen(JobsScreen(self.state, self.session.job_key))
+            await self.push_screen(JobsScreen(self.state, self.session.job_key))
 
-    def action_workloads(self) -> None:
+    async def action_workloads(self) -> None:
         """Workloads with their options, and what was tried."""
         from overlaptop.tui.screens.workloads import WorkloadsScreen
 
@@ -291,20 +305,20 @@ class OverlaptopApp(JobApp):
             self.notify("no workload can be started from here", timeout=3)
         elif not isinstance(self.screen, WorkloadsScreen):
             self.clear_notifications()  # it says at more length how a job ended
-            self.push_screen(WorkloadsScreen(self.state, starter))
+            await self.push_screen(WorkloadsScreen(self.state, starter))
 
     @property
     def earlier(self) -> EarlierJob | None:
         """The newest other job that was watched, to compare the present one with."""
         return self.seen.earlier
 
-    def _toggle(self, kind: type[DashboardScreen]) -> None:
+    async def _toggle(self, kind: type[DashboardScreen]) -> None:
         if isinstance(self.screen, kind):
             self.pop_screen()
         else:
-            self.push_screen(kind(self.state))
+            await self.push_screen(kind(self.state))
 
-    def action_tune(self) -> None:
+    async def action_tune(self) -> None:
         """All knobs."""
         from overlaptop.tui.screens.tune import TuneScreen
 
@@ -312,7 +326,7 @@ class OverlaptopApp(JobApp):
             self.pop_screen()
         elif self.state.snapshot.job is not None:
             self.action_overview()
-            self.push_screen(TuneScreen(self.state))
+            await self.push_screen(TuneScreen(self.state))
 
     async def action_search(self) -> None:
         """The search for the best value; once more stops one of this dashboard."""
@@ -322,7 +336,7 @@ class OverlaptopApp(JobApp):
             await self.screen.again()
         elif self.state.snapshot.job is not None:
             self.action_overview()
-            self.push_screen(SearchScreen(self.state))
+            await self.push_screen(SearchScreen(self.state))
 
     # The look
 

@@ -15,8 +15,9 @@ from overlaptop.wire.commands import make_restoring, make_setting
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
 from overlaptop.wire.messages import CHANGED, UNKNOWN, Command
 
-SETTLE_S = 0.4
-"""Keys that come faster than this add up to one change."""
+SETTLE_S = 1.5
+"""Keys that come faster than this add up to one change; so long it can be taken back before it is sent."""
+TAKE_BACK = "esc takes it back"
 NOTHING = "this job has told of nothing that can be changed"
 
 Send = Callable[[Command], str]
@@ -34,7 +35,7 @@ class Change:
     becomes: str
     """What it is to be, with its unit; empty where nothing is to be said of it."""
     words: str
-    """``sending ...``, ``changed at step 1,284``, ``not changed: rank 1 refused: ...``."""
+    """``esc takes it back``, ``changed at step 1,284``, ``not changed: rank 1 refused: ...``."""
     state: str
     """``pending``, ``changed`` or ``failed``."""
     by: str = ""
@@ -122,7 +123,12 @@ class Changing:
         """Back to what the script gave."""
         held = self.ready(snapshot)
         if held is not None:
-            self._aim(snapshot, held.knob, None, now_s - SETTLE_S)
+            self._aim(snapshot, held.knob, None, now_s)
+
+    def take_back(self) -> bool:
+        """Do not send what was asked for; returns whether there was such a thing."""
+        waiting, self._target = self.waiting, None
+        return waiting
 
     def tick(self, snapshot: Snapshot, now_s: float, send: Send) -> None:
         """Send what is wanted, once keys have come to rest and no other person's command is under way."""
@@ -249,7 +255,7 @@ class Changing:
             target.knob,
             target.was,
             _becomes(knob, target.value),
-            f"waiting for: {busy.words}" if busy is not None else "sending ...",
+            f"waiting for: {busy.words}; {TAKE_BACK}" if busy is not None else TAKE_BACK,
             "pending",
         )
 

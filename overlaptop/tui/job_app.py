@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+
+from textual import events
 
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.tui.captures import Captures
@@ -15,10 +17,9 @@ from overlaptop.tui.options import Session, TuiOptions
 from overlaptop.tui.screens.base import DashboardScreen
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.themed_app import ThemedApp
+from overlaptop.tui.widgets.confirm import Confirm
+from overlaptop.tui.widgets.prompt import Prompt
 from overlaptop.wire.messages import Command
-
-if TYPE_CHECKING:
-    from overlaptop.tui.widgets.line_prompt import LinePrompt
 
 
 class JobApp(ThemedApp):
@@ -33,6 +34,36 @@ class JobApp(ThemedApp):
         self.captures = Captures()
         self.seen = JobsSeen()
         self._leaving = False
+        self._question: Confirm | None = None
+        """Whether to leave, where that was asked last."""
+
+    async def on_event(self, event: events.Event) -> None:
+        """Do all that a key asks for before the next one is looked at: those that were typed right behind
+        it go to what it opened.
+
+        Textual would first hand all keys that have come to what has the focus now.
+        """
+        top = self.screen_stack[-1] if self.screen_stack else None
+        if (
+            not isinstance(event, events.Key)
+            or event.is_forwarded
+            or not isinstance(top, DashboardScreen)
+            or not top.is_mounted  # its own queue keeps the key until then
+        ):
+            await super().on_event(event)
+            return
+        self.app_focus = True  # as Textual has it of a terminal that sends keys
+        prompt = top.prompt
+        if prompt is not None:
+            prompt.take_focus()
+        if await self._check_bindings(event.key, priority=True):
+            return
+        if prompt is not None and await prompt.press(event):
+            return
+        if event.key == "escape" and prompt is None and self.control.changing.take_back():
+            self.show_now()
+            return
+        await self._check_bindings(event.key)
 
     def read(self) -> None:
         """Take in what has arrived, and send what is due."""
@@ -83,7 +114,7 @@ class JobApp(ThemedApp):
         # Textual's Input takes 20 ms to import: not before it is needed.
         from overlaptop.tui import asking
 
-        await self.ask(asking.ask_for_value(held.knob))
+        await self.ask(asking.ask_for_value(held.knob, partial(self._take, self.control.type)))
 
     async def ask_for_range(self) -> None:
         """Ask from where to where the knob in hand is to be searched, unless it cannot be."""
@@ -94,36 +125,53 @@ class JobApp(ThemedApp):
         from overlaptop.tui import asking
 
         self.control.prepare()
-        await self.ask(asking.ask_for_range(held.knob))
+        take = partial(self._take, self.control.search)
+        await self.ask(asking.ask_for_range(held.knob, take, self.control.unprepare))
 
-    async def ask(self, prompt: LinePrompt) -> None:
-        """Put a question at the foot of the screen, in place of one that is there."""
+    def _take(self, what: Callable[[Snapshot, str], None], words: str) -> str:
+        """Do what was answered, or return what is wrong with it."""
+        try:
+            what(self.latest, words)
+        except ValueRefusedError as fault:
+            return str(fault)
+        self.show_now()
+        return ""
+
+    async def ask(self, prompt: Prompt) -> None:
+        """Put a question at the foot of the screen, in place of one that is there; the next key is its."""
         await self.screen.query(type(prompt)).remove()
         await self.screen.mount(prompt)
-        prompt.focus()
+        prompt.take_focus()
 
-    async def on_line_prompt_answered(self, message: LinePrompt.Answered) -> None:
-        """Do it, or say what is wrong with it."""
-        from overlaptop.tui.asking import VALUE
+    async def stop_search(self) -> None:
+        """Ask whether to end the search of this dashboard and go back to the value before."""
+        if self.control.searching:
+            asked = "stop the search and go back to the value before it?"
+            await self.ask(Confirm(asked, self._stop_search))
 
-        try:
-            if message.prompt.about == VALUE:
-                self.control.type(self.latest, message.words)
-            else:
-                self.control.search(self.latest, message.words)
-        except ValueRefusedError as fault:
-            message.prompt.say(str(fault))
-            return
-        await message.prompt.remove()
+    async def _stop_search(self) -> None:
+        self.control.stop_search()
         self.show_now()
 
-    async def on_line_prompt_left(self, message: LinePrompt.Left) -> None:
-        """Nothing is done."""
-        self.control.unprepare()
-        await message.prompt.remove()
-
     async def action_quit(self) -> None:
-        """Leave; a search of this dashboard first goes back to the value before. Once more: at once."""
+        """Leave, at once where that changes no job; else ask. Once more: at once."""
+        asked = self._question is not None and self._question.is_attached
+        if self._leaving or asked or not (ends := self._ends_on_leaving()):
+            await self._leave()
+        else:
+            self._question = Confirm(f"quit? {ends}", self._leave)
+            await self.ask(self._question)
+
+    def _ends_on_leaving(self) -> str:
+        """What becomes of a job when the dashboard goes, in words; empty: nothing."""
+        starter = self.options.starter
+        ends = [f"{starter.running}, started here, ends"] if starter is not None and starter.running else []
+        if not self.control.may_leave:
+            ends.append("the search stops and goes back to the value before it")
+        return "; ".join(ends)
+
+    async def _leave(self) -> None:
+        """A search of this dashboard first goes back to the value before. Once more: at once."""
         if self._leaving or self.control.may_leave:
             self.exit()
             return

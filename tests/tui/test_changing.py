@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.tui.changing import Changing, knob_words
+from overlaptop.tui.changing import SETTLE_S, Changing, knob_words
 from overlaptop.tui.knob_values import ValueRefusedError
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import KnobFacts
@@ -36,7 +36,7 @@ class Keys:
         self.changing.type(self.session.tick(), words, self.now_s)
         self.tick()
 
-    def rest(self, seconds=0.5):
+    def rest(self, seconds=SETTLE_S):
         self.session.clock.pass_s(seconds)
         self.tick()
 
@@ -57,10 +57,10 @@ def test_quick_keys_are_one_change_that_is_sent_when_they_rest():
     keys.press(1, 1, 1, -1)
     assert keys.sent == []
     assert knob_words(keys.change) == "bucket 25 → 100 MiB"
-    assert keys.change.words == "sending ..."
-    keys.rest(0.3)
+    assert keys.change.words == "esc takes it back"
+    keys.rest(SETTLE_S - 0.1)
     assert keys.sent == []
-    keys.rest(0.2)
+    keys.rest(0.1)
     assert keys.sent == ["set bucket_cap_mb 100"]
     keys.rest()
     assert len(keys.sent) == 1
@@ -100,7 +100,7 @@ def test_keys_wait_for_a_command_that_is_under_way_and_go_on_from_its_value():
     keys.press(1)
     keys.rest(2)
     assert keys.sent == ["set bucket_cap_mb 50"]
-    assert keys.change.words == "waiting for: set bucket_cap_mb 50"
+    assert keys.change.words == "waiting for: set bucket_cap_mb 50; esc takes it back"
     assert knob_words(keys.change) == "bucket 50 → 100 MiB"
     obey(keys.session, keys.session.sent[0], 40, "25", "50")
     keys.tick()

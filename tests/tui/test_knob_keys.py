@@ -11,6 +11,7 @@ from textual.widgets import Input
 
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.app import OverlaptopApp
+from overlaptop.tui.changing import SETTLE_S
 from overlaptop.tui.keys import APP_KEYS, changes_something
 from overlaptop.tui.options import TuiOptions
 from overlaptop.tui.screens.capture import CaptureScreen
@@ -86,9 +87,9 @@ async def test_keys_show_the_target_at_once_and_send_it_when_they_rest(size):
         await pilot.press(UP, UP)
         text = await shown(app, pilot)
         assert text.count("bucket 25 → 100 MiB") == 2  # the totals, and the line below them
-        assert "sending ..." in text
+        assert "esc takes it back" in text
         assert session.sent == []
-        text = await shown(app, pilot, 0.5)
+        text = await shown(app, pilot, SETTLE_S)
         assert sent(session) == ["set bucket_cap_mb 100"]
         assert "sent ..." in text
         (command,) = session.sent
@@ -107,8 +108,8 @@ async def test_the_keys_work_on_every_screen_and_its_foot_says_how_it_goes(key, 
     async with app.run_test(size=(160, 45)) as pilot:
         await pilot.press(key, DOWN)
         assert isinstance(app.screen, kind)
-        assert "bucket 25 → 10 MiB: sending ..." in (await shown(app, pilot)).splitlines()[-1]
-        await shown(app, pilot, 0.5)
+        assert "bucket 25 → 10 MiB: esc takes it back" in (await shown(app, pilot)).splitlines()[-1]
+        await shown(app, pilot, SETTLE_S)
         obey(session, session.sent[0], 40, "25", "10")
         assert "bucket 25 → 10 MiB: changed at step 40" in (await shown(app, pilot)).splitlines()[-1]
         assert "changed at step 40" not in (await shown(app, pilot, 60)).splitlines()[-1]
@@ -121,7 +122,7 @@ async def test_a_failure_stays_on_the_screen_in_words_until_the_next_key(size):
     why = "this DDP was compiled, and compiled code keeps the buckets that it was compiled with"
     async with app.run_test(size=size) as pilot:
         await pilot.press(UP)
-        await shown(app, pilot, 0.5)
+        await shown(app, pilot, SETTLE_S)
         report(session, session.sent[0], "refused", None, why, ranks=(1,))
         text = await shown(app, pilot, 300)
         assert "not changed: rank 1 refused: this DDP was compiled" in " ".join(text.split())
@@ -175,7 +176,7 @@ async def test_what_a_change_brought_is_shown_before_and_after_with_its_spread(s
         run_on(session, 0, 140)
         await shown(app, pilot)
         await pilot.press(UP)
-        await shown(app, pilot, 0.5)
+        await shown(app, pilot, SETTLE_S)
         obey(session, session.sent[0], 140, "25", "50")
         assert "measuring ..." in await shown(app, pilot)
         run_on(session, 140, 100, compute=54, hidden=26, collectives=2, seed=2)
@@ -211,7 +212,7 @@ async def test_what_a_change_brought_moves_nothing_above_it(size, ranks):
     async with app.run_test(size=size) as pilot:
         before = await shown(app, pilot)
         await pilot.press(UP)
-        pending = await shown(app, pilot, 0.5)
+        pending = await shown(app, pilot, SETTLE_S)
         obey(session, session.sent[0], 40, "25", "50", ranks=ranks)
         run_on(session, 40, 40, ranks=ranks)
         after = await shown(app, pilot)
@@ -229,7 +230,7 @@ async def test_the_panel_says_what_its_signs_and_colours_mean(size, told):
         run_on(session, 0, 140)
         await shown(app, pilot)
         await pilot.press(UP)
-        await shown(app, pilot, 0.5)
+        await shown(app, pilot, SETTLE_S)
         obey(session, session.sent[0], 140, "25", "50")
         run_on(session, 140, 100, compute=54, seed=2)
         said = " ".join((await shown(app, pilot)).split())
@@ -251,7 +252,7 @@ async def test_where_a_step_does_other_work_no_time_is_called_longer(size):
         run_on(session, 0, 140)
         await shown(app, pilot)
         await pilot.press(UP)
-        await shown(app, pilot, 0.5)
+        await shown(app, pilot, SETTLE_S)
         obey(session, session.sent[0], 140, "4", "8", knob)
         run_on(session, 140, 100, compute=120, hidden=10, collectives=6, seed=2)
         text = await shown(app, pilot)
@@ -270,7 +271,7 @@ async def test_a_change_that_brought_nothing_is_said_to():
         run_on(session, 0, 140)
         await shown(app, pilot)
         await pilot.press(UP)
-        await shown(app, pilot, 0.5)
+        await shown(app, pilot, SETTLE_S)
         obey(session, session.sent[0], 140, "25", "50")
         run_on(session, 140, 100, seed=2)
         text = await shown(app, pilot)
@@ -283,13 +284,13 @@ async def test_a_hidden_panel_comes_back_with_the_next_change():
     app = app_of(session)
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press(UP)
-        await shown(app, pilot, 0.5)
+        await shown(app, pilot, SETTLE_S)
         obey(session, session.sent[0], 40, "25", "50")
         await shown(app, pilot)
         await pilot.press("d")
         assert "changed at step 40" not in await shown(app, pilot)
         await pilot.press(UP)
-        assert "sending ..." in await shown(app, pilot)
+        assert "esc takes it back" in await shown(app, pilot)
 
 
 async def test_another_dashboards_change_is_told_with_who_made_it():
@@ -340,7 +341,7 @@ async def test_in_tune_keys_mean_the_knob_under_the_cursor_and_it_stays_in_hand(
     app = app_of(session)
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("u", "down", UP)
-        await shown(app, pilot, 0.5)
+        await shown(app, pilot, SETTLE_S)
         assert sent(session) == ["set accumulation 8"]
         obey(session, session.sent[0], 40, "4", "8", ACCUMULATION)
         tell(session, BUCKET, with_value(ACCUMULATION, "8"))
@@ -379,6 +380,7 @@ async def test_r_goes_back_to_what_the_script_gave():
     app = app_of(session)
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("u", "r")
+        await shown(app, pilot, SETTLE_S)
         assert sent(session) == ["restore bucket_cap_mb"]
         assert "25 MiB (script)" in await shown(app, pilot)
 
@@ -388,11 +390,11 @@ async def test_the_log_has_the_newest_first_with_who_and_what_became_of_it():
     app = app_of(session)
     async with app.run_test(size=(160, 45)) as pilot:
         await pilot.press(UP)
-        await shown(app, pilot, 0.5)
+        await shown(app, pilot, SETTLE_S)
         obey(session, session.sent[0], 40, "25", "50")
         await shown(app, pilot)
         await pilot.press(UP)
-        await shown(app, pilot, 0.5)
+        await shown(app, pilot, SETTLE_S)
         report(session, session.sent[1], "refused", None, "no more memory", ranks=(0,))
         search = commands.make_setting(BUCKET, 7, search="20261121-210000-abcdef")
         search = replace(search, by="eve@there", at_ns=session.sent[1].at_ns + 1)
@@ -414,7 +416,7 @@ async def test_the_log_of_a_job_before_goes_on_below_that_of_the_present_one(siz
     app = app_of(session)
     async with app.run_test(size=size) as pilot:
         await pilot.press("7", UP)
-        await shown(app, pilot, 0.5)
+        await shown(app, pilot, SETTLE_S)
         obey(session, session.sent[0], 40, "25", "50")
         await shown(app, pilot)
         session.job_key = "job-2"
@@ -427,7 +429,7 @@ async def test_the_log_of_a_job_before_goes_on_below_that_of_the_present_one(siz
         assert "none yet of this job of a job watched before: train.py" in said
         assert "bucket 25 → 50 you changed at step 40" in said
         await pilot.press("pageup", DOWN)
-        await shown(app, pilot, 0.5)
+        await shown(app, pilot, SETTLE_S)
         obey(session, session.sent[1], 9, "25", "10")
         await shown(app, pilot)
         await pilot.press("pagedown")
@@ -497,7 +499,7 @@ async def test_while_the_picture_is_held_still_a_change_is_still_told():
     app = app_of(session)
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("space", UP)
-        await shown(app, pilot, 0.5)
+        await shown(app, pilot, SETTLE_S)
         report(session, session.sent[0], "agreed", 40)
         assert "agreed on step 40" in await shown(app, pilot)
 
@@ -606,7 +608,7 @@ async def test_panel_and_tune_fit_every_size_in_ascii(size):
         run_on(session, 40, 30)
         await shown(app, pilot)
         await pilot.press(UP)
-        await shown(app, pilot, 0.5)
+        await shown(app, pilot, SETTLE_S)
         obey(session, session.sent[0], 70, "25", "50")
         run_on(session, 70, 30, compute=50)
         for key in ("1", "u", "2"):
@@ -624,7 +626,7 @@ async def test_without_colors_a_verdict_has_a_glyph_and_a_word(monkeypatch):
         run_on(session, 40, 100)
         await shown(app, pilot)
         await pilot.press(UP)
-        await shown(app, pilot, 0.5)
+        await shown(app, pilot, SETTLE_S)
         obey(session, session.sent[0], 140, "25", "50")
         run_on(session, 140, 100, compute=66)
         text = await shown(app, pilot)

@@ -12,6 +12,7 @@ from overlaptop.advice import tuner
 from overlaptop.advice.picture import CurvePoint, Picture, Predicted, Result
 from overlaptop.advice.search import State
 from overlaptop.tui.app import OverlaptopApp
+from overlaptop.tui.changing import SETTLE_S
 from overlaptop.tui.options import TuiOptions
 from overlaptop.tui.screens.overview import OverviewScreen
 from overlaptop.tui.screens.search import SearchScreen
@@ -318,6 +319,9 @@ async def test_a_second_key_stops_it(key, tuners):
         await begin(pilot)
         assert "stop and go back" in (await shown(app, pilot)).splitlines()[-1]
         await pilot.press(key)
+        assert "stop the search and go back to the value before it?" in screen_text(app)
+        assert not tuners[0].stopped
+        await pilot.press("y")
         assert tuners[0].stopped
         tuners[0].end()
         foot = (await shown(app, pilot)).splitlines()[-1]
@@ -332,7 +336,10 @@ async def test_quitting_stops_it_first_and_waits_until_the_value_is_back(tuners)
     async with app.run_test(size=(100, 30)) as pilot:
         await begin(pilot)
         await pilot.press("q")
-        await pilot.pause()
+        assert "quit? the search stops and goes back to the value before it" in screen_text(app)
+        await pilot.press("escape", "q")
+        assert not tuners[0].stopped
+        await pilot.press("y")
         assert tuners[0].stopped
         assert app.is_running
         tuners[0].end()
@@ -341,12 +348,11 @@ async def test_quitting_stops_it_first_and_waits_until_the_value_is_back(tuners)
     assert not app.is_running
 
 
-async def test_a_second_q_leaves_at_once(tuners):
+async def test_q_leaves_at_once_while_the_search_goes_back(tuners):
     app = app_of(controlled_job())
     async with app.run_test(size=(100, 30)) as pilot:
         await begin(pilot)
-        await pilot.press("q")
-        await pilot.press("q")
+        await pilot.press("q", "y", "q")
         await pilot.pause()
     assert not app.is_running
 
@@ -473,7 +479,7 @@ async def test_tune_tells_of_the_searchs_last_change_too(tuners):
     app = app_of(session)
     async with app.run_test(size=(160, 45)) as pilot:
         await pilot.press("right_square_bracket")
-        session.clock.pass_s(0.5)
+        session.clock.pass_s(SETTLE_S)
         await shown(app, pilot)
         obey(session, session.sent[0], 40, "25", "50")
         await begin(pilot)
@@ -487,7 +493,7 @@ async def test_tune_tells_of_the_searchs_last_change_too(tuners):
         lines = [" ".join(line.split()) for line in (await shown(app, pilot)).splitlines()]
         assert "● bucket 100 → 50 MiB changed at step 80 by your search" in lines
         await pilot.press("right_square_bracket")
-        assert "bucket 50 → 100 MiB sending ..." in " ".join((await shown(app, pilot)).split())
+        assert "bucket 50 → 100 MiB esc takes it back" in " ".join((await shown(app, pilot)).split())
 
 
 async def test_a_search_where_a_step_does_other_work_is_refused_at_the_prompt():

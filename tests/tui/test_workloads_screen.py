@@ -162,7 +162,7 @@ async def test_the_screen_says_what_ends_and_what_goes_on():
         assert (
             "ends ddp --bucket-cap-mb 25, then runs (mine.py, not started here, goes on beside it)" in text
         )
-        await pilot.press("enter")
+        await pilot.press("enter", "y")
         text = await settled(app, pilot)
         assert "ending ddp --bucket-cap-mb 25, then ddp --bucket-cap-mb 25 --seed 1" in text
         assert starter.orders[1:] == [Order("ddp", ("--bucket-cap-mb", "25", "--seed", "1"))]
@@ -177,7 +177,7 @@ async def test_the_dashboard_turns_to_the_new_job_once_it_is_there_and_keeps_the
     async with app.run_test(size=WIDE) as pilot:
         await settled(app, pilot)
         assert app.earlier is None
-        await write(app, pilot, "--bucket-cap-mb 25 --seed 1", "enter")
+        await write(app, pilot, "--bucket-cap-mb 25 --seed 1", "enter", "y")
         await settled(app, pilot)
         starter.comes_up("job-3")
         assert "--seed 1 is starting" in await settled(app, pilot)
@@ -310,7 +310,7 @@ async def test_who_turned_to_another_job_meanwhile_stays_there():
     starter, session = started_here()
     app = app_of(session, starter=starter)
     async with app.run_test(size=WIDE) as pilot:
-        await pilot.press("w", "enter")
+        await pilot.press("w", "enter", "y")
         await settled(app, pilot)
         app.open_job("job-2")
         starter.comes_up("job-3")
@@ -324,7 +324,7 @@ async def test_a_job_that_fails_shows_how_and_its_last_lines_and_can_be_scrolled
     starter, session = started_here()
     app = app_of(session, starter=starter)
     async with app.run_test(size=size) as pilot:
-        await pilot.press("w", "enter")
+        await pilot.press("w", "enter", "y")
         await settled(app, pilot)
         starter.fails(
             "exit status 1", *(f"line {at} of it" for at in range(99)), "ValueError: too \x1b large"
@@ -356,7 +356,7 @@ async def test_a_job_that_never_came_up_is_listed_with_its_end():
     starter, session = started_here()
     app = app_of(session, starter=starter)
     async with app.run_test(size=WIDE) as pilot:
-        await write(app, pilot, "--bucket-cap-mb 25 --layers 9", "enter")
+        await write(app, pilot, "--bucket-cap-mb 25 --layers 9", "enter", "y")
         await settled(app, pilot)
         starter.comes_up()
         starter.fails("exit status 1", "out of memory")
@@ -370,7 +370,7 @@ async def test_a_job_that_gave_way_before_its_first_step_is_listed_too():
     app = app_of(FakeSession(link=LinkState.WAITING, job_key=None), starter=starter)
     async with app.run_test(size=WIDE) as pilot:
         for seed in (1, 2):
-            await write(app, pilot, f"--seed {seed}", "enter")
+            await write(app, pilot, f"--seed {seed}", "enter", *("y",) * (seed > 1))
             await settled(app, pilot)
             starter.comes_up()
             text = await settled(app, pilot)
@@ -383,9 +383,13 @@ async def test_f9_ends_what_was_started_here():
     app = app_of(session, starter=starter)
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("w", "f9")
+        assert "end ddp --bucket-cap-mb 25?   y: yes   esc: no" in screen_text(app)
+        await pilot.press("escape", "f9", "n")
+        assert starter.stops == 0
+        await pilot.press("f9", "y")
         assert starter.stops == 1
         starter.running = ""
-        await pilot.press("f9")
+        await pilot.press("f9", "y")
         assert starter.stops == 1
 
 

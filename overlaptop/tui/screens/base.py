@@ -11,6 +11,7 @@ from textual.widget import Widget
 from overlaptop.tui.keys import changes_something
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.widgets.line_view import LineView
+from overlaptop.tui.widgets.prompt import Prompt
 
 if TYPE_CHECKING:
     from overlaptop.tui.app import OverlaptopApp
@@ -38,6 +39,11 @@ class DashboardScreen(Screen[None]):
     def knob(self) -> str:
         """Name of the knob that this screen has a cursor on: keys for values mean that one; empty: none."""
         return ""
+
+    @property
+    def prompt(self) -> Prompt | None:
+        """What is typed in now: the newest one that is there."""
+        return next((each for each in reversed(self.query(Prompt)) if each.is_mounted), None)
 
     def heights(self, width: int, height: int) -> Heights:
         """How the screen's lines are shared out."""

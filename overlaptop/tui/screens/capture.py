@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual.app import ComposeResult
 
@@ -15,9 +15,6 @@ from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, KeyBar
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
 
-if TYPE_CHECKING:
-    from overlaptop.tui.widgets.line_prompt import LinePrompt
-
 HINTS = (
     ("esc", "back", "screen.back", "back"),
     ("c", "capture", "app.capture", "capture"),
@@ -26,8 +23,6 @@ HINTS = (
     QUIT_HINT,
 )
 DEFAULT_STEPS = 5
-_ABOUT = "steps"
-"""What the prompt asks for."""
 
 
 class CaptureScreen(DashboardScreen):
@@ -69,25 +64,16 @@ class CaptureScreen(DashboardScreen):
         from overlaptop.tui.widgets.line_prompt import LinePrompt
 
         hint = "enter: start   esc: not now"
-        await self.dashboard.ask(LinePrompt(_ABOUT, "steps to capture", str(DEFAULT_STEPS), hint))
+        await self.dashboard.ask(LinePrompt("steps to capture", str(DEFAULT_STEPS), hint, self._capture))
 
-    async def on_line_prompt_answered(self, message: LinePrompt.Answered) -> None:
-        """Send the command, or say why not."""
-        if message.prompt.about != _ABOUT:
-            return  # of a knob: the app's own
-        message.stop()
-        if not message.words.strip().isdecimal():
-            message.prompt.say("type a whole number of steps")
-            return
+    def _capture(self, words: str) -> str:
+        """Send the command, or return why not."""
+        if not words.strip().isdecimal():
+            return "type a whole number of steps"
         try:
-            command = commands.make(commands.CAPTURE, {"steps": int(message.words)})
-            fault = self.dashboard.send(command)
+            return self.dashboard.send(commands.make(commands.CAPTURE, {"steps": int(words)}))
         except (ValueError, WireError) as error:
-            fault = str(error)
-        if fault:
-            message.prompt.say(fault)
-        else:
-            await message.prompt.remove()
+            return str(error)
 
     def action_move(self, lines: int) -> None:
         """Scroll."""

@@ -166,30 +166,30 @@ class JobsScreen(DashboardScreen):
         self._list.cursor = max(0, self._list.cursor + rows)
         self._list.redraw()
 
-    def action_open(self) -> None:
+    async def action_open(self) -> None:
         """Look at the job, or start the workload."""
         choices = self._list.choices
         if choices:
-            self._open(choices[self._list.cursor])
+            await self._open(choices[self._list.cursor])
 
-    def on_job_list_opened(self, message: JobList.Opened) -> None:
+    async def on_job_list_opened(self, message: JobList.Opened) -> None:
         """A line was clicked twice."""
-        self._open(message.choice)
+        await self._open(message.choice)
 
     def action_back(self) -> None:
         """To the job on the screen, where there is one."""
         if self.state.snapshot.job is not None:
             self.dashboard.action_close()
 
-    def _open(self, choice: Choice) -> None:
+    async def _open(self, choice: Choice) -> None:
         if isinstance(choice, JobRecord):
             self.dashboard.open_job(choice.job)
-            return
-        self.run_worker(self._start(choice), group="start", exclusive=True)
+        else:
+            await self.dashboard.ask_to_start(Order(choice.name), self._start)
 
-    async def _start(self, workload: Workload) -> None:
-        fault = await self.dashboard.start(Order(workload.name))
-        self._list.said = f"{workload.name} cannot be started: {fault}" if fault else ""
+    async def _start(self, order: Order) -> None:
+        fault = await self.dashboard.start(order)
+        self._list.said = f"{order.workload} cannot be started: {fault}" if fault else ""
         self.redraw()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual.app import ComposeResult
 
@@ -22,9 +22,6 @@ from overlaptop.tui.widgets.legend import Legend
 from overlaptop.tui.widgets.rank_table import RankTable
 from overlaptop.tui.widgets.timeline import Timeline
 from overlaptop.tui.widgets.totals_line import TotalsLine, total_items
-
-if TYPE_CHECKING:
-    from overlaptop.tui.widgets.filter_input import FilterInput
 
 HINTS = (
     HELP_HINT,
@@ -67,7 +64,6 @@ class OverviewScreen(TimelineScreen):
         self._collectives = Collectives(state)
         self._history = HistoryChart(state)
         self._keys = KeyBar(state, HINTS, tells_changes=False, offered=self._offered)
-        self._input: FilterInput | None = None
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
@@ -153,12 +149,12 @@ class OverviewScreen(TimelineScreen):
         """As many ranks on as are in sight."""
         self.action_move(pages * self._table.page_rows)
 
-    def on_rank_table_chosen(self, message: RankTable.Chosen) -> None:
+    async def on_rank_table_chosen(self, message: RankTable.Chosen) -> None:
         """A row was clicked."""
         self.state.choose(message.rank)
         self.dashboard.show_chosen()
         if message.opened:
-            self.dashboard.action_rank()
+            await self.dashboard.action_rank()
 
     def on_rank_table_sorted(self, message: RankTable.Sorted) -> None:
         """A header was clicked."""
@@ -185,30 +181,16 @@ class OverviewScreen(TimelineScreen):
         # Textual's Input takes 20 ms to import: not before it is needed.
         from overlaptop.tui.widgets.filter_input import FilterInput
 
-        if self._input is None:
-            self._input = FilterInput(self.state.filter.words)
-            await self.mount(self._input)
-            self._input.focus()
+        await self.dashboard.ask(FilterInput(self.state.filter.words, self._filter))
 
-    def on_filter_input_typed(self, message: FilterInput.Typed) -> None:
+    def _filter(self, words: str) -> str:
         """Apply it as far as it makes sense."""
         try:
-            self.state.filter = Filter.parse(message.words)
-            said = ""
+            self.state.filter = Filter.parse(words)
         except FilterError as error:
-            said = str(error)
-        if self._input is not None:
-            self._input.say(said)
+            return str(error)
         self.dashboard.show_chosen()
-
-    async def on_filter_input_left(self, message: FilterInput.Left) -> None:
-        """Keep it or drop it."""
-        if not message.keep:
-            self.state.filter = Filter()
-        if self._input is not None:
-            await self._input.remove()
-            self._input = None
-        self.dashboard.show_chosen()
+        return ""
 
     def action_back(self) -> None:
         """Drop the filter."""

@@ -69,15 +69,13 @@ class SearchScreen(DashboardScreen):
     async def again(self) -> None:
         """The key that opened this screen: stop, or begin another one."""
         if self.dashboard.control.searching:
-            self.action_stop()
+            await self.action_stop()
         else:
             await self.dashboard.ask_for_range()
 
-    def action_stop(self) -> None:
-        """Back to the value before."""
-        if self.dashboard.control.searching:
-            self.dashboard.control.stop_search()
-            self.dashboard.show_now()
+    async def action_stop(self) -> None:
+        """Back to the value before, if that is meant."""
+        await self.dashboard.stop_search()
 
     def action_scroll(self, lines: int) -> None:
         """Move the table."""

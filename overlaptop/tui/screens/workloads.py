@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
@@ -13,6 +15,7 @@ from overlaptop.tui.keys import WORKLOADS_KEYS, bindings
 from overlaptop.tui.screens.base import DashboardScreen, Heights
 from overlaptop.tui.starting import Order, OrderError, Phase, Plan, Starter
 from overlaptop.tui.state import ViewState
+from overlaptop.tui.widgets.confirm import Confirm
 from overlaptop.tui.widgets.job_words import JobWords
 from overlaptop.tui.widgets.key_bar import HELP_HINT, KeyBar
 from overlaptop.tui.widgets.line_view import LineView
@@ -79,7 +82,7 @@ class WorkloadsScreen(DashboardScreen):
         yield self._tried
         yield self._words
         yield self._plan
-        self._input = OrderInput(self._draft)
+        self._input = OrderInput(self._draft, self._replan, self.action_run)
         yield self._input
         yield self._keys
 
@@ -155,39 +158,31 @@ class WorkloadsScreen(DashboardScreen):
         else:
             self._options.scroll_lines(pages * _SCROLL_LINES)
 
-    def action_end(self) -> None:
-        """End what was started here."""
-        if self._starter.running:
-            self._starter.stop()
-            self.dashboard.show_now()
+    async def action_end(self) -> None:
+        """Ask whether to end what was started here."""
+        if running := self._starter.running:
+            await self.dashboard.ask(Confirm(f"end {running}?", self._end))
+
+    async def _end(self) -> None:
+        self._starter.stop()
+        self.dashboard.show_now()
 
     def action_back(self) -> None:
         """To where one came from."""
         self.dashboard.action_close()
 
-    def action_run(self) -> None:
-        """Run it."""
+    async def action_run(self) -> None:
+        """Run it; asks first where it ends another one."""
         status = self._starter.status()
         try:
             order = self._draft.order()
         except OrderError:
             return  # said already
+        plan = self._draft.plan
+        if plan is not None and plan.order == order and plan.fault:
+            return
         if status.phase is not Phase.ENDING or status.order != order:
-            self.run_worker(self._run(order), group="run", exclusive=True)
-
-    def on_order_input_ordered(self, message: OrderInput.Ordered) -> None:
-        """Enter. In a quick burst of keys it comes before the last words of what was typed."""
-        self._write(message)
-        self.action_run()
-
-    def on_order_input_typed(self, message: OrderInput.Typed) -> None:
-        """Check it while it is typed."""
-        self._write(message)
-        self._replan()
-
-    def _write(self, message: OrderInput.Typed) -> None:
-        self._draft.typed[self._draft.workload.name] = message.options
-        self._draft.nproc = message.nproc
+            await self.dashboard.ask_to_start(order, self._run)
 
     def _turned(self) -> None:
         self._options.first = 0
@@ -201,7 +196,9 @@ class WorkloadsScreen(DashboardScreen):
         except OrderError as fault:
             self._take(Plan(Order(self._draft.workload.name), str(fault)))
         else:
-            self.run_worker(self._make_plan(order), group="plan", exclusive=True)
+            # Not its coroutine: a quicker key cancels it before it begins, which would be warned of.
+            make: Callable[[], Awaitable[None]] = partial(self._make_plan, order)
+            self.run_worker(make, group="plan", exclusive=True)
 
     async def _make_plan(self, order: Order) -> None:
         self._take(await asyncio.to_thread(self._starter.plan, order))

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from rich.cells import cell_len
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
-from textual.message import Message
-from textual.widgets import Input, Static
+from textual.containers import Horizontal
+from textual.widgets import Static
 
 from overlaptop.tui.text import printable
+from overlaptop.tui.widgets.line_input import LineInput
+from overlaptop.tui.widgets.prompt import Prompt
 
 _ANSWER_CELLS = 14
 
 
-class LinePrompt(Vertical):
+class LinePrompt(Prompt):
     """What is asked, the answer, and what may be answered or is wrong with it: beside them where that fits,
     else below.
     """
 
     BINDINGS: ClassVar = [("escape", "leave", "not now")]
     DEFAULT_CSS = f"""
-    LinePrompt {{ dock: bottom; height: auto; background: $background; }}
+    LinePrompt {{ dock: bottom; height: auto; }}
     LinePrompt > Horizontal {{ height: 1; }}
     LinePrompt .prompt {{ width: auto; max-width: 75%; height: 1; color: $accent; }}
     LinePrompt .prompt {{ text-wrap: nowrap; text-overflow: ellipsis; }}
@@ -33,69 +35,74 @@ class LinePrompt(Vertical):
     LinePrompt .fault {{ color: $error; text-style: bold; }}
     """
 
-    class Answered(Message):
-        """Enter was pressed."""
-
-        def __init__(self, prompt: LinePrompt, words: str) -> None:
-            super().__init__()
-            self.prompt = prompt
-            self.words = words
-
-    class Left(Message):
-        """Escape was pressed."""
-
-        def __init__(self, prompt: LinePrompt) -> None:
-            super().__init__()
-            self.prompt = prompt
-
-    def __init__(self, about: str, asked: str, answer: str, hint: str) -> None:
-        """``about``: what the answer is for, in the program; ``asked``: on the screen."""
+    def __init__(
+        self,
+        asked: str,
+        answer: str,
+        hint: str,
+        take: Callable[[str], str],
+        left: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``take``: does what was answered; returns what is wrong with it, empty: nothing, and the prompt
+        goes. ``left``: it goes without an answer.
+        """
         super().__init__()
-        self.about = about
-        self._asked, self._answer = printable(asked), answer
+        self._asked = printable(asked)
         self._words = printable(hint)
+        self._take, self._left = take, left
+        self._input = LineInput(answer, self._answer, max_length=24)
         self._beside = Static(classes="beside", markup=False)
         self._below = Static(classes="below", markup=False)
+
+    @property
+    def words(self) -> str:
+        """What is typed."""
+        return self._input.value
 
     def compose(self) -> ComposeResult:
         """Question, input, hint."""
         with Horizontal():
             yield Static(f" {self._asked} ", classes="prompt", markup=False)
-            yield Input(self._answer, compact=True, max_length=24)
+            yield self._input
             yield self._beside
         yield self._below
 
     def on_mount(self) -> None:
-        """Say what may be answered."""
+        """Say what may be answered; what is typed comes in place of what stands there."""
         self._show(self.app.size.width)
+        self._input.select_all()
 
     def on_resize(self, event: events.Resize) -> None:
         """The words may have to go below, or need not any more."""
         self._show(event.size.width)
+
+    async def press(self, key: events.Key) -> bool:
+        """Type it."""
+        return await self._input.press(key)
+
+    def take_focus(self) -> None:
+        """Type here."""
+        self._input.take_focus()
+
+    async def action_leave(self) -> None:
+        """Escape."""
+        self._left()
+        await self.remove()
+
+    async def _answer(self) -> None:
+        if fault := self._take(self._input.value):
+            self._say(fault)
+        else:
+            await self.remove()
+
+    def _say(self, fault: str) -> None:
+        self._words = printable(fault)
+        for hint in (self._beside, self._below):
+            hint.add_class("fault")
+        self._show(self.size.width)
 
     def _show(self, width: int) -> None:
         fits = cell_len(self._asked) + 2 + _ANSWER_CELLS + cell_len(self._words) <= width
         self._beside.update(self._words if fits else "")
         self._below.update("" if fits else self._words)
         self._below.display = not fits
-
-    def focus(self, scroll_visible: bool = True, *_: object) -> LinePrompt:
-        """Type here."""
-        self.query_one(Input).focus(scroll_visible)
-        return self
-
-    def say(self, fault: str) -> None:
-        """What is wrong with the answer."""
-        self._words = printable(fault)
-        for hint in (self._beside, self._below):
-            hint.add_class("fault")
-        self._show(self.size.width)
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter."""
-        event.stop()
-        self.post_message(self.Answered(self, event.value))
-
-    def action_leave(self) -> None:
-        """Escape."""
-        self.post_message(self.Left(self))

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Horizontal
-from textual.message import Message
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from overlaptop.tui.draft import Draft
+from overlaptop.tui.widgets.line_input import LineInput
+from overlaptop.tui.widgets.prompt import Prompt
 
 _TWO_FIELDS = 40
 
 
-class OrderInput(Horizontal):
+class OrderInput(Prompt):
     """One line with two fields."""
 
     DEFAULT_CSS = """
-    OrderInput { height: 1; }
+    OrderInput { layout: horizontal; height: 1; }
     OrderInput > .prompt { width: auto; color: $accent; }
     OrderInput > Input { border: none; height: 1; padding: 0; }
     OrderInput > #options { width: 1fr; }
@@ -28,32 +29,27 @@ class OrderInput(Horizontal):
     """
     BINDINGS: ClassVar = [("tab,shift+tab", "other_field", "the other field")]
 
-    class Typed(Message):
-        """Something changed."""
-
-        def __init__(self, options: str, nproc: str) -> None:
-            super().__init__()
-            self.options = options
-            self.nproc = nproc
-
-    class Ordered(Typed):
-        """Enter was pressed."""
-
-    def __init__(self, draft: Draft) -> None:
+    def __init__(
+        self, draft: Draft, typed: Callable[[], None], entered: Callable[[], Awaitable[None]]
+    ) -> None:
+        """``typed``: something changed, and is in the draft; ``entered``: enter was pressed."""
         super().__init__()
-        self._draft = draft
+        self._draft, self._typed = draft, typed
+        self._options = LineInput(draft.options, entered, self._write, id="options", max_length=2000)
+        self._nproc = LineInput(draft.nproc, entered, self._write, id="nproc", max_length=4)
+        self._typed_in = self._options
 
     def compose(self) -> ComposeResult:
         """Prompt and field, twice."""
         yield Static(" options ", classes="prompt")
-        yield Input(self._draft.options, id="options", compact=True, max_length=2000, select_on_focus=False)
+        yield self._options
         yield Static("  processes ", classes="prompt")
-        yield Input(self._draft.nproc, id="nproc", compact=True, max_length=4)
+        yield self._nproc
 
     def on_mount(self) -> None:
         """Type here."""
         self.show_draft()
-        self._options.focus()
+        self.take_focus()
 
     def on_resize(self, event: events.Resize) -> None:
         """Where there is no room for two fields, one."""
@@ -73,25 +69,23 @@ class OrderInput(Horizontal):
 
     def action_other_field(self) -> None:
         """From one to the other."""
-        (self._nproc if self._options.has_focus else self._options).focus()
+        self._typed_in = self._options if self._typed_in is self._nproc else self._nproc
+        self._nproc.select_all()
+        self.take_focus()
 
-    def on_input_changed(self, event: Input.Changed) -> None:
+    async def press(self, key: events.Key) -> bool:
+        """Type it."""
+        return await self._typed_in.press(key)
+
+    def take_focus(self) -> None:
+        """Type in the field that was typed in last."""
+        self._typed_in.take_focus()
+
+    def _write(self) -> None:
         """Check while typing."""
-        event.stop()
-        self.post_message(self.Typed(self._options.value, self._nproc.value))
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter."""
-        event.stop()
-        self.post_message(self.Ordered(self._options.value, self._nproc.value))
-
-    @property
-    def _options(self) -> Input:
-        return self.query_one("#options", Input)
-
-    @property
-    def _nproc(self) -> Input:
-        return self.query_one("#nproc", Input)
+        self._draft.typed[self._draft.workload.name] = self._options.value
+        self._draft.nproc = self._nproc.value
+        self._typed()
 
     def _example(self) -> str:
         row = next((row for row in self._draft.rows() if not row.option.is_switch), None)

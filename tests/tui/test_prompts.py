@@ -1,0 +1,192 @@
+"""Keys in bursts, and the questions that come before the job is changed, over scripted jobs."""
+
+import pytest
+from textual import events
+from textual.keys import _character_to_key
+
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.tui.app import OverlaptopApp
+from overlaptop.tui.options import TuiOptions
+from overlaptop.tui.screens.capture import CaptureScreen
+from overlaptop.tui.screens.overview import OverviewScreen
+from overlaptop.tui.screens.rank import RankScreen
+from overlaptop.tui.screens.search import SearchScreen
+from overlaptop.tui.screens.tune import TuneScreen
+from overlaptop.tui.screens.workloads import WorkloadsScreen
+from overlaptop.tui.starting import Order
+from overlaptop.wire import commands
+
+from .fakes import FakeSession, running_job, screen_text, table_ranks
+from .knobs import BUCKET, controlled_job, with_value
+from .starters import FakeStarter, record
+
+SIZES = ((160, 45), (60, 20))
+NAMED = {"\r": "enter", "\x1b": "escape"}
+
+
+@pytest.fixture(autouse=True)
+def with_colors(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def app_of(session, **options):
+    return OverlaptopApp(session, TuiOptions(**options), clock_s=session.clock.monotonic_s)
+
+
+async def burst(app, pilot, text):
+    """All these keys wait before the first is looked at, as where a terminal sends them at once."""
+    for character in text:
+        app.post_message(events.Key(NAMED.get(character) or _character_to_key(character), character))
+    await pilot.pause()
+    await app.workers.wait_for_complete()
+    await pilot.pause()
+
+
+async def shown(app, pilot, rest_s=0.0):
+    app.session.clock.pass_s(rest_s)
+    app.read()
+    app.show_now()
+    await pilot.pause()
+    return screen_text(app)
+
+
+async def test_keys_right_behind_the_filters_own_are_the_filters():
+    session = controlled_job(ranks=4)
+    app = app_of(session)
+    async with app.run_test(size=SIZES[0]) as pilot:
+        await burst(app, pilot, "/foo bar<")
+        assert app.screen.prompt.words == "foo bar<"
+        assert isinstance(app.screen, OverviewScreen)
+        assert app.state.paused_at_ns is None
+        assert session.sent == session.held == []
+
+
+async def test_a_filter_its_enter_and_the_next_key_may_come_at_once():
+    app = app_of(running_job())
+    async with app.run_test(size=SIZES[0]) as pilot:
+        await burst(app, pilot, "/0-1\rs")
+        await shown(app, pilot)
+        assert app.screen.prompt is None
+        assert app.state.filter.words == "0-1"
+        assert app.state.sort_key == "overlap"
+        assert set(table_ranks(app)) == {0, 1}
+        await burst(app, pilot, "/3\x1b2")
+        assert app.state.filter.words == ""
+        assert isinstance(app.screen, RankScreen)
+
+
+@pytest.mark.parametrize(
+    ("keys", "screen", "words"),
+    [
+        ("b q[a ", OverviewScreen, " q[a "),
+        ("ub7", TuneScreen, "7"),
+        ("2b9", RankScreen, "9"),
+        ("c q[a ", CaptureScreen, " q[a "),
+        ("a1:9q", SearchScreen, "1:9q"),
+    ],
+)
+async def test_keys_right_behind_any_key_that_opens_a_prompt_are_the_prompts(keys, screen, words):
+    session = controlled_job()
+    app = app_of(session)
+    async with app.run_test(size=SIZES[0]) as pilot:
+        await burst(app, pilot, keys)
+        assert isinstance(app.screen, screen)
+        assert app.screen.prompt.words == words
+        assert session.sent == session.held == []
+
+
+async def test_an_answer_and_the_next_key_may_come_at_once():
+    session = controlled_job()
+    app = app_of(session)
+    async with app.run_test(size=SIZES[0]) as pilot:
+        await burst(app, pilot, "b77\r2")
+        assert [commands.in_words(each) for each in session.sent] == ["set bucket_cap_mb 77"]
+        assert isinstance(app.screen, RankScreen)
+        await burst(app, pilot, "1b88\x1bm1")
+        assert len(session.sent) == 1
+        assert isinstance(app.screen, OverviewScreen)
+
+
+async def test_options_may_be_typed_at_once_behind_the_key_for_workloads():
+    starter = FakeStarter()
+    app = app_of(running_job(), starter=starter)
+    async with app.run_test(size=SIZES[0]) as pilot:
+        await burst(app, pilot, "w--seed 7\r")
+        assert isinstance(app.screen, WorkloadsScreen)
+        assert starter.orders == [Order("ddp", ("--seed", "7"))]
+
+
+async def test_a_prompt_keeps_its_keys_after_a_click_elsewhere():
+    app = app_of(running_job())
+    async with app.run_test(size=SIZES[0]) as pilot:
+        await pilot.press("slash")
+        await pilot.click(offset=(20, 0))
+        await burst(app, pilot, "1q")
+        assert app.is_running
+        assert app.screen.prompt.words == "1q"
+
+
+def job_of_ours():
+    """A job that was started from here, and its dashboard."""
+    starter = FakeStarter()
+    starter.start(starter.plan(Order("ddp")))
+    starter.comes_up("job-1")
+    session = controlled_job()
+    session.jobs = (record("job-1", "ddp.py"),)
+    return starter, app_of(session, starter=starter)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("keys", [("o", "down", "down", "enter"), ("w", "down", "enter")])
+async def test_a_workload_replaces_a_running_one_only_after_a_yes(size, keys):
+    starter, app = job_of_ours()
+    async with app.run_test(size=size) as pilot:
+        await pilot.press(*keys)
+        assert "end ddp and start fsdp? y: yes esc: no" in " ".join((await shown(app, pilot)).split())
+        await pilot.press("enter", "space", "q", "escape")
+        await shown(app, pilot)
+        assert starter.orders == [Order("ddp")]
+        await pilot.press("enter", "y")
+        await app.workers.wait_for_complete()
+        assert starter.orders == [Order("ddp"), Order("fsdp")]
+
+
+async def test_where_nothing_runs_that_was_started_here_a_workload_starts_at_once():
+    starter = FakeStarter()
+    session = FakeSession(link=LinkState.WAITING, job_key=None)
+    app = app_of(session, starter=starter)
+    async with app.run_test(size=SIZES[0]) as pilot:
+        await shown(app, pilot)
+        await burst(app, pilot, "\r")
+        assert starter.orders == [Order("ddp")]
+
+
+@pytest.mark.parametrize(("key", "yes"), [("q", "y"), ("ctrl+c", "ctrl+c")])
+async def test_quitting_asks_where_it_ends_a_job(key, yes):
+    _, app = job_of_ours()
+    async with app.run_test(size=SIZES[0]) as pilot:
+        await pilot.press(key, "escape")
+        await pilot.pause()
+        assert app.is_running
+        await pilot.press(key)
+        assert "quit? ddp, started here, ends   y: yes   esc: no" in screen_text(app)
+        await pilot.press(yes)
+        await pilot.pause()
+    assert not app.is_running
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("keys", ["]", "[[", "ur"])
+async def test_a_change_by_keys_can_be_taken_back_before_it_is_sent(size, keys):
+    session = controlled_job(with_value(BUCKET, "100"))
+    app = app_of(session)
+    async with app.run_test(size=size) as pilot:
+        await burst(app, pilot, keys)
+        assert "esc takes it back" in " ".join((await shown(app, pilot)).split())
+        await shown(app, pilot, 1.0)
+        assert session.sent == []
+        top = app.screen
+        await pilot.press("escape")
+        assert "takes it back" not in await shown(app, pilot, 60)
+        assert session.sent == []
+        assert app.screen is top
