@@ -34,8 +34,6 @@ class JobApp(ThemedApp):
         self.captures = Captures()
         self.seen = JobsSeen()
         self._leaving = False
-        self._question: Confirm | None = None
-        """Whether to leave, where that was asked last."""
 
     async def on_event(self, event: events.Event) -> None:
         """Do all that a key asks for before the next one is looked at: those that were typed right behind
@@ -154,13 +152,12 @@ class JobApp(ThemedApp):
         self.show_now()
 
     async def action_quit(self) -> None:
-        """Leave, at once where that changes no job; else ask. Once more: at once."""
-        asked = self._question is not None and self._question.is_attached
-        if self._leaving or asked or not (ends := self._ends_on_leaving()):
-            await self._leave()
+        """Leave, at once where that changes no job; else ask."""
+        ends = self._ends_on_leaving()
+        if ends and not self._leaving:
+            await self.ask(Confirm(f"quit? {ends}", self.action_leave))
         else:
-            self._question = Confirm(f"quit? {ends}", self._leave)
-            await self.ask(self._question)
+            await self.action_leave()
 
     def _ends_on_leaving(self) -> str:
         """What becomes of a job when the dashboard goes, in words; empty: nothing."""
@@ -170,8 +167,8 @@ class JobApp(ThemedApp):
             ends.append("the search stops and goes back to the value before it")
         return "; ".join(ends)
 
-    async def _leave(self) -> None:
-        """A search of this dashboard first goes back to the value before. Once more: at once."""
+    async def action_leave(self) -> None:
+        """Leave; a search of this dashboard first goes back to the value before. Once more: at once."""
         if self._leaving or self.control.may_leave:
             self.exit()
             return

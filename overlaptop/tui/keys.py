@@ -18,7 +18,8 @@ class Key(NamedTuple):
 
 
 APP_KEYS = (
-    Key("q,ctrl+c", "q  ctrl+c", "quit", "quit"),
+    Key("q", "q", "quit", "quit"),
+    Key("ctrl+c", "ctrl+c", "leave", "quit without a question"),
     Key("question_mark,f1", "?  F1", "help", "this help"),
     Key("space,p", "space  p", "pause", "hold the picture still, and let it go on; data is kept meanwhile"),
     Key(

@@ -42,7 +42,7 @@ def test_a_workload_started_over_a_line_is_shown_and_ends_with_the_dashboard(
         terminal.read_until(b"allreduce_matmul")
         terminal.type("\r")
         terminal.read_until(b"optimizer")
-        terminal.type("q")
+        terminal.type("qy")
         terminal.read_to_end()
         assert terminal.process.wait(START_LIMIT_S) == 0
     finally:

@@ -23,11 +23,11 @@ def dashboard(traces: Traces) -> Iterator[Terminal]:
     terminal.close()
 
 
-@pytest.mark.parametrize("key", ["q", "\x03"], ids=["q", "ctrl+c"])
+@pytest.mark.parametrize("keys", ["qy", "\x03"], ids=["q", "ctrl+c"])
 def test_leaving_the_dashboard_of_a_demo_ends_its_job(
-    dashboard: Terminal, traces: Traces, key: str
+    dashboard: Terminal, traces: Traces, keys: str
 ) -> None:
-    dashboard.type(key)
+    dashboard.type(keys)
     dashboard.read_to_end()
     assert dashboard.process.wait(START_LIMIT_S) == 0
     assert LEAVE_ALTERNATE_SCREEN in dashboard.seen
@@ -77,7 +77,7 @@ def test_without_a_job_a_workload_can_be_chosen_and_ends_with_the_dashboard(trac
         terminal.read_until(b"allreduce_matmul")
         terminal.type("\r")
         terminal.read_until(b"optimizer")
-        terminal.type("q")
+        terminal.type("qy")
         terminal.read_to_end()
         assert terminal.process.wait(START_LIMIT_S) == 0
     finally:
