@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from overlaptop.tui.drawing import Piece
 from overlaptop.wire.messages import CollectiveSpan, StepDetail
 
 if TYPE_CHECKING:
     from overlaptop.timeline.spans import Spans
+
+
+class CollectiveKey(NamedTuple):
+    """Which collective of a step it is: the same one in each step of a job whose steps are alike."""
+
+    op: str
+    group: str
+    bytes: int | None
+    at: int
+    """Among those of the step that are alike in all this, in order of their start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +36,8 @@ class Lanes:
     copy: tuple[Piece, ...]
     hidden_ns: tuple[int, ...]
     """Of each collective, in order: how much of it ran beside compute."""
+    keys: tuple[CollectiveKey, ...]
+    """Of each collective, in order."""
 
 
 def lanes_of(detail: StepDetail) -> Lanes:
@@ -47,6 +60,7 @@ def lanes_of(detail: StepDetail) -> Lanes:
         hidden_ns=tuple(
             spans.length_ns(spans.clip(compute, c.start_ns, c.end_ns)) for c in detail.collectives
         ),
+        keys=_keys(detail.collectives),
     )
 
 
@@ -55,6 +69,16 @@ def hidden_share(lanes: Lanes, index: int) -> float | None:
     collective: CollectiveSpan = lanes.detail.collectives[index]
     length_ns = collective.end_ns - collective.start_ns
     return lanes.hidden_ns[index] / length_ns if length_ns > 0 else None
+
+
+def _keys(collectives: Sequence[CollectiveSpan]) -> tuple[CollectiveKey, ...]:
+    seen: Counter[tuple[str, str, int | None]] = Counter()
+    found = []
+    for each in collectives:
+        alike = (each.op, each.group, each.bytes)
+        found.append(CollectiveKey(*alike, seen[alike]))
+        seen[alike] += 1
+    return tuple(found)
 
 
 def _pieces(*kinds: tuple[Spans, str]) -> tuple[Piece, ...]:

@@ -9,7 +9,7 @@ from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.tui.changing import Change
 from overlaptop.tui.choosing import Filter, all_see_gaps, ordered, sort_keys
 from overlaptop.tui.compared import Compared
-from overlaptop.tui.lanes import Lanes, lanes_of
+from overlaptop.tui.lanes import CollectiveKey, Lanes, lanes_of
 from overlaptop.tui.nodes import by_node
 from overlaptop.tui.window import WHOLE_STEP, Window
 from overlaptop.wire.messages import StepTotals
@@ -36,8 +36,10 @@ class ViewState:
     """The clock while paused: the picture stands still, the time since does not."""
     show_collectives: bool | None = None
     """None: where there is room."""
-    collective: int | None = None
-    """Index of the chosen collective in the timeline's step."""
+    collective_key: CollectiveKey | None = None
+    """Which collective is chosen, in this step and in those that follow."""
+    follows: bool = False
+    """The window goes with the chosen collective, wherever the next step has it."""
     most_collectives: int = 0
     """The most that a step was seen to have: their list keeps that much room, for the same reason as
     copies_seen."""
@@ -97,7 +99,28 @@ class ViewState:
             self._lanes_at_ns = 0 if turned else now_ns
             self.copies_seen |= bool(self._lanes.copy)
             self.most_collectives = max(self.most_collectives, len(newest.collectives))
+            self._follow(self._lanes)
         return self._lanes
+
+    @property
+    def collective(self) -> int | None:
+        """Index of the chosen collective in the timeline's step; None where none is chosen, or this step has
+        none like it.
+        """
+        keys = self.lanes.keys if self.lanes is not None else ()
+        return keys.index(self.collective_key) if self.collective_key in keys else None
+
+    def choose_collective(self, index: int) -> None:
+        """That one of the timeline's step."""
+        if self.lanes is not None:
+            self.collective_key = self.lanes.keys[index]
+            self._follow(self.lanes)
+
+    def _follow(self, lanes: Lanes) -> None:
+        if self.follows and self.collective_key in lanes.keys and lanes.detail.step_ns:
+            each = lanes.detail.collectives[lanes.keys.index(self.collective_key)]
+            step_ns = lanes.detail.step_ns
+            self.window = self.window.over(each.start_ns / step_ns, each.end_ns / step_ns)
 
     @property
     def step(self) -> StepTotals | None:
@@ -178,10 +201,8 @@ class ViewState:
             self.choose(shown[min(max(at + rows, 0), len(shown) - 1)])
 
     def choose(self, rank: int) -> None:
-        """Turn to this rank."""
-        if rank != self.rank:
-            self.rank = rank
-            self.collective = None
+        """Turn to this rank; its collective that is like the chosen one is the chosen one."""
+        self.rank = rank
 
     def sort_by_next(self) -> None:
         """Sort by the next column; figures begin with their worst (overlap: lowest, times: longest)."""

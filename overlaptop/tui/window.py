@@ -39,6 +39,12 @@ class Window:
         zoom = min(MAX_ZOOM, max(1.0, 1 / length))
         return _clamped((start + end) / 2 - 0.5 / zoom, zoom)
 
+    def over(self, start: float, end: float) -> Window:
+        """Moved so that ``[start, end)`` of the step is in its middle; wider where that does not fit."""
+        if end - start > self.width:
+            return Window.around(start, end)
+        return _clamped((start + end - self.width) / 2, self.zoom)
+
 
 def _clamped(left: float, zoom: float) -> Window:
     return Window(min(max(left, 0.0), 1 - 1 / zoom), zoom)

@@ -32,6 +32,7 @@ from overlaptop.tui.screens.rank import RankScreen
 from overlaptop.tui.screens.search import SearchScreen
 from overlaptop.tui.screens.tune import TuneScreen
 from overlaptop.tui.starting import Order
+from overlaptop.tui.state import HOLD_S
 from overlaptop.tui.widgets.collectives import Collectives
 from overlaptop.tui.widgets.history_chart import HistoryChart
 from overlaptop.tui.widgets.rank_table import RankTable
@@ -265,6 +266,42 @@ async def test_a_collective_can_be_chosen_and_zoomed_to():
         # 35 to 45 of 80 ms with as much on each side.
         assert app.state.window.bounds_ns(80) == (pytest.approx(25), pytest.approx(55))
         assert "╰" in await shown(app, pilot)
+
+
+async def test_the_zoom_to_a_collective_follows_it_from_step_to_step():
+    session = running_job()
+    app = app_of(session)
+
+    def next_step(number, *starts_ms, size=25 << 20):
+        spans = [CollectiveSpan("allreduce_", size, "0", True, at * MS, (at + 10) * MS) for at in starts_ms]
+        return replace(detail(0, number), collectives=tuple(spans))
+
+    async def bounds_ms(pilot, *messages):
+        session.say(*messages)
+        session.clock.pass_s(HOLD_S)
+        await shown(app, pilot)
+        return [round(at) for at in app.state.window.bounds_ns(app.state.lanes.detail.step_ns / MS)]
+
+    async with app.run_test(size=WIDE) as pilot:
+        await bounds_ms(pilot, next_step(40, 20, 40))
+        await pilot.press("enter", "end", "down", "down", "enter")
+        assert await bounds_ms(pilot) == [30, 60]
+        assert await bounds_ms(pilot, next_step(41, 10, 30)) == [20, 50]
+        assert "╰" in screen_text(app)
+        # One of another kind comes before it: it is still the second of its own.
+        other = replace(next_step(42, 5, size=4).collectives[0], op="broadcast")
+        more = next_step(42, 15, 48)
+        more = replace(more, collectives=(other, *more.collectives))
+        assert await bounds_ms(pilot, more) == [38, 68]
+        assert app.state.collective == 2
+        # A step without it leaves the window where it is; the next one with it does not.
+        assert await bounds_ms(pilot, next_step(43, 15)) == [38, 68]
+        assert app.state.collective is None
+        await pilot.press("plus")
+        assert await bounds_ms(pilot, next_step(44, 0, 40)) == [35, 55]
+        # Who looks elsewhere stays there.
+        await pilot.press("left")
+        assert await bounds_ms(pilot, next_step(45, 0, 60)) == [31, 51]
 
 
 async def test_the_list_of_collectives_can_be_hidden_and_shown():

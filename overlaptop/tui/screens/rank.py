@@ -90,10 +90,11 @@ class RankScreen(TimelineScreen):
         self.dashboard.show_chosen()
 
     def action_fit_collective(self) -> None:
-        """Zoom to the chosen collective."""
+        """Zoom to the chosen collective, and go with it from step to step."""
         lanes, index = self.state.lanes, self.state.collective
         if lanes is None or index is None or index >= len(lanes.detail.collectives):
             return
         chosen, step_ns = lanes.detail.collectives[index], max(1, lanes.detail.step_ns)
         self.state.window = Window.around(chosen.start_ns / step_ns, chosen.end_ns / step_ns)
+        self.state.follows = True
         self.redraw()

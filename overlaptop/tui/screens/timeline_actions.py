@@ -21,11 +21,13 @@ class TimelineScreen(DashboardScreen):
     def action_pan(self, direction: int) -> None:
         """Earlier or later by a fifth of what is seen."""
         self.state.window = self.state.window.panned(PAN_SHARE * direction)
+        self.state.follows = False
         self.redraw()
 
     def action_whole_step(self) -> None:
         """Undo zoom and pan."""
         self.state.window = WHOLE_STEP
+        self.state.follows = False
         self.redraw()
 
     def action_collective(self, lines: int) -> None:
@@ -43,7 +45,7 @@ class TimelineScreen(DashboardScreen):
 
     def _choose(self, index: int) -> None:
         state = self.state
-        state.collective = index
+        state.choose_collective(index)
         lanes = state.lanes
         if lanes is not None and state.window.zoom > 1 and lanes.detail.step_ns:
             chosen = lanes.detail.collectives[index]

@@ -117,6 +117,7 @@ class Timeline(LineView):
         event.stop()
         anchor = (event.x - LABEL) / max(1, self.size.width - LABEL - 1)
         self.state.window = self.state.window.zoomed(factor, min(1.0, max(0.0, anchor)))
+        self.state.follows = False
         self.redraw()
 
 
