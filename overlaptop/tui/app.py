@@ -270,7 +270,10 @@ class OverlaptopApp(JobApp):
         """Keys and words."""
         from overlaptop.tui.screens.pages import HelpScreen
 
-        await self._toggle(HelpScreen)
+        if isinstance(self.screen, HelpScreen):
+            self.pop_screen()
+        elif isinstance(self.screen, DashboardScreen):
+            await self.push_screen(HelpScreen(self.state, self.screen.title_in_help))
 
     async def action_notices(self) -> None:
         """What agents said."""

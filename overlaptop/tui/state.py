@@ -104,7 +104,7 @@ class ViewState:
 
     @property
     def collective(self) -> int | None:
-        """Index of the chosen collective in the timeline's step; None where none is chosen, or this step has
+        """Index of the chosen collective in the timeline's step; None: none is chosen, or this step has
         none like it.
         """
         keys = self.lanes.keys if self.lanes is not None else ()

@@ -27,7 +27,7 @@ from overlaptop.tui.palette import PALETTES, PLAIN
 from overlaptop.tui.screens.jobs import JobsScreen
 from overlaptop.tui.screens.machine import MachineScreen
 from overlaptop.tui.screens.overview import OverviewScreen
-from overlaptop.tui.screens.pages import HelpScreen, NoticesScreen
+from overlaptop.tui.screens.pages import HelpPage, HelpScreen, NoticesScreen
 from overlaptop.tui.screens.rank import RankScreen
 from overlaptop.tui.screens.search import SearchScreen
 from overlaptop.tui.screens.tune import TuneScreen
@@ -354,7 +354,7 @@ async def test_help_says_whether_a_job_ends_with_the_dashboard(running, words):
     if running:
         starter.running = running
     app = app_of(running_job(), starter=starter)
-    async with app.run_test(size=WIDE) as pilot:
+    async with app.run_test(size=(160, 200)) as pilot:
         await pilot.press("question_mark")
         assert words in await shown(app, pilot)
 
@@ -366,7 +366,38 @@ async def test_help_scrolls_where_it_does_not_fit():
         text = await shown(app, pilot)
         assert "not known; never zero" in text
         await pilot.press("home")
-        assert "Everywhere" in await shown(app, pilot)
+        assert "Overview" in await shown(app, pilot)
+
+
+@pytest.mark.parametrize("size", [WIDE, (60, 20)])
+@pytest.mark.parametrize(
+    ("keys", "title", "key", "word"),
+    [
+        ("1", "Overview", "drop the filter", "overlap"),
+        ("2", "A rank's screen", "next collective", "named"),
+        ("m", "Machine", "to the node before", "unexplained"),
+        ("u", "Tune", "previous knob", "knob"),
+        ("a", "Search", "leave; the search goes on", "model"),
+        ("n", "Notices", "ten up", None),
+        ("o", "Jobs", "ten up", None),
+    ],
+)
+async def test_help_opens_on_the_keys_and_words_of_the_screen_that_it_was_asked_on(
+    size, keys, title, key, word
+):
+    app = app_of(running_job())
+    async with app.run_test(size=size) as pilot:
+        await pilot.press(*keys, "f1")
+        assert isinstance(app.screen, HelpScreen)
+        lines = screen_lines(app)
+        assert lines[0].strip() == title
+        page = app.screen.query_one(HelpPage).lines(size[0])
+        said = ["".join(run.text for run in line) for line in page]
+        (at,) = (at for at, line in enumerate(said) if key in line and at < said.index(" Everywhere"))
+        if word is not None:
+            here = said.index(" Words here")
+            assert at < here < said.index(" Everywhere")
+            assert any(line.startswith(f"  {word} ") for line in said[here : said.index(" Everywhere")])
 
 
 async def test_every_bound_key_has_an_action():

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 
+from overlaptop.tui.glossary import CAPTURE
 from overlaptop.tui.keys import CAPTURE_KEYS, bindings
 from overlaptop.tui.screens.base import DashboardScreen, Heights
 from overlaptop.tui.state import ViewState
@@ -28,6 +29,7 @@ DEFAULT_STEPS = 5
 class CaptureScreen(DashboardScreen):
     """The newest capture, whichever dashboard asked for it."""
 
+    title_in_help = CAPTURE
     BINDINGS: ClassVar = bindings(CAPTURE_KEYS)
 
     def __init__(self, state: ViewState, *, asks: bool) -> None:

@@ -6,10 +6,12 @@ import textwrap
 from typing import ClassVar
 
 from overlaptop.fleet.snapshot import LinkState, NodeView
+from overlaptop.tui.glossary import HOSTS
 from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run, elided, paragraph
 from overlaptop.tui.keys import HOSTS_KEYS, bindings
 from overlaptop.tui.nodes import carries, known_within, live_words, state_words
 from overlaptop.tui.screens.pages import Page, PageScreen
+from overlaptop.tui.state import ViewState
 from overlaptop.tui.text import UNKNOWN, age, clock, duration, printable, runs_of
 from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT
 
@@ -40,9 +42,12 @@ class HostsPage(Page):
 class HostsScreen(PageScreen):
     """See the module."""
 
+    title_in_help = HOSTS
     BINDINGS: ClassVar = bindings(HOSTS_KEYS)
     hints = HINTS
-    page_type = HostsPage
+
+    def __init__(self, state: ViewState) -> None:
+        super().__init__(state, HostsPage(state))
 
     def action_retry(self) -> None:
         """Try those that are down at once."""

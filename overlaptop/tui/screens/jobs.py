@@ -9,6 +9,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.message import Message
 
+from overlaptop.tui.glossary import JOBS
 from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, elided, fit, line_width, on, paragraph
 from overlaptop.tui.keys import LIST_KEYS, bindings
 from overlaptop.tui.nodes import told
@@ -142,6 +143,7 @@ class JobList(LineView):
 class JobsScreen(DashboardScreen):
     """Opens by itself where there is no job, or more than one."""
 
+    title_in_help = JOBS
     BINDINGS: ClassVar = bindings(LIST_KEYS)
 
     def __init__(self, state: ViewState, opened_at: str | None) -> None:

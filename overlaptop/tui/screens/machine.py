@@ -7,6 +7,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 
 from overlaptop.fleet.snapshot import RankView
+from overlaptop.tui.glossary import MACHINE
 from overlaptop.tui.keys import MACHINE_KEYS, bindings
 from overlaptop.tui.machine.host import host_of, hosts, machine_of
 from overlaptop.tui.screens.base import DashboardScreen, Heights
@@ -34,6 +35,7 @@ _DETAIL_LEAST = 10
 class MachineScreen(DashboardScreen):
     """The map of one host, and below it the details of the chosen rank there."""
 
+    title_in_help = MACHINE
     BINDINGS: ClassVar = bindings(MACHINE_KEYS)
 
     def __init__(self, state: ViewState) -> None:

@@ -7,6 +7,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 
 from overlaptop.tui.choosing import Filter, FilterError
+from overlaptop.tui.glossary import OVERVIEW
 from overlaptop.tui.ink import joined, line_width
 from overlaptop.tui.keys import OVERVIEW_KEYS, TIMELINE_KEYS, bindings
 from overlaptop.tui.screens.base import Heights
@@ -51,6 +52,7 @@ _HISTORY_LEAST, _HISTORY_MOST = 6, 24
 class OverviewScreen(TimelineScreen):
     """What opens first."""
 
+    title_in_help = OVERVIEW
     BINDINGS: ClassVar = bindings((*OVERVIEW_KEYS, *TIMELINE_KEYS))
 
     def __init__(self, state: ViewState) -> None:

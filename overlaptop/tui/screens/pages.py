@@ -9,26 +9,12 @@ from typing import ClassVar
 from textual.app import ComposeResult
 
 from overlaptop.fleet.notices import gathered
+from overlaptop.tui.glossary import NOTICES, OVERVIEW, RANK, SECTIONS, TIMELINE, WORDS
 from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run
-from overlaptop.tui.keys import (
-    APP_KEYS,
-    HOSTS_KEYS,
-    LIST_KEYS,
-    MACHINE_KEYS,
-    OVERVIEW_KEYS,
-    RANK_KEYS,
-    SEARCH_KEYS,
-    TIMELINE_KEYS,
-    TUNE_KEYS,
-    WORKLOADS_KEYS,
-    Key,
-    bindings,
-    changes_something,
-)
-from overlaptop.tui.parts import STALL, STEP_PARTS
+from overlaptop.tui.keys import APP_KEYS, LIST_KEYS, Key, bindings, changes_something
 from overlaptop.tui.screens.base import DashboardScreen, Heights
 from overlaptop.tui.state import ViewState
-from overlaptop.tui.text import UNKNOWN, clock, runs_of
+from overlaptop.tui.text import clock, runs_of
 from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, Hint, KeyBar
 from overlaptop.tui.widgets.scroll_view import ScrollView
 
@@ -39,84 +25,6 @@ HINTS = (
     HELP_HINT,
 )
 SCROLL_KEYS = tuple(key for key in LIST_KEYS if key.action != "open")
-WORDS = (
-    (
-        "overlap",
-        "hidden / all communication: the share that ran beside compute; none without communication",
-    ),
-    *((part.word, part.meaning) for part in (*STEP_PARTS, STALL)),
-    ("step", "compute only + hidden + exposed + copy only + idle, to the nanosecond"),
-    ("speed-up", "(compute + communication) / step: what was gained over running one after the other"),
-    ("attainable", "(compute + communication) / the longer of the two: were all of it hidden"),
-    (
-        "lead",
-        "when the GPU came to a step's end, less when the CPU had issued it; the least of all ranks. With "
-        "no lead, and idle time, the job is launch-bound: the CPU cannot launch as fast as the GPU works",
-    ),
-    (
-        "named",
-        "the share of NCCL's kernel time whose collective is known by name and bytes; others go by their "
-        "kernel's name",
-    ),
-    ("source", "where spans come from: kernels (CUPTI records), events (CUDA events), host (host clock)"),
-    (
-        "≤ ≥ ≈",
-        "with events and host, compute is the step less its stalls, an upper bound: gaps between kernels "
-        "are not seen. So overlap and speed-up are upper bounds, exposed is a lower one, attainable may be "
-        "off either way, and idle is not seen",
-    ),
-    (
-        "NVLink PCIe",
-        "bytes a second as the GPU's own counters have them, decimal, and the share of the peak in one "
-        "direction; in the overview the busier of the two directions",
-    ),
-    (
-        "NUMA",
-        "the node next to the GPU, and whether the process may run there: ✓ only there, ~ also elsewhere, "
-        "✗ only elsewhere, ? not known",
-    ),
-    (
-        "clock ±",
-        "how well a host's clock is known, by the time that an answer took: times of its steps are shifted "
-        "to this machine's clock, and may be off by so much",
-    ),
-    (
-        "unexplained",
-        "what the link counters measured less what the job's own collectives account for: traffic of "
-        "somebody else, or copies of the job's own",
-    ),
-    (
-        "knob",
-        "a setting of the running job: DDP's bucket_cap_mb, FSDP2's depth of prefetch, or what the script "
-        "declares with overlaptop.agent.knob(). All ranks change at one step; [ ] shows the one in hand",
-    ),
-    (
-        "bucket",
-        "DDP's bucket_cap_mb, MiB: gradients are reduced in buckets of that size. Small ones start early, "
-        "large ones use the link better",
-    ),
-    (
-        "difference",
-        "of the steps before and after a change, with its 95 % interval in brackets; ± after a figure is "
-        "half the distance of the quartiles: half of the steps lie so near to their middle. ▼ ▲ more than "
-        "noise, in colour where that is better or worse; ≈ within noise, ? too few steps to say, · not "
-        "compared: a step does other work than before",
-    ),
-    (
-        "★",
-        "in a search: the value with the shortest step of those measured, be it by noise: the line beside "
-        "it says so. ± and the bars of the curve are 95 % intervals",
-    ),
-    (
-        "model",
-        "in a search: the step that the job's own collectives and gradients predict for a value. Off by: "
-        "how far from what was measured it is now; foretold: before that value was measured",
-    ),
-    ("dropped", "messages, spans and steps that did not fit somewhere on the way here and are missing"),
-    ("history", "step times from zero to a fixed scale; a column longer than the scale is full and orange"),
-    ("bars", "drawn to one scale, no less than any of the last 16 steps; a shade is a cell partly covered"),
-    (UNKNOWN, "not known; never zero"),
-)
 
 
 class Page(ScrollView):
@@ -136,25 +44,31 @@ class Page(ScrollView):
 
 
 class HelpPage(Page):
-    """Keys, then words."""
+    """The keys and words of the screen that it was asked on, then all others."""
+
+    def __init__(self, state: ViewState, about: str) -> None:
+        """``about``: that screen's title here."""
+        super().__init__(state)
+        self._about = about
 
     def lines(self, width: int) -> list[Line]:
         """Two columns, the second one wrapped."""
+        first = [self._about, TIMELINE] if self._about in (OVERVIEW, RANK) else [self._about]
+        sections = {"Everywhere": APP_KEYS, **SECTIONS}
+        here = [(each.word, each.meaning) for each in WORDS if self._about in each.screens]
+        others = [(each.word, each.meaning) for each in WORDS if self._about not in each.screens]
         lines: list[Line] = []
-        for title, keys in (
-            ("Everywhere", APP_KEYS),
-            ("Overview", OVERVIEW_KEYS),
-            ("Timeline", TIMELINE_KEYS),
-            ("A rank's screen", RANK_KEYS),
-            ("Machine", MACHINE_KEYS),
-            ("Tune", TUNE_KEYS),
-            ("Search", SEARCH_KEYS),
-            ("Workloads", WORKLOADS_KEYS),
-            ("Hosts", HOSTS_KEYS),
-        ):
-            offered = [key for key in keys if not (self.state.readonly and changes_something(key.action))]
-            lines += _section(title, [(key.shown, self._words(key)) for key in offered], 16, width)
-        return lines + _section("Words", list(WORDS), 16, width)
+        for title in first:
+            lines += self._keys(title, sections.pop(title), width)
+        if here:
+            lines += _section("Words here", here, width)
+        for title, keys in sections.items():
+            lines += self._keys(title, keys, width)
+        return lines + _section("Other words", others, width)
+
+    def _keys(self, title: str, keys: Sequence[Key], width: int) -> list[Line]:
+        offered = [key for key in keys if not (self.state.readonly and changes_something(key.action))]
+        return _section(title, [(key.shown, self._words(key)) for key in offered], width)
 
     def _words(self, key: Key) -> str:
         if key.action != "quit":
@@ -189,11 +103,10 @@ class PageScreen(DashboardScreen):
 
     BINDINGS: ClassVar = bindings(SCROLL_KEYS)
     hints: ClassVar[Sequence[tuple[str, str, str] | tuple[str, str, str, str] | Hint]] = HINTS
-    page_type: type[Page]
 
-    def __init__(self, state: ViewState) -> None:
+    def __init__(self, state: ViewState, page: Page) -> None:
         super().__init__(state)
-        self._page = self.page_type(state)
+        self._page = page
         self._keys = KeyBar(state, self.hints)
 
     def compose(self) -> ComposeResult:
@@ -218,16 +131,22 @@ class PageScreen(DashboardScreen):
 class HelpScreen(PageScreen):
     """Every key, and the words."""
 
-    page_type = HelpPage
+    def __init__(self, state: ViewState, about: str) -> None:
+        """``about``: as HelpPage."""
+        super().__init__(state, HelpPage(state, about))
 
 
 class NoticesScreen(PageScreen):
     """What agents said."""
 
-    page_type = NoticesPage
+    title_in_help = NOTICES
+
+    def __init__(self, state: ViewState) -> None:
+        super().__init__(state, NoticesPage(state))
 
 
-def _section(title: str, rows: list[tuple[str, str]], left: int, width: int) -> list[Line]:
+def _section(title: str, rows: list[tuple[str, str]], width: int) -> list[Line]:
+    left = 16
     lines: list[Line] = [(Run(f" {title}", Ink("accent", bold=True)),)]
     for name, words in rows:
         wrapped = textwrap.wrap(words, max(16, width - left - 4)) or [""]

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 
+from overlaptop.tui.glossary import RANK
 from overlaptop.tui.keys import RANK_KEYS, TIMELINE_KEYS, bindings
 from overlaptop.tui.screens.base import Heights
 from overlaptop.tui.screens.timeline_actions import TimelineScreen
@@ -37,6 +38,7 @@ HINTS = (
 class RankScreen(TimelineScreen):
     """The chosen rank: facts, timeline, collectives, history."""
 
+    title_in_help = RANK
     BINDINGS: ClassVar = bindings((*RANK_KEYS, *TIMELINE_KEYS))
 
     def __init__(self, state: ViewState) -> None:

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 
+from overlaptop.tui.glossary import SEARCH
 from overlaptop.tui.keys import SEARCH_KEYS, bindings
 from overlaptop.tui.screens.base import DashboardScreen, Heights
 from overlaptop.tui.state import ViewState
@@ -27,6 +28,7 @@ HINTS = (
 class SearchScreen(DashboardScreen):
     """The search of this dashboard; where another searches, who that is."""
 
+    title_in_help = SEARCH
     BINDINGS: ClassVar = bindings(SEARCH_KEYS)
 
     def __init__(self, state: ViewState) -> None:

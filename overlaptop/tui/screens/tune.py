@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 
+from overlaptop.tui.glossary import TUNE
 from overlaptop.tui.keys import TUNE_KEYS, bindings
 from overlaptop.tui.screens.base import DashboardScreen, Heights
 from overlaptop.tui.state import ViewState
@@ -33,6 +34,7 @@ _LOG_LEAST, _KNOBS_MOST = 3, 12
 class TuneScreen(DashboardScreen):
     """Knobs, all about the chosen one, how the newest change goes, and the log."""
 
+    title_in_help = TUNE
     BINDINGS: ClassVar = bindings(TUNE_KEYS)
 
     def __init__(self, state: ViewState) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 
 from overlaptop.tui.draft import Draft
+from overlaptop.tui.glossary import WORKLOADS
 from overlaptop.tui.ink import DIM, Ink, Item, Line, Run, fit
 from overlaptop.tui.keys import WORKLOADS_KEYS, bindings
 from overlaptop.tui.screens.base import DashboardScreen, Heights
@@ -55,6 +56,7 @@ class _Title(LineView):
 class WorkloadsScreen(DashboardScreen):
     """Typing goes to the options at once; the arrows choose the workload."""
 
+    title_in_help = WORKLOADS
     BINDINGS: ClassVar = bindings(WORKLOADS_KEYS)
 
     def __init__(self, state: ViewState, starter: Starter) -> None:
