@@ -31,7 +31,6 @@ MEASURES: dict[str, Callable[[RankView], float | None]] = {
 """What ranks can be filtered and sorted by: fractions, ns, bytes per second; None where not known."""
 _ORDERS = {**MEASURES, "numa": misplacement}
 SORT_KEYS = ("rank", *_ORDERS)
-_OF_MACHINES = {"nvlink": has_nvlink, "pcie": has_pcie, "numa": numa_matters}
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq,
@@ -71,6 +70,17 @@ def sees_gaps(view: RankView) -> bool:
     return view.info is not None and view.info.compute_exact
 
 
+def stalls_apart(view: RankView) -> bool:
+    """Whether a rank's stalls are told apart from its exposed time: by the host's clock they are one."""
+    return view.info is not None and view.info.source != "host"
+
+
+_SAYS = {
+    "stall": stalls_apart, "idle": sees_gaps, "nvlink": has_nvlink, "pcie": has_pcie, "numa": numa_matters,
+}  # fmt: skip
+"""Keys that not every job has anything to say of."""
+
+
 def all_see_gaps(ranks: Iterable[RankView]) -> bool:
     """Whether every rank's source does; else compute is an upper bound, and so is overlap."""
     return all(view.info.compute_exact for view in ranks if view.info is not None)
@@ -94,9 +104,9 @@ def ordered(ranks: Iterable[RankView], chosen: Filter, key: str, *, reverse: boo
 
 
 def sort_keys(ranks: Iterable[RankView]) -> tuple[str, ...]:
-    """The keys that make a difference: links and NUMA only where something is known of them."""
+    """The keys that make a difference: those of columns that say something of a rank."""
     views = tuple(ranks)
-    return tuple(key for key in SORT_KEYS if key not in _OF_MACHINES or any(map(_OF_MACHINES[key], views)))
+    return tuple(key for key in SORT_KEYS if key not in _SAYS or any(map(_SAYS[key], views)))
 
 
 def _predicate(word: str) -> Predicate:

@@ -1,6 +1,6 @@
 """The columns of the rank table: a list, from which narrow terminals leave out the least important.
 
-Those of links and NUMA nodes are left out where nothing is known of them: a job on CPUs has none.
+Those that would say nothing are left out: a job on CPUs has no links, and its idle time is not seen.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.tui import history
-from overlaptop.tui.choosing import idle_ns, sees_gaps
+from overlaptop.tui.choosing import idle_ns, sees_gaps, stalls_apart
 from overlaptop.tui.drawing import ruler, sparkline, stacked_bar
 from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run, crop, elided, faded, line_width
 from overlaptop.tui.links import (
@@ -160,7 +160,7 @@ def _condition(view: RankView) -> str:
 
 def _history(view: RankView, scales: Scales, width: int) -> Line:
     values = history.columns(view.history, width, scales.a_column, lambda step: step.step_ns)
-    return sparkline(values, scales.spark_top_ns, ink=Ink("history"), over=Ink("exposed"))
+    return sparkline(values, scales.spark_top_ns, ink=Ink("history"))
 
 
 def _history_header(scales: Scales, width: int) -> Line:
@@ -216,8 +216,8 @@ COLUMNS = (
     Column("bar", _bar_header, _bar, 16, 0, grow=3, right=False, floor=6),
     Column("overlap", _title("overlap"), _overlap, 8, 1),
     Column("exposed", _timed("exposed"), _exposed, 11, 2),
-    Column("stall", _timed("stall"), _time(_stall_ns), 9, 4),
-    Column("idle", _timed("idle"), _time(idle_ns), 8, 7),
+    Column("stall", _timed("stall"), _time(_stall_ns), 9, 4, knows=stalls_apart),
+    Column("idle", _timed("idle"), _time(idle_ns), 8, 7, knows=sees_gaps),
     Column("step", _timed("step"), _time(lambda v: v.last.step_ns if v.last else None, BOLD), 8, 3),
     Column("nvlink", _title("NVLink"), _link(nvlink_rate, _without_nvlink), 15, 6, knows=has_nvlink),
     Column("pcie", _title("PCIe"), _link(pcie_rate), 15, 9, knows=has_pcie),

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from overlaptop.tui.ink import DIM, FAINT, Ink, Line, Run
-from overlaptop.tui.parts import EIGHTHS, LEVELS, PARTS, SHADES
+from overlaptop.tui.parts import EIGHTHS, LEVELS, PARTS
 from overlaptop.tui.text import Unit, nice_step
 
 
@@ -52,7 +52,7 @@ def gauge(share: float | None, width: int, ink: Ink, *, textured: bool) -> Line:
     """
     filled = min(1.0, max(0.0, share or 0.0)) * max(width, 0)
     whole, half = divmod(max(round(2 * filled), 1 if filled else 0), 2)
-    track = Cell("·", FAINT) if textured else Cell("━", Ink("idle"))
+    track = Cell("·", FAINT) if textured else Cell("━", Ink("track"))
     edge = [Cell("╸", ink)] * half
     return runs([*[Cell("━", ink)] * whole, *edge, *[track] * (width - whole - half)])
 
@@ -136,7 +136,8 @@ def _precise(shares: Sequence[tuple[str, float]]) -> Cell:
     front, back = (second, first) if not first else (first, second)
     if back or len(totals) > 2:
         return Cell("▌", Ink(_earlier(seen, front, back), _later(seen, front, back)))
-    return Cell(SHADES[min(2, int(totals[front] * 3))], Ink(front, back))
+    # One colour, and not a pattern of dots: a lane of such cells would look dirty.
+    return Cell("█", Ink(front, back, eighths=2 * min(3, max(1, round(totals[front] * 4)))))
 
 
 def _earlier(seen: Sequence[tuple[str, float]], a: str, b: str) -> str:
@@ -156,22 +157,24 @@ def _textured(shares: Sequence[tuple[str, float]]) -> Cell:
     return _solid(front if front and totals[front] >= 0.25 else "", textured=True)
 
 
-def sparkline(values: Sequence[float | None], top: float, *, ink: Ink, over: Ink) -> Line:
-    """One column a value on a scale from 0 to ``top``; None leaves a gap, more than ``top`` is a full
-    column in the ink ``over``.
-    """
+OVER = Cell("▲", Ink("bright", bold=True))
+"""The end of a column that is longer than the scale."""
+
+
+def sparkline(values: Sequence[float | None], top: float, *, ink: Ink) -> Line:
+    """One column a value on a scale from 0 to ``top``; None leaves a gap, more than ``top`` is `OVER`."""
 
     def cell(value: float | None) -> Cell:
         if value is None or top <= 0:
             return Cell(" ", DIM)
         if value > top:
-            return Cell(LEVELS[8], over)
+            return OVER
         return Cell(LEVELS[max(1, round(8 * value / top))], ink)
 
     return runs(cell(value) for value in values)
 
 
-def chart(values: Sequence[float | None], top: float, rows: int, *, ink: Ink, over: Ink) -> list[Line]:
+def chart(values: Sequence[float | None], top: float, rows: int, *, ink: Ink) -> list[Line]:
     """A sparkline ``rows`` cells tall, first the uppermost row."""
     lines: list[Line] = []
     for row in range(rows - 1, -1, -1):
@@ -182,7 +185,8 @@ def chart(values: Sequence[float | None], top: float, rows: int, *, ink: Ink, ov
                 continue
             level = round(8 * rows * min(value, top) / top) - 8 * row
             level = max(level, 1) if row == 0 else level
-            cells.append(Cell(LEVELS[min(8, max(0, level))], over if value > top else ink))
+            over = value > top and row == rows - 1
+            cells.append(OVER if over else Cell(LEVELS[min(8, max(0, level))], ink))
         lines.append(runs(cells))
     return lines
 

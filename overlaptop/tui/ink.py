@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
+WHOLE = 8
+"""Eighths of a cell."""
+
 
 class Ink(NamedTuple):
     """Names of colours in the palette, and emphasis."""
@@ -21,6 +24,8 @@ class Ink(NamedTuple):
     reverse: bool = False
     """Shown only where there are no colours: what a background says elsewhere."""
     faded: bool = False
+    eighths: int = WHOLE
+    """How much of a cell is meant: of less than the whole the colour is so much of ``fg`` over ``bg``."""
 
 
 class Run(NamedTuple):

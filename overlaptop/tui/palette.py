@@ -1,6 +1,7 @@
 """The colours behind the inks' names, as Textual themes; and styles made of both.
 
-The lanes' colours differ in lightness as well as hue, so that they stay apart for colour-blind eyes.
+The lanes' colours differ in lightness as well as hue, so that they stay apart for colour-blind eyes, and
+each has a contrast of 3 to 1 or more against the screen.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from rich.color import Color
 from rich.style import Style
 from textual.theme import BUILTIN_THEMES, Theme
 
-from overlaptop.tui.ink import Ink
+from overlaptop.tui.ink import WHOLE, Ink
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ DARK = Palette(
         "screen": "#0f1218", "panel": "#171c25", "cursor": "#222b3a", "faint": "#465064",
         "dim": "#8792a6", "text": "#cdd5e1", "bright": "#f4f7fb", "accent": "#7cb7ff",
         "compute": "#3f7ae8", "hidden": "#43d6b0", "exposed": "#ff9248", "copy": "#b48cf2",
-        "idle": "#2b3341", "stall": "#a8324f", "forward": "#24405f", "backward": "#4a3563",
-        "optimizer": "#5a4a22", "history": "#5d7ba6",
+        "idle": "#5a6478", "track": "#2b3341", "stall": "#b4365a",
+        "forward": "#24405f", "backward": "#4a3563", "optimizer": "#5a4a22", "history": "#5d7ba6",
         "live": "#5bd68a", "warning": "#f2c14e", "error": "#ff6b7d", "good": "#5fdcb8", "bad": "#ffa565",
     },
 )  # fmt: skip
@@ -52,9 +53,9 @@ LIGHT = Palette(
     {
         "screen": "#fbfbf9", "panel": "#f0f1ee", "cursor": "#dfe6f2", "faint": "#b4bac4",
         "dim": "#667080", "text": "#2a313c", "bright": "#05080d", "accent": "#1f5fbf",
-        "compute": "#2f66cf", "hidden": "#1aa583", "exposed": "#e0660f", "copy": "#8b58d6",
-        "idle": "#d5d9df", "stall": "#e39bab", "forward": "#c9dcf2", "backward": "#e2d4f2",
-        "optimizer": "#f0e2b8", "history": "#8aa5cc",
+        "compute": "#2f66cf", "hidden": "#159a7a", "exposed": "#e0660f", "copy": "#8b58d6",
+        "idle": "#8b929e", "track": "#d5d9df", "stall": "#cf6079",
+        "forward": "#c9dcf2", "backward": "#e2d4f2", "optimizer": "#f0e2b8", "history": "#6f8fbd",
         "live": "#1c8f4a", "warning": "#a86f00", "error": "#c4273f", "good": "#117a60", "bad": "#b44a00",
     },
 )  # fmt: skip
@@ -65,8 +66,8 @@ CONTRAST = Palette(
         "screen": "#000000", "panel": "#000000", "cursor": "#303030", "faint": "#7a7a7a",
         "dim": "#c0c0c0", "text": "#ffffff", "bright": "#ffffff", "accent": "#ffff00",
         "compute": "#0072ff", "hidden": "#00ffc8", "exposed": "#ffb000", "copy": "#ff8cff",
-        "idle": "#3c3c3c", "stall": "#d4003c", "forward": "#003c78", "backward": "#5a0078",
-        "optimizer": "#6e5000", "history": "#a0b8ff",
+        "idle": "#606060", "track": "#3c3c3c", "stall": "#d4003c",
+        "forward": "#003c78", "backward": "#5a0078", "optimizer": "#6e5000", "history": "#a0b8ff",
         "live": "#00ff66", "warning": "#ffff00", "error": "#ff5050", "good": "#00ffc8", "bad": "#ffb000",
     },
 )  # fmt: skip
@@ -98,12 +99,14 @@ class Inks:
             return Style(bold=ink.bold, dim=pale and not ink.reverse, reverse=ink.reverse)
         background = colors["screen"]
         fg, bg = colors[ink.fg], colors[ink.bg] if ink.bg else background
+        if ink.eighths < WHOLE:
+            fg = bg = _blend(fg, bg, 1 - ink.eighths / WHOLE)
         if ink.faded:
-            fg = _blend(fg, background)
-            bg = _blend(bg, background) if ink.bg != "cursor" else bg
+            fg = _blend(fg, background, FADE)
+            bg = _blend(bg, background, FADE) if ink.bg != "cursor" else bg
         return Style(color=Color.parse(fg), bgcolor=Color.parse(bg), bold=ink.bold)
 
 
-def _blend(color: str, towards: str) -> str:
+def _blend(color: str, towards: str, share: float) -> str:
     pairs = zip(Color.parse(color).get_truecolor(), Color.parse(towards).get_truecolor(), strict=True)
-    return "#" + "".join(f"{round(a + (b - a) * FADE):02x}" for a, b in pairs)
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)

@@ -8,7 +8,6 @@ from overlaptop.wire.messages import StepTotals
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 LEVELS = " ▁▂▃▄▅▆▇█"
-SHADES = "░▒▓"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
+from rich.color import Color
 from textual.events import MouseScrollUp
 from textual.widgets import Input
 
@@ -24,6 +25,7 @@ from overlaptop.tui.keys import (
 )
 from overlaptop.tui.options import TuiOptions
 from overlaptop.tui.palette import PALETTES, PLAIN
+from overlaptop.tui.parts import PARTS
 from overlaptop.tui.screens.jobs import JobsScreen
 from overlaptop.tui.screens.machine import MachineScreen
 from overlaptop.tui.screens.overview import OverviewScreen
@@ -41,6 +43,7 @@ from overlaptop.wire.messages import STEPPED_ASIDE, CollectiveSpan, Notice, Rank
 from tests.fleet.builders import T0, detail, info, status, step, unmeasured, welcome
 
 from .fakes import MS, FakeSession, app_of, running_job, screen_lines, screen_text, table_ranks
+from .machines import cpu_only
 from .starters import FakeStarter, record
 
 WIDE = (160, 45)
@@ -66,7 +69,7 @@ async def test_the_overview_says_what_the_job_is_and_how_it_overlaps():
     for words in (
         "/home/me/train.py", "4 ranks", "2 hosts", "NVIDIA H200", "nccl 2.28.9", "kernels", "step 39",
         "● live",
-        "overlap 73.3 %", "exposed 8.00 ms", "stall 1.50 ms", "idle 10.0 ms", "dropped 0",
+        "overlap 73.3 %", "exposed 8.00 ms", "stall 1.50 ms", "idle 10.0 ms",
         "collectives in every step",
     ):  # fmt: skip
         assert words in text
@@ -302,6 +305,86 @@ async def test_the_zoom_to_a_collective_follows_it_from_step_to_step():
         # Who looks elsewhere stays there.
         await pilot.press("left")
         assert await bounds_ms(pilot, next_step(45, 0, 60)) == [31, 51]
+
+
+def with_collectives(*ops, number=40):
+    spans = (
+        CollectiveSpan(op, 4 << 20, "0 default_pg", True, at * MS, (at + 1) * MS)
+        for at, op in enumerate(ops)
+    )
+    return replace(detail(0, number), collectives=tuple(spans))
+
+
+@pytest.mark.parametrize("size", [(160, 45), (100, 30)])
+async def test_the_name_of_a_collective_takes_the_room_that_there_is(size):
+    op = "_reduce_scatter_base_coalesced"
+    session = running_job()
+    session.say(with_collectives("allreduce_", op))
+    app = app_of(session)
+    async with app.run_test(size=size) as pilot:
+        text = await shown(app, pilot)
+    assert f"1  {op.strip('_')}  " in text
+
+
+async def test_a_list_of_collectives_that_does_not_fit_says_how_many_more_there_are():
+    session = running_job()
+    session.say(with_collectives(*["allreduce_"] * 40))
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("2")
+
+        async def listed():
+            """The numbers that are in sight, and the words below them."""
+            lines = (await shown(app, pilot)).splitlines()
+            first = next(at for at, line in enumerate(lines) if line.split()[:2] == ["#", "op"]) + 1
+            rows = [line.replace("▸", " ").split() for line in lines[first:]]
+            numbers = [int(row[0]) for row in rows if row[1:2] == ["allreduce"]]
+            return numbers, rows[len(numbers)]
+
+        numbers, below = await listed()
+        assert below == ["…", str(40 - len(numbers)), "more"]
+        await pilot.press("down", *["pagedown"] * 2)
+        numbers, below = await listed()
+        assert numbers[-1] == app.state.collective == 20
+        assert below == ["…", "19", "more"]
+        await pilot.press(*["pagedown"] * 2)
+        numbers, below = await listed()
+        assert numbers[-1] == 39
+        assert below[:1] != ["…"]
+
+
+async def test_what_says_nothing_in_this_job_makes_room():
+    session = cpu_only()
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        text = await shown(app, pilot)
+        assert "dropped" not in text
+        assert "stall " not in text.replace("██ stall", "")
+        assert text.index("speed-up ") < text.index("idle not seen")
+        await pilot.press("2")
+        assert "dropped" not in await shown(app, pilot)
+        session.say(status(dropped=3))
+        await pilot.press("1")
+        assert "dropped 3" in await shown(app, pilot)
+
+
+def contrast(color, background):
+    """As WCAG 2 defines it, from 1 to 21."""
+
+    def luminance(name):
+        parts = [part / 255 for part in Color.parse(name).get_truecolor()]
+        red, green, blue = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    high, low = sorted((luminance(color), luminance(background)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("palette", [each for each in PALETTES.values() if each is not PLAIN])
+def test_every_part_of_a_step_stands_out_against_the_screen(palette):
+    for name in (*PARTS, "history"):
+        # What WCAG 2 asks of graphics.
+        assert contrast(palette.colors[name], palette.colors["screen"]) >= 3, name
 
 
 async def test_the_list_of_collectives_can_be_hidden_and_shown():
@@ -736,7 +819,7 @@ def places(text, *words):
 async def test_what_stands_beside_a_figure_does_not_move_when_the_figure_changes():
     session = FakeSession(welcome(), status(), info(0, exact=False), step(0, 0, hidden=30))
     app = app_of(session)
-    names = ("exposed", "stall", "idle", "speed-up", "dropped", "collectives")
+    names = ("exposed", "stall", "idle", "speed-up", "collectives")
     async with app.run_test(size=WIDE) as pilot:
         before = places(text := await shown(app, pilot), *names)
         assert "≤100.0 %" in text

@@ -4,7 +4,7 @@ from overlaptop.fleet.fleet import Fleet
 from overlaptop.tui.choosing import Filter, FilterError, ordered, sort_keys
 from tests.fleet.builders import Clock, S, info, status, step, unmeasured, welcome
 
-from .machines import h200_node, misplaced, unbound, workstation
+from .machines import cpu_only, h200_node, misplaced, unbound, workstation
 
 
 @pytest.fixture
@@ -77,5 +77,6 @@ def test_a_rate_is_no_time_and_no_percentage(words):
 def test_keys_to_sort_by_leave_out_what_nothing_is_known_of(ranks):
     base = ("rank", "overlap", "exposed", "stall", "idle", "step")
     assert sort_keys(ranks) == base
+    assert sort_keys(cpu_only().tick().ranks) == ("rank", "overlap", "exposed", "step")
     assert sort_keys(h200_node(1).tick().ranks) == (*base, "nvlink", "pcie", "numa")
     assert sort_keys(workstation().tick().ranks) == (*base, "pcie")

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 
 from overlaptop.tui.drawing import Piece, chart, gauge, lane, ruler, sparkline, stacked_bar
 from overlaptop.tui.history import bar_top_ns, columns, scale_top_ns, steps_a_column
-from overlaptop.tui.ink import Ink, line_width
+from overlaptop.tui.ink import Ink, Run, line_width
 from overlaptop.tui.parts import EIGHTHS, STEP_PARTS
 from overlaptop.tui.text import Unit
 from tests.fleet.builders import MS, step
 
 KEYS = [part.key for part in STEP_PARTS]
-PLAIN, OVER = Ink("history"), Ink("exposed")
+PLAIN = Ink("history")
 
 
 def painted(line):
@@ -67,15 +67,14 @@ def test_a_lane_shows_a_window_of_its_pieces():
 def test_many_edges_in_one_cell_show_as_a_shade_of_what_is_covered():
     pieces = [Piece(at, at + 1, "compute") for at in range(0, 16, 2)]
     (run,) = lane(pieces, 0, 16, 2, textured=False)
-    assert run.text in ("░░", "▒▒", "▓▓")
-    assert run.ink.fg == "compute"
+    assert run == Run("██", Ink("compute", eighths=4))
 
 
 def test_gaps_that_are_each_too_thin_to_see_are_not_lost_together():
     # One cell of 20 kernels with a gap after each: 70 % of it is covered.
     pieces = [Piece(at, at + 0.7, "compute") for at in range(20)]
     (run,) = lane(pieces, 0, 20, 1, textured=False)
-    assert (run.text, run.ink.fg, run.ink.bg) == ("▓", "compute", "")
+    assert run == Run("█", Ink("compute", eighths=6))
 
 
 def test_one_gap_that_is_too_thin_to_see_does_not_turn_an_edge_into_a_shade():
@@ -134,14 +133,15 @@ def test_the_bars_scale_is_round_and_no_shorter_than_the_longest_step(longest_ns
 
 
 def test_a_sparkline_starts_at_zero_and_marks_what_is_off_its_scale():
-    runs = sparkline([0.0, 4.0, 8.0, 9.0, None], 8.0, ink=PLAIN, over=OVER)
-    assert "".join(run.text for run in runs) == "▁▄██ "
-    assert [run.ink for run in runs[:2]] == [PLAIN, OVER]
+    runs = sparkline([0.0, 4.0, 8.0, 9.0, None], 8.0, ink=PLAIN)
+    assert "".join(run.text for run in runs) == "▁▄█▲ "
+    assert runs[0].ink == PLAIN
+    assert runs[1].ink.fg not in KEYS  # no colour of a step's part
 
 
 def test_a_chart_stacks_its_rows():
-    rows = chart([8.0, 4.0], 8.0, 2, ink=PLAIN, over=OVER)
-    assert ["".join(run.text for run in row) for row in rows] == ["█ ", "██"]
+    rows = chart([8.0, 4.0, 9.0], 8.0, 2, ink=PLAIN)
+    assert ["".join(run.text for run in row) for row in rows] == ["█ ▲", "███"]
 
 
 def test_columns_of_the_history_do_not_change_once_complete():

@@ -91,7 +91,7 @@ def _charts(
     each = column_s(room)
     lines = [titled(f"{name}, one minute", Run(f"{scale}; a column is {each} s", DIM))]
     for direction, values in drawn.items():
-        charted = chart(values, top, rows, ink=ink, over=Ink("exposed"))
+        charted = chart(values, top, rows, ink=ink)
         labels = [direction, *[""] * (rows - 1)]
         lines += [(Run(f"   {label:<4}", DIM), *line) for label, line in zip(labels, charted, strict=True)]
     return lines

@@ -143,7 +143,7 @@ class Panel:
             "gpu": (Run(gpu.label, BOLD),),
             "rank": (Run(_rank_words(gpu), TEXT),),
             "mark": (Run(glyph, Ink(color, bold=True)),),
-            "spark": (*sparkline(history, top, ink=ink, over=Ink("exposed")), Run(blank)),
+            "spark": (*sparkline(history, top, ink=ink), Run(blank)),
             "bar": gauge(known.share, sizes["bar"], ink, textured=self.textured),
             "rate": rate_cell(known),
             "pcie": _pcie(view),

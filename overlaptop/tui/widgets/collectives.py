@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from rich.cells import cell_len
 from textual import events
 from textual.message import Message
 
@@ -12,8 +15,9 @@ from overlaptop.tui.text import Unit, byte_count, percent
 from overlaptop.tui.widgets.line_view import LineView
 from overlaptop.tui.widgets.timeline import op_name
 from overlaptop.tui.widgets.totals_line import overlap_ink
+from overlaptop.wire.messages import CollectiveSpan
 
-# Name, cells, whether figures align right, and the width of the widget from which it is shown.
+# Name, cells at least, whether figures align right, and the width of the widget from which it is shown.
 _COLUMNS = (
     ("#", 4, True, 0),
     ("op", 16, False, 0),
@@ -22,8 +26,11 @@ _COLUMNS = (
     ("duration", 12, True, 48),
     ("hidden", 8, True, 0),
     ("call", 5, False, 78),
-    ("group", 40, False, 90),
+    ("group", 5, False, 90),
 )
+_OP, _GROUP = 1, 7
+"""Those whose words may be longer."""
+_MARGIN = _GAP = 2
 
 
 class Collectives(LineView):
@@ -55,12 +62,19 @@ class Collectives(LineView):
         unit = Unit.for_scale(lanes.detail.step_ns)
         chosen = self.state.collective
         room = height - 1
+        # The last line says how many more there are, where that is not all that there is room for.
+        shown = room - 1 if 1 < room < len(collectives) else room
         at = min(chosen, len(collectives) - 1) if chosen is not None else self._first
-        self._first = max(0, min(max(at - room + 1, min(self._first, at)), len(collectives) - room))
-        lines = [_row(width, tuple((Run(_header(name, unit), DIM),) for name, *_ in _COLUMNS))]
-        for index in range(self._first, min(len(collectives), self._first + room)):
-            line = _row(width, _cells(lanes, index, unit), cursor=index == chosen)
+        self._first = max(0, min(max(at - shown + 1, min(self._first, at)), len(collectives) - room))
+        if self._first + room >= len(collectives):
+            shown = room
+        sizes = _sizes(collectives, width)
+        lines = [_row(sizes, width, tuple((Run(_header(name, unit), DIM),) for name, *_ in _COLUMNS))]
+        for index in range(self._first, min(len(collectives), self._first + shown)):
+            line = _row(sizes, width, _cells(lanes, index, unit), cursor=index == chosen)
             lines.append(on(line, "cursor") if index == chosen else line)
+        if (more := len(collectives) - self._first - shown) > 0:
+            lines.append((Run(f"  … {more} more", DIM),))
         return lines
 
     def on_click(self, event: events.Click) -> None:
@@ -104,10 +118,22 @@ def _cells(lanes: Lanes, index: int, unit: Unit) -> tuple[Line, ...]:
     )
 
 
-def _row(width: int, cells: tuple[Line, ...], *, cursor: bool = False) -> Line:
+def _sizes(collectives: Sequence[CollectiveSpan], width: int) -> list[int]:
+    """Cells of each column, 0: it is left out. What is left goes to the ops' names, then the groups'."""
+    sizes = [size if width >= from_width else 0 for _, size, _, from_width in _COLUMNS]
+    left = width - _MARGIN - sum(size + _GAP for size in sizes if size)
+    names = [op_name(each) for each in collectives], [each.group for each in collectives]
+    for at, words in zip((_OP, _GROUP), names, strict=True):
+        more = min(left, max(map(cell_len, words)) - sizes[at]) if sizes[at] else 0
+        sizes[at] += max(0, more)
+        left -= max(0, more)
+    return sizes
+
+
+def _row(sizes: Sequence[int], width: int, cells: tuple[Line, ...], *, cursor: bool = False) -> Line:
     line: list[Run] = [Run("▸ " if cursor else "  ", Ink("accent", bold=True))]
-    for (_, size, right, from_width), cell in zip(_COLUMNS, cells, strict=True):
-        if width < from_width:
+    for (_, _, right, _), size, cell in zip(_COLUMNS, sizes, cells, strict=True):
+        if not size:
             continue
         cell = elided(cell, size)
         blank = size - sum(len(run.text) for run in cell)

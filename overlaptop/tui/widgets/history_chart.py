@@ -52,18 +52,15 @@ class HistoryChart(LineView):
             else ()
         )
         said = [Item((Run(words, DIM),), 1) for words in (f"each column {each}", *figures)]
-        time_ink, over = Ink("history"), Ink("exposed")
         return [
             fit([Item((Run(" step time", Ink(bold=True)),)), *said], [], width),
-            *_scaled(
-                chart(times, top_ns, rows, ink=time_ink, over=over), f"{unit.brief(top_ns)} {unit.name}"
-            ),
+            *_scaled(chart(times, top_ns, rows, ink=Ink("history")), f"{unit.brief(top_ns)} {unit.name}"),
             fit(
                 [Item((Run(" overlap", Ink(bold=True)),)), Item((Run(f"each column {mean}", DIM),), 1)],
                 [],
                 width,
             ),
-            *_scaled(chart(overlaps, 1.0, rows, ink=Ink("hidden"), over=over), "100 %"),
+            *_scaled(chart(overlaps, 1.0, rows, ink=Ink("hidden")), "100 %"),
         ]
 
 

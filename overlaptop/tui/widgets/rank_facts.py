@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from overlaptop.fleet.snapshot import LinkState, RankView
 from overlaptop.timeline.launch import launch_bound
-from overlaptop.tui.choosing import sees_gaps
+from overlaptop.tui.choosing import sees_gaps, stalls_apart
 from overlaptop.tui.columns import numa_cell
 from overlaptop.tui.drawing import stacked_bar
 from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit, wrap
@@ -68,13 +68,14 @@ class RankFacts(LineView):
                 parts.append((*name, Run(f"{duration(known_ns):<7}", BOLD), Run(f" {share:<7}", DIM)))
             else:
                 parts.append((*name, Run(duration(known_ns), DIM)))
-        parts.append((Run("stall ", DIM), Run(f"{duration(step.stall_ns):<7}", BOLD)))
+        if stalls_apart(chosen):
+            parts.append((Run("stall ", DIM), Run(f"{duration(step.stall_ns):<7}", BOLD)))
         moved = Run(f" · {byte_count(step.comm_bytes)}", DIM)
         parts.append((Run("collectives ", DIM), Run(count(step.collectives), BOLD), moved))
         parts += _launching(step) + _naming(chosen)
         parts += _place(chosen)
-        dropped = Run(count(chosen.dropped), Ink("warning") if chosen.dropped else DIM)
-        parts.append((Run("dropped ", DIM), dropped))
+        if chosen.dropped:
+            parts.append((Run("dropped ", DIM), Run(count(chosen.dropped), Ink("warning"))))
         return [Item(part) for part in parts]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from overlaptop.fleet.knobs import NOT_ALLOWED
+from overlaptop.tui.choosing import stalls_apart
 from overlaptop.tui.ink import BOLD, DIM, KEY, Ink, Item, Line, Run, joined, line_width, wrap
 from overlaptop.tui.knob_values import short_name, with_unit
 from overlaptop.tui.state import ViewState
@@ -24,6 +25,7 @@ from overlaptop.tui.widgets.line_view import LineView
 
 GOOD_OVERLAP, POOR_OVERLAP = 0.9, 0.6
 _REASON_CHARS = 36
+_WARNING = Ink("warning", bold=True)
 
 
 class TotalsLine(LineView):
@@ -52,7 +54,7 @@ def total_items(state: ViewState) -> list[Item]:
     Where compute is an upper bound, so are overlap and speed-up, and exposed is a lower one; attainable
     may be off either way.
     """
-    totals, exact = state.snapshot.totals, state.exact
+    totals, ranks, exact = state.snapshot.totals, state.snapshot.ranks, state.exact
 
     def item(name: str, figure: str, cells: int, ink: Ink = BOLD, *more: Run) -> Item:
         # As wide as its figures get: what follows must not move with each of them.
@@ -62,16 +64,18 @@ def total_items(state: ViewState) -> list[Item]:
     exposed = bounded(duration(totals.exposed_ns), AT_LEAST, exact=exact)
     speedup = bounded(ratio(totals.speedup), AT_MOST, exact=exact)
     attainable = bounded(ratio(totals.attainable), ABOUT, exact=exact)
-    idle = duration(totals.idle_ns) if exact or totals.idle_ns is not None else "not seen"
+    seen = exact or totals.idle_ns is not None
+    known_idle = item("idle", duration(totals.idle_ns), 8, DIM if totals.idle_ns is None else BOLD)
     return [
         item("overlap", overlap, 8, overlap_ink(totals.overlap, bold=True)),
         item("exposed", exposed, 8),
-        item("stall", duration(totals.stall_ns), 7),
+        *([item("stall", duration(totals.stall_ns), 7)] if any(map(stalls_apart, ranks)) else []),
         *_knob(state),
-        item("idle", idle, 8, BOLD if totals.idle_ns is not None else DIM),
+        *([known_idle] if seen else []),
         item("speed-up", speedup, 6, BOLD, Run(" of ", DIM), Run(f"{attainable:<6}", BOLD)),
         *_launching(state),
-        item("dropped", count(totals.dropped), 1, Ink("warning", bold=True) if totals.dropped else DIM),
+        *([] if seen else [item("idle", "not seen", 8, DIM)]),
+        *([item("dropped", count(totals.dropped), 1, _WARNING)] if totals.dropped else []),
         *_sampling(state),
     ]
 
