@@ -19,6 +19,7 @@ from overlaptop.agent.capture import Capture, ProfilerWatch
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.control import Control
 from overlaptop.agent.ddp_models import DdpModels
+from overlaptop.agent.failure import failure_at_exit
 from overlaptop.agent.fsdp_units import FsdpUnits
 from overlaptop.agent.guest import Guest
 from overlaptop.agent.introduction import introduction
@@ -88,6 +89,8 @@ class Agent:
         self._telemetry = Telemetry(self._notice, enabled=options.telemetry)
         self._news = KnobNews(self._knobs, self._buckets)
         self._pid = os.getpid()
+        self.failure = ""
+        """What ended the script, as RankEnd has it."""
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="overlaptop", daemon=True)
 
@@ -373,7 +376,8 @@ class Agent:
             sender, place = self._sender, self._place
             if sender is None or place is None:
                 return
-            sender.put(RankEnd(place.rank, now_ns(), clean=True))
+            failure = self.failure or failure_at_exit()
+            sender.put(RankEnd(place.rank, now_ns(), clean=True, failure=failure))
             sender.pump()
             sender.disconnect()
         except Exception as fault:  # noqa: BLE001 - nothing may break the job's end

@@ -18,6 +18,7 @@ from types import ModuleType, TracebackType
 
 import overlaptop.agent
 from overlaptop.agent import options
+from overlaptop.agent.failure import failure_of
 from overlaptop.agent.importing import when_imported
 
 HERE = str(Path(__file__).parent)
@@ -40,7 +41,11 @@ def main() -> None:
     agent = overlaptop.agent.start(replace(command.options, control=allowed), target)
     when_imported("torch", agent.hook_torch)
     _hide_our_frames()
-    _become(code, command.target if command.module else None)
+    try:
+        _become(code, command.target if command.module else None)
+    except BaseException as end:
+        agent.failure = failure_of(end)
+        raise
 
 
 def _script_code(path: str) -> types.CodeType:

@@ -19,6 +19,9 @@ from overlaptop.wire.messages import Command, Message, RankInfo, Watch
 
 MAX_QUEUED_BYTES = 1 << 20
 RECEIVE_BYTES = 1 << 16
+HEARTBEAT_S = 1.0
+"""After so long without anything to say the rank says who it is once more: of one that says nothing the hub
+knows that it is stopped."""
 FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 30.0
 MAX_COMMANDS = 8
@@ -44,6 +47,7 @@ class Sender:
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._underway = b""
+        self._wrote_s = 0.0
         self._info: RankInfo | None = None
         self._info_due = False
         self._socket: socket.socket | None = None
@@ -81,6 +85,8 @@ class Sender:
             except endpoints.EndpointError as refusal:
                 self._no_line(str(refusal))
         if self._socket is not None:
+            if monotonic() - self._wrote_s > HEARTBEAT_S:
+                self._info_due = True
             try:
                 self._write()
                 self._read()
@@ -190,6 +196,7 @@ class Sender:
                 sent = self._socket.send(self._underway, socket.MSG_NOSIGNAL)
             except BlockingIOError:
                 return
+            self._wrote_s = monotonic()
             self._underway = self._underway[sent:]
 
     def _read(self) -> None:

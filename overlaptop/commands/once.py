@@ -13,7 +13,8 @@ from overlaptop.commands.hosts import Hosts, pause
 from overlaptop.commands.table import Table
 from overlaptop.fleet.records import device_record, step_record
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
-from overlaptop.tui import Session, nodes, text
+from overlaptop.fleet.trouble import Trouble, first_failure, trouble_of
+from overlaptop.tui import Session, nodes, text, troubles
 
 TICK_S = 0.02
 LIMIT_S = 3.0
@@ -74,9 +75,9 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
          "collectives", "dropped", "source", "state"],
         left={"source", "state"},
     )  # fmt: skip
+    totals, trouble, failure = snapshot.totals, trouble_of(snapshot), first_failure(snapshot.ranks)
     for view in snapshot.ranks:
-        table.add(_row(view, snapshot.link))
-    totals = snapshot.totals
+        table.add(_row(view, snapshot.link, failure))
     summary = [
         ("overlap", text.percent(totals.overlap)),
         ("exposed", text.duration(totals.exposed_ns)),
@@ -88,6 +89,7 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
     ]
     lines = [
         _title(snapshot),
+        *([troubles.in_full(trouble)] if trouble is not None else []),
         "   ".join(f"{name} {value}" for name, value in summary),
         table.render(),
         *_hosts(snapshot),
@@ -183,9 +185,10 @@ def _title(snapshot: Snapshot) -> str:
     return text.printable(" · ".join(facts))
 
 
-def _row(view: RankView, link: LinkState) -> list[str]:
-    # Lane totals come with sampled steps only: they are taken from the newest step that has them.
-    step, lanes = view.last, view.measured
+def _row(view: RankView, link: LinkState, failure: Trouble | None) -> list[str]:
+    # Lane totals come with sampled steps only: a row is of the newest step that has them.
+    lanes = view.measured
+    step = lanes or view.last
     sees_gaps = view.info is not None and view.info.compute_exact
     return [
         str(view.rank),
@@ -200,17 +203,19 @@ def _row(view: RankView, link: LinkState) -> list[str]:
         text.count(lanes.collectives if lanes else None),
         text.count(view.dropped),
         view.info.source if view.info else text.UNKNOWN,
-        link.value if link is LinkState.TRACE else _state(view),
+        link.value if link is LinkState.TRACE else _state(view, failure),
     ]
 
 
-def _state(view: RankView) -> str:
+def _state(view: RankView, failure: Trouble | None) -> str:
     if view.info is None:
         return "not seen here"
     if view.ended:
-        return "ended"
+        return troubles.ending(view, failure)
     if view.node_lost:
         return "out of reach"
     if view.last is None:
         return "no step yet"
+    if view.silent:
+        return "silent"
     return "stale" if view.stale else "running"

@@ -10,7 +10,7 @@ from statistics import median
 from overlaptop.fleet.commands import CommandBook
 from overlaptop.fleet.knobs import job_knobs
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
-from overlaptop.fleet.totals import total
+from overlaptop.fleet.totals import of_one_step, total
 from overlaptop.fleet.traffic import LONGEST_WINDOW_S, Load, StepWindow, Traffic, traffic_of
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
@@ -41,7 +41,7 @@ MAX_NODE_RANKS = 256
 SHIFTED_NS = 1_000_000_000
 """By less than this a message's time may be another one when the hub's history comes again: another host's
 clock is known better by then. A process that takes a rank's place needs longer to start."""
-STALE_AFTER_S = 3.0
+STALE_AFTER_S = 5.0
 STALE_AFTER_STEPS = 5
 _RECENT_STEPS = 32
 MAX_SAMPLES = 128
@@ -97,11 +97,15 @@ class _Rank:
         self.measured: StepTotals | None = None
         self.details: deque[StepDetail] = deque(maxlen=RECENT_DETAILS)
         self.arrived_ns = 0
-        self.ended = False
+        self.end: RankEnd | None = None
         self.site = _Site()
         self.knobs: tuple[Knob, ...] = ()
         self.gradients: GradientFacts | None = None
         self._history: tuple[StepTotals, ...] | None = ()
+
+    @property
+    def ended(self) -> bool:
+        return self.end is not None
 
     def forget(self) -> None:
         """Another process has taken the rank's place."""
@@ -131,11 +135,12 @@ class _Rank:
         self._history = None
         return True
 
-    def view(self, now_ns: int, node: str) -> RankView:
+    def view(self, now_ns: int, node: str, *, unheard: bool) -> RankView:
         if self._history is None:
             self._history = tuple(self.steps)
         last = self.steps[-1] if self.steps else None
         age_s = None if last is None else max(0, now_ns - self.arrived_ns) / 1e9
+        stale = not self.ended and age_s is not None and self._is_stale(age_s)
         return RankView(
             rank=self.rank,
             info=self.info,
@@ -145,7 +150,7 @@ class _Rank:
             detail=self.details[-1] if self.details else None,
             details=tuple(self.details),
             age_s=age_s,
-            stale=not self.ended and age_s is not None and self._is_stale(age_s),
+            stale=stale,
             ended=self.ended,
             dropped=last.dropped if last else 0,
             machine=self.site.machine,
@@ -156,6 +161,8 @@ class _Rank:
             gradients=self.gradients,
             traffic=self.site.traffic,
             node=node,
+            silent=stale and unheard,
+            end=self.end,
         )
 
     def _is_stale(self, age_s: float) -> bool:
@@ -197,6 +204,8 @@ class Fleet:
         self._link_note = ""
         self._line_dropped = 0
         self._replaying = False
+        self._unheard: frozenset[int] = frozenset()
+        """Ranks from which the hub hears nothing."""
         self.job_ended = False
         """The hub has said that every rank is gone."""
 
@@ -233,7 +242,7 @@ class Fleet:
                     self._commands.report(message, rank.steps)
             case RankEnd():
                 if (rank := self._rank(message.rank)) is not None:
-                    rank.ended = True
+                    rank.end = message
                     self._by_gpu = None
             case DeviceSample():
                 self._add_sample(message)
@@ -255,6 +264,7 @@ class Fleet:
                     self._search = None  # another hub, which knows of none
                 self._replaying = False
                 self._hub_dropped = message.dropped
+                self._unheard = frozenset(message.silent_ranks)
                 self.job_ended = message.job_ended
             case Welcome():
                 self._welcome(message)
@@ -269,7 +279,12 @@ class Fleet:
         for number in announced:
             self._rank(number)
         self._refresh_traffic()
-        views = tuple(self._ranks[number].view(now_ns, self._node) for number in sorted(self._ranks))
+        unheard = self._unheard if self._link is LinkState.LIVE else ()
+        views = tuple(
+            self._ranks[number].view(now_ns, self._node, unheard=number in unheard)
+            for number in sorted(self._ranks)
+        )
+        views = of_one_step(views) if alone else views
         lost = self._earlier_hubs_dropped + self._hub_dropped + self._line_dropped + self._unread
         fresh = tuple(self._fresh)
         self._fresh.clear()
@@ -372,7 +387,7 @@ class Fleet:
             rank.forget()
             self._commands.forget(info.rank)
         rank.info = info
-        rank.ended = False
+        rank.end = None
         self._by_gpu = None
 
     def _welcome(self, welcome: Welcome) -> None:
@@ -388,6 +403,7 @@ class Fleet:
         self._earlier_hubs_dropped += self._hub_dropped
         self._hub_dropped = 0
         self._job = welcome
+        self._unheard = frozenset()
         self._replaying = True
         self.job_ended = False
 

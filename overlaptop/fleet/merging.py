@@ -11,7 +11,7 @@ from overlaptop.fleet.commands import MAX_COMMANDS, UNANSWERED_NS, CommandView, 
 from overlaptop.fleet.fleet import MAX_NOTICES, MAX_RANKS
 from overlaptop.fleet.knobs import JobKnob, job_knobs
 from overlaptop.fleet.snapshot import LinkState, NodeView, RankView, Snapshot
-from overlaptop.fleet.totals import total
+from overlaptop.fleet.totals import of_one_step, total
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Notice, Welcome
 from overlaptop.wire.ranks import runs
@@ -76,7 +76,7 @@ class Merger:
             for part, views in zip(parts, owned, strict=True)
         )
         job = _job(parts)
-        ranks = self._ranks(nodes, owned, job)
+        ranks = of_one_step(self._ranks(nodes, owned, job))
         link, since_ns, note = _link(nodes, parts, waiting, at_ns)
         live = [part.snapshot for part in parts if part.node.link is LinkState.LIVE and part.snapshot.job]
         return Snapshot(

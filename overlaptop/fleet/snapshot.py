@@ -10,7 +10,7 @@ from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.traffic import Traffic
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, Knob, Search
-from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals, Welcome
+from overlaptop.wire.messages import Notice, RankEnd, RankInfo, StepDetail, StepTotals, Welcome
 
 
 class LinkState(Enum):
@@ -38,7 +38,8 @@ class RankView:
     last: StepTotals | None
     """The newest step."""
     measured: StepTotals | None
-    """The newest step that carries lane totals; with sampling, older than ``last``."""
+    """The newest step that carries lane totals; with sampling, older than ``last``. In a Snapshot of the
+    whole job the newest that all ranks have measured, so that they can be compared."""
     history: tuple[StepTotals, ...]
     """Oldest first, bounded; ends with ``last``."""
     detail: StepDetail | None
@@ -66,6 +67,10 @@ class RankView:
     """Name of the NodeView that it belongs to; empty where there are none."""
     node_lost: bool = False
     """Nothing is heard from that node: this is how the rank was when the line broke."""
+    silent: bool = False
+    """Stale, and its hub hears nothing from it at all, not even that it waits for others."""
+    end: RankEnd | None = None
+    """How it ended; None while it runs."""
 
     @property
     def sample(self) -> DeviceSample | None:
@@ -106,32 +111,35 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The job in one line, over each rank's newest measured step. None where nothing is known.
+    """The job in one line, over the ranks' newest measured step. None where nothing is known.
 
+    One rule for all: times are the mean over ranks, shares are of the sums over ranks, which is the same.
     ``speedup`` is ``(len C + len M) / step`` and ``attainable`` ``(len C + len M) / max(len C, len M)``,
     of the sums over ranks.
     """
 
     step: int | None
-    """The newest step that every rank that still runs, and is heard from, has finished."""
+    """The newest step that every rank that still runs, and is heard from, has finished; once all have
+    ended, the newest of any."""
     step_ns: int | None
-    """Median over ranks."""
     overlap: float | None
     """Sum of hidden over sum of comm."""
     exposed_ns: int | None
-    """Median over ranks."""
     stall_ns: int | None
-    """Median over ranks."""
     idle_ns: int | None
-    """Median over ranks; None where no rank's source can see it."""
+    """None where no rank's source can see it."""
     speedup: float | None
     attainable: float | None
     launch_lead_ns: int | None
     """The least over ranks: they wait for the last."""
-    launch_bound: int
-    """On how many ranks the CPU cannot launch as fast as the GPU works."""
+    launch_bound: tuple[int, ...]
+    """The ranks on which the CPU cannot launch as fast as the GPU works."""
     dropped: int
     """By agents, hub and this dashboard's own line together."""
+    ranks: int
+    """How many the lane figures are of."""
+    measured_step: int | None
+    """The step that they are of; None where it is not the same on all ranks."""
 
 
 @dataclass(frozen=True, slots=True)

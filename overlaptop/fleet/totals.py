@@ -1,28 +1,32 @@
-"""The job in one line: what the ranks' newest steps say together."""
+"""The job in one line: what the ranks' steps say together, and which step they are shown in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from statistics import median
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from statistics import fmean
 
 from overlaptop.fleet.snapshot import RankView, Totals
 from overlaptop.timeline.launch import launch_bound
+from overlaptop.wire.messages import StepTotals
+
+_MOST_LOOKS, _MOST_READ = 64, 4096
+"""For a step that all ranks know, before each is taken at its own newest; and steps read for it."""
 
 
 def total(ranks: Sequence[RankView], dropped: int) -> Totals:
-    """Sum up ``ranks``; ``dropped`` is what was lost on the way here.
+    """Sum up ``ranks``, as `of_one_step` gives them; ``dropped`` is what was lost on the way here.
 
     Ranks that ended count only when all have, and those of nodes that are lost only while no other rank
     is heard from: the job goes on there or not at all, and its figures must not stand still with a line.
-    The step time is that of each rank's newest step that no
-    command disturbed; lane figures come from its newest measured step, which is older where only every
-    n-th step is measured.
+    The step time is that of the newest step that no command disturbed on any rank; lane figures come from
+    the newest measured step, which is older where only every n-th step is measured.
     """
-    seen = [view for view in ranks if view.last is not None]
-    running = [view for view in seen if not view.ended]
-    counted = [view for view in running if not view.node_lost] or running or seen
-    newest = [view.last for view in counted if view.last is not None]
+    counted = _counted(ranks)
+    newest = [view.last.step for view in counted if view.last is not None]
     measured = [view.measured for view in counted if view.measured is not None]
+    numbers = {step.step for step in measured}
 
     compute_ns = sum(step.compute_ns or 0 for step in measured)
     comm_ns = sum(step.comm_ns or 0 for step in measured)
@@ -31,12 +35,13 @@ def total(ranks: Sequence[RankView], dropped: int) -> Totals:
     leads_ns = [step.launch_lead_ns for step in measured if step.launch_lead_ns is not None]
     busy_ns, longer_ns = compute_ns + comm_ns, max(compute_ns, comm_ns)
     return Totals(
-        step=min((step.step for step in newest), default=None),
-        step_ns=_median(undisturbed_step_ns(view) for view in counted),
+        # Of a job that is over, what it came to: a rank that failed a step earlier holds nothing up.
+        step=(max if all(view.ended for view in counted) else min)(newest, default=None),
+        step_ns=_mean(step.step_ns for step in _alike(counted, _is_undisturbed)),
         overlap=hidden_ns / comm_ns if comm_ns else None,
-        exposed_ns=_median(step.exposed_ns for step in measured),
-        stall_ns=_median(step.stall_ns for step in measured),
-        idle_ns=_median(
+        exposed_ns=_mean(step.exposed_ns for step in measured),
+        stall_ns=_mean(step.stall_ns for step in measured),
+        idle_ns=_mean(
             view.measured.idle_ns
             for view in counted
             if view.measured is not None and view.info is not None and view.info.compute_exact
@@ -44,18 +49,82 @@ def total(ranks: Sequence[RankView], dropped: int) -> Totals:
         speedup=busy_ns / step_ns if busy_ns and step_ns else None,
         attainable=busy_ns / longer_ns if longer_ns else None,
         launch_lead_ns=min(leads_ns, default=None),
-        launch_bound=sum(
-            launch_bound(step.step_ns, step.launch_lead_ns, step.idle_ns) is True for step in measured
+        launch_bound=tuple(
+            step.rank
+            for step in measured
+            if launch_bound(step.step_ns, step.launch_lead_ns, step.idle_ns) is True
         ),
         dropped=dropped,
+        ranks=len(measured),
+        measured_step=numbers.pop() if len(numbers) == 1 else None,
     )
 
 
-def undisturbed_step_ns(view: RankView) -> int | None:
-    """The length of this rank's newest step that no command disturbed."""
-    return next((step.step_ns for step in reversed(view.history) if not step.disturbed), None)
+def of_one_step(ranks: Sequence[RankView], step: int | None = None) -> tuple[RankView, ...]:
+    """The ranks, each ``measured`` in the same step: in this one, else in the newest that all know.
+
+    A rank that does not know that step keeps its own newest.
+    """
+    if step is None:
+        found = _alike(_counted(ranks), _is_measured)
+        step = found[0].step if found else None
+    if step is None:
+        return tuple(ranks)
+    return tuple(_in_step(view, step) for view in ranks)
 
 
-def _median(values_ns: Iterable[int | None]) -> int | None:
+def _in_step(view: RankView, step: int) -> RankView:
+    if view.measured is None or view.measured.step == step:
+        return view
+    known = _known(view, step)
+    return replace(view, measured=known) if known is not None and known.measured else view
+
+
+def _counted(ranks: Sequence[RankView]) -> Sequence[RankView]:
+    seen = [view for view in ranks if view.last is not None]
+    running = [view for view in seen if not view.ended]
+    return [view for view in running if not view.node_lost] or running or seen
+
+
+def _alike(views: Sequence[RankView], fits: Callable[[StepTotals], bool]) -> list[StepTotals]:
+    """The newest step that fits on all ranks of which any does, a rank each; where there is none, each
+    rank's newest.
+    """
+    newest = [(view, step) for view in views if (step := _newest(view, fits)) is not None]
+    wanted = min((step.step for _, step in newest), default=-1)
+    for _ in range(max(1, min(_MOST_LOOKS, _MOST_READ // max(1, len(newest))))):
+        found = [step if step.step == wanted else _known(view, wanted) for view, step in newest]
+        here = [step for step in found if step is not None and fits(step)]
+        if len(here) == len(newest):
+            return here
+        wanted -= 1
+    return [step for _, step in newest]
+
+
+def _newest(view: RankView, fits: Callable[[StepTotals], bool]) -> StepTotals | None:
+    if view.measured is not None and fits is _is_measured:
+        return view.measured
+    return next((step for step in reversed(view.history) if fits(step)), None)
+
+
+def _known(view: RankView, step: int) -> StepTotals | None:
+    """The rank's step of that number, if it is still known."""
+    at = bisect_right(view.history, step, key=_number) - 1
+    return view.history[at] if at >= 0 and view.history[at].step == step else None
+
+
+def _number(step: StepTotals) -> int:
+    return step.step
+
+
+def _is_measured(step: StepTotals) -> bool:
+    return step.measured
+
+
+def _is_undisturbed(step: StepTotals) -> bool:
+    return not step.disturbed
+
+
+def _mean(values_ns: Iterable[int | None]) -> int | None:
     known = [value for value in values_ns if value is not None]
-    return round(median(known)) if known else None
+    return round(fmean(known)) if known else None

@@ -85,24 +85,28 @@ class OverlaptopApp(JobApp):
         """Draw the newest snapshot, unless the picture is held still."""
         if not self.screen_stack:
             return  # a last tick while the app closes
-        state = self.state
-        if state.paused_at_ns is None:
-            state.snapshot = self.latest
+        if self.state.paused_at_ns is None:
+            self._take_in()
         else:
-            state.paused_now_ns = self.latest.at_ns
-        state.hand = self.control.changing.in_hand(self.latest)
-        state.change = self.control.change
-        state.change_is_news = self.control.change_is_news
-        state.searching = self.control.who_searches(self.latest)
-        earlier = self.seen.earlier
-        present = self.seen.present if earlier is not None else None
-        state.compared = self.comparing.take(state.snapshot, earlier, present)
+            self.state.paused_now_ns = self.latest.at_ns
         self._follow_the_start()
         self._find_the_way()
         self._watch()
         self._look_at_captures()
         if isinstance(self.screen, DashboardScreen):
             self.screen.redraw()
+
+    def _take_in(self) -> None:
+        """All that is drawn is of one moment."""
+        state, control = self.state, self.control
+        state.show(self.latest)
+        state.hand = control.changing.in_hand(self.latest)
+        state.change, state.newest_change = control.change, control.newest_change
+        state.change_is_news = control.change_is_news
+        state.searching = control.who_searches(self.latest)
+        earlier = self.seen.earlier
+        present = self.seen.present if earlier is not None else None
+        state.compared = self.comparing.take(state.snapshot, earlier, present)
 
     def show_now(self) -> None:
         """After something was asked for: what has become of it so far."""
@@ -161,7 +165,7 @@ class OverlaptopApp(JobApp):
     def _turn_to(self, key: str) -> None:
         self.session.select(key)
         self._watched = None
-        self.state.paused_at_ns = self.state.paused_now_ns = None
+        self.go_on()
         self.read()
         self.action_overview()
         self._show()
@@ -345,8 +349,10 @@ class OverlaptopApp(JobApp):
 
     def action_pause(self) -> None:
         """Hold the picture still, or let it go on."""
-        paused = self.state.paused_at_ns is not None
-        self.state.paused_at_ns = self.state.paused_now_ns = None if paused else self.latest.at_ns
+        if self.state.paused_at_ns is not None:
+            self.go_on()
+        else:
+            self.state.paused_at_ns = self.state.paused_now_ns = self.latest.at_ns
         self._show()
 
     def action_textures(self) -> None:

@@ -24,7 +24,7 @@ MEASURES: dict[str, Callable[[RankView], float | None]] = {
     "exposed": lambda view: view.measured.exposed_ns if view.measured else None,
     "stall": lambda view: view.measured.stall_ns if view.measured else None,
     "idle": lambda view: idle_ns(view),
-    "step": lambda view: view.last.step_ns if view.last else None,
+    "step": lambda view: step_ns(view),
     "nvlink": nvlink_bytes_per_s,
     "pcie": pcie_bytes_per_s,
 }
@@ -89,6 +89,12 @@ def all_see_gaps(ranks: Iterable[RankView]) -> bool:
 def idle_ns(view: RankView) -> int | None:
     """Idle time of the newest measured step; None where the source cannot see it."""
     return view.measured.idle_ns if view.measured is not None and sees_gaps(view) else None
+
+
+def step_ns(view: RankView) -> int | None:
+    """The length of the step that the other figures are of; where none is measured, of the newest."""
+    shown = view.measured or view.last
+    return shown.step_ns if shown is not None else None
 
 
 def ordered(ranks: Iterable[RankView], chosen: Filter, key: str, *, reverse: bool) -> list[RankView]:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from overlaptop.fleet.snapshot import RankView
+from overlaptop.fleet.trouble import Trouble, first_failure
 from overlaptop.tui import history
-from overlaptop.tui.choosing import idle_ns, sees_gaps, stalls_apart
+from overlaptop.tui.choosing import idle_ns, sees_gaps, stalls_apart, step_ns
 from overlaptop.tui.drawing import ruler, sparkline, stacked_bar
 from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run, crop, elided, faded, line_width
 from overlaptop.tui.links import (
@@ -37,11 +38,14 @@ from overlaptop.tui.text import (
     rate,
     whole_percent,
 )
+from overlaptop.tui.troubles import ending
 from overlaptop.tui.widgets.totals_line import overlap_ink
 
 GAP = 2
 _RECENT_STEPS = 16
 """Bars drawn to the very newest step would be rescaled by each."""
+_FAR = 4
+"""So many usual steps are no step to draw all others to: the job stood still in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +53,16 @@ class Scales:
     """What all rows are drawn to, so that they can be compared."""
 
     bar_ns: int
-    """The bars' full width: a round figure, no less than any of the last steps. 0 before the first."""
+    """The bars' full width: a round figure, no less than any of the last steps but such as are far longer
+    than usual. 0 before the first.
+    """
     unit: Unit
     spark_top_ns: int
     a_column: int
     """Steps in one column of the history."""
     textured: bool
+    failure: Trouble | None = None
+    """What the first rank to end badly came to."""
 
     @classmethod
     def of(cls, state: ViewState) -> Scales:
@@ -64,13 +72,16 @@ class Scales:
         bars_ns = [view.measured.step_ns for view in running if view.measured is not None]
         recent_ns = [step.step_ns for view in running for step in view.history[-_RECENT_STEPS:]]
         typical_ns = history.typical_step_ns(ranks)
-        bar_ns = history.bar_top_ns(max(bars_ns + recent_ns, default=0))
+        usual_ns = history.typical_step_ns(running, _RECENT_STEPS) or 0
+        near_ns = (length_ns for length_ns in bars_ns + recent_ns if length_ns <= _FAR * usual_ns)
+        bar_ns = history.bar_top_ns(max(near_ns, default=0))
         return cls(
             bar_ns=bar_ns,
             unit=Unit.for_scale(max(bar_ns, round(typical_ns or 0)) or 1_000_000),
             spark_top_ns=history.scale_top_ns(typical_ns),
             a_column=history.steps_a_column(typical_ns, moving=state.moving),
             textured=state.textured,
+            failure=first_failure(ranks),
         )
 
 
@@ -132,27 +143,31 @@ def _bar(view: RankView, scales: Scales, width: int) -> Line:
     bar: Line = ()
     if view.measured is not None:
         bar = stacked_bar(parts_of(view.measured), scales.bar_ns, width, textured=scales.textured)
+        if view.measured.step_ns > scales.bar_ns:
+            bar = (*crop(bar, width - 1), Run("▸", BOLD))
     elif view.last is not None:
         bar = (
             Run("phases only" if view.info and view.info.detail_every == 0 else "not measured yet", DIM),
         )
-    said = _condition(view)
+    said = _condition(view, scales)
     if not said:
         return bar
     line = crop(faded(bar), max(0, width - len(said) - 2))
     ink = Ink("warning") if view.last is not None else DIM  # nothing is wrong before the first step
+    if view.silent or (scales.failure is not None and view.rank in scales.failure.ranks):
+        ink = Ink("error", bold=True)
     return (*line, Run("  " if line else ""), *elided((Run(said, ink),), width))
 
 
-def _condition(view: RankView) -> str:
+def _condition(view: RankView, scales: Scales) -> str:
     """What keeps this row from being news."""
     if view.ended:
-        return "■ ended"
+        return f"■ {ending(view, scales.failure)}"
     if view.node_lost:
         return ""  # its host's line says so: of the row, the last picture is left
     if view.stale and view.last is not None:
         since = clock(view.last.start_ns + view.last.step_ns)
-        return f"○ no step since {since} ({age(view.age_s)})"
+        return f"○ {'silent' if view.silent else 'no step'} since {since} ({age(view.age_s)})"
     if view.info is None and view.last is None:
         return "◌ not seen yet"
     return "" if view.last is not None else "◌ no step yet"
@@ -218,7 +233,7 @@ COLUMNS = (
     Column("exposed", _timed("exposed"), _exposed, 11, 2),
     Column("stall", _timed("stall"), _time(_stall_ns), 9, 4, knows=stalls_apart),
     Column("idle", _timed("idle"), _time(idle_ns), 8, 7, knows=sees_gaps),
-    Column("step", _timed("step"), _time(lambda v: v.last.step_ns if v.last else None, BOLD), 8, 3),
+    Column("step", _timed("step"), _time(step_ns, BOLD), 8, 3),
     Column("nvlink", _title("NVLink"), _link(nvlink_rate, _without_nvlink), 15, 6, knows=has_nvlink),
     Column("pcie", _title("PCIe"), _link(pcie_rate), 15, 9, knows=has_pcie),
     Column("numa", _title("NUMA"), lambda view, _s, _w: numa_cell(view), 6, 5, knows=numa_matters),

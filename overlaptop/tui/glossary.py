@@ -160,7 +160,8 @@ WORDS = (
     ),
     Word(
         "bars",
-        "drawn to one scale, no less than any of the last 16 steps; a shade is a cell partly covered",
+        "drawn to one scale, no less than any of the last 16 steps but such as take four times the usual, "
+        "which end in ▸; a shade is a cell partly covered",
         _STEPS,
     ),
     Word(UNKNOWN, "not known; never zero"),

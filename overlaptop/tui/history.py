@@ -22,11 +22,9 @@ def steps_a_column(typical_ns: float | None, *, moving: bool = True) -> int:
     return next((n for n in reversed(_STEPS_A_COLUMN) if n <= wanted), 1)
 
 
-def typical_step_ns(ranks: Sequence[RankView]) -> float | None:
+def typical_step_ns(ranks: Sequence[RankView], steps: int = _RECENT_STEPS) -> float | None:
     """The median over ranks of the median of their last steps."""
-    medians = [
-        median([step.step_ns for step in view.history[-_RECENT_STEPS:]]) for view in ranks if view.history
-    ]
+    medians = [median([step.step_ns for step in view.history[-steps:]]) for view in ranks if view.history]
     return median(medians) if medians else None
 
 

@@ -75,6 +75,10 @@ class JobApp(ThemedApp):
         """Draw, after something was asked for, what has become of it so far."""
         raise NotImplementedError
 
+    def go_on(self) -> None:
+        """Let a picture that is held still move again."""
+        self.state.paused_at_ns = self.state.paused_now_ns = None
+
     def send(self, command: Command) -> str:
         """Tell the job to do something; returns why that cannot be, empty: it is on its way."""
         fault = self.session.send(command)
@@ -93,7 +97,8 @@ class JobApp(ThemedApp):
         self._step(-1)
 
     def take_in_hand(self) -> None:
-        """The knob that the screen has a cursor on, where it has one."""
+        """The knob that the screen has a cursor on, where it has one. What becomes of it is to be seen."""
+        self.go_on()
         if isinstance(self.screen, DashboardScreen) and self.screen.knob:
             self.control.changing.take(self.screen.knob)
 
@@ -132,6 +137,7 @@ class JobApp(ThemedApp):
             what(self.latest, words)
         except ValueRefusedError as fault:
             return str(fault)
+        self.go_on()
         self.show_now()
         return ""
 

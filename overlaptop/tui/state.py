@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
+from overlaptop.fleet.totals import of_one_step, total
 from overlaptop.tui.changing import Change
 from overlaptop.tui.choosing import Filter, all_see_gaps, ordered, sort_keys
 from overlaptop.tui.compared import Compared
@@ -16,6 +17,8 @@ from overlaptop.wire.messages import StepTotals
 
 HOLD_S = 1.0
 """A timeline that changes four times a second cannot be read."""
+OLD_S = 3.0
+"""A timeline of a step that began so long before the newest stands for itself."""
 
 
 @dataclass
@@ -44,9 +47,11 @@ class ViewState:
     """The most that a step was seen to have: their list keeps that much room, for the same reason as
     copies_seen."""
     hand: JobKnob | None = None
-    """The knob that keys change. As `change`, of now, also while the picture is held still."""
+    """The knob that keys change."""
     change: Change | None = None
-    """The newest change of a knob."""
+    """The newest change of a knob that a person asked for."""
+    newest_change: Change | None = None
+    """As `change`; but a later one that a search made stands in its place."""
     change_is_news: bool = False
     """It became so only just now."""
     hidden: tuple[str, str, str] | None = None
@@ -67,6 +72,22 @@ class ViewState:
     def grouped(self) -> bool:
         """Whether ranks are shown host by host: there are several, and no other order is wanted."""
         return len(self.snapshot.nodes) > 1 and self.sort_key == "rank"
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Take this picture, with the figures of all ranks in the step of the timeline."""
+        self.snapshot = snapshot
+        chosen, lanes = self.chosen, self.lanes
+        if chosen is None or chosen.measured is None or lanes is None or not self.moving:
+            return
+        step = lanes.detail.step
+        if step == snapshot.totals.measured_step:
+            return
+        if chosen.measured.start_ns - lanes.detail.start_ns > OLD_S * 1e9:
+            return
+        ranks = of_one_step(snapshot.ranks, step)
+        totals = total(ranks, snapshot.totals.dropped)
+        if totals.measured_step == step:  # else some rank has yet to tell of it
+            self.snapshot = replace(snapshot, ranks=ranks, totals=totals)
 
     @property
     def rows(self) -> list[RankView]:

@@ -142,6 +142,7 @@ _SPECIAL: dict[str, tuple[Check, Check]] = {
     "GradientFacts.size_bytes": _both(checks.many(checks.count, MAX_GRADIENTS)),
     "GpuLink.kind": _both(checks.one_of(LINK_KINDS)),
     "NumaFacts.state": _both(checks.one_of(NUMA_STATES)),
+    "HubStatus.silent_ranks": _both(checks.many(checks.rank, MAX_COLLECTIVES)),
     "Join.detail_ranks": _both(checks.many(checks.rank, MAX_COLLECTIVES)),
     "RankInfo.world_size": _both(checks.rank),
     "Welcome.world_size": _both(checks.rank),

@@ -197,7 +197,9 @@ class DashboardServer:
             if rank in dashboard.detail_ranks:
                 dashboard.put(payload, droppable=True)
 
-    def publish_status(self, ranks_connected: int, job_ended: bool) -> None:
+    def publish_status(
+        self, ranks_connected: int, job_ended: bool, silent_ranks: tuple[int, ...] = ()
+    ) -> None:
         """Tells each dashboard how the hub is, in place of what it had not yet been told of that."""
         for dashboard in self._dashboards.values():
             if dashboard.same_protocol:
@@ -208,6 +210,7 @@ class DashboardServer:
                         ranks_connected=ranks_connected,
                         dropped=dashboard.dropped + bad_frames,
                         job_ended=job_ended,
+                        silent_ranks=silent_ranks,
                     )
                 )
 

@@ -134,6 +134,7 @@ class Hub:
                 self._stood_still_s = now_s
                 self._dashboards.extend_leases(now_s - before_s)
                 self._desk.extend(now_s - before_s)
+                self._ranks.extend(now_s - before_s)
             before_s = now_s
             self._dashboards.receive(now_s)
             if now_s >= next_tick_s:
@@ -173,7 +174,9 @@ class Hub:
         self._ranks.tick(now_s)
         self._desk.tick(now_s)
         self._dashboards.expire(now_s)
-        self._dashboards.publish_status(self._ranks.connected, job_ended=self._job_ended)
+        self._dashboards.publish_status(
+            self._ranks.connected, job_ended=self._job_ended, silent_ranks=self._ranks.silent(now_s)
+        )
         if now_s - self._freshened_s > _FRESHEN_S:
             self._freshened_s = now_s
             with suppress(OSError):

@@ -19,6 +19,8 @@ from overlaptop.wire.messages import RankEnd, RankInfo, Watch
 _RECEIVE_BYTES = 1 << 16
 _MAX_BAD_FRAMES = 8
 """Of one connection, before it is closed."""
+_SILENT_AFTER_S = 4.0
+"""An agent says something each second; a connection that is silent for longer is told of."""
 _INTRODUCTION_S = 10.0
 """Within which a connection must say which rank it is."""
 _ACCEPT_PAUSE_S = 0.5
@@ -32,6 +34,7 @@ class RankConnection:
     def __init__(self, sock: socket.socket, opened_s: float) -> None:
         self.sock = sock
         self.opened_s = opened_s
+        self.heard_s = opened_s
         self.reader = FrameReader()
         self.info: RankInfo | None = None
         self.bad_frames = 0
@@ -102,6 +105,21 @@ class RankServer:
         """Of the connected ranks, by rank."""
         by_rank = sorted(self._by_rank.items())
         return tuple(connection.info.pid for _, connection in by_rank if connection.info)
+
+    def silent(self, now_s: float) -> tuple[int, ...]:
+        """The connected ranks from which nothing has come for a while, in order."""
+        return tuple(
+            sorted(
+                rank
+                for rank, connection in self._by_rank.items()
+                if now_s - connection.heard_s > _SILENT_AFTER_S
+            )
+        )
+
+    def extend(self, lost_s: float) -> None:
+        """After a time in which the hub itself could not listen."""
+        for connection in self._connections:
+            connection.heard_s += lost_s
 
     def watch(self, ranks: frozenset[int]) -> None:
         """Says to each rank whose state changes whether its detail is wanted."""
@@ -180,6 +198,7 @@ class RankServer:
         if not data:
             self._close(connection)
             return
+        connection.heard_s = time.monotonic()
         try:
             payloads = connection.reader.feed(data)
         except WireError:
@@ -200,6 +219,8 @@ class RankServer:
                 self._introduce(connection, message)
             elif message.rank != connection.info.rank:
                 raise WireError(f"rank {connection.info.rank} spoke for rank {message.rank}")
+            elif message == connection.info:
+                return  # it only says that it is there
             elif isinstance(message, RankInfo):
                 connection.info = message
         except WireError:

@@ -200,6 +200,14 @@ class RankEnd:
     at_ns: int
     clean: bool
     """True when the agent said goodbye itself."""
+    failure: str = ""
+    """The exception or exit status that ended it, in words: ``ValueError: ...``. Empty: it ended well, or
+    nobody knows."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the rank did not end of its own free will and well."""
+        return bool(self.failure) or not self.clean
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +326,9 @@ class HubStatus:
     """Messages for this dashboard that did not fit, and bad frames, since the dashboard joined."""
     job_ended: bool
     """Every rank has gone; the hub is about to end."""
+    silent_ranks: tuple[int, ...] = ()
+    """Those that are connected and from which nothing has come for a while: an agent says something each
+    second, whatever its rank does."""
 
 
 Message = (

@@ -7,6 +7,7 @@ import pytest
 from overlaptop.commands import CommandError
 from overlaptop.commands.once import render, settle
 from overlaptop.commands.table import Table
+from overlaptop.wire.messages import HubStatus, RankEnd
 
 from .fakes import (
     WELCOME,
@@ -44,10 +45,19 @@ def test_what_is_not_known_is_a_dash_never_zero(monkeypatch: pytest.MonkeyPatch)
     assert cells(page, 1)[-1] == "not seen here"
 
 
-def test_lane_totals_come_from_the_newest_step_that_has_them() -> None:
+def test_a_row_is_of_the_newest_step_whose_lanes_are_known() -> None:
     page = render(settle(PlayedSession(arrival(), [totals(1, 0), totals(0, 0), unmeasured(0, 7)])))
-    assert cells(page, 0)[1] == "7"
+    assert cells(page, 0)[1] == "0"
     assert cells(page, 0)[3] == "75.0 %"
+
+
+def test_how_each_rank_ended_is_said_and_which_was_the_first_to_fail() -> None:
+    ends = [RankEnd(1, 5, clean=True, failure="ValueError: boom"), RankEnd(0, 9_000_000_000, clean=False)]
+    over = HubStatus(at_ns=0, ranks_connected=0, dropped=0, job_ended=True)
+    page = render(settle(PlayedSession(arrival(), [totals(0, 0), totals(1, 0), *ends, over])))
+    assert page.splitlines()[1].startswith("rank 1 failed: ValueError: boom; 1 other rank ended badly")
+    assert cells(page, 1)[-1] == "failed: ValueError: boom"
+    assert cells(page, 0)[-1] == "died after rank 1"
 
 
 def test_an_upper_bound_is_said_to_be_one() -> None:

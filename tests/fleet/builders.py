@@ -79,7 +79,7 @@ def unmeasured(rank=0, number=0, ms=80):
 def detail(rank=0, number=0):
     """80 ms: compute up to 40 and from 50, one all-reduce hidden, one half hidden, a stall in between."""
     return StepDetail(
-        rank=rank, step=number, start_ns=T0, step_ns=80 * MS,
+        rank=rank, step=number, start_ns=T0 + number * 80 * MS, step_ns=80 * MS,
         phases=(PhaseSpan("forward", 0, 20 * MS), PhaseSpan("backward", 20 * MS, 60 * MS),
                 PhaseSpan("optimizer", 60 * MS, 80 * MS)),
         compute_spans_ns=(0, 40 * MS, 50 * MS, 80 * MS),
@@ -93,8 +93,8 @@ def detail(rank=0, number=0):
     )  # fmt: skip
 
 
-def status(*, ended=False, dropped=0):
-    return HubStatus(at_ns=T0, ranks_connected=2, dropped=dropped, job_ended=ended)
+def status(*, ended=False, dropped=0, silent=()):
+    return HubStatus(at_ns=T0, ranks_connected=2, dropped=dropped, job_ended=ended, silent_ranks=silent)
 
 
 def machine(rank=0, host="gpu-a"):

@@ -108,14 +108,14 @@ def test_fresh_steps_that_nobody_takes_are_bounded_and_counted(fleet):
     assert snapshot.totals.dropped == surplus
 
 
-def test_a_rank_is_stale_after_three_seconds_without_a_step(fleet, clock):
+def test_a_rank_is_stale_after_five_seconds_without_a_step(fleet, clock):
     feed(fleet, step(0, 0))
-    clock.pass_s(2.9)
+    clock.pass_s(4.9)
     assert not feed(fleet).ranks[0].stale
     clock.pass_s(0.2)
     view = feed(fleet).ranks[0]
     assert view.stale
-    assert view.age_s == pytest.approx(3.1)
+    assert view.age_s == pytest.approx(5.1)
 
 
 def test_a_rank_with_long_steps_is_stale_after_five_of_them(fleet, clock):
@@ -229,17 +229,49 @@ def test_idle_is_unknown_where_the_source_cannot_see_it(fleet):
     assert seen.idle_ns == 7 * MS
 
 
-def test_the_least_launch_lead_counts_and_ranks_that_are_launch_bound_are_counted(fleet):
+def test_the_least_launch_lead_counts_and_ranks_that_are_launch_bound_are_named(fleet):
     assert feed(fleet, info(0), info(1), step(0, 0)).totals.launch_lead_ns is None
     ahead, level = step(0, 1, launch_lead_ns=40 * MS), step(1, 1, idle=20, launch_lead_ns=0)
     totals = feed(fleet, ahead, level).totals
-    assert (totals.launch_lead_ns, totals.launch_bound) == (0, 1)
+    assert (totals.launch_lead_ns, totals.launch_bound) == (0, (1,))
 
 
-def test_ranks_that_ended_count_only_when_all_have(fleet):
-    feed(fleet, info(0), info(1), step(0, 3), step(1, 9), RankEnd(0, T0, True))
-    assert feed(fleet).totals.step == 9
-    assert feed(fleet, RankEnd(1, T0, True)).totals.step == 3
+def test_ranks_that_ended_count_only_when_all_have_and_the_step_never_goes_back(fleet):
+    feed(fleet, info(0), info(1), step(0, 3), step(1, 9))
+    assert feed(fleet).totals.step == 3
+    assert feed(fleet, RankEnd(0, T0, True)).totals.step == 9
+    both = feed(fleet, RankEnd(1, T0, True)).totals
+    assert (both.step, both.ranks) == (9, 2)
+
+
+def test_all_figures_of_the_job_are_of_one_step_that_all_ranks_have_made(fleet):
+    both = [step(rank, number, idle=number) for rank in (0, 1) for number in (1, 2)]
+    snapshot = feed(fleet, info(0), info(1), *both, step(0, 3, idle=100))
+    assert [view.measured.step for view in snapshot.ranks] == [2, 2]
+    assert [view.last.step for view in snapshot.ranks] == [3, 2]
+    totals = snapshot.totals
+    assert (totals.step, totals.measured_step, totals.ranks) == (2, 2, 2)
+    assert (totals.step_ns, totals.idle_ns) == (step(0, 2, idle=2).step_ns, 2 * MS)
+
+
+def test_a_step_that_some_rank_has_not_measured_gives_way_to_the_one_before_it(fleet):
+    steps = [step(0, 1), step(0, 2), step(1, 1), unmeasured(1, 2), step(1, 3), unmeasured(0, 3)]
+    snapshot = feed(fleet, info(0), info(1), *steps)
+    assert [view.measured.step for view in snapshot.ranks] == [1, 1]
+
+
+def test_ranks_that_count_their_steps_apart_are_each_taken_at_their_newest(fleet):
+    snapshot = feed(fleet, info(0), info(1), step(0, 5), step(1, 1000))
+    assert [view.measured.step for view in snapshot.ranks] == [5, 1000]
+    assert (snapshot.totals.measured_step, snapshot.totals.ranks) == (None, 2)
+
+
+def test_times_of_the_job_are_the_mean_over_its_ranks_as_overlap_is(clock):
+    fleet = Fleet(clock)
+    feed(fleet, welcome(world_size=4), status(), *map(info, range(4)))
+    totals = feed(fleet, *(step(rank, 0, idle=9.65 if rank == 2 else 0.05) for rank in range(4))).totals
+    assert totals.idle_ns == round((9.65 + 3 * 0.05) / 4 * MS)
+    assert totals.exposed_ns == 10 * MS
 
 
 def test_a_snapshot_is_not_changed_by_what_comes_after_it(fleet):

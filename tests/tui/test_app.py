@@ -80,8 +80,10 @@ async def test_launch_lead_and_named_collectives_are_shown_where_the_source_sees
     app = app_of(session)
     async with app.run_test(size=WIDE) as pilot:
         assert "lead" not in await shown(app, pilot)
-        session.say(step(0, 40, launch_lead_ns=47 * MS, comm_kernels_ns=30 * MS, matched_ns=15 * MS))
+        named = step(0, 40, launch_lead_ns=47 * MS, comm_kernels_ns=30 * MS, matched_ns=15 * MS)
+        session.say(named, detail(0, 40))
         assert "lead 47.0 ms" in await shown(app, pilot)
+        session.clock.pass_s(2)
         session.say(step(0, 41, launch_lead_ns=0), detail(0, 41))
         assert "launch-bound" in await shown(app, pilot)
         await pilot.press("enter")

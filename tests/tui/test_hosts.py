@@ -12,7 +12,7 @@ from overlaptop.tui.screens.hosts import HostsScreen
 from overlaptop.tui.screens.jobs import JobsScreen
 from overlaptop.wire import commands
 from overlaptop.wire.messages import CommandReport
-from tests.fleet.builders import S
+from tests.fleet.builders import S, step
 from tests.fleet.fakes import record
 
 from .clusters import Cluster, FakeLines
@@ -111,6 +111,7 @@ async def test_a_line_that_breaks_says_since_when_and_leaves_the_last_picture_ma
         cluster.clock.pass_s(2)
         cluster.host("gpu-b").cut("the line was silent for too long")
         cluster.clock.pass_s(12)
+        cluster.host("gpu-a").link.say(step(0, 40), step(1, 40))
         text = await shown(app, pilot)
         assert "○ live · 1 of 2 hosts" in text
         await pilot.press("end")

@@ -72,6 +72,7 @@ BY_NAME = {
     "level": st.sampled_from(codec.NOTICE_LEVELS),
     "state": st.sampled_from(REPORT_STATES),
     "detail_ranks": st.lists(ranks, max_size=20).map(tuple),
+    "silent_ranks": st.lists(ranks, max_size=20).map(tuple),
 }
 
 

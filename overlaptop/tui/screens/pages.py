@@ -9,8 +9,10 @@ from typing import ClassVar
 from textual.app import ComposeResult
 
 from overlaptop.fleet.notices import gathered
+from overlaptop.fleet.trouble import trouble_of
+from overlaptop.tui import troubles
 from overlaptop.tui.glossary import NOTICES, OVERVIEW, RANK, SECTIONS, TIMELINE, WORDS
-from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run
+from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run, paragraph
 from overlaptop.tui.keys import APP_KEYS, LIST_KEYS, Key, bindings, changes_something
 from overlaptop.tui.screens.base import DashboardScreen, Heights
 from overlaptop.tui.state import ViewState
@@ -85,7 +87,10 @@ class NoticesPage(Page):
         """Time, ranks, level, text."""
         notices = gathered(self.state.snapshot.notices)
         lines: list[Line] = [(Run(" Notices", BOLD), Run("  newest first", DIM)), ()]
-        if not notices:
+        if (trouble := trouble_of(self.state.snapshot)) is not None:
+            ink = Ink(troubles.color(trouble), bold=True)
+            lines += [*paragraph(troubles.in_full(trouble), width, ink, indent=2, rows=4), ()]
+        elif not notices:
             return [*lines, (Run("  none: nothing is wrong that an agent knows of", DIM),)]
         for notice in reversed(notices):
             color = {"error": "error", "warning": "warning"}.get(notice.level, "dim")

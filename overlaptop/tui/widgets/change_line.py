@@ -17,12 +17,12 @@ class ChangeLine(LineView):
 
     def draw(self, width: int, height: int) -> list[Line]:
         """The change, and what becomes of it."""
-        change = self.dashboard.control.newest_change
+        change = self.state.newest_change
         return [] if change is None else change_lines(change, width)[:height]
 
     def full_height(self, width: int) -> int:
         """Lines that it takes."""
-        change = self.dashboard.control.newest_change
+        change = self.state.newest_change
         return 0 if change is None else len(change_lines(change, width))
 
 

@@ -8,6 +8,8 @@ from pathlib import PurePath
 from overlaptop.fleet.commands import FAILED
 from overlaptop.fleet.notices import gathered
 from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.trouble import trouble_of
+from overlaptop.tui import troubles
 from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit, joined
 from overlaptop.tui.nodes import LINK_GLYPHS, live_words
 from overlaptop.tui.state import ViewState
@@ -66,13 +68,19 @@ def _link(state: ViewState) -> Line:
     snapshot = state.snapshot
     glyph, color = LINK_GLYPHS[snapshot.link]
     words = snapshot.link.value
+    trouble = trouble_of(snapshot)
+    if trouble is not None and snapshot.link is LinkState.LIVE:
+        color, words = troubles.color(trouble), troubles.in_brief(trouble, snapshot.at_ns)
+    elif trouble is not None and snapshot.link is LinkState.ENDED:
+        color = troubles.color(trouble)
     if snapshot.link not in (LinkState.LIVE, LinkState.TRACE) and snapshot.job is not None:
         now_ns = state.paused_now_ns or snapshot.at_ns
         words += f" since {clock(snapshot.link_since_ns)} ({age((now_ns - snapshot.link_since_ns) / 1e9)})"
     if len(snapshot.nodes) > 1:
         words = f"{words} · {live_words(snapshot)}"
         if snapshot.link is LinkState.LIVE and any(node.lost for node in snapshot.nodes):
-            glyph, color = LINK_GLYPHS[LinkState.STALE]
+            glyph, stale = LINK_GLYPHS[LinkState.STALE]
+            color = stale if trouble is None else color
     return (Run(f"{glyph} {words} ", Ink(color, bold=True)),)
 
 
@@ -84,6 +92,8 @@ def _source_line(state: ViewState, width: int) -> Line:
         since_s = ((state.paused_now_ns or snapshot.at_ns) - state.paused_at_ns) / 1e9
         words = f" paused since {clock(state.paused_at_ns)} ({age(since_s)}): data is still being kept"
         left.append(Item((Run(words, Ink("warning", bold=True)),)))
+    if (trouble := trouble_of(snapshot)) is not None:
+        left.append(Item((Run(f" {troubles.in_full(trouble)}", Ink(troubles.color(trouble), bold=True)),)))
     if snapshot.link_note:
         left.append(Item((Run(f" {snapshot.link_note}", Ink("warning")),)))
     left += _under_way(state)

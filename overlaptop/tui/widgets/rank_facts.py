@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from overlaptop.fleet.snapshot import LinkState, RankView
+from overlaptop.fleet.trouble import first_failure
 from overlaptop.timeline.launch import launch_bound
 from overlaptop.tui.choosing import sees_gaps, stalls_apart
 from overlaptop.tui.columns import numa_cell
@@ -23,6 +24,7 @@ from overlaptop.tui.text import (
     rate,
     whole_percent,
 )
+from overlaptop.tui.troubles import ending
 from overlaptop.tui.widgets.line_view import LineView
 from overlaptop.tui.widgets.totals_line import overlap_ink
 from overlaptop.wire.messages import StepTotals
@@ -135,7 +137,9 @@ def _known(number: int) -> str:
 
 def _news(chosen: RankView, state: ViewState) -> Line:
     if chosen.ended:
-        return (Run("■ ended ", DIM),)
+        failure = first_failure(state.snapshot.ranks)
+        blamed = failure is not None and chosen.rank in failure.ranks
+        return (Run(f"■ {ending(chosen, failure)} ", Ink("error") if blamed else DIM),)
     now_ns = state.paused_now_ns or state.snapshot.at_ns
     if lost := lost_since(chosen, state.snapshot, now_ns):
         return (Run(f"○ {lost} ", Ink("warning")),)
@@ -144,4 +148,6 @@ def _news(chosen: RankView, state: ViewState) -> Line:
     if chosen.age_s is None:
         return (Run("no step yet ", DIM),)
     news = f"newest step {age(chosen.age_s)} ago "
+    if chosen.silent:
+        return (Run(f"○ silent: {news}", Ink("error", bold=True)),)
     return (Run(f"○ stale: {news}", Ink("warning")) if chosen.stale else Run(news, DIM),)

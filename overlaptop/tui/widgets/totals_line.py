@@ -19,6 +19,7 @@ from overlaptop.tui.text import (
     ordinal,
     percent,
     ratio,
+    runs_of,
     shortened,
 )
 from overlaptop.tui.widgets.line_view import LineView
@@ -26,6 +27,8 @@ from overlaptop.tui.widgets.line_view import LineView
 GOOD_OVERLAP, POOR_OVERLAP = 0.9, 0.6
 _REASON_CHARS = 36
 _WARNING = Ink("warning", bold=True)
+_MOST_NAMED = 4
+"""Ranks; beyond it they are counted."""
 
 
 class TotalsLine(LineView):
@@ -75,6 +78,7 @@ def total_items(state: ViewState) -> list[Item]:
         item("speed-up", speedup, 6, BOLD, Run(" of ", DIM), Run(f"{attainable:<6}", BOLD)),
         *_launching(state),
         *([] if seen else [item("idle", "not seen", 8, DIM)]),
+        *_rule(state),
         *([item("dropped", count(totals.dropped), 1, _WARNING)] if totals.dropped else []),
         *_sampling(state),
     ]
@@ -114,11 +118,31 @@ def _launching(state: ViewState) -> list[Item]:
     totals = state.snapshot.totals
     if totals.launch_lead_ns is None:
         return []
-    line: Line = (Run("lead ", DIM), Run(f"{duration(totals.launch_lead_ns):<7}", BOLD))
+    line: Line = (
+        Run("least lead " if totals.ranks > 1 else "lead ", DIM),
+        Run(f"{duration(totals.launch_lead_ns):<7}", BOLD),
+    )
     if totals.launch_bound:
-        of = "" if totals.launch_bound == len(state.snapshot.ranks) else f" on {totals.launch_bound}"
-        line = (*line, Run(f" launch-bound{of}", Ink("warning", bold=True)))
+        line = (*line, Run(f" launch-bound{_on(state)}", Ink("warning", bold=True)))
     return [Item(line)]
+
+
+def _rule(state: ViewState) -> list[Item]:
+    """What the figures are of."""
+    totals = state.snapshot.totals
+    of = [f"step {count(totals.measured_step)}"] if totals.measured_step is not None else []
+    of += [f"mean of {totals.ranks} ranks"] if totals.ranks > 1 else []
+    return [Item((Run(", ".join(of), DIM),))] if of else []
+
+
+def _on(state: ViewState) -> str:
+    """`` on rank 1``, `` on ranks 0-2, 5``; of many their number; of all nothing."""
+    ranks, all_ranks = state.snapshot.totals.launch_bound, state.snapshot.ranks
+    if len(ranks) == len(all_ranks):
+        return ""
+    if len(ranks) > _MOST_NAMED:
+        return f" on {len(ranks)} of {len(all_ranks)} ranks"
+    return f" on rank{'s' * (len(ranks) > 1)} {runs_of(ranks)}"
 
 
 def _sampling(state: ViewState) -> list[Item]:

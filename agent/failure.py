@@ -1,0 +1,32 @@
+"""What ended the script, where it did not end well."""
+
+from __future__ import annotations
+
+import sys
+
+MOST_CHARS = 200
+
+
+def failure_of(end: BaseException) -> str:
+    """The exception, or the exit status that it asks for, in one line; empty: the script ended well."""
+    if isinstance(end, SystemExit):
+        if isinstance(end.code, int):
+            return f"exit status {int(end.code)}" if end.code else ""
+        return "" if end.code is None else f"exit status 1: {_line(end)}"
+    words = _line(end)
+    return f"{type(end).__name__}: {words}" if words else type(end).__name__
+
+
+def failure_at_exit() -> str:
+    """What Python has shown as the reason for this end, of a script that was not started by the agent."""
+    shown = getattr(sys, "last_value", None)
+    # At a prompt it is of an earlier input.
+    return "" if shown is None or hasattr(sys, "ps1") else failure_of(shown)
+
+
+def _line(fault: BaseException) -> str:
+    try:
+        lines = str(fault).strip().splitlines()
+    except Exception:  # noqa: BLE001 - it is the script's own code
+        return ""
+    return lines[0][:MOST_CHARS] if lines else ""

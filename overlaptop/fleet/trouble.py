@@ -1,0 +1,83 @@
+"""What keeps a job from going on, or how it came to an end: one verdict for every view. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
+
+NOTICED_NS = 100_000_000
+"""A hub may come to see a death only so long after it; ranks that fail because of it say so at once. Those
+that a launcher ends because another has failed die later than that."""
+
+
+class Kind(Enum):
+    """What is wrong."""
+
+    FAILED = "failed"
+    """The first rank to end badly said why."""
+    DIED = "died"
+    """It ended without a word: a signal, or os._exit."""
+    ALL_DIED = "all died"
+    """So did all others, in the same way: whoever did it to the first may have done it to each."""
+    SILENT = "silent"
+    """Nothing at all is heard from some ranks, and no step of theirs ends."""
+    NO_STEP = "no step"
+    """All ranks are heard, and no step ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """The worst that is known of a job."""
+
+    kind: Kind
+    ranks: tuple[int, ...]
+    """Those that it is about, in order; empty where no rank can be blamed."""
+    since_ns: int
+    """Unix time of the end, or of the newest step."""
+    why: str = ""
+    """``ValueError: ...``, as the rank itself has said it."""
+    others: int = 0
+    """Ranks that ended badly after it."""
+
+
+def trouble_of(snapshot: Snapshot) -> Trouble | None:
+    """What is wrong with the job; None: nothing that is known."""
+    ended = first_failure(snapshot.ranks)
+    if ended is not None:
+        return ended
+    if snapshot.link is not LinkState.LIVE:
+        return None  # what is not heard says nothing about the ranks
+    running = [
+        view
+        for view in snapshot.ranks
+        if view.age_s is not None
+        and not view.ended
+        and not view.node_lost
+        and not (view.info is not None and view.info.stepped_aside)
+    ]
+    silent = [view for view in running if view.silent]
+    if silent:
+        return Trouble(Kind.SILENT, tuple(view.rank for view in silent), _since_ns(snapshot, silent))
+    if running and all(view.stale for view in running):
+        return Trouble(Kind.NO_STEP, (), _since_ns(snapshot, running))
+    return None
+
+
+def first_failure(ranks: Sequence[RankView]) -> Trouble | None:
+    """The rank that ended badly before all others: these lost their peer, or their launcher ended them."""
+    failed = [view.end for view in ranks if view.end is not None and view.end.failed]
+    if not failed:
+        return None
+    first = min(failed, key=lambda end: end.at_ns - (0 if end.clean else NOTICED_NS))
+    kind = Kind.FAILED if first.clean else Kind.DIED
+    seen = sum(view.info is not None or view.last is not None for view in ranks)
+    if len(failed) == seen > 1 and not any(end.clean for end in failed):
+        kind = Kind.ALL_DIED
+    return Trouble(kind, (first.rank,), first.at_ns, first.failure, others=len(failed) - 1)
+
+
+def _since_ns(snapshot: Snapshot, views: Sequence[RankView]) -> int:
+    return snapshot.at_ns - round(min(view.age_s or 0.0 for view in views) * 1e9)

@@ -1,0 +1,59 @@
+"""A rank that is stopped or killed is told from those that wait for it, in a running job."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from overlaptop.fleet.trouble import Kind, trouble_of
+
+from .commanded import jobs_in, watchers
+
+TRAINING = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(int(sys.argv[1])):
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.fixture
+def start(tmp_path, warm):
+    with jobs_in(tmp_path, TRAINING, warm) as launch:
+        yield launch
+
+
+@pytest.fixture
+def watching():
+    with watchers() as make:
+        yield make()
+
+
+def test_a_stopped_rank_is_named_until_it_goes_on_and_a_killed_one_as_the_first_to_die(start, watching):
+    start()
+    pid = watching.until_it_trains().ranks[1].info.pid
+
+    def told(snapshot):
+        found = trouble_of(snapshot)
+        return None if found is None else (found.kind, found.ranks)
+
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        watching.until(lambda snapshot: told(snapshot) == (Kind.SILENT, (1,)))
+        assert [view.silent for view in watching.session.tick().ranks] == [False, True]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    watching.until(lambda snapshot: told(snapshot) is None)
+    watching.goes_on()
+    os.kill(pid, signal.SIGKILL)
+    watching.until(lambda snapshot: all(view.ended for view in snapshot.ranks))
+    assert told(watching.session.tick()) == (Kind.DIED, (1,))

@@ -1,0 +1,136 @@
+"""What is wrong with a job is decided once: who is silent, what ended it."""
+
+from __future__ import annotations
+
+import pytest
+
+from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.trouble import NOTICED_NS, Kind, trouble_of
+from overlaptop.wire.messages import RankEnd, StepTotals
+
+from .builders import T0, Clock, S, info, status, step, welcome
+
+
+class Job:
+    """Two ranks that have made a step."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.fleet = Fleet(self.clock)
+        self.fleet.set_link(LinkState.LIVE)
+        self.say(welcome(), status(), info(0), info(1), step(0, 0), step(1, 0))
+
+    def say(self, *messages: object) -> None:
+        for message in messages:
+            self.fleet.apply(message)
+
+    def step(self, number: int) -> list[StepTotals]:
+        return [step(rank, number) for rank in (0, 1)]
+
+    @property
+    def trouble(self):
+        return trouble_of(self.fleet.snapshot())
+
+    @property
+    def words(self):
+        return None if self.trouble is None else (self.trouble.kind, self.trouble.ranks)
+
+
+@pytest.fixture
+def job() -> Job:
+    return Job()
+
+
+def test_the_rank_from_which_nothing_comes_is_the_silent_one_and_not_those_that_wait_for_it(job):
+    job.clock.pass_s(5.1)
+    job.say(status(silent=(1,)))
+    assert job.words == (Kind.SILENT, (1,))
+    assert job.trouble.since_ns == T0
+    views = job.fleet.snapshot().ranks
+    assert [(view.stale, view.silent) for view in views] == [(True, False), (True, True)]
+
+
+def test_it_goes_by_itself_once_steps_end_again(job):
+    job.clock.pass_s(70)
+    job.say(status(silent=(1,)))
+    assert job.words == (Kind.SILENT, (1,))
+    job.say(status(), *job.step(1))
+    assert job.trouble is None
+
+
+def test_a_rank_that_is_silent_for_less_than_five_steps_takes_is_in_none(job):
+    job.say(*(step(rank, number, compute=4000) for number in range(1, 9) for rank in (0, 1)))
+    job.say(status(silent=(1,)))
+    job.clock.pass_s(19)
+    assert job.trouble is None
+    job.clock.pass_s(2)
+    assert job.words == (Kind.SILENT, (1,))
+
+
+def test_where_all_speak_and_no_step_ends_nobody_is_blamed(job):
+    job.clock.pass_s(4.9)
+    assert job.trouble is None
+    job.clock.pass_s(2)
+    assert job.words == (Kind.NO_STEP, ())
+    job.say(step(0, 1))
+    assert job.trouble is None
+
+
+@pytest.mark.parametrize("link", [LinkState.STALE, LinkState.LOST, LinkState.WAITING])
+def test_a_line_that_stands_still_is_no_silent_rank(job, link):
+    job.say(status(silent=(1,)))
+    job.clock.pass_s(70)
+    job.fleet.set_link(link)
+    assert job.trouble is None
+    assert not any(view.silent for view in job.fleet.snapshot().ranks)
+
+
+def test_what_one_hub_said_of_silence_does_not_outlive_it(job):
+    job.clock.pass_s(70)
+    job.say(status(silent=(1,)), welcome())
+    assert job.words == (Kind.NO_STEP, ())
+
+
+def test_a_rank_whose_agent_has_stepped_aside_is_not_expected_to_make_steps(job):
+    job.say(*(info(rank, source="none", source_reason="the agent stepped aside") for rank in (0, 1)))
+    job.clock.pass_s(70)
+    assert job.trouble is None
+
+
+def test_the_first_rank_to_fail_is_to_blame_whatever_came_of_the_others(job):
+    job.say(
+        RankEnd(1, T0 + S, True, "ValueError: boom"), RankEnd(0, T0 + 2 * S, True, "RuntimeError: lost")
+    )
+    job.fleet.set_link(LinkState.ENDED)
+    found = job.trouble
+    assert (found.kind, found.ranks, found.why, found.others) == (
+        Kind.FAILED, (1,), "ValueError: boom", 1,
+    )  # fmt: skip
+
+
+def test_a_rank_that_ends_without_a_word_has_died(job):
+    job.say(RankEnd(0, T0, clean=False))
+    assert job.words == (Kind.DIED, (0,))
+    job.say(RankEnd(1, T0 + S, clean=True))
+    assert job.words == (Kind.DIED, (0,))
+
+
+def test_a_death_that_the_hub_noticed_a_moment_late_still_comes_before_what_it_has_led_to(job):
+    failure = RankEnd(0, T0, True, "RuntimeError: connection closed by peer")
+    job.say(failure, RankEnd(1, T0 + NOTICED_NS // 2, clean=False))
+    assert job.words == (Kind.DIED, (1,))
+    job.say(RankEnd(1, T0 + 2 * NOTICED_NS, clean=False))
+    assert job.words == (Kind.FAILED, (0,))
+
+
+def test_where_all_ranks_died_without_a_word_the_first_is_not_blamed_alone(job):
+    job.say(RankEnd(1, T0, clean=False), RankEnd(0, T0 + S, clean=False))
+    assert job.words == (Kind.ALL_DIED, (1,))
+
+
+def test_a_job_whose_ranks_ended_well_and_one_that_started_again_are_in_no_trouble(job):
+    job.say(RankEnd(0, T0, clean=True), RankEnd(1, T0, clean=True, failure="ValueError"))
+    assert job.trouble is not None
+    job.say(info(1, pid=7))
+    assert job.trouble is None

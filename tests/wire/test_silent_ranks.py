@@ -1,0 +1,104 @@
+"""The hub tells of ranks from which nothing comes; a rank that waits says that it is there."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import time
+
+import pytest
+
+from overlaptop.agent import sender as rank_side
+from overlaptop.agent.sender import Sender
+from overlaptop.wire import endpoints
+from overlaptop.wire.hub_ranks import RankServer
+from overlaptop.wire.messages import RankInfo
+
+LONG_S = 60.0
+
+
+class Node:
+    """The ranks' side of a hub, and what it delivers."""
+
+    def __init__(self) -> None:
+        endpoints.job_dir("job-1", create=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(endpoints.ranks_socket("job-1")))
+        listener.listen()
+        listener.setblocking(False)
+        self.heard: list[object] = []
+        self._selector = selectors.DefaultSelector()
+        self.server = RankServer(
+            "job-1", listener, self._selector, 8,
+            deliver=lambda message, _payload: self.heard.append(message), may_enter=lambda _rank: True,
+        )  # fmt: skip
+
+    def work(self) -> None:
+        while ready := self._selector.select(0):
+            for key, events in ready:
+                key.data(events)
+
+
+@pytest.fixture
+def node(socket_dir):
+    made = Node()
+    yield made
+    made.server.close()
+
+
+def rank(number: int) -> Sender:
+    sender = Sender("job-1", "s.py", 2, starts_hub=False)
+    sender.introduce(
+        RankInfo(
+            "job-1", number, number, 2, "h", os.getpid(), "s.py", "cpu", "gloo", "host", "", False, 1, "2"
+        )
+    )
+    sender.pump()
+    return sender
+
+
+@pytest.fixture
+def ranks(node):
+    made = [rank(0), rank(1)]
+    node.work()
+    yield made
+    for each in made:
+        each.disconnect()
+
+
+def test_a_rank_that_waits_says_that_it_is_there_and_one_that_is_stopped_does_not(node, ranks, monkeypatch):
+    before_s = time.monotonic()
+    assert node.server.silent(before_s) == ()
+    monkeypatch.setattr(rank_side, "monotonic", lambda: before_s + LONG_S)
+    waits, _stopped = ranks
+    waits.pump()
+    monkeypatch.setattr("overlaptop.wire.hub_ranks.time.monotonic", lambda: before_s + LONG_S)
+    node.work()
+    assert node.server.silent(before_s + LONG_S) == (1,)
+
+
+def test_what_says_no_more_than_that_is_not_passed_on(node, ranks, monkeypatch):
+    told = list(node.heard)
+    assert [type(message) for message in told] == [RankInfo, RankInfo]
+    monkeypatch.setattr(rank_side, "HEARTBEAT_S", 0.0)
+    for _ in range(3):
+        ranks[0].pump()
+        node.work()
+    assert node.heard == told
+
+
+def test_a_rank_with_something_to_say_repeats_nothing(node, ranks):
+    connection = ranks[0]
+    for _ in range(5):
+        connection.pump()
+    assert connection.drained
+    node.work()
+    assert len(node.heard) == 2
+
+
+def test_while_the_hub_itself_stood_still_no_rank_was_silent(node, ranks):
+    now_s = time.monotonic() + LONG_S
+    assert node.server.silent(now_s) == (0, 1)
+    node.server.extend(LONG_S)
+    assert node.server.silent(now_s) == ()
