@@ -13,6 +13,7 @@ from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.tui.choosing import all_see_gaps
 from overlaptop.tui.knob_values import short_name, with_unit
+from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.messages import CHANGED, StepTotals
 
 KEPT_STEPS = 256
@@ -169,6 +170,8 @@ class JobsSeen:
         """The newest with a job that has made a step."""
         self._told: dict[str, _Told] = {}
         """By job, of those that were started from here."""
+        self._homes: dict[str, tuple[str, str, str]] = {}
+        """By job, its script, folder and host."""
         self._jobs = 0
         """Counts all jobs, and each setting of theirs."""
         self._number_in_sight = 0
@@ -177,8 +180,12 @@ class JobsSeen:
         self._present: tuple[Snapshot, EarlierJob] | None = None
         """Of which snapshot, and what was made of it."""
 
-    def see(self, snapshot: Snapshot) -> None:
-        """Take the next snapshot, of whichever job."""
+    def see(self, snapshot: Snapshot, record: JobRecord | None = None) -> None:
+        """Take the next snapshot, of whichever job. ``record``: where that runs; None: not known now."""
+        if record is not None:
+            self._homes[record.job] = record.script, record.cwd, record.host
+            while len(self._homes) > 2 * MAX_JOBS:
+                del self._homes[next(iter(self._homes))]
         if snapshot.job is None or all(view.last is None for view in snapshot.ranks):
             return
         if self._job_in_sight != snapshot.job.job:
@@ -220,9 +227,11 @@ class JobsSeen:
 
     @property
     def earlier(self) -> EarlierJob | None:
-        """The newest of the other jobs whose steps are known; None: there was none."""
+        """The newest other job that the present one can be compared with, and whose steps are known;
+        None: there was none.
+        """
         left = (each.job for each in reversed(self._filed))
-        found = next((job for job in left if job.steps and job.job != self._job_in_sight), None)
+        found = next((job for job in left if job.steps and self._is_alike(job.job)), None)
         return None if found is None else self._as_told(found)
 
     @property
@@ -240,6 +249,17 @@ class JobsSeen:
     @property
     def _job_in_sight(self) -> str:
         return self._last.job.job if self._last is not None and self._last.job is not None else ""
+
+    def _is_alike(self, job: str) -> bool:
+        """Whether a job is another one than that in sight, and they differ only in what was asked for: one
+        was started from here in place of the other, or both are of one script, folder and host.
+        """
+        present = self._job_in_sight
+        if job == present:
+            return False
+        if job in self._told and present in self._told:
+            return True
+        return job in self._homes and self._homes[job] == self._homes.get(present)
 
     def _count_on(self, *, in_sight: bool = True) -> None:
         self._jobs += 1

@@ -66,7 +66,8 @@ class JobApp(ThemedApp):
     def read(self) -> None:
         """Take in what has arrived, and send what is due."""
         self.latest = self.session.tick()
-        self.seen.see(self.latest)
+        key = self.latest.job.job if self.latest.job is not None else ""
+        self.seen.see(self.latest, next((each for each in self.session.jobs if each.job == key), None))
         self.control.tick(self.latest)
         if self._leaving and self.control.may_leave:
             self.exit()

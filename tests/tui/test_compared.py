@@ -15,6 +15,7 @@ from overlaptop.tui.options import TuiOptions
 from overlaptop.tui.widgets.change_panel import panel_lines
 from overlaptop.wire import commands
 from tests.fleet.builders import T0, info, status, step, welcome
+from tests.fleet.fakes import record
 
 from .fakes import FakeSession, screen_text
 from .knobs import ACCUMULATION, BUCKET, controlled_job, obey
@@ -143,7 +144,10 @@ def test_a_searchs_changes_are_not_compared_as_a_persons():
 
 async def test_the_overview_shows_the_job_before_beside_this_one(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
-    session = FakeSession(welcome(job="job-0"), status(), info(0), *steps_of(0, 0, 100, compute=90.0))
+    session = FakeSession(
+        welcome(job="job-0"), status(), info(0), *steps_of(0, 0, 100, compute=90.0),
+        jobs=(record("job-0"), record("job-1")),
+    )  # fmt: skip
     app = OverlaptopApp(session, TuiOptions(), clock_s=session.clock.monotonic_s)
     async with app.run_test(size=(160, 45)) as pilot:
         app.read()

@@ -14,12 +14,16 @@ from overlaptop.wire.commands import make_setting
 from overlaptop.wire.knobs import Knob, KnobFacts
 from overlaptop.wire.messages import CommandReport, RankEnd
 from tests.fleet.builders import MS, Clock, info, status, step, welcome
+from tests.fleet.fakes import record
 
 
 class Watched:
-    """One fleet, as a session has it, which may turn from job to job."""
+    """One fleet, as a session has it, which may turn from job to job. All are of one script and folder, but
+    for what is in `homes`.
+    """
 
     def __init__(self):
+        self.homes = {}
         self.fleet = Fleet(Clock())
         self.seen = JobsSeen()
         self.fleet.set_link(LinkState.LIVE)
@@ -35,7 +39,9 @@ class Watched:
         self.look()
 
     def look(self):
-        self.seen.see(self.fleet.snapshot())
+        snapshot = self.fleet.snapshot()
+        key = snapshot.job.job
+        self.seen.see(snapshot, record(key, **self.homes.get(key, {})))
 
 
 def test_the_first_job_has_nothing_to_be_compared_with():
@@ -76,6 +82,38 @@ def test_coming_back_to_a_job_compares_it_with_the_other_one_and_lists_it_once()
         watched.job(key)
     assert watched.seen.earlier.job == "second"
     assert [job.job for job in watched.seen.all] == ["second", "first"]
+
+
+@pytest.mark.parametrize("elsewhere", [{"script": "other.py"}, {"cwd": "/other"}, {"host": "gpu-b"}])
+def test_a_job_of_another_script_folder_or_host_is_no_job_to_be_compared_with(elsewhere):
+    watched = Watched()
+    watched.homes["second"] = elsewhere
+    for key in ("first", "second"):
+        watched.job(key)
+    assert watched.seen.earlier is None
+    assert [job.job for job in watched.seen.all] == ["first", "second"]
+    watched.job("third")
+    assert watched.seen.earlier.job == "first"
+
+
+def test_a_job_that_was_started_here_is_compared_with_the_one_whose_place_it_took():
+    watched = Watched()
+    watched.homes["second"] = {"script": "fsdp.py"}
+    for key in ("first", "second"):
+        watched.job(key)
+        watched.seen.tell(key, key, "")
+    assert watched.seen.earlier.job == "first"
+
+
+def test_a_job_of_which_nobody_knows_where_it_runs_is_compared_with_none():
+    seen = JobsSeen()
+    for key in ("first", "second"):
+        fleet = Fleet(Clock())
+        for message in (welcome(job=key), info(0, job=key), step(0, 0)):
+            fleet.apply(message)
+        seen.see(fleet.snapshot())
+    assert [job.job for job in seen.all] == ["first", "second"]
+    assert seen.earlier is None
 
 
 def test_a_jobs_name_is_what_was_asked_for_where_it_was_started_here():
