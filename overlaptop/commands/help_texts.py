@@ -1,5 +1,9 @@
 """What ``--help`` says of each command, above and below its options."""
 
+from __future__ import annotations
+
+from overlaptop.wire.lease import LEASE_S
+
 DESCRIPTION = """\
 Show, while a multi-GPU training job runs, whether its communication hides behind compute.
 
@@ -118,7 +122,7 @@ A folder is refused as a whole when one of its traces cannot be used, or when tw
 exit status: 0; 2 for a usage error and for a file that is no trace, is cut off or cannot be read.
 """
 
-TUNE_DESCRIPTION = """\
+TUNE_DESCRIPTION = f"""\
 Find the best value of a setting by measurement: on a running job, or on SCRIPT, which is started under
 torchrun, with an agent that allows it, and ended afterwards. SCRIPT is a bundled workload's name, or the
 path of a script of your own; what follows -- goes to it:
@@ -133,8 +137,8 @@ than the best by more than 1 %, with 95 % confidence, or when the budget is spen
 otherwise, a third of the steps that nine values, each measured so well, would take, and at most 2,000.
 
 The running job goes on with the value that it had before, unless --keep is given; so it does after Ctrl-C,
-SIGTERM, and when this command dies: then its hub goes back, within some 10 seconds. A change by somebody
-else meanwhile ends the search, and stays.
+SIGTERM, and when this command dies: then its hub goes back after {LEASE_S:.0f} seconds of silence. A change
+by somebody else meanwhile ends the search, and stays.
 """
 
 TUNE_EPILOG = """\

@@ -36,7 +36,7 @@ def run(hosts: Hosts | None = None, *, as_json: bool) -> int:
     )
     now_ns = time.time_ns()
     for job in jobs:
-        age = text.duration(max(0, now_ns - job.started_ns))
+        age = "ended" if job.ended else text.duration(max(0, now_ns - job.started_ns))
         table.add([job.job, job.script, str(job.world_size), age, job.host, job.cwd])
     print(table.render())  # noqa: T201
     return 0

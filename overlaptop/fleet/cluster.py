@@ -278,6 +278,7 @@ def _together(nodes: Sequence[Node], matches: Callable[[JobRecord], bool] | None
             world_size=max(record.world_size for _, record in told),
             started_ns=min(record.started_ns for _, record in told),
             rank_pids=tuple(pid for _, record in told for pid in record.rank_pids),
+            ended=all(record.ended for _, record in told),
         )
         for told in found.values()
     ]

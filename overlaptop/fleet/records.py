@@ -16,9 +16,10 @@ def step_record(job: str, info: RankInfo | None, totals: StepTotals) -> dict[str
     """The record of one step, in the documented order of its fields.
 
     Times are ns, ``overlap`` is a fraction. None is "not known", and for ``overlap`` also "no
-    communication". With ``compute_exact`` false, compute is an upper bound (gaps between kernels are not
-    seen) and idle a lower one; it is None until the rank has said how it is measured.
+    communication". With ``compute_exact`` false, compute is an upper bound: gaps between kernels are not
+    seen, and so idle is not known. ``compute_exact`` is None until the rank has said how it is measured.
     """
+    exact = info.compute_exact if info else None
     return {
         "type": "step",
         "job": job,
@@ -32,12 +33,12 @@ def step_record(job: str, info: RankInfo | None, totals: StepTotals) -> dict[str
         "exposed_ns": totals.exposed_ns,
         "compute_only_ns": totals.compute_only_ns,
         "copy_only_ns": totals.copy_only_ns,
-        "idle_ns": totals.idle_ns,
+        "idle_ns": totals.idle_ns if exact else None,
         "stall_ns": totals.stall_ns,
         "overlap": totals.overlap,
         "collectives": totals.collectives,
         "dropped": totals.dropped,
-        "compute_exact": info.compute_exact if info else None,
+        "compute_exact": exact,
         "launch_lead_ns": totals.launch_lead_ns,
         "comm_kernels_ns": totals.comm_kernels_ns,
         "matched_ns": totals.matched_ns,

@@ -66,6 +66,8 @@ class Changing:
         self._target: _Target | None = None
         self._sent: Change | None = None
         """The newest one that was sent: it is in the next snapshot only."""
+        self._under_way = self._was = ""
+        """The newest one that was seen under way, and the value that its knob had then."""
         self._fault: Change | None = None
         self._fault_at: tuple[object, ...] = ()
         """How things stood when it was said: once they stand otherwise, it is no news any more."""
@@ -262,7 +264,7 @@ class Changing:
     def _followed(self, snapshot: Snapshot, view: CommandView) -> Change:
         knob = next((each.knob for each in snapshot.knobs if each.knob.name == view.knob), None)
         unit = knob.unit if knob is not None else ""
-        was = view.was or (knob.value_text if knob is not None and not view.done else "")
+        was = view.was or (self._value_before(view, knob) if knob is not None and not view.done else "")
         becomes = with_unit(view.becomes, unit) if view.becomes else _becomes(knob, view.value)
         states = {FAILED: "failed", UNKNOWN: "failed", CHANGED: "changed"}
         state = states.get(view.state, "pending")
@@ -275,6 +277,13 @@ class Changing:
             "" if view.id in self.own else view.by,
             view.id,
         )
+
+    def _value_before(self, view: CommandView, knob: Knob) -> str:
+        """Of a change under way: ranks may tell of the new value before they tell that it was changed."""
+        if self._under_way != view.id:
+            self._under_way, self._was = view.id, knob.value_text
+        becomes = knob.original_text if view.value is None else str(view.value)
+        return self._was if self._was != becomes else ""
 
     @staticmethod
     def _busy(snapshot: Snapshot) -> CommandView | None:

@@ -164,6 +164,8 @@ class JobRecord:
     """Of the ranks connected now, by rank."""
     import_path: tuple[str, ...] = ()
     """Folders that `python` needs on PYTHONPATH to import overlaptop, besides those it searches anyway."""
+    ended: bool = False
+    """Ranks were connected, and none is any more."""
 
     @property
     def gone(self) -> bool:
@@ -323,6 +325,8 @@ def _record(values: object) -> JobRecord | None:
                 valid = _is_int64(value)
             case "int | None":
                 valid = value is None or _is_int64(value)
+            case "bool":
+                valid = type(value := values.get(field.name, False)) is bool
             case _:
                 continue
         if not valid:

@@ -251,7 +251,7 @@ class Hub:
 
     def _write_record(self, now_s: float) -> None:
         self._record_due_s = None
-        self._record = replace(self._record, rank_pids=self._ranks.pids)
+        self._record = replace(self._record, rank_pids=self._ranks.pids, ended=self._job_ended)
         try:
             endpoints.write_job(self._record)
         except OSError as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, KnobFacts, Search
+from overlaptop.wire.lease import LEASE_S as LEASE_S
 from overlaptop.wire.relaying import RelayMessage
 
 PROTOCOL_VERSION = 4
@@ -290,9 +291,6 @@ class Join:
 
     protocol: int
     detail_ranks: tuple[int, ...]
-
-
-LEASE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,7 @@ class RemoteJob:
     """Unix time of the far host's clock."""
     dashboard_socket: str
     rank_pids: tuple[int, ...]
+    ended: bool = False
 
     @classmethod
     def of(cls, record: JobRecord) -> RemoteJob:

@@ -26,6 +26,12 @@ def test_a_record_says_what_the_step_said():
     assert record["overlap"] == 20 / 30
 
 
+def test_idle_is_null_where_the_source_does_not_see_it():
+    assert step_record("j", info(0, exact=False), step(0, 0))["idle_ns"] is None
+    assert step_record("j", None, step(0, 0))["idle_ns"] is None
+    assert step_record("j", info(0), step(0, 0, idle=7))["idle_ns"] == 7 * MS
+
+
 def test_a_record_says_what_only_kernel_records_show():
     seen = replace(step(0, 3), launch_lead_ns=47 * MS, comm_kernels_ns=30 * MS, matched_ns=30 * MS)
     record = step_record("job-1", info(0), seen)

@@ -93,6 +93,24 @@ def test_a_change_is_told_from_sent_to_changed():
     assert (keys.change.state, knob_words(keys.change)) == ("changed", "bucket 25 → 50 MiB")
 
 
+def test_a_change_under_way_is_told_from_the_value_before_also_once_ranks_tell_of_the_new_one():
+    keys = Keys(controlled_job())
+    keys.type("10")
+    [command] = keys.session.sent
+    report(keys.session, command, "changing", 7)
+    assert knob_words(keys.change) == "bucket 25 → 10 MiB"
+    tell(keys.session, with_value(BUCKET, "10"))
+    assert knob_words(keys.change) == "bucket 25 → 10 MiB"
+
+
+def test_a_change_whose_beginning_nobody_saw_is_told_without_the_value_before():
+    session = controlled_job(with_value(BUCKET, "10"))
+    command = replace(commands.make_setting(BUCKET, 10), at_ns=T0)
+    session.say(command)
+    report(session, command, "changing", 7)
+    assert knob_words(Keys(session).change) == "bucket → 10 MiB"
+
+
 def test_keys_wait_for_a_command_that_is_under_way_and_go_on_from_its_value():
     keys = Keys(controlled_job())
     keys.press(1)

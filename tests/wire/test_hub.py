@@ -238,6 +238,18 @@ def test_the_hub_says_that_the_job_ended_and_takes_its_folder_with_it(
     assert not viewer.link.alive
 
 
+def test_while_the_hub_lingers_its_record_says_that_the_job_has_ended(hubs, make_rank, wait_until):
+    hubs.start("--linger-s", "60")
+    rank = make_rank().greet()
+    rank.hear_watch()
+    assert not hubs.record().ended
+    rank.send(RankEnd(0, 1, clean=True))
+    wait_until(lambda: hubs.record().ended)
+    again = make_rank().greet()
+    again.hear_watch()
+    wait_until(lambda: not hubs.record().ended)
+
+
 def test_the_hub_stays_while_it_lingers_and_a_rank_comes_back(hubs, make_rank, wait_until):
     record = hubs.start("--linger-s", "0.5")
     rank = make_rank().greet()

@@ -200,7 +200,7 @@ def _job_items(job: JobRecord, now_ns: int) -> list[Item]:
     return [
         Item((Run(f"{job.script:<24}", BOLD),)),
         Item((Run(f"{job.world_size} rank{'s' * (job.world_size != 1)}"), Run(f" · {job.host}", DIM)), 1),
-        Item((Run("running ", DIM), Run(running)), 2),
+        Item((Run("ended", DIM),) if job.ended else (Run("running ", DIM), Run(running)), 2),
         Item((Run(job.job, DIM),), 3),
         Item((Run(job.cwd, DIM),), 4),
     ]

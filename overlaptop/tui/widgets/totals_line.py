@@ -91,7 +91,7 @@ def _knob(state: ViewState) -> list[Item]:
     knob, change = state.hand.knob, state.change
     value = Run(with_unit(knob.value_text, knob.unit), BOLD)
     if change is not None and change.state == "pending" and change.knob == knob.name and change.becomes:
-        value = Run(f"{change.was} → {change.becomes}", Ink("warning", bold=True))
+        value = Run(f"{change.was} → {change.becomes}".lstrip(), Ink("warning", bold=True))
     line: Line = (Run(f"{short_name(knob.name)} ", DIM), value)
     if state.can_change:
         return [Item((*line, Run(" "), Run("[ ]", KEY)))]
