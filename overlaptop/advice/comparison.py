@@ -3,8 +3,9 @@
 Before are the steps nearest to the change that ran with the value it took away, after those nearest to it
 that ran with the value it brought; at most `MOST_STEPS` each, so that the two lie close together in time.
 Left out are steps that a command disturbed, on whichever rank, and those that ran with an earlier or a
-later setting of any knob. What drifts in the job meanwhile is still in the difference: only a search, which
-measures in turn, can tell the two apart.
+later setting of any knob. What the machine drifts meanwhile is still in the difference, so there is no
+verdict on one that is not larger than that (drift.py); only a search, which measures in turn, can tell the
+two apart.
 
 Over the ranks, step by step: the step time, exposed, stall and collectives are the mean of the ranks that
 know them, and overlap is the sum of hidden over the sum of comm, as in the job's totals.
@@ -20,7 +21,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from overlaptop.advice.noise import TOO_FEW, Difference, Estimate, between, both, estimate
+from overlaptop.advice.drift import FEWEST_BEFORE, WINDOWS, drift
+from overlaptop.advice.noise import FEWEST, Difference, Estimate, between, both, estimate
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import RankView, Snapshot
 from overlaptop.wire.knobs import Knob
@@ -35,6 +37,8 @@ FIRST_LOOK = 16_384
 """Steps of all ranks that are read at once when a job is first seen."""
 KEPT_CHANGES = 256
 NOT_MEASURED = "not measured"
+NOT_KNOWN_YET = "not known yet: {steps} more step{s}"
+NOT_KNOWN = "not known: {why}"
 OTHER_WORK = "not compared: a step does other work"
 
 
@@ -49,9 +53,10 @@ class Quantity:
     """None: no step knows it."""
     after: Estimate | None
     difference: Difference | None
-    """None where a side has too few steps to say, or where its verdict is OTHER_WORK."""
+    """None where it is not known whether there is one, or where its verdict is OTHER_WORK."""
     verdict: str
-    """In words: ``3.1 % shorter (2.4 to 3.8)``; OTHER_WORK where the two are not of the same thing."""
+    """In words: ``3.1 % shorter (2.4 to 3.8)``; what is still needed where it is not known yet; OTHER_WORK
+    where the two are not of the same thing."""
     better: bool | None
     """None: no difference beyond noise, or one that is neither good nor bad."""
 
@@ -319,12 +324,41 @@ def _quantity(kind: _Kind, before: Sequence[_Step], after: Sequence[_Step], *, s
         return Quantity(kind.name, kind.title, first, second, None, NOT_MEASURED, None)
     if not same_work and not kind.points:
         return Quantity(kind.name, kind.title, *found, None, OTHER_WORK, None)
-    apart = between(*found)
-    verdict = TOO_FEW if apart is None else apart.words(kind.less, kind.more, points=kind.points)
+    apart, verdict = _judged(kind, sides, between(*found))
     better = None
     if apart is not None and apart.beyond_noise and kind.better:
         better = (apart.change > 0) == (kind.better > 0)
     return Quantity(kind.name, kind.title, *found, apart, verdict, better)
+
+
+def _judged(
+    kind: _Kind, sides: Sequence[Sequence[float]], apart: Difference | None
+) -> tuple[Difference | None, str]:
+    """The difference with the machine's drift in its interval, and the verdict; None: not known, which says
+    what is still needed.
+    """
+    before, after = map(len, sides)
+    if before < FEWEST_BEFORE:
+        return None, NOT_KNOWN.format(why=f"{before} steps before it, {FEWEST_BEFORE} are needed")
+    drifts = drift(*sides)
+    if apart is None or drifts is None:
+        return None, NOT_KNOWN_YET.format(steps=FEWEST - after, s="s" * (FEWEST - after > 1))
+    reach = max((apart.high - apart.low) / 2, drifts)
+    wide = Difference(apart.base, apart.change, apart.change - reach, apart.change + reach)
+    if apart.beyond_noise and not wide.beyond_noise:
+        more = before // WINDOWS - after
+        if more > 0:  # shorter windows differ more
+            return None, NOT_KNOWN_YET.format(steps=more, s="s" * (more > 1))
+        return None, NOT_KNOWN.format(why=f"the machine drifts by {_share(kind, wide)}")
+    return wide, wide.words(kind.less, kind.more, points=kind.points)
+
+
+def _share(kind: _Kind, wide: Difference) -> str:
+    """How far its interval reaches: ``±12 %``."""
+    reach = (wide.high - wide.low) / 2
+    if kind.points:
+        return f"±{100 * reach:.2g} points"
+    return f"±{100 * reach / abs(wide.base):.2g} %" if wide.base else "more"
 
 
 def _together(steps: Iterable[StepTotals]) -> dict[int, _Step]:

@@ -18,7 +18,7 @@ series wanders as a whole, not from how single steps scatter:
 Turned down: batch means (of batches longer than the correlation there are too few, and steps left over); a
 block bootstrap (2,000 resamplings four times a second, and too narrow for short series); a median (above).
 
-What no single window can tell is a drift slower than itself: see rounds.py.
+What no single window can tell is a drift slower than itself: see drift.py, and rounds.py.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LEAST_TOLD = 0.01
 """Percent, or points: a smaller difference would read as 0."""
 _MAD_TO_SIGMA = 1.4826
 """The standard deviation of normal noise over its median absolute deviation."""
-_ROUNDING = 1e-12
+ROUNDING = 1e-12
 """As a share of the figures: what differs by less is alike but for the last bits."""
 _MOST_FREEDOM = 1_000.0
 """Beyond it Student's t is the normal distribution."""
@@ -172,7 +172,7 @@ def between(before: Estimate, after: Estimate, confidence: float = CONFIDENCE) -
     if before.error is None or after.error is None:
         return None
     change = after.centre - before.centre
-    if abs(change) < _ROUNDING * max(abs(before.centre), abs(after.centre)):
+    if abs(change) < ROUNDING * max(abs(before.centre), abs(after.centre)):
         change = 0.0
     error, freedom = math.hypot(before.error, after.error), _MOST_FREEDOM
     if error:
@@ -215,14 +215,14 @@ def _angles(freedom: float) -> tuple[Floats, Floats]:
 
 def estimate_within(series: Floats, limit: float) -> Estimate:
     """As `estimate`, with what is an accident decided elsewhere: farther than `limit`, see `limit_of`."""
-    calmed = _calm(series, limit)
+    calmed = calm(series, limit)
     quarter, three_quarters = np.percentile(series, (25, 75))
     waves = min(max(len(calmed) // STEPS_PER_WAVE, FEWEST_WAVES), MOST_WAVES)
     error = None
     if len(calmed) >= FEWEST:
         amplitudes = _cosines(len(calmed), waves) @ calmed
         error = math.sqrt(float(np.mean(amplitudes**2)) / len(calmed))
-        if error < _ROUNDING * float(np.abs(calmed).max()):
+        if error < ROUNDING * float(np.abs(calmed).max()):
             error = 0.0
     return Estimate(
         steps=len(series),
@@ -262,8 +262,8 @@ def _far(window: Floats) -> NDArray[np.intp]:
     return np.flatnonzero(np.abs(window - median) > FAR * scale)
 
 
-def _calm(window: Floats, limit: float) -> Floats:
-    """The window with its accidents pulled in."""
+def calm(window: Floats, limit: float) -> Floats:
+    """The window with its accidents pulled in: what is farther than `limit`, see `limit_of`."""
     median, scale = _middle(window)
     return np.clip(window, median - limit * scale, median + limit * scale) if limit < math.inf else window
 

@@ -132,8 +132,8 @@ WORDS = (
         "difference",
         "of the steps before and after a change, with its 95 % interval in brackets; ± after a figure is "
         "half the distance of the quartiles: half of the steps lie so near to their middle. ▼ ▲ more than "
-        "noise, in colour where that is better or worse; ≈ within noise, ? too few steps to say, · not "
-        "compared: a step does other work than before",
+        "noise, in colour where that is better or worse; ≈ within noise, ? not known (few steps, or drift), "
+        "· not compared: a step does other work than before",
         (OVERVIEW, TUNE),
     ),
     Word(
@@ -160,8 +160,8 @@ WORDS = (
     ),
     Word(
         "bars",
-        "drawn to one scale, no less than any of the last 16 steps but such as take four times the usual, "
-        "which end in ▸; a shade is a cell partly covered",
+        "drawn to one scale, that of the last 16 steps; one far longer than these ends in ▸; a shade is a "
+        "cell partly covered",
         _STEPS,
     ),
     Word(UNKNOWN, "not known; never zero"),

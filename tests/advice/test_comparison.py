@@ -1,4 +1,5 @@
 import random
+import re
 import time
 from dataclasses import replace
 
@@ -14,7 +15,7 @@ from overlaptop.advice.comparison import (
     compare,
     compare_steps,
 )
-from overlaptop.advice.noise import TOO_FEW
+from overlaptop.advice.drift import FEWEST_BEFORE
 from overlaptop.fleet.fleet import HISTORY_STEPS, Fleet
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import KnobFacts
@@ -106,7 +107,7 @@ def test_what_changes_nothing_is_told_as_no_difference_and_is_neither_better_nor
 
 def test_a_longer_step_is_worse():
     job = Job()
-    job.run(60)
+    job.run(100)
     job.change(50)
     job.run(60, compute=66)
     assert compare(job.fleet.snapshot()).step_time.better is False
@@ -116,7 +117,7 @@ def test_where_a_step_does_other_work_only_shares_are_compared():
     job = Job()
     for rank in range(job.ranks):
         job.fleet.apply(KnobFacts(rank, (replace(BUCKET_CAP_MB, changes_work=True),)))
-    job.run(60)
+    job.run(100)
     job.change(50)
     job.run(60, compute=120, hidden=10)
     found = compare(job.fleet.snapshot())
@@ -127,16 +128,50 @@ def test_where_a_step_does_other_work_only_shares_are_compared():
     assert found.step_time.after.centre > 1.5 * found.step_time.before.centre  # side by side all the same
 
 
-def test_right_after_a_change_there_are_too_few_steps_to_say():
+def test_right_after_a_change_it_is_said_how_many_steps_are_still_needed():
     job = Job()
-    job.run(60)
+    job.run(100)
     job.change(50)
     assert compare(job.fleet.snapshot()).step_time.verdict == NOT_MEASURED
     job.run(3)
     found = compare(job.fleet.snapshot())
-    assert (found.steps_before, found.steps_after) == (60, 3)
-    assert found.step_time.verdict == TOO_FEW
+    assert (found.steps_before, found.steps_after) == (100, 3)
+    assert found.step_time.verdict == "not known yet: 9 more steps"
     assert found.step_time.after.centre > 0
+    job.run(8)
+    assert compare(job.fleet.snapshot()).step_time.verdict == "not known yet: 1 more step"
+
+
+def test_where_too_few_steps_before_tell_how_the_machine_drifts_that_is_said():
+    job = Job()
+    job.run(60)
+    job.change(50)
+    job.run(60, compute=66)
+    found = compare(job.fleet.snapshot()).step_time
+    assert found.verdict == f"not known: 60 steps before it, {FEWEST_BEFORE} are needed"
+    assert (found.difference, found.better) == (None, None)
+
+
+def test_a_difference_that_the_machine_makes_by_itself_is_not_called_one():
+    job = Job()
+    for number in range(4):  # a neighbour comes and goes
+        job.run(100, compute=60 if number % 2 else 90)
+    job.change(50)
+    job.run(100, compute=90)
+    found = compare(job.fleet.snapshot()).step_time
+    assert re.fullmatch(r"not known: the machine drifts by ±\d\d %", found.verdict)
+    assert (found.difference, found.better) == (None, None)
+
+
+def test_more_steps_after_a_change_tell_it_from_what_the_machine_does_within_few():
+    job = Job()
+    for number in range(40):  # a wave of ten steps
+        job.run(10, compute=50 if number % 2 else 70)
+    job.change(50)
+    job.run(15, compute=54)
+    assert re.fullmatch(r"not known yet: \d\d more steps", compare(job.fleet.snapshot()).step_time.verdict)
+    job.run(45, compute=54)
+    assert "% shorter (" in compare(job.fleet.snapshot()).step_time.verdict
 
 
 def test_steps_with_an_earlier_or_a_later_value_do_not_count_nor_those_that_a_command_disturbed():
@@ -185,13 +220,13 @@ def test_nobody_who_did_not_see_what_was_before_compares_it():
 
 def test_the_steps_beside_the_change_are_kept_when_the_fleet_has_forgotten_them():
     job, comparer = Job(), Comparer()
-    job.run(30)
+    job.run(100)
     comparer.take(job.fleet.snapshot())
     job.change(50)
     for _ in range(2 * KEPT_STEPS // 200):
         job.run(200, compute=54)
         found = comparer.take(job.fleet.snapshot())
-    assert (found.steps_before, found.steps_after) == (30, MOST_STEPS)
+    assert (found.steps_before, found.steps_after) == (100, MOST_STEPS)
     assert found.step_time.difference.share == pytest.approx(74 / 80 - 1, abs=0.005)
 
 
@@ -238,7 +273,7 @@ def test_ranks_are_taken_together_step_by_step():
 
 
 def test_what_was_not_measured_stays_unknown():
-    found = compare_steps([unmeasured(0, at) for at in range(20)], [unmeasured(0, at) for at in range(20)])
+    found = compare_steps(*[[unmeasured(0, at) for at in range(FEWEST_BEFORE)]] * 2)
     assert found[0].verdict == "the same"
     for each in found[1:]:
         assert (each.before, each.after, each.difference) == (None, None, None)
@@ -246,7 +281,7 @@ def test_what_was_not_measured_stays_unknown():
 
 
 def test_steps_without_communication_have_no_overlap():
-    silent = [step(0, at, comm=0, hidden=0, stall=0) for at in range(20)]
+    silent = [step(0, at, comm=0, hidden=0, stall=0) for at in range(FEWEST_BEFORE)]
     found = {each.name: each for each in compare_steps(silent, silent)}
     assert found["overlap"].before is None
     assert found["exposed_ns"].verdict == "no difference beyond noise"

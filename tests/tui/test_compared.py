@@ -168,7 +168,9 @@ async def test_the_overview_shows_the_job_before_beside_this_one(monkeypatch):
 
 async def test_thousands_of_collectives_are_told_as_a_number_is_written():
     many = [replace(each, collectives=1234) for each in steps_of(0, 0, 100)]
-    session = FakeSession(welcome(job="job-0"), status(), info(0), *many)
+    session = FakeSession(
+        welcome(job="job-0"), status(), info(0), *many, jobs=(record("job-0"), record("job-1"))
+    )
     app = OverlaptopApp(session, TuiOptions(), clock_s=session.clock.monotonic_s)
     async with app.run_test(size=(160, 45)) as pilot:
         app.read()

@@ -217,7 +217,7 @@ async def test_what_a_change_brought_moves_nothing_above_it(size, ranks):
         obey(session, session.sent[0], 40, "25", "50", ranks=ranks)
         run_on(session, 40, 40, ranks=ranks)
         after = await shown(app, pilot)
-    assert "% longer (" in after
+    assert "40 steps before it" in after
     for words in (("rank", "overlap", "step"), ("compute", "hidden"), ("step 39", "rank 0")):
         places = {row_of(text, *words) for text in (before, pending, after)}
         assert len(places) == 1, words
@@ -622,10 +622,10 @@ async def test_panel_and_tune_fit_every_size_in_ascii(size):
 
 async def test_without_colors_a_verdict_has_a_glyph_and_a_word(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    session = controlled_job()
+    session = job_without_steps()
     app = app_of(session)
     async with app.run_test(size=(100, 30)) as pilot:
-        run_on(session, 40, 100)
+        run_on(session, 0, 140)
         await shown(app, pilot)
         await pilot.press(UP)
         await shown(app, pilot, SETTLE_S)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from overlaptop.tui.changing import Change
@@ -108,7 +107,7 @@ def _brief(change: Change | None, compared: Compared | None, width: int) -> list
     head = f"{compared.before} → {compared.after}" if compared.command else compared.title
     verdict: Line = (
         Run("step ", DIM),
-        Run(step.verdict if _decided(step) else "measuring ...", _ink(step)),
+        Run(_so_far(step), _ink(step)),
     )
     if _other_work(step):
         verdict = _in_short(compared)
@@ -131,11 +130,16 @@ def _in_short(compared: Compared) -> Line:
     step = compared.quantities[0]
     if _other_work(step):
         return (Run(step.verdict.partition(": ")[2], TEXT),)
-    if step.difference is None or not _decided(step):
-        words = "measuring ..." if step.before is not None else step.verdict
+    if step.difference is None:
+        words = _so_far(step)
     else:
         words = "more than noise" if step.difference.beyond_noise else "no more than noise"
     return (Run("step time: ", DIM), Run(words, _ink(step)))
+
+
+def _so_far(step: Quantity) -> str:
+    """The verdict; before the first step after the change there is none."""
+    return "measuring ..." if step.before is not None and step.after is None else step.verdict
 
 
 def _header(compared: Compared, width: int) -> tuple[str, str, str]:
@@ -195,17 +199,12 @@ def _other_work(quantity: Quantity) -> bool:
     return quantity.verdict == OTHER_WORK
 
 
-def _decided(quantity: Quantity) -> bool:
-    """Whether there are steps enough on both sides."""
-    return quantity.difference is not None and math.isfinite(quantity.difference.high)
-
-
 def _glyph(quantity: Quantity) -> str:
     """Also without colours: longer or shorter beyond noise, no difference, or not known."""
     apart = quantity.difference
     if _other_work(quantity):
         return "·"
-    if apart is None or not _decided(quantity):
+    if apart is None:
         return "?"
     if not apart.beyond_noise:
         return "≈"

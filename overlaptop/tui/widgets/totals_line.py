@@ -123,7 +123,7 @@ def _launching(state: ViewState) -> list[Item]:
         Run(f"{duration(totals.launch_lead_ns):<7}", BOLD),
     )
     if totals.launch_bound:
-        line = (*line, Run(f" launch-bound{_on(state)}", Ink("warning", bold=True)))
+        line = (*line, Run(f" launch-bound{_on(state)}", _WARNING))
     return [Item(line)]
 
 
