@@ -132,7 +132,7 @@ WORDS = (
         "difference",
         "of the steps before and after a change, with its 95 % interval in brackets; ± after a figure is "
         "half the distance of the quartiles: half of the steps lie so near to their middle. ▼ ▲ more than "
-        "noise, in colour where that is better or worse; ≈ within noise, ? not known (few steps, or drift), "
+        "noise, in colour where that is better or worse; ≈ within noise, ? not known: few steps or drift, "
         "· not compared: a step does other work than before",
         (OVERVIEW, TUNE),
     ),
