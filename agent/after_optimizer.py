@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from overlaptop.agent.compiling import transparent
+
 ANNOTATION = "Optimizer.step#"
 
 
@@ -53,6 +55,8 @@ class AfterOptimizer:
                 record_function.__enter__ = begin  # type: ignore[method-assign]
                 record_function.__exit__ = end  # type: ignore[method-assign]
 
+        transparent(watched_begin)
+        transparent(watched_end)
         record_function.__enter__ = watched_begin  # type: ignore[method-assign]
         record_function.__exit__ = watched_end  # type: ignore[method-assign]
         self._restore = restore

@@ -17,6 +17,7 @@ from overlaptop.agent.agreement import Pace
 from overlaptop.agent.bucket_knob import BucketKnob
 from overlaptop.agent.capture import Capture, ProfilerWatch
 from overlaptop.agent.clock import now_ns
+from overlaptop.agent.compiling import uncompiled
 from overlaptop.agent.control import Control
 from overlaptop.agent.ddp_models import DdpModels
 from overlaptop.agent.failure import failure_at_exit
@@ -121,6 +122,7 @@ class Agent:
     def _hook_torch(self) -> None:
         if self._steps is not None:
             return
+        uncompiled(self.guest.guarded("", now_ns))  # and so all that is guarded: it is one piece of code
         # All that the agent's threads need is imported here, on the job's: a child that is forked in the
         # middle of another thread's import is left with half a module.
         import overlaptop.agent.reporter  # noqa: F401

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 
 from overlaptop.agent import placement
+from overlaptop.agent.compiling import transparent, uncompiled
 from overlaptop.agent.guest import Guest
 from overlaptop.agent.patching import replace
 from overlaptop.agent.sources.base import CollectiveCall, HookedSource, Wait
@@ -67,11 +68,12 @@ class CollectiveHooks:
     def _kernel(self, op: Any, after: Any) -> Callable[..., Any]:
         describe = _Describe(op, self._near_groups)
         issue, issued, failed = self._issue, self._issued, self._failed
+        redispatch = op._handle.redispatch_boxed  # noqa: SLF001 - op.redispatch is Python, and may be compiled
 
         def kernel(keys: Any, *args: Any) -> Any:
             token = issue(describe, args)
             try:
-                out = op.redispatch(keys & after, *args)
+                out = redispatch(keys & after, *args)
             except BaseException:
                 if token is not None:
                     failed(token)
@@ -80,20 +82,21 @@ class CollectiveHooks:
                 issued(token, out)
             return out
 
-        return kernel
+        return transparent(kernel)
 
     def _wait_kernel(self, op: Any, after: Any) -> Callable[..., Any]:
         begin, end = self._wait_begin, self._wait_end
+        redispatch = op._handle.redispatch_boxed  # noqa: SLF001 - as above
 
         def kernel(keys: Any, *args: Any) -> Any:
-            token = begin()
+            token = begin(args[0])
             try:
-                return op.redispatch(keys & after, *args)
+                return redispatch(keys & after, *args)
             finally:
                 if token is not None:
                     end(token)
 
-        return kernel
+        return transparent(kernel)
 
     def _before(self, describe: _Describe, args: tuple[Any, ...]) -> Any:
         source = self._source()
@@ -125,7 +128,9 @@ class CollectiveHooks:
         source, draft = token
         source.failed(draft)
 
-    def _before_wait(self) -> Any:
+    def _before_wait(self, tensor: torch.Tensor | None = None) -> Any:
+        if tensor is not None and _is_traced(tensor):
+            return None
         source = self._source()
         token = source.wait_begin() if source is not None else None
         return None if token is None else (source, token)
@@ -149,7 +154,7 @@ class CollectiveHooks:
     def _before_mixed(self) -> None:
         token = self._before_wait()
         if token is not None:
-            _queue_callback(lambda: self._mixed_end(token))
+            _queue_callback(uncompiled(lambda: self._mixed_end(token)))
 
     def _after_mixed(self, token: tuple[HookedSource, Any]) -> None:
         source, mark = token
@@ -231,7 +236,7 @@ class _Describe:
     def __call__(self, args: tuple[Any, ...]) -> CollectiveCall | None:
         """Describe one call; None for fake and meta tensors: a compiler tracing, not a job running."""
         first = next((t for i in (*self._in_at, *self._out_at) for t in _tensors(args[i])), None)
-        if first is not None and (first.is_meta or isinstance(first, FakeTensor)):
+        if first is not None and _is_traced(first):
             return None
         group = dist.ProcessGroup.unbox(args[self._group_at])
         at = self._async_at
@@ -256,6 +261,11 @@ class _Describe:
         """Whether all tensors that go in, and all that come out, are of one size."""
         sides = ([t.numel() for i in at for t in _tensors(args[i])] for at in (self._in_at, self._out_at))
         return all(len(set(sizes)) <= 1 for sizes in sides)
+
+
+def _is_traced(tensor: torch.Tensor) -> bool:
+    """Whether a compiler traces with it, and no job runs."""
+    return tensor.is_meta or isinstance(tensor, FakeTensor)
 
 
 def _c10d_ops() -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from overlaptop.agent.agreement import Mark
+from overlaptop.agent.compiling import transparent, uncompiled
 from overlaptop.agent.guest import Guest
 from overlaptop.agent.importing import when_imported
 from overlaptop.agent.patching import replace
@@ -122,7 +123,7 @@ class FsdpUnits:
         self._seen = {name: {} for name in (ENTERED, LEFT)}
         originals = {name: getattr(owner, name) for name in self._seen}
         for name, seen in self._seen.items():
-            setattr(owner, name, _watched(originals[name], seen))
+            setattr(owner, name, transparent(_watched(originals[name], seen)))
 
         def stop() -> None:
             for name, original in originals.items():
@@ -168,7 +169,7 @@ class FsdpUnits:
             if self._noted and not torch.compiler.is_compiling():
                 note(optimizer)
 
-        register_optimizer_step_post_hook(after_step)
+        register_optimizer_step_post_hook(uncompiled(after_step))
 
     def _updated(self) -> set[int]:
         """Identities of the parameters that optimizers have updated lately."""

@@ -6,8 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from overlaptop.agent.compiling import transparent
+
 
 def replace(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     """Put ``wrap(original)`` in the place of ``owner.name``, with the original's name and words."""
     original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(wrap(original)))
+    setattr(owner, name, functools.wraps(original)(transparent(wrap(original))))

@@ -19,6 +19,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from overlaptop.agent.compiling import transparent, uncompiled
 from overlaptop.agent.guest import Guest
 from overlaptop.agent.patching import replace
 from overlaptop.agent.sources.base import Edge
@@ -62,8 +63,10 @@ class StepHooks:
             if not torch.compiler.is_compiling():
                 self._after_optimizer(optimizer)
 
-        register_optimizer_step_pre_hook(before_step)
-        register_optimizer_step_post_hook(after_step)
+        # What calls them runs as it is too: traced, it would leave them out. The step itself is compiled.
+        transparent(torch.optim.Optimizer.profile_hook_step(before_step))
+        register_optimizer_step_pre_hook(uncompiled(before_step))
+        register_optimizer_step_post_hook(uncompiled(after_step))
         self._patch_backward()
         self._patch_grad_scaler()
 

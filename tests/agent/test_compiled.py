@@ -1,0 +1,98 @@
+"""Jobs that torch.compile compiles: it makes of them what it makes of them without the agent."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from .compiled_job import STEPS
+from .conftest import Finished, Run
+
+JOB = Path(__file__).parent / "compiled_job.py"
+
+
+def said(job: Finished, rank: int) -> dict[str, dict]:
+    """By way: losses and Dynamo's counts."""
+    return {each["way"]: each for each in map(json.loads, job.outs[rank].splitlines())}
+
+
+def words(err: str) -> list[str]:
+    """What it wrote to stderr, less times and pids."""
+    return [re.sub(r"\d{2}:\d{2}:\S+ \d+", "", line) for line in err.splitlines()]
+
+
+def compare(plain: Finished, job: Finished, ways: tuple[str, ...]) -> None:
+    """With the agent: the same job, and measured."""
+    assert {*plain.codes, *job.codes} == {0}, (plain.errs, job.errs)
+    assert [words(err) for err in job.errs] == [words(err) for err in plain.errs]
+    for rank in range(len(plain.codes)):
+        alone, beside = said(plain, rank), said(job, rank)
+        if "step" in ways:
+            # The call of the hooks around an optimizer's step, which has no operation in it, is not traced.
+            for count in ("frames", "graph_break", "resumes"):
+                assert sum(beside["step"].pop(count).values()) <= sum(alone["step"].pop(count).values())
+        assert beside == alone
+        assert len(job.steps(rank)) == len(ways) * STEPS - 1
+        assert not job.notices(rank)
+
+
+@pytest.mark.parametrize(
+    ("backend", "ways", "nproc"),
+    [
+        pytest.param("eager", ("wrapped", "method", "step"), 2, id="eager"),
+        pytest.param("inductor", ("wrapped",), 1, id="inductor", marks=pytest.mark.slow),
+    ],
+)
+def test_a_compiled_job_is_compiled_and_trains_as_without_the_agent_and_is_measured(
+    run_ranks: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    backend: str,
+    ways: tuple[str, ...],
+    nproc: int,
+) -> None:
+    # What the first of the two jobs compiles the second one finds.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    monkeypatch.setenv("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    plain, job = (
+        run_ranks(
+            JOB,
+            arguments=("cpu", backend, *ways),
+            options=("--every", "1"),
+            agent=agent,
+            nproc=nproc,
+            forked=True,
+        )
+        for agent in (False, True)
+    )
+    compare(plain, job, ways)
+    measured = [step for step in job.steps() if step.collectives]
+    assert len(measured) >= len(job.steps()) // 2
+    assert all(step.comm_bytes for step in measured)
+
+
+FUNCTIONAL = """
+    import torch, torch.distributed as dist
+    import torch.distributed._functional_collectives as functional
+    import overlaptop.agent
+    dist.init_process_group("gloo")
+    @torch.compile(backend="eager", fullgraph=True)
+    def exchange(data):
+        return functional.all_reduce(data * 2, "sum", dist.group.WORLD) + 1
+    for _ in range(6):
+        print(exchange(torch.ones(4)).sum().item())
+        overlaptop.agent.step()
+"""
+
+
+def test_collectives_inside_of_a_graph_are_seen_when_it_runs_and_not_when_it_is_traced(
+    run_ranks: Run,
+) -> None:
+    job = run_ranks(FUNCTIONAL, options=("--every", "1"), forked=True)
+    assert job.codes == [0, 0], job.errs
+    assert job.outs == ["20.0\n" * 6] * 2
+    assert [step.collectives for step in job.steps()] == [1] * 5
