@@ -9,7 +9,10 @@ from __future__ import annotations
 import builtins
 import importlib.machinery
 import importlib.util
+import marshal
 import os
+import pkgutil
+import runpy
 import sys
 import types
 from dataclasses import replace
@@ -17,22 +20,22 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 import overlaptop.agent
-from overlaptop.agent import options
+from overlaptop.agent import options, script_path
 from overlaptop.agent.failure import failure_of
 from overlaptop.agent.importing import when_imported
 
 HERE = str(Path(__file__).parent)
+PYC_HEADER_BYTES = 16
 
 
 def main() -> None:
     """Parse the command line, start the agent, become the script."""
     command = options.parse(sys.argv[1:])
     target = command.target
-    code = _module_code(target) if command.module else _script_code(target)
-    sys.argv[:] = [code.co_filename if command.module else target, *command.arguments]
-    # `python -m` put the working directory first; a script has its own folder there, a module has not.
-    if not command.module and not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = str(Path(target).resolve().parent)
+    path = None if command.module else _absolute(target)
+    # A folder or an archive with a module __main__ in it; a script is read before anything else is begun.
+    package = path is not None and pkgutil.get_importer(path) is not None
+    code = None if path is None or package else _script_code(target, path)
     if command.options.numa == "bind":  # the agent's own thread is to be bound as well
         from overlaptop.agent.telemetry import binding
 
@@ -41,61 +44,85 @@ def main() -> None:
     agent = overlaptop.agent.start(replace(command.options, control=allowed), target)
     when_imported("torch", agent.hook_torch)
     _hide_our_frames()
+    sys.argv[:] = ["-m" if command.module else target, *command.arguments]
+    script_path.begin(path if package else _searched_first(path))
+    main_module = _new_main()
     try:
-        _become(code, command.target if command.module else None)
+        if path is None or code is None:
+            # What Python itself calls, for -m, folders and archives.
+            runpy._run_module_as_main(target if path is None else "__main__", alter_argv=path is None)  # type: ignore[attr-defined]  # noqa: SLF001
+        else:
+            _execute(code, path, main_module)
     except BaseException as end:
         agent.failure = failure_of(end)
         raise
 
 
-def _script_code(path: str) -> types.CodeType:
-    """Compile a script; ends the process with Python's own words where it cannot be read."""
+def _absolute(path: str) -> str:
+    """As Python: not normalised, and in a directory that is gone as it is."""
+    try:
+        return os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
+    except OSError:
+        return path
+
+
+def _searched_first(path: str | None) -> str | None:
+    """What Python searches first: a script's folder, links resolved; with no path where it was started."""
+    if sys.flags.safe_path:
+        return None
+    if path is not None:
+        return str(Path(path).resolve().parent)
+    try:
+        return os.getcwd()  # noqa: PTH109 - a deleted one
+    except OSError:
+        return None
+
+
+def _script_code(target: str, path: str) -> types.CodeType:
+    """Compile a script, or load a compiled one; ends the process with Python's own words where it cannot
+    be read.
+    """
     try:
         source = Path(path).read_bytes()
     except OSError as fault:
         sys.stderr.write(
-            f"{sys.executable}: can't open file {os.path.abspath(path)!r}: "  # noqa: PTH100 - as Python
+            f"{sys.executable}: can't open file {os.path.abspath(target)!r}: "  # noqa: PTH100 - as Python
             f"[Errno {fault.errno}] {fault.strerror}\n"
         )
         raise SystemExit(2) from None
     _hide_our_frames()  # a syntax error is shown as Python shows it
-    full = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118 - as Python: not normalised
-    return compile(source, full, "exec", dont_inherit=True)
+    if not _is_compiled(path, source):
+        return compile(source, path, "exec", dont_inherit=True)
+    if not source.startswith(importlib.util.MAGIC_NUMBER):
+        raise RuntimeError("Bad magic number in .pyc file")
+    code = marshal.loads(source[PYC_HEADER_BYTES:])  # noqa: S302 - the user's own script
+    if not isinstance(code, types.CodeType):
+        raise RuntimeError("Bad code object in .pyc file")
+    return code
 
 
-def _module_code(name: str) -> types.CodeType:
-    """Find and compile a module as ``python -m`` does, with its words where it cannot."""
-    try:
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.submodule_search_locations is not None:
-            spec = importlib.util.find_spec(f"{name}.__main__")
-        code = spec.loader.get_code(spec.name) if spec is not None else None  # type: ignore[union-attr]
-    except (ImportError, AttributeError, ValueError) as fault:
-        sys.stderr.write(f"{sys.executable}: Error while finding module {name!r} ({fault})\n")
-        raise SystemExit(1) from None
-    if code is None:
-        sys.stderr.write(f"{sys.executable}: No module named {name}\n")
-        raise SystemExit(1)
-    return code  # type: ignore[no-any-return]
+def _is_compiled(path: str, source: bytes) -> bool:
+    """Python goes by the name, or by the first half of the magic number."""
+    return path.endswith(".pyc") or source[:2] == importlib.util.MAGIC_NUMBER[:2]
 
 
-def _become(code: types.CodeType, module_name: str | None) -> None:
-    """Execute `code` as the real ``__main__``, so that pickling and multiprocessing find it there."""
-    main_module = ModuleType("__main__")
-    main_module.__file__ = code.co_filename
-    main_module.__dict__["__cached__"] = None
-    main_module.__dict__["__builtins__"] = builtins
-    if module_name is not None:
-        spec = importlib.util.find_spec(module_name)
-        if spec is not None and spec.submodule_search_locations is not None:
-            spec = importlib.util.find_spec(f"{module_name}.__main__")
-        main_module.__spec__ = spec
-        main_module.__package__ = spec.parent if spec is not None else None
-        main_module.__loader__ = spec.loader if spec is not None else None
-    else:
-        main_module.__loader__ = importlib.machinery.SourceFileLoader("__main__", code.co_filename)
-    sys.modules["__main__"] = main_module
-    exec(code, main_module.__dict__)  # noqa: S102 - running the user's script is what this is for
+def _new_main() -> ModuleType:
+    """A ``__main__`` as new as Python's own, so that pickling and multiprocessing find the script there."""
+    module = ModuleType("__main__")
+    module.__dict__["__builtins__"] = builtins
+    if "__annotations__" in vars(sys.modules["__main__"]):  # up to Python 3.13
+        module.__annotations__ = {}
+    sys.modules["__main__"] = module
+    return module
+
+
+def _execute(code: types.CodeType, path: str, module: ModuleType) -> None:
+    compiled = path.endswith(".pyc") or code.co_filename != path
+    loader = importlib.machinery.SourcelessFileLoader if compiled else importlib.machinery.SourceFileLoader
+    module.__file__ = path
+    module.__dict__["__cached__"] = None
+    module.__loader__ = loader("__main__", path)
+    exec(code, module.__dict__)  # noqa: S102 - running the user's script is what this is for
 
 
 def _hide_our_frames() -> None:
@@ -126,14 +153,15 @@ def _chain(value: BaseException) -> list[BaseException]:
 
 def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
     """The same traceback less the frames of this package and of the runpy that started it."""
-    kept = []
+    kept: list[TracebackType] = []
     started = False
     while traceback is not None:
         filename = traceback.tb_frame.f_code.co_filename
-        ours = filename.startswith(HERE)
-        started = started or not (ours or filename == "<frozen runpy>")
-        if started and not ours:
+        if not filename.startswith(HERE):
             kept.append(traceback)
+            started = started or filename != "<frozen runpy>"
+        elif not started:
+            kept.clear()  # what has started us; what we have started in the same way is the script's
         traceback = traceback.tb_next
     clean = None
     for each in reversed(kept):

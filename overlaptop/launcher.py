@@ -162,6 +162,7 @@ class Launcher:
         """The torchrun command line that is run."""
         return [
             sys.executable,
+            "-P",  # nothing of the folder we are in
             "-m",
             "torch.distributed.run",
             # A rendezvous of its own on a free port: any number of jobs side by side.

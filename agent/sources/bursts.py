@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from statistics import median
+from collections.abc import Collection
 from time import sleep
 
 from overlaptop.agent.clock import now_ns
@@ -156,7 +156,7 @@ class Schedule:
             self._traced_ns.append(step_ns)
             return
         if self._traced_ns and self._untraced_ns:
-            seen = median(self._traced_ns) / max(1.0, median(self._untraced_ns)) - 1
+            seen = _median(self._traced_ns) / max(1.0, _median(self._untraced_ns)) - 1
             self._slowdown += WEIGHT * (min(max(seen, 0.0), 1.0) - self._slowdown)
         self._traced_ns.clear()
         self._untraced_ns.append(step_ns)
@@ -187,3 +187,10 @@ def next_on_grid(began_s: float, period_s: float) -> float:
 def _now_s() -> float:
     """Unix time, which all ranks share."""
     return now_ns() / 1e9
+
+
+def _median(values: Collection[int]) -> float:
+    """Not statistics': with it come modules that the script may have files of the same name for."""
+    ordered = sorted(values)
+    middle = len(ordered) // 2
+    return (ordered[middle] + ordered[~middle]) / 2

@@ -53,7 +53,7 @@ def folder_of(capture: CommandView) -> str:
 
 def command_for(folder: str) -> list[str]:
     """What reads a folder of traces."""
-    return [sys.executable, "-m", "overlaptop", "analyze", folder, "--json"]
+    return [sys.executable, "-P", "-m", "overlaptop", "analyze", folder, "--json"]
 
 
 async def read_truth(capture: CommandView, *, elsewhere: bool = False) -> Truth:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+import marshal
 import os
+import py_compile
 import signal
 import subprocess
 import sys
+import zipapp
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -37,6 +42,7 @@ def both(path: Path, *arguments: str, module: str | None = None, named: str = ""
 def script(tmp_path: Path, sockets: Path):
     def write(text: str, name: str = "train.py") -> Path:
         path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text)
         return path
 
@@ -62,7 +68,6 @@ def test_argv_name_file_path_and_pickling_are_those_of_a_script(script) -> None:
 @pytest.mark.parametrize("named", ["train.py", "./train.py", "../job/train.py"])
 def test_a_script_named_by_a_relative_path_is_that_script(script, named: str) -> None:
     """Its own words about itself, and its traceback, after it has gone to another directory."""
-    (script("").parent / "job").mkdir()
     path = script(
         "import os, sys\n"
         "print(__file__, sys.argv[0], sys.path[0], globals().get('__cached__', 'absent'))\n"
@@ -215,3 +220,99 @@ def test_a_torch_whose_first_import_fails_is_watched_for_on(run_ranks, tmp_path:
     # torch is there; FSDP2 may still come.
     assert job.outs == [f"failed\n[{STATE_MODULE!r}]\n"]
     assert [step.step for step in job.steps()] == [0, 1]
+
+
+TELLS_ALL = """
+import multiprocessing, os, pickle, sys, work
+import __main__
+class Thing: pass
+def told(queue): queue.put((__name__, sys.argv))
+if __name__ == "__main__":
+    print(sys.argv, __name__, __file__, __package__, __cached__, type(__loader__).__name__)
+    print(__spec__ and (__spec__.name, __spec__.origin, __spec__.parent), sys.path[:2])
+    assert __main__.Thing is type(pickle.loads(pickle.dumps(Thing())))
+    print(sorted(globals()))
+    context = multiprocessing.get_context("spawn")
+    queue = context.SimpleQueue()
+    by_name = getattr(__spec__, "name", "") == "__main__"  # such a child does not import
+    child = context.Process(target=work.told if by_name else told, args=(queue,))
+    child.start()
+    print(queue.get())
+    child.join()
+    if sys.argv[1:] == ["fail"]:
+        raise ValueError("shows its line")
+"""
+WORK = "import sys\ndef told(queue): queue.put((__name__, sys.argv))\n"
+
+
+@pytest.fixture
+def program(script):
+    """The same program in each form in which Python takes one; what the command line calls it."""
+
+    def write(form: str) -> tuple[str, ...]:
+        source = script(TELLS_ALL, "program/__main__.py")
+        script(WORK, "program/work.py")
+        folder = source.parent
+        if form == "folder":
+            return ("program",)
+        if form == "archive":
+            zipapp.create_archive(folder, folder.parent / "app.pyz", interpreter="/usr/bin/env python3")
+            return ("./app.pyz",)
+        script(WORK, "work.py")
+        if form == "module":
+            script(TELLS_ALL, "told.py")
+            return ("-m", "told")
+        name = {"compiled": "told.pyc", "compiled without a suffix": "told"}[form]
+        py_compile.compile(str(source), str(folder.parent / name), doraise=True)
+        return (name,)
+
+    return write
+
+
+@pytest.mark.parametrize("words", [(), ("fail",)], ids=["runs", "fails"])
+@pytest.mark.parametrize("form", ["module", "folder", "archive", "compiled", "compiled without a suffix"])
+def test_whatever_python_runs_is_run_as_python_runs_it(
+    program, tmp_path: Path, form: str, words: tuple[str, ...]
+) -> None:
+    named = program(form)
+    plain, with_agent = (
+        subprocess.run(
+            [sys.executable, *agent, *named, *words],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            timeout=60,
+        )
+        for agent in ((), AGENT)
+    )
+    assert plain.returncode == len(words), plain.stderr
+    assert "__main__" in plain.stdout
+    assert with_agent.stdout == plain.stdout
+    assert with_agent.stderr == plain.stderr
+    assert with_agent.returncode == plain.returncode
+
+
+@pytest.mark.parametrize("broken", ["a folder", "an archive", "another Python's", "no code", "no module"])
+def test_what_python_cannot_run_is_python_s_own_error(tmp_path: Path, sockets: Path, broken: str) -> None:
+    named: tuple[str, ...] = (broken,)
+    match broken:
+        case "a folder":
+            (tmp_path / broken).mkdir()
+        case "an archive":
+            with zipfile.ZipFile(tmp_path / broken, "w") as archive:
+                archive.writestr("other.py", "")
+        case "another Python's":
+            named = ("other.pyc",)
+            (tmp_path / "other.pyc").write_bytes(b"\0" * 64)
+        case "no code":
+            named = ("other.pyc",)
+            (tmp_path / "other.pyc").write_bytes(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(3))
+        case "no module":
+            named = ("-m", "absent")
+    plain, with_agent = (
+        subprocess.run([sys.executable, *agent, *named], capture_output=True, text=True, cwd=tmp_path)
+        for agent in ((), AGENT)
+    )
+    assert plain.returncode == 1
+    assert with_agent.returncode == plain.returncode
+    assert with_agent.stderr == plain.stderr

@@ -141,8 +141,19 @@ def script(tmp_path: Path, body: str) -> Path:
     return path
 
 
-def test_a_job_that_fails_tells_its_status_and_its_reason(tmp_path: Path, traces: Traces) -> None:
-    job = Launcher(script(tmp_path, "raise ValueError('too large')"), placement=TWO_ON_GLOO)
+def test_a_job_that_fails_tells_its_status_and_its_reason(
+    tmp_path: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started in a folder whose modules nobody may take for the standard library's."""
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in ("secrets", "token", "random", "logging", "signal", "socket", "struct", "subprocess"):
+        (here / f"{name}.py").write_text(f"raise SystemExit('imported {name}')")
+    monkeypatch.chdir(here)
+    (tmp_path / "own.py").write_text("size = 'large'")
+    job = Launcher(
+        script(tmp_path, "import own\nraise ValueError(f'too {own.size}')"), placement=TWO_ON_GLOO
+    )
     with job:
         job.start()
         assert wait_until(lambda: job.poll() is not None, limit_s=60)

@@ -1,0 +1,157 @@
+"""A script imports what it imports without the agent, and the agent imports nothing of the script's."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from .conftest import Run
+
+AGENT = ("-m", "overlaptop.agent")
+STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
+IMPORTED = """
+import importlib.machinery, runpy, sys
+before = set(sys.modules)
+import overlaptop.agent.runner
+for name in sorted(set(sys.modules) - before):
+    if name in sys.stdlib_module_names and not (
+        importlib.machinery.BuiltinImporter.find_spec(name)
+        or importlib.machinery.FrozenImporter.find_spec(name)
+    ):
+        print(name)
+"""
+
+
+@functools.cache
+def names() -> tuple[str, ...]:
+    """What the agent imports of the standard library that a folder could have modules in the place of."""
+    words = [sys.executable, "-P", "-c", IMPORTED]
+    said = subprocess.run(words, capture_output=True, text=True, check=True)
+    found = tuple(said.stdout.split())
+    assert {"secrets", "token", "random", "logging", "signal"} <= set(found)
+    return found
+
+
+def both(*words: str, folder: Path, **environment: str) -> list[subprocess.CompletedProcess[str]]:
+    """Run these words without and with the agent."""
+    return [
+        subprocess.run(
+            [sys.executable, *flags, *agent, *rest],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            timeout=60,
+            env={**os.environ, **environment},
+        )
+        for flags, rest in [(words[:1], words[1:]) if words[0] == "-P" else ((), words)]
+        for agent in ((), AGENT)
+    ]
+
+
+def traps(folder: Path) -> Path:
+    """A folder with a module for each of these names that must not be imported."""
+    folder.mkdir(exist_ok=True)
+    for name in names():
+        (folder / f"{name}.py").write_text(f"raise SystemExit('imported {name}')\n")
+    return folder
+
+
+SHOWS_PATH = "import sys; print(sys.argv, sys.path[:2], __name__)\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("../job/train.py",), ("train.py",), ("-m", "train"), ("-P", "../job/train.py"), ("-P", "-m", "site")],
+    ids=" ".join,
+)
+def test_modules_of_the_folder_it_starts_in_are_not_imported_before_the_script_asks_for_them(
+    tmp_path: Path, sockets: Path, words: tuple[str, ...]
+) -> None:
+    here = traps(tmp_path / "here")
+    (tmp_path / "job").mkdir()
+    for folder in (here, tmp_path / "job"):
+        (folder / "train.py").write_text(SHOWS_PATH)
+    plain, with_agent = both(*words, folder=here)
+    assert (plain.returncode, plain.stderr) == (0, "")
+    assert (with_agent.returncode, with_agent.stderr) == (0, "")
+    assert with_agent.stdout == plain.stdout
+
+
+def test_a_script_finds_the_modules_beside_it_whatever_the_agent_has_imported(
+    tmp_path: Path, sockets: Path
+) -> None:
+    for name in names():
+        (tmp_path / f"{name}.py").write_text("")
+    (tmp_path / "token.py").unlink()
+    (tmp_path / "token").mkdir()  # no module where the standard library has one
+    script = tmp_path / "train.py"
+    script.write_text("".join(f"import {name}; print({name}.__file__)\n" for name in names()))
+    plain, with_agent = both("train.py", folder=tmp_path)
+    assert plain.stdout.count(f"{tmp_path}/") >= len(names()) - 5  # some are there before any script
+    assert with_agent.stdout == plain.stdout
+    assert with_agent.stderr == plain.stderr
+    assert with_agent.returncode == plain.returncode == 0
+
+
+def test_a_directory_that_is_gone_adds_nothing(tmp_path: Path, sockets: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SHOWS_PATH)
+    leave = ("sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh")
+    plain, with_agent = (
+        subprocess.run(
+            [*leave, sys.executable, *agent, str(script)], capture_output=True, text=True, cwd=tmp_path
+        )
+        for agent in ((), AGENT)
+    )
+    assert (plain.returncode, plain.stderr) == (0, "")
+    assert with_agent.stdout == plain.stdout
+    assert (with_agent.returncode, with_agent.stderr) == (0, "")
+
+
+def test_the_commands_import_nothing_of_the_folder_they_start_in(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "overlaptop", "doctor", "--help"],
+        capture_output=True,
+        text=True,
+        cwd=traps(tmp_path / "here"),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+TRAINS = """
+    import torch
+    from overlaptop.agent import knob
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(8):
+        weight.square().sum().backward()
+        optimizer.step()
+    print("trained")
+"""
+
+
+def test_a_measured_job_imports_no_more_of_its_own_modules_than_alone(
+    run_ranks: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies of the standard library's, each of which says that it was imported."""
+    monkeypatch.setenv("MARKS", str(tmp_path / "marks"))
+    mark = "\nimport os as _os; _os.system('echo ' + __name__ + ' >> $MARKS')\n"
+    for source in STANDARD_LIBRARY.glob("*.py"):
+        (tmp_path / source.name).write_text(source.read_text(encoding="utf-8") + mark)
+    marks = []
+    for agent in (False, True):
+        job = run_ranks(TRAINS, nproc=1, agent=agent, options=("--source", "host"))
+        assert job.codes == [0], job.errs
+        assert job.outs == ["trained\n"]
+        marks.append(set((tmp_path / "marks").read_text().split()))
+        (tmp_path / "marks").unlink()
+    assert len(job.steps()) == 7
+    assert not job.notices()
+    assert "random" in marks[0]
+    assert marks[1] == marks[0]
