@@ -14,7 +14,7 @@ from collections import deque
 from time import monotonic
 
 from overlaptop.agent.guest import logger
-from overlaptop.wire import codec, endpoints
+from overlaptop.wire import codec, endpoints, writable
 from overlaptop.wire.messages import Command, Message, RankInfo, Watch
 
 MAX_QUEUED_BYTES = 1 << 20
@@ -149,6 +149,7 @@ class Sender:
             return
         self._hub_retry_at = monotonic() + self._hub_retry_s
         self._hub_retry_s = min(LAST_RETRY_S, self._hub_retry_s * 2)
+        writable.check(self._job)  # a hub that ends at once says so to nobody
         argv, environment = endpoints.hub_command(
             self._job, self._script, self._world_size, os.getpid(), _working_directory()
         )

@@ -9,6 +9,7 @@ from overlaptop.commands import CommandError, say
 from overlaptop.commands.hosts import Hosts, connect
 from overlaptop.fleet.session import JobSelector, JobSession
 from overlaptop.tui import Session
+from overlaptop.wire import writable
 from overlaptop.wire.endpoints import EndpointError, JobRecord, list_jobs
 
 LOOK_EVERY_S = 0.2
@@ -65,7 +66,7 @@ def choose(
             raise CommandError(f"several jobs run {where}, choose one with --job: {_names(wanted)}", 2)
         if wanted:
             return wanted[0]
-        missing = NO_JOB.format(where=where)
+        missing = no_job(where)
         if key is not None and jobs:
             missing = f"no job {key} runs {where}; there is: {_names(jobs)}"
         if not wait:
@@ -74,6 +75,14 @@ def choose(
             say(f"waiting: {missing}")
             said = True
         pause(LOOK_EVERY_S)
+
+
+def no_job(where: str) -> str:
+    """What to say where there is none; CommandError as from `find_jobs`."""
+    try:
+        return (where == HERE and writable.why_not()) or NO_JOB.format(where=where)
+    except EndpointError as fault:
+        raise CommandError(str(fault)) from fault
 
 
 def _names(jobs: Sequence[JobRecord]) -> str:

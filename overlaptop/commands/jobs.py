@@ -7,7 +7,7 @@ import json
 import time
 
 from overlaptop.commands import say
-from overlaptop.commands.choice import HERE, NO_JOB, THERE, find_jobs
+from overlaptop.commands.choice import HERE, THERE, find_jobs, no_job
 from overlaptop.commands.hosts import Hosts, connect
 from overlaptop.commands.table import Table
 from overlaptop.tui import text
@@ -28,7 +28,7 @@ def run(hosts: Hosts | None = None, *, as_json: bool) -> int:
             print(json.dumps({"type": "job", **dataclasses.asdict(job)}))  # noqa: T201
         return 0
     if not jobs:
-        say(NO_JOB.format(where=HERE if hosts is None else THERE))
+        say(no_job(HERE if hosts is None else THERE))
         return 0
     table = Table(
         ["job", "script", "ranks", "running for", "host", "directory"],

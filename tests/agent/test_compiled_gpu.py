@@ -1,0 +1,32 @@
+"""Compiled DDP jobs on real GPUs, by the sources that GPUs have (make test-gpu)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from .conftest import Run
+from .test_compiled import JOB, compare
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
+
+NPROC = min(2, torch.cuda.device_count())
+WAYS = ("wrapped", "method", "step")
+one_gpu = pytest.mark.skipif(not NPROC, reason="needs a GPU")
+
+
+@one_gpu
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("source", ["kernels", "events"])
+def test_a_compiled_job_on_gpus_trains_as_without_the_agent_and_is_measured(
+    run_ranks: Run, source: str, backend: str
+) -> None:
+    options = ("--source", source, *(("--every", "1") if source == "events" else ()))
+    plain, job = (
+        run_ranks(JOB, nproc=NPROC, arguments=("cuda", backend, *WAYS), options=options, agent=agent)
+        for agent in (False, True)
+    )
+    compare(plain, job, WAYS, cached=backend == "inductor")
+    assert job.info().source == source
+    if source == "events" and NPROC > 1:  # a burst of kernels comes seconds after the job's start
+        assert any(step.collectives for step in job.steps())

@@ -1,0 +1,72 @@
+"""Where nothing can be written to the socket directory, the job's log and the list of jobs say so."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MOUNT = 'mount -t tmpfs -o size=64k,mode=700 tmpfs "$OVERLAPTOP_DIR"'
+FILL = 'cat /dev/zero > "$OVERLAPTOP_DIR/fill" 2>/dev/null'
+LOCK = 'mount -o remount,ro "$OVERLAPTOP_DIR"'
+
+
+@functools.cache
+def why_no_mounts() -> str:
+    """Why this machine lets us mount nothing; empty: it does."""
+    if os.geteuid() or shutil.which("unshare") is None:
+        return "mounting a file system of its own needs root and unshare"
+    tried = subprocess.run(
+        ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, text=True
+    )
+    return tried.stderr.strip()
+
+
+@pytest.mark.skipif(bool(why_no_mounts()), reason=why_no_mounts())
+@pytest.mark.parametrize(
+    ("spoil", "in_log", "in_list"),
+    [
+        (
+            FILL,
+            "cannot write to {}: No space left on device; make room, or set OVERLAPTOP_DIR",
+            "{} is full, ",
+        ),
+        (LOCK, "cannot create {}/", "{} can only be read, "),
+    ],
+    ids=["full", "read-only"],
+)
+def test_a_directory_that_takes_nothing_is_named_in_the_jobs_log_and_in_the_list(
+    tmp_path: Path, spoil: str, in_log: str, in_list: str
+) -> None:
+    sockets = tmp_path / "s"
+    sockets.mkdir()
+    script = tmp_path / "train.py"
+    script.write_text("print('trained')\n")
+    python = f"'{sys.executable}' -m overlaptop"
+    shell = f"{MOUNT} && {{ {spoil}; {python}.agent {script}; echo $?; {python} --list; }}"
+    place = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "9",
+    }
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", shell],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **place, "OVERLAPTOP_DIR": str(sockets)},
+        timeout=60,
+    )
+    assert done.stdout == "trained\n0\n"
+    log, listed = done.stderr.splitlines()
+    assert log.startswith(f"overlaptop: no dashboard can see this rank: {in_log.format(sockets)}")
+    assert listed.startswith(
+        f"overlaptop: {in_list.format(sockets)}so no job that starts now can be seen: "
+    )
+    assert "OVERLAPTOP_DIR" in listed
