@@ -50,6 +50,7 @@ class StepHooks:
         self._skipped = kept("the GradScaler hook", self._on_skipped)
         self.mark = kept("overlaptop.agent.step", self._on_mark)
         """End a step here, by hand; from then on optimizers no longer do."""
+        vars(self.mark)["_torchdynamo_disable"] = True  # where a compiled function calls it, its graph ends
 
     def install(self) -> None:
         """Put the hooks in. They stay until the process ends."""

@@ -116,7 +116,7 @@ def _make_private_dir(path: Path) -> None:
     except FileExistsError:
         pass
     except OSError as error:
-        raise EndpointError(f"cannot create {path}: {error.strerror}; set OVERLAPTOP_DIR to another") from None
+        raise EndpointError(f"cannot create {path}: {error.strerror}: set OVERLAPTOP_DIR") from None
     _check_private_dir(path)
 
 

@@ -22,7 +22,7 @@ def said(job: Finished, rank: int) -> dict[str, dict]:
 
 def words(err: str) -> list[str]:
     """What it wrote to stderr, less times and pids."""
-    return [re.sub(r"\d{2}:\d{2}:\S+ \d+", "", line) for line in err.splitlines()]
+    return [re.sub(r"\d\d:\d\d:\d\d\.\d+( \d+)?", "", line) for line in err.splitlines()]
 
 
 def compare(plain: Finished, job: Finished, ways: Sequence[str], *, cached: bool) -> None:
@@ -100,3 +100,22 @@ def test_collectives_inside_of_a_graph_are_seen_when_it_runs_and_not_when_it_is_
     assert job.codes == [0, 0], job.errs
     assert job.outs == ["20.0\n" * 6] * 2
     assert [step.collectives for step in job.steps()] == [1] * 5
+
+
+MARKED = """
+    import torch
+    import overlaptop.agent
+    @torch.compile(backend="eager")
+    def step(data):
+        doubled = data * 2
+        overlaptop.agent.step()
+        return doubled + 1
+    for _ in range(6):
+        print(step(torch.ones(4)).sum().item())
+"""
+
+
+def test_a_step_that_is_marked_inside_of_a_compiled_function_is_counted(run_ranks: Run) -> None:
+    job = run_ranks(MARKED, nproc=1, forked=True)
+    assert (job.codes, job.outs, job.errs) == ([0], ["12.0\n" * 6], [""])
+    assert len(job.steps()) == 5

@@ -134,7 +134,7 @@ def test_a_directory_of_somebody_else_is_refused(monkeypatch, socket_dir):
 
 def test_a_directory_that_cannot_be_made_is_refused(monkeypatch, socket_dir):
     monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / "missing" / "d"))
-    with pytest.raises(EndpointError, match=r"cannot create .*: No such file"):
+    with pytest.raises(EndpointError, match=r"cannot create .*: No such file.*: set OVERLAPTOP_DIR"):
         base_dir()
 
 
