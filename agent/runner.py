@@ -35,7 +35,7 @@ def main() -> None:
     path = None if command.module else _absolute(target)
     # A folder or an archive with a module __main__ in it; a script is read before anything else is begun.
     package = path is not None and pkgutil.get_importer(path) is not None
-    code = None if path is None or package else _script_code(target, path)
+    code = None if path is None or package else _script_code(path)
     if command.options.numa == "bind":  # the agent's own thread is to be bound as well
         from overlaptop.agent.telemetry import binding
 
@@ -78,7 +78,7 @@ def _searched_first(path: str | None) -> str | None:
         return None
 
 
-def _script_code(target: str, path: str) -> types.CodeType:
+def _script_code(path: str) -> types.CodeType:
     """Compile a script, or load a compiled one; ends the process with Python's own words where it cannot
     be read.
     """
@@ -86,8 +86,7 @@ def _script_code(target: str, path: str) -> types.CodeType:
         source = Path(path).read_bytes()
     except OSError as fault:
         sys.stderr.write(
-            f"{sys.executable}: can't open file {os.path.abspath(target)!r}: "  # noqa: PTH100 - as Python
-            f"[Errno {fault.errno}] {fault.strerror}\n"
+            f"{sys.executable}: can't open file {path!r}: [Errno {fault.errno}] {fault.strerror}\n"
         )
         raise SystemExit(2) from None
     _hide_our_frames()  # a syntax error is shown as Python shows it

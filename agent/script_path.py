@@ -26,11 +26,8 @@ def _forget_shadowed(folder: str) -> None:
     """Forget what was imported before the script, and what it would find in ``folder`` instead."""
     imported = list(sys.modules)
     start = "runpy" if "runpy" in sys.modules else "overlaptop"  # what came before, a script has as well
-    since = {name for name in imported[imported.index(start) :] if "." not in name} - {
-        "overlaptop",
-        "__main__",
-    }
-    shadowed = {name for name in since if _is_shadowed(name, folder)}
+    since = {name for name in imported[imported.index(start) :] if "." not in name}
+    shadowed = {name for name in since - {"overlaptop", "__main__"} if _is_shadowed(name, folder)}
     for name in imported:
         if name.partition(".")[0] in shadowed:
             del sys.modules[name]

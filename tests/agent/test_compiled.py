@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from overlaptop.agent.compiling import uncompiled
+
 from .compiled_job import STEPS
 from .conftest import Finished, Run
 
@@ -119,3 +121,10 @@ def test_a_step_that_is_marked_inside_of_a_compiled_function_is_counted(run_rank
     job = run_ranks(MARKED, nproc=1, forked=True)
     assert (job.codes, job.outs, job.errs) == ([0], ["12.0\n" * 6], [""])
     assert len(job.steps()) == 5
+
+
+def test_a_torch_without_such_strategies_is_measured_where_nothing_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr("torch._C._dynamo.eval_frame.set_code_exec_strategy")
+    assert uncompiled(words) is words

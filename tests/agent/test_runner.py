@@ -114,8 +114,9 @@ def test_a_traceback_shows_no_frame_of_ours(script, text: str) -> None:
     assert with_agent.stderr == plain.stderr
 
 
-def test_a_missing_script_is_python_s_own_error(tmp_path: Path, sockets: Path) -> None:
-    plain, with_agent = both(tmp_path / "absent.py")
+@pytest.mark.parametrize("named", ["", "../absent.py"])
+def test_a_missing_script_is_python_s_own_error(tmp_path: Path, sockets: Path, named: str) -> None:
+    plain, with_agent = both(tmp_path / "absent.py", named=named)
     assert with_agent.returncode == plain.returncode == 2
     assert with_agent.stderr == plain.stderr
 
