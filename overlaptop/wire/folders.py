@@ -1,0 +1,154 @@
+"""Folders that no other user could have laid out, and descriptors of them.
+
+Whoever may write to a folder may rename what is in it and put a link or a folder of their own there. So a
+folder is only as trustworthy as each one above it, and a path that was checked may mean something else a
+moment later: what is made goes through the descriptors that were checked.
+
+Only the standard library: this module is imported in the training process.
+"""
+
+from __future__ import annotations
+
+import errno
+import grp
+import os
+import pwd
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+_MOST_LINKS = 40
+"""On the way to a folder, as in Linux itself."""
+_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class UntrustedFolderError(PermissionError):
+    """Somebody else could lay out what is in this folder; the text is one line that names it."""
+
+
+def open_trusted(path: Path) -> int:
+    """A descriptor of the folder at `path`, for ``dir_fd`` and ``os.fstat``; close it.
+
+    Each folder on the way from the root, and each symbolic link, is this user's or root's, and none can be
+    written to by others, unless its sticky bit keeps them from renaming what is not theirs.
+
+    Raises:
+        UntrustedFolderError: one of them is somebody else's, or open to others.
+        OSError: there is no such folder, or it cannot be reached.
+    """
+    ahead = list(reversed(path.absolute().parts[1:]))
+    at, links = Path("/"), 0
+    here = _open("/", at)
+    try:
+        _check(here, at)
+        while ahead:
+            name = ahead.pop()
+            # ".." is the folder above wherever links have led to, as it is for the kernel.
+            at = Path(os.path.normpath(at / name))
+            found = _open(name, at, here)
+            try:
+                _check(found, at)
+                if not stat.S_ISLNK(os.fstat(found).st_mode):
+                    here, found = found, here
+                    continue
+                links += 1
+                target = Path(os.readlink("", dir_fd=found))
+            finally:
+                os.close(found)
+            if links > _MOST_LINKS:
+                raise UntrustedFolderError(f"{path} is reached by more than {_MOST_LINKS} links")
+            ahead.extend(reversed(target.parts))
+            at = at.parent
+    except BaseException:
+        os.close(here)
+        raise
+    return here
+
+
+def open_private(path: Path, above: int, *, create: bool = False) -> int:
+    """A descriptor of a folder of ours that is closed to all others; close it.
+
+    `above`: of the folder that it lies in; `path` names it there, and in errors. ``create`` makes it where
+    there is nothing.
+
+    Raises:
+        UntrustedFolderError: it is a link, no folder, somebody else's or open to others.
+        OSError: it is not there, or cannot be made.
+    """
+    if create:
+        with suppress(FileExistsError):
+            os.mkdir(path.name, 0o700, dir_fd=above)
+    found = _open(path.name, path, above)
+    try:
+        status = os.fstat(found)
+        if not stat.S_ISDIR(status.st_mode):
+            what = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a directory"
+            raise UntrustedFolderError(f"{path} is {what}")
+        if status.st_uid != os.geteuid():
+            raise UntrustedFolderError(f"{path} belongs to uid {status.st_uid}, not to you")
+        if (mode := status.st_mode & 0o777) != 0o700:
+            raise UntrustedFolderError(f"{path} has mode {mode:04o}, not 0700")
+    except BaseException:
+        os.close(found)
+        raise
+    return found
+
+
+def _open(name: str, path: Path, above: int | None = None) -> int:
+    # O_PATH: a folder on the way may be closed to reading, and a link itself can be opened.
+    try:
+        return os.open(name, os.O_PATH | _FLAGS, dir_fd=above)
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
+def _check(found: int, path: Path) -> None:
+    """UntrustedFolderError unless this folder or link can be changed by this user and by root alone."""
+    status = os.fstat(found)
+    if status.st_uid not in (0, os.geteuid()) and not _may_be_root(status.st_uid):
+        raise UntrustedFolderError(f"{path} belongs to uid {status.st_uid}, neither to you nor to root")
+    if stat.S_ISLNK(status.st_mode):
+        return  # a link has no mode of its own
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+    if status.st_mode & stat.S_ISVTX:
+        return
+    for_all = status.st_mode & stat.S_IWOTH
+    if for_all or (status.st_mode & stat.S_IWGRP and not _is_own_group(found, status)):
+        raise UntrustedFolderError(
+            f"{path} has mode {stat.S_IMODE(status.st_mode):04o}: others can change what is in it"
+        )
+
+
+def _is_own_group(found: int, status: os.stat_result) -> bool:
+    """Whether a folder that its group may write to is open to this user alone all the same: many systems
+    give each user a group of their own, and a umask of 002.
+    """
+    try:
+        os.getxattr(f"/proc/self/fd/{found}", "system.posix_acl_access")
+        return False  # with an access control list the group's bits stand for others' too
+    except OSError:
+        pass
+    try:
+        me, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(status.st_gid)
+    except KeyError:
+        return False
+    return (
+        status.st_uid == me.pw_uid
+        and group.gr_gid == me.pw_gid
+        and group.gr_name == me.pw_name
+        and set(group.gr_mem) <= {me.pw_name}
+    )
+
+
+def _may_be_root(uid: int) -> bool:
+    """Whether this is how root's files look from inside a container that does not know root: there nobody
+    can tell root from other users of the machine.
+    """
+    try:
+        stands_for_all = int(Path("/proc/sys/kernel/overflowuid").read_text(encoding="ascii"))
+        mapped = [line.split() for line in Path("/proc/self/uid_map").read_text("ascii").splitlines()]
+        return uid == stands_for_all and not any(int(outside) == 0 for _, outside, _ in mapped)
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,252 @@
+"""Which folders somebody else could have laid out, on a real file system with real owners."""
+
+from __future__ import annotations
+
+import ctypes
+import grp
+import os
+import pwd
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from overlaptop.wire.folders import UntrustedFolderError, open_private, open_trusted
+
+STRANGER = 54_321
+CLONE_NEWUSER, PR_SET_DUMPABLE = 0x10000000, 4
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make folders of another user")
+
+
+@pytest.fixture
+def base():
+    """A folder of ours below /tmp, whose path has no links in it."""
+    path = Path(os.path.realpath(tempfile.mkdtemp(prefix="ot-", dir="/tmp")))
+    yield path
+    shutil.rmtree(path)
+
+
+def opened(path):
+    """The path that the descriptor is of."""
+    descriptor = open_trusted(path)
+    try:
+        return Path(f"/proc/self/fd/{descriptor}").readlink()
+    finally:
+        os.close(descriptor)
+
+
+def folder(path, mode=0o755, uid=None, gid=None):
+    path.mkdir(parents=True, exist_ok=True)
+    if uid is not None or gid is not None:
+        os.chown(path, -1 if uid is None else uid, -1 if gid is None else gid)
+    path.chmod(mode)
+    return path
+
+
+def open_descriptors():
+    return set(Path("/proc/self/fd").iterdir())
+
+
+def test_a_folder_below_the_shared_temporary_one_is_opened(base):
+    assert opened(folder(base / "a" / "b", 0o700)) == base / "a" / "b"
+
+
+def test_links_of_ours_and_of_roots_are_followed(base):
+    there = folder(base / "there" / "below")
+    (base / "absolute").symlink_to(base / "there")
+    (base / "relative").symlink_to("absolute/../there/./below")
+    assert opened(base / "absolute" / "below") == there
+    assert opened(base / "relative") == there
+    assert opened(base / "relative" / ".." / ".." / "there") == there.parent
+
+
+def test_a_path_is_taken_from_the_working_directory(base, monkeypatch):
+    folder(base / "a")
+    monkeypatch.chdir(base)
+    assert opened(Path("a")) == base / "a"
+
+
+def test_a_folder_on_the_way_need_not_be_readable(base):
+    inner = folder(base / "closed" / "inner")
+    (base / "closed").chmod(0o311)
+    try:
+        assert opened(inner) == inner
+    finally:
+        (base / "closed").chmod(0o700)
+
+
+@pytest.mark.parametrize("at", ["shared", "shared/a", "shared/a/b"])
+def test_one_that_all_may_write_to_is_refused_wherever_it_is_on_the_way(base, at):
+    deep = folder(base / "shared" / "a" / "b")
+    (base / at).chmod(0o777)
+    before = open_descriptors()
+    with pytest.raises(UntrustedFolderError) as refusal:
+        open_trusted(deep)
+    assert str(refusal.value) == f"{base / at} has mode 0777: others can change what is in it"
+    assert open_descriptors() <= before
+    (base / at).chmod(0o1777)  # as /tmp itself
+    assert opened(deep) == deep
+
+
+def test_one_that_is_reached_by_a_link_through_an_open_one_is_refused(base):
+    folder(base / "shared" / "a")
+    (base / "shared").chmod(0o777)
+    (base / "link").symlink_to("shared/a")
+    with pytest.raises(UntrustedFolderError, match=rf"^{base}/shared has mode 0777"):
+        open_trusted(base / "link")
+
+
+def test_a_group_may_write_only_where_it_is_its_users_own(base, monkeypatch):
+    me = pwd.getpwuid(os.geteuid())
+    shared = folder(base / "shared", 0o770)
+    own = grp.struct_group((me.pw_name, "x", shared.stat().st_gid, []))
+    mine = pwd.struct_passwd((*me[:3], own.gr_gid, *me[4:]))
+    for group, user, trusted in (
+        (own, mine, True),
+        (grp.struct_group((*own[:3], ["colleague"])), mine, False),
+        (grp.struct_group(("users", *own[1:])), mine, False),
+        (own, pwd.struct_passwd((*me[:3], own.gr_gid + 1, *me[4:])), False),
+    ):
+        monkeypatch.setattr(grp, "getgrgid", lambda _, group=group: group)
+        monkeypatch.setattr(pwd, "getpwuid", lambda _, user=user: user)
+        if trusted:
+            assert opened(shared) == shared
+        else:
+            with pytest.raises(UntrustedFolderError, match="has mode 0770"):
+                open_trusted(shared)
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o1777])
+def test_one_of_another_user_is_refused_whatever_its_mode(base, mode):
+    theirs = folder(base / "theirs", mode, STRANGER)
+    ours = folder(theirs / "ours", 0o700)
+    for path in (theirs, ours):
+        with pytest.raises(UntrustedFolderError, match=rf"^{theirs} belongs to uid {STRANGER}, neither"):
+            open_trusted(path)
+
+
+@needs_root
+def test_a_link_of_another_user_is_refused_even_where_it_leads_to_ours(base):
+    folder(base, 0o1777)
+    folder(base / "ours", 0o700)
+    (base / "link").symlink_to("ours")
+    os.lchown(base / "link", STRANGER, STRANGER)
+    with pytest.raises(UntrustedFolderError, match=rf"^{base}/link belongs to uid {STRANGER}"):
+        open_trusted(base / "link")
+
+
+@needs_root
+def test_in_a_container_that_does_not_know_root_the_machines_own_folders_are_trusted(base):
+    """There root's folders look as if they were nobody's."""
+    folder(base, 0o1777)
+    libc = ctypes.CDLL(None, use_errno=True)
+    reads, writes = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            os.setgroups([])
+            os.setgid(STRANGER)
+            os.setuid(STRANGER)
+            libc.prctl(PR_SET_DUMPABLE, 1)  # or its own /proc files stay root's
+            if libc.unshare(CLONE_NEWUSER) != 0:
+                os.write(writes, b"no user namespaces here")
+            else:
+                Path("/proc/self/uid_map").write_text(f"{STRANGER} {STRANGER} 1\n")
+                os.write(writes, f"{Path('/tmp').stat().st_uid} {opened(base)}".encode())
+        except BaseException as error:
+            os.write(writes, repr(error).encode())
+            raise
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(writes)
+    with os.fdopen(reads) as pipe:
+        said = pipe.read()
+    if said == "no user namespaces here":
+        pytest.skip(said)
+    nobody = Path("/proc/sys/kernel/overflowuid").read_text().strip()
+    assert said == f"{nobody} {base}"
+
+
+@needs_root
+def test_outside_of_one_nobody_is_somebody_else(base):
+    nobody = int(Path("/proc/sys/kernel/overflowuid").read_text())
+    with pytest.raises(UntrustedFolderError, match=f"belongs to uid {nobody}"):
+        open_trusted(folder(base / "theirs", uid=nobody))
+
+
+def test_links_in_a_circle_a_file_and_nothing_are_errors_that_name_the_path(base):
+    (base / "circle").symlink_to("circle")
+    (base / "file").touch()
+    before = open_descriptors()
+    for name, error, words in (
+        ("circle", UntrustedFolderError, "more than 40 links"),
+        ("file", NotADirectoryError, "Not a directory"),
+        ("file/below", NotADirectoryError, "Not a directory"),
+        ("missing", FileNotFoundError, "No such file"),
+    ):
+        with pytest.raises(error, match=words) as fault:
+            open_trusted(base / name)
+        assert str(base / name).removesuffix("/below") in str(fault.value)
+    assert open_descriptors() <= before
+
+
+# Private ones
+
+
+def private(path, **how):
+    above = open_trusted(path.parent)
+    try:
+        os.close(open_private(path, above, **how))
+    finally:
+        os.close(above)
+
+
+def test_a_private_folder_is_made_once_and_found_again(base):
+    with pytest.raises(FileNotFoundError, match=f"{base}/new"):
+        private(base / "new")
+    private(base / "new", create=True)
+    assert (base / "new").stat().st_mode & 0o777 == 0o700
+    private(base / "new", create=True)
+    private(base / "new")
+
+
+def test_it_lies_where_its_descriptor_says_even_if_the_path_has_been_given_to_another(base):
+    above = open_trusted(folder(base / "above"))
+    (base / "above").rename(base / "moved")
+    (base / "above").symlink_to(folder(base / "elsewhere"))
+    os.close(open_private(base / "above" / "new", above, create=True))
+    os.close(above)
+    assert (base / "moved" / "new").is_dir()
+    assert list((base / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: folder(path, 0o755), "has mode 0755, not 0700"),
+        (lambda path: folder(path, 0o770), "has mode 0770, not 0700"),
+        (lambda path: path.symlink_to("."), "is a symbolic link"),
+        (lambda path: path.symlink_to("nowhere"), "is a symbolic link"),
+        (Path.touch, "is not a directory"),
+        (os.mkfifo, "is not a directory"),
+        pytest.param(
+            lambda path: folder(path, 0o700, STRANGER), f"belongs to uid {STRANGER}", marks=needs_root
+        ),
+    ],
+    ids=["open", "to a group", "link", "dangling link", "file", "fifo", "another user's"],
+)
+def test_what_is_not_a_private_folder_is_refused(base, make, words):
+    make(base / "there")
+    before = open_descriptors()
+    for how in ({}, {"create": True}):
+        with pytest.raises(UntrustedFolderError, match=rf"^{base}/there {words}"):
+            private(base / "there", **how)
+    assert open_descriptors() <= before
+
+
+@needs_root
+def test_in_a_folder_that_hands_its_group_down_it_is_private_as_well(base):
+    folder(base / "above", 0o2755)
+    private(base / "above" / "new", create=True)
