@@ -264,7 +264,7 @@ class Agent:
 
     def _make_capture(self, command: Command, rank: int) -> Capture:
         steps = commands.argument(command, "steps")
-        return Capture(command.id, steps, rank, self._cwd, self._profilers)
+        return Capture(command.id, steps, rank, self._cwd, self._profilers, self._notice)
 
     def _open_line(self) -> Sender | None:
         """Make the sender once the rank is known: from the launcher, else from the process group."""

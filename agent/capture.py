@@ -10,7 +10,6 @@ import contextlib
 import gzip
 import os
 import shutil
-import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from weakref import WeakSet
 from overlaptop.agent.action import Course, Outcome
 from overlaptop.agent.agreement import NO_MARK, Mark
 from overlaptop.agent.patching import replace
+from overlaptop.wire.folders import make, open_private, open_trusted
 
 FOLDER = "overlaptop-captures"
 COMPRESSION = 6
@@ -87,13 +87,24 @@ class Capture:
 
     course: ClassVar[Course] = Course("recording", "written", finishes="writing")
 
-    def __init__(self, key: str, steps: int, rank: int, cwd: Path, watch: ProfilerWatch) -> None:
-        """``key`` names the folder; ``cwd``: where the job was started, below which it is made."""
+    def __init__(
+        self,
+        key: str,
+        steps: int,
+        rank: int,
+        cwd: Path,
+        watch: ProfilerWatch,
+        notice: Callable[[str, str], None],
+    ) -> None:
+        """``key`` names the folder; ``cwd``: where the job was started, below which it is made;
+        ``notice(level, text)`` tells the dashboards, on any thread.
+        """
         self._key = key
         self._steps = steps
         self._rank = rank
         self._cwd = cwd
         self._watch = watch
+        self._notice = notice
         self._profiler: Any = None
         self._started = False
         self._annotation: Any = None
@@ -136,7 +147,8 @@ class Capture:
         results, self._results = self._results, None
         if results is None:
             raise RuntimeError(self._outcome)
-        return Outcome(str(write(results.save, make_folder(self._cwd, self._key), self._rank)))
+        with open_folder(self._cwd, self._key, self._notice) as (folder, opened):
+            return Outcome(str(write(results.save, folder, opened, self._rank)))
 
     def abandon(self) -> None:
         """Stop without a trace. A process that ends while the profiler runs would crash."""
@@ -201,53 +213,81 @@ class Capture:
         self._results = profiler.profiler.kineto_results
 
 
-def make_folder(cwd: Path, key: str) -> Path:
-    """The folder of one capture, private to its user: below ``cwd``, or where that cannot be written,
-    below the temporary directory. The job's ranks make it together. Raises OSError.
+@contextlib.contextmanager
+def open_folder(cwd: Path, key: str, notice: Callable[[str, str], None]) -> Iterator[tuple[Path, int]]:
+    """The folder of one capture, private to its user, and a descriptor of it to write through.
+
+    It lies below ``cwd``, or where that cannot be written or others could swap what is in it, below the
+    temporary directory; ``notice(level, text)`` says so. The job's ranks make it together. Raises OSError.
     """
+    folder = cwd / FOLDER / key
     try:
-        above = cwd / FOLDER
-        above.mkdir(mode=0o700, exist_ok=True)
-        ignore = above / ".gitignore"  # as other tools' caches do, so that nobody commits a trace
-        if not ignore.exists():
-            ignore.write_text("*\n")
-        return _private(above / key)
-    except OSError:
-        return _private(_private(Path(tempfile.gettempdir(), f"{FOLDER}-{os.geteuid()}")) / key)
+        opened = _open_below_the_job(cwd, key)
+    except OSError as fault:
+        folder = Path(tempfile.gettempdir(), f"{FOLDER}-{os.geteuid()}") / key
+        try:
+            opened = _open_in_temporary(folder)
+        except OSError as second:
+            raise OSError(f"{_reason(fault)}; {_reason(second)}") from second
+        notice("warning", f"traces are written to {folder.parent}: {_reason(fault)}")
+    with _closing(opened):
+        yield folder, opened
 
 
-def _private(folder: Path) -> Path:
-    """Make a folder of ours that is closed to others, unless it is there already; it is never a link."""
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    there = folder.lstat()
-    if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.geteuid() or there.st_mode & 0o077:
-        raise PermissionError(f"{folder} is not a folder of this user's own that is closed to others")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(f"{folder} cannot be written to")
-    return folder
+def _open_below_the_job(cwd: Path, key: str) -> int:
+    with _closing(open_trusted(cwd)) as here:
+        make(cwd / FOLDER, here)
+    # Once more from the root: in a folder that all may write to, /tmp say, this one may be anybody's.
+    with _closing(open_trusted(cwd / FOLDER)) as above:
+        with contextlib.suppress(FileExistsError):
+            # As other tools' caches do, so that nobody commits a trace.
+            ignore = os.open(".gitignore", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=above)
+            with _closing(ignore):
+                os.write(ignore, b"*\n")
+        return open_private(cwd / FOLDER / key, above, create=True)
 
 
-def write(save: Callable[[str], None], folder: Path, rank: int) -> Path:
+def _open_in_temporary(folder: Path) -> int:
+    with (
+        _closing(open_trusted(folder.parents[1])) as shared,
+        _closing(open_private(folder.parent, shared, create=True)) as above,
+    ):
+        return open_private(folder, above, create=True)
+
+
+@contextlib.contextmanager
+def _closing(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _reason(fault: OSError) -> str:
+    return f"{fault.filename}: {fault.strerror}" if fault.filename and fault.strerror else str(fault)
+
+
+def write(save: Callable[[str], None], folder: Path, opened: int, rank: int) -> Path:
     """Save a trace and compress it; the name ``rank<r>.json.gz`` is given to a whole file only.
 
+    ``opened``: a descriptor of `folder`, through which all is written, whatever its path means by now.
     ``save(path)`` writes JSON. torch's does so with the GIL held (some 130 MB/s), and says nothing when
     it fails: then there is no file. Raises OSError.
     """
-    path = folder / f"rank{rank}.json.gz"
-    plain, packed = folder / f".rank{rank}.json.part", folder / f".rank{rank}.json.gz.part"
+    name, through = f"rank{rank}.json.gz", Path(f"/proc/self/fd/{opened}")
+    plain, packed = through / f".rank{rank}.json.part", through / f".{name}.part"
     try:
         save(str(plain))
         if not plain.exists() or not _ends_whole(plain):
-            free_mib = shutil.disk_usage(folder).free >> 20
+            free_mib = shutil.disk_usage(through).free >> 20
             raise OSError(f"torch could not write its trace to {folder} ({free_mib:,} MiB free there)")
         with plain.open("rb") as source, gzip.open(packed, "wb", COMPRESSION) as target:
             shutil.copyfileobj(source, target, CHUNK_BYTES)
-        packed.rename(path)
+        packed.rename(through / name)
     finally:
         for part in (plain, packed):
             part.unlink(missing_ok=True)
-    return path
+    return folder / name
 
 
 def _ends_whole(path: Path) -> bool:

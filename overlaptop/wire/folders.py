@@ -14,7 +14,6 @@ import grp
 import os
 import pwd
 import stat
-from contextlib import suppress
 from pathlib import Path
 
 _MOST_LINKS = 40
@@ -65,19 +64,31 @@ def open_trusted(path: Path) -> int:
     return here
 
 
+def make(path: Path, above: int) -> None:
+    """Make a folder that is closed to others, unless there is something already. Raises OSError.
+
+    `above`: of the folder that it lies in; `path` names it there, and in errors.
+    """
+    try:
+        os.mkdir(path.name, 0o700, dir_fd=above)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        error.filename = str(path)
+        raise
+
+
 def open_private(path: Path, above: int, *, create: bool = False) -> int:
     """A descriptor of a folder of ours that is closed to all others; close it.
 
-    `above`: of the folder that it lies in; `path` names it there, and in errors. ``create`` makes it where
-    there is nothing.
+    `above` and `path` as for :func:`make`, which ``create`` asks for.
 
     Raises:
         UntrustedFolderError: it is a link, no folder, somebody else's or open to others.
         OSError: it is not there, or cannot be made.
     """
     if create:
-        with suppress(FileExistsError):
-            os.mkdir(path.name, 0o700, dir_fd=above)
+        make(path, above)
     found = _open(path.name, path, above)
     try:
         status = os.fstat(found)

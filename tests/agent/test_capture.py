@@ -295,50 +295,144 @@ def test_a_hub_that_dies_in_the_middle_is_replaced_and_the_last_word_still_comes
     assert late.outcome(key).state == "written"
 
 
-def test_where_the_jobs_folder_cannot_be_written_the_temporary_one_is_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr(capture.tempfile, "gettempdir", lambda: str(tmp_path))
-    nowhere = tmp_path / "is a file"
-    nowhere.touch()
-    folder = capture.make_folder(nowhere, "20260101-000000-abcdef")
-    assert folder == tmp_path / f"{capture.FOLDER}-{os.geteuid()}" / "20260101-000000-abcdef"
-    assert folder.parent.stat().st_mode & 0o777 == 0o700
+KEY = "20260101-000000-abcdef"
+STRANGER = 54_321
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make folders of another user")
 
 
-def test_a_folder_that_somebody_else_prepared_is_not_written_to(tmp_path, monkeypatch):
-    monkeypatch.setattr(capture.tempfile, "gettempdir", lambda: str(tmp_path))
-    (tmp_path / "nowhere").touch()
-    (tmp_path / f"{capture.FOLDER}-{os.geteuid()}").symlink_to(tmp_path)
-    with pytest.raises(PermissionError, match="not a folder of this user's own"):
-        capture.make_folder(tmp_path / "nowhere", "20260101-000000-abcdef")
-
-
-def test_the_ranks_of_a_job_make_the_folder_together(tmp_path):
-    first = capture.make_folder(tmp_path, "20260101-000000-abcdef")
-    assert capture.make_folder(tmp_path, "20260101-000000-abcdef") == first
-    assert (tmp_path / capture.FOLDER / ".gitignore").read_text() == "*\n"
+@pytest.fixture
+def temporary(tmp_path_factory, monkeypatch):
+    """The temporary directory, if the job's folder is not to be used."""
+    path = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(capture.tempfile, "gettempdir", lambda: str(path))
+    return path / f"{capture.FOLDER}-{os.geteuid()}"
 
 
 def saved(text):
     return lambda path: Path(path).write_text(text)
 
 
-def test_a_trace_has_its_name_only_once_it_is_whole(tmp_path):
-    assert read(capture.write(saved('{"traceEvents": []}\n'), tmp_path, 3)) == {"traceEvents": []}
-    assert [path.name for path in tmp_path.iterdir()] == ["rank3.json.gz"]
+def captured(cwd, said=None, meanwhile=lambda: None):
+    """The path of a trace, as the agent of rank 3 writes one."""
+    notices = [] if said is None else said
+    with capture.open_folder(cwd, KEY, lambda *notice: notices.append(notice)) as (folder, opened):
+        meanwhile()
+        return capture.write(saved('{"traceEvents": []}\n'), folder, opened, 3)
+
+
+def test_a_trace_has_its_name_only_once_it_is_whole_and_lies_below_the_jobs_folder(tmp_path, temporary):
+    said = []
+    path = captured(tmp_path, said)
+    assert path == tmp_path / capture.FOLDER / KEY / "rank3.json.gz"
+    assert read(path) == {"traceEvents": []}
+    assert [each.name for each in path.parent.iterdir()] == ["rank3.json.gz"]
+    assert [each.stat().st_mode & 0o777 for each in path.parents[:2]] == [0o700, 0o700]
+    assert (said, temporary.exists()) == ([], False)
+
+
+def test_the_ranks_of_a_job_make_the_folder_together(tmp_path):
+    assert captured(tmp_path) == captured(tmp_path)
+    assert (tmp_path / capture.FOLDER / ".gitignore").read_text() == "*\n"
+
+
+def test_where_the_jobs_folder_cannot_be_written_the_temporary_one_is_taken(tmp_path, temporary):
+    nowhere = tmp_path / "is a file"
+    nowhere.touch()
+    said = []
+    assert captured(nowhere, said) == temporary / KEY / "rank3.json.gz"
+    assert [each.stat().st_mode & 0o777 for each in (temporary, temporary / KEY)] == [0o700, 0o700]
+    assert said == [("warning", f"traces are written to {temporary}: {nowhere}: Not a directory")]
+
+
+def test_a_folder_that_cannot_be_written_is_named_with_its_reason(temporary):
+    said = []
+    captured(Path("/proc"), said)
+    assert said[0][1].endswith(f": /proc/{capture.FOLDER}: No such file or directory")
+
+
+def test_a_folder_of_ones_own_elsewhere_may_take_the_captures(tmp_path, temporary):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / capture.FOLDER).symlink_to("elsewhere")
+    captured(tmp_path)
+    assert (tmp_path / "elsewhere" / KEY / "rank3.json.gz").is_file()
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o777, 0o1777], ids=["open to all", "as /tmp"])
+def test_what_another_user_has_laid_out_in_a_shared_folder_is_not_touched(tmp_path, temporary, mode):
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    shared = tmp_path / "shared"
+    planted = shared / capture.FOLDER
+    planted.mkdir(parents=True)
+    (planted / ".gitignore").symlink_to(home / "made")
+    for path in (planted, planted / ".gitignore"):
+        os.lchown(path, STRANGER, STRANGER)
+    planted.chmod(0o777)
+    shared.chmod(mode)
+    said = []
+    assert captured(shared, said) == temporary / KEY / "rank3.json.gz"
+    assert list(home.iterdir()) == []
+    assert [path.name for path in planted.iterdir()] == [".gitignore"]
+    wrong = planted if mode & 0o1000 else shared
+    assert len(said) == 1
+    assert f": {wrong} " in said[0][1]
+
+
+@needs_root
+def test_a_job_below_a_folder_of_another_user_writes_nothing_there(tmp_path, temporary):
+    theirs = tmp_path / "theirs"
+    (theirs / "ours").mkdir(parents=True)
+    os.chown(theirs, STRANGER, STRANGER)
+    said = []
+    captured(theirs / "ours", said)
+    assert list((theirs / "ours").iterdir()) == []
+    assert f"{theirs} belongs to uid {STRANGER}" in said[0][1]
+
+
+def test_a_folder_that_is_swapped_meanwhile_gets_nothing(tmp_path, temporary):
+    above = tmp_path / capture.FOLDER
+
+    def swap():
+        above.rename(tmp_path / "moved")
+        (above / KEY).mkdir(parents=True)
+
+    captured(tmp_path, meanwhile=swap)
+    assert list((above / KEY).iterdir()) == []
+    assert read(tmp_path / "moved" / KEY / "rank3.json.gz") == {"traceEvents": []}
+
+
+def test_where_neither_folder_can_be_trusted_no_trace_is_written_and_both_are_named(tmp_path, temporary):
+    (tmp_path / "elsewhere").mkdir()
+    temporary.symlink_to(tmp_path / "elsewhere")
+    tmp_path.chmod(0o777)
+    try:
+        with pytest.raises(OSError, match=rf"^{tmp_path} has mode 0777.*; {temporary} is a symbolic link$"):
+            captured(tmp_path)
+    finally:
+        tmp_path.chmod(0o700)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.fixture
+def opened(tmp_path):
+    descriptor = os.open(tmp_path, os.O_PATH)
+    yield descriptor
+    os.close(descriptor)
 
 
 @pytest.mark.parametrize("save", [saved('{"traceEvents": [{"ph"'), saved(""), lambda path: None])
-def test_a_trace_that_could_not_be_saved_is_said_and_leaves_nothing(tmp_path, save):
+def test_a_trace_that_could_not_be_saved_is_said_and_leaves_nothing(tmp_path, opened, save):
     with pytest.raises(OSError, match=r"torch could not write its trace to .* MiB free there"):
-        capture.write(save, tmp_path, 0)
+        capture.write(save, tmp_path, opened, 0)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_fills_up_while_a_trace_is_compressed_leaves_nothing(tmp_path, monkeypatch):
+def test_a_disk_that_fills_up_while_a_trace_is_compressed_leaves_nothing(tmp_path, opened, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(capture.shutil, "copyfileobj", full)
     with pytest.raises(OSError, match="No space left"):
-        capture.write(saved('{"traceEvents": []}'), tmp_path, 0)
+        capture.write(saved('{"traceEvents": []}'), tmp_path, opened, 0)
     assert list(tmp_path.iterdir()) == []
