@@ -23,6 +23,7 @@ _SMALL_BYTES = 1 << 25
 _EXACT_BELOW_US = float(1 << 43)
 """A float64 holds microseconds with three decimals below this (101 days) exactly enough."""
 
+Text: TypeAlias = bytes | bytearray
 Scalar: TypeAlias = int | float | str | None
 
 
@@ -101,14 +102,12 @@ _TRACE = msgspec.json.Decoder(Trace)
 _EXACT_TIMES = msgspec.json.Decoder(_ExactTimes)
 
 
-def decode(path: Path, text: bytes) -> Trace:
+def decode(path: Path, text: Text) -> Trace:
     """Return the trace that `text` is; `path` only names it in errors.
 
     Raises:
         TraceError: not JSON, cut off, nested too deeply, or not what torch.profiler writes.
     """
-    if not text.lstrip()[:1] == b"{":
-        raise TraceError(path, "not a torch.profiler trace: it does not begin with a JSON object")
     if len(text) > _SMALL_BYTES and text.count(b"{") > MAX_OBJECTS:
         raise TraceError(path, f"more than {MAX_OBJECTS:,} objects: trace fewer steps")
     try:
@@ -130,6 +129,6 @@ def needs_exact_times(us: NDArray[np.float64]) -> bool:
     return bool(us.size and np.abs(us).max() >= _EXACT_BELOW_US)
 
 
-def decode_exact_times(text: bytes) -> list[ExactEvent]:
+def decode_exact_times(text: Text) -> list[ExactEvent]:
     """Return the events of a text that `decode` has taken, in the same order, with decimal times."""
     return _EXACT_TIMES.decode(text).events

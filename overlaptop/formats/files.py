@@ -1,4 +1,6 @@
-"""Trace files: which there are, and their text, within bounds. Knows nothing of what is in them."""
+"""Trace files: which there are, and their text, within bounds. Of what is in them it knows that it is a
+JSON object.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ import errno
 import os
 import stat
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 MAX_TEXT_BYTES = 1 << 30
 """Of one trace, unpacked: some five million events."""
@@ -16,6 +20,9 @@ MAX_INFLATION = 50
 SMALL_TEXT_BYTES = 16 << 20
 """Up to here a file may grow as it likes."""
 SUFFIXES = (".json", ".json.gz")
+_CHUNK_BYTES = 1 << 20
+_BLANKS = b" \t\r\n"
+_NO_OBJECT = "not a torch.profiler trace: it does not begin with a JSON object"
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WBITS = 31
 
@@ -51,12 +58,15 @@ def find(path: Path) -> list[Path]:
     return found
 
 
-def read(path: Path) -> bytes:
+def read(path: Path) -> bytearray:
     """Return the text of one trace, unpacked where it is gzipped.
 
+    It is looked at as it comes, so that what is no JSON object costs neither its size nor its time.
+
     Raises:
-        TraceError: it is no regular file, cannot be read, is cut off or too large.
+        TraceError: it is no regular file, cannot be read, is no JSON object, is cut off or too large.
     """
+    text, begun = bytearray(), False
     try:
         # Opening a fifo waits for its writer, and opening a device may do anything.
         if not stat.S_ISREG(path.stat().st_mode):
@@ -67,28 +77,57 @@ def read(path: Path) -> bytes:
                 raise TraceError(path, "not a regular file")
             if opened.st_size > MAX_TEXT_BYTES:
                 raise TraceError(path, _too_large())
-            content = file.read(opened.st_size)
+            for chunk in _chunks(path, file, opened.st_size):
+                if not begun and (first := chunk.lstrip(_BLANKS)[:1]):
+                    begun = True
+                    if first != b"{":
+                        raise TraceError(path, _NO_OBJECT)
+                if (zero := chunk.find(0)) >= 0:
+                    raise TraceError(path, f"not JSON: byte {len(text) + zero:,} is zero")
+                text += chunk
+                if not begun and len(text) > _CHUNK_BYTES:
+                    break
     except OSError as fault:
         raise TraceError(path, _reason(fault)) from fault
-    return _inflate(path, content) if content.startswith(_GZIP_MAGIC) else content
+    if not begun:
+        raise TraceError(path, _NO_OBJECT)
+    return text
 
 
-def _inflate(path: Path, packed: bytes) -> bytes:
-    limit = min(MAX_TEXT_BYTES, max(SMALL_TEXT_BYTES, MAX_INFLATION * len(packed)))
+def _chunks(path: Path, file: BinaryIO, size_bytes: int) -> Iterator[bytes]:
+    """The text of an open file piece by piece, no more of it than the file had when it was opened."""
+    chunk = file.read(min(_CHUNK_BYTES, size_bytes))
+    if chunk.startswith(_GZIP_MAGIC):
+        yield from _inflated(path, chunk, file, size_bytes)
+        return
+    while chunk:
+        yield chunk
+        size_bytes -= len(chunk)
+        chunk = file.read(min(_CHUNK_BYTES, size_bytes))
+
+
+def _inflated(path: Path, packed: bytes, file: BinaryIO, packed_bytes: int) -> Iterator[bytes]:
+    room = limit = min(MAX_TEXT_BYTES, max(SMALL_TEXT_BYTES, MAX_INFLATION * packed_bytes))
     gzip = zlib.decompressobj(_GZIP_WBITS)
-    try:
-        text = gzip.decompress(packed, limit)
-    except zlib.error as fault:
-        raise TraceError(path, f"not sound gzip ({fault})") from fault
-    if gzip.eof:
-        if gzip.unused_data.strip(b"\0"):
+    while not gzip.eof:
+        try:
+            chunk = gzip.decompress(packed, min(room, _CHUNK_BYTES) + 1)
+        except zlib.error as fault:
+            raise TraceError(path, f"not sound gzip ({fault})") from fault
+        if len(chunk) > room:
+            if limit == MAX_TEXT_BYTES:
+                raise TraceError(path, _too_large())
+            raise TraceError(path, f"unpacks to more than {MAX_INFLATION} times its size: no trace does")
+        room -= len(chunk)
+        yield chunk
+        packed = gzip.unconsumed_tail or (b"" if gzip.eof else file.read(_CHUNK_BYTES))
+        if not (packed or chunk or gzip.eof):
+            raise TraceError(path, "cut off: it ends in the middle of the gzip stream")
+    after = gzip.unused_data
+    while after:
+        if after.strip(b"\0"):
             raise TraceError(path, "not sound gzip (more follows after its end)")
-        return text
-    if len(text) < limit:
-        raise TraceError(path, "cut off: it ends in the middle of the gzip stream")
-    if limit == MAX_TEXT_BYTES:
-        raise TraceError(path, _too_large())
-    raise TraceError(path, f"unpacks to more than {MAX_INFLATION} times its size: no trace does")
+        after = file.read(_CHUNK_BYTES)
 
 
 def _too_large() -> str:

@@ -42,6 +42,9 @@ _MOST_TIMES = 8
 _MAX_NAME = 16_384
 """Characters of a name that are looked at."""
 
+_MAX_US = float(1 << 52)
+"""As far as our own reader goes, see kineto.MAX_NS."""
+
 Micros: TypeAlias = NDArray[np.float64]
 """Times in µs."""
 
@@ -58,7 +61,7 @@ class _Table:
 
 
 def _table(events: Sequence[Event]) -> _Table:
-    """One rank's events as HTA would look at them."""
+    """One rank's events as HTA would look at them. OverflowError where a time lies centuries away."""
     # Whether pandas makes floats of the column is what decides about rounding.
     rounded = any(not isinstance(event.ts, int) for event in events)
     # HTA keeps more. What is on no stream, is no launch and no step has no say in anything here.
@@ -74,8 +77,8 @@ def _table(events: Sequence[Event]) -> _Table:
         )
         and event.cat != "Trace"
     ]
-    start_us = np.array([event.ts for event in kept], dtype=np.float64)
-    end_us = start_us + np.array([event.dur for event in kept], dtype=np.float64)
+    start_us = _micros([event.ts for event in kept])
+    end_us = start_us + _micros([event.dur for event in kept])
     linked = [event.args or NO_ARGS for event in kept]
     return _Table(
         names=[(event.name or "")[:_MAX_NAME] for event in kept],
@@ -84,6 +87,13 @@ def _table(events: Sequence[Event]) -> _Table:
         stream=_whole([each.stream for each in linked], _NO_STREAM),
         correlation=_whole([each.correlation for each in linked], _NO_CORRELATION),
     )
+
+
+def _micros(values: list[int | float | None]) -> Micros:
+    us = np.array(values, dtype=np.float64)
+    if us.size and np.abs(us).max() >= _MAX_US:
+        raise OverflowError
+    return us
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from overlaptop.timeline.lanes import LaneRules
 _AT_ONCE_BYTES = 2 << 30
 """Text that is unpacked at one time, in all processes together."""
 _GZIP_RATIO = 20
+_TOO_LARGE = "a number in it is larger than any in a trace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,11 @@ def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False) -> TracedJob:
     found, name = files.find(path), _name(path)
 
     def work(at: int) -> bytes:
-        return msgspec.msgpack.encode(_outcome(found[at], at, name, rules, by_hta=by_hta))
+        outcome = _outcome(found[at], at, name, rules, by_hta=by_hta)
+        try:
+            return msgspec.msgpack.encode(outcome)
+        except OverflowError:
+            return msgspec.msgpack.encode(_Outcome(fault=_TOO_LARGE))
 
     summaries: dict[int, RankSummary] = {}
     file_of: dict[int, Path] = {}
@@ -104,6 +109,8 @@ def _outcome(file: Path, at: int, job: str, rules: LaneRules, *, by_hta: bool) -
         )
     except TraceError as fault:
         return _Outcome(fault=fault.fault)
+    except OverflowError:
+        return _Outcome(fault=_TOO_LARGE)
     except MemoryError:
         return _Outcome(fault="does not fit into this machine's memory")
 

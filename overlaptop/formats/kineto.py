@@ -21,6 +21,7 @@ from overlaptop.formats.chrome import (
     Args,
     Event,
     ExactEvent,
+    Text,
     Trace,
     decode,
     decode_exact_times,
@@ -60,6 +61,8 @@ MAX_WORLD = 1_000_000
 """Ranks that a job may have to be believed."""
 MAX_NS = 1 << 62
 """Times lie below it, as overlaptop.timeline.spans wants."""
+
+_FAR_AWAY = "a time in it lies centuries away"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ class RankTrace:
     """By number."""
 
 
-def load(path: Path, text: bytes, rules: LaneRules) -> RankTrace:
+def load(path: Path, text: Text, rules: LaneRules) -> RankTrace:
     """Take one trace's text apart.
 
     Raises:
@@ -121,7 +124,7 @@ def load(path: Path, text: bytes, rules: LaneRules) -> RankTrace:
     start_ns = clock.times_ns(gpu)
     end_ns = start_ns + clock.durations_ns(gpu)
     if end_ns.max() >= MAX_NS:
-        raise TraceError(path, "a time in it lies centuries away")
+        raise TraceError(path, _FAR_AWAY)
     order = np.argsort(start_ns, kind="stable")
     gpu = [gpu[at] for at in order.tolist()]
     activities = Activities(
@@ -156,9 +159,11 @@ def _sort_out(events: Sequence[Event]) -> tuple[list[Event], list[Event], list[E
 class _Clock:
     """From a trace's microseconds to Unix time in ns, without losing one."""
 
-    def __init__(self, path: Path, trace: Trace, text: bytes) -> None:
+    def __init__(self, path: Path, trace: Trace, text: Text) -> None:
         self._path, self._events, self._text = path, trace.events, text
         self._base_ns = trace.base_ns or 0
+        if abs(self._base_ns) >= MAX_NS:
+            raise TraceError(path, _FAR_AWAY)
         self._exact: dict[int, ExactEvent] = {}
 
     def times_ns(self, events: Sequence[Event]) -> Times:
@@ -185,8 +190,8 @@ class _Clock:
             us = np.array(values_us, dtype=np.float64)
         except OverflowError:
             us = np.full(1, np.inf)
-        if us.size and not np.abs(us).max() * 1e3 + base_ns < MAX_NS:
-            raise TraceError(self._path, "a time in it lies centuries away")
+        if us.size and not np.abs(us).max() < (MAX_NS - base_ns) / 1e3:
+            raise TraceError(self._path, _FAR_AWAY)
         return us
 
     def _exactly(self, events: Sequence[Event]) -> list[ExactEvent]:

@@ -22,6 +22,8 @@ UNKNOWN_PID = UNKNOWN_LOCAL_RANK = -1
 MAX_SEGMENTS = 4096
 """Segments of a lane in a step's detail; a terminal has fewer cells, but one may zoom in."""
 MAX_COLLECTIVES = 4096
+MAX_ELEMENTS = 1 << 48
+"""Of one collective; whoever tells of more is not believed."""
 MAX_WORDS = 256
 """Characters of a name from the trace."""
 
@@ -180,7 +182,8 @@ class _CommKernels:
         """The larger of its input and output, as messages count; None where the trace does not tell."""
         args = self._activities.args[at]
         size = ELEMENT_BYTES.get(args.dtype) if isinstance(args.dtype, str) else None
-        counts = [n for n in (args.in_elements, args.out_elements) if isinstance(n, int) and n >= 0]
+        told = (args.in_elements, args.out_elements)
+        counts = [n for n in told if isinstance(n, int) and 0 <= n < MAX_ELEMENTS]
         return max(counts) * size if counts and size is not None else None
 
     def span(self, at: int, origin_ns: int) -> CollectiveSpan:

@@ -15,7 +15,7 @@ from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
 
 from .test_terminal import LEAVE_ALTERNATE_SCREEN, Terminal
-from .traces import kernel, small_job, write
+from .traces import kernel, small_job, text, write
 
 DATA = Path(__file__).parent.parent / "formats" / "data"
 RECORDED = json.loads((DATA / "hta-0.5.0.json").read_text())
@@ -151,8 +151,13 @@ def hostile(folder: Path) -> dict[str, tuple[Path, str]]:
             "no GPU activity",
         ),
         "cut off": (b'{"traceEvents": [{"name": "a', "cut off"),
-        "cut off gzip": (gzip.compress(os.urandom(999))[:-9], "cut off"),
+        "cut off gzip": (gzip.compress(b"{" + os.urandom(999).hex().encode())[:-9], "cut off"),
         "brackets": (b'{"traceEvents": ' + b"[" * 1_000_000, "got `array`"),
+        "a base time of 400 digits": (
+            text(kernel(1, 1), base_ns=int("9" * 400)),
+            "a time in it lies centuries away",
+        ),
+        "a time in the far future": (text(kernel(1e308, 1)), "a time in it lies centuries away"),
         "skipped brackets": (b'{"x": ' + b"[" * 1_000_000, "nested too deeply"),
         "control characters": (b'{"traceEvents": [{"ts": "\\u001b[2J\\u0007"}]}', "got `str`"),
     }

@@ -3,6 +3,7 @@
 import gzip
 import os
 import socket
+import tracemalloc
 import zlib
 
 import pytest
@@ -82,7 +83,7 @@ def test_what_is_not_there_or_may_not_be_read_is_said_in_one_line(tmp_path, monk
 @pytest.mark.parametrize("cut", [1, 9, 100, -1])
 def test_a_gzip_file_that_is_cut_off_is_said_to_be(tmp_path, cut):
     path = tmp_path / "trace.json.gz"
-    whole = gzip.compress(os.urandom(1000))
+    whole = gzip.compress(b"{" + os.urandom(1000).hex().encode())
     path.write_bytes(whole[:cut] if cut != 1 else whole[:2])
     with pytest.raises(TraceError, match="cut off: it ends in the middle of the gzip stream"):
         read(path)
@@ -107,7 +108,8 @@ def test_more_after_the_end_of_the_gzip_stream_is_not_sound(tmp_path):
 def test_a_gzip_bomb_is_left_at_fifty_times_its_size(tmp_path, monkeypatch):
     path = tmp_path / "trace.json.gz"
     bomb = zlib.compressobj(9, wbits=31)
-    path.write_bytes(b"".join(bomb.compress(bytes(1 << 20)) for _ in range(64)) + bomb.flush())
+    packed = [bomb.compress(b"{"), *(bomb.compress(b" " * (1 << 20)) for _ in range(64)), bomb.flush()]
+    path.write_bytes(b"".join(packed))
     inflated = []
     inflate = zlib.decompressobj
 
@@ -116,8 +118,9 @@ def test_a_gzip_bomb_is_left_at_fifty_times_its_size(tmp_path, monkeypatch):
             self._inner = inflate(wbits)
 
         def decompress(self, packed, limit):
-            inflated.append(limit)
-            return self._inner.decompress(packed, limit)
+            chunk = self._inner.decompress(packed, limit)
+            inflated.append(len(chunk))
+            return chunk
 
         def __getattr__(self, name):
             return getattr(self._inner, name)
@@ -125,7 +128,52 @@ def test_a_gzip_bomb_is_left_at_fifty_times_its_size(tmp_path, monkeypatch):
     monkeypatch.setattr(zlib, "decompressobj", Watched)
     with pytest.raises(TraceError, match="unpacks to more than 50 times its size"):
         read(path)
-    assert inflated == [files.SMALL_TEXT_BYTES]
+    assert sum(inflated) == files.SMALL_TEXT_BYTES + 1
+
+
+@pytest.mark.parametrize(
+    ("begins", "words"),
+    [
+        (b"", "does not begin with a JSON object"),
+        (b" " * (2 << 20), "does not begin with a JSON object"),
+        (b" [1, 2]", "does not begin with a JSON object"),
+        (b"\x89PNG\r\n\x1a\n", "does not begin with a JSON object"),
+        (b'{"traceEvents": [', "not JSON: byte 17 is zero"),
+    ],
+    ids=["zeros", "blanks", "a list", "a picture", "cut off by a crash"],
+)
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def test_a_gigabyte_that_is_no_object_is_left_at_its_beginning(
+    tmp_path, monkeypatch, begins, words, packed
+):
+    path = tmp_path / "trace.json"
+    with (gzip.open if packed else open)(path, "wb") as file:
+        file.write(begins)
+        if packed:
+            file.write(bytes(4 << 20))
+    if not packed:
+        os.truncate(path, files.MAX_TEXT_BYTES)
+    tracemalloc.start()
+    with pytest.raises(TraceError, match=words):
+        read(path)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 16 << 20
+
+
+def test_a_file_of_nothing_is_no_trace(tmp_path):
+    for content in (b"", gzip.compress(b""), b" \n\t"):
+        (tmp_path / "trace.json").write_bytes(content)
+        with pytest.raises(TraceError, match="does not begin with a JSON object"):
+            read(tmp_path / "trace.json")
+
+
+@pytest.mark.parametrize("size", [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20])
+def test_a_text_of_any_length_comes_back_whole(tmp_path, size):
+    text = b" {" + os.urandom(size // 2).hex().encode()
+    for content in (text, gzip.compress(text, 1)):
+        (tmp_path / "trace.json").write_bytes(content)
+        assert read(tmp_path / "trace.json") == text
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
@@ -136,8 +184,8 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path, monkeypatch):
         read(sparse)
     monkeypatch.setattr(files, "MAX_TEXT_BYTES", 1000)
     packed = tmp_path / "trace.json.gz"
-    packed.write_bytes(gzip.compress(bytes(1001)))
+    packed.write_bytes(gzip.compress(b"{" * 1001))
     with pytest.raises(TraceError, match="unpacked"):
         read(packed)
-    packed.write_bytes(gzip.compress(bytes(999)))
-    assert len(read(packed)) == 999
+    packed.write_bytes(gzip.compress(b"{" * 1000))
+    assert len(read(packed)) == 1000

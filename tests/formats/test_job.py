@@ -6,14 +6,14 @@ from overlaptop.formats import job, workers
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
-from tests.cli.traces import kernel, launch, mark, nccl, write
+from tests.cli.traces import event, kernel, launch, mark, nccl, write
 
 EVENTS = (kernel(0, 10), nccl(5, 10))
 
 
-def fault_of(path):
+def fault_of(path, **how):
     with pytest.raises(TraceError) as caught:
-        analyze(path, LaneRules())
+        analyze(path, LaneRules(), **how)
     return str(caught.value)
 
 
@@ -80,6 +80,23 @@ def test_what_does_not_fit_into_memory_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(job.kineto, "load", too_much)
     path = write(tmp_path / "rank0.json", *EVENTS)
     assert fault_of(path) == f"{path}: does not fit into this machine's memory"
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_that_add_up_to_more_than_can_be_told_are_said(tmp_path):
+    named = {"Collective name": "allreduce"}
+    far = [nccl(-4.6e15, 4.6e15, stream=stream, **named) for stream in range(5)]
+    path = write(tmp_path / "rank0.json", *far, mark(1, -4.6e15, 4.6e15), base_ns=0)
+    assert fault_of(path) == f"{path}: a number in it is larger than any in a trace"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("far", [1e308, -1e308, 10**400], ids=["late", "early", "400 digits"])
+def test_times_that_only_hta_looks_at_are_bounded_too(tmp_path, far):
+    other = event("cpu_op", "aten::mm", far, far, {"correlation": 1})
+    path = write(tmp_path / "rank0.json", *EVENTS, other)
+    assert analyze(path, LaneRules()).whole[0].comm_ns == 10_000
+    assert fault_of(path, by_hta=True) == f"{path}: a number in it is larger than any in a trace"
 
 
 def test_large_traces_are_not_all_unpacked_at_once(tmp_path, monkeypatch):

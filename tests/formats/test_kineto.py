@@ -138,9 +138,8 @@ def test_the_rank_is_in_the_name_where_the_trace_does_not_tell_it(name, rank):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "does not begin with a JSON object"),
-        (b"\x89PNG\r\n\x1a\n", "does not begin with a JSON object"),
-        (b"[1, 2]", "does not begin with a JSON object"),
+        (b"", "cut off"),
+        (b"[1, 2]", "Expected `object`, got `array`"),
         (b'{"a": 1}', "missing required field `traceEvents`"),
         (b'{"traceEvents": null}', "Expected `array`"),
         (b'{"traceEvents": [1]}', "Expected `object`"),
@@ -156,18 +155,23 @@ def test_the_rank_is_in_the_name_where_the_trace_does_not_tell_it(name, rank):
         (raw(dur="Infinity"), "not JSON"),
         (raw(ts="1e999"), "out of range"),
         (raw(ts="1e300"), "centuries away"),
+        (raw(ts="-1e308"), "centuries away"),
+        (raw(dur="1e308"), "centuries away"),
         (raw(ts="9" * 300), "centuries away"),
         (raw(ts="9" * 400), "centuries away"),
         (raw(ts="9" * 100_000), "out of range"),
         (raw(ts="4e15", dur="4e15"), "centuries away"),
         (raw(dur="-0.001"), "ends before it starts: 'k' at 1.0 µs"),
         (raw(more=', "baseTimeNanoseconds": 1' + "0" * 30), "centuries away"),
+        (raw(more=', "baseTimeNanoseconds": ' + "9" * 400), "centuries away"),
+        (raw(more=', "baseTimeNanoseconds": -' + "9" * 400), "centuries away"),
         (raw(more=', "distributedInfo": {"rank": -1}'), "no possible rank"),
         (raw(more=', "distributedInfo": {"rank": 0, "world_size": 1000000000}'), "no possible world size"),
         (raw(more=', "x": ' + "[" * 1_000_000), "nested too deeply"),
         (raw(more=', "x": ' + '{"a":' * 1_000_000), "nested too deeply"),
     ],
 )  # fmt: skip
+@pytest.mark.filterwarnings("error")
 def test_what_is_no_trace_is_said_in_one_line(content, words):
     assert words in fault_of(content)
 

@@ -84,7 +84,8 @@ def test_an_older_trace_that_names_no_collective_claims_nothing_of_them():
 
 
 def test_an_unknown_type_or_a_broken_count_leaves_the_bytes_unknown():
-    for broken in ({"dtype": "Float4"}, {"In msg nelems": "many", "Out msg nelems": -1}, {"dtype": 7}):
+    for broken in ({"dtype": "Float4"}, {"In msg nelems": "many", "Out msg nelems": -1}, {"dtype": 7},
+                   {"In msg nelems": 10**400, "Out msg nelems": 1 << 60}):  # fmt: skip
         (step,) = summary_of(kernel(0, 10), nccl(5, 20, **NAMED | broken)).steps
         assert step.comm_bytes is None
 
