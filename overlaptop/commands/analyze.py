@@ -56,7 +56,8 @@ def _print_records(job: TracedJob) -> None:
     # All at once: there may be tens of thousands, and whoever reads them waits for the last.
     records = [step_record(job.name, summary.info, step) for summary in job.ranks for step in summary.steps]
     records += [
-        rank_record(summary.info.rank, whole) for summary, whole in zip(job.ranks, job.whole, strict=True)
+        rank_record(summary.info.rank, whole, compute_exact=summary.info.compute_exact)
+        for summary, whole in zip(job.ranks, job.whole, strict=True)
     ]
     sys.stdout.write("".join(json.dumps(record) + "\n" for record in records))
 

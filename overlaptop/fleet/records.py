@@ -93,10 +93,10 @@ def device_record(job: str, view: RankView, sample: DeviceSample | None) -> dict
     }
 
 
-def rank_record(rank: int, whole: Breakdown) -> dict[str, object]:
+def rank_record(rank: int, whole: Breakdown, *, compute_exact: bool) -> dict[str, object]:
     """The record of one rank's whole trace, in the documented order of its fields.
 
-    Times are ns, ``overlap`` is a fraction, None without communication.
+    Times are ns, ``overlap`` is a fraction, None without communication. ``compute_exact`` as in a step's.
     """
     return {
         "type": "rank",
@@ -108,4 +108,5 @@ def rank_record(rank: int, whole: Breakdown) -> dict[str, object]:
         "compute_ns": whole.compute_ns,
         "copy_only_ns": whole.copy_only_ns,
         "idle_ns": whole.idle_ns,
+        "compute_exact": compute_exact,
     }

@@ -98,8 +98,17 @@ class _ExactTimes(msgspec.Struct, gc=False, frozen=True):
     events: list[ExactEvent] = msgspec.field(name="traceEvents")
 
 
+class _OnThread(msgspec.Struct, gc=False, frozen=True):
+    thread: Scalar = msgspec.field(default=None, name="tid")
+
+
+class _Threads(msgspec.Struct, gc=False, frozen=True):
+    events: list[_OnThread] = msgspec.field(name="traceEvents")
+
+
 _TRACE = msgspec.json.Decoder(Trace)
 _EXACT_TIMES = msgspec.json.Decoder(_ExactTimes)
+_THREADS = msgspec.json.Decoder(_Threads)
 
 
 def decode(path: Path, text: Text) -> Trace:
@@ -132,3 +141,11 @@ def needs_exact_times(us: NDArray[np.float64]) -> bool:
 def decode_exact_times(text: Text) -> list[ExactEvent]:
     """Return the events of a text that `decode` has taken, in the same order, with decimal times."""
     return _EXACT_TIMES.decode(text).events
+
+
+def decode_threads(path: Path, text: Text) -> list[Scalar]:
+    """Return the thread of each event of a text that `decode` has taken. TraceError as from there."""
+    try:
+        return [event.thread for event in _THREADS.decode(text).events]
+    except msgspec.ValidationError as fault:
+        raise TraceError(path, f"not a torch.profiler trace: {fault}") from fault

@@ -102,6 +102,8 @@ def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False) -> TracedJob:
 def _outcome(file: Path, at: int, job: str, rules: LaneRules, *, by_hta: bool) -> _Outcome:
     try:
         traced = kineto.load(file, files.read(file), rules)
+        if by_hta and traced.on_host:
+            raise TraceError(file, "no GPU activity in it, and HolisticTraceAnalysis looks at nothing else")
         return _Outcome(
             knows_rank=traced.rank is not None,
             summary=summarize(traced, at if traced.rank is None else traced.rank, job),

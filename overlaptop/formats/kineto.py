@@ -16,19 +16,23 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from overlaptop.formats import host
 from overlaptop.formats.chrome import (
     NO_ARGS,
     Args,
     Event,
     ExactEvent,
+    Scalar,
     Text,
     Trace,
     decode,
     decode_exact_times,
+    decode_threads,
     needs_exact_times,
 )
 from overlaptop.formats.files import TraceError
 from overlaptop.timeline.lanes import Kind, Lane, LaneRules
+from overlaptop.timeline.nesting import innermost
 from overlaptop.timeline.spans import Spans, from_bounds
 
 Times: TypeAlias = NDArray[np.int64]
@@ -67,7 +71,7 @@ _FAR_AWAY = "a time in it lies centuries away"
 
 @dataclass(frozen=True, slots=True)
 class Activities:
-    """What the GPU did, n activities by their start."""
+    """What the GPU did, or a job on CPUs, n activities by their start."""
 
     start_ns: Times
     end_ns: Times
@@ -76,7 +80,7 @@ class Activities:
     lane: NDArray[np.int8]
     is_kernel: NDArray[np.bool_]
     queue: NDArray[np.int64]
-    """One number for each stream of each device."""
+    """One number for each stream of each device, or for each thread."""
     names: list[str]
     args: list[Args]
 
@@ -106,38 +110,94 @@ class RankTrace:
     activities: Activities
     annotations: tuple[Annotation, ...]
     """By number."""
+    on_host: bool = False
+    """There is no GPU activity in it: what it shows is what CPUs did, and compute an upper bound."""
 
 
 def load(path: Path, text: Text, rules: LaneRules) -> RankTrace:
     """Take one trace's text apart.
 
     Raises:
-        TraceError: not a torch.profiler trace, without GPU activity, or with impossible times.
+        TraceError: not a torch.profiler trace, without GPU activity where there were GPUs, or with
+            impossible times.
     """
     trace = decode(path, text)
     gpu, launches, marks = _sort_out(trace.events)
-    if not gpu:
-        raise TraceError(path, "no GPU activity in it: trace with ProfilerActivity.CUDA")
+    on_host = not gpu and host.is_of_cpus(trace)
     if len(marks) > MAX_STEP_MARKS:
         raise TraceError(path, f"more than {MAX_STEP_MARKS:,} ProfilerStep annotations: trace fewer steps")
     clock = _Clock(path, trace, text)
+    if on_host:
+        activities = _host_activities(trace, decode_threads(path, text), clock, rules)
+    else:
+        activities = _gpu_activities(gpu, launches if marks else [], clock, rules)
+    if not activities.names:
+        what, activity = ("operator", "CPU") if on_host else ("GPU activity", "CUDA")
+        raise TraceError(path, f"no {what} in it: trace with ProfilerActivity.{activity}")
+    if activities.end_ns.max() >= MAX_NS:
+        raise TraceError(path, _FAR_AWAY)
+    return RankTrace(path, _rank(path, trace), trace, activities, _annotations(marks, clock), on_host)
+
+
+def _gpu_activities(
+    gpu: Sequence[Event], launches: Sequence[Event], clock: _Clock, rules: LaneRules
+) -> Activities:
     start_ns = clock.times_ns(gpu)
     end_ns = start_ns + clock.durations_ns(gpu)
-    if end_ns.max() >= MAX_NS:
-        raise TraceError(path, _FAR_AWAY)
     order = np.argsort(start_ns, kind="stable")
     gpu = [gpu[at] for at in order.tolist()]
-    activities = Activities(
+    return Activities(
         start_ns=start_ns[order],
         end_ns=end_ns[order],
-        launched_ns=_launched_ns(gpu, launches, clock) if marks else np.full(len(gpu), NOT_LAUNCHED_NS),
+        launched_ns=_launched_ns(gpu, launches, clock),
         lane=_lanes(gpu, rules),
         is_kernel=np.array([_kind(event) == "kernel" for event in gpu], dtype=np.bool_),
         queue=_queues(gpu),
         names=[event.name or "" for event in gpu],
         args=[event.args or NO_ARGS for event in gpu],
     )
-    return RankTrace(path, _rank(path, trace), trace, activities, _annotations(marks, clock))
+
+
+def _host_activities(
+    trace: Trace, threads: Sequence[Scalar], clock: _Clock, rules: LaneRules
+) -> Activities:
+    """Collectives of gloo, as kernels of a stream of their own, and what each thread did besides."""
+    code = {lane: at for at, lane in enumerate(LANES)}
+    collectives = [
+        event
+        for event in trace.events
+        if host.is_collective(event) and event.ts is not None and event.dur is not None
+    ]
+    start_ns = clock.times_ns(collectives)
+    bounds_ns = [np.stack((start_ns, start_ns + clock.durations_ns(collectives)), axis=1)]
+    names = [event.name or "" for event in collectives]
+    lanes = [code[Lane.COMM]] * len(collectives)
+    queues = [0] * len(collectives)
+    for queue, events in enumerate(host.threads_at_work(trace.events, threads), 1):
+        start_ns = clock.times_ns(events)
+        pieces = innermost(start_ns, start_ns + clock.durations_ns(events))
+        found = [host.lane(event, rules) for event in events]
+        known = np.array([found[at] is not None for at in pieces[:, 2].tolist()], dtype=np.bool_)
+        pieces = pieces[known]
+        bounds_ns.append(pieces[:, :2])
+        for at in pieces[:, 2].tolist():
+            lane = found[at]
+            assert lane is not None, "the others were left out"
+            lanes.append(code[lane])
+            names.append(events[at].name or "")
+            queues.append(queue)
+    bounds = np.concatenate(bounds_ns)
+    order = np.argsort(bounds[:, 0], kind="stable")
+    return Activities(
+        start_ns=bounds[order, 0],
+        end_ns=bounds[order, 1],
+        launched_ns=np.full(len(bounds), NOT_LAUNCHED_NS),
+        lane=np.array(lanes, dtype=np.int8)[order],
+        is_kernel=order < len(collectives),
+        queue=np.array(queues, dtype=np.int64)[order],
+        names=[names[at] for at in order.tolist()],
+        args=[NO_ARGS] * len(bounds),
+    )
 
 
 def _sort_out(events: Sequence[Event]) -> tuple[list[Event], list[Event], list[Event]]:

@@ -80,8 +80,6 @@ def _info(traced: RankTrace, rank: int, job: str) -> RankInfo:
     distributed = traced.trace.distributed
     backend = (distributed.backend or "") if distributed else ""
     version = distributed.nccl_version if distributed else None
-    device = next((args.device for args in traced.activities.args if args.device is not None), None)
-    names = {each.id: each.name or "" for each in traced.trace.devices or ()}
     return RankInfo(
         job=job,
         rank=rank,
@@ -90,14 +88,22 @@ def _info(traced: RankTrace, rank: int, job: str) -> RankInfo:
         host="",
         pid=UNKNOWN_PID,
         script=str(traced.path),
-        device=names.get(device, "")[:MAX_WORDS] if isinstance(device, int) else "",
+        device=_device(traced)[:MAX_WORDS],
         backend=(f"{backend} {version}" if backend == "nccl" and version else backend)[:MAX_WORDS],
-        source="kernels",
+        source="host" if traced.on_host else "kernels",
         source_reason=SOURCE_REASON,
-        compute_exact=True,
+        compute_exact=not traced.on_host,
         detail_every=1,
         torch_version="",
     )
+
+
+def _device(traced: RankTrace) -> str:
+    if traced.on_host:
+        return "cpu"
+    device = next((args.device for args in traced.activities.args if args.device is not None), None)
+    names = {each.id: each.name or "" for each in traced.trace.devices or ()}
+    return names.get(device, "") if isinstance(device, int) else ""
 
 
 def _totals(step: Step, rank: int, lanes: _Lanes, comm: _CommKernels) -> StepTotals:

@@ -26,6 +26,8 @@ class RankTruth:
     comm_ns: int
     hidden_ns: int
     exposed_ns: int
+    exact: bool = True
+    """False: compute is an upper bound, so overlap is at most what it says."""
 
     @property
     def overlap(self) -> float | None:
@@ -117,6 +119,9 @@ def parse(text: str) -> dict[int, RankTruth]:
         sofar = ranks.get(rank, RankTruth(0, 0, 0))
         comm_ns, hidden_ns, exposed_ns = known_ns
         ranks[rank] = RankTruth(
-            sofar.comm_ns + comm_ns, sofar.hidden_ns + hidden_ns, sofar.exposed_ns + exposed_ns
+            sofar.comm_ns + comm_ns,
+            sofar.hidden_ns + hidden_ns,
+            sofar.exposed_ns + exposed_ns,
+            sofar.exact and record.get("compute_exact") is not False,
         )
     return ranks

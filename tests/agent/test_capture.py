@@ -15,6 +15,8 @@ import pytest
 
 from overlaptop.agent import capture
 from overlaptop.agent.agreement import PATIENCE_S
+from overlaptop.formats.job import analyze
+from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.messages import ENDED_BADLY
 
@@ -182,6 +184,23 @@ def test_both_ranks_write_a_trace_of_the_same_steps_and_every_dashboard_sees_it(
             for other_start_us, other_end_us in annotations:
                 assert not start_us < other_start_us < end_us < other_end_us
     asking.goes_on()
+
+
+def test_traces_of_a_job_on_cpus_give_the_overlap_that_stands_beside_the_live_one(shared, watch):
+    dashboard = watch()
+    dashboard.until_it_trains()
+    made = dashboard.outcome(dashboard.ask(steps=3))
+    found = analyze(Path(made.ranks[0].text).parent, LaneRules())
+    assert [each.info.rank for each in found.ranks] == [0, 1]
+    for each in found.ranks:
+        assert (each.info.source, each.info.compute_exact) == ("host", False)
+        assert [step.step for step in each.steps] == [made.step + 1 + number for number in range(3)]
+        for step in each.steps:
+            # Of the gradients, and of the word to stop, whose sum the script waits for.
+            live = dashboard.steps[each.info.rank, step.step].collectives
+            assert step.collectives == live >= 2
+            assert 0 < step.compute_ns < step.step_ns
+            assert 0 < step.exposed_ns <= step.comm_ns < step.step_ns
 
 
 def test_captured_steps_are_marked_and_left_out_of_the_figures(shared, watch):

@@ -20,7 +20,8 @@ from .traces import kernel, small_job, text, write
 DATA = Path(__file__).parent.parent / "formats" / "data"
 RECORDED = json.loads((DATA / "hta-0.5.0.json").read_text())
 RANK_KEYS = [
-    "type", "rank", "overlap", "comm_ns", "hidden_ns", "exposed_ns", "compute_ns", "copy_only_ns", "idle_ns"
+    "type", "rank", "overlap", "comm_ns", "hidden_ns", "exposed_ns", "compute_ns", "copy_only_ns",
+    "idle_ns", "compute_exact",
 ]  # fmt: skip
 
 

@@ -138,6 +138,34 @@ async def test_a_capture_is_followed_from_sent_to_the_profilers_own_overlap(size
     ]
 
 
+@pytest.mark.parametrize("size", SIZES)
+async def test_where_there_is_no_gpu_both_figures_are_said_to_be_bounds(size, tmp_path, monkeypatch):
+    record = {"type": "step", "comm_ns": 8_000_000, "hidden_ns": 5_000_000, "exposed_ns": 3_000_000}
+    said = "\n".join(json.dumps({**record, "rank": rank, "compute_exact": False}) for rank in (0, 1))
+    monkeypatch.setattr(truth, "command_for", lambda _: [sys.executable, "-c", f"print('''{said}''')"])
+    session = running_job(2)
+    for rank in (0, 1):
+        session.say(replace(info(rank), source="host", compute_exact=False))
+    app = app_of(session)
+    async with app.run_test(size=size) as pilot:
+        await ask(pilot)
+        for rank in (0, 1):
+            say(session, session.sent[0], rank, "written", 40, f"{tmp_path}/rank{rank}.json.gz")
+        await shown(app, pilot)
+        await app.workers.wait_for_complete()
+        text = await shown(app, pilot)
+    rows = [line.split() for line in text.splitlines() if " written " in line and "●" not in line]
+    assert [row[:6] for row in rows] == [
+        ["0", "written", "≤93.3", "%", "≤62.5", "%"],
+        ["1", "written", "≤80.0", "%", "≤62.5", "%"],
+    ]
+    if size[0] >= 100:
+        assert [row[row.index("8.00") :][:6] for row in rows] == [
+            ["8.00", "ms", "≤5.00", "ms", "≥3.00", "ms"]
+        ] * 2
+        assert "compute is an upper bound" in text
+
+
 async def test_a_refusal_is_said_with_what_to_do():
     session = running_job(2)
     app = app_of(session)
@@ -252,3 +280,5 @@ def test_only_whole_step_records_count():
     found = parse("\n".join([*lines, json.dumps(good)]))
     assert found == {3: RankTruth(0, 0, 0)}
     assert found[3].overlap is None
+    bound = parse("\n".join(map(json.dumps, (good, {**good, "compute_exact": False}, good))))
+    assert bound == {3: RankTruth(0, 0, 0, exact=False)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from overlaptop.fleet.commands import FAILED, STAGES, CommandView, RankProgress
+from overlaptop.tui.choosing import sees_gaps
 from overlaptop.tui.ink import (
     BOLD,
     DIM,
@@ -21,7 +22,7 @@ from overlaptop.tui.ink import (
 )
 from overlaptop.tui.nodes import places
 from overlaptop.tui.state import ViewState
-from overlaptop.tui.text import UNKNOWN, clock, count, duration, percent
+from overlaptop.tui.text import AT_LEAST, AT_MOST, UNKNOWN, bounded, clock, count, duration, percent
 from overlaptop.tui.truth import RankTruth, Truth
 from overlaptop.tui.widgets.scroll_view import ScrollView
 from overlaptop.tui.widgets.totals_line import overlap_ink
@@ -47,6 +48,10 @@ _EXPLAINED = (
     "definition in torch.profiler's trace of the steps that were asked for, which it makes slower",
     "the traces open in https://ui.perfetto.dev and chrome://tracing; `overlaptop analyze FOLDER` shows "
     "their steps. Figures leave the captured steps out",
+)
+_BOUNDS = (
+    "≤ ≥: without a GPU compute is an upper bound. live counts a collective from where it is issued, "
+    "profiler from where gloo takes it up",
 )
 
 
@@ -82,12 +87,17 @@ class CaptureView(ScrollView):
         where = places(capture, self.state.snapshot.ranks)
         head = [_asked(capture, width), *_stages(capture, width), *_outcome(where, truth, width), ()]
         table = [_row(_header_cells(), width)]
-        table += [_row(_cells(each, truth), width) for each in capture.ranks]
+        exact = {view.rank: sees_gaps(view) for view in self.state.snapshot.ranks}
+        table += [
+            _row(_cells(each, truth, live_exact=exact.get(each.rank, True)), width)
+            for each in capture.ranks
+        ]
         rows = len(table) - 1
         room = max(1, height - len(head) - 1)
         self.first = max(0, min(self.first, rows - room))
         lines = [*head, table[0], *table[1 + self.first : 1 + self.first + room]]
-        explained = _paragraphs(_EXPLAINED, width)
+        bounds = truth is not None and not all(found.exact for found in truth.ranks.values())
+        explained = _paragraphs(_EXPLAINED + _BOUNDS * bounds, width)
         return [*lines, (), *explained] if height >= len(lines) + 1 + len(explained) else lines
 
 
@@ -147,18 +157,23 @@ def _header_cells() -> tuple[Line, ...]:
     return tuple((Run(name, DIM),) for name, _, _ in _COLUMNS)
 
 
-def _cells(rank: RankProgress, truth: Truth | None) -> tuple[Line, ...]:
+def _cells(rank: RankProgress, truth: Truth | None, *, live_exact: bool) -> tuple[Line, ...]:
     found = truth.ranks.get(rank.rank) if truth is not None else None
     profiled = found.overlap if found is not None else None
     color = "good" if rank.state == WRITTEN else "error" if rank.state in ENDED_BADLY else "text"
+    exact = found is None or found.exact
+    live = bounded(percent(rank.live_overlap), AT_MOST, exact=live_exact)
     steps = f"{rank.live_steps} step{'s' * (rank.live_steps != 1)}"
+    comm, hidden, exposed = map(duration, _times(found))
     return (
         (Run(str(rank.rank), BOLD),),
         (Run(rank.state, Ink(color)),),
-        (Run(percent(rank.live_overlap), overlap_ink(rank.live_overlap, bold=True)),),
-        (Run(percent(profiled), overlap_ink(profiled, bold=True)),),
+        (Run(live, overlap_ink(rank.live_overlap, bold=True)),),
+        (Run(bounded(percent(profiled), AT_MOST, exact=exact), overlap_ink(profiled, bold=True)),),
         (Run(_apart(rank.live_overlap, profiled)),),
-        *((Run(duration(ns), TEXT),) for ns in _times(found)),
+        (Run(comm, TEXT),),
+        (Run(bounded(hidden, AT_MOST, exact=exact), TEXT),),
+        (Run(bounded(exposed, AT_LEAST, exact=exact), TEXT),),
         (Run(steps if rank.live_steps else UNKNOWN, DIM),),
     )
 

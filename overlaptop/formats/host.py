@@ -1,0 +1,60 @@
+"""What a trace without GPU activity tells of a job on CPUs: operators compute, gloo communicates.
+
+A collective is a range on one of gloo's own threads, ``gloo:all_reduce`` say, from when that thread takes
+it up until it is done. A thread of the job computes while the innermost thing that it is in is an operator:
+it waits for gloo in Python, in autograd's engine or in a range of some library's (as FSDP's), and ranges
+and operators hold each other in any order. An operator may wait as well, for a core or for a lock, of which
+no trace tells: so compute is an upper bound, as in the host source of a live job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from overlaptop.formats.chrome import Event, Scalar, Trace
+from overlaptop.timeline.lanes import Lane, LaneRules
+
+BACKENDS = ("gloo", "cpu:gloo")
+_COLLECTIVE = "gloo:"
+_CATEGORIES = frozenset(("cpu_op", "user_annotation"))
+_ISSUES = ("c10d::", "_c10d_functional::")
+"""Operators that hand a collective over, or wait for one."""
+_NO_WORK = (*_ISSUES, "autograd::engine::")
+"""Operators that do not compute themselves: hooks run in autograd's engine, and what they wait for."""
+_MAX_NAME = 16_384
+
+
+def is_of_cpus(trace: Trace) -> bool:
+    """Whether there was no GPU to trace, or nothing on it that communicates."""
+    backend = trace.distributed.backend if trace.distributed is not None else None
+    return trace.devices == [] or backend in BACKENDS
+
+
+def is_collective(event: Event) -> bool:
+    """Whether gloo runs here."""
+    return (event.name or "").startswith(_COLLECTIVE)
+
+
+def threads_at_work(events: Sequence[Event], threads: Sequence[Scalar]) -> Iterator[list[Event]]:
+    """Operators and ranges, by each of the job's own threads; `threads` holds one for each event."""
+    of_gloo, own = set(), set()
+    by_thread: dict[Scalar, list[Event]] = {}
+    for event, thread in zip(events, threads, strict=True):
+        if event.cat not in _CATEGORIES or event.ts is None or event.dur is None:
+            continue
+        if is_collective(event):
+            of_gloo.add(thread)
+            continue
+        if (event.name or "").startswith(_ISSUES):
+            own.add(thread)
+        by_thread.setdefault(thread, []).append(event)
+    # Where gloo's thread adds up or copies, it communicates.
+    return (found for thread, found in by_thread.items() if thread in own or thread not in of_gloo)
+
+
+def lane(event: Event, rules: LaneRules) -> Lane | None:
+    """What a thread does in this event; None: nothing that is known."""
+    name = event.name or ""
+    if event.cat != "cpu_op" or name.startswith(_NO_WORK):
+        return None
+    return rules.lane(name[:_MAX_NAME], "kernel")

@@ -1,0 +1,175 @@
+"""Traces of jobs on CPUs: gloo's ranges communicate, operators compute."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from overlaptop.formats import files, job, kineto
+from overlaptop.formats.files import TraceError
+from overlaptop.formats.summary import summarize
+from overlaptop.timeline.lanes import LaneRules, parse_rule
+from tests.cli.traces import BASE_NS, kernel
+
+DATA = Path(__file__).parent / "data"
+US = 1000
+MAIN, GLOO = 1, 2
+
+
+def op(name, ts, dur, thread=MAIN, cat="cpu_op"):
+    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": thread, "ts": ts, "dur": dur}
+
+
+def span(name, ts, dur, thread=MAIN):
+    return op(name, ts, dur, thread, "user_annotation")
+
+
+def gloo(ts, dur, name="all_reduce", thread=GLOO):
+    return span(f"gloo:{name}", ts, dur, thread)
+
+
+def load(*events, backend="gloo", devices=(), rules=(), **more):
+    made = {
+        "traceEvents": list(events),
+        "deviceProperties": list(devices),
+        "distributedInfo": {"backend": backend, "rank": 1, "world_size": 2},
+        "baseTimeNanoseconds": BASE_NS,
+        **more,
+    }
+    return kineto.load(Path("t.json"), json.dumps(made).encode(), LaneRules(map(parse_rule, rules)))
+
+
+def summary_of(*events, **more):
+    return summarize(load(*events, **more), 1, "job")
+
+
+def test_operators_compute_and_gloo_communicates_beside_them():
+    found = summary_of(
+        span("ProfilerStep#7", 0, 100), op("aten::mm", 0, 50), gloo(20, 50), op("aten::mul", 80, 10)
+    )
+    (step,) = found.steps
+    assert (step.step, step.step_ns, step.collectives) == (7, 100 * US, 1)
+    assert (step.compute_ns, step.comm_ns) == (60 * US, 50 * US)
+    assert (step.hidden_ns, step.exposed_ns, step.idle_ns) == (30 * US, 20 * US, 20 * US)
+    assert (found.info.source, found.info.compute_exact, found.info.device) == ("host", False, "cpu")
+    assert found.info.source_reason == "torch.profiler trace"
+    assert [each.op for each in found.detail.collectives] == ["gloo:all_reduce"]
+    assert found.whole.overlap == 0.6
+
+
+def test_a_thread_that_waits_in_a_range_within_an_operator_computes_nothing_there():
+    """As in FSDP's hooks, which run inside autograd's operators."""
+    (step,) = summary_of(
+        span("ProfilerStep#1", 0, 100),
+        op("RegisterPostBackwardFunctionBackward", 0, 90),
+        span("FSDP::post_backward_reduce", 10, 70),
+        op("aten::copy_", 20, 5),
+        gloo(10, 70),
+    ).steps
+    assert (step.compute_ns, step.hidden_ns) == (25 * US, 5 * US)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "c10d::allreduce_",
+        "_c10d_functional::wait_tensor",
+        "autograd::engine::evaluate_function: AddBackward0",
+    ],
+)
+def test_handing_a_collective_over_and_waiting_for_one_is_no_compute(name):
+    (step,) = summary_of(span("ProfilerStep#1", 0, 100), op(name, 0, 90), gloo(10, 70)).steps
+    assert (step.compute_ns, step.exposed_ns) == (0, 70 * US)
+
+
+def test_what_gloos_own_thread_adds_up_is_communication():
+    (step,) = summary_of(
+        span("ProfilerStep#1", 0, 100), op("aten::mm", 0, 30), gloo(10, 70), op("aten::add_", 40, 10, GLOO)
+    ).steps
+    assert (step.compute_ns, step.comm_ns, step.hidden_ns) == (30 * US, 70 * US, 20 * US)
+
+
+def test_a_thread_on_which_a_collective_is_both_issued_and_recorded_still_computes():
+    """A send is recorded where it was issued."""
+    (step,) = summary_of(
+        span("ProfilerStep#1", 0, 100),
+        op("c10d::send", 5, 2),
+        gloo(6, 60, "send", MAIN),
+        op("aten::mm", 20, 30),
+    ).steps
+    assert (step.compute_ns, step.comm_ns, step.hidden_ns) == (30 * US, 60 * US, 30 * US)
+
+
+def test_operators_of_several_threads_compute_together():
+    (step,) = summary_of(
+        span("ProfilerStep#1", 0, 100), op("aten::mm", 0, 30), op("aten::mm", 20, 30, 3)
+    ).steps
+    assert (step.compute_ns, step.comm_ns, step.overlap) == (50 * US, 0, None)
+
+
+def test_the_users_own_lanes_count_here_too():
+    (step,) = summary_of(
+        span("ProfilerStep#1", 0, 100),
+        op("aten::mm", 0, 30),
+        op("my::exchange", 50, 20),
+        rules=["comm=exchange"],
+    ).steps
+    assert (step.compute_ns, step.comm_ns) == (30 * US, 20 * US)
+
+
+def test_a_trace_of_a_gpu_job_without_its_gpu_is_refused():
+    gpu = {"id": 0, "name": "NVIDIA H200"}
+    for backend in ("nccl", None, "undefined"):
+        with pytest.raises(TraceError, match=r"no GPU activity in it: trace with ProfilerActivity\.CUDA"):
+            load(op("aten::mm", 0, 1), gloo(0, 1, "barrier"), backend=backend, devices=[gpu])
+    assert load(op("aten::mm", 0, 1), gloo(0, 1), devices=[gpu]).on_host
+
+
+def test_gloos_ranges_in_a_trace_with_gpu_activity_are_left_alone():
+    found = load(kernel(0, 10), op("aten::mm", 0, 50), gloo(0, 100, "barrier"), backend="nccl")
+    assert (found.on_host, found.activities.names) == (False, ["gemm"])
+
+
+def test_a_trace_of_nothing_is_refused():
+    with pytest.raises(TraceError, match=r"no operator in it: trace with ProfilerActivity\.CPU"):
+        load(span("ProfilerStep#1", 0, 100))
+
+
+def test_a_thread_of_another_type_is_refused_in_one_line():
+    with pytest.raises(TraceError, match="trace: Expected"):
+        load(op("aten::mm", 0, 1, thread=[1]))
+
+
+def test_hta_which_looks_at_gpus_only_is_not_asked(tmp_path):
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": [op("aten::mm", 0, 1)], "deviceProperties": []}))
+    with pytest.raises(
+        TraceError, match="no GPU activity in it, and HolisticTraceAnalysis looks at nothing"
+    ):
+        job.analyze(path, LaneRules(), by_hta=True)
+
+
+# Of each rank, by step: collectives, and in ms what a separate count gave for communication, its exposed
+# part, compute and the step.
+RECORDED = {
+    "ddp_gloo": [
+        [(7, 225, 27, 556, 622), (7, 156, 18, 570, 674)],
+        [(7, 410, 139, 473, 644), (7, 421, 103, 547, 662)],
+    ],
+    "fsdp2_gloo": [
+        [(14, 77, 61, 331, 458), (14, 156, 90, 296, 472)],
+        [(14, 285, 225, 203, 467), (14, 201, 148, 258, 470)],
+    ],
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_jobs_have_each_collective_and_add_up(name):
+    for rank, expected in enumerate(RECORDED[name]):
+        path = DATA / name / f"rank{rank}.json.gz"
+        found = summarize(kineto.load(path, files.read(path), LaneRules()), rank, name)
+        for each, told in zip(found.steps, expected, strict=True):
+            times_ns = (each.comm_ns, each.exposed_ns, each.compute_ns, each.step_ns)
+            assert (each.collectives, *(ns // 10**6 for ns in times_ns)) == told
+            assert each.step_ns == each.compute_only_ns + each.comm_ns + each.idle_ns
+            assert each.comm_bytes is None
