@@ -28,12 +28,13 @@ def run(path: Path, lane_rules: Sequence[str], *, by_hta: bool, look: TuiOptions
     `look` is the dashboard's; None: print records instead. The screen shows steps, which `by_hta` does not
     change: with it, the table comes in any case.
     """
-    job = _analyze(path, lane_rules, by_hta=by_hta)
+    on_screen = look is not None and sys.stdin.isatty() and sys.stdout.isatty() and not by_hta
+    job = _analyze(path, lane_rules, by_hta=by_hta, detailed=on_screen)
     if job.missing and path.is_dir():
         say(f"{path}: {_missing(job)}")
     if look is None:
         _print_records(job)
-    elif sys.stdin.isatty() and sys.stdout.isatty() and not by_hta:
+    elif on_screen:
         from overlaptop.commands import dashboard
 
         dashboard.require_screen(look)
@@ -44,10 +45,10 @@ def run(path: Path, lane_rules: Sequence[str], *, by_hta: bool, look: TuiOptions
     return 0
 
 
-def _analyze(path: Path, lane_rules: Sequence[str], *, by_hta: bool) -> TracedJob:
+def _analyze(path: Path, lane_rules: Sequence[str], *, by_hta: bool, detailed: bool) -> TracedJob:
     try:
         rules = LaneRules(parse_rule(rule) for rule in lane_rules)
-        return analyze(path, rules, by_hta=by_hta)
+        return analyze(path, rules, by_hta=by_hta, detailed=detailed)
     except (TraceError, ValueError) as fault:
         raise CommandError(str(fault), USAGE_STATUS) from fault
 
@@ -64,53 +65,67 @@ def _print_records(job: TracedJob) -> None:
 
 def session_of(job: TracedJob) -> FinishedSession:
     """The job behind the face that a dashboard and a table look at."""
-    from overlaptop.fleet.finished import FinishedSession
-    from overlaptop.wire.messages import PROTOCOL_VERSION, Message, Notice, Welcome
+    from overlaptop.fleet.finished import FinishedRank, FinishedSession
+    from overlaptop.wire.messages import PROTOCOL_VERSION, Notice, Welcome
 
-    began_ns = min((step.start_ns for each in job.ranks for step in each.steps), default=0)
-    over_ns = max((step.start_ns + step.step_ns for each in job.ranks for step in each.steps), default=0)
-    messages: list[Message] = []
-    for summary in job.ranks:
-        messages += [summary.info, *summary.steps]
-        if summary.detail is not None:
-            messages.append(summary.detail)
-    if job.missing:
-        messages.append(Notice(job.ranks[0].info.rank, over_ns, "warning", _missing(job)))
+    over_ns = max(whole.start_ns + whole.step_ns for whole in job.whole)
+    ranks = [
+        FinishedRank(summary.info, whole, summary.steps, summary.details)
+        for summary, whole in zip(job.ranks, job.whole, strict=True)
+    ]
+    notices = [Notice(job.ranks[0].info.rank, over_ns, "warning", _missing(job))] if job.missing else []
     welcome = Welcome(
         protocol=PROTOCOL_VERSION,
         job=job.name,
         host="",
         script=str(job.path),
         world_size=job.world_size,
-        started_ns=began_ns,
+        started_ns=min(whole.start_ns for whole in job.whole),
     )
     try:
-        return FinishedSession(welcome, messages, over_ns)
+        return FinishedSession(welcome, ranks, notices, over_ns)
     except ValueError as fault:
         raise CommandError(f"{job.path}: {fault}", USAGE_STATUS) from fault
 
 
 def _table(job: TracedJob, *, by_hta: bool, ascii_only: bool) -> str:
-    """The newest step of each rank as ``--once`` shows it, and below it the whole traces."""
+    """The whole traces: all ranks together, and below it each one."""
     from overlaptop.commands import once
     from overlaptop.commands.table import Table
     from overlaptop.tui import text
 
     table = Table(["rank", "steps", "overlap", "exposed", "hidden", "compute", "comm", "copy only", "idle"])
     for summary, whole in zip(job.ranks, job.whole, strict=True):
-        times_ns = (whole.exposed_ns, whole.hidden_ns, whole.compute_ns, whole.comm_ns,
-                    whole.copy_only_ns, whole.idle_ns)  # fmt: skip
+        exact = summary.info.compute_exact
         table.add(
             [
                 str(summary.info.rank),
                 text.count(len(summary.steps)),
-                text.percent(whole.overlap),
-                *map(text.duration, times_ns),
+                text.bounded(text.percent(whole.overlap), text.AT_MOST, exact=exact),
+                text.bounded(text.duration(whole.exposed_ns), text.AT_LEAST, exact=exact),
+                text.bounded(text.duration(whole.hidden_ns), text.AT_MOST, exact=exact),
+                text.bounded(text.duration(whole.compute_ns), text.AT_MOST, exact=exact),
+                text.duration(whole.comm_ns),
+                text.duration(whole.copy_only_ns),
+                text.duration(whole.idle_ns if exact else None),
             ]
         )
-    newest = once.render(session_of(job).tick())
-    title = "whole trace, as HolisticTraceAnalysis counts" if by_hta else "whole trace"
-    page = f"{newest}\n\n{title}\n{table.render()}"
+    exact = all(summary.info.compute_exact for summary in job.ranks)
+    comm_ns, hidden_ns = (
+        sum(getattr(whole, name) or 0 for whole in job.whole) for name in ("comm_ns", "hidden_ns")
+    )
+    overlap = text.percent(hidden_ns / comm_ns if comm_ns else None)
+    lines = [
+        once.title(session_of(job).tick()),
+        f"whole trace{', as HolisticTraceAnalysis counts' if by_hta else ''}, all ranks   "
+        f"overlap {text.bounded(overlap, text.AT_MOST, exact=exact)}   "
+        f"hidden {text.bounded(text.duration(hidden_ns), text.AT_MOST, exact=exact)} "
+        f"of {text.duration(comm_ns)}",
+        table.render(),
+    ]
+    if not exact:
+        lines.append("≤ ≥: without a GPU compute is an upper bound")
+    page = "\n".join(lines)
     return once.plain(page) if ascii_only else page
 
 

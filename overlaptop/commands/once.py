@@ -21,7 +21,19 @@ LIMIT_S = 3.0
 """A hub sends its history at once; ranks that are not there by then are shown as unknown."""
 
 ASCII = str.maketrans(
-    {"µ": "u", "×": "x", "·": "|", "±": "+-", "●": "*", "○": "o", "◌": "o", "■": "#", text.UNKNOWN: "-"}
+    {
+        "µ": "u",
+        "×": "x",
+        "·": "|",
+        "±": "+-",
+        "●": "*",
+        "○": "o",
+        "◌": "o",
+        "■": "#",
+        text.UNKNOWN: "-",
+        text.AT_MOST: "<=",
+        text.AT_LEAST: ">=",
+    }
 )
 
 
@@ -88,7 +100,7 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
         ("dropped", text.count(totals.dropped)),
     ]
     lines = [
-        _title(snapshot),
+        title(snapshot),
         *([troubles.in_full(trouble)] if trouble is not None else []),
         "   ".join(f"{name} {value}" for name, value in summary),
         table.render(),
@@ -174,7 +186,8 @@ def plain(page: str) -> str:
     return page.translate(ASCII).encode("ascii", "replace").decode()
 
 
-def _title(snapshot: Snapshot) -> str:
+def title(snapshot: Snapshot) -> str:
+    """What the job is and on what it runs."""
     job = snapshot.job
     assert job is not None
     infos = [view.info for view in snapshot.ranks if view.info is not None]

@@ -2,42 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
-from overlaptop.fleet.fleet import MAX_RANKS, Fleet
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_RANKS, Fleet
+from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, RankView, Snapshot
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import Command, Message, RankInfo, Welcome
+from overlaptop.wire.messages import Command, Message, Notice, RankInfo, StepDetail, StepTotals, Welcome
 
 _OVER = "this is the trace of a job that is over: there is nobody to tell"
 
 
-class FinishedSession:
-    """One picture that never changes. Time stands still in it, so nothing in it grows old."""
+@dataclass(frozen=True, slots=True)
+class FinishedRank:
+    """What was read of one rank."""
 
-    def __init__(self, welcome: Welcome, messages: Iterable[Message], now_ns: int) -> None:
-        """`messages` as a hub would have sent them; `now_ns` is the Unix time of the picture.
+    info: RankInfo
+    whole: StepTotals
+    """All of it, as step WHOLE_TRACE."""
+    steps: tuple[StepTotals, ...]
+    """In order."""
+    details: tuple[StepDetail, ...] = ()
+    """Of any of these."""
+
+
+class FinishedSession:
+    """Pictures that never change: of the whole trace, and of each of its steps.
+
+    Time stands still in them, so nothing in them grows old.
+    """
+
+    def __init__(
+        self, welcome: Welcome, ranks: Sequence[FinishedRank], notices: Sequence[Notice], now_ns: int
+    ) -> None:
+        """``now_ns`` is the Unix time of the pictures. The first one is of the whole trace.
 
         Raises:
             ValueError: a rank's number is beyond what a Fleet takes.
         """
-        fleet = Fleet(lambda: now_ns)
-        fleet.apply(welcome)
-        told = set()
-        for message in messages:
-            fleet.apply(message)
-            if isinstance(message, RankInfo):
-                told.add(message.rank)
+        highest = max(each.info.rank for each in ranks)
+        if highest >= MAX_RANKS:
+            raise ValueError(f"rank {highest}: only ranks below {MAX_RANKS:,} can be shown, use --json")
+        self._welcome, self._ranks, self._notices, self._now_ns = welcome, ranks, notices, now_ns
+        self._numbers = [WHOLE_TRACE, *sorted({step.step for each in ranks for step in each.steps})]
+        self._at = 0
+        self._snapshot = self._picture(WHOLE_TRACE)
+
+    def _picture(self, number: int) -> Snapshot:
+        fleet = Fleet(lambda: self._now_ns)
+        fleet.apply(self._welcome)
+        for each in self._ranks:
+            found: list[Message] = [step for step in (each.whole, *each.steps) if step.step == number]
+            found += [detail for detail in each.details if detail.step == number]
+            for message in (each.info, *found):
+                fleet.apply(message)
+        for notice in self._notices:
+            fleet.apply(notice)
         fleet.set_link(LinkState.TRACE)
         whole = fleet.snapshot()
+        histories = {each.info.rank: each.steps[-HISTORY_STEPS:] for each in self._ranks}
         # A live job's ranks that were announced and never seen may still come. These will not.
-        seen = tuple(view for view in whole.ranks if view.info is not None)
-        if len(seen) < len(told):
-            raise ValueError(f"rank {max(told)}: only ranks below {MAX_RANKS:,} can be shown, use --json")
-        self._snapshot = replace(whole, ranks=seen, fresh=())
-        self._key = welcome.job
+        ranks = tuple(_with_history(view, histories) for view in whole.ranks if view.info is not None)
+        return replace(whole, ranks=ranks, fresh=())
+
+    def turn(self, steps: int) -> None:
+        """Show the step that comes so many later, or earlier; before the first one is the whole trace."""
+        at = min(max(self._at + steps, 0), len(self._numbers) - 1)
+        if at != self._at:
+            self._at, self._snapshot = at, self._picture(self._numbers[at])
 
     @property
     def jobs(self) -> tuple[JobRecord, ...]:
@@ -47,7 +80,7 @@ class FinishedSession:
     @property
     def job_key(self) -> str:
         """Of the job that was read."""
-        return self._key
+        return self._welcome.job
 
     def tick(self) -> Snapshot:
         """The picture."""
@@ -71,3 +104,7 @@ class FinishedSession:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def _with_history(view: RankView, histories: dict[int, tuple[StepTotals, ...]]) -> RankView:
+    return replace(view, history=histories[view.rank])

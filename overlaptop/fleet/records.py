@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import RankInfo, StepTotals
-
-if TYPE_CHECKING:  # it would import numpy, which those who print steps do without
-    from overlaptop.timeline.breakdown import Breakdown
 
 
 def step_record(job: str, info: RankInfo | None, totals: StepTotals) -> dict[str, object]:
@@ -93,7 +88,7 @@ def device_record(job: str, view: RankView, sample: DeviceSample | None) -> dict
     }
 
 
-def rank_record(rank: int, whole: Breakdown, *, compute_exact: bool) -> dict[str, object]:
+def rank_record(rank: int, whole: StepTotals, *, compute_exact: bool) -> dict[str, object]:
     """The record of one rank's whole trace, in the documented order of its fields.
 
     Times are ns, ``overlap`` is a fraction, None without communication. ``compute_exact`` as in a step's.

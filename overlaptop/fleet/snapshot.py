@@ -12,6 +12,9 @@ from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, Num
 from overlaptop.wire.knobs import GradientFacts, Knob, Search
 from overlaptop.wire.messages import Notice, RankEnd, RankInfo, StepDetail, StepTotals, Welcome
 
+WHOLE_TRACE = -1
+"""The step as which a whole trace is shown."""
+
 
 class LinkState(Enum):
     """How the line to the job's hub is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import msgspec
@@ -14,6 +14,7 @@ from overlaptop.formats.files import TraceError
 from overlaptop.formats.summary import RankSummary, summarize
 from overlaptop.timeline.breakdown import Breakdown
 from overlaptop.timeline.lanes import LaneRules
+from overlaptop.wire.messages import StepTotals
 
 _AT_ONCE_BYTES = 2 << 30
 """Text that is unpacked at one time, in all processes together."""
@@ -32,7 +33,7 @@ class TracedJob:
     """As the traces say, else how many there are."""
     ranks: tuple[RankSummary, ...]
     """By rank."""
-    whole: tuple[Breakdown, ...]
+    whole: tuple[StepTotals, ...]
     """Each rank's whole trace, by our definitions or by HolisticTraceAnalysis's rules."""
 
     @property
@@ -53,10 +54,11 @@ class _Outcome:
     hta: hta.Figures | None = None
 
 
-def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False) -> TracedJob:
+def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: bool = False) -> TracedJob:
     """Summarize the trace at `path`, or those in the folder `path`, on all cores.
 
-    `by_hta` takes the breakdown of the whole traces by HolisticTraceAnalysis's rules instead of ours.
+    `by_hta` takes the breakdown of the whole traces by HolisticTraceAnalysis's rules instead of ours;
+    `detailed`: with timelines.
 
     Raises:
         TraceError: one of them cannot be used, two are of the same rank, or only some tell theirs. There is
@@ -65,7 +67,7 @@ def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False) -> TracedJob:
     found, name = files.find(path), _name(path)
 
     def work(at: int) -> bytes:
-        outcome = _outcome(found[at], at, name, rules, by_hta=by_hta)
+        outcome = _outcome(found[at], at, name, rules, by_hta=by_hta, detailed=detailed)
         try:
             return msgspec.msgpack.encode(outcome)
         except OverflowError:
@@ -95,18 +97,21 @@ def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False) -> TracedJob:
     order = sorted(summaries)
     ranks = tuple(summaries[rank] for rank in order)
     world_size = max(len(ranks), *(summary.info.world_size for summary in ranks))
-    whole = hta.choose([figures[rank] for rank in order]) if by_hta else [each.whole for each in ranks]
-    return TracedJob(name, path, world_size, ranks, tuple(whole))
+    whole = tuple(each.whole for each in ranks)
+    if by_hta:
+        chosen = hta.choose([figures[rank] for rank in order])
+        whole = tuple(map(_by_hta, whole, chosen))
+    return TracedJob(name, path, world_size, ranks, whole)
 
 
-def _outcome(file: Path, at: int, job: str, rules: LaneRules, *, by_hta: bool) -> _Outcome:
+def _outcome(file: Path, at: int, job: str, rules: LaneRules, *, by_hta: bool, detailed: bool) -> _Outcome:
     try:
         traced = kineto.load(file, files.read(file), rules)
         if by_hta and traced.on_host:
             raise TraceError(file, "no GPU activity in it, and HolisticTraceAnalysis looks at nothing else")
         return _Outcome(
             knows_rank=traced.rank is not None,
-            summary=summarize(traced, at if traced.rank is None else traced.rank, job),
+            summary=summarize(traced, at if traced.rank is None else traced.rank, job, detailed=detailed),
             hta=hta.figures(traced.trace.events) if by_hta else None,
         )
     except TraceError as fault:
@@ -115,6 +120,13 @@ def _outcome(file: Path, at: int, job: str, rules: LaneRules, *, by_hta: bool) -
         return _Outcome(fault=_TOO_LARGE)
     except MemoryError:
         return _Outcome(fault="does not fit into this machine's memory")
+
+
+def _by_hta(whole: StepTotals, by_hta: Breakdown) -> StepTotals:
+    """The whole trace with its parts as HolisticTraceAnalysis has them; it knows nothing of stalls."""
+    return replace(
+        whole, stall_ns=None, **{each.name: getattr(by_hta, each.name) for each in fields(by_hta)}
+    )
 
 
 def _worker_count(found: Sequence[Path]) -> int:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.chrome import Args
 from overlaptop.formats.kineto import LANES, Activities, RankTrace
 from overlaptop.formats.steps import Step, compute_queue, find_steps
-from overlaptop.timeline.breakdown import Breakdown, break_down
+from overlaptop.timeline.breakdown import break_down
 from overlaptop.timeline.collectives import ELEMENT_BYTES, group_title, sum_where_known
 from overlaptop.timeline.lanes import Lane
 from overlaptop.timeline.spans import Spans, clip, coalesce, flatten, length_ns
@@ -34,10 +35,10 @@ class RankSummary:
 
     info: RankInfo
     steps: tuple[StepTotals, ...]
-    detail: StepDetail | None
-    """Of the last step; None where the annotated steps held nothing."""
-    whole: Breakdown
-    """From the first GPU activity to the last, what ran outside the steps too."""
+    details: tuple[StepDetail, ...]
+    """Of each step, and of the whole trace before them; empty where they were not asked for."""
+    whole: StepTotals
+    """From the first activity to the last, what ran outside the steps too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +60,19 @@ def _meeting(lane: Spans, step: Step) -> Spans:
     return lane[first:stop]
 
 
-def summarize(traced: RankTrace, rank: int, job: str) -> RankSummary:
+def summarize(traced: RankTrace, rank: int, job: str, *, detailed: bool = False) -> RankSummary:
     """Take one rank's trace apart, step by step and as a whole; `rank` is what it was found to be."""
     activities = traced.activities
     lanes = _Lanes(*(activities.spans(lane) for lane in (Lane.COMPUTE, Lane.COMM, Lane.COPY)))
     found = find_steps(activities, traced.annotations)
     comm = _CommKernels(activities)
-    steps = tuple(_totals(step, rank, lanes, comm) for step in found)
+    whole = Step(WHOLE_TRACE, int(activities.start_ns[0]), int(activities.end_ns.max()), None)
+    shown = [whole, *found] if detailed else []
     return RankSummary(
         info=_info(traced, rank, job),
-        steps=steps,
-        detail=_detail(found[-1], rank, lanes, comm) if found else None,
-        whole=break_down(
-            int(activities.start_ns[0]), int(activities.end_ns.max()), lanes.compute, lanes.comm, lanes.copy
-        ),
+        steps=tuple(_totals(step, rank, lanes, comm) for step in found),
+        details=tuple(_detail(step, rank, lanes, comm) for step in shown),
+        whole=_totals(whole, rank, lanes, comm),
     )
 
 

@@ -13,10 +13,11 @@ from textual.binding import Binding
 from textual.screen import Screen
 
 from overlaptop.fleet.commands import CommandView
+from overlaptop.fleet.finished import FinishedSession
 from overlaptop.tui.compared import Comparing
 from overlaptop.tui.earlier import EarlierJob
 from overlaptop.tui.job_app import JobApp
-from overlaptop.tui.keys import APP_KEYS
+from overlaptop.tui.keys import APP_KEYS, TRACE_KEYS
 from overlaptop.tui.nodes import is_there
 from overlaptop.tui.options import MAX_REFRESH_HZ, Session, TuiOptions
 from overlaptop.tui.screens.base import DashboardScreen
@@ -38,7 +39,7 @@ class OverlaptopApp(JobApp):
     COMMAND_PALETTE_BINDING = "ctrl+p"
     BINDINGS: ClassVar = [
         Binding(key.keys, key.action, key.words, priority="ctrl+c" in key.keys)
-        for key in APP_KEYS
+        for key in (*APP_KEYS, *TRACE_KEYS)
         if key.action != "command_palette"
     ]
 
@@ -243,9 +244,7 @@ class OverlaptopApp(JobApp):
 
         if self.state.snapshot.job is None:
             return
-        if not self.state.moving:
-            self.notify("a job that is over cannot be captured")
-        elif isinstance(self.screen, CaptureScreen):
+        if isinstance(self.screen, CaptureScreen):
             await self.screen.ask()
         else:
             self.action_overview()
@@ -298,9 +297,7 @@ class OverlaptopApp(JobApp):
         """The list of jobs."""
         from overlaptop.tui.screens.jobs import JobsScreen
 
-        if not self.state.moving:
-            self.notify("a trace is open: there is no job to turn to", timeout=3)
-        elif not isinstance(self.screen, JobsScreen):
+        if not isinstance(self.screen, JobsScreen):
             await self.push_screen(JobsScreen(self.state, self.session.job_key))
 
     async def action_workloads(self) -> None:
@@ -344,6 +341,13 @@ class OverlaptopApp(JobApp):
         elif self.state.snapshot.job is not None:
             self.action_overview()
             await self.push_screen(SearchScreen(self.state))
+
+    def action_turn(self, steps: int) -> None:
+        """Another step of the trace, or the whole of it."""
+        if isinstance(self.session, FinishedSession):
+            self.session.turn(steps)
+            self.read()
+            self._show()
 
     # The look
 

@@ -70,10 +70,11 @@ class Scales:
         ranks = state.snapshot.ranks
         running = [view for view in ranks if not view.ended] or ranks
         bars_ns = [view.measured.step_ns for view in running if view.measured is not None]
-        recent_ns = [step.step_ns for view in running for step in view.history[-_RECENT_STEPS:]]
+        recent = _RECENT_STEPS if state.moving else 0  # a trace may be shown as a whole, and stands still
+        recent_ns = [step.step_ns for view in running for step in view.history[-recent:]] if recent else []
         typical_ns = history.typical_step_ns(ranks)
         usual_ns = history.typical_step_ns(running, _RECENT_STEPS) or 0
-        near_ns = (length_ns for length_ns in bars_ns + recent_ns if length_ns <= _FAR * usual_ns)
+        near_ns = (length_ns for length_ns in bars_ns + recent_ns if not state.moving or length_ns <= _FAR * usual_ns)
         bar_ns = history.bar_top_ns(max(near_ns, default=0))
         return cls(
             bar_ns=bar_ns,

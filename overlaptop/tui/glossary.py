@@ -37,6 +37,8 @@ SECTIONS: dict[str, tuple[Key, ...]] = {
     NOTICES: CAPTURE_KEYS,
 }
 """The keys of each screen, and those of the timeline, which two screens have."""
+OF_TRACES = (OVERVIEW, TIMELINE, RANK, NOTICES)
+"""The screens that a trace has."""
 
 
 class Word(NamedTuple):

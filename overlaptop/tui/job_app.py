@@ -11,7 +11,6 @@ from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.tui.captures import Captures
 from overlaptop.tui.control import Control
 from overlaptop.tui.earlier import JobsSeen
-from overlaptop.tui.keys import changes_something
 from overlaptop.tui.knob_values import ValueRefusedError
 from overlaptop.tui.options import Session, TuiOptions
 from overlaptop.tui.screens.base import DashboardScreen
@@ -185,5 +184,5 @@ class JobApp(ThemedApp):
         self.read()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        """Under --readonly no key changes anything."""
-        return not (self.options.readonly and changes_something(f"app.{action}"))
+        """Under --readonly no key changes anything, and in a trace none turns to a job."""
+        return self.state.offers(action)

@@ -47,6 +47,11 @@ APP_KEYS = (
     ),
     Key("ctrl+p", "ctrl+p", "command_palette", "command palette"),
 )
+TRACE_KEYS = (
+    Key("right_square_bracket", "]", "turn(1)", "the next step of the trace"),
+    Key("left_square_bracket", "[", "turn(-1)", "the step before; before the first one is the whole trace"),
+)
+"""Everywhere, where a trace is open; the same keys change a job."""
 TIMELINE_KEYS = (
     Key("plus,equals_sign,z", "+  z", "zoom(1)", "zoom in (wheel: where the pointer is)"),
     Key("minus,underscore,Z", "-  Z", "zoom(-1)", "zoom out"),
@@ -149,11 +154,28 @@ _CHANGING = frozenset(
 )
 
 
+_NEEDS_A_JOB = frozenset(
+    (
+        *("capture", "captures", "larger", "smaller", "exact", "tune", "search", "comparison"),
+        *("jobs", "workloads", "hosts", "machine", "pause"),
+    )
+)
+
+
+def _name(action: str) -> str:
+    return action.partition("(")[0].rpartition(".")[2]
+
+
+def fits(action: str, *, trace: bool) -> bool:
+    """Whether an action has anything to do with a trace, or else with a job."""
+    return _name(action) not in _NEEDS_A_JOB if trace else _name(action) != "turn"
+
+
 def changes_something(action: str) -> bool:
     """Whether an action, of the app's or of a screen's, changes the job or which one runs, or begins to:
     nothing of the kind under ``--readonly``.
     """
-    return action.partition("(")[0].rpartition(".")[2] in _CHANGING
+    return _name(action) in _CHANGING
 
 
 def bindings(keys: tuple[Key, ...]) -> list[Binding | tuple[str, str] | tuple[str, str, str]]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from overlaptop.fleet.knobs import JobKnob
-from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
+from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, RankView, Snapshot
 from overlaptop.fleet.totals import of_one_step, total
 from overlaptop.tui.changing import Change
 from overlaptop.tui.choosing import Filter, all_see_gaps, ordered, sort_keys
 from overlaptop.tui.compared import Compared
+from overlaptop.tui.keys import changes_something, fits
 from overlaptop.tui.lanes import CollectiveKey, Lanes, lanes_of
 from overlaptop.tui.nodes import by_node
+from overlaptop.tui.text import count
 from overlaptop.tui.window import WHOLE_STEP, Window
 from overlaptop.wire.messages import StepTotals
 
@@ -19,6 +21,11 @@ HOLD_S = 1.0
 """A timeline that changes four times a second cannot be read."""
 OLD_S = 3.0
 """A timeline of a step that began so long before the newest stands for itself."""
+
+
+def step_name(step: int) -> tuple[str, str]:
+    """``step`` and its number, or ``whole`` and ``trace``."""
+    return ("whole ", "trace") if step == WHOLE_TRACE else ("step ", count(step))
 
 
 @dataclass
@@ -112,7 +119,12 @@ class ViewState:
             return None
         held, now_ns = self._lanes, self.snapshot.at_ns
         turned = held is None or held.detail.rank != newest.rank
-        if held is not None and not turned and 0 <= now_ns - self._lanes_at_ns < HOLD_S * 1e9:
+        if (
+            held is not None
+            and self.moving
+            and not turned
+            and 0 <= now_ns - self._lanes_at_ns < HOLD_S * 1e9
+        ):
             return held
         if held is None or held.detail is not newest:
             self._lanes = lanes_of(newest)
@@ -185,6 +197,12 @@ class ViewState:
     def moving(self) -> bool:
         """Whether steps come one after the other: not in a trace, where all are there at once."""
         return self.snapshot.link is not LinkState.TRACE
+
+    def offers(self, action: str) -> bool:
+        """Whether an action, of the app's or of a screen's, may be asked for here at all."""
+        if self.readonly and changes_something(action):
+            return False
+        return fits(action, trace=not self.moving)
 
     @property
     def panel_hidden(self) -> bool:

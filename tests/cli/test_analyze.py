@@ -125,16 +125,32 @@ def test_without_a_terminal_there_is_a_table(tmp_path: Path) -> None:
     assert lines[0].endswith(
         f"{tmp_path} · 2 ranks · NVIDIA H200 · nccl 2.28.9 · job {tmp_path.name} · trace"
     )
-    assert lines[3].split()[:6] == ["0", "6", "100", "µs", "50.0", "%"]
-    whole = lines[lines.index("whole trace") + 2].split()
-    assert whole[:6] == ["0", "2", "66.7", "%", "20.0", "µs"]
+    assert lines[1] == "whole trace, all ranks   overlap 66.7 %   hidden 80.0 µs of 120 µs"
+    assert lines[3].split()[:6] == ["0", "2", "66.7", "%", "20.0", "µs"]
+    assert len(lines) == 5
     assert run_analyze(tmp_path, "--ascii").stdout.isascii()
+
+
+def test_the_headline_is_of_what_the_table_below_it_says() -> None:
+    lines = run_analyze(DATA / "ddp_25mb").stdout.splitlines()
+    assert "overlap 42.3 %" in lines[1]
+    assert [line.split()[2] for line in lines[3:]] == ["40.7", "41.3", "64.1", "42.7"]
+
+
+def test_without_a_gpu_the_table_says_that_its_figures_are_bounds() -> None:
+    lines = run_analyze(DATA / "ddp_gloo").stdout.splitlines()
+    assert "overlap ≤76.2 %" in lines[1]
+    assert [line.split()[2] for line in lines[3:5]] == ["≤88.0", "≤70.8"]
+    assert [line.split()[-1] for line in lines[3:5]] == ["–", "–"]
+    assert lines[5] == "≤ ≥: without a GPU compute is an upper bound"
+    assert "overlap <=76.2 %" in run_analyze(DATA / "ddp_gloo", "--ascii").stdout
 
 
 def test_the_table_can_be_by_the_rules_of_hta() -> None:
     done = run_analyze(DATA / "ddp_25mb", "--hta")
-    page = done.stdout.partition("whole trace, as HolisticTraceAnalysis counts\n")[2]
-    assert [line.split()[2] for line in page.splitlines()[1:]] == ["70.2", "70.0", "60.5", "70.0"]
+    lines = done.stdout.splitlines()
+    assert lines[1].startswith("whole trace, as HolisticTraceAnalysis counts, all ranks   overlap 69.6 %")
+    assert [line.split()[2] for line in lines[3:]] == ["70.2", "70.0", "60.5", "70.0"]
 
 
 # Files that are no traces

@@ -40,7 +40,7 @@ def load(*events, backend="gloo", devices=(), rules=(), **more):
 
 
 def summary_of(*events, **more):
-    return summarize(load(*events, **more), 1, "job")
+    return summarize(load(*events, **more), 1, "job", detailed=True)
 
 
 def test_operators_compute_and_gloo_communicates_beside_them():
@@ -53,7 +53,7 @@ def test_operators_compute_and_gloo_communicates_beside_them():
     assert (step.hidden_ns, step.exposed_ns, step.idle_ns) == (30 * US, 20 * US, 20 * US)
     assert (found.info.source, found.info.compute_exact, found.info.device) == ("host", False, "cpu")
     assert found.info.source_reason == "torch.profiler trace"
-    assert [each.op for each in found.detail.collectives] == ["gloo:all_reduce"]
+    assert [each.op for each in found.details[-1].collectives] == ["gloo:all_reduce"]
     assert found.whole.overlap == 0.6
 
 

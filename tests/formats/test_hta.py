@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ def test_with_whole_microseconds_and_no_steps_our_definitions_are_the_same(activ
     content = text(*(make(start, length) for start, length, make in activities), base_ns=0)
     ours = summarize(kineto.load(Path("t.json"), content, LaneRules()), 0, "job").whole
     theirs = hta.figures(events_of(content)).everything
-    assert theirs == ours
+    assert asdict(theirs) == {name: getattr(ours, name) for name in asdict(theirs)}
     assert theirs.overlap == ours.overlap
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats import kineto
 from overlaptop.formats.summary import summarize
 from overlaptop.timeline.lanes import LaneRules
@@ -21,7 +22,7 @@ NAMED = {
 
 def summary_of(*events, **more):
     traced = kineto.load(Path("t.json"), text(*events, **more), LaneRules())
-    return summarize(traced, traced.rank or 0, "job")
+    return summarize(traced, traced.rank or 0, "job", detailed=True)
 
 
 def copy(ts, dur):
@@ -58,8 +59,7 @@ def test_each_step_is_cut_out_of_the_whole_and_the_rest_counts_in_the_whole_only
 
 def test_a_collective_has_its_name_bytes_and_group_where_the_kernel_tells_them():
     found = summary_of(kernel(0, 10), nccl(5, 20, **NAMED), nccl(30, 4), kernel(40, 1))
-    assert found.detail is not None
-    assert found.detail.collectives == (
+    assert found.details[-1].collectives == (
         CollectiveSpan("allreduce", 8000, "3 tp", True, 5 * US, 25 * US),
         CollectiveSpan("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", None, "", True, 30 * US, 34 * US),
     )
@@ -111,12 +111,15 @@ def test_a_rank_says_what_the_trace_tells_and_nothing_else():
     assert (bare.world_size, bare.device, bare.backend) == (1, "", "")
 
 
-def test_the_last_step_is_there_in_detail():
+def test_each_step_and_the_whole_trace_are_there_in_detail():
     found = summary_of(
         mark(1, 0, 50), mark(2, 50, 50), launch(1, 1), launch(51, 2),
         kernel(5, 10, correlation=1), kernel(60, 10, correlation=2), nccl(65, 20), copy(90, 5),
     )  # fmt: skip
-    detail = found.detail
+    assert [each.step for each in found.details] == [WHOLE_TRACE, 1, 2]
+    whole, _, detail = found.details
+    assert (whole.start_ns, whole.step_ns) == (BASE_NS + 5 * US, 90 * US)
+    assert whole.compute_spans_ns == (0, 10 * US, 55 * US, 65 * US)
     assert detail is not None
     assert (detail.step, detail.start_ns, detail.step_ns) == (2, BASE_NS + 50 * US, 50 * US)
     assert detail.compute_spans_ns == (10 * US, 20 * US)

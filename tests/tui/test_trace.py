@@ -1,17 +1,20 @@
 """The dashboard on a finished trace: a picture that stands still."""
 
+import re
 from pathlib import Path
+
+import pytest
 
 from overlaptop.commands.analyze import session_of
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
 from tests.cli.traces import kernel, small_job, write
-from tests.tui.fakes import app_of, screen_lines, screen_text
+from tests.tui.fakes import app_of, running_job, screen_lines, screen_text
 
 
 async def test_the_dashboard_shows_the_trace_and_stands_still(tmp_path: Path) -> None:
-    session = session_of(analyze(small_job(tmp_path), LaneRules()))
+    session = session_of(analyze(small_job(tmp_path), LaneRules(), detailed=True))
     app = app_of(session)
     async with app.run_test(size=(140, 40)) as pilot:
         await pilot.pause(0.3)
@@ -19,9 +22,10 @@ async def test_the_dashboard_shows_the_trace_and_stands_still(tmp_path: Path) ->
         assert lines[0].rstrip().endswith("■ trace")
         assert "2 ranks" in lines[0]
         assert lines[1].startswith(" kernels: torch.profiler trace")
-        assert "overlap 50.0 %" in lines[2]
+        assert "whole trace    180 µs" in lines[0]
+        assert "overlap 66.7 %" in lines[2]
         page = "\n".join(lines)
-        assert "rank 0  step 6   100 µs" in page
+        assert "rank 0  whole trace   180 µs" in page
         assert "each column one step" in page
         for never in ("live", "since", "ago", "waiting"):
             assert never not in page
@@ -31,14 +35,79 @@ async def test_the_dashboard_shows_the_trace_and_stands_still(tmp_path: Path) ->
         await pilot.pause()
         assert "device NVIDIA H200   backend nccl 2.28.9" in screen_text(app)
         assert "pid" not in screen_text(app).splitlines()[1]
-        await pilot.press("o")  # there are no jobs to turn to
-        await pilot.pause()
-        assert "torchrun" not in screen_text(app)
-        await pilot.press("c")
-        await pilot.pause()
-        assert "a job that is over cannot be captured" in [each.message for each in app._notifications]
         await pilot.press("q")
     assert app.return_code == 0
+
+
+async def test_each_step_can_be_turned_to_and_the_whole_trace_comes_before_the_first(
+    tmp_path: Path,
+) -> None:
+    app = app_of(session_of(analyze(small_job(tmp_path), LaneRules(), detailed=True)))
+    async with app.run_test(size=(140, 40)) as pilot:
+
+        async def after(*keys: str) -> str:
+            await pilot.press(*keys)
+            await pilot.pause()
+            return screen_text(app)
+
+        first = await after("]")
+        assert "step 5   100 µs" in first.splitlines()[0].replace("    ", "   ")
+        assert "overlap 100.0 %" in first.splitlines()[2]
+        assert "rank 0  step 5   100 µs" in first
+        last = await after("]")
+        assert "overlap 50.0 %" in last.splitlines()[2]
+        assert "rank 0  step 6   100 µs" in last
+        assert await after("]") == last
+        assert "step 6  overlap 50.0 %" in await after("enter")
+        assert "step 5  overlap 100.0 %" in await after("[")
+        assert "whole trace  overlap 66.7 %" in await after("[")
+        whole = await after("escape")
+        assert "overlap 66.7 %" in whole.splitlines()[2]
+        assert await after("[") == whole
+
+
+@pytest.mark.parametrize("size", [(220, 50), (140, 40), (60, 20)])
+async def test_nothing_is_offered_that_a_trace_cannot_do(tmp_path: Path, size: tuple[int, int]) -> None:
+    app = app_of(session_of(analyze(small_job(tmp_path), LaneRules(), detailed=True)))
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        before = screen_lines(app)
+        assert "[ ]" in before[-1]
+        for word in ("bucket", "search", "tune", "run", "host", "machine", "pause", "capture", "jobs"):
+            assert word not in before[-1]
+        for key in ("c", "5", "a", "u", "7", "b", "o", "4", "w", "m", "6", "H", "8", "space", "p", "d"):
+            await pilot.press(key)
+            await pilot.pause()
+            assert screen_lines(app) == before, key
+        assert not app._notifications
+
+
+async def test_the_help_of_a_trace_tells_its_keys_and_none_of_a_jobs(tmp_path: Path) -> None:
+    app = app_of(session_of(analyze(small_job(tmp_path), LaneRules())))
+    async with app.run_test(size=(140, 200)) as pilot:
+        await pilot.press("question_mark")
+        await pilot.pause()
+        lines = screen_lines(app)
+    titles = [line.strip() for line in lines if re.match(r" \w", line)]
+    assert titles[:2] == ["Overview", "Timeline"]
+    assert set(titles[2:]) == {"Words here", "Everywhere", "A rank's screen", "Notices", "Other words"}
+    page = "\n".join(lines)
+    assert "the next step of the trace" in page
+    for never in ("a larger bucket size", "run torch.profiler", "other jobs", "the job goes on", "esc takes"):
+        assert never not in page
+
+
+async def test_a_job_has_no_keys_of_a_trace() -> None:
+    app = app_of(running_job(2))
+    async with app.run_test(size=(220, 50)) as pilot:
+        await pilot.pause()
+        assert "] step" not in screen_lines(app)[-1].replace("  ", " ")
+        before = app.state.snapshot.totals.step
+        await pilot.press("right_square_bracket")
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert "the next step of the trace" not in screen_text(app)
+        assert app.state.snapshot.totals.step == before
 
 
 async def test_a_trace_in_which_nothing_took_any_time_is_shown_as_that(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from textual import events
 from textual.screen import Screen
 from textual.widget import Widget
 
-from overlaptop.tui.keys import changes_something
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.widgets.line_view import LineView
 from overlaptop.tui.widgets.prompt import Prompt
@@ -67,8 +66,8 @@ class DashboardScreen(Screen[None]):
         self.redraw(everything=True)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        """Under --readonly no key changes anything."""
-        return not (self.state.readonly and changes_something(action))
+        """Under --readonly no key changes anything, and in a trace none turns to a job."""
+        return self.state.offers(action)
 
     def _arrange(self, width: int = 0, height: int = 0) -> None:
         width, height = width or self.size.width, height or self.size.height

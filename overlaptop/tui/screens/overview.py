@@ -18,7 +18,7 @@ from overlaptop.tui.widgets.change_panel import LEAST_LINES, ChangePanel, wanted
 from overlaptop.tui.widgets.collectives import Collectives
 from overlaptop.tui.widgets.history_chart import HistoryChart
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import HELP_HINT, KNOB_HINT, QUIT_HINT, KeyBar
+from overlaptop.tui.widgets.key_bar import HELP_HINT, KNOB_HINT, QUIT_HINT, STEP_HINT, KeyBar
 from overlaptop.tui.widgets.legend import Legend
 from overlaptop.tui.widgets.rank_table import RankTable
 from overlaptop.tui.widgets.timeline import Timeline
@@ -28,6 +28,7 @@ HINTS = (
     HELP_HINT,
     QUIT_HINT,
     KNOB_HINT,
+    STEP_HINT,
     ("a", "search", "app.search", "search"),
     ("u", "tune", "app.tune", "tune"),
     ("w", "workloads", "app.workloads", "run"),

@@ -11,9 +11,9 @@ from textual.app import ComposeResult
 from overlaptop.fleet.notices import gathered
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.tui import troubles
-from overlaptop.tui.glossary import NOTICES, OVERVIEW, RANK, SECTIONS, TIMELINE, WORDS
+from overlaptop.tui.glossary import NOTICES, OF_TRACES, OVERVIEW, RANK, SECTIONS, TIMELINE, WORDS
 from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run, paragraph
-from overlaptop.tui.keys import APP_KEYS, LIST_KEYS, Key, bindings, changes_something
+from overlaptop.tui.keys import APP_KEYS, LIST_KEYS, TRACE_KEYS, Key, bindings
 from overlaptop.tui.screens.base import DashboardScreen, Heights
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.text import clock, runs_of
@@ -56,7 +56,8 @@ class HelpPage(Page):
     def lines(self, width: int) -> list[Line]:
         """Two columns, the second one wrapped."""
         first = [self._about, TIMELINE] if self._about in (OVERVIEW, RANK) else [self._about]
-        sections = {"Everywhere": APP_KEYS, **SECTIONS}
+        titles = SECTIONS if self.state.moving else OF_TRACES
+        sections = {"Everywhere": (*APP_KEYS, *TRACE_KEYS), **{each: SECTIONS[each] for each in titles}}
         here = [(each.word, each.meaning) for each in WORDS if self._about in each.screens]
         others = [(each.word, each.meaning) for each in WORDS if self._about not in each.screens]
         lines: list[Line] = []
@@ -69,11 +70,11 @@ class HelpPage(Page):
         return lines + _section("Other words", others, width)
 
     def _keys(self, title: str, keys: Sequence[Key], width: int) -> list[Line]:
-        offered = [key for key in keys if not (self.state.readonly and changes_something(key.action))]
+        offered = [key for key in keys if self.state.offers(key.action)]
         return _section(title, [(key.shown, self._words(key)) for key in offered], width)
 
     def _words(self, key: Key) -> str:
-        if key.action != "quit":
+        if key.action != "quit" or not self.state.moving:
             return key.words
         starter = self.dashboard.options.starter
         ends = starter.running if starter is not None else ""

@@ -14,7 +14,7 @@ from overlaptop.tui.state import ViewState
 from overlaptop.tui.widgets.collectives import Collectives
 from overlaptop.tui.widgets.history_chart import HistoryChart
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import HELP_HINT, KNOB_HINT, QUIT_HINT, KeyBar
+from overlaptop.tui.widgets.key_bar import HELP_HINT, KNOB_HINT, QUIT_HINT, STEP_HINT, KeyBar
 from overlaptop.tui.widgets.rank_facts import RankFacts
 from overlaptop.tui.widgets.timeline import Timeline
 from overlaptop.tui.window import Window
@@ -23,6 +23,7 @@ HINTS = (
     ("esc", "back", "screen.back", "back"),
     HELP_HINT,
     KNOB_HINT,
+    STEP_HINT,
     ("tab", "next rank", "screen.next_rank(1)", "next"),
     ("↑ ↓", "collective", "screen.collective(1)", "call"),
     ("+ -", "zoom", "screen.zoom(1)"),

@@ -12,8 +12,8 @@ from overlaptop.fleet.trouble import trouble_of
 from overlaptop.tui import troubles
 from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit, joined
 from overlaptop.tui.nodes import LINK_GLYPHS, live_words
-from overlaptop.tui.state import ViewState
-from overlaptop.tui.text import age, clock, count, duration, printable
+from overlaptop.tui.state import ViewState, step_name
+from overlaptop.tui.text import age, clock, duration, printable
 from overlaptop.tui.widgets.line_view import LineView
 from overlaptop.wire.messages import RankInfo
 
@@ -54,9 +54,10 @@ def _job_line(state: ViewState, width: int) -> Line:
     marks: Line = (Run("read-only", Ink("warning", bold=True)),) if state.readonly else ()
     if state.searching:
         marks = joined([marks, (Run(f"◆ {state.searching}", Ink("warning", bold=True)),)], "  ")
-    step = (
-        () if snapshot.totals.step is None else (Run("step ", DIM), Run(count(snapshot.totals.step), BOLD))
-    )
+    step: Line = ()
+    if snapshot.totals.step is not None:
+        name, number = step_name(snapshot.totals.step)
+        step = (Run(name, DIM), Run(number, BOLD))
     time_ns = snapshot.totals.step_ns
     time = () if time_ns is None else (Run(f"{duration(time_ns):>7}", BOLD),)
     line = fit([item for item in left if item.line and item.line[0].text],

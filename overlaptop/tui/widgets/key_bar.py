@@ -9,7 +9,6 @@ from textual import events
 
 from overlaptop.tui.changing import knob_words
 from overlaptop.tui.ink import DIM, KEY, Ink, Item, Line, Run, elided, fit, joined, line_width
-from overlaptop.tui.keys import changes_something
 from overlaptop.tui.knob_values import short_name
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.widgets.line_view import LineView
@@ -35,6 +34,8 @@ QUIT_HINT = Hint("q", "quit", "app.quit", "quit")
 """Its words say where it ends a job."""
 KNOB_HINT = ("[ ]", "", "app.larger")
 """Its words are the name of the knob in hand."""
+STEP_HINT = ("[ ]", "step", "app.turn(1)", "step")
+"""Of a trace."""
 
 
 class _Placed(NamedTuple):
@@ -74,7 +75,7 @@ class KeyBar(LineView):
         """Those of keys that do something just now."""
         found = []
         for hint in self._hints:
-            if self.state.readonly and changes_something(hint.action):
+            if not self.state.offers(hint.action):
                 continue
             if self._offered is not None and not self._offered(hint.action):
                 continue

@@ -12,7 +12,7 @@ from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit, wrap
 from overlaptop.tui.links import has_nvlink, has_pcie, numa_matters, nvlink_rate, pcie_rate
 from overlaptop.tui.nodes import lost_since
 from overlaptop.tui.parts import IDLE, PARTS, parts_of
-from overlaptop.tui.state import ViewState
+from overlaptop.tui.state import ViewState, step_name
 from overlaptop.tui.text import (
     AT_MOST,
     age,
@@ -58,9 +58,8 @@ class RankFacts(LineView):
     def _parts(self, chosen: RankView, step: StepTotals) -> list[Item]:
         known = bounded(percent(step.overlap), AT_MOST, exact=sees_gaps(chosen))
         overlap = Run(f"{known:<7}", overlap_ink(step.overlap, bold=True))
-        parts: list[Line] = [
-            (Run("step ", DIM), Run(count(step.step), BOLD), Run("  overlap ", DIM), overlap)
-        ]
+        what, number = step_name(step.step)
+        parts: list[Line] = [(Run(what, DIM), Run(number, BOLD), Run("  overlap ", DIM), overlap)]
         for key, value_ns in parts_of(step):
             known_ns = value_ns if key != IDLE.key or sees_gaps(chosen) else None
             glyph = PARTS[key].texture if self.state.textured else "█"

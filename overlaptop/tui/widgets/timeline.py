@@ -8,7 +8,8 @@ from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.drawing import Cell, Piece, lane, ruler, runs
 from overlaptop.tui.ink import BOLD, DIM, FAINT, Ink, Item, Line, Run, fit
 from overlaptop.tui.lanes import Lanes
-from overlaptop.tui.text import Unit, byte_count, clock, count, duration
+from overlaptop.tui.state import step_name
+from overlaptop.tui.text import Unit, byte_count, clock, duration
 from overlaptop.tui.widgets.line_view import LineView
 from overlaptop.wire.messages import PHASES, CollectiveSpan
 
@@ -66,8 +67,9 @@ class Timeline(LineView):
         if chosen is None or lanes is None:
             return (Run(" timeline", BOLD), Run(f"  rank {chosen.rank}" if chosen else "", DIM))
         detail = lanes.detail
+        step, number = step_name(detail.step)
         left = [
-            Item((Run(f" rank {detail.rank}", BOLD), Run("  step ", DIM), Run(count(detail.step), BOLD))),
+            Item((Run(f" rank {detail.rank}", BOLD), Run(f"  {step}", DIM), Run(number, BOLD))),
             Item((Run(duration(detail.step_ns), BOLD), Run(f" at {clock(detail.start_ns)}", DIM)), 3),
         ]
         for name in PHASES:

@@ -8,7 +8,7 @@ from overlaptop.fleet.knobs import NOT_ALLOWED
 from overlaptop.tui.choosing import stalls_apart
 from overlaptop.tui.ink import BOLD, DIM, KEY, Ink, Item, Line, Run, joined, line_width, wrap
 from overlaptop.tui.knob_values import short_name, with_unit
-from overlaptop.tui.state import ViewState
+from overlaptop.tui.state import ViewState, step_name
 from overlaptop.tui.text import (
     ABOUT,
     AT_LEAST,
@@ -130,7 +130,7 @@ def _launching(state: ViewState) -> list[Item]:
 def _rule(state: ViewState) -> list[Item]:
     """What the figures are of."""
     totals = state.snapshot.totals
-    of = [f"step {count(totals.measured_step)}"] if totals.measured_step is not None else []
+    of = ["".join(step_name(totals.measured_step))] if totals.measured_step is not None else []
     of += [f"mean of {totals.ranks} ranks"] if totals.ranks > 1 else []
     return [Item((Run(", ".join(of), DIM),))] if of else []
 
