@@ -21,19 +21,8 @@ LIMIT_S = 3.0
 """A hub sends its history at once; ranks that are not there by then are shown as unknown."""
 
 ASCII = str.maketrans(
-    {
-        "µ": "u",
-        "×": "x",
-        "·": "|",
-        "±": "+-",
-        "●": "*",
-        "○": "o",
-        "◌": "o",
-        "■": "#",
-        text.UNKNOWN: "-",
-        text.AT_MOST: "<=",
-        text.AT_LEAST: ">=",
-    }
+    {"µ": "u", "×": "x", "·": "|", "±": "+-", "●": "*", "○": "o", "◌": "o", "■": "#"}
+    | {text.UNKNOWN: "-", text.AT_MOST: "<=", text.AT_LEAST: ">="}
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_RANKS, Fleet
-from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, RankView, Snapshot
+from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, Snapshot
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Command, Message, Notice, RankInfo, StepDetail, StepTotals, Welcome
@@ -63,7 +63,9 @@ class FinishedSession:
         whole = fleet.snapshot()
         histories = {each.info.rank: each.steps[-HISTORY_STEPS:] for each in self._ranks}
         # A live job's ranks that were announced and never seen may still come. These will not.
-        ranks = tuple(_with_history(view, histories) for view in whole.ranks if view.info is not None)
+        ranks = tuple(
+            replace(view, history=histories[view.rank]) for view in whole.ranks if view.info is not None
+        )
         return replace(whole, ranks=ranks, fresh=())
 
     def turn(self, steps: int) -> None:
@@ -104,7 +106,3 @@ class FinishedSession:
 
     def close(self) -> None:
         """Nothing is open."""
-
-
-def _with_history(view: RankView, histories: dict[int, tuple[StepTotals, ...]]) -> RankView:
-    return replace(view, history=histories[view.rank])

@@ -1,14 +1,16 @@
 """What a trace without GPU activity tells of a job on CPUs: operators compute, gloo communicates.
 
 A collective is a range on one of gloo's own threads, ``gloo:all_reduce`` say, from when that thread takes
-it up until it is done. A thread of the job computes while the innermost thing that it is in is an operator:
-it waits for gloo in Python, in autograd's engine or in a range of some library's (as FSDP's), and ranges
-and operators hold each other in any order. An operator may wait as well, for a core or for a lock, of which
-no trace tells: so compute is an upper bound, as in the host source of a live job.
+it up until it is done. A thread of the job computes while the innermost thing that it is in is an operator.
+It waits for gloo in Python: between operators, in hooks (in autograd's engine, or in a range of FSDP's), in
+an autograd.Function, and all of these hold operators and are held by some. What hands a collective over
+does not wait, and counts as compute, as in the host source of a live job; an operator may also wait for a
+core or a lock, of which no trace tells. So compute is an upper bound.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from overlaptop.formats.chrome import Event, Scalar, Trace
@@ -19,8 +21,12 @@ _COLLECTIVE = "gloo:"
 _CATEGORIES = frozenset(("cpu_op", "user_annotation"))
 _ISSUES = ("c10d::", "_c10d_functional::")
 """Operators that hand a collective over, or wait for one."""
-_NO_WORK = (*_ISSUES, "autograd::engine::")
-"""Operators that do not compute themselves: hooks run in autograd's engine, and what they wait for."""
+_COMPUTES = re.compile(
+    r"(?!autograd::engine::|\w*c10d_functional::wait_tensor|c10d::monitored_barrier_)\w+::"
+    r"|\w+Backward\d+$"  # of torch itself: those of Python have no number
+    r"|## Call CompiledFxGraph|\w*cpp_fused_"
+)
+"""Names of operators that do not stand for Python."""
 _MAX_NAME = 16_384
 
 
@@ -54,7 +60,7 @@ def threads_at_work(events: Sequence[Event], threads: Sequence[Scalar]) -> Itera
 
 def lane(event: Event, rules: LaneRules) -> Lane | None:
     """What a thread does in this event; None: nothing that is known."""
-    name = event.name or ""
-    if event.cat != "cpu_op" or name.startswith(_NO_WORK):
+    name = (event.name or "")[:_MAX_NAME]
+    if event.cat != "cpu_op" or not _COMPUTES.match(name):
         return None
-    return rules.lane(name[:_MAX_NAME], "kernel")
+    return rules.lane(name, "kernel")

@@ -67,7 +67,7 @@ def summarize(traced: RankTrace, rank: int, job: str, *, detailed: bool = False)
     found = find_steps(activities, traced.annotations)
     comm = _CommKernels(activities)
     whole = Step(WHOLE_TRACE, int(activities.start_ns[0]), int(activities.end_ns.max()), None)
-    shown = [whole, *found] if detailed else []
+    shown = [step for step in (whole, *found) if detailed and step.start_ns < step.end_ns]
     return RankSummary(
         info=_info(traced, rank, job),
         steps=tuple(_totals(step, rank, lanes, comm) for step in found),

@@ -111,11 +111,16 @@ async def test_a_job_has_no_keys_of_a_trace() -> None:
 
 
 async def test_a_trace_in_which_nothing_took_any_time_is_shown_as_that(tmp_path: Path) -> None:
-    session = session_of(analyze(write(tmp_path / "rank3.json", kernel(5, 0), rank=3), LaneRules()))
+    session = session_of(
+        analyze(write(tmp_path / "rank3.json", kernel(5, 0), rank=3), LaneRules(), detailed=True)
+    )
     app = app_of(session)
     async with app.run_test(size=(120, 30)) as pilot:
         await pilot.pause(0.3)
         assert "the trace of rank 3 holds no step" in screen_text(app)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "whole trace  overlap –" in screen_text(app)
 
 
 def test_a_session_of_a_trace_hands_its_steps_to_nobody_twice(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ _COLUMNS = (
     ("state", 9, 0),
     ("live", 8, 0),
     ("profiler", 8, 0),
-    ("apart", 11, 0),
+    ("apart", 12, 0),
     ("comm", 8, 76),
     ("hidden", 8, 76),
     ("exposed", 8, 76),
