@@ -70,12 +70,12 @@ class Scales:
         ranks = state.snapshot.ranks
         running = [view for view in ranks if not view.ended] or ranks
         bars_ns = [view.measured.step_ns for view in running if view.measured is not None]
-        recent = _RECENT_STEPS if state.moving else 0  # a trace may be shown as a whole, and stands still
-        recent_ns = [step.step_ns for view in running for step in view.history[-recent:]] if recent else []
         typical_ns = history.typical_step_ns(ranks)
-        usual_ns = history.typical_step_ns(running, _RECENT_STEPS) or 0
-        near_ns = (length_ns for length_ns in bars_ns + recent_ns if not state.moving or length_ns <= _FAR * usual_ns)
-        bar_ns = history.bar_top_ns(max(near_ns, default=0))
+        if state.moving:  # else a whole trace may be on the screen, far longer than its steps
+            bars_ns += [step.step_ns for view in running for step in view.history[-_RECENT_STEPS:]]
+            usual_ns = history.typical_step_ns(running, _RECENT_STEPS) or 0
+            bars_ns = [length_ns for length_ns in bars_ns if length_ns <= _FAR * usual_ns]
+        bar_ns = history.bar_top_ns(max(bars_ns, default=0))
         return cls(
             bar_ns=bar_ns,
             unit=Unit.for_scale(max(bar_ns, round(typical_ns or 0)) or 1_000_000),

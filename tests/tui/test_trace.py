@@ -12,6 +12,8 @@ from overlaptop.timeline.lanes import LaneRules
 from tests.cli.traces import kernel, small_job, write
 from tests.tui.fakes import app_of, running_job, screen_lines, screen_text
 
+DATA = Path(__file__).parent.parent / "formats" / "data"
+
 
 async def test_the_dashboard_shows_the_trace_and_stands_still(tmp_path: Path) -> None:
     session = session_of(analyze(small_job(tmp_path), LaneRules(), detailed=True))
@@ -66,6 +68,17 @@ async def test_each_step_can_be_turned_to_and_the_whole_trace_comes_before_the_f
         assert await after("[") == whole
 
 
+async def test_a_trace_as_a_whole_has_no_number_and_is_drawn_to_its_own_scale() -> None:
+    app = app_of(session_of(analyze(DATA / "ddp_25mb", LaneRules(), detailed=True)))
+    async with app.run_test(size=(160, 40)) as pilot:
+        await pilot.pause()
+        lines = screen_lines(app)
+    assert "overlap 42.3 %" in lines[2]
+    assert not any("-1" in line or "−1" in line for line in lines[:4])
+    assert "╷150" in next(line for line in lines if line.startswith("  rank"))
+    assert not any("█▸" in line for line in lines)  # a bar that goes beyond its scale
+
+
 @pytest.mark.parametrize("size", [(220, 50), (140, 40), (60, 20)])
 async def test_nothing_is_offered_that_a_trace_cannot_do(tmp_path: Path, size: tuple[int, int]) -> None:
     app = app_of(session_of(analyze(small_job(tmp_path), LaneRules(), detailed=True)))
@@ -87,13 +100,19 @@ async def test_the_help_of_a_trace_tells_its_keys_and_none_of_a_jobs(tmp_path: P
     async with app.run_test(size=(140, 200)) as pilot:
         await pilot.press("question_mark")
         await pilot.pause()
-        lines = screen_lines(app)
+        lines = screen_lines(app)[:-1]
     titles = [line.strip() for line in lines if re.match(r" \w", line)]
     assert titles[:2] == ["Overview", "Timeline"]
     assert set(titles[2:]) == {"Words here", "Everywhere", "A rank's screen", "Notices", "Other words"}
     page = "\n".join(lines)
     assert "the next step of the trace" in page
-    for never in ("a larger bucket size", "run torch.profiler", "other jobs", "the job goes on", "esc takes"):
+    for never in (
+        "a larger bucket size",
+        "run torch.profiler",
+        "other jobs",
+        "the job goes on",
+        "esc takes",
+    ):
         assert never not in page
 
 
