@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import os
 import sys
 import threading
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from overlaptop.agent import placement
 from overlaptop.agent.agreement import Pace
+from overlaptop.agent.asynchronous import carried_through
 from overlaptop.agent.bucket_knob import BucketKnob
 from overlaptop.agent.capture import Capture, ProfilerWatch
 from overlaptop.agent.clock import now_ns
@@ -22,7 +24,7 @@ from overlaptop.agent.control import Control
 from overlaptop.agent.ddp_models import DdpModels
 from overlaptop.agent.failure import failure_at_exit
 from overlaptop.agent.fsdp_units import FsdpUnits
-from overlaptop.agent.guest import Guest
+from overlaptop.agent.guest import Guest, forget_due, say_due
 from overlaptop.agent.introduction import introduction
 from overlaptop.agent.knobs import KnobNews, Knobs
 from overlaptop.agent.options import AgentOptions
@@ -31,6 +33,7 @@ from overlaptop.agent.prefetch import PrefetchKnobs
 from overlaptop.agent.script_knobs import DECLARED
 from overlaptop.agent.sender import Sender
 from overlaptop.agent.telemetry.telemetry import Telemetry
+from overlaptop.agent.threads import Thread, signals_blocked, undisturbed
 from overlaptop.wire import commands
 from overlaptop.wire.messages import STEPPED_ASIDE, Command, Notice, RankEnd, RankInfo
 
@@ -63,11 +66,12 @@ class Agent:
         self._buckets = BucketKnob(self._models)
         self._units = FsdpUnits(self.guest)
         self._knobs = Knobs(self._buckets, PrefetchKnobs(self._units), DECLARED)
-        self.guest.parting = self._stop_acting
-        self.guest.owes = self._owes
+        # After a fault, nothing but this ends a command that is under way on the job's own thread.
+        self.guest.parting = lambda: self._control is None or self._control.part(STEPPED_ASIDE)
+        self.guest.owes = lambda: self._control is not None and self._control.owes
         self._begin(options, script)
         os.register_at_fork(after_in_child=self._after_fork)
-        atexit.register(self._farewell)
+        atexit.register(carried_through, self._farewell)
 
     def _begin(self, options: AgentOptions, script: str) -> None:
         """All that belongs to one process; the hooks belong to whatever process has forked off it."""
@@ -93,11 +97,15 @@ class Agent:
         self.failure = ""
         """What ended the script, as RankEnd has it."""
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="overlaptop", daemon=True)
+        self._choosing = threading.RLock()
+        self._thread: Thread | None = None
 
     def start(self) -> None:
         """Start the agent's thread; a job whose launcher numbers its ranks shows from here on."""
-        self._thread.start()
+        self.guest.guarded("starting its thread", self._start)()
+
+    def _start(self) -> None:
+        self._thread = Thread(self._run)
 
     @property
     def asleep(self) -> bool:
@@ -124,8 +132,8 @@ class Agent:
             return
         uncompiled(self.guest.guarded("", now_ns))  # and so all that is guarded: it is one piece of code
         # All that the agent's threads need is imported here, on the job's: a child that is forked in the
-        # middle of another thread's import is left with half a module.
-        import overlaptop.agent.reporter  # noqa: F401
+        # middle of another thread's import is left with half a module. Also numpy, which starts threads.
+        signals_blocked(partial(importlib.import_module, "overlaptop.agent.reporter"))
         from overlaptop.agent.sources.profilers import KinetoWatch
         from overlaptop.agent.steps import StepHooks
 
@@ -152,7 +160,9 @@ class Agent:
 
         Also of an agent that has stepped aside, while other ranks count on what it has agreed to do.
         """
-        if _captures_a_graph():
+        from overlaptop.agent.sources.captures import captures_a_graph
+
+        if captures_a_graph():
             return  # such a step runs later and without its hooks: nobody counts it
         try:
             if self._options.control:  # nobody else compares where ranks stand
@@ -168,7 +178,13 @@ class Agent:
         from overlaptop.agent.sources import choice
 
         if self._source is None or self._source.gave_up:
-            self._source = self._choose_source(optimizer, instead_of=self._source)
+            if not self._choosing.acquire(blocking=False):
+                return  # another thread, whose step ends as well, chooses just now
+            try:
+                if self._source is None or self._source.gave_up:
+                    self._source = self._choose_source(optimizer, instead_of=self._source)
+            finally:
+                self._choosing.release()
         if not self._backend:
             self._backend = choice.backend_name()
         self._source.boundary(self._step + 1)
@@ -211,19 +227,14 @@ class Agent:
         from overlaptop.agent.collectives import CollectiveHooks
         from overlaptop.agent.waits import WaitHooks
 
-        self._collectives_hooked = True
-        CollectiveHooks(self.guest, self._hooked_source).install()
-        WaitHooks(self.guest, self._hooked_source).install()
+        hooks = [each(self.guest, self._hooked_source) for each in (CollectiveHooks, WaitHooks)]
 
-    def _stop_acting(self) -> bool:
-        """After a fault: nothing but this ends a command that is under way on the job's own thread."""
-        try:
-            return self._control is None or self._control.part(STEPPED_ASIDE)
-        except Exception:  # noqa: BLE001 - the log has been told of the first fault
-            return False
+        def install() -> None:
+            self._collectives_hooked = True
+            for each in hooks:
+                each.install()
 
-    def _owes(self) -> bool:
-        return self._control is not None and self._control.owes
+        undisturbed(self.guest.guarded("hooking collectives", install))
 
     def _notice(self, level: str, text: str) -> None:
         self._notices.append((now_ns(), level, text))
@@ -354,7 +365,7 @@ class Agent:
 
         The fault may lie in any of these, so each is tried, whatever became of the others.
         """
-        for say in (self._introduce, self._send_reports, self._send_notices, self._pump):
+        for say in (self._introduce, self._send_reports, self._send_notices, Sender.pump):
             with contextlib.suppress(Exception):  # the log has been told
                 sender = self._sender or self._open_line()
                 if sender is not None:
@@ -362,9 +373,6 @@ class Agent:
 
     def _introduce(self, sender: Sender) -> None:
         sender.introduce(self._info())
-
-    def _pump(self, sender: Sender) -> None:
-        sender.pump()
 
     def _close(self) -> None:
         """Say goodbye; the job is ending and waits for this a moment at most."""
@@ -397,7 +405,9 @@ class Agent:
             with contextlib.suppress(Exception):  # nothing may break the job's end
                 self._control.close()
         self._ending.set()
-        self._thread.join(FAREWELL_S)
+        if self._thread is not None:
+            self._thread.join(FAREWELL_S)
+        say_due()
         give_up_s = monotonic() + OUTSTANDING_S
         while self._source is not None and self._source.outstanding and monotonic() < give_up_s:
             sleep(0.005)
@@ -405,13 +415,7 @@ class Agent:
     def _after_fork(self) -> None:
         """A DataLoader worker or another child: the hooks fall silent, the parent's line is let go."""
         self.guest.active = False
+        forget_due()
         self._control = None
         if self._sender is not None:
             self._sender.disconnect()
-
-
-def _captures_a_graph() -> bool:
-    import torch
-
-    # Asking could create a context in a job that uses no GPU.
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

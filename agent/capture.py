@@ -19,7 +19,9 @@ from weakref import WeakSet
 
 from overlaptop.agent.action import Course, Outcome
 from overlaptop.agent.agreement import NO_MARK, Mark
+from overlaptop.agent.asynchronous import is_the_jobs
 from overlaptop.agent.patching import replace
+from overlaptop.agent.threads import signals_blocked
 from overlaptop.wire.folders import make, open_private, open_trusted
 
 FOLDER = "overlaptop-captures"
@@ -172,20 +174,23 @@ class Capture:
         self._profiler = profile(activities=activities, record_shapes=True)
         self._watch.yield_to_job = self._give_way
         with self._watch.ours():
-            self._profiler.prepare_trace()
+            signals_blocked(self._profiler.prepare_trace)  # Kineto and CUPTI start threads
 
     def _give_way(self) -> None:
         """The job's own profiler is about to begin."""
         if threading.current_thread() is not threading.main_thread():
             return  # ours cannot be stopped from here
         self._outcome = "the job's own torch.profiler began"
-        with contextlib.suppress(Exception):  # the job's call goes on, whatever becomes of ours
+        try:
             self.abandon()
+        except Exception as fault:  # the job's call goes on, whatever becomes of ours
+            if is_the_jobs(fault):
+                raise
 
     def _start(self) -> None:
         self._started = True
         with self._watch.ours():
-            self._profiler.start_trace()
+            signals_blocked(self._profiler.start_trace)
 
     def _begin_annotation(self, step: int) -> None:
         from torch.profiler import record_function

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 
 from overlaptop.agent import placement
+from overlaptop.agent.asynchronous import is_the_jobs
 from overlaptop.agent.compiling import transparent, uncompiled
 from overlaptop.agent.guest import Guest
 from overlaptop.agent.patching import replace
@@ -289,7 +290,9 @@ def _bytes(args: tuple[Any, ...], positions: list[int]) -> int:
 def _backend_name(group: Any, device: torch.device) -> str:
     try:
         return str(group._get_backend(device).name())  # noqa: SLF001
-    except RuntimeError:  # no backend for this device: the call itself is about to say so
+    except RuntimeError as fault:  # no backend for this device: the call itself is about to say so
+        if is_the_jobs(fault):
+            raise
         return "unknown"
 
 
@@ -300,7 +303,12 @@ def _group_name(group: Any) -> str:
 def _on_this_node(group: Any) -> bool:
     try:
         return bool(placement.on_this_node(dist.get_process_group_ranks(group)))
-    except (KeyError, ValueError):  # not one of torch.distributed's own: it does not know the ranks
+    except (
+        KeyError,
+        ValueError,
+    ) as fault:  # not one of torch.distributed's own: it does not know the ranks
+        if is_the_jobs(fault):
+            raise
         return False
 
 

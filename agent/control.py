@@ -18,8 +18,10 @@ from time import monotonic
 from overlaptop.agent.action import Action, Outcome
 from overlaptop.agent.after_optimizer import AfterOptimizer
 from overlaptop.agent.agreement import NO_MARK, Agreement, Board, Decision, Mark, Pace
+from overlaptop.agent.asynchronous import carried_through, is_the_jobs
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.seat import find_seat
+from overlaptop.agent.threads import Thread
 from overlaptop.wire import commands
 from overlaptop.wire.messages import UNKNOWN, Command, CommandReport
 
@@ -62,6 +64,7 @@ class Undertaking:
         self._after_optimizer = AfterOptimizer()
         self._plan = -1
         self._acted = threading.Event()
+        self._acted_at = -1
         self._stretch: _Stretch | None = None
         self._failure = ""
         """Why acting came to nothing."""
@@ -75,20 +78,23 @@ class Undertaking:
         return self._action.course.together and not self._acted.is_set()
 
     def on_boundary(self, step: int) -> None:
-        """A step begins. On the training thread; never raises."""
+        """A step begins. On the training thread; raises nothing of ours."""
         if step >= self._plan:
-            self._after_optimizer.call(lambda: self._on_step(step))
+            self._after_optimizer.call(lambda: carried_through(lambda: self._on_step(step)))
 
     def _on_step(self, step: int) -> None:
-        if self._acted.is_set():
+        if self._acted.is_set() or step == self._acted_at:
             return
         try:
             more = self._act(step)
-        except Exception as fault:  # noqa: BLE001 - the job must not hear of it
+        except Exception as fault:  # the job must not hear of it
+            if is_the_jobs(fault):
+                raise
             self._failure = _brief(fault)
             with contextlib.suppress(Exception):
                 self._action.abandon()
             more = False
+        self._acted_at = step
         if not more:
             self._control.armed = None
             if self._stretch is not None and not self._failure and not self._action.course.finishes:
@@ -232,7 +238,7 @@ class Control:
         self._known: deque[str] = deque(maxlen=64)
         self._current: Undertaking | None = None
         self._silent_at_s = float("inf")
-        self._threads: list[threading.Thread] = []
+        self._threads: list[Thread] = []
         self._ending = False
 
     def serve(self, waiting: deque[Command]) -> list[Command]:
@@ -240,7 +246,7 @@ class Control:
 
         Returns the commands that this rank has accepted.
         """
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        self._threads = [thread for thread in self._threads if thread.is_alive]
         accepted = []
         while waiting and not self._ending:
             command = waiting.popleft()
@@ -392,8 +398,7 @@ class Control:
 
     def _start(self, run: Callable[[], None]) -> None:
         if len(self._threads) < MAX_THREADS:
-            self._threads.append(threading.Thread(target=run, name="overlaptop-command", daemon=True))
-            self._threads[-1].start()
+            self._threads.append(Thread(run))
 
     def _present(self) -> Pace:
         pace = self._pace()

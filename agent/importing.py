@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from types import ModuleType
 
-from overlaptop.agent.guest import logger
+from overlaptop.agent.guest import warn
 
 
 def when_imported(name: str, then: Callable[[], None]) -> None:
@@ -63,7 +63,4 @@ class _ImportWatch(MetaPathFinder):
         try:
             loader.exec_module = execute_and_tell  # type: ignore[method-assign]
         except AttributeError:  # a loader of the job's own that takes no attribute
-            logger.warning(
-                "overlaptop: %s comes by a loader of its own; call overlaptop.agent.attach() behind it",
-                self._name,
-            )
+            warn(f"{self._name} comes by a loader of its own; call overlaptop.agent.attach() behind it")

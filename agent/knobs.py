@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from overlaptop.agent.action import Action
-from overlaptop.agent.guest import logger
+from overlaptop.agent.guest import warn
 from overlaptop.wire import commands
 from overlaptop.wire.codec import MAX_KNOBS, WireError
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
@@ -124,7 +124,7 @@ class KnobNews:
         try:
             sender.put(facts)
         except WireError as fault:
-            logger.warning("overlaptop: no %s: %s", type(facts).__name__, fault)
+            warn(f"no {type(facts).__name__}: {fault}")
 
 
 class GradientSource(Protocol):

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from overlaptop.agent.asynchronous import is_the_jobs
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -100,7 +102,9 @@ def _machine() -> str:
     """What tells this machine from others: two may have one name, two containers one kernel."""
     try:
         booted = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
+    except (OSError, ValueError) as fault:
+        if is_the_jobs(fault):
+            raise
         booted = ""
     return f"{socket.gethostname()}\0{booted}"
 
@@ -147,5 +151,7 @@ def working_directory() -> Path:
     """Where the job was started; a job may change it later, each rank in its own way."""
     try:
         return Path.cwd()
-    except OSError:  # it was deleted
+    except OSError as fault:  # it was deleted
+        if is_the_jobs(fault):
+            raise
         return Path("/")

@@ -201,8 +201,8 @@ class Prefetch:
         if self._depth is None or self._depth == self._pass.original:
             self._pass.give_back()
             return self._done(step)
-        self._learns = True
         self._units.learn()
+        self._learns = True
         return True
 
     def finish(self) -> Outcome:

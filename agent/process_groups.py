@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from overlaptop.agent.asynchronous import is_the_jobs
+
 
 def collectives_begun(group: Any) -> tuple[int, ...] | None:
     """How many collectives this rank has begun in a group, by backend; None where one does not count them.
@@ -14,7 +16,9 @@ def collectives_begun(group: Any) -> tuple[int, ...] | None:
     """
     try:
         begun = [backend._get_sequence_number_for_group() for backend in _backends(group)]  # noqa: SLF001 - nothing public tells
-    except (AttributeError, RuntimeError):
+    except (AttributeError, RuntimeError) as fault:
+        if is_the_jobs(fault):
+            raise
         return None
     return tuple(begun) or None
 

@@ -11,10 +11,12 @@ two steps; rank 0 tells the others how it made them.
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any, ClassVar
 
 from overlaptop.agent.action import Course, Outcome
 from overlaptop.agent.agreement import Mark
+from overlaptop.agent.asynchronous import carried_through, is_the_jobs
 from overlaptop.agent.ddp_models import Caps, DdpModels, Known
 from overlaptop.agent.standing import why_uncounted
 
@@ -69,7 +71,9 @@ class Rebucket:
             return "the DistributedDataParallel model is gone"
         try:
             return self._objection(known, model)
-        except Exception as fault:  # noqa: BLE001 - another torch, or a model that is being changed
+        except Exception as fault:  # another torch, or a model that is being changed
+            if is_the_jobs(fault):
+                raise
             return f"its DistributedDataParallel model is not as expected: {type(fault).__name__}: {fault}"
 
     def mark(self, step: int) -> Mark:
@@ -83,8 +87,9 @@ class Rebucket:
         """
         model = self._model()
         if self._since is None:
+            more = self._begin(model, step)
             self._since = step
-            return self._begin(model, step)
+            return more
         if not self._swapped:
             if step < self._since + NO_FORWARD_STEPS:
                 return True
@@ -158,6 +163,7 @@ class Rebucket:
         if old == new:
             self._outcome = Outcome(f"bucket_cap_mb is {new.mb} already", old.mb, new.mb)
             return False
+        self._forget()
         self._watch = model.register_forward_pre_hook(self._before_forward)
         self._outcome = Outcome(f"bucket_cap_mb {old.mb} -> {new.mb} at step {step}", old.mb, new.mb)
         return True
@@ -185,19 +191,30 @@ class Rebucket:
         import torch
 
         reduces = torch.is_grad_enabled() and model.require_backward_grad_sync
-        if not reduces or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
+        if (
+            self._swapped
+            or not reduces
+            or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+        ):
             return
         try:
             model.reducer._check_reducer_finalized()
-        except RuntimeError:
+        except RuntimeError as fault:
+            if is_the_jobs(fault):
+                raise
             return  # an earlier backward pass broke off, as DDP is about to say itself
+        carried_through(partial(self._swap, model, Caps.of(model), self._wanted(model)))
+
+    def _swap(self, model: Any, old: Caps, new: Caps) -> None:
         self._forget()
         self._swapped = True
-        old, new = Caps.of(model), self._wanted(model)
-        model.reducer._remove_autograd_hooks()  # it would reduce beside the new one
+        if model.reducer is not None:
+            model.reducer._remove_autograd_hooks()  # it would reduce beside the new one
         try:
             _make_reducer(model, new)
-        except Exception as fault:  # noqa: BLE001 - the job must not hear of it
+        except Exception as fault:  # the job must not hear of it
+            if is_the_jobs(fault):
+                raise
             self._fault = f"{type(fault).__name__}: {fault}".splitlines()[0][:300]
             _make_reducer(model, old)
             self._fault += f"; the buckets are of {old.mb} MiB again"

@@ -147,6 +147,8 @@ class StepHooks:
             self._boundary(optimizer)
 
     def _on_backward_begin(self) -> None:
+        if self._backward_depth and torch._C._current_graph_task_id() == -1:  # noqa: SLF001
+            self._backward_depth = 0  # left over from one that a signal handler broke off
         self._backward_depth += 1
         if self._backward_depth == 1:
             self._edge(Edge.BACKWARD_BEGIN)

@@ -16,6 +16,12 @@ import torch
 from overlaptop.agent.patching import replace
 
 
+def captures_a_graph() -> bool:
+    """Whether a graph is being captured on the current stream."""
+    # Asking could create a context in a job that uses no GPU.
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 class CaptureWatch:
     """Patches torch's CUDA graphs to know when one is captured."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from overlaptop.agent.asynchronous import is_the_jobs
 from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.sources.base import Source
 from overlaptop.agent.sources.events import EventsSource
@@ -32,6 +33,8 @@ def choose(options: AgentOptions, optimizer: Any, instead_of: Source | None = No
         try:
             source.start()
         except RuntimeError as reason:
+            if is_the_jobs(reason):
+                raise
             refusal = str(reason)
             continue
         if refusal:

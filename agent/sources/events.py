@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from overlaptop.agent.asynchronous import is_the_jobs
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.sources.assemble import Assembler
 from overlaptop.agent.sources.base import CollectiveCall, Edge, StepSpans, Wait
@@ -271,7 +272,9 @@ class EventsSource:
     def _record(self, stream: Any) -> Event:
         try:
             event = self._pool.pop()
-        except IndexError:
+        except IndexError as fault:
+            if is_the_jobs(fault):
+                raise
             event = torch.cuda.Event(enable_timing=True)
         event.record(stream)
         return event
@@ -300,7 +303,9 @@ class EventsSource:
 
         try:
             resolved = resolve(draft, to_ns)
-        except RuntimeError:  # a mark on a stream that _passed did not ask
+        except RuntimeError as fault:  # a mark on a stream that _passed did not ask
+            if is_the_jobs(fault):
+                raise
             self._chain_ns = 0
             self.lost += 1
             return

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from overlaptop.agent import placement
+from overlaptop.agent.asynchronous import is_the_jobs
 from overlaptop.agent.sources.base import CollectiveCall
 from overlaptop.agent.sources.collective_join import Launch
 from overlaptop.timeline.collectives import (
@@ -57,7 +58,9 @@ class FlightRecorder:
             from torch._C import _distributed_c10d
 
             dump = getattr(_distributed_c10d, "_dump_nccl_trace")  # noqa: B009 - not in a CPU build
-        except (ImportError, AttributeError):
+        except (ImportError, AttributeError) as fault:
+            if is_the_jobs(fault):
+                raise
             raise FlightRecorderError("this torch has no flight recorder for NCCL") from None
         self._dump: Callable[..., bytes] = dump
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from time import thread_time_ns
 from typing import Any
 
+from overlaptop.agent.asynchronous import is_the_jobs
 from overlaptop.agent.clock import now_ns
+from overlaptop.agent.guest import hold
 from overlaptop.agent.sources.assemble import Assembler
 from overlaptop.agent.sources.base import CollectiveCall, Edge, StepSpans, Wait
 from overlaptop.agent.sources.draft import MAX_MARKS, CollectiveDraft, StepDraft, resolve
@@ -121,21 +123,44 @@ class HostSource:
             token.end = now_ns()
             return
 
-        def done(_: Any) -> None:
-            token.end = now_ns()
-            self._outstanding.discard(id(token))
-
         try:
-            self._outstanding.add(id(token))
-            work.get_future().add_done_callback(done)
-        except (RuntimeError, NotImplementedError):  # some of gloo's operations have no future
-            self._outstanding.discard(id(token))
+            future = work.get_future()
+        except (RuntimeError, NotImplementedError) as fault:  # some of gloo's operations have no future
+            if is_the_jobs(fault):
+                raise
             call = token.call
             if not call.is_async:
                 self._blocking[threading.get_ident()] = token  # its caller is about to wait for it
                 return
             self.failed(token)
             self.reason = f"steps with {call.op} on {call.backend} are left out: its end is hidden"
+            return
+        ending = self._ending(token)
+        next(ending)
+        try:
+            self._outstanding.add(id(token))
+            future.add_done_callback(ending.send)
+        except BaseException:
+            self._outstanding.discard(id(token))  # or the job's end would wait for it
+            raise
+
+    def _ending(self, token: CollectiveDraft[int]) -> Generator[None, object, None]:
+        """Note the end when the future sends itself.
+
+        Where it is there already it does so from the job's own thread, and torch swallows what a signal
+        handler raises meanwhile. In a function that would be before its first line; here it is caught.
+        """
+        try:
+            yield
+            token.end = now_ns()
+            self._outstanding.discard(id(token))
+        except GeneratorExit:
+            return
+        except BaseException as fault:  # noqa: BLE001 - raised at the thread's next step
+            hold(fault)
+            token.end = now_ns()
+            self._outstanding.discard(id(token))
+        yield
 
     def failed(self, token: CollectiveDraft[int]) -> None:
         """Its end will never come."""

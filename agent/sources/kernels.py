@@ -19,6 +19,7 @@ from time import monotonic
 
 import torch
 
+from overlaptop.agent.asynchronous import is_the_jobs
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.sources.assemble import phases_of
 from overlaptop.agent.sources.base import CollectiveTimes, Edge, StepSpans
@@ -34,6 +35,7 @@ from overlaptop.agent.sources.kernel_steps import TracedStep, read_steps
 from overlaptop.agent.sources.launch_log import LaunchLog
 from overlaptop.agent.sources.marker import Marker
 from overlaptop.agent.sources.self_check import SelfCheck
+from overlaptop.agent.threads import signals_blocked
 from overlaptop.timeline import spans
 from overlaptop.timeline.lanes import LaneRules
 
@@ -126,6 +128,8 @@ class KernelsSource:
             device = self._device if self._device is not None else torch.cuda.current_device()
             self._marker = Marker(device)
         except OSError as fault:
+            if is_the_jobs(fault):
+                raise
             raise RuntimeError(f"the CUDA driver cannot be called: {fault}") from None
         self._log = LaunchLog()
         self.reason = self._log.reason
@@ -219,7 +223,7 @@ class KernelsSource:
         """Trace one small kernel between two marks: on the job's thread, at the first boundary."""
         with self._lock:
             try:
-                self._tracer.start()
+                signals_blocked(self._tracer.start)  # CUPTI starts a thread
                 before = self._marker.mark(0, None)
                 self._marker.touch()
                 after = self._marker.mark(0, None)

@@ -10,6 +10,8 @@ import sys
 import threading
 from typing import Any
 
+from overlaptop.agent.asynchronous import is_the_jobs
+from overlaptop.agent.guest import sheltered
 from overlaptop.wire.devices import GpuSite
 
 HZ_PER_MHZ = 1_000_000
@@ -49,7 +51,7 @@ class _Gate:
         self._lock = threading.Lock()
         self._forking = threading.local()
         os.register_at_fork(
-            before=self._before, after_in_parent=self._in_parent, after_in_child=self._in_child
+            before=sheltered(self._before), after_in_parent=self._in_parent, after_in_child=self._in_child
         )
 
     def __enter__(self) -> None:
@@ -78,8 +80,11 @@ def import_library() -> None:
     To be called on the job's own thread: a child that is forked in the middle of another thread's import is
     left with half a module.
     """
-    with contextlib.suppress(Exception):  # another package may go by this name
+    try:
         importlib.import_module("pynvml")  # 30 ms, unless torch has imported it already
+    except Exception as fault:  # another package may go by this name
+        if is_the_jobs(fault):
+            raise
 
 
 class NvmlError(Exception):

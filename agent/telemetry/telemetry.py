@@ -9,13 +9,16 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from time import time
 from typing import TYPE_CHECKING
 
-from overlaptop.agent.guest import logger
+from overlaptop.agent.asynchronous import is_the_jobs
+from overlaptop.agent.guest import warn
 from overlaptop.agent.telemetry.nvml import import_library
 from overlaptop.agent.telemetry.watch import Facts, JobGpu, Watch
+from overlaptop.agent.threads import Thread
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.devices import DeviceSample
 
@@ -52,7 +55,7 @@ class Telemetry:
         self._followed: tuple[JobGpu | None] | None = None
         """What to watch, once it is known; another tuple each time that it may have changed."""
         self._ending = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
         self._samples: deque[DeviceSample] = deque(maxlen=MAX_OUTBOX)
         self._facts: dict[type, Facts] = {}
         self._told: dict[type, Facts] = {}
@@ -72,7 +75,9 @@ class Telemetry:
                 import_library()
             if found != self._followed:
                 self._followed = found
-        except Exception as fault:  # noqa: BLE001 - whatever torch answered
+        except Exception as fault:  # whatever torch answered
+            if is_the_jobs(fault):
+                raise
             self._end(fault)
 
     def serve(self, sender: Sender, place: Placement) -> None:
@@ -81,11 +86,7 @@ class Telemetry:
             return
         try:
             if self._thread is None and not self._ending.is_set():
-                thread = threading.Thread(
-                    target=self._run, args=(place,), name="overlaptop-telemetry", daemon=True
-                )
-                thread.start()  # or it cannot be started, nor joined
-                self._thread = thread
+                self._thread = Thread(partial(self._run, place))
             self._send(sender)
         except Exception as fault:  # noqa: BLE001 - what the agent measures goes on
             self._end(fault)
@@ -117,7 +118,7 @@ class Telemetry:
             if kind not in self._refused:
                 self._refused.add(kind)
                 text = f"no {kind.__name__}: {fault}"
-                logger.warning("overlaptop: %s", text)
+                warn(text)
                 self._notice("warning", text)
 
     def _end(self, fault: Exception) -> None:
@@ -126,7 +127,7 @@ class Telemetry:
         self._over = True
         self._ending.set()
         text = f"no telemetry: {type(fault).__name__}: {fault}"[:400]
-        logger.warning("overlaptop: %s", text)
+        warn(text)
         self._notice("warning", text)
 
     def _run(self, place: Placement) -> None:

@@ -344,7 +344,7 @@ def test_a_command_that_its_rank_gave_up_is_not_obeyed_when_the_store_comes_back
         job.hear()
     thaw.set()
     for thread in job.control._threads:
-        thread.join()
+        thread.join(30.0)
     for _ in range(30):
         job.train()
     assert job.action.seen == []

@@ -9,6 +9,8 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
+from overlaptop.agent.asynchronous import is_the_jobs
+
 MAPS = Path("/proc/self/maps")
 
 REQUEST = ctypes.CFUNCTYPE(
@@ -104,6 +106,8 @@ def load() -> Cupti:
     try:
         return Cupti(path)
     except OSError as fault:
+        if is_the_jobs(fault):
+            raise
         raise CuptiError(f"libcupti cannot be opened: {fault}") from None
 
 
@@ -116,6 +120,8 @@ def _unix_clock() -> ctypes.c_void_p:
         runtime = ctypes.CDLL("libstdc++.so.6")
         return ctypes.cast(runtime["_ZNSt6chrono3_V212system_clock3nowEv"], ctypes.c_void_p)
     except (OSError, AttributeError) as fault:
+        if is_the_jobs(fault):
+            raise
         raise CuptiError(f"libstdc++ has no clock to give to CUPTI: {fault}") from None
 
 

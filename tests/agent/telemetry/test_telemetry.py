@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlaptop.agent import placement
+from overlaptop.agent.guest import say_due
 from overlaptop.agent.telemetry import telemetry as module
 from overlaptop.agent.telemetry import watch as watch_module
 from overlaptop.agent.telemetry.numa import NumaWatch
@@ -89,8 +90,9 @@ def driver(monkeypatch):
     return made
 
 
-def running() -> bool:
-    return any(thread.name == "overlaptop-telemetry" for thread in threading.enumerate())
+def running(beside: Beside) -> bool:
+    thread = beside.telemetry._thread
+    return thread is not None and thread.is_alive
 
 
 @given(st.floats(1e9, 4e9))
@@ -114,7 +116,7 @@ def test_facts_and_samples_of_a_rank_reach_the_hub(beside, driver) -> None:
     assert len(beside.hub.of(NumaFacts)) >= 1
     assert beside.hub.of(DeviceSample)[-1].nvlink_tx_bytes_per_s == 100_000 << 20
     beside.telemetry.stop()
-    assert not running()
+    assert not running(beside)
     assert (driver.opened, driver.samples) == (0, set())
     assert beside.notices == []
 
@@ -210,11 +212,12 @@ def test_a_fault_ends_telemetry_with_one_notice(beside, driver, monkeypatch, cap
     if call == "close":
         beside.serve_until(lambda: beside.hub.of(DeviceSample))
         beside.telemetry.stop()
-    beside.serve_until(lambda: beside.notices and not running())
+    beside.serve_until(lambda: beside.notices and not running(beside))
     for _ in range(3):
         beside.telemetry.serve(beside.hub, PLACE)
         beside.telemetry.follow(lambda: SECOND)
     assert beside.notices == [("warning", "no telemetry: ArithmeticError: on purpose")]
+    say_due()  # as the job's next step does
     assert [record.getMessage() for record in caplog.records] == [
         "overlaptop: no telemetry: ArithmeticError: on purpose"
     ]
@@ -227,7 +230,7 @@ def test_a_fault_in_naming_the_gpu_or_in_sending_ends_telemetry_only(beside, dri
     beside.telemetry.follow(fault)
     beside.telemetry.serve(beside.hub, PLACE)
     assert beside.notices == [("warning", "no telemetry: ArithmeticError: on purpose")]
-    assert not running()
+    assert not running(beside)
 
 
 def test_a_fault_of_the_senders_ends_telemetry_only(beside, driver) -> None:
@@ -236,7 +239,7 @@ def test_a_fault_of_the_senders_ends_telemetry_only(beside, driver) -> None:
 
     beside.hub.put = fault
     beside.telemetry.follow(lambda: FIRST)
-    beside.serve_until(lambda: beside.notices and not running())
+    beside.serve_until(lambda: beside.notices and not running(beside))
     assert len(beside.notices) == 1
 
 
@@ -263,14 +266,14 @@ def test_facts_that_no_message_holds_cost_only_themselves_and_are_said_once(
 
 
 def test_where_no_thread_can_be_started_the_agent_still_ends_well(beside, driver, monkeypatch) -> None:
-    def refuse(_: threading.Thread) -> None:
+    def refuse(_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(module, "Thread", refuse)
     beside.telemetry.follow(lambda: FIRST)
     beside.telemetry.serve(beside.hub, PLACE)
     beside.telemetry.stop()
-    assert not running()
+    assert not running(beside)
     assert beside.notices == [("warning", "no telemetry: RuntimeError: can't start new thread")]
 
 
@@ -323,7 +326,7 @@ def test_switched_off_it_does_nothing(monkeypatch, driver) -> None:
     beside.telemetry.follow(lambda: pytest.fail("nobody should ask torch"))
     beside.telemetry.serve(beside.hub, PLACE)
     beside.telemetry.stop()
-    assert (beside.hub.sent, running(), driver.calls.total()) == ([], False, 0)
+    assert (beside.hub.sent, running(beside), driver.calls.total()) == ([], False, 0)
 
 
 def test_the_end_does_not_wait_for_a_driver_that_hangs(beside, driver, monkeypatch) -> None:
@@ -337,10 +340,10 @@ def test_the_end_does_not_wait_for_a_driver_that_hangs(beside, driver, monkeypat
     beside.telemetry.follow(lambda: FIRST)
     beside.serve_until(hangs.is_set)
     beside.telemetry.stop()  # the thread is still in the call
-    assert running()
+    assert running(beside)
     free.set()
     beside.telemetry._thread.join(WAIT_S)
-    assert not running()
+    assert not running(beside)
 
 
 def test_a_sender_that_nobody_reads_costs_bounded_memory(beside, driver) -> None:

@@ -1,0 +1,87 @@
+"""Tells what the job throws into our code from outside: a signal handler's exception, above all.
+
+Python runs a handler in the middle of whatever its main thread does, so also of a hook of ours; and a
+thread may throw an exception into another (PyThreadState_SetAsyncExc). Neither is a fault of ours, and both
+belong to the script. A handler's exception may be of any class (TimeoutError, which is an OSError, is
+usual), so each ``except`` on the job's threads that could swallow one asks here.
+"""
+
+from __future__ import annotations
+
+import functools
+import opcode
+import signal
+from collections.abc import Callable
+from types import CodeType, FrameType, FunctionType, MethodType
+from typing import Any, TypeVar
+
+R = TypeVar("R")
+
+TRIES = 8
+_ONLY_LOOKS = ("RESUME", "JUMP_BACKWARD")
+"""Instructions that raise nothing by themselves, and at which Python looks for signals."""
+_WORDLESS = (MemoryError, StopIteration)
+"""What C code raises without a word."""
+
+
+def is_the_jobs(fault: BaseException) -> bool:
+    """Whether ``fault``, caught in our code, was thrown into it from outside. Goes by its traceback."""
+    handlers: frozenset[CodeType] | None = None
+    at = fault.__traceback__
+    while at is not None:
+        instruction = opcode.opname[at.tb_frame.f_code.co_code[at.tb_lasti]]
+        if instruction in _ONLY_LOOKS:
+            return True
+        if at.tb_next is None:
+            # From C code that was called here, which would say what is wrong; or thrown in by a thread.
+            return "CALL" in instruction and not fault.args and not isinstance(fault, _WORDLESS)
+        handlers = _handlers() if handlers is None else handlers
+        called = at.tb_next.tb_frame
+        if called.f_code in handlers or _is_given(called, at.tb_frame):
+            return True
+        at = at.tb_next
+    return False
+
+
+def carried_through(call: Callable[[], R]) -> R:
+    """Call what must not be left half done: again, where the job throws something into it, which is raised
+    when it has been done.
+    """
+    thrown: BaseException | None = None
+    for left in reversed(range(TRIES)):
+        try:
+            done = call()
+            break
+        except BaseException as fault:
+            if not left or not is_the_jobs(fault):
+                raise
+            thrown = fault
+    if thrown is not None:
+        raise thrown
+    return done
+
+
+def _is_given(called: FrameType, interrupted: FrameType) -> bool:
+    """Whether a function has its caller's frame as an argument: handlers have, and hardly anything else."""
+    code = called.f_code
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4)  # 4: *arguments
+    there = called.f_locals
+    for name in code.co_varnames[:count]:
+        value = there.get(name)
+        if value is interrupted or (type(value) is tuple and any(each is interrupted for each in value)):
+            return True
+    return False
+
+
+def _handlers() -> frozenset[CodeType]:
+    """The code of the handlers that are installed."""
+    found = map(_code_of, map(signal.getsignal, signal.valid_signals()))
+    return frozenset(code for code in found if code is not None)
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if callable(handler) and not isinstance(handler, FunctionType | MethodType):
+        handler = type(handler).__call__
+    return getattr(handler, "__code__", None)

@@ -1,0 +1,185 @@
+"""What a handler raises in our code is told from a fault of our own."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from overlaptop.agent.asynchronous import carried_through, is_the_jobs
+from overlaptop.agent.guest import Guest, hold, sheltered
+
+
+def function(_number, _frame):
+    raise TimeoutError("from a handler")
+
+
+def forgetful(number, frame):
+    del number, frame
+    raise TimeoutError("from a handler")
+
+
+def replaces_itself(_number, _frame):
+    signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    raise TimeoutError("from a handler")
+
+
+class Handler:
+    def __call__(self, number, frame):
+        del number, frame
+        raise TimeoutError("from a handler")
+
+    def method(self, *_arguments):
+        raise TimeoutError("from a handler")
+
+
+class Derived(Handler):
+    pass
+
+
+def through_another(number, frame):
+    function(number, frame)
+
+
+HANDLERS = {
+    "a function": function,
+    "one that drops its arguments": forgetful,
+    "one that is gone by then": replaces_itself,
+    "an object": Handler(),
+    "an object of a derived class": Derived(),
+    "a method": Handler().method,
+    "a partial": functools.partial(forgetful),
+    "a function that calls another": through_another,
+    "a lambda": lambda *arguments: function(*arguments),
+}
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGUSR2)
+    yield
+    signal.signal(signal.SIGUSR2, before)
+
+
+def struck() -> None:
+    os.kill(os.getpid(), signal.SIGUSR2)
+
+
+@pytest.mark.parametrize("name", HANDLERS)
+def test_what_a_handler_raises_is_the_jobs(name: str) -> None:
+    signal.signal(signal.SIGUSR2, HANDLERS[name])
+    with pytest.raises(TimeoutError) as caught:
+        struck()
+    assert is_the_jobs(caught.value)
+
+
+def no_such_key() -> None:
+    {}["key"]
+
+
+def wordless() -> None:
+    raise RuntimeError
+
+
+def of_an_empty_deque() -> None:
+    collections.deque().popleft()
+
+
+def not_a_number() -> None:
+    int("x")
+
+
+OWN = {
+    "of a lookup": no_such_key,
+    "raised without a word": wordless,
+    "of C code": of_an_empty_deque,
+    "of a conversion": not_a_number,
+    "of a function that is called": lambda: not_a_number(),
+    "of an enumeration": lambda: signal.Signals(-5),
+    "of an iterator": lambda: next(iter(())),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_fault_of_our_own_is_not(name: str) -> None:
+    signal.signal(signal.SIGUSR2, function)
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - of any kind
+        OWN[name]()
+    assert not is_the_jobs(caught.value)
+
+
+def guest() -> tuple[Guest, list[str]]:
+    said: list[str] = []
+    return Guest(lambda _level, text: said.append(text)), said
+
+
+def test_a_hook_lets_the_jobs_exception_through_and_stays_at_work() -> None:
+    signal.signal(signal.SIGUSR2, function)
+    made, said = guest()
+    hook = made.guarded("a hook", struck)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            hook()
+    assert made.active
+    assert said == []
+
+
+def test_a_hook_keeps_its_own_fault_to_itself() -> None:
+    made, said = guest()
+    assert made.guarded("a hook", no_such_key)() is None
+    assert not made.active
+    assert len(said) == 1
+
+
+def test_what_strikes_in_a_callback_of_c_code_is_raised_at_the_next_step() -> None:
+    signal.signal(signal.SIGUSR2, function)
+    done: list[int] = []
+
+    def callback() -> None:
+        done.append(1)
+        if len(done) == 1:
+            struck()
+
+    made, _ = guest()
+    step = made.guarded("a step", lambda: done.append(2), kept=True)
+    sheltered(callback)()
+    assert done == [1, 1]  # all of it was done
+    with pytest.raises(TimeoutError):
+        step()
+    step()
+    assert done == [1, 1, 2]
+
+
+def test_another_threads_exception_is_left_to_it() -> None:
+    made, _ = guest()
+    step = made.guarded("a step", lambda: "done", kept=True)
+    fault = TimeoutError()
+    threaded(lambda: hold(fault))
+    assert step() == "done"
+
+
+def threaded(call: Callable[[], None]) -> None:
+    import threading
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+
+
+def test_what_must_not_be_left_half_done_is_done_before_the_exception_is_raised() -> None:
+    signal.signal(signal.SIGUSR2, function)
+    tried: list[str] = []
+
+    def change() -> None:
+        tried.append("begun")
+        if len(tried) == 1:
+            struck()
+        tried.append("done")
+
+    with pytest.raises(TimeoutError):
+        carried_through(change)
+    assert tried == ["begun", "begun", "done"]
