@@ -7,15 +7,17 @@ out of descriptors. All here happens on the agent's own thread; what does not fi
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
-import subprocess
 from collections import deque
 from time import monotonic
 
-from overlaptop.agent.guest import logger
+from overlaptop.agent.guest import warn
+from overlaptop.agent.unrelated import start_unrelated
 from overlaptop.wire import codec, endpoints, writable
 from overlaptop.wire.messages import Command, Message, RankInfo, Watch
+from overlaptop.wire.processes import is_alive, process_start_time
 
 MAX_QUEUED_BYTES = 1 << 20
 RECEIVE_BYTES = 1 << 16
@@ -58,7 +60,8 @@ class Sender:
         self._hub_retry_s = 1.0
         self._hub_retry_at = 0.0
         self._told = False
-        self._starting: subprocess.Popen[bytes] | None = None
+        self._starter: tuple[int, int | None] = (0, None)
+        """The hub's first process, which forks and ends at once: its pid and when it started."""
 
     def introduce(self, info: RankInfo) -> None:
         """Say who this rank is: first on each connection, and again when it changes."""
@@ -76,7 +79,6 @@ class Sender:
 
     def pump(self) -> None:
         """Do what can be done at once: connect, write, read. Call it some times a second."""
-        self._reap()
         if self._info is None:
             return
         if self._socket is None and monotonic() >= self._retry_at:
@@ -119,8 +121,10 @@ class Sender:
         except (FileNotFoundError, ConnectionRefusedError):
             self._retry_later(line)
             self._start_hub()
-        except OSError:  # out of descriptors, a stopped hub's backlog is full, ...
+        except OSError as fault:  # out of descriptors, a stopped hub's backlog is full, ...
             self._retry_later(line)
+            if fault.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS):
+                self._tell(os.strerror(fault.errno))
         else:
             self._socket = line
             stat = os.fstat(line.fileno())
@@ -133,9 +137,12 @@ class Sender:
     def _no_line(self, why: str) -> None:
         """The socket directory cannot be used: nobody can watch until somebody mends it."""
         self._retry_at = monotonic() + LAST_RETRY_S
+        self._tell(why)
+
+    def _tell(self, why: str) -> None:
         if not self._told:
             self._told = True
-            logger.warning("overlaptop: no dashboard can see this rank: %s", why)
+            warn(f"no dashboard can see this rank: {why}")
 
     def _retry_later(self, line: socket.socket | None) -> None:
         if line is not None:
@@ -145,7 +152,7 @@ class Sender:
 
     def _start_hub(self) -> None:
         """Start a hub, ever more rarely where they do not stay. Two at once settle it by their lock."""
-        if not self._starts_hub or self._starting is not None or monotonic() < self._hub_retry_at:
+        if not self._starts_hub or monotonic() < self._hub_retry_at or is_alive(*self._starter):
             return
         self._hub_retry_at = monotonic() + self._hub_retry_s
         self._hub_retry_s = min(LAST_RETRY_S, self._hub_retry_s * 2)
@@ -153,22 +160,14 @@ class Sender:
         argv, environment = endpoints.hub_command(
             self._job, self._script, self._world_size, os.getpid(), _working_directory()
         )
-        self._starting = subprocess.Popen(
-            argv,
-            env=environment,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        try:
+            pid = start_unrelated(argv, environment)
+        except OSError as fault:
+            raise endpoints.EndpointError(f"no hub can be started: {fault.strerror}") from None
+        with contextlib.suppress(OSError):  # no descriptor to look with
+            self._starter = pid, process_start_time(pid)
         # A new hub is there within a second: look often until then.
         self._retry_s = FIRST_RETRY_S
-
-    def _reap(self) -> None:
-        """The hub's first process forks and ends at once; it must not stay as the job's zombie."""
-        if self._starting is not None and self._starting.poll() is not None:
-            self._starting = None
 
     def _check_still_ours(self) -> None:
         assert self._socket is not None

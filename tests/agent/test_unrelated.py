@@ -1,0 +1,84 @@
+"""A program that the agent starts is nobody's child here."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from overlaptop.agent.unrelated import start_unrelated
+
+TELLS = """
+import json, os, pathlib, signal, sys
+status = pathlib.Path("/proc/self/status").read_text()
+told = {
+    "pid": os.getpid(),
+    "session": os.getsid(0),
+    "folder": os.getcwd(),
+    "arguments": sys.argv[2:],
+    "variables": {name: os.environ.get(name) for name in ("ONE", "HOME")},
+    "descriptors": [os.readlink(f"/proc/self/fd/{number}") for number in range(3)],
+    "inherited": os.path.exists(f"/proc/self/fd/{sys.argv[2]}"),
+    "blocked": int(next(line for line in status.splitlines() if line.startswith("SigBlk")).split()[1], 16),
+    "usr1": signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL,
+}
+path = pathlib.Path(sys.argv[1])
+path.with_suffix(".part").write_text(json.dumps(told))
+path.with_suffix(".part").rename(path)
+"""
+
+
+def test_it_is_a_process_of_its_own_and_no_child_of_this_one(tmp_path: Path) -> None:
+    told, signals = tmp_path / "told", []
+    before = signal.signal(signal.SIGCHLD, lambda *_: signals.append(1))
+    ignored = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    inherited = os.open(os.devnull, os.O_RDONLY)
+    os.set_inheritable(inherited, True)
+    try:
+        words = [str(inherited), "two words", 'quo"tes', "ä"]
+        pid = start_unrelated([sys.executable, "-I", "-c", TELLS, str(told), *words], {"ONE": "a=b ä"})
+        deadline = time.monotonic() + 30
+        while not told.exists():
+            with pytest.raises(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+            assert time.monotonic() < deadline
+        seen = json.loads(told.read_text())
+    finally:
+        os.close(inherited)
+        signal.signal(signal.SIGCHLD, before)
+        signal.signal(signal.SIGUSR1, ignored)
+    assert signals == []
+    assert seen == {
+        "pid": pid,
+        "session": pid,
+        "folder": "/",
+        "arguments": words,
+        "variables": {"ONE": "a=b ä", "HOME": None},
+        "descriptors": ["/dev/null"] * 3,
+        "inherited": False,
+        "blocked": 0,
+        "usr1": True,
+    }
+
+
+def test_programs_that_end_at_once_disturb_nobody() -> None:
+    signals = []
+    before = signal.signal(signal.SIGCHLD, lambda *_: signals.append(1))
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    try:
+        for _ in range(30):
+            start_unrelated(["/bin/true"], {})
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert signals == []
+    assert len(list(Path("/proc/self/task").iterdir())) == threads
+
+
+def test_what_cannot_be_started_is_said() -> None:
+    with pytest.raises(OSError, match="/no/such/program cannot be started"):
+        start_unrelated(["/no/such/program"], {})
