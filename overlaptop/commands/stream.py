@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TextIO
 
 from overlaptop.commands import CommandError, say
@@ -15,8 +16,8 @@ from overlaptop.commands.hosts import Hosts, LineTeller, pause
 from overlaptop.fleet.records import device_record, step_record
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.tui import Session
-from overlaptop.tui.text import printable
-from overlaptop.wire.messages import STEPPED_ASIDE
+from overlaptop.tui.text import printable, runs_of
+from overlaptop.wire.messages import STEPPED_ASIDE, StepTotals
 
 TICK_S = 0.05
 LOST_LIMIT_S, LINES_LOST_LIMIT_S = 10.0, 120.0
@@ -24,6 +25,31 @@ LOST_LIMIT_S, LINES_LOST_LIMIT_S = 10.0, 120.0
 being tried every 30 s or so."""
 UNSEEN_LIMIT_S = 3.0
 """Ranks on other nodes are announced but never seen here; ranks of this node may be a little late."""
+TELL_LOST_S = 10.0
+"""Between two lines on steps that were lost."""
+
+
+@dataclass(slots=True)
+class _Arrived:
+    """How far one rank's steps have come here."""
+
+    step: int
+    """The newest."""
+    dropped: int
+    """By the agent, until then."""
+    lost: int = 0
+    """Behind the agent, on the way here."""
+
+    def take(self, totals: StepTotals) -> int:
+        """Go on to this step; returns how many were lost just before it.
+
+        Steps are counted without a gap. Of those that are missing the agent may have counted some itself.
+        """
+        missing = totals.step - self.step - 1
+        lost = max(0, missing - max(0, totals.dropped - self.dropped))
+        self.step, self.dropped = totals.step, totals.dropped
+        self.lost += lost
+        return lost
 
 
 class RecordWriter:
@@ -36,6 +62,10 @@ class RecordWriter:
         self._told: dict[int, dict[str, object]] = {}
         """What was said of ranks without a GPU to sample."""
         self._done_since_s: float | None = None
+        self._arrived: dict[int, _Arrived] = {}
+        self._untold: Counter[int] = Counter()
+        """Steps that were lost and that nobody was told of, by rank."""
+        self._tell_due_s = float("-inf")
 
     @property
     def written(self) -> int:
@@ -50,7 +80,8 @@ class RecordWriter:
             if self._steps is not None and self._written[totals.rank] >= self._steps:
                 continue
             self._written[totals.rank] += 1
-            self._put(step_record(job, views[totals.rank].info, totals))
+            dropped = totals.dropped + self._lost_before(totals)
+            self._put(step_record(job, views[totals.rank].info, replace(totals, dropped=dropped)))
         for sample in snapshot.fresh_samples:
             self._put(device_record(job, views[sample.rank], sample))
         for view in snapshot.ranks:
@@ -60,6 +91,18 @@ class RecordWriter:
             if self._told.get(view.rank) != record:
                 self._told[view.rank] = record
                 self._put(record)
+
+    def tell_lost(self, now_s: float = float("inf")) -> None:
+        """Say on stderr how many steps were lost since that was said, unless it was only just now."""
+        if not self._untold or now_s < self._tell_due_s:
+            return
+        self._tell_due_s = now_s + TELL_LOST_S
+        ranks, count = sorted(self._untold), self._untold.total()
+        say(
+            f"{count:,} step{'s' * (count != 1)} of rank{'s' * (len(ranks) > 1)} {runs_of(ranks)} did not "
+            "come here: what reads this, or the line, was too slow, or a hub was killed"
+        )
+        self._untold.clear()
 
     def has_enough(self, snapshot: Snapshot, now_s: float) -> bool:
         """Whether each rank's `steps` lines are written, or those of all that will still write any."""
@@ -87,6 +130,15 @@ class RecordWriter:
             self._done_since_s = now_s
         return now_s - self._done_since_s >= UNSEEN_LIMIT_S
 
+    def _lost_before(self, totals: StepTotals) -> int:
+        """Of this rank, all steps so far that were lost on the way."""
+        arrived = self._arrived.get(totals.rank)
+        if arrived is None or totals.step <= arrived.step:  # the first, or counted from 0 again
+            arrived = self._arrived[totals.rank] = _Arrived(totals.step, totals.dropped)
+        elif lost := arrived.take(totals):
+            self._untold[totals.rank] += lost
+        return arrived.lost
+
     def _put(self, record: dict[str, object]) -> None:
         self._out.write(json.dumps(record) + "\n")
         self._out.flush()
@@ -104,6 +156,13 @@ def stream(session: Session, writer: RecordWriter, job_gone: Callable[[], bool] 
     CommandError when the line to the job breaks and does not come back, and when the writer waits for
     steps that will not come because every agent has stepped aside.
     """
+    try:
+        return _follow(session, writer, job_gone)
+    finally:
+        writer.tell_lost()
+
+
+def _follow(session: Session, writer: RecordWriter, job_gone: Callable[[], bool]) -> bool:
     lines = LineTeller()
     while True:
         gone = job_gone()  # asked first: what arrived before is still written
@@ -111,6 +170,7 @@ def stream(session: Session, writer: RecordWriter, job_gone: Callable[[], bool] 
         lines.tell(snapshot)
         writer.write(snapshot)
         now_s = time.monotonic()
+        writer.tell_lost(now_s)
         if writer.has_enough(snapshot, now_s):
             return True
         if writer.is_in_vain(snapshot, now_s):

@@ -73,6 +73,39 @@ def test_a_job_that_ends_before_enough_steps_is_told_from_one_that_gave_them() -
     assert len(records) == 1
 
 
+def test_steps_that_did_not_come_are_counted_in_the_next_record_and_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    session = PlayedSession(
+        arrival(),
+        [totals(0, 0), totals(1, 0)],
+        [totals(0, 11_003), totals(1, 1)],
+        [totals(0, 11_004), totals(1, 5), *end()],
+    )
+    _, records = played(session)
+    dropped = [(record["rank"], record["step"], record["dropped"]) for record in records]
+    assert dropped == [(0, 0, 0), (1, 0, 0), (0, 11_003, 11_002), (1, 1, 0), (0, 11_004, 11_002), (1, 5, 3)]
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("overlaptop: 11,002 steps of rank 0 did not come here: ")
+    assert last.startswith("overlaptop: 3 steps of rank 1 did not come here: ")
+
+
+def test_what_the_agent_has_counted_itself_and_a_rank_that_begins_anew_are_not_counted_as_lost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    steps = [
+        totals(0, 7),
+        replace(totals(0, 10), dropped=2),
+        replace(totals(0, 13), dropped=3),
+        replace(rank_info(0), pid=999),
+        replace(totals(0, 2), start_ns=1 << 61),
+        replace(totals(0, 3), start_ns=(1 << 61) + 1),
+    ]
+    _, records = played(PlayedSession([*arrival(), *steps], end()))
+    assert [record["dropped"] for record in records] == [0, 2, 4, 0, 0]
+    assert capsys.readouterr().err.count("did not come") == 1
+
+
 def test_ranks_of_another_node_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("overlaptop.commands.stream.UNSEEN_LIMIT_S", 0.0)
     enough, records = played(PlayedSession([WELCOME, rank_info(0)], [totals(0, 0)]), steps=1)
