@@ -15,15 +15,21 @@ from overlaptop.fleet.records import device_record, step_record
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.fleet.trouble import Trouble, first_failure, trouble_of
 from overlaptop.tui import Session, nodes, text, troubles
+from overlaptop.tui.choosing import all_see_gaps, idle_ns, sees_gaps
+from overlaptop.tui.figures import Figures
 
 TICK_S = 0.02
 LIMIT_S = 3.0
 """A hub sends its history at once; ranks that are not there by then are shown as unknown."""
+HISTORY_LIMIT_S = 60.0
+"""For a history that still comes, over a narrow line say."""
 
 ASCII = str.maketrans(
-    {"µ": "u", "×": "x", "·": "|", "±": "+-", "●": "*", "○": "o", "◌": "o", "■": "#"}
-    | {text.UNKNOWN: "-", text.AT_MOST: "<=", text.AT_LEAST: ">="}
-)
+    {
+        "µ": "u", "×": "x", "·": "|", "±": "+-", "●": "*", "○": "o", "◌": "o", "■": "#", text.UNKNOWN: "-",
+        text.AT_MOST: "<=", text.AT_LEAST: ">=", text.ABOUT: "~",
+    }
+)  # fmt: skip
 
 
 def run(key: str | None, hosts: Hosts | None = None, *, as_json: bool, ascii_only: bool, wait: bool) -> int:
@@ -47,26 +53,31 @@ def run(key: str | None, hosts: Hosts | None = None, *, as_json: bool, ascii_onl
 
 
 def settle(session: Session) -> Snapshot:
-    """Return the first snapshot that knows a step of each rank, or the best that LIMIT_S brings.
+    """Return the first snapshot of the present that knows a step of each rank, or the best that LIMIT_S
+    brings.
 
-    Raises CommandError when the job's hub does not answer.
+    Raises CommandError when the job's hub does not answer, or does not come to the end of its history.
     """
-    deadline_s = time.monotonic() + LIMIT_S
+    began_s = time.monotonic()
     while True:
         snapshot = session.tick()
-        if snapshot.ranks and all(_has_told(view, snapshot) for view in snapshot.ranks):
+        if snapshot.ranks and not snapshot.replaying and all(map(_has_told, snapshot.ranks)):
             return snapshot
-        if time.monotonic() > deadline_s or snapshot.link is LinkState.ENDED:
+        still_tells = snapshot.replaying and snapshot.link is LinkState.LIVE
+        limit_s = HISTORY_LIMIT_S if still_tells else LIMIT_S
+        if time.monotonic() - began_s > limit_s or snapshot.link is LinkState.ENDED:
             break
         pause(session, TICK_S)
+    why = snapshot.link_note or snapshot.link.value
     if snapshot.job is None:
-        raise CommandError(f"the job does not answer ({snapshot.link_note or snapshot.link.value})")
+        raise CommandError(f"the job does not answer ({why})")
+    if snapshot.replaying:
+        raise CommandError(f"the job has told its history only, not its present state ({why}): try again")
     return snapshot
 
 
-def _has_told(view: RankView, snapshot: Snapshot) -> bool:
-    """Whether the newest step is known. Over a line, older ones come first, and not all at once."""
-    return view.ended or (view.last is not None and not (snapshot.nodes and view.stale))
+def _has_told(view: RankView) -> bool:
+    return view.ended or view.last is not None
 
 
 def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
@@ -76,17 +87,19 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
          "collectives", "dropped", "source", "state"],
         left={"source", "state"},
     )  # fmt: skip
-    totals, trouble, failure = snapshot.totals, trouble_of(snapshot), first_failure(snapshot.ranks)
+    trouble, failure = trouble_of(snapshot), first_failure(snapshot.ranks)
     for view in snapshot.ranks:
         table.add(_row(view, snapshot.link, failure))
+    exact = all_see_gaps(snapshot.ranks)
+    figures = Figures.of(snapshot.totals, exact=exact)
     summary = [
-        ("overlap", text.percent(totals.overlap)),
-        ("exposed", text.duration(totals.exposed_ns)),
-        ("stall", text.duration(totals.stall_ns)),
-        ("idle", text.duration(totals.idle_ns)),
-        ("speed-up", text.ratio(totals.speedup)),
-        ("attainable", text.ratio(totals.attainable)),
-        ("dropped", text.count(totals.dropped)),
+        ("overlap", figures.overlap),
+        ("exposed", figures.exposed),
+        ("stall", figures.stall),
+        ("idle", figures.idle),
+        ("speed-up", figures.speedup),
+        ("attainable", figures.attainable),
+        ("dropped", figures.dropped),
     ]
     lines = [
         title(snapshot),
@@ -97,7 +110,7 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
         *_links(snapshot.ranks),
         *_numa_advice(snapshot.ranks),
     ]
-    if any(view.info is not None and not view.info.compute_exact for view in snapshot.ranks):
+    if not exact:
         lines.append(
             "compute is an upper bound (gaps between kernels are not seen): "
             "overlap may be lower, exposed higher"
@@ -191,15 +204,15 @@ def _row(view: RankView, link: LinkState, failure: Trouble | None) -> list[str]:
     # Lane totals come with sampled steps only: a row is of the newest step that has them.
     lanes = view.measured
     step = lanes or view.last
-    sees_gaps = view.info is not None and view.info.compute_exact
+    exact = sees_gaps(view)
     return [
         str(view.rank),
         text.count(step.step if step else None),
         text.duration(step.step_ns if step else None),
-        text.percent(lanes.overlap if lanes else None),
-        text.duration(lanes.exposed_ns if lanes else None),
+        text.bounded(text.percent(lanes.overlap if lanes else None), text.AT_MOST, exact=exact),
+        text.bounded(text.duration(lanes.exposed_ns if lanes else None), text.AT_LEAST, exact=exact),
         text.duration(lanes.stall_ns if lanes else None),
-        text.duration(lanes.idle_ns if lanes and sees_gaps else None),
+        text.duration(idle_ns(view)),
         text.duration(lanes.compute_ns if lanes else None),
         text.duration(lanes.comm_ns if lanes else None),
         text.count(lanes.collectives if lanes else None),

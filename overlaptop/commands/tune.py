@@ -179,7 +179,9 @@ class _Search:
             found = next((each for each in snapshot.knobs if each.knob.name == name), None)
             if gone or snapshot.link is LinkState.ENDED:
                 raise self._job_ended() or CommandError("the job ended")
-            if snapshot.ranks and all(view.last is not None for view in snapshot.ranks):
+            # Steps of the past are not of the present value.
+            stepping = not snapshot.replaying and all(view.last is not None for view in snapshot.ranks)
+            if snapshot.ranks and stepping:
                 since_s = since_s or time.monotonic()
                 if found is not None and not found.differs:
                     if found.refusal:

@@ -307,6 +307,7 @@ class Fleet:
             search=self._search,
             ended_search=self._ended_search,
             fresh_samples=fresh_samples,
+            replaying=self._replaying,
         )
 
     def _rank(self, number: int) -> _Rank | None:

@@ -105,6 +105,11 @@ class Merger:
                 if self._owners.get(sample.rank) == part.node.name
             ),
             nodes=nodes,
+            # Of a line that is down nothing more comes for now: its host's state says so.
+            replaying=any(
+                part.snapshot.replaying and part.node.link in (LinkState.LIVE, LinkState.STALE)
+                for part in parts
+            ),
         )
 
     def _own(self, parts: Sequence[Part]) -> list[list[RankView]]:

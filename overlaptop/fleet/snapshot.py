@@ -176,3 +176,5 @@ class Snapshot:
     """Samples of GPUs that arrived since the previous snapshot, in order of arrival."""
     nodes: tuple[NodeView, ...] = ()
     """The hosts that are watched, in the order in which they were named; empty: this machine alone."""
+    replaying: bool = False
+    """A hub still tells what was before this session joined: the newest steps are not known yet."""

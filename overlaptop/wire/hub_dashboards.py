@@ -111,8 +111,9 @@ class DashboardServer:
     """All dashboards that watch this job.
 
     ``replay`` gives the history for a new one, ``detail`` the newest StepDetail of a rank,
-    ``bad_frames`` the count of frames from ranks that were not messages, ``command`` gets what a
-    dashboard that has joined wants the job to do, and ``search`` that it searches.
+    ``bad_frames`` the count of frames from ranks that were not messages, ``health`` how many ranks are
+    connected, whether all have gone and which are silent, ``command`` gets what a dashboard that has joined
+    wants the job to do, and ``search`` that it searches.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class DashboardServer:
         replay: Callable[[], list[bytes]],
         detail: Callable[[int], bytes | None],
         bad_frames: Callable[[], int],
+        health: Callable[[], tuple[int, bool, tuple[int, ...]]],
         command: Callable[[Command], None],
         search: Callable[[Search], None],
     ) -> None:
@@ -134,6 +136,7 @@ class DashboardServer:
         self._command = command
         self._search = search
         self._bad_joins = 0
+        self._health = health
         self._dashboards: dict[bytes, Dashboard] = {}
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
@@ -197,22 +200,10 @@ class DashboardServer:
             if rank in dashboard.detail_ranks:
                 dashboard.put(payload, droppable=True)
 
-    def publish_status(
-        self, ranks_connected: int, job_ended: bool, silent_ranks: tuple[int, ...] = ()
-    ) -> None:
+    def publish_status(self) -> None:
         """Tells each dashboard how the hub is, in place of what it had not yet been told of that."""
         for dashboard in self._dashboards.values():
-            if dashboard.same_protocol:
-                bad_frames = self._bad_frames - dashboard.bad_frames_before
-                dashboard.status = encode(
-                    HubStatus(
-                        at_ns=time.time_ns(),
-                        ranks_connected=ranks_connected,
-                        dropped=dashboard.dropped + bad_frames,
-                        job_ended=job_ended,
-                        silent_ranks=silent_ranks,
-                    )
-                )
+            self._set_status(dashboard)
 
     def flush(self) -> bool:
         """Sends what can be sent without waiting; returns whether some dashboard's line is full."""
@@ -267,6 +258,7 @@ class DashboardServer:
             dashboard.same_protocol = join.protocol == PROTOCOL_VERSION
             if dashboard.same_protocol:
                 dashboard.history.extend(self._replay())
+            self._set_status(dashboard)  # at once: it also says that the history has been told
         dashboard.lease_until_s = now_s + LEASE_S
         if dashboard.same_protocol:
             wanted = frozenset(join.detail_ranks)
@@ -274,6 +266,20 @@ class DashboardServer:
                 if (payload := self._detail(rank)) is not None:
                     dashboard.put(payload, droppable=True)
             dashboard.detail_ranks = wanted
+
+    def _set_status(self, dashboard: Dashboard) -> None:
+        if dashboard.same_protocol:
+            ranks_connected, job_ended, silent_ranks = self._health()
+            bad_frames = self._bad_frames - dashboard.bad_frames_before
+            dashboard.status = encode(
+                HubStatus(
+                    at_ns=time.time_ns(),
+                    ranks_connected=ranks_connected,
+                    dropped=dashboard.dropped + bad_frames,
+                    job_ended=job_ended,
+                    silent_ranks=silent_ranks,
+                )
+            )
 
     def _see_who_watches(self) -> None:
         ranks = (dashboard.detail_ranks for dashboard in self._dashboards.values())

@@ -93,6 +93,7 @@ class Hub:
             replay=self._replay,
             detail=self._history.detail,
             bad_frames=lambda: self._ranks.bad_frames,
+            health=lambda: (self._ranks.connected, self._job_ended, self._ranks.silent(time.monotonic())),
             command=self._take_command,
             search=lambda search: self._desk.take_search(search),
         )
@@ -174,9 +175,7 @@ class Hub:
         self._ranks.tick(now_s)
         self._desk.tick(now_s)
         self._dashboards.expire(now_s)
-        self._dashboards.publish_status(
-            self._ranks.connected, job_ended=self._job_ended, silent_ranks=self._ranks.silent(now_s)
-        )
+        self._dashboards.publish_status()
         if now_s - self._freshened_s > _FRESHEN_S:
             self._freshened_s = now_s
             with suppress(OSError):
@@ -273,7 +272,7 @@ class Hub:
 
     def _end(self) -> None:
         self._desk.close()
-        self._dashboards.publish_status(self._ranks.connected, job_ended=self._job_ended)
+        self._dashboards.publish_status()
         self._dashboards.flush()
         with suppress(OSError):
             if self._owns_folder():

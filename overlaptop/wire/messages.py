@@ -316,7 +316,7 @@ class TurnedAway:
 
 @dataclass(frozen=True, slots=True)
 class HubStatus:
-    """Hub -> dashboard, once a second: its own health."""
+    """Hub -> dashboard, once a second: its own health. The first comes when the history has been told."""
 
     at_ns: int
     ranks_connected: int

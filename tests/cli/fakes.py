@@ -104,8 +104,13 @@ class PlayedSession:
 
 
 def arrival() -> list[Message]:
-    """Both ranks announce themselves."""
-    return [WELCOME, rank_info(0), rank_info(1)]
+    """Both ranks announce themselves, and nothing was before."""
+    return [WELCOME, rank_info(0), rank_info(1), status()]
+
+
+def status() -> HubStatus:
+    """The hub has told its history."""
+    return HubStatus(at_ns=0, ranks_connected=2, dropped=0, job_ended=False)
 
 
 def end() -> list[Message]:

@@ -15,7 +15,7 @@ from overlaptop.commands.hosts import Hosts, LineTeller, connect
 from overlaptop.commands.once import render, settle
 from overlaptop.commands.stream import is_lost
 from overlaptop.remote.targets import Target
-from tests.fleet.builders import status, step
+from tests.fleet.builders import status, step, welcome
 from tests.remote.lines import FAR_ENDS, runs
 from tests.tui.clusters import Cluster
 
@@ -231,6 +231,7 @@ def test_steps_that_are_long_over_are_not_taken_for_the_newest_ones_of_another_h
     assert settle(session).ranks[0].last.step == 39
     cluster.clock.pass_s(100)
     host = cluster.host("gpu-a")
+    host.link.say(welcome(world_size=2))  # the line has come back, and its history comes anew
     ticks = 0
 
     def poll() -> None:

@@ -7,7 +7,8 @@ import pytest
 from overlaptop.commands import CommandError
 from overlaptop.commands.once import render, settle
 from overlaptop.commands.table import Table
-from overlaptop.wire.messages import HubStatus, RankEnd
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.wire.messages import HubStatus, Message, RankEnd
 
 from .fakes import (
     WELCOME,
@@ -17,6 +18,7 @@ from .fakes import (
     numa,
     rank_info,
     sample,
+    status,
     totals,
     unmeasured,
 )
@@ -32,14 +34,14 @@ def test_a_row_for_each_rank_has_its_figures_with_units() -> None:
     title = page.splitlines()[0]
     assert "train.py · 2 ranks · gpu-a · NVIDIA H200 · nccl 2.28.9 · job abc · live" in title
     assert cells(page, 1) == [
-        "1", "1,284", "50.0 ms", "75.0 %", "5.00 ms", "5.00 ms", "–", "45.0 ms", "20.0 ms", "4", "0",
+        "1", "1,284", "50.0 ms", "≤75.0 %", "≥5.00 ms", "5.00 ms", "–", "45.0 ms", "20.0 ms", "4", "0",
         "events", "running",
     ]  # fmt: skip
 
 
 def test_what_is_not_known_is_a_dash_never_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("overlaptop.commands.once.LIMIT_S", 0.0)
-    page = render(settle(PlayedSession([WELCOME, rank_info(0), unmeasured(0, 3)])))
+    page = render(settle(PlayedSession([WELCOME, rank_info(0), status(), unmeasured(0, 3)])))
     assert cells(page, 0)[3:10] == ["–"] * 7
     assert cells(page, 1)[1:4] == ["–"] * 3
     assert cells(page, 1)[-1] == "not seen here"
@@ -48,7 +50,36 @@ def test_what_is_not_known_is_a_dash_never_zero(monkeypatch: pytest.MonkeyPatch)
 def test_a_row_is_of_the_newest_step_whose_lanes_are_known() -> None:
     page = render(settle(PlayedSession(arrival(), [totals(1, 0), totals(0, 0), unmeasured(0, 7)])))
     assert cells(page, 0)[1] == "0"
-    assert cells(page, 0)[3] == "75.0 %"
+    assert cells(page, 0)[3] == "≤75.0 %"
+
+
+def played_in_parts(*batches: list[Message]) -> str:
+    return render(settle(PlayedSession([WELCOME, rank_info(0), rank_info(1)], *batches)))
+
+
+def test_steps_of_the_hubs_history_are_not_the_present_state() -> None:
+    old, newer = ([totals(0, number), totals(1, number)] for number in (760, 1_134))
+    page = played_in_parts(old, newer, [totals(0, 2_000), totals(1, 2_000), status()])
+    assert [cells(page, rank)[1] for rank in (0, 1)] == ["2,000", "2,000"]
+
+
+@pytest.mark.parametrize("link", [LinkState.LIVE, LinkState.STALE, LinkState.ENDED])
+def test_a_present_state_that_does_not_come_is_a_failure(
+    link: LinkState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("LIMIT_S", "HISTORY_LIMIT_S"):
+        monkeypatch.setattr(f"overlaptop.commands.once.{limit}", 0.0)
+    session = PlayedSession([WELCOME, rank_info(0), rank_info(1), totals(0, 7), totals(1, 7)], link=link)
+    with pytest.raises(CommandError, match="told its history only, not its present state"):
+        settle(session)
+
+
+def test_a_figure_that_is_a_bound_has_its_sign_as_on_the_screen() -> None:
+    snapshot = settle(PlayedSession([*arrival(), totals(0, 0), totals(1, 0)]))
+    wanted = {"overlap": "≤75.0 %", "exposed": "≥5.00 ms", "speed-up": "≤1.30×", "attainable": "≈1.44×"}
+    said = dict(each.split(" ", 1) for each in render(snapshot).splitlines()[1].split("   "))
+    assert {name: said[name] for name in wanted} == wanted
+    assert "overlap <=75.0 %   exposed >=5.00 ms" in render(snapshot, ascii_only=True)
 
 
 def test_how_each_rank_ended_is_said_and_which_was_the_first_to_fail() -> None:
@@ -75,7 +106,7 @@ def test_words_from_a_machine_cannot_steer_the_terminal(ascii_only: bool) -> Non
     hostile = "\x1b]0;pwned\x07\x9b2J\r\n\u202e"
     job = replace(WELCOME, script=hostile, host=hostile)
     infos = [replace(rank_info(rank), device=hostile, backend=hostile, source=hostile) for rank in (0, 1)]
-    session = PlayedSession([job, *infos], [totals(0, 0), totals(1, 0)])
+    session = PlayedSession([job, *infos, status()], [totals(0, 0), totals(1, 0)])
     page = render(settle(session), ascii_only=ascii_only)
     assert all(line.isprintable() for line in page.split("\n"))
     assert len(page.split("\n")) == 6

@@ -13,7 +13,7 @@ from overlaptop.wire import commands
 from overlaptop.wire.knobs import Knob, KnobFacts
 from overlaptop.wire.messages import Command, CommandReport, HubStatus, Message, RankEnd
 
-from .fakes import PlayedSession, arrival, rank_info
+from .fakes import PlayedSession, arrival, rank_info, status
 
 BUCKET_CAP_MB = Knob("bucket_cap_mb", 25, "25", "25", 1, 10_000, unit="MiB")
 COMMAND = commands.make_setting(BUCKET_CAP_MB, 50)
@@ -73,8 +73,8 @@ def test_a_refusal_says_whose_and_why_and_is_status_1(capsys: pytest.CaptureFixt
 
 def test_a_job_that_ends_in_the_middle_and_a_line_that_stays_broken_are_no_endless_wait() -> None:
     ends = [RankEnd(rank=rank, at_ns=0, clean=True) for rank in (0, 1)]
-    status = HubStatus(at_ns=0, ranks_connected=0, dropped=0, job_ended=True)
-    session = PlayedSession([*arrival(), COMMAND], [said(0, "changing", 7)], [*ends, status])
+    ended = HubStatus(at_ns=0, ranks_connected=0, dropped=0, job_ended=True)
+    session = PlayedSession([*arrival(), COMMAND], [said(0, "changing", 7)], [*ends, ended])
     words = "^not known whether it was changed: rank 0 ended before it had said$"
     with pytest.raises(CommandError, match=words) as failure:
         setting.follow(session, COMMAND)
@@ -146,7 +146,7 @@ class Job(PlayedSession):
     def __init__(self, *knobs: Knob, allowed: bool = True, then: tuple[Message, ...] = ()) -> None:
         infos = [replace(rank_info(rank), control_allowed=allowed) for rank in (0, 1)]
         facts = [KnobFacts(rank, knobs) for rank in (0, 1)]
-        super().__init__([arrival()[0], *infos, *facts, *then])
+        super().__init__([arrival()[0], *infos, *facts, *then, status()])
         self.sent: list[Command] = []
 
     def send(self, command: Command) -> str:

@@ -1,5 +1,7 @@
 """A JobSession on a real hub, which is killed and replaced under it."""
 
+import io
+import json
 import os
 import signal
 import subprocess
@@ -8,8 +10,11 @@ from dataclasses import replace
 
 import pytest
 
+from overlaptop.commands.once import settle
+from overlaptop.commands.stream import RecordWriter
 from overlaptop.fleet.session import JobSession
 from overlaptop.fleet.snapshot import LinkState
+from overlaptop.wire.endpoints import list_jobs
 from tests.wire.conftest import Rank, eventually
 
 
@@ -34,6 +39,20 @@ def test_a_late_dashboard_sees_history_and_then_what_comes(hubs, session):
     assert seen.ranks[0].info == rank.info
     rank.send(rank.step(5))
     until(session, lambda s: s.ranks[0].last.step == 5)
+    rank.close()
+
+
+def test_once_shows_the_step_that_was_the_newest_when_it_was_called(hubs, session):
+    hubs.start()
+    rank, newest = Rank().greet(), 2_000
+    rank.info = replace(rank.info, world_size=1)
+    rank.send(*(rank.step(number) for number in range(newest + 1)), rank.info)
+    eventually(lambda: list_jobs()[0].rank_pids)
+    first = JobSession()
+    until(first, lambda s: s.ranks and s.ranks[0].last and s.ranks[0].last.step == newest)
+    first.close()
+    # Each look is at what has come in a moment, as where the machine is busy.
+    assert settle(session).ranks[0].last.step == newest
     rank.close()
 
 
@@ -66,6 +85,39 @@ def test_a_killed_hub_is_missed_and_its_successor_joined(hubs, session):
     assert [step.step for step in found.ranks[0].history] == [0, 1]
     rank.close()
     again.close()
+
+
+def test_steps_lost_while_nobody_reads_and_with_a_hub_are_counted_in_the_records(hubs, session):
+    first = hubs.start()
+    rank = Rank().greet()
+    out = io.StringIO()
+    writer = RecordWriter(out)
+
+    def write_until(step):
+        until(
+            session,
+            lambda s: writer.write(s) or (s.ranks and s.ranks[0].last and s.ranks[0].last.step == step),
+        )
+
+    rank.send(*(rank.step(number) for number in range(5)))
+    write_until(4)
+    for beginning in range(5, 40_005, 1_000):  # more than the hub holds for one that does not read
+        rank.send(*(rank.step(number) for number in range(beginning, beginning + 1_000)))
+    rank.send(rank.info)
+    write_until(40_004)
+    os.kill(first.hub_pid, signal.SIGKILL)
+    until(session, lambda s: s.link is LinkState.LOST)
+    hubs.start()
+    again = Rank().greet()
+    again.send(again.step(40_105))
+    write_until(40_105)
+    rank.close()
+    again.close()
+
+    records = [json.loads(line) for line in out.getvalue().splitlines()]
+    lost_there = 40_005 - (len(records) - 1)
+    assert lost_there > 1_000
+    assert [record["dropped"] for record in records[-2:]] == [lost_there, lost_there + 100]
 
 
 def test_a_job_whose_ranks_have_gone_has_ended(hubs, session):

@@ -1141,3 +1141,12 @@ async def test_drawing_is_seldom_although_reading_is_not():
             await pilot.pause(0.05)
     # However slow this machine is, more than one reading falls between two drawings.
     assert session.ticks > len(drawn)
+
+
+async def test_a_job_whose_hub_still_tells_its_history_is_not_called_live():
+    session = FakeSession(welcome(), info(0), info(1), step(0), step(1))
+    app = app_of(session)
+    async with app.run_test(size=WIDE) as pilot:
+        assert "◌ reading history" in (await shown(app, pilot)).splitlines()[0]
+        session.say(status())
+        assert "● live" in (await shown(app, pilot)).splitlines()[0]

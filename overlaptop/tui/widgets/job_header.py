@@ -70,7 +70,9 @@ def _link(state: ViewState) -> Line:
     glyph, color = LINK_GLYPHS[snapshot.link]
     words = snapshot.link.value
     trouble = trouble_of(snapshot)
-    if trouble is not None and snapshot.link is LinkState.LIVE:
+    if snapshot.link is LinkState.LIVE and snapshot.replaying:
+        (glyph, color), words = LINK_GLYPHS[LinkState.WAITING], "reading history"
+    elif trouble is not None and snapshot.link is LinkState.LIVE:
         color, words = troubles.color(trouble), troubles.in_brief(trouble, snapshot.at_ns)
     elif trouble is not None and snapshot.link is LinkState.ENDED:
         color = troubles.color(trouble)

@@ -6,22 +6,11 @@ import re
 
 from overlaptop.fleet.knobs import NOT_ALLOWED
 from overlaptop.tui.choosing import stalls_apart
+from overlaptop.tui.figures import Figures
 from overlaptop.tui.ink import BOLD, DIM, KEY, Ink, Item, Line, Run, joined, line_width, wrap
 from overlaptop.tui.knob_values import short_name, with_unit
 from overlaptop.tui.state import ViewState, step_name
-from overlaptop.tui.text import (
-    ABOUT,
-    AT_LEAST,
-    AT_MOST,
-    bounded,
-    count,
-    duration,
-    ordinal,
-    percent,
-    ratio,
-    runs_of,
-    shortened,
-)
+from overlaptop.tui.text import count, duration, ordinal, runs_of, shortened
 from overlaptop.tui.widgets.line_view import LineView
 
 GOOD_OVERLAP, POOR_OVERLAP = 0.9, 0.6
@@ -52,34 +41,27 @@ def overlap_ink(overlap: float | None, *, bold: bool = False) -> Ink:
 
 
 def total_items(state: ViewState) -> list[Item]:
-    """The totals as figures with their names.
-
-    Where compute is an upper bound, so are overlap and speed-up, and exposed is a lower one; attainable
-    may be off either way.
-    """
-    totals, ranks, exact = state.snapshot.totals, state.snapshot.ranks, state.exact
+    """The totals as figures with their names."""
+    totals, ranks = state.snapshot.totals, state.snapshot.ranks
+    figures = Figures.of(totals, exact=state.exact)
 
     def item(name: str, figure: str, cells: int, ink: Ink = BOLD, *more: Run) -> Item:
         # As wide as its figures get: what follows must not move with each of them.
         return Item((Run(f"{name} ", DIM), Run(f"{figure:<{cells}}", ink), *more))
 
-    overlap = bounded(percent(totals.overlap), AT_MOST, exact=exact)
-    exposed = bounded(duration(totals.exposed_ns), AT_LEAST, exact=exact)
-    speedup = bounded(ratio(totals.speedup), AT_MOST, exact=exact)
-    attainable = bounded(ratio(totals.attainable), ABOUT, exact=exact)
-    seen = exact or totals.idle_ns is not None
-    known_idle = item("idle", duration(totals.idle_ns), 8, DIM if totals.idle_ns is None else BOLD)
+    seen = state.exact or totals.idle_ns is not None
+    known_idle = item("idle", figures.idle, 8, DIM if totals.idle_ns is None else BOLD)
     return [
-        item("overlap", overlap, 8, overlap_ink(totals.overlap, bold=True)),
-        item("exposed", exposed, 8),
-        *([item("stall", duration(totals.stall_ns), 7)] if any(map(stalls_apart, ranks)) else []),
+        item("overlap", figures.overlap, 8, overlap_ink(totals.overlap, bold=True)),
+        item("exposed", figures.exposed, 8),
+        *([item("stall", figures.stall, 7)] if any(map(stalls_apart, ranks)) else []),
         *_knob(state),
         *([known_idle] if seen else []),
-        item("speed-up", speedup, 6, BOLD, Run(" of ", DIM), Run(f"{attainable:<6}", BOLD)),
+        item("speed-up", figures.speedup, 6, BOLD, Run(" of ", DIM), Run(f"{figures.attainable:<6}", BOLD)),
         *_launching(state),
-        *([] if seen else [item("idle", "not seen", 8, DIM)]),
+        *([] if seen else [item("idle", figures.idle, 8, DIM)]),
         *_rule(state),
-        *([item("dropped", count(totals.dropped), 1, _WARNING)] if totals.dropped else []),
+        *([item("dropped", figures.dropped, 1, _WARNING)] if totals.dropped else []),
         *_sampling(state),
     ]
 
