@@ -48,6 +48,16 @@ def _watch(words: list[str]) -> int:
         parser.error("--steps goes with --json")
     if options.list and (options.once or options.wait or options.job is not None):
         parser.error("--list goes with no other option than --json, and hosts")
+    try:
+        return _watch_with(options)
+    except CommandError as failure:
+        # Only now: a host may have any name.
+        if meant := _meant(options.host):
+            raise CommandError(f"{failure}; did you mean: overlaptop {meant}", failure.status) from failure
+        raise
+
+
+def _watch_with(options: argparse.Namespace) -> int:
     hosts = _hosts(options)
     if options.list:
         from overlaptop.commands import jobs
@@ -66,6 +76,15 @@ def _watch(words: list[str]) -> int:
     from overlaptop.commands import dashboard
 
     return dashboard.run(options.job, replace(_look(options), readonly=options.readonly), hosts)
+
+
+def _meant(words: Sequence[str]) -> str:
+    """The command or option that one of these words, taken for hosts, may have been meant for; or empty."""
+    from difflib import get_close_matches
+
+    meant = {**{name: name for name in COMMANDS}, **_ALSO_MEANT}
+    close = (get_close_matches(word, meant, 1, cutoff=0.75) for word in words)
+    return next((meant[found[0]] for found in close if found), "")
 
 
 def _hosts(options: argparse.Namespace) -> Hosts | None:
@@ -202,3 +221,13 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "tune": _tune,
 }
 """What a command line may begin with; all else is a host or an option of the dashboard."""
+_ALSO_MEANT = {
+    "list": "--list",
+    "jobs": "--list",
+    "once": "--once",
+    "status": "--once",
+    "json": "--json",
+    "help": "--help",
+    "version": "--version",
+}
+"""What may be typed as a command and is an option."""

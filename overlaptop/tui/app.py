@@ -14,6 +14,7 @@ from textual.screen import Screen
 
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.finished import FinishedSession
+from overlaptop.tui.captures import refusal
 from overlaptop.tui.compared import Comparing
 from overlaptop.tui.earlier import EarlierJob
 from overlaptop.tui.job_app import JobApp
@@ -244,7 +245,9 @@ class OverlaptopApp(JobApp):
 
         if self.state.snapshot.job is None:
             return
-        if isinstance(self.screen, CaptureScreen):
+        if why := refusal(self.latest):
+            self.notify(f"no capture: {why}", markup=False)
+        elif isinstance(self.screen, CaptureScreen):
             await self.screen.ask()
         else:
             self.action_overview()

@@ -5,8 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from overlaptop.fleet.commands import CommandView
+from overlaptop.fleet.merging import out_of_reach
+from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.tui.truth import READING, Truth
-from overlaptop.wire.messages import WRITTEN
+from overlaptop.wire.messages import STEPPED_ASIDE, WRITTEN
+
+
+def refusal(snapshot: Snapshot) -> str:
+    """Why no capture can be asked for now; empty: it can."""
+    if snapshot.link is LinkState.ENDED:
+        return "the job is over"
+    infos = [view.info for view in snapshot.ranks if view.info is not None and not view.ended]
+    for info in infos:
+        if info.stepped_aside:
+            return f"rank {info.rank}: {STEPPED_ASIDE}"
+        if not info.control_allowed:
+            return "start the job with --control to allow it"
+    why = out_of_reach(snapshot.nodes, snapshot.ranks) if snapshot.nodes else ""
+    return f"{why}: a capture needs all ranks" if why else ""
 
 
 class Captures:

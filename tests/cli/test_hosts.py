@@ -124,6 +124,36 @@ def test_none_that_can_be_reached_is_a_line_for_each_and_status_1() -> None:
     assert done.stderr.count("\n") == 3
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"), [("list", "--list"), ("status", "--once"), ("captur", "capture"), ("gpu-7", "")]
+)
+def test_a_word_that_no_host_has_may_have_been_meant_for_a_command(
+    word: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(
+        "#!/bin/sh\necho 'ssh: Could not resolve hostname that: Name or service not known' >&2\nexit 255\n"
+    )
+    ssh.chmod(0o755)
+    monkeypatch.setenv("OVERLAPTOP_SSH", str(ssh))
+    done = overlaptop("--once", word)
+    first, last = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert first.startswith(f"overlaptop: {word}: no address is known for that: ")
+    hint = f"; did you mean: overlaptop {meant}" if meant else ""
+    assert last == f"overlaptop: the host cannot be reached{hint}"
+
+
+def test_a_host_of_such_a_name_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f"#!/bin/sh\nexec {far_end('plain')}\n")
+    ssh.chmod(0o755)
+    monkeypatch.setenv("OVERLAPTOP_SSH", str(ssh))
+    done = overlaptop("--list", "status")
+    assert (done.returncode, "did you mean" in done.stderr) == (0, False)
+    assert "train.py" in done.stdout
+
+
 def test_a_host_that_fails_is_told_and_the_others_go_on() -> None:
     plain = far_end("plain")
     done = overlaptop("--list", "--json", "--via", "/no/such/program", "--via", plain)

@@ -16,7 +16,9 @@ from overlaptop.wire import commands
 from overlaptop.wire.messages import CommandReport, RankEnd
 from tests.fleet.builders import T0, detail, info, status, step, welcome
 
+from .clusters import Cluster
 from .fakes import FakeSession, app_of, running_job, screen_text
+from .knobs import tell
 
 SIZES = ((160, 45), (100, 30), (60, 20))
 
@@ -42,6 +44,25 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def obedient_job():
+    """Two ranks that were started with --control."""
+    session = running_job(2)
+    tell(session)
+    return session
+
+
+def lost_host():
+    """Of two hosts whose ranks would obey one is lost."""
+    cluster = Cluster("gpu-a", "gpu-b")
+    cluster.live()
+    for number, host in enumerate(cluster.hosts):
+        for rank in (2 * number, 2 * number + 1):
+            host.link.say(info(rank, control_allowed=True, host=host.name))
+    cluster.session.tick()
+    cluster.host("gpu-b").cut()
+    return cluster.session
+
+
 async def shown(app, pilot):
     app.latest = app.session.tick()
     app._show()
@@ -62,7 +83,7 @@ async def ask(pilot, *keys):
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_c_asks_for_steps_and_sends_what_was_typed(size):
-    session = running_job(2)
+    session = obedient_job()
     app = app_of(session)
     async with app.run_test(size=size) as pilot:
         await ask(pilot)
@@ -79,7 +100,7 @@ async def test_c_asks_for_steps_and_sends_what_was_typed(size):
     ("typed", "words"), [("500", "from 1 to 100"), ("0", "from 1 to 100"), ("x", "whole number")]
 )
 async def test_what_is_not_allowed_is_not_sent_and_the_prompt_says_why(typed, words):
-    session = running_job(2)
+    session = obedient_job()
     app = app_of(session)
     async with app.run_test(size=(100, 30)) as pilot:
         await ask(pilot, "backspace", *typed)
@@ -94,7 +115,7 @@ async def test_what_is_not_allowed_is_not_sent_and_the_prompt_says_why(typed, wo
 
 
 async def test_without_a_line_the_prompt_says_so():
-    session = running_job(2)
+    session = obedient_job()
     session.no_line = "there is no line to the job"
     app = app_of(session)
     async with app.run_test(size=(100, 30)) as pilot:
@@ -104,7 +125,7 @@ async def test_without_a_line_the_prompt_says_so():
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_capture_is_followed_from_sent_to_the_profilers_own_overlap(size, folder):
-    session = running_job(2)
+    session = obedient_job()
     app = app_of(session)
     async with app.run_test(size=size) as pilot:
         await ask(pilot)
@@ -167,7 +188,7 @@ async def test_where_there_is_no_gpu_both_figures_are_said_to_be_bounds(size, tm
 
 
 async def test_a_refusal_is_said_with_what_to_do():
-    session = running_job(2)
+    session = obedient_job()
     app = app_of(session)
     async with app.run_test(size=(100, 30)) as pilot:
         await ask(pilot)
@@ -197,7 +218,7 @@ async def test_a_job_that_obeys_nothing_is_said_to_before_it_is_asked():
 
 
 async def test_another_dashboards_capture_is_seen_and_read_here_as_well(folder):
-    session = running_job(2)
+    session = obedient_job()
     command = replace(commands.make("capture", {"steps": 3}), by="eve@elsewhere\x1b[2J", at_ns=T0)
     session.say(command)
     for rank in (0, 1):
@@ -215,7 +236,7 @@ async def test_another_dashboards_capture_is_seen_and_read_here_as_well(folder):
 
 
 async def test_a_capture_that_came_in_the_way_of_another_does_not_hide_it():
-    session = running_job(2)
+    session = obedient_job()
     first = commands.make("capture", {"steps": 3})
     session.say(first)
     for rank in (0, 1):
@@ -239,7 +260,7 @@ async def test_a_capture_that_came_in_the_way_of_another_does_not_hide_it():
 
 
 async def test_a_rank_that_ends_in_the_middle_ends_the_capture():
-    session = running_job(2)
+    session = obedient_job()
     app = app_of(session)
     async with app.run_test(size=(100, 30)) as pilot:
         await ask(pilot)
@@ -247,6 +268,25 @@ async def test_a_rank_that_ends_in_the_middle_ends_the_capture():
             say(session, session.sent[0], rank, "recording", 40)
         session.say(RankEnd(1, T0, clean=False))
         assert "not made: rank 1 ended before it was done" in await shown(app, pilot)
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (running_job, "start the job with --control"),
+        (lambda: Cluster("gpu-a", "gpu-b").live(), "start the job with --control"),
+        (lost_host, "gpu-b cannot be reached"),
+    ],
+)
+async def test_no_steps_are_asked_for_where_the_ranks_would_refuse(made, reason):
+    session = made()
+    app = app_of(session)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await shown(app, pilot)
+        await pilot.press("c")
+        assert not isinstance(app.screen, CaptureScreen)
+        assert reason in str([each.message for each in app._notifications])
+        assert session.tick().commands == ()
 
 
 async def test_nothing_is_asked_where_there_is_no_job():
