@@ -324,16 +324,16 @@ class Agent:
         for measured in source.take():
             totals = reporter.totals(measured, self._place.rank, sender.dropped + source.lost)
             if command := control.disturbed_by(measured.step):
-                sender.put(reporter.disturbed(totals, captured=command == commands.CAPTURE))
+                sender.put_step(reporter.disturbed(totals, captured=command == commands.CAPTURE))
                 continue
-            sender.put(totals)
+            sender.put_step(totals)
             self._recent_ns.append(totals.step_ns)
             told.append(measured)
         if not sender.watched:
             return
         self._details_due = min(self._details_due + 1, MAX_DETAILS)
         for shown in reporter.best_shown(told, self._details_due):
-            sender.put(reporter.detail(shown, self._place.rank))
+            sender.put_step(reporter.detail(shown, self._place.rank))
             self._details_due -= 1
 
     def _send_reports(self, sender: Sender) -> None:

@@ -16,7 +16,7 @@ from time import monotonic
 from overlaptop.agent.guest import warn
 from overlaptop.agent.unrelated import start_unrelated
 from overlaptop.wire import codec, endpoints, writable
-from overlaptop.wire.messages import Command, Message, RankInfo, Watch
+from overlaptop.wire.messages import Command, Message, RankInfo, StepDetail, StepTotals, Watch
 from overlaptop.wire.processes import is_alive, process_start_time
 
 MAX_QUEUED_BYTES = 1 << 20
@@ -35,7 +35,7 @@ class Sender:
     def __init__(self, job: str, script: str, world_size: int, starts_hub: bool) -> None:
         """``starts_hub``: this rank is the one of its node that sees to a hub."""
         self.dropped = 0
-        """Messages that did not fit, since the start."""
+        """Messages that did not fit, or could not be told, since the start."""
         self.watched = False
         """Somebody looks at this rank's timeline."""
         self.commands: deque[Command] = deque(maxlen=MAX_COMMANDS)
@@ -75,6 +75,13 @@ class Sender:
         self._queued_bytes += len(frame)
         while self._queued_bytes > MAX_QUEUED_BYTES:
             self._queued_bytes -= len(self._queue.popleft())
+            self.dropped += 1
+
+    def put_step(self, message: StepTotals | StepDetail) -> None:
+        """The same; what cannot be told, as a step of no length or of months, is dropped and counted."""
+        try:
+            self.put(message)
+        except codec.WireError:
             self.dropped += 1
 
     def pump(self) -> None:

@@ -54,7 +54,7 @@ ROWS: list[list[Any]] = [
         STEP,
         replace(STEP, rank=0),
         replace(STEP, rank=0, step=8),
-        replace(STEP, rank=0, step=8, comm_ns=-1),
+        replace(STEP, rank=0, step=8, idle_ns=0),
         DETAIL,
         INFO,
         replace(INFO, rank=1, pid=8),

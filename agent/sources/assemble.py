@@ -103,10 +103,10 @@ def phases_of(begin_ns: int, end_ns: int, edges: Iterable[tuple[Edge, int]]) -> 
     Forward is what leads up to a backward: from the step's start, or from the backward before it.
     """
     phases = []
-    forward_from = begin_ns
+    forward_from = latest_ns = begin_ns
     opened: dict[Edge, int] = {}
     for edge, at_ns in edges:
-        at_ns = min(max(at_ns, begin_ns), end_ns)
+        latest_ns = at_ns = min(max(at_ns, latest_ns), end_ns)  # no phase ends before it begins
         if edge is Edge.BACKWARD_BEGIN:
             phases.append(PhaseTimes("forward", forward_from, at_ns))
             opened[edge] = at_ns

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from overlaptop.wire.bounds import BOUNDS
+
 KEPT = 64
 """Round trips that are remembered; there is one a second."""
 DRIFT = 15e-6
 """By how much two clocks are taken to drift apart, ns a ns: what NTP assumes."""
-_INT64 = 1 << 63
 _BETTER = 4
 """How many times smaller its error must be for another trip to take the place of the one that is held."""
 
@@ -74,8 +75,9 @@ class ClockOffset:
         self._held = held
 
     def to_near_ns(self, far_ns: int) -> int:
-        """A Unix time of the far clock, in this one's; as it is where nothing is known. Within int64."""
-        return min(max(far_ns - (self.offset_ns or 0), -_INT64), _INT64 - 1)
+        """A Unix time of the far clock, in this one's, within bounds; as it is where nothing is known."""
+        least_ns, most_ns = BOUNDS["UnixNs"]
+        return min(max(far_ns - (self.offset_ns or 0), least_ns), most_ns)
 
     def _error_ns(self, trip: _Trip) -> int:
         return trip.half_ns + int(DRIFT * (self._now_ns - trip.back_ns))

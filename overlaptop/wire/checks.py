@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from overlaptop.wire.bounds import BOUNDS
+
 MAX_TEXT_CHARS = 4096
 MAX_WORDS = 32
 MAX_SPAN_NUMBERS = 8192
@@ -20,17 +22,25 @@ class WireError(Exception):
 Check = Callable[[Any], Any]
 
 
-def int64(value: Any) -> int:
-    """An integer that msgpack can carry."""
-    # `type is`, since True is an int to isinstance and a numpy integer is none to msgpack.
-    if type(value) is int and -(1 << 63) <= value < 1 << 63:
-        return value
-    raise WireError(f"expected an integer of 64 bits, not {brief(value)}")
+def whole(least: int, most: int) -> Check:
+    """The check of an integer; both ends belong to what is allowed."""
+
+    def check(value: Any) -> int:
+        # `type is`, since True is an int to isinstance and a numpy integer is none to msgpack.
+        if type(value) is int and least <= value <= most:
+            return value
+        raise WireError(f"expected an integer from {least} to {most}, not {brief(value)}")
+
+    return check
 
 
-def int64_or_none(value: Any) -> int | None:
+int64 = whole(-(1 << 63), (1 << 63) - 1)
+"""What msgpack can carry."""
+
+
+def or_none(check: Check) -> Check:
     """The same, or nothing known."""
-    return None if value is None else int64(value)
+    return lambda value: None if value is None else check(value)
 
 
 def share_or_none(value: Any) -> float | None:
@@ -40,18 +50,8 @@ def share_or_none(value: Any) -> float | None:
     raise WireError(f"expected a share from 0.0 to 1.0, not {brief(value)}")
 
 
-def rank(value: Any) -> int:
-    """The number of a rank, or how many there are."""
-    if type(value) is int and 0 <= value <= MAX_RANK:
-        return value
-    raise WireError(f"expected an integer from 0 to {MAX_RANK}, not {brief(value)}")
-
-
-def count(value: Any) -> int:
-    """A number of bytes, say."""
-    if type(value) is int and 0 <= value < 1 << 63:
-        return value
-    raise WireError(f"expected an integer of 63 bits, not {brief(value)}")
+rank = whole(0, MAX_RANK)
+"""The number of a rank, or how many there are."""
 
 
 def boolean(value: Any) -> bool:
@@ -122,7 +122,7 @@ def words_or_none(item: Check) -> Check:
     return lambda value: None if value is None else words(value)
 
 
-_span_numbers = many(int64, MAX_SPAN_NUMBERS)
+_span_numbers = many(whole(*BOUNDS["OffsetNs"]), MAX_SPAN_NUMBERS)
 
 
 def spans(value: Any) -> tuple[int, ...]:

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgpack
 
-from overlaptop.wire import checks, commands, relaying
+from overlaptop.wire import checks, commands, messages, relaying
+from overlaptop.wire.bounds import BOUNDS
 from overlaptop.wire.checks import MAX_RANK as MAX_RANK
 from overlaptop.wire.checks import MAX_SPAN_NUMBERS, MAX_WORDS, Check
 from overlaptop.wire.checks import WireError as WireError
@@ -119,7 +120,7 @@ class _Shape:
 
 _TYPES: dict[str, tuple[Check, Check]] = {
     "int": (checks.int64, checks.int64),
-    "int | None": (checks.int64_or_none, checks.int64_or_none),
+    "int | None": (checks.or_none(checks.int64), checks.or_none(checks.int64)),
     "bool": (checks.boolean, checks.boolean),
     "str": (checks.clipped, checks.text),
     "float | None": (checks.share_or_none, checks.share_or_none),  # nothing but shares travels as a float
@@ -133,13 +134,17 @@ def _both(check: Check) -> tuple[Check, Check]:
     return check, check
 
 
+for _name, (_least, _most) in BOUNDS.items():
+    _number = checks.whole(_least, _most)
+    _TYPES |= {_name: _both(_number), f"{_name} | None": _both(checks.or_none(_number))}
+
 _SPECIAL: dict[str, tuple[Check, Check]] = {
     "RankInfo.source": _both(checks.one_of(SOURCES)),
     "PhaseSpan.name": _both(checks.one_of(PHASES)),
     "Notice.level": _both(checks.one_of(NOTICE_LEVELS)),
     "CommandReport.state": _both(checks.one_of(REPORT_STATES)),
     "Knob.choices": _both(checks.many(checks.int64, MAX_CHOICES)),
-    "GradientFacts.size_bytes": _both(checks.many(checks.count, MAX_GRADIENTS)),
+    "GradientFacts.size_bytes": _both(checks.many(checks.whole(*BOUNDS["Count"]), MAX_GRADIENTS)),
     "GpuLink.kind": _both(checks.one_of(LINK_KINDS)),
     "NumaFacts.state": _both(checks.one_of(NUMA_STATES)),
     "HubStatus.silent_ranks": _both(checks.many(checks.rank, MAX_COLLECTIVES)),
@@ -159,6 +164,7 @@ _SPECIAL: dict[str, tuple[Check, Check]] = {
 
 
 _WHOLE: dict[type, Callable[[Any], str]] = {
+    StepTotals: messages.step_fault,
     Command: commands.fault,
     Knob: commands.knob_fault,
     Search: commands.search_fault,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from overlaptop.wire.bounds import Count, UnixNs
+
 LINK_KINDS = ("nvlink", "nvswitch", "pcie")
 """How a GPU reaches another: NVLinks between the two, through switches that all share, or over PCIe."""
 
@@ -30,10 +32,10 @@ class Unknown:
 class NumaNode:
     """One NUMA node of the machine."""
 
-    node: int
+    node: Count
     cpus: str
     """As the kernel lists them: ``0-31,64-95``; empty for a node that is memory only."""
-    memory_bytes: int | None
+    memory_bytes: Count | None
     is_gpu_memory: bool = False
     """Its memory is a GPU's (Grace-Hopper, POWER9)."""
 
@@ -44,21 +46,21 @@ class Nic:
 
     name: str
     """``mlx5_0``, ``eth0``."""
-    numa_node: int | None
-    bits_per_s: int | None
+    numa_node: Count | None
+    bits_per_s: Count | None
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSite:
     """A GPU of the machine, whether the job uses it or not."""
 
-    index: int
+    index: Count
     """NVML's, as nvidia-smi shows it."""
     uuid: str
     name: str
     pci_bus_id: str
     """``0000:1b:00.0``."""
-    numa_node: int | None
+    numa_node: Count | None
     """Of the CPUs next to it."""
 
 
@@ -82,7 +84,7 @@ class GpuLink:
     """One of LINK_KINDS."""
     peer_uuid: str
     """The other GPU's; empty: a switch's."""
-    links: int | None
+    links: Count | None
     """NVLinks; None on PCIe."""
     path: str
     """On PCIe, as ``nvidia-smi topo`` has it: PIX, PXB, PHB, NODE, SYS; else empty."""
@@ -99,25 +101,25 @@ class DeviceFacts:
     pci_bus_id: str
     nvlink_version: str
     """``4.0``."""
-    nvlink_count: int | None
+    nvlink_count: Count | None
     """Active links; 0: it has none."""
-    nvlink_peak_bytes_per_s: int | None
+    nvlink_peak_bytes_per_s: Count | None
     """Of all active links together, in one direction."""
-    pcie_generation: int | None
+    pcie_generation: Count | None
     """As it is now: an idle GPU turns its link down."""
-    pcie_generation_max: int | None
+    pcie_generation_max: Count | None
     """What GPU and slot can do together."""
-    pcie_width: int | None
-    pcie_width_max: int | None
-    pcie_peak_bytes_per_s: int | None
+    pcie_width: Count | None
+    pcie_width_max: Count | None
+    pcie_peak_bytes_per_s: Count | None
     """Of the link at its best, in one direction, in full packets, less their headers."""
-    memory_total_bytes: int | None
-    power_limit_mw: int | None
-    sm_clock_max_hz: int | None
-    memory_clock_max_hz: int | None
+    memory_total_bytes: Count | None
+    power_limit_mw: Count | None
+    sm_clock_max_hz: Count | None
+    memory_clock_max_hz: Count | None
     links: tuple[GpuLink, ...]
     unknown: tuple[Unknown, ...] = ()
-    pcie_max_payload_bytes: int | None = None
+    pcie_max_payload_bytes: Count | None = None
     """Of one packet; 256 is assumed where it is not known."""
 
 
@@ -125,8 +127,8 @@ class DeviceFacts:
 class NodeShare:
     """How much of something is on one NUMA node."""
 
-    node: int
-    amount: int
+    node: Count
+    amount: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +136,13 @@ class NumaFacts:
     """Where a rank's process may run, where it runs, and whether that is near its GPU. Sent on change."""
 
     rank: int
-    gpu_node: int | None
+    gpu_node: Count | None
     """The node whose CPUs are next to the GPU."""
-    gpu_memory_node: int | None
+    gpu_memory_node: Count | None
     """The node that the GPU's own memory makes, where it does."""
     nic: str
     """The adapter nearest to the GPU; empty: none, or not known."""
-    nic_node: int | None
+    nic_node: Count | None
     cpu_set: str
     """The CPUs that the process may use, as the kernel lists them; empty: not known."""
     cpu_nodes: tuple[NodeShare, ...]
@@ -167,24 +169,24 @@ class DeviceSample:
     """What a rank's GPU and its links did in the half second before."""
 
     rank: int
-    at_ns: int
+    at_ns: UnixNs
     """Unix time of the end of that half second."""
-    nvlink_rx_bytes_per_s: int | None
+    nvlink_rx_bytes_per_s: Count | None
     """Of all links together, as the GPU receives."""
-    nvlink_tx_bytes_per_s: int | None
-    pcie_rx_bytes_per_s: int | None
+    nvlink_tx_bytes_per_s: Count | None
+    pcie_rx_bytes_per_s: Count | None
     """Payload of full packets."""
-    pcie_tx_bytes_per_s: int | None
+    pcie_tx_bytes_per_s: Count | None
     sm_activity: float | None
     """Share of the time in which a multiprocessor had work, averaged over them, in [0, 1]."""
     tensor_activity: float | None
     """Share of the time in which the tensor cores' pipes were in use, in [0, 1]."""
     dram_activity: float | None
     """Share of the time in which the memory's bus was in use, in [0, 1]."""
-    memory_used_bytes: int | None
-    power_mw: int | None
-    sm_clock_hz: int | None
-    memory_clock_hz: int | None
+    memory_used_bytes: Count | None
+    power_mw: Count | None
+    sm_clock_hz: Count | None
+    memory_clock_hz: Count | None
     throttle_reasons: tuple[str, ...] | None
     """Why the clocks are lower than they might be, in words; empty: they are not."""
     unknown: tuple[Unknown, ...] = ()

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from overlaptop.wire.bounds import Count
+
 BUCKET_CAP_MB = "bucket_cap_mb"
 """DistributedDataParallel's bucket size, in MiB as torch counts it."""
 PREFETCH: Mapping[str, str] = MappingProxyType(
@@ -75,7 +77,7 @@ class GradientFacts:
     """Ranks among which they are reduced."""
     group: str
     """The process group's name, as CollectiveSpan has it."""
-    first_cap_bytes: int | None
+    first_cap_bytes: Count | None
     """The first bucket's own cap; None: the same as the others'."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from overlaptop.wire.bounds import Count, DurationNs, OffsetNs, StepNs, UnixNs
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, KnobFacts, Search
 from overlaptop.wire.lease import LEASE_S as LEASE_S
@@ -36,7 +37,7 @@ class RankInfo:
     local_rank: int
     world_size: int
     host: str
-    pid: int
+    pid: Count
     script: str
     """The script as it was named on the command line."""
     device: str
@@ -50,7 +51,7 @@ class RankInfo:
     compute_exact: bool
     """False where compute is the step less its stalls, an upper bound (events, host): gaps between
     kernels are not seen, so idle time hides in compute."""
-    detail_every: int
+    detail_every: Count
     """Collectives are measured in every n-th step; 1: in all; 0: never (phases only)."""
     torch_version: str
     control_allowed: bool = False
@@ -70,46 +71,46 @@ class StepTotals:
     """
 
     rank: int
-    step: int
+    step: Count
     """Counted from 0 at the first step boundary that the agent saw."""
-    start_ns: int
+    start_ns: UnixNs
     """Unix time."""
-    step_ns: int
-    compute_ns: int | None
-    comm_ns: int | None
-    hidden_ns: int | None
-    exposed_ns: int | None
-    compute_only_ns: int | None
-    copy_only_ns: int | None
-    idle_ns: int | None
-    stall_ns: int | None
+    step_ns: StepNs
+    compute_ns: DurationNs | None
+    comm_ns: DurationNs | None
+    hidden_ns: DurationNs | None
+    exposed_ns: DurationNs | None
+    compute_only_ns: DurationNs | None
+    copy_only_ns: DurationNs | None
+    idle_ns: DurationNs | None
+    stall_ns: DurationNs | None
     """Time in which the compute stream (host source: the training thread) stood at a wait for
     communication."""
-    forward_ns: int | None
-    backward_ns: int | None
-    optimizer_ns: int | None
-    collectives: int | None
+    forward_ns: DurationNs | None
+    backward_ns: DurationNs | None
+    optimizer_ns: DurationNs | None
+    collectives: Count | None
     """Collectives issued in this step; point-to-point operations count."""
-    comm_bytes: int | None
+    comm_bytes: Count | None
     """Bytes of the tensors handed to those collectives (the larger of input and output)."""
-    dropped: int
+    dropped: Count
     """Since the start: messages that did not fit and spans or steps that could not be measured."""
-    launch_lead_ns: int | None = None
+    launch_lead_ns: OffsetNs | None = None
     """GPU time of the step's end minus the host time at which the CPU had enqueued it; None where it is
     not measured."""
-    comm_kernels_ns: int | None = None
+    comm_kernels_ns: DurationNs | None = None
     """Summed durations of this step's NCCL kernels (kernels source), in the steps whose kernels have been
     joined to the collectives that launched them; else None."""
-    matched_ns: int | None = None
+    matched_ns: DurationNs | None = None
     """Of `comm_kernels_ns`, what belongs to kernels whose collective is known by name and bytes."""
     captured: bool = False
     """torch.profiler ran in it, or its trace was written meanwhile, as a command asked: its times are not
     the job's own. Its lane totals are None."""
-    link_tx_bytes: int | None = None
+    link_tx_bytes: Count | None = None
     """Bytes that this step's collectives make this rank send to ranks of its own node, by a ring's count;
     None where they are not named, where the bytes of one cannot be told (gather, scatter), and where the
     group of one reaches other nodes, or may."""
-    link_rx_bytes: int | None = None
+    link_rx_bytes: Count | None = None
     """The same, received."""
     transitional: bool = False
     """A setting was changed in it, as a command asked, or had not come into force yet: its times belong to
@@ -141,8 +142,8 @@ class PhaseSpan:
 
     name: str
     """One of PHASES."""
-    start_ns: int
-    end_ns: int
+    start_ns: OffsetNs
+    end_ns: OffsetNs
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +153,13 @@ class CollectiveSpan:
     op: str
     """c10d's name: ``allreduce_``, ``_allgather_base_``, ``send``; the kernel's where nothing told which
     collective it belongs to."""
-    bytes: int | None
+    bytes: Count | None
     """None where nothing told."""
     group: str
     """The process group's name, with its description where it has one; empty where nothing told."""
     is_async: bool
-    start_ns: int
-    end_ns: int
+    start_ns: OffsetNs
+    end_ns: OffsetNs
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +171,9 @@ class StepDetail:
     """
 
     rank: int
-    step: int
-    start_ns: int
-    step_ns: int
+    step: Count
+    start_ns: UnixNs
+    step_ns: StepNs
     phases: tuple[PhaseSpan, ...]
     compute_spans_ns: tuple[int, ...]
     comm_spans_ns: tuple[int, ...]
@@ -186,7 +187,7 @@ class Notice:
     """Something a person should read once: a fault of the agent, a source that changed, a pause."""
 
     rank: int
-    at_ns: int
+    at_ns: UnixNs
     """Unix time."""
     level: str
     """``info``, ``warning`` or ``error``."""
@@ -198,7 +199,7 @@ class RankEnd:
     """The last word of a rank: from the agent at exit, else from the hub when the connection broke."""
 
     rank: int
-    at_ns: int
+    at_ns: UnixNs
     clean: bool
     """True when the agent said goodbye itself."""
     failure: str = ""
@@ -240,7 +241,7 @@ class Command:
     arguments: tuple[Argument, ...]
     by: str
     """Who asks, as they say themselves: ``user@host, pid 123``."""
-    at_ns: int
+    at_ns: UnixNs
     """Unix time at which the hub took it (until then: at which it was made)."""
     knob: str = ""
     """What ``set`` and ``restore`` are about: the name of a Knob; else empty."""
@@ -268,11 +269,11 @@ class CommandReport:
     command: str
     """The command's id."""
     name: str
-    at_ns: int
+    at_ns: UnixNs
     """Unix time."""
     state: str
     """One of REPORT_STATES."""
-    step: int | None
+    step: Count | None
     """The step from which on all ranks act, once that is agreed."""
     text: str
     """``written``: the file. ``changed``: from what to what. Where it ended badly, or is unknown: why."""
@@ -289,7 +290,7 @@ class Join:
     The hub forgets a dashboard that has been silent for LEASE_S.
     """
 
-    protocol: int
+    protocol: Count
     detail_ranks: tuple[int, ...]
 
 
@@ -297,12 +298,12 @@ class Join:
 class Welcome:
     """Hub -> dashboard, before anything else: the job, then its history follows as ordinary messages."""
 
-    protocol: int
+    protocol: Count
     job: str
     host: str
     script: str
     world_size: int
-    started_ns: int
+    started_ns: UnixNs
     """Unix time at which the hub saw the job first."""
 
 
@@ -318,9 +319,9 @@ class TurnedAway:
 class HubStatus:
     """Hub -> dashboard, once a second: its own health. The first comes when the history has been told."""
 
-    at_ns: int
-    ranks_connected: int
-    dropped: int
+    at_ns: UnixNs
+    ranks_connected: Count
+    dropped: Count
     """Messages for this dashboard that did not fit, and bad frames, since the dashboard joined."""
     job_ended: bool
     """Every rank has gone; the hub is about to end."""
@@ -351,3 +352,15 @@ Message = (
     | TurnedAway
     | RelayMessage
 )
+
+
+def step_fault(step: StepTotals) -> str:
+    """What is wrong with a step whose times are each right by themselves, in a line; empty: nothing."""
+    parts = (step.hidden_ns, step.exposed_ns, step.compute_only_ns, step.copy_only_ns, step.idle_ns)
+    if sum(part or 0 for part in parts) > step.step_ns:
+        return f"its parts are longer than the {step.step_ns} ns of the step"
+    if any((lane or 0) > step.step_ns for lane in (step.compute_ns, step.comm_ns, step.stall_ns)):
+        return f"a lane is longer than the {step.step_ns} ns of the step"
+    if step.hidden_ns is not None and step.comm_ns is not None and step.hidden_ns > step.comm_ns:
+        return "more communication is hidden than there is"
+    return ""

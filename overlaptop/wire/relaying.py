@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields
 
+from overlaptop.wire.bounds import Count, UnixNs
 from overlaptop.wire.endpoints import JobRecord
 
 MAGIC = b"\n\x00OVERLAPTOP RELAY 1\n"
@@ -39,15 +40,15 @@ _OWNER = re.compile(r"[0-9a-f]{16}")
 class RelayHello:
     """Far -> near, before anything else: who speaks."""
 
-    protocol: int
+    protocol: Count
     """PROTOCOL_VERSION of the far end."""
     version: str
     """Of overlaptop there."""
     host: str
-    pid: int
-    gpus: int | None
+    pid: Count
+    gpus: Count | None
     """GPUs that the host has; None: not known."""
-    at_ns: int
+    at_ns: UnixNs
     """Unix time there."""
     readonly: bool
     """The far end passes no Command on, no Search, and starts nothing."""
@@ -57,17 +58,17 @@ class RelayHello:
 class RemoteJob:
     """A JobRecord of the far host, without what is of use only there."""
 
-    protocol: int
+    protocol: Count
     job: str
     script: str
     cwd: str
     host: str
     world_size: int
-    starter_pid: int
-    starter_start_ticks: int | None
-    hub_pid: int
-    hub_start_ticks: int
-    started_ns: int
+    starter_pid: Count
+    starter_start_ticks: Count | None
+    hub_pid: Count
+    hub_start_ticks: Count
+    started_ns: UnixNs
     """Unix time of the far host's clock."""
     dashboard_socket: str
     rank_pids: tuple[int, ...]
@@ -124,8 +125,8 @@ class RelayLink:
 class RelayPing:
     """Near -> far, once a second: are you there?"""
 
-    number: int
-    received_bytes: int = 0
+    number: Count
+    received_bytes: Count = 0
     """All that has come over the line behind MAGIC. By this the far end knows how much of what it wrote is
     still under way; it keeps that to what the line carries in little more than a second.
     """
@@ -135,13 +136,13 @@ class RelayPing:
 class RelayPong:
     """Far -> near, in answer. Times are Unix ns of the far host's clock."""
 
-    number: int
-    received_ns: int
-    sent_ns: int
-    dropped: int = 0
+    number: Count
+    received_ns: UnixNs
+    sent_ns: UnixNs
+    dropped: Count = 0
     """Frames of the hub that the far end has not passed on since it began, since the line is too narrow or
     was told to carry less."""
-    every: int = 1
+    every: Count = 1
     """It passes on the steps whose number is a multiple of this, and those measured alike."""
 
 
@@ -158,7 +159,7 @@ class RelayLimit:
 class RelayOrder:
     """Near -> far: start this bundled workload there, in place of the one before."""
 
-    number: int
+    number: Count
     """Counts the orders of a near end."""
     words: tuple[str, ...]
     """The workload's name and its options, as on a command line; empty: end the one that runs."""
@@ -176,7 +177,7 @@ class RelayOrder:
 class RelayOrderStatus:
     """Far -> near, on every change: what became of the newest order."""
 
-    number: int
+    number: Count
     """Of the order."""
     phase: str
     """One of ORDER_PHASES."""

@@ -15,7 +15,7 @@ from overlaptop.agent.sender import MAX_QUEUED_BYTES, Sender
 from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
 from overlaptop.agent.sources.host import HostSource
 from overlaptop.wire import codec, endpoints
-from overlaptop.wire.messages import Message, Notice, RankInfo, Watch
+from overlaptop.wire.messages import Message, Notice, RankInfo, StepTotals, Watch
 
 INFO = RankInfo("job-1", 0, 0, 1, "h", os.getpid(), "s.py", "cpu", "gloo", "host", "", False, 1, "2")
 
@@ -175,6 +175,18 @@ def test_a_descriptor_that_the_job_has_taken_between_two_uses_is_left_alone(
         with socket.socket(fileno=descriptor) as jobs_own:
             assert jobs_own.recv(1 << 16) == JOBS_OWN
         Stolen.job_end.close()
+        reader.close()
+
+
+def test_a_step_that_cannot_be_told_is_counted_and_the_next_is_sent(sender: Sender) -> None:
+    for step_ns in (0, -5, 1 << 62, 1_000):
+        sender.put_step(StepTotals(0, 1, 1, step_ns, *[None] * 13, 0))
+    assert sender.dropped == 3
+    with listener() as hub:
+        sender.pump()
+        reader = Reader(hub)
+        reader.read()
+        assert [each.step_ns for each in reader.messages if isinstance(each, StepTotals)] == [1_000]
         reader.close()
 
 

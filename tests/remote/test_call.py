@@ -15,6 +15,7 @@ from overlaptop.remote.clock import ClockOffset
 from overlaptop.remote.line import Line
 from overlaptop.remote.link import RemoteHost, RemoteLink
 from overlaptop.remote.targets import Target
+from overlaptop.wire.bounds import BOUNDS
 from overlaptop.wire.codec import decode, encode, frame
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
@@ -30,20 +31,22 @@ from overlaptop.wire.messages import (
 from overlaptop.wire.relaying import MAGIC, RelayJobs, RelayLink, RelayPing, RelayPong
 from tests.remote.far_ends import HELLO, JOB
 
-INT64 = st.integers(-(1 << 63), (1 << 63) - 1) | st.sampled_from([-(1 << 63), (1 << 63) - 1, 0, 1])
+COUNT, STEP_NS = (
+    st.integers(*BOUNDS[name]) | st.sampled_from([*BOUNDS[name], 1]) for name in ("Count", "StepNs")
+)
 RANK = st.integers(0, 3)
 
 MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.just(HELLO),
-    st.builds(RelayPong, st.integers(-2, 12), INT64, INT64, INT64, INT64),
+    st.builds(RelayPong, st.integers(0, 12), COUNT, COUNT, COUNT, COUNT),
     st.builds(RelayLink, st.sampled_from(["job-1", "job-2", ""]), st.booleans(), st.booleans()),
     st.builds(lambda note: RelayJobs((JOB,), note), st.text(max_size=20)),
-    st.builds(Notice, RANK, INT64, st.just("info"), st.text(max_size=20)),
-    st.builds(RankEnd, RANK, INT64, st.booleans()),
-    st.builds(HubStatus, INT64, INT64, INT64, st.booleans()),
-    st.builds(lambda start_ns: Welcome(PROTOCOL_VERSION, "job-1", "h", "t.py", 4, start_ns), INT64),
-    st.builds(lambda *known: StepTotals(*known, *[None] * 13, 0), RANK, INT64, INT64, INT64),
-    st.builds(StepDetail, RANK, INT64, INT64, INT64, *[st.just(())] * 6),
+    st.builds(Notice, RANK, COUNT, st.just("info"), st.text(max_size=20)),
+    st.builds(RankEnd, RANK, COUNT, st.booleans()),
+    st.builds(HubStatus, COUNT, COUNT, COUNT, st.booleans()),
+    st.builds(lambda start_ns: Welcome(PROTOCOL_VERSION, "job-1", "h", "t.py", 4, start_ns), COUNT),
+    st.builds(lambda *known: StepTotals(*known, *[None] * 13, 0), RANK, COUNT, COUNT, STEP_NS),
+    st.builds(StepDetail, RANK, COUNT, COUNT, STEP_NS, *[st.just(())] * 6),
     st.builds(
         lambda rank: RankInfo("job-1", rank, 0, 4, "h", 1, "t", "cpu", "gloo", "host", "", True, 1, "2"),
         RANK,
@@ -177,7 +180,7 @@ class StandIn:
 
 
 @settings(max_examples=60)
-@given(st.lists(MESSAGES, max_size=30), INT64)
+@given(st.lists(MESSAGES, max_size=30), COUNT)
 def test_whatever_is_heard_of_a_job_can_be_shown(messages: list[Message], offset_ns: int) -> None:
     line = StandIn([], offset_ns)
     host = RemoteHost(cast(Line, line))

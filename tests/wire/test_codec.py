@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from overlaptop.wire import codec, commands, relaying
+from overlaptop.wire.bounds import BOUNDS, MAX_DURATION_NS
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.devices import (
     LINK_KINDS,
@@ -52,10 +53,14 @@ from overlaptop.wire.messages import (
 )
 
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
+WHOLE = {name: st.integers(*limits) for name, limits in BOUNDS.items()}
 ranks = st.integers(0, codec.MAX_RANK)
 text = st.text(max_size=40)
-spans = st.lists(st.tuples(int64, int64), max_size=20).map(lambda pairs: tuple(sum(pairs, ())))
+offsets = WHOLE["OffsetNs"]
+spans = st.lists(st.tuples(offsets, offsets), max_size=20).map(lambda pairs: tuple(sum(pairs, ())))
 BY_ANNOTATION = {
+    **WHOLE,
+    **{f"{name} | None": st.none() | whole for name, whole in WHOLE.items()},
     "int": int64,
     "int | None": st.none() | int64,
     "bool": st.booleans(),
@@ -88,6 +93,27 @@ def several(strategy):
 
 
 @st.composite
+def allowed_steps(draw):
+    """Parts that make the step; its lanes are what they say of it, or are not known."""
+    most = MAX_DURATION_NS // 5
+    hidden, exposed, compute_only, copy_only, idle = (draw(st.integers(0, most)) for _ in range(5))
+    step_ns = max(1, hidden + exposed + compute_only + copy_only + idle)
+    lanes = {
+        "compute_ns": st.just(hidden + compute_only),
+        "comm_ns": st.just(hidden + exposed),
+        "hidden_ns": st.just(hidden),
+        "exposed_ns": st.just(exposed),
+        "compute_only_ns": st.just(compute_only),
+        "copy_only_ns": st.just(copy_only),
+        "idle_ns": st.just(idle),
+        "stall_ns": st.integers(0, step_ns),
+    }
+    if draw(st.booleans()):
+        lanes = dict.fromkeys(lanes, st.none())
+    return draw(built(StepTotals, step_ns=st.just(step_ns), **lanes))
+
+
+@st.composite
 def allowed_commands(draw):
     name = draw(st.sampled_from(list(commands.COMMANDS)))
     arguments = [
@@ -96,7 +122,8 @@ def allowed_commands(draw):
     ]
     knob = draw(knob_names) if name in commands.CHANGES else ""
     order = tuple(draw(st.permutations(arguments)))
-    return Command(draw(ids), name, order, draw(text), draw(int64), knob, draw(st.just("") | ids))
+    made = (draw(ids), name, order, draw(text), draw(WHOLE["UnixNs"]), knob, draw(st.just("") | ids))
+    return Command(*made)
 
 
 @st.composite
@@ -160,11 +187,11 @@ MESSAGES = {
         output=several(text),
     ),
     Search: built(Search, id=ids, knob=knob_names, undo_value=st.none() | values),
+    StepTotals: allowed_steps(),
     **{
         cls: built(cls)
         for cls in (
             RankInfo,
-            StepTotals,
             Notice,
             RankEnd,
             Watch,
@@ -188,7 +215,7 @@ plain = st.recursive(
     max_leaves=40,
 )
 
-STEP = StepTotals(3, 7, *[1] * 16)
+STEP = StepTotals(3, 7, 1, 5, 2, 2, *[1] * 12)
 COMMAND = Command("20260101-000000-abcdef", "capture", (Argument("steps", 5),), "me@here, pid 1", 1)
 REPORT = CommandReport(0, COMMAND.id, "capture", 1, "written", 7, "/there/rank0.json.gz")
 MACHINE = MachineFacts(0, "gpu-a", (NumaNode(0, "0-31", 1 << 36),), (Nic("mlx5_0", 0, None),), ())
@@ -305,7 +332,7 @@ def row_of(message, **changed):
 @pytest.mark.parametrize(
     ("message", "changed", "words"),
     [
-        (STEP, {"step_ns": 1 << 63}, "StepTotals.step_ns: expected an integer of 64 bits"),
+        (STEP, {"step_ns": 1 << 63}, "StepTotals.step_ns: expected an integer from 1 to"),
         (STEP, {"step_ns": None}, "StepTotals.step_ns"),
         (STEP, {"step_ns": True}, "StepTotals.step_ns"),
         (STEP, {"comm_ns": 1.5}, "StepTotals.comm_ns"),
@@ -347,7 +374,7 @@ def row_of(message, **changed):
         (KNOBS, {"knobs": ((*KNOB_ROW[:4], 1, 8, (1 << 40,)),)}, "Knob: one of its choices"),
         (KNOBS, {"knobs": (KNOB_ROW[:5],)}, "Knob: expected 6 fields"),
         (KNOBS, {"knobs": ((*KNOB_ROW[:1], 2.5, *KNOB_ROW[2:]),)}, "Knob.value"),
-        (GRADIENTS, {"size_bytes": (-1,)}, "GradientFacts.size_bytes: expected an integer of 63 bits"),
+        (GRADIENTS, {"size_bytes": (-1,)}, "GradientFacts.size_bytes: expected an integer from 0 to"),
         (GRADIENTS, {"size_bytes": (1,) * 8193}, "not msgpack within bounds"),
         (GRADIENTS, {"world_size": -1}, "GradientFacts.world_size"),
         (SEARCH, {"id": "../x"}, "Search: its id is not 8 to 40"),
@@ -355,6 +382,23 @@ def row_of(message, **changed):
         (SEARCH, {"knob": "os.system"}, "Search: 'os.system' cannot be a knob's name"),
         (SEARCH, {"undo_value": 1 << 40}, "Search: it cannot go back to"),
         (SEARCH, {"over": 1}, "Search.over"),
+        (STEP, {"step_ns": 0}, "StepTotals.step_ns: expected an integer from 1 to"),
+        (STEP, {"step_ns": -1}, "StepTotals.step_ns"),
+        (STEP, {"step_ns": MAX_DURATION_NS + 1}, "StepTotals.step_ns"),
+        (STEP, {"idle_ns": -1}, "StepTotals.idle_ns: expected an integer from 0 to"),
+        (STEP, {"step": -1}, "StepTotals.step: "),
+        (STEP, {"start_ns": -1}, "StepTotals.start_ns"),
+        (STEP, {"collectives": -1}, "StepTotals.collectives"),
+        (STEP, {"idle_ns": 5}, "StepTotals: its parts are longer than the 5 ns of the step"),
+        (STEP, {"stall_ns": 6}, "StepTotals: a lane is longer than the 5 ns of the step"),
+        (
+            STEP,
+            {"hidden_ns": 3, "idle_ns": 0, "copy_only_ns": 0},
+            "StepTotals: more communication is hidden",
+        ),
+        (DETAIL, {"step_ns": 0}, "StepDetail.step_ns"),
+        (DETAIL, {"compute_spans_ns": (0, 1 << 60)}, "StepDetail.compute_spans_ns"),
+        (DETAIL, {"phases": (("forward", 0, 1 << 60),)}, "PhaseSpan.end_ns"),
         (SAMPLE, {"sm_activity": 1.01}, "DeviceSample.sm_activity: expected a share from 0.0 to 1.0"),
         (SAMPLE, {"tensor_activity": -0.01}, "DeviceSample.tensor_activity: expected a share"),
         (SAMPLE, {"dram_activity": math.nan}, "DeviceSample.dram_activity: expected a share"),

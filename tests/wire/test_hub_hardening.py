@@ -314,7 +314,7 @@ class TestHistory:
 
     @staticmethod
     def step(rank, step, padding=0):
-        totals = StepTotals(rank, step, *[0] * 16)
+        totals = StepTotals(rank, step, 0, 1, *[0] * 14)
         return totals, encode(totals) + b"\0" * padding
 
     def steps(self, history):

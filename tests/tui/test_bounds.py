@@ -1,0 +1,129 @@
+"""Whatever the codec lets in is drawn, printed and recorded: every field of every message at its edges."""
+
+import io
+from contextlib import suppress
+from dataclasses import replace
+from itertools import zip_longest
+
+from overlaptop.commands.once import render
+from overlaptop.commands.stream import RecordWriter
+from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.tui.knob_values import ValueRefusedError, parsed, stepped
+from overlaptop.wire.bounds import MAX_DURATION_NS
+from overlaptop.wire.codec import decode, encode
+from overlaptop.wire.knobs import KnobFacts
+from overlaptop.wire.messages import Message, Notice, RankEnd
+from overlaptop.wire.relaying import RelayMessage
+from tests.fleet.builders import (
+    BUCKET_CAP_MB,
+    T0,
+    detail,
+    device,
+    info,
+    machine,
+    numa,
+    sample,
+    status,
+    step,
+    welcome,
+)
+from tests.wire.extremes import at_bounds
+from tests.wire.test_codec import COMMAND, GRADIENTS, MACHINE, REPORT, SEARCH
+
+from .fakes import FakeSession, app_of
+
+SIZES = ((160, 45), (100, 30), (60, 20))
+NO_PARTS = dict.fromkeys(
+    (
+        "compute_ns",
+        "comm_ns",
+        "hidden_ns",
+        "exposed_ns",
+        "compute_only_ns",
+        "copy_only_ns",
+        "idle_ns",
+        "stall_ns",
+    ),
+    0,
+)
+STEP = step(0, 5)
+LONGEST = replace(STEP, **NO_PARTS, step_ns=MAX_DURATION_NS)
+SHORTEST = replace(STEP, **NO_PARTS, step_ns=1)
+TRIED = (
+    (STEP, LONGEST, SHORTEST), (REPORT, replace(REPORT, name="set")),
+    *((each,) for each in (
+        detail(0, 5), info(0), MACHINE, device(0), numa(0), sample(0, 5), GRADIENTS, COMMAND, SEARCH,
+        Notice(0, T0, "info", "a word"), RankEnd(0, T0, clean=True), KnobFacts(0, (BUCKET_CAP_MB,)),
+        status(), welcome(),
+    )),
+)  # fmt: skip
+"""Of each kind one or more, which come one after the other: the newest hides the one before."""
+NOT_SHOWN = {"Watch", "Join", "TurnedAway", *(each.__name__ for each in RelayMessage.__args__)}
+"""They go to hubs, relays and ranks, or are one text."""
+
+
+def rounds():
+    """Messages that come together, of each kind one."""
+    kinds = [[each for base in bases for each in at_bounds(base)] for bases in TRIED]
+    for together in zip_longest(*kinds):
+        # The command first: nothing is made of a report of one that is not known.
+        yield [COMMAND, *(decode(encode(each)) for each in together if each is not None)]
+
+
+def job():
+    """Two ranks before their first step: what it is alone is the job's history."""
+    yield from (welcome(), status())
+    for rank in (0, 1):
+        yield from (info(rank, control_allowed=True), KnobFacts(rank, (BUCKET_CAP_MB,)))
+        yield from (machine(rank), device(rank), numa(rank), sample(rank, 1), sample(rank, 2))
+
+
+def pictures(session):
+    for said in rounds():
+        session.fleet = Fleet(session.clock)
+        session.fleet.set_link(LinkState.LIVE)
+        session.say(*job(), *said)
+        yield session.tick()
+
+
+def test_every_message_that_a_screen_shows_is_tried():
+    tried = {type(bases[0]).__name__ for bases in TRIED}
+    assert tried | NOT_SHOWN == {each.__name__ for each in Message.__args__}
+
+
+async def test_no_value_ends_a_screen():
+    session = FakeSession(*job())
+    seen = list(pictures(session))
+    app = app_of(session)
+    async with app.run_test(size=SIZES[0]) as pilot:
+        for number, size in enumerate(SIZES):
+            await pilot.resize_terminal(*size)
+            for key in ("1", "2", "m", "u", "5", "n"):
+                app.latest = seen[0]
+                await pilot.press("1", key)
+                # Steps have the most fields; when all others were tried, only where they are drawn.
+                tried = seen if key in "12" else seen[:70]
+                for snapshot in tried[number :: len(SIZES)]:
+                    app.latest = snapshot
+                    app._show()
+                    app.screen._compositor.render_strips()
+    assert len(seen) > 150
+
+
+def test_no_value_ends_what_is_printed():
+    writer = RecordWriter(io.StringIO())
+    for snapshot in pictures(FakeSession()):
+        assert all(line.isprintable() for line in render(snapshot).split("\n"))
+        writer.write(snapshot)
+
+
+def test_no_knob_ends_a_prompt():
+    knobs = {knob for facts in at_bounds(KnobFacts(0, (BUCKET_CAP_MB,))) for knob in facts.knobs}
+    assert len(knobs) > 9
+    for knob in knobs:
+        for direction in (-1, 1):
+            stepped(knob, knob.value or 0, direction)
+        for words in ("0", "-1", "9" * 40, "script"):
+            with suppress(ValueRefusedError):
+                parsed(knob, words)
