@@ -15,7 +15,7 @@ from time import monotonic
 
 from overlaptop.agent.guest import warn
 from overlaptop.agent.unrelated import start_unrelated
-from overlaptop.wire import codec, endpoints, writable
+from overlaptop.wire import codec, endpoints, peers, writable
 from overlaptop.wire.messages import Command, Message, RankInfo, StepDetail, StepTotals, Watch
 from overlaptop.wire.processes import is_alive, process_start_time
 
@@ -125,9 +125,14 @@ class Sender:
             line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             line.setblocking(False)
             line.connect(str(path))
+            peers.check_listener(line.fileno())
         except (FileNotFoundError, ConnectionRefusedError):
             self._retry_later(line)
             self._start_hub()
+        except endpoints.EndpointError:
+            if line is not None:
+                line.close()
+            raise
         except OSError as fault:  # out of descriptors, a stopped hub's backlog is full, ...
             self._retry_later(line)
             if fault.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS):

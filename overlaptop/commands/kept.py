@@ -19,6 +19,7 @@ from pathlib import Path
 from overlaptop.remote.far import Orders
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.endpoints import EndpointError, JobRecord, base_dir, list_jobs
+from overlaptop.wire.peers import check_listener
 from overlaptop.wire.relaying import RelayOrder, RelayOrderStatus
 
 _READ_BYTES = 1 << 16
@@ -163,7 +164,8 @@ class Keeper:
             connection = _unix_socket()
             try:
                 connection.connect(os.fspath(path))
-            except OSError:  # of a relay that was killed
+                check_listener(connection.fileno())
+            except (OSError, EndpointError):  # of a relay that was killed, or of another user
                 connection.close()
                 continue
             return cls(connection)

@@ -31,6 +31,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from overlaptop.wire.processes import is_alive, process_start_time
+from overlaptop.wire.trust import EndpointError as EndpointError
+from overlaptop.wire.trust import check_folders_above, check_private_dir, make_private_dir
 
 LOCK_NAME = "hub.lock"
 LOG_NAME = "hub.log"
@@ -53,10 +55,6 @@ _MAX_FOLDER_CHARS = 4096
 _FOLDER = re.compile(r"/[^:\x00-\x1f]*")
 
 
-class EndpointError(Exception):
-    """The socket directory or a job's folder cannot be used; the text is one line for a person."""
-
-
 def check_key(key: str) -> str:
     """The key itself, if it may name a folder; EndpointError otherwise."""
     if not _KEY.fullmatch(key):
@@ -67,15 +65,17 @@ def check_key(key: str) -> str:
 def base_dir(create: bool = True) -> Path:
     """The socket directory, absolute.
 
-    Raises EndpointError when it is not a directory of ours that is closed to all others, or cannot be
-    made. With ``create=False`` a directory that does not exist is no error.
+    Raises EndpointError when it is not a directory of ours that is closed to all others, when others could
+    put another one in its place, or when it cannot be made. With ``create=False`` a directory that does
+    not exist is no error.
     """
     named = os.environ.get("OVERLAPTOP_DIR")
     path = Path(named or Path(tempfile.gettempdir(), f"overlaptop-{os.geteuid()}")).absolute()
+    check_folders_above(path)
     if create:
-        _make_private_dir(path)
+        make_private_dir(path)
     elif os.path.lexists(path):
-        _check_private_dir(path)
+        check_private_dir(path)
     return path
 
 
@@ -83,9 +83,9 @@ def job_dir(key: str, create: bool = False) -> Path:
     """The folder of a job, whether or not it exists. EndpointError as from :func:`base_dir`."""
     path = base_dir(create) / check_key(key)
     if create:
-        _make_private_dir(path)
+        make_private_dir(path)
     elif os.path.lexists(path):
-        _check_private_dir(path)
+        check_private_dir(path)
     return path
 
 
@@ -108,31 +108,6 @@ def _socket(key: str, name: str) -> Path:
             "set OVERLAPTOP_DIR to a shorter directory"
         )
     return path
-
-
-def _make_private_dir(path: Path) -> None:
-    try:
-        path.mkdir(mode=0o700)
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise EndpointError(f"cannot create {path}: {error.strerror}: set OVERLAPTOP_DIR") from None
-    _check_private_dir(path)
-
-
-def _check_private_dir(path: Path) -> None:
-    try:
-        status = path.lstat()
-    except OSError as error:
-        raise EndpointError(f"cannot use {path}: {error.strerror}") from None
-    if not stat.S_ISDIR(status.st_mode):
-        what = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a directory"
-        raise EndpointError(f"{path} is {what}: remove it or set OVERLAPTOP_DIR")
-    if status.st_uid != os.geteuid():
-        raise EndpointError(f"{path} belongs to uid {status.st_uid}, not to you: set OVERLAPTOP_DIR")
-    if status.st_mode & 0o777 != 0o700:
-        mode = status.st_mode & 0o777
-        raise EndpointError(f"{path} has mode {mode:04o}, not 0700: run chmod 700, or set OVERLAPTOP_DIR")
 
 
 # Records

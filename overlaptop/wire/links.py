@@ -9,11 +9,13 @@ from collections.abc import Collection, Iterator
 from typing import Protocol
 
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
 from overlaptop.wire.codec import MAX_FRAME_BYTES, WireError, decode, encode
-from overlaptop.wire.endpoints import JobRecord
+from overlaptop.wire.endpoints import EndpointError, JobRecord
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import PROTOCOL_VERSION, Command, Join, Message
+from overlaptop.wire.messages import PROTOCOL_VERSION, Command, Join, Message, TurnedAway
+from overlaptop.wire.peers import check_listener
 
 _JOIN_S = 1.0
 _POLL_BUDGET_S = 0.05
@@ -73,6 +75,7 @@ class LocalLink:
     """A link to a hub on this machine."""
 
     def __init__(self, record: JobRecord) -> None:
+        path = record.dashboard_path
         self._record = record
         self._ranks: tuple[int, ...] = ()
         self._unsent: deque[bytes] = deque(maxlen=_MAX_UNSENT)
@@ -97,7 +100,12 @@ class LocalLink:
             (zmq.RECONNECT_IVL_MAX, 2000),
         ):
             self._dealer.setsockopt(option, value)
-        self._dealer.connect(f"ipc://{record.dashboard_path}")
+        self._checked = True
+        """The newest connection, if any, is to a hub of this user."""
+        self._refusal = b""
+        """Another user listens there: the TurnedAway that says so."""
+        self._connections = self._dealer.get_monitor_socket(zmq.EVENT_CONNECTED)
+        self._dealer.connect(f"ipc://{path}")
 
     @property
     def alive(self) -> bool:
@@ -151,16 +159,40 @@ class LocalLink:
     def _receive(self, most_bytes: float) -> Iterator[bytes]:
         """The frames that have come; their decoding counts as work of the poll."""
         now_s = time.monotonic()
-        if now_s >= self._join_due_s or self._unsent:
+        if self._is_trusted() and (now_s >= self._join_due_s or self._unsent):
             self._speak(now_s)
         while most_bytes > 0 and time.monotonic() - now_s < _POLL_BUDGET_S:
             try:
                 parts = self._dealer.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return
+                break
+            if not self._is_trusted():
+                break
             self._heard_at_s = time.monotonic()
             most_bytes -= sum(map(len, parts))
             yield from parts
+        if self._refusal and now_s >= self._join_due_s:
+            self._join_due_s = now_s + _JOIN_S
+            yield self._refusal
+
+    def _is_trusted(self) -> bool:
+        """Whether it is a hub of this user that we are connected to.
+
+        ZeroMQ tells of a connection before it takes anything from it: asked after that was received, this
+        holds for what was received. It connects again by itself, and the socket may be another one then.
+        """
+        while not self._refusal:
+            try:
+                told = parse_monitor_message(self._connections.recv_multipart(zmq.NOBLOCK))
+                check_listener(told["value"])
+                self._checked = True
+            except zmq.Again:
+                break
+            except OSError:
+                self._checked = False  # closed since: nothing is believed until there is another
+            except EndpointError as error:
+                self._refusal = encode(TurnedAway(str(error)))
+        return self._checked and not self._refusal
 
     def watch(self, ranks: Collection[int]) -> None:
         """As Link says."""
@@ -180,11 +212,14 @@ class LocalLink:
 
     def close(self) -> None:
         """As Link says."""
+        if not self._dealer.closed:
+            self._dealer.disable_monitor()
+        self._connections.close(linger=0)  # else the context would wait for it
         self._dealer.close(linger=_LAST_WORD_MS if self._ends_search and self._alive else 0)
         self._context.term()
 
     def _say(self, payload: bytes) -> bool:
-        if self._heard_at_s is None:
+        if self._heard_at_s is None or not self._is_trusted():
             return False
         self._unsent.append(payload)
         self._speak(time.monotonic())

@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,17 +21,28 @@ from pathlib import Path
 
 import pytest
 
+from overlaptop.agent.sender import Sender
 from overlaptop.remote.bootstrap import far_words
 from overlaptop.remote.far import Relay
 from overlaptop.wire import endpoints
+from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import make_setting
 from overlaptop.wire.endpoints import EndpointError, JobRecord, list_jobs, read_job
 from overlaptop.wire.knobs import Knob, KnobFacts, Search
 from overlaptop.wire.links import LocalLink
-from overlaptop.wire.messages import PROTOCOL_VERSION, Join, Notice, RankInfo, StepTotals
+from overlaptop.wire.messages import (
+    PROTOCOL_VERSION,
+    Join,
+    Notice,
+    RankInfo,
+    StepTotals,
+    TurnedAway,
+    Welcome,
+)
 from overlaptop.wire.relaying import RelayJobs, RelayLink, RelaySelect
+from tests.fleet.fakes import record
 from tests.remote.near import NearEnd, RelayProcess
-from tests.wire.conftest import KEY, Hubs, hubs, make_rank, make_viewer
+from tests.wire.conftest import KEY, Hubs, eventually, hubs, make_rank, make_viewer
 
 __all__ = ["hubs", "make_rank", "make_viewer"]  # fixtures
 
@@ -126,6 +138,79 @@ def job(hubs: Hubs, make_rank, make_viewer) -> JobRecord:
 
 def files_of_the_job() -> list[Path]:
     return sorted(Path(os.environ["OVERLAPTOP_DIR"]).rglob("*"))
+
+
+# Sockets in the place of a job's
+
+
+@pytest.fixture
+def swapped(socket_dir: Path) -> Iterator[Callable[[str, Callable[[Path], object]], None]]:
+    """Lets the stranger listen where a job's hub should, in a folder that looks as it should."""
+    children = []
+
+    def listen(name: str, serve: Callable[[Path], object]) -> None:
+        folder = endpoints.job_dir(KEY, create=True)
+        for path in (socket_dir, folder):
+            path.chmod(0o777)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.setgroups([])
+                os.setgid(STRANGER)
+                os.setuid(STRANGER)
+                serve(folder / name)
+            finally:
+                os._exit(0)
+        children.append(pid)
+        eventually((folder / name).exists)
+        for path in (socket_dir, folder):
+            path.chmod(0o700)
+
+    yield listen
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _take_ranks(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        path.chmod(0o777)
+        listener.listen()
+        while True:
+            time.sleep(60)
+
+
+def _welcome_dashboards(path: Path) -> None:
+    import zmq
+
+    router = zmq.Context().socket(zmq.ROUTER)
+    router.bind(f"ipc://{path}")
+    path.chmod(0o777)
+    while True:
+        name, *_ = router.recv_multipart()
+        router.send_multipart([name, encode(Welcome(PROTOCOL_VERSION, KEY, "h", "mine.py", 1, 1))])
+
+
+def test_a_rank_tells_nothing_to_another_users_hub(swapped, caplog: pytest.LogCaptureFixture) -> None:
+    swapped("ranks.sock", _take_ranks)
+    sender = Sender(KEY, "train.py", 1, starts_hub=False)
+    sender.introduce(RankInfo(KEY, 0, 0, 1, "h", 1, "t.py", "cpu", "gloo", "host", "", False, 1, "2"))
+    eventually(lambda: sender.pump() or caplog.text)
+    assert f"uid {STRANGER}, not you, listens on the job's socket" in caplog.text
+    assert sender.connections == 0
+
+
+def test_a_dashboard_believes_nothing_of_another_users_hub(swapped, socket_dir: Path) -> None:
+    swapped("dash-1.sock", _welcome_dashboards)
+    link = LocalLink(record(KEY, dashboard_socket="dash-1.sock"))
+    heard = eventually(link.poll)
+    for _ in range(3):
+        heard += link.poll()
+    assert {type(each) for each in heard} == {TurnedAway}
+    assert f"uid {STRANGER}, not you" in heard[0].reason
+    assert not link.send(make_setting(KNOB, 50))
+    link.close()
 
 
 # What there is of a job

@@ -126,6 +126,41 @@ def test_a_directory_that_others_could_have_laid_out_is_refused(monkeypatch, soc
     assert "\n" not in str(refusal.value)
 
 
+def linked(folder):
+    """The same folder by a link that lies in a private one."""
+    link = folder.with_name("link")
+    link.symlink_to(folder.name)
+    return link
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+@pytest.mark.parametrize("below", [lambda folder: folder, lambda folder: folder / "between", linked])
+@pytest.mark.parametrize("use", [base_dir, lambda: base_dir(create=False), list_jobs])
+def test_a_folder_above_in_which_others_could_replace_the_directory_is_refused(
+    monkeypatch, socket_dir, mode, below, use
+):
+    open_folder = socket_dir / "open"
+    (open_folder / "between" / "d").mkdir(mode=0o700, parents=True)
+    open_folder.chmod(mode)
+    monkeypatch.setenv("OVERLAPTOP_DIR", str(below(open_folder) / "d"))
+    with pytest.raises(EndpointError, match=f"others may replace what is in {open_folder} ") as refusal:
+        use()
+    assert "\n" not in str(refusal.value)
+    assert not (open_folder / "d").exists()
+    open_folder.chmod(mode | 0o1000)  # as /tmp is
+    use()
+
+
+def test_links_above_that_lead_nowhere_or_round_are_no_endless_way(monkeypatch, socket_dir):
+    (socket_dir / "round").symlink_to("round/../round")
+    monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / "round" / "d"))
+    with pytest.raises(EndpointError, match="too many symbolic links"):
+        list_jobs()
+    (socket_dir / "dangling").symlink_to("nowhere")
+    monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / "dangling" / "d"))
+    assert list_jobs() == []
+
+
 def test_a_directory_of_somebody_else_is_refused(monkeypatch, socket_dir):
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(EndpointError, match="belongs to uid"):

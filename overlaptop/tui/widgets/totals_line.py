@@ -10,7 +10,7 @@ from overlaptop.tui.figures import Figures
 from overlaptop.tui.ink import BOLD, DIM, KEY, Ink, Item, Line, Run, joined, line_width, wrap
 from overlaptop.tui.knob_values import short_name, with_unit
 from overlaptop.tui.state import ViewState, step_name
-from overlaptop.tui.text import count, duration, ordinal, runs_of, shortened
+from overlaptop.tui.text import duration, ordinal, runs_of, shortened
 from overlaptop.tui.widgets.line_view import LineView
 
 GOOD_OVERLAP, POOR_OVERLAP = 0.9, 0.6
