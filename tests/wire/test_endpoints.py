@@ -133,7 +133,7 @@ def linked(folder):
     return link
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+@pytest.mark.parametrize("mode", [0o777, 0o702])
 @pytest.mark.parametrize("below", [lambda folder: folder, lambda folder: folder / "between", linked])
 @pytest.mark.parametrize("use", [base_dir, lambda: base_dir(create=False), list_jobs])
 def test_a_folder_above_in_which_others_could_replace_the_directory_is_refused(
@@ -143,7 +143,8 @@ def test_a_folder_above_in_which_others_could_replace_the_directory_is_refused(
     (open_folder / "between" / "d").mkdir(mode=0o700, parents=True)
     open_folder.chmod(mode)
     monkeypatch.setenv("OVERLAPTOP_DIR", str(below(open_folder) / "d"))
-    with pytest.raises(EndpointError, match=f"others may replace what is in {open_folder} ") as refusal:
+    words = f"{open_folder} has mode {mode:04o}: others can change what is in it"
+    with pytest.raises(EndpointError, match=words) as refusal:
         use()
     assert "\n" not in str(refusal.value)
     assert not (open_folder / "d").exists()
@@ -154,7 +155,7 @@ def test_a_folder_above_in_which_others_could_replace_the_directory_is_refused(
 def test_links_above_that_lead_nowhere_or_round_are_no_endless_way(monkeypatch, socket_dir):
     (socket_dir / "round").symlink_to("round/../round")
     monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / "round" / "d"))
-    with pytest.raises(EndpointError, match="too many symbolic links"):
+    with pytest.raises(EndpointError, match="is reached by more than 40 links"):
         list_jobs()
     (socket_dir / "dangling").symlink_to("nowhere")
     monkeypatch.setenv("OVERLAPTOP_DIR", str(socket_dir / "dangling" / "d"))
