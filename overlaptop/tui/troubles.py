@@ -19,7 +19,7 @@ def in_brief(trouble: Trouble, now_ns: int) -> str:
         case Kind.DIED:
             return f"{_who(trouble)} died"
         case Kind.ALL_DIED:
-            return "all ranks died"
+            return "all ranks ended without a word"
         case Kind.SILENT:
             return f"{_who(trouble)} silent for {for_s}"
         case Kind.NO_STEP:
@@ -35,7 +35,7 @@ def in_full(trouble: Trouble) -> str:
         case Kind.DIED:
             return f"{_who(trouble)} died without a word: killed, or by os._exit{_after(trouble)}"
         case Kind.ALL_DIED:
-            return f"all ranks died without a word, {_who(trouble)} first: killed, or by os._exit"
+            return f"all ranks ended without a word, {_who(trouble)} first: by a signal, or os._exit"
         case Kind.SILENT:
             return f"nothing is heard from {_who(trouble)} since {since}: stopped, or its interpreter hangs"
         case Kind.NO_STEP:

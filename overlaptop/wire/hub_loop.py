@@ -78,10 +78,11 @@ class Hub:
         if earlier is None:
             endpoints.forget_under_way(self._folder)
         self._record = self._first_record(earlier)
+        self._sockets = (endpoints.ranks_socket(options.job), self._record.dashboard_path)
         self._record_due_s: float | None = self._began_s
         self._freshened_s = self._began_s
         self._dashboards = DashboardServer(
-            self._record.dashboard_path,
+            self._sockets[1],
             Welcome(
                 protocol=PROTOCOL_VERSION,
                 job=options.job,
@@ -211,8 +212,7 @@ class Hub:
         )
 
     def _can_be_found(self) -> bool:
-        paths = (endpoints.ranks_socket(self._options.job), self._record.dashboard_path)
-        return self._owns_folder() and all(path.exists() for path in paths)
+        return self._owns_folder() and all(path.exists() for path in self._sockets)
 
     def _owns_folder(self) -> bool:
         try:

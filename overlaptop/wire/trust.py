@@ -5,6 +5,7 @@ Only the standard library: this module is imported in the training process.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -46,7 +47,8 @@ def check_private_dir(path: Path) -> None:
 def check_folders_above(path: Path) -> None:
     """Raises EndpointError where somebody else could put another folder in the place of this one.
 
-    Where a folder above it does not exist the rest is not looked at.
+    Where a folder above it does not exist the rest is not looked at. Raises OSError where there is no
+    descriptor to look with, which says nothing of the folder.
     """
     try:
         os.close(open_trusted(path.absolute().parent))
@@ -57,4 +59,6 @@ def check_folders_above(path: Path) -> None:
             f"{path} cannot be trusted: {refusal}: set OVERLAPTOP_DIR to another folder"
         ) from None
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
         raise EndpointError(f"cannot use {path}: {error.filename}: {error.strerror}") from None

@@ -197,7 +197,8 @@ def test_each_op_and_group_has_a_model_from_its_shortest_durations():
 def test_two_recorded_jobs_have_one_link_late_rank_or_not(job):
     # The same four GPUs, once with a rank that does extra work, for which the others wait, at times for
     # milliseconds. Each rank has as many all-reduces, in one order.
-    ranks = [summary.detail.collectives for summary in analyze(DATA / job, LaneRules()).ranks]
+    traced = analyze(DATA / job, LaneRules(), detailed=True)
+    ranks = [summary.details[-1].collectives for summary in traced.ranks]
     seen = [
         Observation(
             spans[0].op, spans[0].group, spans[0].bytes, tuple(s.end_ns - s.start_ns for s in spans)

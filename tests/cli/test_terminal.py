@@ -62,7 +62,7 @@ def test_a_job_that_fails_is_explained_after_the_dashboard_was_left(traces: Trac
     terminal = Terminal("demo", "ddp", "--nproc", "1", "--", "--vocabulary", too_much)
     try:
         terminal.read_until(b"RuntimeError:")
-        terminal.type("q")
+        terminal.type("\x03")
         terminal.read_to_end()
         assert terminal.process.wait(START_LIMIT_S) == 1
         assert b"the job failed (exit status 1)" in terminal.seen

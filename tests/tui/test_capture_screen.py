@@ -164,9 +164,9 @@ async def test_where_there_is_no_gpu_both_figures_are_said_to_be_bounds(size, tm
     record = {"type": "step", "comm_ns": 8_000_000, "hidden_ns": 5_000_000, "exposed_ns": 3_000_000}
     said = "\n".join(json.dumps({**record, "rank": rank, "compute_exact": False}) for rank in (0, 1))
     monkeypatch.setattr(truth, "command_for", lambda _: [sys.executable, "-c", f"print('''{said}''')"])
-    session = running_job(2)
+    session = obedient_job()
     for rank in (0, 1):
-        session.say(replace(info(rank), source="host", compute_exact=False))
+        session.say(replace(info(rank), control_allowed=True, source="host", compute_exact=False))
     app = app_of(session)
     async with app.run_test(size=size) as pilot:
         await ask(pilot)

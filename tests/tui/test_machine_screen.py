@@ -472,7 +472,6 @@ async def test_a_gpu_whose_node_nobody_knows_is_shown_apart():
     [
         (lambda session: None, "Rank 0 has said nothing of its machine yet; with --no-telemetry"),
         (lambda session: session.say(RankEnd(0, T0, clean=True)), "Rank 0 ended before"),
-        (lambda session: session.fleet.set_link(LinkState.TRACE), "Traces hold nothing of the machine"),
     ],
 )
 async def test_without_anything_known_one_line_says_why(prepare, words):

@@ -180,6 +180,8 @@ class WorkloadsScreen(DashboardScreen):
             order = self._draft.order()
         except OrderError:
             return  # said already
+        if self._draft.plan is None or self._draft.plan.order != order:
+            await self._make_plan(order)  # enter came more quickly
         plan = self._draft.plan
         if plan is not None and plan.order == order and plan.fault:
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlaptop.fleet.snapshot import LinkState, RankView
+from overlaptop.fleet.snapshot import RankView
 from overlaptop.tui.ink import DIM, Ink, Line, Run, crop, pad
 from overlaptop.tui.machine.account import account_lines
 from overlaptop.tui.machine.host import Gpu, Machine, host_of, machine_of
@@ -40,7 +40,7 @@ class MachineDetail(ScrollView):
         if chosen is None:
             return [(Run(" no rank to show", DIM),)]
         if chosen.machine is None and chosen.device is None and chosen.numa is None:
-            return paragraph(_why_nothing(chosen, self.state.snapshot.link), width, Ink("warning"), 1)
+            return paragraph(_why_nothing(chosen), width, Ink("warning"), 1)
         machine = machine_of(self.state.snapshot.ranks, host_of(chosen))
         if width >= TWO_COLUMNS_FROM:
             left, right = self._columns(chosen, machine, (width - _GAP) // 2, height)
@@ -141,9 +141,7 @@ def _shared(chosen: RankView, gpu: Gpu) -> list[Line]:
     return [(Run(f"   {said}", Ink("warning")),)]
 
 
-def _why_nothing(chosen: RankView, link: LinkState) -> str:
-    if link is LinkState.TRACE:
-        return "Traces hold nothing of the machine that they were made on."
+def _why_nothing(chosen: RankView) -> str:
     if chosen.ended:
         return f"Rank {chosen.rank} ended before it had said anything of its machine."
     if chosen.info is None:
