@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 ARGS ?=
-# Most tests that take long start a real job and wait for it: two at a time keep two cores busy.
-WORKERS ?= 2
+# Most tests that take long start a real job and wait for it: four at a time keep two cores busy.
+WORKERS ?= 4
+# Tests start Python a thousand times: compiled anew each time, our modules would take a third of the suite.
+KEEPS_BYTECODE := env -u PYTHONDONTWRITEBYTECODE
 
 # The first Python that is new enough and can make virtual environments; PYTHON=... overrides the search.
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
@@ -23,7 +25,7 @@ demo: $(INSTALLED) ## start a bundled training job and watch it (ARGS="allreduce
 	@$(BIN)/overlaptop demo $(ARGS)
 
 test: $(INSTALLED) ## the tests that need no GPU (ARGS="tests/timeline -x")
-	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(KEEPS_BYTECODE) $(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-gpu: $(INSTALLED) ## the tests that need a GPU
 	@$(BIN)/pytest -m gpu $(ARGS)

@@ -133,7 +133,7 @@ BUNDLED = """
     from overlaptop.workloads import fsdp
     sys.argv[1:] = (
         f"--device cpu --deterministic --layers 2 --width 64 --seq 16 --batch 2 --steps {sys.argv[1]} "
-        "--prefetch-backward 2 --losses losses"
+        "--data-ms 20 --prefetch-backward 2 --losses losses"
     ).split()
     fsdp.main()
 """

@@ -34,16 +34,28 @@ def test_leaving_the_dashboard_of_a_demo_ends_its_job(
     assert traces.alive() == []
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
-def test_a_dashboard_that_a_signal_ends_gives_the_terminal_back_and_leaves_no_process(
-    dashboard: Terminal, traces: Traces, signum: signal.Signals
-) -> None:
-    dashboard.process.send_signal(signum)
-    dashboard.read_to_end()
-    assert dashboard.process.wait(START_LIMIT_S) == 128 + signum
-    assert LEAVE_ALTERNATE_SCREEN in dashboard.seen
-    assert b"Traceback" not in dashboard.seen
+def assert_ended_by(terminal: Terminal, signum: signal.Signals, traces: Traces) -> None:
+    terminal.process.send_signal(signum)
+    terminal.read_to_end()
+    assert terminal.process.wait(START_LIMIT_S) == 128 + signum
+    assert LEAVE_ALTERNATE_SCREEN in terminal.seen
+    assert b"Traceback" not in terminal.seen
     assert traces.alive() == []
+
+
+def test_a_demo_that_a_signal_ends_gives_the_terminal_back_and_leaves_no_process(
+    dashboard: Terminal, traces: Traces
+) -> None:
+    assert_ended_by(dashboard, signal.SIGHUP, traces)
+
+
+def test_a_dashboard_that_a_signal_ends_gives_the_terminal_back(traces: Traces) -> None:
+    terminal = Terminal()
+    try:
+        terminal.read_until(b"allreduce_matmul")
+        assert_ended_by(terminal, signal.SIGTERM, traces)
+    finally:
+        terminal.close()
 
 
 def test_a_dashboard_whose_terminal_goes_away_ends(traces: Traces) -> None:

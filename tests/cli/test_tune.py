@@ -340,7 +340,7 @@ def test_a_script_that_fails_is_told_by_its_last_lines(tmp_path: Path, traces: T
 
 @pytest.mark.slow
 def test_interrupted_it_leaves_a_running_job_as_it_was(traces: Traces) -> None:
-    job = start("demo", "ddp", "--nproc", "2", "--json", "--", *SMALL)
+    job = start("demo", "ddp", "--nproc", "2", "--json", "--", *SMALL, "--data-ms", "10")
     search = None
     try:
         assert any('"type": "step"' in line for line in job.stdout)
