@@ -27,11 +27,13 @@ def words(err: str) -> list[str]:
     return [re.sub(r"\d\d:\d\d:\d\d\.\d+( \d+)?", "", line) for line in err.splitlines()]
 
 
-def compare(plain: Finished, job: Finished, ways: Sequence[str], *, cached: bool) -> None:
-    """With the agent: the same job, and measured. ``cached``: it found compiled what the other compiled."""
+def compare(plain: Finished, job: Finished, ways: Sequence[str], *, cached: bool, untold: int = 0) -> None:
+    """With the agent: the same job, and measured. ``cached``: it found compiled what the other compiled;
+    ``untold``: so many of its last steps the source may not have told at its end.
+    """
     assert {*plain.codes, *job.codes} == {0}, (plain.errs, job.errs)
-    assert [words(err) for err in job.errs] == [words(err) for err in plain.errs]
     for rank in range(len(plain.codes)):
+        assert set(words(job.errs[rank])) <= set(words(plain.errs[rank]))  # who compiles may be warned more
         alone, beside = said(plain, rank), said(job, rank)
         assert list(alone) == list(beside) == list(ways)
         for way in ways:
@@ -41,7 +43,8 @@ def compare(plain: Finished, job: Finished, ways: Sequence[str], *, cached: bool
                 for count in ("frames", "graph_break", "resumes", "unimplemented"):
                     assert sum(beside[way].pop(count).values()) <= sum(alone[way].pop(count).values())
             assert beside[way] == alone[way]
-        assert len(job.steps(rank)) == len(ways) * STEPS - 1
+        ended = len(ways) * STEPS - 1
+        assert ended - untold <= len(job.steps(rank)) <= ended
         assert not job.notices(rank)
 
 

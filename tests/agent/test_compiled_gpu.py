@@ -26,7 +26,8 @@ def test_a_compiled_job_on_gpus_trains_as_without_the_agent_and_is_measured(
         run_ranks(JOB, nproc=NPROC, arguments=("cuda", backend, *WAYS), options=options, agent=agent)
         for agent in (False, True)
     )
-    compare(plain, job, WAYS, cached=backend == "inductor")
+    # Events are read a step late.
+    compare(plain, job, WAYS, cached=backend == "inductor", untold=int(source == "events"))
     assert job.info().source == source
     if source == "events" and NPROC > 1:  # a burst of kernels comes seconds after the job's start
         assert any(step.collectives for step in job.steps())
