@@ -303,10 +303,7 @@ def _group_name(group: Any) -> str:
 def _on_this_node(group: Any) -> bool:
     try:
         return bool(placement.on_this_node(dist.get_process_group_ranks(group)))
-    except (
-        KeyError,
-        ValueError,
-    ) as fault:  # not one of torch.distributed's own: it does not know the ranks
+    except (KeyError, ValueError) as fault:  # torch.distributed does not know it
         if is_the_jobs(fault):
             raise
         return False
