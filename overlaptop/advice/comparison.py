@@ -339,7 +339,7 @@ def _judged(
     """
     before, after = map(len, sides)
     if before < FEWEST_BEFORE:
-        return None, NOT_KNOWN.format(why=f"{before} steps before it, {FEWEST_BEFORE} are needed")
+        return None, NOT_KNOWN.format(why=f"{before} measured steps before it, {FEWEST_BEFORE} are needed")
     drifts = drift(*sides)
     if apart is None or drifts is None:
         return None, NOT_KNOWN_YET.format(steps=FEWEST - after, s="s" * (FEWEST - after > 1))

@@ -148,7 +148,7 @@ def test_where_too_few_steps_before_tell_how_the_machine_drifts_that_is_said():
     job.change(50)
     job.run(60, compute=66)
     found = compare(job.fleet.snapshot()).step_time
-    assert found.verdict == f"not known: 60 steps before it, {FEWEST_BEFORE} are needed"
+    assert found.verdict == f"not known: 60 measured steps before it, {FEWEST_BEFORE} are needed"
     assert (found.difference, found.better) == (None, None)
 
 
