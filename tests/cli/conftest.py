@@ -5,10 +5,13 @@ import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+
+from overlaptop.workloads.catalog import find
+from tests.warm import Warm, WarmRanks
 
 MARKER = "OVERLAPTOP_TEST_MARKER"
 
@@ -52,6 +55,37 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Traces]:
     for pid in left.alive():  # of a test that failed
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+StartRanks = Callable[..., WarmRanks]
+
+
+@pytest.fixture(scope="session")
+def unmarked_warm(warm: Warm) -> Warm:
+    """Its server runs before a test has set its marker, which the server would carry for good."""
+    with Path(os.devnull).open("w") as nowhere:
+        warm.start([os.devnull], dict(os.environ), Path("/"), nowhere.fileno(), nowhere.fileno()).wait(100)
+    return warm
+
+
+@pytest.fixture
+def start_ranks(unmarked_warm: Warm, tmp_path: Path) -> Iterator[StartRanks]:
+    """``start_ranks(workload, *options, ranks=2)``: a bundled workload with its agent, without torchrun.
+
+    For tests of who watches a job, however it was started: it takes a fraction of the time. Its ranks do
+    not carry the test's marker; its hub does.
+    """
+    with ExitStack() as stack:
+
+        def start(workload: str, *options: str, ranks: int = 2) -> WarmRanks:
+            log = stack.enter_context((tmp_path / uuid.uuid4().hex).open("w+"))
+            words = ["-m", "overlaptop.agent", str(find(workload).path), *options]
+            job = WarmRanks(unmarked_warm, words, ranks, tmp_path, log, log)
+            stack.callback(job.wait, 20)
+            stack.callback(job.kill)
+            return job
+
+        yield start
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Real jobs: started by ``overlaptop demo``, watched by other commands, and gone afterwards."""
+"""Real jobs: started by ``overlaptop demo``, or found by other commands, and gone afterwards."""
 
 import json
 import signal
@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Traces, wait_until
+from overlaptop.wire.endpoints import list_jobs
+
+from .conftest import StartRanks, Traces, wait_until
 
 OVERLAPTOP = [sys.executable, "-m", "overlaptop"]
 # Small enough to start in seconds on a busy machine, and to leave it to the tests.
-SMALL = ["--layers", "2", "--width", "64", "--batch", "1", "--data-ms", "50"]
+SMALL = ["--layers", "1", "--width", "64", "--batch", "1", "--seq", "16", "--data-ms", "50"]
+SMALL_MATMUL = ["--matrix", "32", "--products", "2", "--size-mb", "0.1", "--data-ms", "50"]
 START_LIMIT_S = 90
 
 
@@ -34,11 +37,8 @@ def await_step(lines: Iterable[str]) -> bool:
     return any(line.startswith('{"type": "step"') for line in lines)
 
 
-@pytest.mark.parametrize("workload", ["ddp", "fsdp"])
-def test_demo_prints_so_many_steps_of_each_rank_and_leaves_no_process(
-    traces: Traces, workload: str
-) -> None:
-    done = run("demo", workload, "--nproc", "2", "--steps", "3", "--json", "--", *SMALL)
+def test_a_demo_prints_so_many_steps_of_each_rank_and_leaves_no_process(traces: Traces) -> None:
+    done = run("demo", "fsdp", "--nproc", "2", "--steps", "3", "--json", "--", *SMALL)
     assert done.returncode == 0, done.stderr
     seen = sorted((record["rank"], record["step"]) for record in steps(done.stdout))
     assert [rank for rank, _ in seen] == [0, 0, 0, 1, 1, 1]
@@ -60,53 +60,63 @@ def test_a_demo_whose_workload_refuses_its_options_says_so_and_returns_2(traces:
 
 
 def test_a_demo_whose_job_ends_by_itself_ends_with_it(traces: Traces) -> None:
-    done = run("demo", "ddp", "--nproc", "1", "--json", "--", *SMALL, "--steps", "8")
+    done = run("demo", "allreduce_matmul", "--nproc", "1", "--json", "--", *SMALL_MATMUL, "--steps", "8")
     assert done.returncode == 0, done.stderr
     assert {record["rank"] for record in records(done.stdout)} == {0}
     assert traces.alive() == []
 
 
-def start_demo(*options: str) -> subprocess.Popen[str]:
-    """A demo that goes on until it is told to stop, and has printed its first record."""
-    process = subprocess.Popen(
-        [*OVERLAPTOP, "demo", "ddp", "--json", *options, "--", *SMALL],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert await_step(process.stdout), process.stderr.read()
-    return process
-
-
-def end_demo(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.communicate()
-
-
 @pytest.fixture
 def demo(traces: Traces) -> Iterator[subprocess.Popen[str]]:
-    """A demo of this test alone, which may end it."""
-    process = start_demo("--nproc", "1")
-    yield process
-    end_demo(process)
+    """A demo that goes on until it is told to stop, and has printed its first record of a step."""
+    process = subprocess.Popen(
+        [*OVERLAPTOP, "demo", "allreduce_matmul", "--json", "--nproc", "1", "--", *SMALL_MATMUL],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert await_step(process.stdout), process.stderr.read()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
-@pytest.fixture(scope="module")
-def long_demo_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The socket folder of a demo that runs for all tests that only look at it."""
-    folder = tmp_path_factory.mktemp("ot")
-    folder.chmod(0o700)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OVERLAPTOP_DIR", str(folder))
-        process = start_demo("--nproc", "2")
-    yield folder
-    end_demo(process)
+def assert_ended(process: subprocess.Popen[str], status: int, traces: Traces, socket_dir: Path) -> None:
+    """With this status, and without a process or a folder that is left."""
+    _, talk = process.communicate(timeout=START_LIMIT_S)
+    assert process.returncode == status
+    assert "Traceback" not in talk
+    assert wait_until(lambda: traces.alive() == [])
+    assert list(socket_dir.iterdir()) == []
 
 
-@pytest.fixture
-def long_demo(long_demo_dir: Path, socket_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OVERLAPTOP_DIR", str(long_demo_dir))
+def test_a_demo_that_is_interrupted_leaves_no_process_and_no_folder(
+    demo: subprocess.Popen[str], traces: Traces, socket_dir: Path
+) -> None:
+    demo.send_signal(signal.SIGINT)
+    assert_ended(demo, 130, traces, socket_dir)
 
 
-def test_other_commands_see_the_job_of_a_demo(long_demo: None) -> None:
+def test_a_demo_that_is_terminated_leaves_nothing_and_ends_the_stream_of_who_watches(
+    demo: subprocess.Popen[str], traces: Traces, socket_dir: Path
+) -> None:
+    watcher = subprocess.Popen([*OVERLAPTOP, "--json"], stdout=subprocess.PIPE, text=True)
+    assert await_step(watcher.stdout)
+    demo.send_signal(signal.SIGTERM)
+    watcher.communicate(timeout=START_LIMIT_S)
+    assert watcher.returncode == 0
+    assert_ended(demo, -signal.SIGTERM, traces, socket_dir)
+
+
+# A job that somebody else started
+
+
+def test_other_commands_see_a_job(start_ranks: StartRanks) -> None:
+    start_ranks("ddp", *SMALL)
+    stream = run("--json", "--steps", "2", "--wait")
+    assert stream.returncode == 0, stream.stderr
+    assert sorted(record["rank"] for record in steps(stream.stdout)) == [0, 0, 1, 1]
+
     (job,) = records(run("--list", "--json").stdout)
     assert job["script"].endswith("ddp.py")
     assert str(job["job"]) in run("--list").stdout
@@ -119,16 +129,18 @@ def test_other_commands_see_the_job_of_a_demo(long_demo: None) -> None:
     once = steps(run("--once", "--json").stdout)
     assert [record["rank"] for record in once] == [0, 1]
 
-    stream = run("--json", "--steps", "2", "--job", str(job["job"]))
-    assert stream.returncode == 0, stream.stderr
-    assert len(steps(stream.stdout)) == 4
+    named = run("--json", "--steps", "1", "--job", str(job["job"]))
+    assert named.returncode == 0, named.stderr
+    assert len(steps(named.stdout)) == 2
 
     missing = run("--json", "--job", "other")
     assert (missing.returncode, missing.stdout) == (1, "")
     assert str(job["job"]) in missing.stderr
 
 
-def test_a_reader_that_has_enough_ends_the_stream_quietly(long_demo: None) -> None:
+def test_a_reader_that_has_enough_ends_the_stream_quietly(start_ranks: StartRanks) -> None:
+    start_ranks("allreduce_matmul", *SMALL_MATMUL, ranks=1)
+    assert wait_until(lambda: bool(list_jobs()), START_LIMIT_S)
     reader = subprocess.Popen(
         [*OVERLAPTOP, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -138,44 +150,11 @@ def test_a_reader_that_has_enough_ends_the_stream_quietly(long_demo: None) -> No
     assert reader.wait(START_LIMIT_S) == 0
 
 
-def test_several_jobs_without_a_choice_are_named_with_status_2(long_demo: None) -> None:
-    second = start_demo("--nproc", "1")
-    keys = [str(job["job"]) for job in records(run("--list", "--json").stdout)]
+def test_several_jobs_without_a_choice_are_named_with_status_2(start_ranks: StartRanks) -> None:
+    for _ in range(2):
+        start_ranks("allreduce_matmul", *SMALL_MATMUL, ranks=1)
+    assert wait_until(lambda: len(list_jobs()) == 2, START_LIMIT_S)
     done = run("--json")
-    end_demo(second)
-    assert len(keys) == 2
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
-    assert all(key in done.stderr for key in keys)
-
-
-def assert_ended(process: subprocess.Popen[str], status: int, traces: Traces, socket_dir: Path) -> None:
-    """With this status, and without a process or a folder that is left."""
-    _, talk = process.communicate(timeout=START_LIMIT_S)
-    assert process.returncode == status
-    assert "Traceback" not in talk
-    assert wait_until(lambda: traces.alive() == [])
-    assert list(socket_dir.iterdir()) == []
-
-
-@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_a_demo_that_is_ended_leaves_no_process_and_no_folder(
-    demo: subprocess.Popen[str],
-    traces: Traces,
-    socket_dir: Path,
-    signum: signal.Signals,
-    status: int,
-) -> None:
-    demo.send_signal(signum)
-    assert_ended(demo, status, traces, socket_dir)
-
-
-def test_a_demo_that_is_terminated_leaves_nothing_and_ends_the_stream_of_who_watches(
-    demo: subprocess.Popen[str], traces: Traces, socket_dir: Path
-) -> None:
-    watcher = subprocess.Popen([*OVERLAPTOP, "--json"], stdout=subprocess.PIPE, text=True)
-    assert await_step(watcher.stdout)
-    demo.send_signal(signal.SIGTERM)
-    watcher.communicate(timeout=START_LIMIT_S)
-    assert watcher.returncode == 0
-    assert_ended(demo, -signal.SIGTERM, traces, socket_dir)
+    assert all(job.job in done.stderr for job in list_jobs())

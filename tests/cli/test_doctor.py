@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -27,25 +28,47 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OVERLAPTOP_SSH", str(make_ssh(tmp_path)))
 
 
-def test_here_it_prints_a_line_for_each_finding_and_a_verdict(socket_dir: Path) -> None:
-    done = run()
+@pytest.fixture
+def small_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the doctor asks of torch, quickly: for tests that are not about it."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "torch.py").write_text(
+        "from types import SimpleNamespace\n"
+        "__version__ = '2.13.0+cpu'\n"
+        "version = SimpleNamespace(cuda=None, hip=None)\n"
+        "cuda = SimpleNamespace(is_available=lambda: False)\n"
+        "distributed = SimpleNamespace(is_available=lambda: True)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+
+
+def test_here_it_prints_a_line_for_each_finding_and_a_verdict_and_imports_torch_in_a_child_only(
+    socket_dir: Path,
+) -> None:
+    code = (
+        "import sys; from overlaptop.cli import main; status = main(['doctor'])\n"
+        "print(*sorted({'torch', 'textual', 'zmq', 'pynvml'} & set(sys.modules)), file=sys.stderr)\n"
+        "sys.exit(status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     first, *lines, verdict = done.stdout.splitlines()
     assert first.startswith("here (")
     assert f"  ok       overlaptop  {__version__}, protocol " in done.stdout
+    assert f"  ok       torch       {importlib.metadata.version('torch').partition('+')[0]}" in done.stdout
     assert f"  ok       sockets     {socket_dir}, ours, mode 0700" in lines
     assert all(line.split()[0] in ("ok", "warning", "fault", "unknown") for line in lines)
-    assert (verdict, done.returncode, done.stderr) == ("monitoring will work here", 0, "")
+    assert (verdict, done.returncode, done.stderr) == ("monitoring will work here", 0, "\n")
 
 
-def test_a_fault_is_status_1_and_says_what_to_do(socket_dir: Path) -> None:
+def test_a_fault_is_status_1_and_says_what_to_do(small_torch: None, socket_dir: Path) -> None:
     socket_dir.chmod(0o755)
     done = run()
-    assert done.returncode == 1
+    assert (done.returncode, done.stderr) == (1, "")
     assert f"fault    sockets     {socket_dir} has mode 0755, not 0700: run chmod 700" in done.stdout
     assert done.stdout.endswith("monitoring will not work here\n")
 
 
-def test_records_are_of_here_and_of_each_host(ssh: None) -> None:
+def test_records_are_of_here_and_of_each_host(ssh: None, small_torch: None) -> None:
     done = run("--json", "wrong", "nobody")
     records = [json.loads(line) for line in done.stdout.splitlines()]
     assert (done.returncode, done.stderr) == (1, "")
@@ -60,7 +83,7 @@ def test_records_are_of_here_and_of_each_host(ssh: None) -> None:
     ]
 
 
-def test_a_host_is_told_below_its_name(ssh: None) -> None:
+def test_a_host_is_told_below_its_name(ssh: None, small_torch: None) -> None:
     done = run("strange")
     assert done.stdout.endswith(
         "\nstrange\n"
@@ -122,16 +145,6 @@ def test_the_command_loads_nothing_that_may_be_missing() -> None:
     assert done.returncode == 1
     assert "without msgpack, msgspec, numpy, textual, zmq: pip install" in done.stdout
     assert done.stderr == ""
-
-
-def test_it_imports_torch_in_a_child_only() -> None:
-    code = (
-        "import sys; from overlaptop.cli import main; main(['doctor'])\n"
-        "print(*sorted({'torch', 'textual', 'zmq', 'pynvml'} & set(sys.modules)), file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
-    assert "torch       " in done.stdout
-    assert done.stderr == "\n"
 
 
 def test_a_word_of_another_host_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import dropwhile
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,8 @@ class Alone(Launcher):
     @property
     def command(self) -> list[str]:
         words = super().command
-        return [sys.executable, *words[words.index("overlaptop.agent") + 1 :]]
+        of_agent = words[words.index("overlaptop.agent") + 1 :]
+        return [sys.executable, *dropwhile(lambda word: word.startswith("--"), of_agent)]
 
     @property
     def command_line(self) -> str:

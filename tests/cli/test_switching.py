@@ -7,17 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.launcher import Placement, bundled
 from overlaptop.wire.endpoints import JobRecord, is_alive, list_jobs
 
-from .conftest import Traces, wait_until
+from .conftest import StartRanks, Traces, wait_until
 from .terminals import START_LIMIT_S, Terminal
 
-SMALL = ["--layers", "2", "--width", "64", "--batch", "1", "--data-ms", "50"]
-
-
-STEPS = b"forward "
+SMALL = ["--matrix", "32", "--products", "2", "--data-ms", "50"]
+STEPS = b"1 collective"
 """On the overview once there are some."""
+DOWN = "\x1b[B"
 
 
 def order(terminal: Terminal, options: list[str]) -> None:
@@ -35,17 +33,17 @@ def command_line(pid: int) -> list[str]:
 
 @pytest.mark.timeout(300)
 def test_the_dashboard_of_a_demo_turns_to_another_workload_and_ends_the_one_before(traces: Traces) -> None:
-    terminal = Terminal("demo", "ddp", "--nproc", "2", "--", *SMALL)
+    terminal = Terminal("demo", "allreduce_matmul", "--nproc", "1", "--", *SMALL, "--size-mb", "0.2")
     try:
         terminal.read_until(STEPS)
         (first,) = list_jobs()
         terminal.type("w")
-        terminal.read_until(b"--bucket-cap-mb")
-        terminal.type(" --lay")
+        terminal.read_until(b"--size-mb")
+        terminal.type(" --prod")
         terminal.type("\r")
         terminal.read_until(b"expected")
         assert is_alive(first.hub_pid, first.hub_start_ticks)  # not for a typo
-        order(terminal, [*SMALL, "--bucket-cap-mb", "0.1"])
+        order(terminal, [*SMALL, "--size-mb", "0.1"])
         assert jobs_are(lambda jobs: bool(jobs) and first.job not in [job.job for job in jobs])
         terminal.seen = b""
         terminal.read_until(STEPS)
@@ -54,7 +52,7 @@ def test_the_dashboard_of_a_demo_turns_to_another_workload_and_ends_the_one_befo
         assert jobs_are(lambda jobs: len(jobs) == 1 and bool(jobs[0].rank_pids))
         (second,) = list_jobs()
         assert not is_alive(first.hub_pid, first.hub_start_ticks)
-        assert command_line(second.rank_pids[0])[-3:-1] == ["--bucket-cap-mb", "0.1"]
+        assert command_line(second.rank_pids[0])[-3:-1] == ["--size-mb", "0.1"]
         terminal.type("\x03")
         terminal.read_to_end()
         assert terminal.process.wait(START_LIMIT_S) == 0
@@ -65,29 +63,29 @@ def test_the_dashboard_of_a_demo_turns_to_another_workload_and_ends_the_one_befo
 
 @pytest.mark.timeout(300)
 def test_a_job_that_somebody_else_started_goes_on_beside_the_one_that_is_started_here(
-    traces: Traces,
+    start_ranks: StartRanks, traces: Traces
 ) -> None:
-    with bundled("ddp", SMALL, Placement(1, "gloo")) as theirs:
-        theirs.start()
-        assert jobs_are(bool)
-        (other,) = list_jobs()
-        terminal = Terminal()
-        try:
-            terminal.read_until(STEPS)
-            terminal.type("w")
-            terminal.read_until(b"beside")
-            terminal.type(f"{' '.join(SMALL)}\r")
-            assert jobs_are(lambda jobs: len(jobs) == 2)
-            terminal.seen = b""
-            terminal.read_until(STEPS)
-            terminal.type("qy")
-            terminal.read_to_end()
-            assert terminal.process.wait(START_LIMIT_S) == 0
-        finally:
-            terminal.close()
-        assert theirs.poll() is None
-        assert [job.job for job in list_jobs()] == [other.job]
-    assert traces.alive() == []
+    theirs = start_ranks("allreduce_matmul", *SMALL, ranks=1)
+    assert jobs_are(bool)
+    (other,) = list_jobs()
+    terminal = Terminal()
+    try:
+        terminal.read_until(STEPS)
+        terminal.type("w")
+        terminal.read_until(b"beside")
+        terminal.type(f"{DOWN}{DOWN}{' '.join(SMALL)}\t1\r")
+        assert jobs_are(lambda jobs: len(jobs) == 2)
+        terminal.seen = b""
+        terminal.read_until(STEPS)
+        terminal.type("qy")
+        terminal.read_to_end()
+        assert terminal.process.wait(START_LIMIT_S) == 0
+    finally:
+        terminal.close()
+    assert theirs.poll() is None
+    assert [job.job for job in list_jobs()] == [other.job]
+    theirs.kill()
+    assert wait_until(lambda: traces.alive() == [])
 
 
 def test_help_after_two_dashes_is_the_workloads_and_starts_nothing(traces: Traces) -> None:

@@ -9,25 +9,25 @@ import pytest
 from .conftest import Traces
 from .terminals import START_LIMIT_S, Terminal
 
+SMALL = ["--matrix", "32", "--products", "2", "--size-mb", "0.1", "--data-ms", "50"]
+STEPS = b"1 collective"
+"""Of allreduce_matmul's overview, once there are some."""
 LEAVE_ALTERNATE_SCREEN = b"\x1b[?1049l"
 
 
 @pytest.fixture
 def dashboard(traces: Traces) -> Iterator[Terminal]:
     """``overlaptop demo``, with the first steps on the screen."""
-    terminal = Terminal(
-        "demo", "ddp", "--nproc", "1", "--", "--layers", "2", "--width", "64", "--data-ms", "50"
-    )
-    terminal.read_until(b"optimizer")
-    yield terminal
-    terminal.close()
+    terminal = Terminal("demo", "allreduce_matmul", "--nproc", "1", "--", *SMALL)
+    try:
+        terminal.read_until(STEPS)
+        yield terminal
+    finally:
+        terminal.close()
 
 
-@pytest.mark.parametrize("keys", ["qy", "\x03"], ids=["q", "ctrl+c"])
-def test_leaving_the_dashboard_of_a_demo_ends_its_job(
-    dashboard: Terminal, traces: Traces, keys: str
-) -> None:
-    dashboard.type(keys)
+def test_leaving_the_dashboard_of_a_demo_ends_its_job(dashboard: Terminal, traces: Traces) -> None:
+    dashboard.type("\x03")
     dashboard.read_to_end()
     assert dashboard.process.wait(START_LIMIT_S) == 0
     assert LEAVE_ALTERNATE_SCREEN in dashboard.seen
@@ -70,8 +70,8 @@ def test_a_dashboard_whose_terminal_goes_away_ends(traces: Traces) -> None:
 
 
 def test_a_job_that_fails_is_explained_after_the_dashboard_was_left(traces: Traces) -> None:
-    too_much = str(10**15)
-    terminal = Terminal("demo", "ddp", "--nproc", "1", "--", "--vocabulary", too_much)
+    too_much = str(10**8)
+    terminal = Terminal("demo", "allreduce_matmul", "--nproc", "1", "--", "--matrix", too_much)
     try:
         terminal.read_until(b"RuntimeError:")
         terminal.type("\x03")
@@ -88,10 +88,11 @@ def test_without_a_job_a_workload_can_be_chosen_and_ends_with_the_dashboard(trac
     try:
         terminal.read_until(b"allreduce_matmul")
         terminal.type("\r")
-        terminal.read_until(b"optimizer")
+        terminal.read_until(b"optimizer")  # for whose end it waits, and later a phase of a step
         terminal.type("qy")
         terminal.read_to_end()
         assert terminal.process.wait(START_LIMIT_S) == 0
+        assert LEAVE_ALTERNATE_SCREEN in terminal.seen
     finally:
         terminal.close()
     assert traces.alive() == []

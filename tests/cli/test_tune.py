@@ -18,16 +18,18 @@ from overlaptop.advice.search import Plan
 from overlaptop.advice.tuner import Tuner
 from overlaptop.commands import search_report, tune
 from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.knobs import Knob
 from tests.advice.live_job import LiveJob
 from tests.fleet.builders import BUCKET_CAP_MB, info, step
 
-from .conftest import Traces, wait_until
+from .conftest import StartRanks, Traces, wait_until
+from .test_stage import Alone
 
 CODE = "DistributedDataParallel(model, bucket_cap_mb={value})"
 DDP = Path(__file__).parents[2] / "workloads" / "ddp.py"
-# 7 MB of gradients, and steps of some 20 ms on an idle machine.
-SMALL = ["--layers", "2", "--width", "256", "--batch", "1", "--seq", "16", "--vocabulary", "512"]
+# 2 MB of gradients, and steps of some 10 ms on an idle machine.
+SMALL = ["--layers", "2", "--width", "128", "--batch", "1", "--seq", "16", "--vocabulary", "512"]
 LIMIT_S = 100
 
 
@@ -315,7 +317,7 @@ def held_value() -> dict[str, object]:
 
 @pytest.mark.slow
 def test_a_script_is_started_searched_and_ended(traces: Traces) -> None:
-    process = start("tune", str(DDP), "--range", "1:16", "--budget", "120", "--nproc", "2", "--", *SMALL)
+    process = start("tune", str(DDP), "--range", "1:16", "--budget", "60", "--nproc", "1", "--", *SMALL)
     out, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, err
     last = out.splitlines()[-1]
@@ -325,13 +327,14 @@ def test_a_script_is_started_searched_and_ended(traces: Traces) -> None:
     assert traces.alive() == []
 
 
-@pytest.mark.slow
-def test_a_script_that_fails_is_told_by_its_last_lines(tmp_path: Path, traces: Traces) -> None:
+def test_a_script_that_fails_is_told_by_its_last_lines(
+    tmp_path: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tune, "Launcher", Alone)
     script = tmp_path / "train.py"
     script.write_text("raise SystemExit('no data here')\n")
-    process = start("tune", str(script), "--nproc", "2")
-    out, err = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 1
+    assert cli.main(["tune", str(script), "--nproc", "2"]) == 1
+    out, err = capsys.readouterr()
     assert out == ""
     assert "no data here" in err
     assert err.splitlines()[-1] == "overlaptop: the job failed (exit status 1)"
@@ -339,12 +342,11 @@ def test_a_script_that_fails_is_told_by_its_last_lines(tmp_path: Path, traces: T
 
 
 @pytest.mark.slow
-def test_interrupted_it_leaves_a_running_job_as_it_was(traces: Traces) -> None:
-    job = start("demo", "ddp", "--nproc", "2", "--json", "--", *SMALL, "--data-ms", "10")
-    search = None
+def test_interrupted_it_leaves_a_running_job_as_it_was(start_ranks: StartRanks, traces: Traces) -> None:
+    job = start_ranks("ddp", *SMALL, "--data-ms", "10")
+    assert wait_until(lambda: bool(list_jobs()), LIMIT_S)
+    search = start("tune", "--range", "1:16")
     try:
-        assert any('"type": "step"' in line for line in job.stdout)
-        search = start("tune", "--range", "1:16")
         # A window that is over, and one after it with another value.
         told = [search.stderr.readline() for _ in range(2)]
         assert all("round 1: bucket_cap_mb" in line for line in told), told
@@ -355,8 +357,7 @@ def test_interrupted_it_leaves_a_running_job_as_it_was(traces: Traces) -> None:
         record = held_value()
         assert record["value_text"] == record["original_text"]
     finally:
-        for process in (job, search):
-            if process is not None:
-                process.terminate()
-                process.communicate()
+        search.kill()
+        search.communicate()
+        job.kill()
     assert wait_until(lambda: traces.alive() == [])
