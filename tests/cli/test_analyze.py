@@ -1,15 +1,18 @@
 """``overlaptop analyze``: what it prints, what it draws, and what it says of files that are no traces."""
 
 import gzip
+import io
 import json
 import os
 import subprocess
 import sys
 import zlib
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
+from overlaptop.cli import main
 from overlaptop.fleet.records import step_record
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
@@ -25,11 +28,16 @@ RANK_KEYS = [
 ]  # fmt: skip
 
 
-def run_analyze(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "overlaptop", "analyze", *map(str, words)],
-        capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, **options,
-    )  # fmt: skip
+def run_analyze(*words: object) -> subprocess.CompletedProcess[str]:
+    """What the command does with these words, as a process would but without one."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            status = main(["analyze", *map(str, words)])
+        except SystemExit as end:
+            status = end.code
+    told = (each.buffer.getvalue().decode() for each in (out, err))
+    return subprocess.CompletedProcess(words, status, *told)
 
 
 def records_of(*words: object) -> list[dict]:
@@ -197,8 +205,6 @@ def hostile(folder: Path) -> dict[str, tuple[Path, str]]:
 def test_what_is_no_trace_gets_one_line_and_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from overlaptop.cli import main
-
     for what, (path, words) in hostile(tmp_path).items():
         for options in (["--json"], ["--json", "--hta"], []):
             assert main(["analyze", str(path), *options]) == 2, what

@@ -245,7 +245,8 @@ def test_a_name_that_is_too_long_costs_only_being_found(
 
 @pytest.mark.timeout(240)
 def test_a_real_job_goes_from_line_to_line_and_ends_with_the_last(traces: Traces, socket_dir: Path) -> None:
-    order = RelayOrder(1, ("ddp", "--device", "cpu", "--layers", "1", "--data-ms", "50"), 2, OWNER)
+    small = ("--device", "cpu", "--matrix", "32", "--products", "2", "--size-mb", "0.1", "--data-ms", "50")
+    order = RelayOrder(1, ("allreduce_matmul", *small), 1, OWNER)
     with ExitStack() as stack:
 
         def connected() -> RelayProcess:

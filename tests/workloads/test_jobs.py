@@ -14,19 +14,6 @@ TINY_GPT = [*ON_CPU, "--layers", "2", "--width", "64", "--seq", "16", "--batch",
 TINY_MATMUL = [*ON_CPU, "--matrix", "32", "--products", "2", "--size-mb", "0.1"]
 SMALL_BUCKETS = ["--bucket-cap-mb", "0.05"]
 ONE_BUCKET = ["--bucket-cap-mb", "100"]
-TWO_RANKS = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-
-
-def run(workload, *args, launcher=(), cwd=None):
-    """Run a bundled workload by its path to the end, with one thread a process as torchrun would."""
-    return subprocess.run(
-        [sys.executable, *launcher, str(find(workload).path), *args],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
 
 
 OPTION = {"ddp": "--losses", "fsdp": "--losses", "allreduce_matmul": "--figures"}
@@ -49,11 +36,11 @@ def results(run_warm, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def ddp_losses(tmp_path_factory):
-    """Those of a job under torchrun, from which all others must not differ."""
+def ddp_losses(run_warm, tmp_path_factory):
+    """Those from which all others must not differ."""
     folder = tmp_path_factory.mktemp("ddp")
     args = ["--steps", "8", *SMALL_BUCKETS, *TINY_GPT, "--losses", "results"]
-    return read_results(run("ddp", *args, launcher=TWO_RANKS, cwd=folder), folder)
+    return read_results(run_warm(find("ddp").path, args, folder, 2), folder)
 
 
 def test_ddp_learns(ddp_losses):
@@ -181,6 +168,21 @@ def test_each_step_waits_for_its_data(monkeypatch):
     options = argparse.Namespace(steps=3, seconds=None, data_ms=40)
     assert list(job.step_numbers(options, job.Place(0, 1, job.torch.device("cpu")))) == [0, 1, 2]
     assert waits_s == [0.04] * 3
+
+
+def test_a_workload_runs_by_its_path_alone(tmp_path):
+    """In a process of its own, which nobody has prepared."""
+    done = subprocess.run(
+        [sys.executable, str(find("allreduce_matmul").path), "--steps", "3", *TINY_MATMUL],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("step")
 
 
 def test_time_runs_out_on_all_ranks_at_the_same_step(run_warm, tmp_path):
