@@ -520,7 +520,7 @@ async def test_with_readonly_no_key_changes_anything_or_is_offered():
                 await pilot.press(key)
                 if key != "enter":  # opens the rank, on the overview
                     assert type(app.screen) is before, key
-                await pilot.press("1", screen)
+            await pilot.press("1", screen)
             foot = (await shown(app, pilot, 1)).splitlines()[-1]
             for word in ("[ ]", "search", "capture", "workloads", "script's", "exact"):
                 assert word not in foot
