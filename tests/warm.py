@@ -25,6 +25,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from pathlib import Path
 from types import ModuleType
 from typing import IO
@@ -79,16 +80,21 @@ class WarmProcess:
         if not select.select([self._said], [], [], limit_s)[0]:
             raise subprocess.TimeoutExpired(self.args, limit_s or 0.0)
         word = os.read(self._said, WORD.size)
-        assert word, "the server of warm processes has ended"
+        if not word:
+            raise ConnectionError("the server of warm processes has ended")
         return int(WORD.unpack(word)[0])
 
 
 class Warm:
-    """Starts such processes. The server is there from the first one on, until `close`."""
+    """Starts such processes. The server is there from the first one on, until `close`.
+
+    The workers of one test run share a server, which ends when the last of them has closed.
+    """
 
     def __init__(self) -> None:
+        run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
+        self._address = f"\0overlaptop-warm-{run}"
         self._line: socket.socket | None = None
-        self._server: subprocess.Popen[bytes] | None = None
 
     def start(
         self, words: list[str], environment: dict[str, str], folder: Path, out: int, err: int
@@ -97,30 +103,53 @@ class Warm:
 
         OMP_NUM_THREADS is 1 whatever the environment says: it was read before.
         """
-        if self._line is None:
-            self._line = self._start_server()
         order = {"words": words, "environment": environment, "folder": str(folder)}
-        heard, said = os.pipe()
-        socket.send_fds(self._line, [json.dumps(order).encode()], [out, err, said])
-        os.close(said)
-        return WarmProcess(words, heard)
+        frame = json.dumps(order).encode()
+        try:
+            return self._order(words, frame, [out, err])
+        except ConnectionError:  # its last other user left just then, and it with him
+            self.close()
+            return self._order(words, frame, [out, err])
 
     def close(self) -> None:
-        if self._line is not None and self._server is not None:
+        if self._line is not None:
             self._line.close()
-            self._server.wait(20)
+            self._line = None
 
-    def _start_server(self) -> socket.socket:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._server = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                start_new_session=True,
-            )
-        return ours
+    def _order(self, words: list[str], frame: bytes, outputs: list[int]) -> WarmProcess:
+        """Raises ConnectionError where there is no server any more."""
+        if self._line is None:
+            self._line = self._find_server()
+        heard, said = os.pipe()
+        try:
+            socket.send_fds(self._line, [frame], [*outputs, said])
+        finally:
+            os.close(said)
+        return WarmProcess(words, heard)
+
+    def _find_server(self) -> socket.socket:
+        """A line to the server, which is started by whoever has its address first."""
+        while True:
+            line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with contextlib.suppress(ConnectionRefusedError):
+                line.connect(self._address)
+                return line
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+                try:
+                    listener.bind(self._address)
+                except OSError:  # somebody else has it since
+                    line.close()
+                    continue
+                listener.listen()
+                line.connect(self._address)  # first: the server goes when it has no line any more
+                subprocess.Popen(
+                    [sys.executable, __file__, str(listener.fileno())],
+                    pass_fds=[listener.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, "OMP_NUM_THREADS": "1"},
+                    start_new_session=True,
+                )
+                return line
 
 
 class WarmRanks:
@@ -192,43 +221,65 @@ def text_of(file: IO[str]) -> str:
     return file.read()
 
 
-def serve(line: socket.socket) -> tuple[dict, list[int]]:
-    """Fork for each order until the other end has gone. Returns in the new processes alone.
+def serve(listener: socket.socket) -> tuple[dict, list[int]]:
+    """Fork for each order until the last other end has gone. Returns in the new processes alone.
 
     What it returns is the order, and the descriptors to write to.
     """
     threads = list(Path("/proc/self/task").iterdir())
     assert len(threads) == 1, f"{len(threads)} threads: a fork loses all but one"
     with selectors.DefaultSelector() as selector:
-        selector.register(line, selectors.EVENT_READ)
-        running: dict[int, tuple[int, int]] = {}
+        selector.register(listener, selectors.EVENT_READ)
+        running: dict[int, tuple[int, int, socket.socket]] = {}
+        lines: set[socket.socket] = set()
         while True:
             for key, _ in selector.select():
                 if key.fd in running:
                     selector.unregister(key.fd)
-                    pid, said = running.pop(key.fd)
+                    pid, said, _ = running.pop(key.fd)
                     ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
                     with contextlib.suppress(BrokenPipeError):  # nobody waits for it
                         os.write(said, WORD.pack(ended))
                     os.close(said)
                     os.close(key.fd)
                     continue
+                line = key.fileobj
+                assert isinstance(line, socket.socket)
+                if line is listener:
+                    line = listener.accept()[0]
+                    if peer_uid(line) == os.geteuid():
+                        lines.add(line)
+                        selector.register(line, selectors.EVENT_READ)
+                    continue
                 order, descriptors, _, _ = socket.recv_fds(line, MAX_ORDER_BYTES, 3)
                 if not order:
-                    for pid, _ in running.values():
-                        os.kill(pid, signal.SIGKILL)
-                    raise SystemExit
+                    for pid, _, whose in running.values():
+                        if whose is line:
+                            os.kill(pid, signal.SIGKILL)
+                    selector.unregister(line)
+                    line.close()
+                    lines.remove(line)
+                    if not lines:
+                        raise SystemExit
+                    continue
                 *outputs, said = descriptors
                 pid = os.fork()
                 if pid == 0:
-                    line.close()
+                    for each in (listener, *lines):
+                        each.close()
                     return json.loads(order), outputs
                 os.write(said, WORD.pack(pid))
                 for output in outputs:
                     os.close(output)
                 descriptor = os.pidfd_open(pid)
-                running[descriptor] = pid, said
+                running[descriptor] = pid, said, line
                 selector.register(descriptor, selectors.EVENT_READ)
+
+
+def peer_uid(line: socket.socket) -> int:
+    """Whose process is at the other end."""
+    told = struct.Struct("3i")  # its pid, uid and gid
+    return int(told.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, told.size))[1])
 
 
 def become(order: dict, outputs: list[int]) -> None:
