@@ -1,5 +1,6 @@
 """The whole of it: a job under torchrun, an agent in each rank, its hub, and the app reading from it."""
 
+import os
 import re
 import shutil
 import signal
@@ -18,12 +19,15 @@ from overlaptop.tui.widgets.rank_table import RankTable
 from overlaptop.wire.links import LocalLink
 from overlaptop.wire.messages import StepDetail
 from tests.tui.fakes import screen_lines, screen_text
+from tests.warm import WarmRanks
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMAND = (
-    sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+RANK = (
     "-m", "overlaptop.agent", "workloads/ddp.py",
     "--layers", "2", "--width", "128", "--batch", "1", "--data-ms", "30",
+)  # fmt: skip
+COMMAND = (
+    sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *RANK
 )  # fmt: skip
 GRACE_S = 5.0
 PATIENCE_S = 60.0
@@ -56,26 +60,34 @@ class Job:
 class Jobs:
     """Torch takes seconds to start: tests that only look share one job."""
 
-    def __init__(self) -> None:
+    def __init__(self, warm) -> None:
+        self._warm = warm
         self._started: list[Job] = []
-
-    def start(self) -> Job:
-        self._started.append(Job())
-        return self._started[-1]
+        self._again: list[WarmRanks] = []
 
     def running(self) -> Job:
-        return next((job for job in self._started if job.runs), None) or self.start()
+        if not any(job.runs for job in self._started):
+            self._started.append(Job())
+        return self._started[-1]
+
+    def start_again(self) -> None:
+        """The same ranks, without torchrun: to who watches them they are the same job."""
+        with Path(os.devnull).open("w") as nowhere:
+            self._again.append(WarmRanks(self._warm, list(RANK), 2, ROOT, nowhere, nowhere))
 
     def close(self) -> None:
         for job in self._started:
             job.close()
+        for ranks in self._again:
+            ranks.terminate()
+            ranks.wait(PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
-def jobs():
+def jobs(warm):
     # Not tmp_path: a socket's path has room for 107 bytes.
     folder = tempfile.mkdtemp(prefix="ot-", dir="/tmp")
-    jobs = Jobs()
+    jobs = Jobs(warm)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OVERLAPTOP_DIR", folder)
         patch.setenv("OMP_NUM_THREADS", "1")
@@ -174,13 +186,13 @@ async def test_a_pause_holds_the_picture_of_a_job_that_goes_on_and_its_timeline_
         await pilot.press("space")
         held = app.state.snapshot
         came = known(app, 0).last.step
-        await until(pilot, lambda: known(app, 0).last.step > came + 20)
+        await until(pilot, lambda: known(app, 0).last.step > came + 10)
         assert app.state.snapshot is held
         assert "paused since" in screen_text(app)
         await pilot.press("plus")
         assert "zoom 1.5×" in screen_text(app)
         await pilot.press("p")
-        await until(pilot, lambda: app.state.snapshot.ranks[0].last.step > came + 20)
+        await until(pilot, lambda: app.state.snapshot.ranks[0].last.step > came + 10)
         steps = [step.step for step in app.state.snapshot.ranks[0].history]
         assert steps == list(range(steps[0], steps[-1] + 1))  # what came meanwhile is there, every step
 
@@ -189,7 +201,7 @@ async def test_a_dashboard_that_comes_late_sees_what_was_before_it(jobs, session
     jobs.running()
     witness = JobSession()
     deadline_s = time.monotonic() + PATIENCE_S
-    while not ((ranks := witness.tick().ranks) and all(v.last and v.last.step >= 50 for v in ranks)):
+    while not ((ranks := witness.tick().ranks) and all(v.last and v.last.step >= 20 for v in ranks)):
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
     witness.close()
@@ -200,7 +212,7 @@ async def test_a_dashboard_that_comes_late_sees_what_was_before_it(jobs, session
         await until(pilot, lambda: overlap_shown(app, 0) is not None)
         for view in app.latest.ranks:
             earlier = [step for step in view.history if step.start_ns + step.step_ns < opened_ns]
-            assert len(earlier) >= 40
+            assert len(earlier) >= 10
             assert any(step.overlap is not None for step in earlier)
 
 
@@ -217,7 +229,7 @@ async def test_a_job_that_ends_is_said_to_have_ended_and_followed_when_it_starts
         assert "waiting for it to start again" in text
         last_step = known(app, 0).last.step
 
-        jobs.start()
+        jobs.start_again()
         await until(pilot, lambda: app.latest.job.job != first_key and known(app, 0).last)
         assert app.latest.job.job == session.job_key
         assert known(app, 0).history[0].step < last_step

@@ -170,15 +170,17 @@ class WarmRanks:
             warm.start(words, {**shared, **each}, folder, out.fileno(), err.fileno()) for each in places
         ]
         self.returncode: int | None = None
+        self._failed = 0
 
     def poll(self) -> int | None:
         if self.returncode is None:
             codes = [process.poll() for process in self._processes]
-            failed = next((code for code in codes if code), 0)
-            if failed:
-                self.kill()
-            if failed or None not in codes:
-                self.returncode = failed
+            if not self._failed:
+                self._failed = next((code for code in codes if code), 0)
+                if self._failed:
+                    self.terminate()
+            if None not in codes:
+                self.returncode = self._failed
         return self.returncode
 
     def wait(self, timeout: float) -> int:
@@ -325,8 +327,8 @@ def run(first: str, *others: str) -> None:
 
 
 if __name__ == "__main__":
-    # What DDP, FSDP2, optimizers and the tests' jobs import, some of it as late as in their first step.
-    import torch._dynamo
+    # What DDP, FSDP2, optimizers, Dynamo and the tests' jobs import, some of it in their first step only.
+    import torch._dynamo.backends.debugging
     import torch.distributed.fsdp
     import torch.distributed.nn
     import torch.profiler  # noqa: F401

@@ -76,15 +76,15 @@ class Job:
 def jobs_in(tmp_path: Path, training: str, warm: Warm | None = None):
     """What launches jobs in a socket directory of their own; they are ended behind it.
 
-    Under torchrun; where there are ``warm`` processes, only if it is told so.
+    Under torchrun, unless there are ``warm`` processes.
     """
     jobs = []
     with socket_directory():
 
-        def launch(words=AGENT, *, torchrun=False, **options):
+        def launch(words=AGENT, **options):
             folder = tmp_path / str(len(jobs))
             folder.mkdir()
-            jobs.append(Job(folder, training, words, warm=None if torchrun else warm, **options))
+            jobs.append(Job(folder, training, words, warm=warm, **options))
             return jobs[-1]
 
         yield launch
@@ -129,9 +129,9 @@ class Watching:
             if found := holds(snapshot):
                 return found
             assert time.monotonic() < give_up_s, snapshot
-            time.sleep(0.01)
+            time.sleep(0.02)
 
-    def until_it_trains(self, steps=20):
+    def until_it_trains(self, steps=10):
         return self.until(
             lambda snapshot: (
                 len(snapshot.ranks) == 2
@@ -164,7 +164,7 @@ class Watching:
         (job.folder / "stop").touch()
         return self.until_it_has_ended(job)
 
-    def goes_on(self, steps=20):
+    def goes_on(self, steps=10):
         """The job trains on from here."""
         last = [view.last.step for view in self.session.tick().ranks]
         self.until(

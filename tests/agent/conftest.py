@@ -148,13 +148,13 @@ def run_job(
     listen: bool = True,
     launched: bool = True,
     prefix: tuple[str, ...] = (),
-    forked: bool = False,
+    forked: bool | tuple[int, ...] = False,
 ) -> Finished:
     """Run one job to its end in this folder, each rank behind the words of ``prefix``.
 
     With ``launched=False`` nothing in the environment tells a process its rank, as when nobody uses a
     launcher. With ``forked=True`` its processes have torch already: for tests that are not about how a
-    process begins.
+    process begins or ends. Or those of some ranks do.
     """
     if isinstance(script, Path):
         path = script
@@ -169,9 +169,9 @@ def run_job(
     words = [*(("-m", "overlaptop.agent", *options) if agent else ()), str(path), *arguments]
     places = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} if launched else {} for rank in range(nproc)]
 
-    def start(place: dict[str, str], out: IO[str], err: IO[str]) -> subprocess.Popen[bytes] | WarmProcess:
-        told = {**shared, **place}
-        if forked:
+    def start(rank: int, out: IO[str], err: IO[str]) -> subprocess.Popen[bytes] | WarmProcess:
+        told = {**shared, **places[rank]}
+        if forked is True or (forked and rank in forked):
             return warm.start(words, told, folder, out.fileno(), err.fileno())
         return subprocess.Popen(
             [*prefix, sys.executable, *words], env=told, cwd=folder, stdout=out, stderr=err
@@ -179,7 +179,7 @@ def run_job(
 
     with contextlib.ExitStack() as stack:
         outs, errs = ([stack.enter_context(tempfile.TemporaryFile("w+")) for _ in places] for _ in range(2))
-        processes = [start(*each) for each in zip(places, outs, errs, strict=True)]
+        processes = [start(*each) for each in zip(range(nproc), outs, errs, strict=True)]
         if listen and not launched:
             # The job is named by its pid; its agent looks for a hub after torch's import.
             hub = ListeningHub(process_key(processes[0].pid))

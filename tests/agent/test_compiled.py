@@ -53,7 +53,7 @@ def test_a_compiled_job_is_compiled_and_trains_as_without_the_agent_and_is_measu
     ways = ("wrapped", "method", "step")
     arguments = ("cpu", "eager", *ways)
     plain, job = (
-        run_ranks(JOB, arguments=arguments, options=("--every", "1"), agent=agent, forked=True)
+        run_ranks(JOB, nproc=1, arguments=arguments, options=("--every", "1"), agent=agent, forked=True)
         for agent in (False, True)
     )
     compare(plain, job, ways, cached=False)

@@ -27,7 +27,7 @@ VARIANTS = (
     "one batch ahead",
 )  # fmt: skip
 TRAINING = '''
-    """Four layers of 1 MiB each under DDP; ends after argv[1] steps, or when the file `stop` is there."""
+    """Three layers of 1 MiB each under DDP; ends after argv[1] steps, or when the file `stop` is there."""
     import sys, time
     from contextlib import nullcontext
     from pathlib import Path
@@ -42,7 +42,7 @@ TRAINING = '''
     torch.use_deterministic_algorithms(True)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    layers = [torch.nn.Linear(512, 512, bias=False) for _ in range(4)]
+    layers = [torch.nn.Linear(512, 512, bias=False) for _ in range(3)]
     model = DistributedDataParallel(torch.nn.Sequential(*layers))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     generator = torch.Generator().manual_seed(rank)
@@ -63,7 +63,7 @@ TRAINING = '''
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-        time.sleep(0.03)
+        time.sleep(0.08)  # a change is made a second ahead, and takes as many steps as that is
         stop[0] = Path("stop").exists() + 1000 * Path("second").exists()
         dist.all_reduce(stop)
         if stop[0] % 1000:
@@ -127,9 +127,9 @@ def test_two_ranks_train_to_the_same_bits_whatever_the_sizes_and_whatever_ddp_is
         assert result["identical on all ranks"], result
 
 
-def test_four_ranks_stay_identical_and_differ_from_others_by_rounding_only(run_ranks):
+def test_three_ranks_stay_identical_and_differ_from_others_by_rounding_only(run_ranks):
     forked = partial(run_ranks, forked=True)
-    for result in switched(forked, 4, 33, 6, "hook", "accumulation, bucket views"):
+    for result in switched(forked, 3, 31, 6, "hook", "accumulation, bucket views"):
         assert result["identical on all ranks"], result
         assert result["weights apart"] <= 1e-5 * result["weights"], result
 
@@ -139,17 +139,6 @@ def test_twenty_changes_in_one_job_leave_no_trace(run_ranks):
     for result in switched(partial(run_ranks, forked=True), 2, 90, 20, "accumulation"):
         assert result["same losses"], result
         assert result["same weights"], result
-
-
-@pytest.mark.slow
-def test_losses_of_a_real_job_are_the_same_to_the_last_bit_with_and_without_changes(start, watch):
-    job = start()
-    dashboard = watch()
-    dashboard.until_it_trains()
-    assert [set_size(dashboard, mb).state for mb in (100, 1)] == ["changed"] * 2
-    dashboard.goes_on(10)
-    assert dashboard.end(job) == 0, job.log()
-    assert job.losses() == losses_alone(start, job)
 
 
 @pytest.mark.slow
@@ -164,19 +153,23 @@ def test_a_rank_that_is_killed_in_the_middle_ends_the_job_as_it_would_without_us
 
 
 @pytest.mark.slow
-def test_an_agent_that_steps_aside_once_all_have_agreed_changes_with_the_others(start, watch):
+def test_losses_are_the_same_to_the_last_bit_with_and_without_changes_also_if_an_agent_steps_aside_in_one(
+    start, watch
+):
     job = start()
     dashboard = watch()
-    dashboard.until_it_trains()
+    dashboard.until_it_trains(5)
+    assert [set_size(dashboard, mb).state for mb in (100, 2)] == ["changed"] * 2
     key = dashboard.send(commands.make_setting(BUCKET_CAP_MB, 1))
     dashboard.until(lambda snapshot: snapshot.commands[-1].state in ("agreed", "changing", "changed"))
     (job.folder / "fault").touch()
-    done = dashboard.outcome(key)
-    assert [rank.text for rank in done.ranks] == [f"bucket_cap_mb 25 -> 1 at step {done.step}"] * 2
+    done = dashboard.outcome(key)  # all had agreed: it changes with the others
+    assert [rank.text for rank in done.ranks] == [f"bucket_cap_mb 2 -> 1 at step {done.step}"] * 2
     dashboard.until(lambda snapshot: snapshot.ranks[1].info.stepped_aside)
     last = dashboard.session.tick().ranks[0].last.step
-    dashboard.until(lambda snapshot: snapshot.ranks[0].last.step > last + 50)
+    dashboard.until(lambda snapshot: snapshot.ranks[0].last.step > last + 10)
     assert dashboard.end(job) == 0, job.log()
+    assert job.losses() == losses_alone(start, job)
 
 
 def test_a_running_job_takes_another_size_and_the_steps_between_are_left_out(shared, watch):
@@ -198,7 +191,7 @@ def test_a_running_job_takes_another_size_and_the_steps_between_are_left_out(sha
     dashboard.goes_on()
     for rank in (0, 1):
         steps = {number: step for (r, number), step in dashboard.steps.items() if r == rank}
-        for change, buckets in zip(done, (1, 2, 4), strict=True):
+        for change, buckets in zip(done, (1, 2, 3), strict=True):
             left_out = [number for number in sorted(steps) if steps[number].transitional]
             mine = [number for number in left_out if change.step <= number < change.step + 5]
             # One in which the reducer learns the order, one in which it makes its buckets.
@@ -225,7 +218,7 @@ def test_ranks_tell_what_can_be_changed_and_tell_a_new_hub_and_a_new_value_too(s
     assert [each.knob.name for each in first.session.tick().knobs] == ["bucket_cap_mb", "accumulation"]
     first.until_it_trains()
     for rank, view in enumerate(first.session.tick().ranks):
-        assert view.gradients == GradientFacts(rank, (1 << 20,) * 4, 2, "0 default_pg", 1 << 20)
+        assert view.gradients == GradientFacts(rank, (1 << 20,) * 3, 2, "0 default_pg", 1 << 20)
     os.kill(list_jobs()[0].hub_pid, signal.SIGKILL)
     late = watch()
     until_told(late, "bucket_cap_mb", "25")

@@ -12,7 +12,7 @@ from overlaptop.fleet.trouble import Kind, trouble_of
 from .commanded import jobs_in, watchers
 
 TRAINING = """
-import sys
+import sys, time
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -23,6 +23,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for _ in range(int(sys.argv[1])):
     model(torch.randn(4, 8)).sum().backward()
     optimizer.step()
+    time.sleep(0.02)
 """
 
 
