@@ -165,38 +165,30 @@ def test_a_usage_error_is_one_line_and_status_2(options: list[str], words: str) 
     assert "Traceback" not in done.stderr
 
 
-def test_what_the_script_sets_before_importing_torch_counts(script) -> None:
-    text = (
-        "import os, sys\n"
-        "assert not {'torch', 'numpy'} & set(sys.modules)\n"
-        "os.environ['OMP_NUM_THREADS'] = '1'\n"
-        "import torch, overlaptop.agent\n"
-        "print(torch.get_num_threads(), overlaptop.agent.attached())\n"
-        "assert type(torch.__spec__.loader).__dict__.get('exec_module') is None\n"
-        "assert 'exec_module' not in torch.__spec__.loader.__dict__\n"
-    )
-    done = subprocess.run([sys.executable, *AGENT, str(script(text))], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "1 True\n"
-
-
-def test_a_library_that_looks_for_torch_before_it_is_imported_hides_it_from_nobody(run_ranks) -> None:
+def test_what_the_script_sets_before_importing_torch_counts_and_who_looks_for_torch_hides_it_from_nobody(
+    run_ranks,
+) -> None:
     job = run_ranks(
         """
-        import importlib.util, sys
+        import importlib.util, os, sys
+        assert not {"torch", "numpy"} & set(sys.modules)
+        os.environ["OMP_NUM_THREADS"] = "1"
         for _ in range(2):
             assert importlib.util.find_spec("torch").origin.endswith("__init__.py")
         assert "torch" not in sys.modules
         import torch
         import overlaptop.agent
+        print(torch.get_num_threads(), overlaptop.agent.attached())
         for _ in range(3):
             overlaptop.agent.step()
+        assert type(torch.__spec__.loader).__dict__.get("exec_module") is None
         print("exec_module" in torch.__spec__.loader.__dict__)
         """,
         nproc=1,
+        prefix=("env", "-u", "OMP_NUM_THREADS"),
     )
     assert job.codes == [0], job.errs
-    assert job.outs == ["False\n"]
+    assert job.outs == ["1 True\nFalse\n"]
     assert [step.step for step in job.steps()] == [0, 1]
     assert isinstance(job.messages[-1], RankEnd)  # what Python's end has it say
     assert job.messages[-1].clean
