@@ -219,7 +219,9 @@ def test_traces_of_a_job_on_cpus_give_the_overlap_that_stands_beside_the_live_on
             live = dashboard.steps[each.info.rank, step.step].collectives
             assert step.collectives == live >= 2
             assert 0 < step.compute_ns < step.step_ns
-            assert 0 < step.exposed_ns <= step.comm_ns < step.step_ns
+            assert 0 <= step.exposed_ns <= step.comm_ns < step.step_ns
+    # A rank that is held up comes last, and need not wait: not each step has some.
+    assert any(step.exposed_ns for each in found.ranks for step in each.steps)
 
 
 def test_captured_steps_are_marked_and_left_out_of_the_figures(shared, watch):
