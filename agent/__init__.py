@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 
 from overlaptop.agent.agent import Agent
+from overlaptop.agent.knobs.script import DECLARED, ScriptKnob
 from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.placement import script_name
-from overlaptop.agent.script_knobs import DECLARED, ScriptKnob
 from overlaptop.timeline.lanes import parse_rule
 
 __all__ = ["AgentOptions", "ScriptKnob", "attach", "knob", "step"]

@@ -14,32 +14,32 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from overlaptop.agent import placement
-from overlaptop.agent.agreement import Pace
-from overlaptop.agent.asynchronous import carried_through
-from overlaptop.agent.bucket_knob import BucketKnob
-from overlaptop.agent.capture import Capture, ProfilerWatch
 from overlaptop.agent.clock import now_ns
-from overlaptop.agent.compiling import uncompiled
-from overlaptop.agent.control import Control
-from overlaptop.agent.ddp_models import DdpModels
-from overlaptop.agent.failure import failure_at_exit
-from overlaptop.agent.fsdp_units import FsdpUnits
-from overlaptop.agent.guest import Guest, forget_due, say_due
-from overlaptop.agent.introduction import introduction
-from overlaptop.agent.knobs import KnobNews, Knobs
+from overlaptop.agent.control.capture import Capture, ProfilerWatch
+from overlaptop.agent.control.control import Control
+from overlaptop.agent.control.receiver import Orders
+from overlaptop.agent.control.two_phase_commit import Pace
+from overlaptop.agent.isolation.compiling import uncompiled
+from overlaptop.agent.isolation.fault_barrier import FaultBarrier, forget_due, say_due
+from overlaptop.agent.isolation.job_exceptions import carried_through
+from overlaptop.agent.isolation.threads import Thread, signals_blocked, undisturbed
+from overlaptop.agent.knobs.bucket_size import BucketKnob
+from overlaptop.agent.knobs.ddp_models import DdpModels
+from overlaptop.agent.knobs.fsdp_units import FsdpUnits
+from overlaptop.agent.knobs.prefetch import PrefetchKnobs
+from overlaptop.agent.knobs.registry import KnobNews, Knobs
+from overlaptop.agent.knobs.script import DECLARED
 from overlaptop.agent.options import AgentOptions
-from overlaptop.agent.orders import Orders
-from overlaptop.agent.prefetch import PrefetchKnobs
-from overlaptop.agent.script_knobs import DECLARED
-from overlaptop.agent.sender import Sender
+from overlaptop.agent.reporting.introduction import introduction
+from overlaptop.agent.reporting.sender import Sender
+from overlaptop.agent.script.failure import failure_at_exit
 from overlaptop.agent.telemetry.telemetry import Telemetry
-from overlaptop.agent.threads import Thread, signals_blocked, undisturbed
 from overlaptop.wire import commands
 from overlaptop.wire.messages import STEPPED_ASIDE, Command, Notice, RankEnd, RankInfo
 
 if TYPE_CHECKING:  # torch and numpy come with the job, not before it
+    from overlaptop.agent.hooks.steps import StepHooks
     from overlaptop.agent.sources.base import Edge, HookedSource, Source
-    from overlaptop.agent.steps import StepHooks
 
 PERIOD_S = 0.1
 FAREWELL_S = 0.5
@@ -58,7 +58,7 @@ class Agent:
 
     def __init__(self, options: AgentOptions, script: str) -> None:
         """``script``: the job's script as it was named on the command line."""
-        self.guest = Guest(self._notice)
+        self.guest = FaultBarrier(self._notice)
         self._steps: StepHooks | None = None
         self._collectives_hooked = False
         self._profilers = ProfilerWatch()
@@ -133,9 +133,9 @@ class Agent:
         uncompiled(self.guest.guarded("", now_ns))  # and so all that is guarded: it is one piece of code
         # All that the agent's threads need is imported here, on the job's: a child that is forked in the
         # middle of another thread's import is left with half a module. Also numpy, which starts threads.
-        signals_blocked(partial(importlib.import_module, "overlaptop.agent.reporter"))
+        signals_blocked(partial(importlib.import_module, "overlaptop.agent.reporting.reporter"))
+        from overlaptop.agent.hooks.steps import StepHooks
         from overlaptop.agent.sources.profilers import KinetoWatch
-        from overlaptop.agent.steps import StepHooks
 
         self._steps = StepHooks(self.guest, self._on_boundary, self._on_edge)
         self._steps.install()
@@ -224,8 +224,8 @@ class Agent:
 
         if self._collectives_hooked or self._options.phases_only or not dist.is_available():
             return
-        from overlaptop.agent.collectives import CollectiveHooks
-        from overlaptop.agent.waits import WaitHooks
+        from overlaptop.agent.hooks.collectives import CollectiveHooks
+        from overlaptop.agent.hooks.waits import WaitHooks
 
         hooks = [each(self.guest, self._hooked_source) for each in (CollectiveHooks, WaitHooks)]
 
@@ -315,7 +315,7 @@ class Agent:
         source, control = self._source, self._control
         if source is None:
             return
-        from overlaptop.agent import reporter
+        from overlaptop.agent.reporting import reporter
 
         assert self._place is not None
         assert control is not None, "made together with the sender"
@@ -391,7 +391,7 @@ class Agent:
             sender.pump()
             sender.disconnect()
         except Exception as fault:  # noqa: BLE001 - nothing may break the job's end
-            self.guest.step_aside("the agent's end", fault)
+            self.guest.disable("the agent's end", fault)
 
     def _farewell(self) -> None:
         """At exit: let the last messages leave, and the last callbacks come.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlaptop.agent.asynchronous import is_the_jobs
+from overlaptop.agent.isolation.job_exceptions import is_the_jobs
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,10 +35,10 @@ from pathlib import Path
 import terminals
 from dashboard import SyntheticSession
 
-from overlaptop.fleet.cluster import ClusterSession
+from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.remote.link import RemoteHost
-from overlaptop.remote.pool import LinePool
+from overlaptop.remote.pool import ConnectionPool
 from overlaptop.remote.targets import Target
 from overlaptop.wire.messages import Message, StepTotals
 from tests.wire.conftest import KEY, Hubs, Rank, eventually
@@ -162,7 +162,7 @@ class Job:
 def lines_alone(hosts: Hosts, seconds: float) -> None:
     """Connect, follow the job for so long without a screen, and say what that cost."""
     began_s = time.monotonic()
-    pool = LinePool([Target.parse(name) for name in hosts.names], say=lambda _: None)
+    pool = ConnectionPool([Target.parse(name) for name in hosts.names], say=lambda _: None)
     pool.connect(interactive=False)
     connected_s = time.monotonic() - began_s
     up = sum(line.ready for line in pool.lines)
@@ -250,7 +250,7 @@ def on_the_screen(hosts: Hosts, seconds: float, profile: str) -> None:
     print(f"terminal       {count / passed_s / 1024:.1f} KiB/s")
 
 
-def _wait(pool: LinePool, seconds: float) -> None:
+def _wait(pool: ConnectionPool, seconds: float) -> None:
     """As the dashboard's event loop does: what comes is taken in when it comes."""
     until_s = time.monotonic() + seconds
     while (left_s := until_s - time.monotonic()) > 0:

@@ -20,7 +20,7 @@ from pathlib import Path
 from resource import getpagesize
 from typing import Any, Self
 
-from overlaptop.agent import reporter
+from overlaptop.agent.reporting import reporter
 from overlaptop.agent.sources import kernels
 from overlaptop.agent.sources.base import Edge
 from overlaptop.agent.sources.collective_join import Launch, join

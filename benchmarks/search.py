@@ -28,17 +28,17 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from overlaptop.advice.candidates import Prior
-from overlaptop.advice.picture import MeasuredWindow, Picture
-from overlaptop.advice.rounds import Rounds, Window
-from overlaptop.advice.search import Plan, Search
-from overlaptop.advice.space import Space
-from overlaptop.advice.tuner import Tuner
-from overlaptop.commands.table import Table
-from overlaptop.fleet.session import JobSelector, JobSession
+from overlaptop import text
+from overlaptop.console.table import Table
+from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.snapshot import Snapshot
-from overlaptop.launcher import of_workload, place
-from overlaptop.tui import text
+from overlaptop.launch.launcher import of_workload, place
+from overlaptop.tuning.candidates import Prior
+from overlaptop.tuning.rounds import Rounds, Window
+from overlaptop.tuning.search import Plan, Search
+from overlaptop.tuning.space import Space
+from overlaptop.tuning.state import MeasuredWindow, SearchState
+from overlaptop.tuning.tuner import Tuner
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
 from overlaptop.workloads import catalog
 
@@ -92,7 +92,7 @@ class Phase:
     steps: int = 0
     """All of them, with those between windows."""
 
-    def add(self, picture: Picture) -> None:
+    def add(self, picture: SearchState) -> None:
         """Take what a Tuner measured, its rounds after those that are there."""
         later = max((window.round for window in self.windows), default=-1) + 1
         self.windows += [
@@ -119,7 +119,7 @@ def compare(session: JobSession, options: argparse.Namespace) -> None:
     def exhaustive(values: tuple[int, ...], rounds: int) -> Callable[[Space, int, Plan, Prior], Search]:
         return lambda space, before, plan, _prior: Grid(space, before, plan, values, rounds)
 
-    def run(name: str, make: Callable[[Space, int, Plan, Prior], Search], plan: Plan = plan) -> Picture:
+    def run(name: str, make: Callable[[Space, int, Plan, Prior], Search], plan: Plan = plan) -> SearchState:
         tuner = Tuner(session, knob, min(values), max(values), plan=plan, make_search=make)
         told = 0
         while not tuner.over:
@@ -151,7 +151,7 @@ def compare(session: JobSession, options: argparse.Namespace) -> None:
     report(knob, found, grid, best, referee)
 
 
-def report(knob: Knob, found: Picture, grid: Phase, best: int, referee: Phase) -> None:
+def report(knob: Knob, found: SearchState, grid: Phase, best: int, referee: Phase) -> None:
     """The table, and what it comes to."""
     settled = grid.rounds
     points = {point.value: point for point in found.points}

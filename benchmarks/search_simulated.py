@@ -18,10 +18,10 @@ from statistics import median
 
 import numpy as np
 
-from overlaptop.advice.candidates import Prior
-from overlaptop.advice.search import Plan, Search
-from overlaptop.advice.space import Space
-from overlaptop.commands.table import Table
+from overlaptop.console.table import Table
+from overlaptop.tuning.candidates import Prior
+from overlaptop.tuning.search import Plan, Search
+from overlaptop.tuning.space import Space
 
 GRID = (1, 2, 5, 10, 25, 50, 100, 200, 400)
 BEFORE = 25

@@ -31,7 +31,7 @@ from typing import Any
 from blocks import Blocks, interval, thread_cpu_s
 
 from overlaptop.agent import placement
-from overlaptop.agent.sender import Sender
+from overlaptop.agent.reporting.sender import Sender
 from overlaptop.agent.telemetry import telemetry
 from overlaptop.agent.telemetry.nvml import Nvml, NvmlError, import_library
 from overlaptop.agent.telemetry.telemetry import Telemetry

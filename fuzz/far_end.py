@@ -20,7 +20,7 @@ import msgpack
 
 with atheris.instrument_imports(include=["overlaptop"]):
     from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_NOTICES, MAX_RANKS
-    from overlaptop.remote.call import MAX_INBOX_BYTES
+    from overlaptop.remote.attempt import MAX_INBOX_BYTES
     from overlaptop.wire.codec import encode, frame
     from overlaptop.wire.messages import HubStatus, Notice, RankEnd, RankInfo, TurnedAway, Welcome
     from overlaptop.wire.relaying import (

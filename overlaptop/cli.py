@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from overlaptop.commands import CommandError, parsers, say
+from overlaptop.commands import parsers
+from overlaptop.console import CommandError, say
 
 if TYPE_CHECKING:
-    from overlaptop.commands.hosts import Hosts
+    from overlaptop.console.hosts import Hosts
     from overlaptop.tui import TuiOptions
 
 
@@ -91,7 +92,7 @@ def _hosts(options: argparse.Namespace) -> Hosts | None:
     """The hosts that the command line names; None: none."""
     if not any(vars(options)[name] for name in parsers.HOST_OPTIONS):
         return None
-    from overlaptop.commands import hosts
+    from overlaptop.console import hosts
 
     return hosts.named(options)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from make import HERE, NoPngError, Scene, png_writer, say, shoot
 
-from overlaptop.commands.hosts import Hosts, connect
+from overlaptop.console.hosts import Hosts, connect
 from overlaptop.remote.targets import Target
 from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.options import TuiOptions
@@ -69,7 +69,7 @@ def picture(scene: Scene, lab: Lab, job: Job) -> str:
             shoot(
                 scene,
                 session,
-                TuiOptions(lines=session),
+                TuiOptions(connections=session),
                 lambda: "" if job.runs else job.log.read_text(),
                 cable.cut if scene.until is not None else lambda: None,
             )

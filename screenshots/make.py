@@ -19,11 +19,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlaptop.fleet.session import JobSelector, JobSession
+from overlaptop.fleet.job_session import JobSelector, JobSession
+from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.launcher import Launcher, bundled, place
+from overlaptop.launch.launcher import Launcher, bundled, place
 from overlaptop.tui.app import OverlaptopApp
-from overlaptop.tui.options import Session, TuiOptions
+from overlaptop.tui.options import TuiOptions
 
 HERE = Path(__file__).resolve().parent
 STEADY_STEPS = 40

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop import supervisor
-from overlaptop.fleet.session import JobSession
+from overlaptop.fleet.job_session import JobSession
+from overlaptop.launch import supervisor
 from overlaptop.tui.app import OverlaptopApp
-from overlaptop.tui.widgets.rank_table import RankTable
+from overlaptop.tui.overview.rank_table import RankTable
 from overlaptop.wire.links import LocalLink
 from overlaptop.wire.messages import StepDetail
 from tests.tui.fakes import screen_lines, screen_text

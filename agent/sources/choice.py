@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from overlaptop.agent.asynchronous import is_the_jobs
+from overlaptop.agent.isolation.job_exceptions import is_the_jobs
 from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.sources.base import Source
 from overlaptop.agent.sources.events import EventsSource

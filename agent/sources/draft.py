@@ -16,7 +16,7 @@ MAX_MARKS = 4096
 
 
 @dataclass(slots=True)
-class CollectiveDraft(Generic[Mark]):
+class CollectiveInProgress(Generic[Mark]):
     """A collective under way. `end` arrives later, perhaps from another thread."""
 
     call: CollectiveCall
@@ -31,7 +31,7 @@ class CollectiveDraft(Generic[Mark]):
 
 
 @dataclass(slots=True)
-class StepDraft(Generic[Mark]):
+class StepInProgress(Generic[Mark]):
     """All marks of one step. Lists are only appended to, so hooks on several threads need no lock."""
 
     step: int
@@ -41,7 +41,7 @@ class StepDraft(Generic[Mark]):
     """Unix time at which the host set `begin`."""
     end: Mark | None = None
     edges: list[tuple[Edge, Mark]] = field(default_factory=list)
-    collectives: list[CollectiveDraft[Mark]] = field(default_factory=list)
+    collectives: list[CollectiveInProgress[Mark]] = field(default_factory=list)
     waits: list[tuple[Mark, Mark, Wait]] = field(default_factory=list)
     collective_count: int | None = 0
     """None where collectives are not looked at."""
@@ -80,7 +80,7 @@ class ResolvedStep:
     collective_count: int | None
 
 
-def resolve(draft: StepDraft[Mark], to_ns: Callable[[Mark], int]) -> ResolvedStep:
+def resolve(draft: StepInProgress[Mark], to_ns: Callable[[Mark], int]) -> ResolvedStep:
     """Read every mark of a complete draft with `to_ns`."""
     assert draft.end is not None
     return ResolvedStep(

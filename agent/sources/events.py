@@ -20,15 +20,15 @@ from typing import Any
 
 import torch
 
-from overlaptop.agent.asynchronous import is_the_jobs
 from overlaptop.agent.clock import now_ns
+from overlaptop.agent.isolation.job_exceptions import is_the_jobs
 from overlaptop.agent.sources.assemble import Assembler
 from overlaptop.agent.sources.base import CollectiveCall, Edge, StepSpans, Wait
 from overlaptop.agent.sources.draft import (
     MAX_MARKS,
-    CollectiveDraft,
+    CollectiveInProgress,
     ResolvedStep,
-    StepDraft,
+    StepInProgress,
     resolve,
 )
 from overlaptop.agent.sources.sampling import Sampler
@@ -81,8 +81,8 @@ class EventsSource:
         self.lost = 0
         self._phases_only = phases_only
         self._sampler = Sampler(every, BUDGET, SETTLE_STEPS)
-        self._draft: StepDraft[Event] | None = None
-        self._pending: deque[StepDraft[Event]] = deque()
+        self._draft: StepInProgress[Event] | None = None
+        self._pending: deque[StepInProgress[Event]] = deque()
         self._resolved: deque[ResolvedStep] = deque()
         self._assembler = Assembler()
         self._pool: list[Event] = []
@@ -119,7 +119,7 @@ class EventsSource:
         mark = self._record(self._compute)
         draft = self._draft
         detailed = self.detail_every > 0 and self._sampler.next_is_detailed()
-        self._draft = StepDraft(
+        self._draft = StepInProgress(
             step,
             detailed,
             mark,
@@ -137,7 +137,7 @@ class EventsSource:
         if draft is not None and len(draft.edges) < MAX_MARKS and not _capturing():
             draft.edges.append((edge, self._record(self._compute)))
 
-    def issue(self, describe: Callable[[], CollectiveCall | None]) -> CollectiveDraft[Event] | None:
+    def issue(self, describe: Callable[[], CollectiveCall | None]) -> CollectiveInProgress[Event] | None:
         """Record the start of a collective on the stream that it is issued from."""
         draft = self._draft
         if draft is None or draft.collective_count is None:
@@ -161,12 +161,12 @@ class EventsSource:
             self.lost += 1
             return None
         stream = self._current_stream()
-        collective = CollectiveDraft(call, self._record(stream), on_compute=stream is self._compute)
+        collective = CollectiveInProgress(call, self._record(stream), on_compute=stream is self._compute)
         draft.collectives.append(collective)
         draft.cost_ns += perf_counter_ns() - started
         return collective
 
-    def issued(self, token: CollectiveDraft[Event], work: Any) -> None:
+    def issued(self, token: CollectiveInProgress[Event], work: Any) -> None:
         """Record its end: on the current stream where it ran there, else where its future hears it."""
         started = perf_counter_ns()
         stream = self._current_stream()
@@ -231,7 +231,7 @@ class EventsSource:
             return self._compute
         return torch.cuda.current_stream(self._device)
 
-    def failed(self, token: CollectiveDraft[Event]) -> None:
+    def failed(self, token: CollectiveInProgress[Event]) -> None:
         """Its end will never come."""
         token.lost, token.end = True, token.begin
         self.lost += 1
@@ -290,7 +290,7 @@ class EventsSource:
             self._chain_ns = 0
             self.lost += 1
 
-    def _read(self, draft: StepDraft[Event]) -> None:
+    def _read(self, draft: StepInProgress[Event]) -> None:
         started = perf_counter_ns()
         begin = draft.begin
         # The device passed this mark after the host set it, and the end before the host saw it passed.
@@ -319,7 +319,7 @@ class EventsSource:
             cost_ns = draft.cost_ns + perf_counter_ns() - started
             self._sampler.learn(cost_ns, resolved.end_ns - resolved.begin_ns)
 
-    def _release(self, draft: StepDraft[Event]) -> None:
+    def _release(self, draft: StepInProgress[Event]) -> None:
         """Give a read step's events back; its end is the next step's begin and stays in use."""
         self._pool.append(draft.begin)
         self._pool.extend(mark for _, mark in draft.edges)
@@ -331,7 +331,7 @@ class EventsSource:
             self._pool += (begin, end)
 
 
-def _passed(draft: StepDraft[Event]) -> bool:
+def _passed(draft: StepInProgress[Event]) -> bool:
     """Whether the device has passed every mark. On one stream, the last mark speaks for those before."""
     if not draft.complete():
         return False

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from overlaptop.agent import placement
-from overlaptop.agent.asynchronous import is_the_jobs
+from overlaptop.agent.isolation.job_exceptions import is_the_jobs
 from overlaptop.agent.sources.base import CollectiveCall
 from overlaptop.agent.sources.collective_join import Launch
 from overlaptop.timeline.collectives import (

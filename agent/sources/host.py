@@ -12,12 +12,12 @@ from collections.abc import Callable, Generator
 from time import thread_time_ns
 from typing import Any
 
-from overlaptop.agent.asynchronous import is_the_jobs
 from overlaptop.agent.clock import now_ns
-from overlaptop.agent.guest import hold
+from overlaptop.agent.isolation.fault_barrier import hold
+from overlaptop.agent.isolation.job_exceptions import is_the_jobs
 from overlaptop.agent.sources.assemble import Assembler
 from overlaptop.agent.sources.base import CollectiveCall, Edge, StepSpans, Wait
-from overlaptop.agent.sources.draft import MAX_MARKS, CollectiveDraft, StepDraft, resolve
+from overlaptop.agent.sources.draft import MAX_MARKS, CollectiveInProgress, StepInProgress, resolve
 from overlaptop.agent.sources.sampling import Sampler
 
 BUDGET = 0.02
@@ -41,10 +41,10 @@ class HostSource:
         self._phases_only = phases_only
         self._sampler = Sampler(every, BUDGET, settle_steps=0)
         self.lost = 0
-        self._draft: StepDraft[int] | None = None
-        self._finished: deque[StepDraft[int]] = deque()
+        self._draft: StepInProgress[int] | None = None
+        self._finished: deque[StepInProgress[int]] = deque()
         self._assembler = Assembler()
-        self._blocking: dict[int, CollectiveDraft[int]] = {}
+        self._blocking: dict[int, CollectiveInProgress[int]] = {}
         """By thread: the call without a future for which that thread is about to wait."""
         self._outstanding: set[int] = set()
         """Collectives whose future still has to call back."""
@@ -70,7 +70,7 @@ class HostSource:
         """`step` begins here, and the one before it ends."""
         at_ns = now_ns()
         draft = self._draft
-        self._draft = StepDraft(
+        self._draft = StepInProgress(
             step,
             not self._phases_only and self._sampler.next_is_detailed(),
             at_ns,
@@ -90,7 +90,7 @@ class HostSource:
         if draft is not None and len(draft.edges) < MAX_MARKS:
             draft.edges.append((edge, now_ns()))
 
-    def issue(self, describe: Callable[[], CollectiveCall | None]) -> CollectiveDraft[int] | None:
+    def issue(self, describe: Callable[[], CollectiveCall | None]) -> CollectiveInProgress[int] | None:
         """Note the start of a collective."""
         draft = self._draft
         if draft is None or draft.collective_count is None:
@@ -113,11 +113,11 @@ class HostSource:
         forsaken = self._blocking.pop(threading.get_ident(), None)
         if forsaken is not None:
             self.failed(forsaken)
-        collective = CollectiveDraft(call, now_ns())
+        collective = CollectiveInProgress(call, now_ns())
         draft.collectives.append(collective)
         return collective
 
-    def issued(self, token: CollectiveDraft[int], work: Any) -> None:
+    def issued(self, token: CollectiveInProgress[int], work: Any) -> None:
         """Learn the end from the Work's future; a call that left no Work is over when it returns."""
         if work is None:
             token.end = now_ns()
@@ -144,7 +144,7 @@ class HostSource:
             self._outstanding.discard(id(token))  # or the job's end would wait for it
             raise
 
-    def _ending(self, token: CollectiveDraft[int]) -> Generator[None, object, None]:
+    def _ending(self, token: CollectiveInProgress[int]) -> Generator[None, object, None]:
         """Note the end when the future sends itself.
 
         Where it is there already it does so from the job's own thread, and torch swallows what a signal
@@ -162,7 +162,7 @@ class HostSource:
             self._outstanding.discard(id(token))
         yield
 
-    def failed(self, token: CollectiveDraft[int]) -> None:
+    def failed(self, token: CollectiveInProgress[int]) -> None:
         """Its end will never come."""
         token.lost, token.end = True, token.begin
         self.lost += 1
@@ -200,7 +200,7 @@ class HostSource:
                 break
         return taken
 
-    def _assemble(self, draft: StepDraft[int]) -> StepSpans:
+    def _assemble(self, draft: StepInProgress[int]) -> StepSpans:
         began = thread_time_ns()
         measured = self._assembler.assemble(resolve(draft, int))
         if draft.detailed:

@@ -19,8 +19,9 @@ from time import monotonic
 
 import torch
 
-from overlaptop.agent.asynchronous import is_the_jobs
 from overlaptop.agent.clock import now_ns
+from overlaptop.agent.isolation.job_exceptions import is_the_jobs
+from overlaptop.agent.isolation.threads import signals_blocked
 from overlaptop.agent.sources.assemble import phases_of
 from overlaptop.agent.sources.base import CollectiveTimes, Edge, StepSpans
 from overlaptop.agent.sources.bursts import Burst, Schedule
@@ -35,7 +36,6 @@ from overlaptop.agent.sources.kernel_steps import TracedStep, read_steps
 from overlaptop.agent.sources.launch_log import LaunchLog
 from overlaptop.agent.sources.marker import Marker
 from overlaptop.agent.sources.self_check import SelfCheck
-from overlaptop.agent.threads import signals_blocked
 from overlaptop.timeline import spans
 from overlaptop.timeline.lanes import LaneRules
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.autograd.profiler
 
-from overlaptop.agent.patching import replace
+from overlaptop.agent.hooks.patching import replace
 
 
 class KinetoWatch:

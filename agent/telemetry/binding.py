@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from overlaptop.agent.guest import logger
+from overlaptop.agent.isolation.fault_barrier import logger
 from overlaptop.agent.telemetry.cpus import format_list
 from overlaptop.agent.telemetry.files import UntoldError
 from overlaptop.agent.telemetry.numa import gpu_node

@@ -10,8 +10,8 @@ import sys
 import threading
 from typing import Any
 
-from overlaptop.agent.asynchronous import is_the_jobs
-from overlaptop.agent.guest import sheltered
+from overlaptop.agent.isolation.fault_barrier import sheltered
+from overlaptop.agent.isolation.job_exceptions import is_the_jobs
 from overlaptop.wire.devices import GpuSite
 
 HZ_PER_MHZ = 1_000_000

@@ -14,17 +14,17 @@ from itertools import count
 from time import time
 from typing import TYPE_CHECKING
 
-from overlaptop.agent.asynchronous import is_the_jobs
-from overlaptop.agent.guest import warn
+from overlaptop.agent.isolation.fault_barrier import warn
+from overlaptop.agent.isolation.job_exceptions import is_the_jobs
+from overlaptop.agent.isolation.threads import Thread
 from overlaptop.agent.telemetry.nvml import import_library
 from overlaptop.agent.telemetry.watch import Facts, JobGpu, Watch
-from overlaptop.agent.threads import Thread
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.devices import DeviceSample
 
 if TYPE_CHECKING:
     from overlaptop.agent.placement import Placement
-    from overlaptop.agent.sender import Sender
+    from overlaptop.agent.reporting.sender import Sender
 
 PERIOD_S = 0.5
 NUMA_EVERY = 30

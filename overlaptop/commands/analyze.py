@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlaptop.commands import CommandError, say
+from overlaptop.console import CommandError, say
 from overlaptop.fleet.records import rank_record, step_record
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.job import TracedJob, analyze
 from overlaptop.timeline.lanes import LaneRules, parse_rule
 
 if TYPE_CHECKING:
-    from overlaptop.fleet.finished import FinishedSession
+    from overlaptop.fleet.finished_session import FinishedSession
     from overlaptop.tui import TuiOptions
 
 USAGE_STATUS = 2
@@ -65,7 +65,7 @@ def _print_records(job: TracedJob) -> None:
 
 def session_of(job: TracedJob) -> FinishedSession:
     """The job behind the face that a dashboard and a table look at."""
-    from overlaptop.fleet.finished import FinishedRank, FinishedSession
+    from overlaptop.fleet.finished_session import FinishedRank, FinishedSession
     from overlaptop.wire.messages import PROTOCOL_VERSION, Notice, Welcome
 
     over_ns = max(whole.start_ns + whole.step_ns for whole in job.whole)
@@ -90,9 +90,9 @@ def session_of(job: TracedJob) -> FinishedSession:
 
 def _table(job: TracedJob, *, by_hta: bool, ascii_only: bool) -> str:
     """The whole traces: all ranks together, and below it each one."""
+    from overlaptop import text
     from overlaptop.commands import once
-    from overlaptop.commands.table import Table
-    from overlaptop.tui import text
+    from overlaptop.console.table import Table
 
     table = Table(["rank", "steps", "overlap", "exposed", "hidden", "compute", "comm", "copy only", "idle"])
     for summary, whole in zip(job.ranks, job.whole, strict=True):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import sys
 
-from overlaptop.commands import CommandError, say
-from overlaptop.commands.choice import join
-from overlaptop.commands.following import send, views
-from overlaptop.commands.hosts import Hosts, home_of
+from overlaptop.console import CommandError, say
+from overlaptop.console.choice import join
+from overlaptop.console.following import send, views
+from overlaptop.console.hosts import Hosts, home_of
 from overlaptop.fleet.commands import FAILED, SENT, CommandView, RankProgress
-from overlaptop.tui import Session
-from overlaptop.tui.nodes import path_there
-from overlaptop.tui.text import printable
+from overlaptop.fleet.session import Session
+from overlaptop.report.hosts import path_there
+from overlaptop.text import printable
 from overlaptop.wire import commands
 from overlaptop.wire.messages import ENDED_BADLY, WRITTEN, Command
 

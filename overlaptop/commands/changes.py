@@ -7,9 +7,9 @@ import json
 import sys
 from datetime import UTC, datetime
 
-from overlaptop.commands import CommandError, say
-from overlaptop.commands.table import Table
-from overlaptop.tui.text import UNKNOWN, count
+from overlaptop.console import CommandError, say
+from overlaptop.console.table import Table
+from overlaptop.text import UNKNOWN, count
 from overlaptop.wire import change_log
 from overlaptop.wire.change_log import Change
 from overlaptop.wire.endpoints import EndpointError

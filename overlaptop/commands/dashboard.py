@@ -9,12 +9,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from overlaptop import tui
-from overlaptop.commands import CommandError
-from overlaptop.commands.stage import Stage
-from overlaptop.fleet.session import JobSelector, JobSession
+from overlaptop.console import CommandError
+from overlaptop.fleet.job_session import JobSelector, JobSession
+from overlaptop.fleet.session import Session
+from overlaptop.launch.local import LocalLauncher
 
 if TYPE_CHECKING:
-    from overlaptop.commands.hosts import Hosts
+    from overlaptop.console.hosts import Hosts
 
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
@@ -30,7 +31,7 @@ def run(key: str | None, look: tui.TuiOptions, hosts: Hosts | None = None) -> in
     if hosts is not None:
         return _run_on_hosts(key, look, hosts)
     session = JobSession(JobSelector(key=key), readonly=look.readonly)
-    stage = Stage()
+    stage = LocalLauncher()
     try:
         return show(session, look if look.readonly else replace(look, starter=stage))
     finally:
@@ -39,20 +40,20 @@ def run(key: str | None, look: tui.TuiOptions, hosts: Hosts | None = None) -> in
 
 
 def _run_on_hosts(key: str | None, look: tui.TuiOptions, hosts: Hosts) -> int:
-    from overlaptop.commands.hosts import connect
-    from overlaptop.commands.remote_stage import RemoteStage
+    from overlaptop.console.hosts import connect
+    from overlaptop.launch.remote import RemoteLauncher
 
     session = connect(hosts, JobSelector(key=key), readonly=look.readonly)
-    stage = RemoteStage(session)
+    stage = RemoteLauncher(session)
     try:
-        look = replace(look, lines=session)
+        look = replace(look, connections=session)
         return show(session, look if look.readonly else replace(look, starter=stage))
     finally:
         stage.clear()
         session.close()
 
 
-def show(session: tui.Session, look: tui.TuiOptions) -> int:
+def show(session: Session, look: tui.TuiOptions) -> int:
     """Run the dashboard; give the terminal back also when a signal ends us.
 
     After SIGHUP there may be no terminal, and after SIGTERM the shell still needs its own.
@@ -83,7 +84,7 @@ def require_screen(look: tui.TuiOptions) -> None:
         print(f"overlaptop: {fault}", flush=True)  # noqa: T201
         raise CommandError(fault, 2)
     if look.theme is not None:
-        from overlaptop.tui.palette import PALETTES
+        from overlaptop.tui.draw.themes import PALETTES
 
         if look.theme not in PALETTES:
             raise CommandError(f"no theme {look.theme!r}; there are: {', '.join(PALETTES)}", 2)

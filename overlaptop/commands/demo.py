@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from overlaptop import tui
-from overlaptop.commands import CommandError, dashboard, say
-from overlaptop.commands.stage import Stage
+from overlaptop.commands import dashboard
 from overlaptop.commands.stream import RecordWriter, stream
-from overlaptop.fleet.session import JobSelector, JobSession
-from overlaptop.launcher import Launcher, LaunchError, of_workload, place
-from overlaptop.tui.starting import Order, Phase
+from overlaptop.console import CommandError, say
+from overlaptop.fleet.job_session import JobSelector, JobSession
+from overlaptop.launch.launcher import Launcher, LaunchError, of_workload, place
+from overlaptop.launch.local import LocalLauncher
+from overlaptop.launch.request import LaunchRequest, Phase
 from overlaptop.workloads import catalog
 from overlaptop.workloads.options import OptionsError
 
@@ -57,7 +58,7 @@ def run(
     if steps is not None:
         # The job itself stops then, and the dashboard goes on showing its last steps.
         options = ["--steps", str(steps), *options]
-    return _show(Order(workload.name, tuple(options), nproc), look)
+    return _show(LaunchRequest(workload.name, tuple(options), nproc), look)
 
 
 def _print_records(launcher: Launcher, steps: int | None) -> int:
@@ -74,9 +75,9 @@ def _print_records(launcher: Launcher, steps: int | None) -> int:
     return _verdict(launcher) if launcher.poll() else 0
 
 
-def _show(order: Order, look: tui.TuiOptions) -> int:
+def _show(order: LaunchRequest, look: tui.TuiOptions) -> int:
     """Open the dashboard on what `order` starts; other workloads may be started from it instead."""
-    stage = Stage()
+    stage = LocalLauncher()
     session = JobSession(JobSelector(matches=stage.owns))
     try:
         plan = stage.plan(order)

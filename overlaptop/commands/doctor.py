@@ -8,14 +8,14 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from overlaptop.commands import CommandError
+from overlaptop.console import CommandError
 from overlaptop.doctor.findings import Finding, Status, works
 from overlaptop.doctor.installed import check_installation
 from overlaptop.remote.bootstrap import far_words
-from overlaptop.tui.text import printable
+from overlaptop.text import printable
 
 if TYPE_CHECKING:
-    from overlaptop.commands.hosts import Hosts
+    from overlaptop.console.hosts import Hosts
 
 _STATUS_WIDTH = max(len(status.value) for status in Status)
 _CHECK_WIDTH = len("overlaptop")

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-from overlaptop.advice.alpha_beta import AlphaBeta
-from overlaptop.advice.buckets import MIB, Compute, EvenGradients, Prediction, best, predict, sweep
-from overlaptop.advice.prefetch import Prefetch, prefetch
-from overlaptop.commands import CommandError
+from overlaptop import text
 from overlaptop.commands.estimate_options import (
     USAGE_STATUS,
     BucketsQuestion,
@@ -16,9 +13,12 @@ from overlaptop.commands.estimate_options import (
     PrefetchQuestion,
     Question,
 )
-from overlaptop.commands.table import Table
+from overlaptop.console import CommandError
+from overlaptop.console.table import Table
+from overlaptop.models.alpha_beta import AlphaBeta
+from overlaptop.models.buckets import MIB, Compute, EvenGradients, Prediction, best, predict, sweep
+from overlaptop.models.prefetch import Prefetch, prefetch
 from overlaptop.timeline.breakdown import Breakdown
-from overlaptop.tui import text
 
 ALPHA_SHARE = 0.1
 """Of a bucket's time, where nothing but the link is known: larger buckets would save less than this."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
-from overlaptop.commands import CommandError
-from overlaptop.commands.quantities import bytes_per_s, duration_ns, milliseconds_ns, size_bytes
+from overlaptop.console import CommandError
+from overlaptop.console.quantities import bytes_per_s, duration_ns, milliseconds_ns, size_bytes
 
 USAGE_STATUS = 2
 MOST_RANKS = 1_000_000

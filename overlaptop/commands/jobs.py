@@ -6,11 +6,11 @@ import dataclasses
 import json
 import time
 
-from overlaptop.commands import say
-from overlaptop.commands.choice import HERE, THERE, find_jobs, no_job
-from overlaptop.commands.hosts import Hosts, connect
-from overlaptop.commands.table import Table
-from overlaptop.tui import text
+from overlaptop import text
+from overlaptop.console import say
+from overlaptop.console.choice import HERE, THERE, find_jobs, no_job
+from overlaptop.console.hosts import Hosts, connect
+from overlaptop.console.table import Table
 
 
 def run(hosts: Hosts | None = None, *, as_json: bool) -> int:

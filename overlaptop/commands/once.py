@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Sequence
 
-from overlaptop.commands import CommandError
-from overlaptop.commands.choice import join
-from overlaptop.commands.hosts import Hosts, pause
-from overlaptop.commands.table import Table
+from overlaptop import text
+from overlaptop.console.choice import join
+from overlaptop.console.following import settle
+from overlaptop.console.hosts import Hosts
+from overlaptop.console.table import Table
 from overlaptop.fleet.records import device_record, step_record
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.fleet.trouble import Trouble, first_failure, trouble_of
-from overlaptop.tui import Session, nodes, text, troubles
-from overlaptop.tui.choosing import all_see_gaps, idle_ns, sees_gaps
-from overlaptop.tui.figures import Figures
-
-TICK_S = 0.02
-LIMIT_S = 3.0
-"""A hub sends its history at once; ranks that are not there by then are shown as unknown."""
-HISTORY_LIMIT_S = 60.0
-"""For a history that still comes, over a narrow line say."""
+from overlaptop.report import hosts as nodes
+from overlaptop.report import troubles
+from overlaptop.report.figures import Figures
+from overlaptop.report.order import all_see_gaps, idle_ns, sees_gaps
 
 ASCII = str.maketrans(
     {
@@ -50,34 +45,6 @@ def run(key: str | None, hosts: Hosts | None = None, *, as_json: bool, ascii_onl
         print(render(snapshot, ascii_only=ascii_only))  # noqa: T201
     sys.stdout.flush()
     return 0
-
-
-def settle(session: Session) -> Snapshot:
-    """Return the first snapshot of the present that knows a step of each rank, or the best that LIMIT_S
-    brings.
-
-    Raises CommandError when the job's hub does not answer, or does not come to the end of its history.
-    """
-    began_s = time.monotonic()
-    while True:
-        snapshot = session.tick()
-        if snapshot.ranks and not snapshot.replaying and all(map(_has_told, snapshot.ranks)):
-            return snapshot
-        still_tells = snapshot.replaying and snapshot.link is LinkState.LIVE
-        limit_s = HISTORY_LIMIT_S if still_tells else LIMIT_S
-        if time.monotonic() - began_s > limit_s or snapshot.link is LinkState.ENDED:
-            break
-        pause(session, TICK_S)
-    why = snapshot.link_note or snapshot.link.value
-    if snapshot.job is None:
-        raise CommandError(f"the job does not answer ({why})")
-    if snapshot.replaying:
-        raise CommandError(f"the job has told its history only, not its present state ({why}): try again")
-    return snapshot
-
-
-def _has_told(view: RankView) -> bool:
-    return view.ended or view.last is not None
 
 
 def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
@@ -125,7 +92,7 @@ def _hosts(snapshot: Snapshot) -> list[str]:
         return []
     lines = [""]
     for node in snapshot.nodes:
-        facts = "".join(run.text for run in nodes.told(node, snapshot.at_ns))
+        facts = nodes.in_words(node, snapshot.at_ns)
         if node.ranks:
             facts += f"  rank{'s' * (len(node.ranks) > 1)} {text.runs_of(node.ranks)}"
         if node.link is LinkState.LIVE and node.residual_ns is not None:

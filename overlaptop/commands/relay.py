@@ -11,12 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from overlaptop import __version__
-from overlaptop.commands import CommandError, say
-from overlaptop.commands.kept import Door, LineOrders
-from overlaptop.commands.stage import Stage
-from overlaptop.launcher import LaunchError
-from overlaptop.remote.far import Relay
-from overlaptop.tui.starting import Order, Phase
+from overlaptop.console import CommandError, say
+from overlaptop.launch.launcher import LaunchError
+from overlaptop.launch.local import LocalLauncher
+from overlaptop.launch.request import LaunchRequest, Phase
+from overlaptop.relay.handover import Door, LineOrders
+from overlaptop.relay.relay import Relay
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.relaying import (
     MAX_OUTPUT_CHARS,
@@ -48,7 +48,7 @@ def run(*, readonly: bool) -> int:
     reads, writes = os.dup(0), os.dup(1)
     _silence(0, os.O_RDONLY)
     os.dup2(2, 1)
-    stage = Stage()
+    stage = LocalLauncher()
     orders = StageOrders(stage)
     door = Door(orders)
     line_orders = None if readonly else LineOrders(orders, door)
@@ -88,9 +88,9 @@ def run(*, readonly: bool) -> int:
 
 
 class StageOrders:
-    """Orders that a Stage carries out; see remote.far.Orders. What was ordered is checked by its plan."""
+    """Launch requests that a LocalLauncher carries out; what was asked for is checked by its plan."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: LocalLauncher) -> None:
         self._stage = stage
         self._lock = threading.Lock()
         self._order: RelayOrder | None = None
@@ -143,7 +143,7 @@ class StageOrders:
 
     def _carry_out(self, order: RelayOrder) -> None:
         try:
-            plan = self._stage.plan(Order(order.words[0], order.words[1:], order.nproc))
+            plan = self._stage.plan(LaunchRequest(order.words[0], order.words[1:], order.nproc))
         except Exception as fault:  # noqa: BLE001 - on a thread of its own: nobody else would hear of it
             self._refuse(order, f"{type(fault).__name__}: {fault}")
             return

@@ -6,18 +6,17 @@ import json
 import sys
 import time
 
-from overlaptop.commands import CommandError, say
-from overlaptop.commands.choice import join
-from overlaptop.commands.following import TICK_S, send, views
-from overlaptop.commands.hosts import Hosts, pause
-from overlaptop.commands.once import settle
-from overlaptop.commands.table import Table
+from overlaptop.console import CommandError, say
+from overlaptop.console.choice import join
+from overlaptop.console.following import TICK_S, send, settle, views
+from overlaptop.console.hosts import Hosts, pause
+from overlaptop.console.table import Table
 from overlaptop.fleet.commands import FAILED, SENT, CommandView
 from overlaptop.fleet.knobs import JobKnob
+from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import Snapshot
-from overlaptop.tui import Session
-from overlaptop.tui.text import UNKNOWN as NOT_KNOWN
-from overlaptop.tui.text import printable
+from overlaptop.text import UNKNOWN as NOT_KNOWN
+from overlaptop.text import printable
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import CHANGED, UNKNOWN, Command

@@ -10,19 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TextIO
 
-from overlaptop.commands import CommandError, say
-from overlaptop.commands.choice import join
-from overlaptop.commands.hosts import Hosts, LineTeller, pause
+from overlaptop.console import CommandError, say
+from overlaptop.console.choice import join
+from overlaptop.console.following import is_lost
+from overlaptop.console.hosts import ConnectionReporter, Hosts, pause
 from overlaptop.fleet.records import device_record, step_record
+from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
-from overlaptop.tui import Session
-from overlaptop.tui.text import printable, runs_of
+from overlaptop.text import printable, runs_of
 from overlaptop.wire.messages import STEPPED_ASIDE, StepTotals
 
 TICK_S = 0.05
-LOST_LIMIT_S, LINES_LOST_LIMIT_S = 10.0, 120.0
-"""A hub that died is replaced within a second or two. The line to another host may come back after longer,
-being tried every 30 s or so."""
 UNSEEN_LIMIT_S = 3.0
 """Ranks on other nodes are announced but never seen here; ranks of this node may be a little late."""
 TELL_LOST_S = 10.0
@@ -163,7 +161,7 @@ def stream(session: Session, writer: RecordWriter, job_gone: Callable[[], bool] 
 
 
 def _follow(session: Session, writer: RecordWriter, job_gone: Callable[[], bool]) -> bool:
-    lines = LineTeller()
+    lines = ConnectionReporter()
     while True:
         gone = job_gone()  # asked first: what arrived before is still written
         snapshot = session.tick()
@@ -199,10 +197,3 @@ def run(key: str | None, steps: int | None, hosts: Hosts | None = None, *, wait:
     if writer.written == 0:
         say("the job ended before its first step")
     return 0
-
-
-def is_lost(snapshot: Snapshot) -> bool:
-    """Whether the line to the job broke, and so long ago that it is not waited for any more."""
-    lost_s = (snapshot.at_ns - snapshot.link_since_ns) / 1e9
-    limit_s = LINES_LOST_LIMIT_S if snapshot.nodes else LOST_LIMIT_S
-    return snapshot.link is LinkState.LOST and lost_s > limit_s

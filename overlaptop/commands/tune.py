@@ -12,17 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from overlaptop.advice.model import MOST_WATCHED, Collector
-from overlaptop.advice.picture import Picture
-from overlaptop.advice.search import Plan
-from overlaptop.advice.tuner import Tuner
-from overlaptop.commands import CommandError, say, search_report
-from overlaptop.commands.choice import join
-from overlaptop.commands.hosts import Hosts, pause
-from overlaptop.fleet.session import JobSelector, JobSession
+from overlaptop import text
+from overlaptop.console import CommandError, say, search_report
+from overlaptop.console.choice import join
+from overlaptop.console.hosts import Hosts, pause
+from overlaptop.fleet.job_session import JobSelector, JobSession
+from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
-from overlaptop.launcher import Launcher, LaunchError, of_workload, place
-from overlaptop.tui import Session, text
+from overlaptop.launch.launcher import Launcher, LaunchError, of_workload, place
+from overlaptop.models.bucket_sizes import MOST_WATCHED, Collector
+from overlaptop.tuning.search import Plan
+from overlaptop.tuning.state import SearchState
+from overlaptop.tuning.tuner import Tuner
 from overlaptop.wire.knobs import Knob
 from overlaptop.workloads import catalog
 from overlaptop.workloads.options import OptionsError
@@ -197,14 +198,14 @@ class _Search:
             pause(self._session, TICK_S)
         return None
 
-    def _tell(self, picture: Picture) -> None:
+    def _tell(self, picture: SearchState) -> None:
         for window in picture.windows[self._told :]:
             self._told += 1
             if self._wish.as_json:
                 self._put(search_report.window_record(self._session.job_key, picture, window))
             say(search_report.window_words(picture, window))
 
-    def _conclude(self, picture: Picture) -> None:
+    def _conclude(self, picture: SearchState) -> None:
         """Print what was found, if anything was, and which value the job has."""
         if picture.result is None:
             say("; ".join(filter(None, ("nothing was measured yet", self._left(picture)))))
@@ -219,7 +220,7 @@ class _Search:
         if picture.result.spent:
             say(f"{search_report.steps(picture.steps_spent)} were not enough: --budget allows more")
 
-    def _left(self, picture: Picture) -> str:
+    def _left(self, picture: SearchState) -> str:
         """Which value the job has; empty: it ends with this command."""
         return picture.left if self._launcher is None else ""
 

@@ -15,9 +15,9 @@ from overlaptop.doctor.ssh_config import SshConfig
 from overlaptop.doctor.terminal import NEAR_ONLY
 from overlaptop.remote import failures
 from overlaptop.remote.bootstrap import far_words
-from overlaptop.remote.frames import FarStream
-from overlaptop.remote.line import Line, LineState
-from overlaptop.remote.pool import AT_ONCE, LinePool
+from overlaptop.remote.connection import Connection, ConnectionState
+from overlaptop.remote.frames import RelayStream
+from overlaptop.remote.pool import AT_ONCE, ConnectionPool
 from overlaptop.remote.targets import LOCAL, SSH, VIA, Target, ssh_program
 from overlaptop.wire.codec import WireError
 
@@ -42,13 +42,13 @@ def examine(
     ``python``, ``remote_dir``: as in bootstrap.far_words, ValueError as from there.
     """
     words = far_words(python, remote_dir, doctor=True)
-    pool = LinePool(targets, python=python, remote_dir=remote_dir, readonly=True, say=_silent)
+    pool = ConnectionPool(targets, python=python, remote_dir=remote_dir, readonly=True, say=_silent)
     try:
         rounds = -(-len(targets) // AT_ONCE)
         pool.connect(interactive=False, patience_s=CONNECT_S * rounds)
         lines = pool.lines
         found = [[*_way(line.target, facts), *_line(line)] for line in lines]
-        ready = [line.hello is not None and line.state is LineState.UP for line in lines]
+        ready = [line.hello is not None and line.state is ConnectionState.UP for line in lines]
     finally:
         pool.close()
     yield from _with_checks(targets, found, ready, words, facts)
@@ -114,7 +114,7 @@ def _checks(target: Target, child: Running | str) -> Iterable[Finding]:
 
 def _is_relay(output: str) -> bool:
     """Whether a relay has answered, whatever was asked for: sshd's ForceCommand, or a key's command=."""
-    stream = FarStream()
+    stream = RelayStream()
     try:
         stream.feed(output.encode(errors="replace"))
     except WireError:
@@ -122,12 +122,12 @@ def _is_relay(output: str) -> bool:
     return stream.begun
 
 
-def _line(line: Line) -> Iterator[Finding]:
+def _line(line: Connection) -> Iterator[Finding]:
     """Whether a relay answers, and how well its clock is known."""
     hello = line.hello
-    if line.state is LineState.CONNECTING:
+    if line.state is ConnectionState.CONNECTING:
         yield fault("relay", "the host had not answered in time", "is it on, and is the network or VPN up?")
-    elif line.state is not LineState.UP:
+    elif line.state is not ConnectionState.UP:
         yield fault("relay", failures.one_line(line.reason))
     elif hello is None:
         yield fault(
@@ -143,7 +143,7 @@ def _line(line: Line) -> Iterator[Finding]:
         yield from _clock(line)
 
 
-def _clock(line: Line) -> Iterator[Finding]:
+def _clock(line: Connection) -> Iterator[Finding]:
     offset_ns, residual_ns = line.clock.offset_ns, line.clock.residual_ns
     if offset_ns is None or residual_ns is None:
         yield unknown("offset", "no round trip has told how far its clock is from ours")

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from overlaptop.wire.commands import CHANGES, SET, argument, in_words
 from overlaptop.wire.commands import reason as why
-from overlaptop.wire.doubt import ANSWER_S, doubt, is_in_doubt, of_lost
 from overlaptop.wire.messages import (
     CHANGED,
     ENDED_BADLY,
@@ -21,6 +20,7 @@ from overlaptop.wire.messages import (
     CommandReport,
     StepTotals,
 )
+from overlaptop.wire.outcome import ANSWER_S, doubt, is_in_doubt, of_lost
 
 MAX_COMMANDS = 128
 """Where there are more, those of searches go first."""

@@ -12,9 +12,9 @@ from overlaptop.fleet.fleet import MAX_NOTICES, MAX_RANKS
 from overlaptop.fleet.knobs import JobKnob, job_knobs
 from overlaptop.fleet.snapshot import LinkState, NodeView, RankView, Snapshot
 from overlaptop.fleet.totals import of_one_step, total
+from overlaptop.text import runs
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Notice, Welcome
-from overlaptop.wire.ranks import runs
 
 _BEST_FIRST = (LinkState.LIVE, LinkState.STALE, LinkState.WAITING, LinkState.LOST, LinkState.ENDED)
 """How the line to a job is: as that of the node to which it is best."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.merging import Part
-from overlaptop.fleet.session import JobSelector, JobSession
 from overlaptop.fleet.snapshot import LinkState, NodeView
 from overlaptop.wire.endpoints import EndpointError, JobRecord
 

@@ -31,7 +31,7 @@ class Note:
     text: str
 
 
-class FarStream:
+class RelayStream:
     """Cuts the bytes of a far end into notes and the payloads of frames, however they were split."""
 
     def __init__(self) -> None:

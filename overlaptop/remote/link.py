@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from overlaptop.remote.line import Line, LineState
+from overlaptop.remote.connection import Connection, ConnectionState
 from overlaptop.wire.codec import encode
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.endpoints import JobRecord
@@ -60,7 +60,7 @@ class RemoteLink:
         self._ranks: tuple[int, ...] = ()
         self._waiting: deque[Message] = deque(maxlen=_MAX_WAITING)
         self._told_relay = 0
-        """The relay (Line.relays) that was told the job; 0: none yet."""
+        """The relay (Connection.relays) that was told the job; 0: none yet."""
         self._begun = False
         """It has answered that: what comes from now on is this job's hub's."""
         self._join_due_s = 0.0
@@ -166,7 +166,7 @@ class RemoteLink:
 class RemoteHost:
     """One host behind its line, as JobSession sees it: its jobs, and the link to one of them at a time."""
 
-    def __init__(self, line: Line, monotonic_s: Callable[[], float] | None = None) -> None:
+    def __init__(self, line: Connection, monotonic_s: Callable[[], float] | None = None) -> None:
         """``monotonic_s``: the line's, unless told otherwise."""
         self.line = line
         self.monotonic_s = monotonic_s or line.monotonic_s
@@ -182,7 +182,7 @@ class RemoteHost:
         """The newest."""
         self._order_status: RelayOrderStatus | None = None
         self._ordered_relay = 0
-        """That was told it (Line.relays)."""
+        """That was told it (Connection.relays)."""
 
     @property
     def name(self) -> str:
@@ -202,7 +202,7 @@ class RemoteHost:
     @property
     def connecting(self) -> bool:
         """Whether it has not been had yet, and is being tried."""
-        return not self.up and self.line.hello is None and self.line.state is not LineState.FAILED
+        return not self.up and self.line.hello is None and self.line.state is not ConnectionState.FAILED
 
     @property
     def readonly(self) -> bool:

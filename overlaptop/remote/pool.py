@@ -10,8 +10,8 @@ from selectors import DefaultSelector
 
 from overlaptop.remote import failures
 from overlaptop.remote.bootstrap import far_words
-from overlaptop.remote.carrier import end_all, wait_for_any
-from overlaptop.remote.line import Line, LineState
+from overlaptop.remote.child import end_all, wait_for_any
+from overlaptop.remote.connection import Connection, ConnectionState
 from overlaptop.remote.targets import Target
 
 AT_ONCE = 4
@@ -20,7 +20,7 @@ _LOOK_EVERY_S = 0.02
 _CLOSE_PATIENCE_S = 0.5
 
 
-class LinePool:
+class ConnectionPool:
     """The lines to these hosts, in their order."""
 
     def __init__(
@@ -42,7 +42,7 @@ class LinePool:
         self._selector = DefaultSelector()
         self._say = say or _to_stderr
         self.lines = tuple(
-            Line(
+            Connection(
                 target,
                 words,
                 may_start=self._may_start,
@@ -79,7 +79,7 @@ class LinePool:
     def receive(self) -> None:
         """Takes in what can be read now: for an event loop that looks at `fileno`."""
         for key, _ in self._selector.select(0):
-            line: Line = key.data
+            line: Connection = key.data
             line.receive()
 
     def fileno(self) -> int:
@@ -98,7 +98,7 @@ class LinePool:
     def _may_start(self) -> bool:
         return sum(line.knocking for line in self.lines) < AT_ONCE
 
-    def _settle(self, lines: Sequence[Line], deadline_s: float) -> None:
+    def _settle(self, lines: Sequence[Connection], deadline_s: float) -> None:
         """Waits until each of them is up or was given up once, and says so."""
         waiting = list(lines)
         while waiting and time.monotonic() < deadline_s:
@@ -119,9 +119,9 @@ def _has_terminal() -> bool:
     return True
 
 
-def _in_words(line: Line) -> str:
+def _in_words(line: Connection) -> str:
     name, hello = line.target.name, line.hello
-    if line.state is not LineState.UP:
+    if line.state is not ConnectionState.UP:
         return f"{name}: {line.reason}"
     if hello is None:
         return f"{name}: reached; {line.reason}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from overlaptop.tui.options import Session, TuiOptions
+from overlaptop.fleet.session import Session
+from overlaptop.tui.options import TuiOptions
 
-__all__ = ["Session", "TuiOptions", "run"]
+__all__ = ["TuiOptions", "run"]
 
 
 def run(session: Session, options: TuiOptions | None = None, ending_signals: Collection[int] = ()) -> int:

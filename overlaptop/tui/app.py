@@ -13,20 +13,21 @@ from textual.binding import Binding
 from textual.screen import Screen
 
 from overlaptop.fleet.commands import CommandView
-from overlaptop.fleet.finished import FinishedSession
-from overlaptop.tui.captures import refusal
-from overlaptop.tui.compared import Comparing
-from overlaptop.tui.earlier import EarlierJob
+from overlaptop.fleet.finished_session import FinishedSession
+from overlaptop.fleet.session import Session
+from overlaptop.launch.request import LaunchRequest
+from overlaptop.report.hosts import is_there
+from overlaptop.tui.capture.captures import refusal
+from overlaptop.tui.capture.profiler_reference import ProfilerReference, read_truth
+from overlaptop.tui.draw.confirm import Confirm
 from overlaptop.tui.job_app import JobApp
 from overlaptop.tui.keys import APP_KEYS, TRACE_KEYS
-from overlaptop.tui.nodes import is_there
-from overlaptop.tui.options import MAX_REFRESH_HZ, Session, TuiOptions
-from overlaptop.tui.screens.base import DashboardScreen
-from overlaptop.tui.screens.overview import OverviewScreen
-from overlaptop.tui.started import Started
-from overlaptop.tui.starting import Order
-from overlaptop.tui.truth import Truth, read_truth
-from overlaptop.tui.widgets.confirm import Confirm
+from overlaptop.tui.options import MAX_REFRESH_HZ, TuiOptions
+from overlaptop.tui.overview.screen import OverviewScreen
+from overlaptop.tui.screen import DashboardScreen
+from overlaptop.tui.tune.compared import Comparing
+from overlaptop.tui.workloads.earlier import EarlierJob
+from overlaptop.tui.workloads.started import Started
 
 TICK_S, IDLE_TICK_S = 0.1, 0.25
 """How often the session is read while steps arrive, and when none have for a while."""
@@ -63,7 +64,7 @@ class OverlaptopApp(JobApp):
 
     def on_mount(self) -> None:
         """Start to read and to draw."""
-        if (lines := self.options.lines) is not None:
+        if (lines := self.options.connections) is not None:
             # At once, and not at the next tick: by how long an answer took the hosts' clocks are known.
             asyncio.get_running_loop().add_reader(lines.fileno(), lines.receive)
         self._show()
@@ -72,14 +73,14 @@ class OverlaptopApp(JobApp):
 
     def on_unmount(self) -> None:
         """The lines are closed after this."""
-        if (lines := self.options.lines) is not None:
+        if (lines := self.options.connections) is not None:
             asyncio.get_running_loop().remove_reader(lines.fileno())
 
     def _tick(self) -> None:
         """Read the session. Also while paused: what is not read would be dropped."""
         self.read()
         # Of other hosts a picture takes longer to put together, and their lines are read as they speak.
-        quick = self.latest.fresh and self.options.lines is None
+        quick = self.latest.fresh and self.options.connections is None
         self._tick_s = TICK_S if quick else min(IDLE_TICK_S, self._tick_s * 1.25)
         self.set_timer(self._tick_s, self._tick)
 
@@ -102,7 +103,7 @@ class OverlaptopApp(JobApp):
         """All that is drawn is of one moment."""
         state, control = self.state, self.control
         state.show(self.latest)
-        state.hand = control.changing.in_hand(self.latest)
+        state.hand = control.changing.selected(self.latest)
         state.change, state.newest_change = control.change, control.newest_change
         state.change_is_news = control.change_is_news
         state.searching = control.who_searches(self.latest)
@@ -125,7 +126,7 @@ class OverlaptopApp(JobApp):
         chosen = self.state.chosen
         wanted = frozenset({chosen.rank} if chosen else ())
         if self.control.needs_timelines:
-            from overlaptop.advice.model import MOST_WATCHED
+            from overlaptop.models.bucket_sizes import MOST_WATCHED
 
             if len(self.latest.ranks) <= MOST_WATCHED:
                 wanted = frozenset(view.rank for view in self.latest.ranks)
@@ -135,7 +136,7 @@ class OverlaptopApp(JobApp):
 
     def _follow_the_start(self) -> None:
         """Turn to the job that was started as soon as it is there; say so if it failed."""
-        from overlaptop.tui.screens.workloads import WorkloadsScreen
+        from overlaptop.tui.workloads.screen import WorkloadsScreen
 
         if key := self.started.look(self.session):
             if key != self.session.job_key:
@@ -150,7 +151,7 @@ class OverlaptopApp(JobApp):
         """Where there is no job to be seen, or a choice of jobs, the list comes up by itself; and it goes
         when there is.
         """
-        from overlaptop.tui.screens.jobs import JobsScreen
+        from overlaptop.tui.jobs.screen import JobsScreen
 
         top = self.screen
         if self.state.snapshot.job is None:
@@ -172,7 +173,7 @@ class OverlaptopApp(JobApp):
         self.action_overview()
         self._show()
 
-    async def start(self, order: Order) -> str:
+    async def start(self, order: LaunchRequest) -> str:
         """Start a workload, and turn to it, in place of the one that was started here before. Returns why
         that cannot be, empty: it is on its way.
         """
@@ -185,7 +186,9 @@ class OverlaptopApp(JobApp):
             self._show()
         return plan.fault
 
-    async def ask_to_start(self, order: Order, start: Callable[[Order], Awaitable[None]]) -> None:
+    async def ask_to_start(
+        self, order: LaunchRequest, start: Callable[[LaunchRequest], Awaitable[None]]
+    ) -> None:
         """Start a workload; ask first where that ends the one that was started here before."""
         starter = self.options.starter
 
@@ -199,13 +202,13 @@ class OverlaptopApp(JobApp):
 
     # Commands
 
-    def truth_of(self, capture: CommandView) -> Truth | None:
+    def truth_of(self, capture: CommandView) -> ProfilerReference | None:
         """What a capture's traces say, as far as that is known."""
         return self.captures.truths.get(capture.id)
 
     def _look_at_captures(self) -> None:
         """Have the traces read once all are written: of captures asked for here, or looked at."""
-        from overlaptop.tui.screens.capture import CaptureScreen
+        from overlaptop.tui.capture.screen import CaptureScreen
 
         for capture in self.captures.turned_away(self.latest.commands):
             self.notify(f"{capture.words} was not made: {capture.reason}", markup=False)
@@ -233,7 +236,7 @@ class OverlaptopApp(JobApp):
 
     async def action_rank(self) -> None:
         """Open the chosen rank."""
-        from overlaptop.tui.screens.rank import RankScreen
+        from overlaptop.tui.rank.screen import RankScreen
 
         if self.state.chosen is not None and not isinstance(self.screen, RankScreen):
             self.action_overview()
@@ -241,7 +244,7 @@ class OverlaptopApp(JobApp):
 
     async def action_capture(self) -> None:
         """Ask for a capture."""
-        from overlaptop.tui.screens.capture import CaptureScreen
+        from overlaptop.tui.capture.screen import CaptureScreen
 
         if self.state.snapshot.job is None:
             return
@@ -255,7 +258,7 @@ class OverlaptopApp(JobApp):
 
     async def action_captures(self) -> None:
         """The newest capture."""
-        from overlaptop.tui.screens.capture import CaptureScreen
+        from overlaptop.tui.capture.screen import CaptureScreen
 
         if isinstance(self.screen, CaptureScreen):
             self.pop_screen()
@@ -264,7 +267,7 @@ class OverlaptopApp(JobApp):
 
     async def action_machine(self) -> None:
         """The machine under the chosen rank."""
-        from overlaptop.tui.screens.machine import MachineScreen
+        from overlaptop.tui.machine.screen import MachineScreen
 
         if isinstance(self.screen, MachineScreen):
             self.pop_screen()
@@ -274,7 +277,7 @@ class OverlaptopApp(JobApp):
 
     async def action_help(self) -> None:
         """Keys and words."""
-        from overlaptop.tui.screens.pages import HelpScreen
+        from overlaptop.tui.help.screen import HelpScreen
 
         if isinstance(self.screen, HelpScreen):
             self.pop_screen()
@@ -283,13 +286,13 @@ class OverlaptopApp(JobApp):
 
     async def action_notices(self) -> None:
         """What agents said."""
-        from overlaptop.tui.screens.pages import NoticesScreen
+        from overlaptop.tui.help.screen import NoticesScreen
 
         await self._toggle(NoticesScreen)
 
     async def action_hosts(self) -> None:
         """The lines to other hosts."""
-        from overlaptop.tui.screens.hosts import HostsScreen
+        from overlaptop.tui.hosts.screen import HostsScreen
 
         if self.state.snapshot.nodes:
             await self._toggle(HostsScreen)
@@ -298,14 +301,14 @@ class OverlaptopApp(JobApp):
 
     async def action_jobs(self) -> None:
         """The list of jobs."""
-        from overlaptop.tui.screens.jobs import JobsScreen
+        from overlaptop.tui.jobs.screen import JobsScreen
 
         if not isinstance(self.screen, JobsScreen):
             await self.push_screen(JobsScreen(self.state, self.session.job_key))
 
     async def action_workloads(self) -> None:
         """Workloads with their options, and what was tried."""
-        from overlaptop.tui.screens.workloads import WorkloadsScreen
+        from overlaptop.tui.workloads.screen import WorkloadsScreen
 
         starter = self.options.starter
         if starter is None:
@@ -327,7 +330,7 @@ class OverlaptopApp(JobApp):
 
     async def action_tune(self) -> None:
         """All knobs."""
-        from overlaptop.tui.screens.tune import TuneScreen
+        from overlaptop.tui.tune.screen import TuneScreen
 
         if isinstance(self.screen, TuneScreen):
             self.pop_screen()
@@ -337,7 +340,7 @@ class OverlaptopApp(JobApp):
 
     async def action_search(self) -> None:
         """The search for the best value; once more stops one of this dashboard."""
-        from overlaptop.tui.screens.search import SearchScreen
+        from overlaptop.tui.search.screen import SearchScreen
 
         if isinstance(self.screen, SearchScreen):
             await self.screen.again()

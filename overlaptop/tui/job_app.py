@@ -7,17 +7,18 @@ from functools import partial
 
 from textual import events
 
+from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import Snapshot
-from overlaptop.tui.captures import Captures
-from overlaptop.tui.control import Control
-from overlaptop.tui.earlier import JobsSeen
-from overlaptop.tui.knob_values import ValueRefusedError
-from overlaptop.tui.options import Session, TuiOptions
-from overlaptop.tui.screens.base import DashboardScreen
+from overlaptop.tui.capture.captures import Captures
+from overlaptop.tui.draw.confirm import Confirm
+from overlaptop.tui.draw.prompt import Prompt
+from overlaptop.tui.options import TuiOptions
+from overlaptop.tui.screen import DashboardScreen
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.themed_app import ThemedApp
-from overlaptop.tui.widgets.confirm import Confirm
-from overlaptop.tui.widgets.prompt import Prompt
+from overlaptop.tui.tune.control import Control
+from overlaptop.tui.tune.knob_values import ValueRefusedError
+from overlaptop.tui.workloads.earlier import JobsSeen
 from overlaptop.wire.messages import Command
 
 
@@ -115,7 +116,7 @@ class JobApp(ThemedApp):
             self.show_now()  # why not
             return
         # Textual's Input takes 20 ms to import: not before it is needed.
-        from overlaptop.tui import asking
+        from overlaptop.tui.tune import asking
 
         await self.ask(asking.ask_for_value(held.knob, partial(self._take, self.control.type)))
 
@@ -125,7 +126,7 @@ class JobApp(ThemedApp):
         if held is None or self.latest.search is not None:
             self.show_now()
             return
-        from overlaptop.tui import asking
+        from overlaptop.tui.tune import asking
 
         self.control.prepare()
         take = partial(self._take, self.control.search)

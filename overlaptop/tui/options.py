@@ -1,61 +1,13 @@
-"""What the dashboard is given: a session to read from, and the user's options."""
+"""What the dashboard is given: the user's options."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Protocol
 
-from overlaptop.fleet.snapshot import Snapshot
-from overlaptop.tui.starting import Starter
-from overlaptop.wire.endpoints import JobRecord
-from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import Command
+from overlaptop.fleet.session import Connections
+from overlaptop.launch.request import Starter
 
 MAX_REFRESH_HZ = 10.0
-
-
-class Session(Protocol):
-    """Where Snapshots come from: a JobSession, a replay, or a test's script."""
-
-    @property
-    def jobs(self) -> tuple[JobRecord, ...]:
-        """The jobs that could be shown, newest first."""
-
-    @property
-    def job_key(self) -> str | None:
-        """Key of the job that is shown or being joined; None while there is none."""
-
-    def tick(self) -> Snapshot:
-        """What is known now. Never blocks."""
-
-    def watch(self, ranks: Collection[int]) -> None:
-        """The ranks whose timeline is on the screen."""
-
-    def send(self, command: Command) -> str:
-        """Tell the job to do something; returns why that cannot be, empty: it is on its way."""
-
-    def hold(self, search: Search) -> str:
-        """Say that a search goes on here; returns why it cannot, empty: it may."""
-
-    def select(self, key: str) -> None:
-        """Show the job with this key from now on."""
-
-    def close(self) -> None:
-        """Give up the line to the job."""
-
-
-class Lines(Protocol):
-    """The lines to other hosts, for whoever waits for what they bring."""
-
-    def fileno(self) -> int:
-        """A descriptor that can be read from whenever `receive` has something to do; the same for good."""
-
-    def receive(self) -> None:
-        """Take in what has come. Never blocks."""
-
-    def retry(self) -> None:
-        """Try those that are down at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,5 +24,5 @@ class TuiOptions:
     """Redraws a second; lower it on a slow line. At most MAX_REFRESH_HZ."""
     readonly: bool = False
     """Nothing can be changed from here: neither the job nor which workload runs."""
-    lines: Lines | None = None
+    connections: Connections | None = None
     """To the hosts of the Snapshots' nodes; None: the job runs here."""

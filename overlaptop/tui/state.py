@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, RankView, Snapshot
 from overlaptop.fleet.totals import of_one_step, total
-from overlaptop.tui.changing import Change
-from overlaptop.tui.choosing import Filter, all_see_gaps, ordered, sort_keys
-from overlaptop.tui.compared import Compared
+from overlaptop.report.hosts import by_node
+from overlaptop.report.order import Filter, all_see_gaps, ordered, sort_keys
+from overlaptop.text import count
 from overlaptop.tui.keys import changes_something, fits
-from overlaptop.tui.lanes import CollectiveKey, Lanes, lanes_of
-from overlaptop.tui.nodes import by_node
-from overlaptop.tui.text import count
-from overlaptop.tui.window import WHOLE_STEP, Window
+from overlaptop.tui.timeline.lanes import CollectiveKey, Lanes, lanes_of
+from overlaptop.tui.timeline.window import WHOLE_STEP, Window
+from overlaptop.tui.tune.changing import Change
+from overlaptop.tui.tune.compared import Compared
 from overlaptop.wire.messages import StepTotals
 
 HOLD_S = 1.0

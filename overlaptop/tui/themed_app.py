@@ -8,9 +8,9 @@ from typing import ClassVar
 from textual.app import App
 from textual.theme import BUILTIN_THEMES
 
+from overlaptop.tui.draw.themes import DARK, LIGHT, PALETTES, PLAIN, Styles
 from overlaptop.tui.options import TuiOptions
-from overlaptop.tui.palette import DARK, LIGHT, PALETTES, PLAIN, Inks
-from overlaptop.tui.screens.base import DashboardScreen
+from overlaptop.tui.screen import DashboardScreen
 
 
 class ThemedApp(App[int]):
@@ -31,7 +31,7 @@ class ThemedApp(App[int]):
         name = PLAIN.name if self.plain else options.theme or DARK.name
         if name not in PALETTES:
             raise ValueError(f"no theme {name!r}: there are {', '.join(PALETTES)}")
-        self.inks = Inks(PALETTES[name])
+        self.inks = Styles(PALETTES[name])
         self._retheme(name)
 
     @property
@@ -70,5 +70,5 @@ class ThemedApp(App[int]):
 
     def _take_theme(self) -> None:
         palette = PALETTES.get(self.theme) or (DARK if self.current_theme.dark else LIGHT)
-        self.inks = Inks(palette)
+        self.inks = Styles(palette)
         self.redraw_everything()

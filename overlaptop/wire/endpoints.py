@@ -10,7 +10,7 @@
         search.msgpack    the search that goes on, for a hub that takes this one's place
         changes.json      the changes that are under way, likewise
       changes.jsonl       what was changed of any job, see change_log.py
-      relay-<pid>-<owner>.sock    where a relay that keeps a job is found, see commands/kept.py
+      relay-<pid>-<owner>.sock    where a relay that keeps a job is found, see relay/handover.py
 
 Only the standard library: this module is imported in the training process.
 """
@@ -353,7 +353,7 @@ def hub_command(
         "-P",
         *(["-s"] if sys.flags.no_user_site else []),
         "-m",
-        "overlaptop.wire.hub",
+        "overlaptop.hub",
         *("--job", check_key(key)),
         *("--world-size", str(world_size)),
         *("--starter-pid", str(starter_pid)),

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from overlaptop.advice.alpha_beta import AlphaBeta
-from overlaptop.advice.buckets import MIB, Compute, GradientList, predict
 from overlaptop.fleet.fleet import Fleet
+from overlaptop.models.alpha_beta import AlphaBeta
+from overlaptop.models.buckets import MIB, Compute, GradientList, predict
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
 from overlaptop.wire.messages import CollectiveSpan, CommandReport, PhaseSpan, StepDetail

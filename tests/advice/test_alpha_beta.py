@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlaptop.advice.alpha_beta import (
+from overlaptop.formats.job import analyze
+from overlaptop.models.alpha_beta import (
     FEWEST,
     NEWEST,
     AlphaBeta,
@@ -16,7 +17,6 @@ from overlaptop.advice.alpha_beta import (
     fit,
     fit_groups,
 )
-from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
 
 DATA = Path(__file__).parent.parent / "formats" / "data"

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed import _compute_bucket_assignment_by_size
 
-from overlaptop.advice.alpha_beta import LARGEST, AlphaBeta
-from overlaptop.advice.buckets import (
+from overlaptop.models.alpha_beta import LARGEST, AlphaBeta
+from overlaptop.models.buckets import (
     MIB,
     Compute,
     EvenGradients,

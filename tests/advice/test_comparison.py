@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.advice.comparison import (
+from overlaptop.fleet.fleet import HISTORY_STEPS, Fleet
+from overlaptop.stats.comparison import (
     KEPT_STEPS,
     MOST_RANKS,
     MOST_STEPS,
@@ -15,8 +16,7 @@ from overlaptop.advice.comparison import (
     compare,
     compare_steps,
 )
-from overlaptop.advice.drift import FEWEST_BEFORE
-from overlaptop.fleet.fleet import HISTORY_STEPS, Fleet
+from overlaptop.stats.drift import FEWEST_BEFORE
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import KnobFacts
 from overlaptop.wire.messages import CommandReport

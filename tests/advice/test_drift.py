@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from overlaptop.advice.comparison import compare_steps
-from overlaptop.advice.drift import FEWEST_BEFORE, drift
-from overlaptop.advice.noise import FEWEST, difference
+from overlaptop.stats.comparison import compare_steps
+from overlaptop.stats.drift import FEWEST_BEFORE, drift
+from overlaptop.stats.noise import FEWEST, difference
 from tests.fleet.builders import step
 
 from .series import correlated

@@ -3,8 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from overlaptop.advice.buckets import MIB
-from overlaptop.advice.model import FEWEST_BY_HOST, FEWEST_STEPS, Collector, NoModel, StepModel
+from overlaptop.models.bucket_sizes import FEWEST_BY_HOST, FEWEST_STEPS, Collector, NoModel, StepModel
+from overlaptop.models.buckets import MIB
 from overlaptop.wire.knobs import GradientFacts
 from overlaptop.wire.messages import PhaseSpan, RankEnd
 from tests.advice.ddp_job import COMPUTE, GROUP, LINK, SIZES, DdpJob

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlaptop.advice.noise import (
+from overlaptop.stats.noise import (
     FEWEST,
     TOO_FEW,
     Difference,

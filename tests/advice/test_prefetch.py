@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlaptop.advice.prefetch import Prefetch, prefetch
+from overlaptop.models.prefetch import Prefetch, prefetch
 
 LAYERS = 600
 

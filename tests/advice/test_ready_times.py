@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.advice.ready_times import Ready, curve
+from overlaptop.models.ready_times import Ready, curve
 
 
 def at(share, *seen):

@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from overlaptop.advice.noise import TOO_FEW
-from overlaptop.advice.rounds import Rounds, Window
+from overlaptop.stats.noise import TOO_FEW
+from overlaptop.tuning.rounds import Rounds, Window
 from tests.advice.series import correlated
 
 TRUE = {1: 1.10, 5: 1.0, 25: 1.0, 50: 1.02, 100: 1.05, 200: 1.0}

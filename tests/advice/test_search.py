@@ -5,8 +5,8 @@ from itertools import count, pairwise
 
 import pytest
 
-from overlaptop.advice.search import GRID_ROUNDS, MOST_STEPS, ONCE, Plan, Search, State
-from overlaptop.advice.space import Space
+from overlaptop.tuning.search import GRID_ROUNDS, MOST_STEPS, ONCE, Plan, Search, State
+from overlaptop.tuning.space import Space
 
 from .curves import BEFORE, CURVES, GRID, KINDS, SWITCH_STEPS, Machine, Noise, regret, searched, u_shaped
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from overlaptop.advice.slowdown import slowdown
+from overlaptop.models.slowdown import slowdown
 
 MS = 1_000_000
 HIDDEN_MS = (5, 20, 35, 50, 65)

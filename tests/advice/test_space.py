@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.advice.space import Space
+from overlaptop.tuning.space import Space
 from overlaptop.wire.knobs import Knob
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.advice.changer import BUSY_S, TRIES
-from overlaptop.advice.others import LOST_S
-from overlaptop.advice.picture import best_words, told_result
-from overlaptop.advice.search import Plan, Verdict
-from overlaptop.advice.tuner import CLAIM_S, Tuner
 from overlaptop.fleet.snapshot import LinkState
+from overlaptop.tuning.changer import BUSY_S, TRIES
+from overlaptop.tuning.interference import LOST_S
+from overlaptop.tuning.search import Plan, Verdict
+from overlaptop.tuning.state import best_words, told_result
+from overlaptop.tuning.tuner import CLAIM_S, Tuner
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import Notice, RankEnd
@@ -272,7 +272,7 @@ def test_a_job_of_quick_steps_gets_as_many_windows_though_each_is_longer():
     assert max(len(window.steps_ns) for window in tuner.picture.windows) > 100
 
 
-# Others
+# Interference
 
 
 def test_a_persons_change_of_the_knob_ends_it_and_stays():

@@ -10,7 +10,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from overlaptop.fleet.session import JobSession
+from overlaptop.fleet.job_session import JobSession
 from overlaptop.wire import commands
 from tests.warm import LAUNCHER_VARIABLES, Warm, WarmRanks
 

@@ -21,9 +21,9 @@ from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.utils.checkpoint import checkpoint
 
-from overlaptop.agent.fsdp_units import FsdpUnits
-from overlaptop.agent.guest import Guest
-from overlaptop.agent.prefetch import PrefetchKnobs
+from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+from overlaptop.agent.knobs.fsdp_units import FsdpUnits
+from overlaptop.agent.knobs.prefetch import PrefetchKnobs
 
 WIDTH = 32
 BLOCKS = 4
@@ -118,7 +118,7 @@ def train(
     name: str, steps: int, change_at: dict[int, tuple[str, int | None]], prefetches: Prefetches
 ) -> dict:
     """Train one variant; ``change_at``: at which steps to give which knob which value, None: its own."""
-    units = FsdpUnits(Guest(lambda level, text: print(text, flush=True)))
+    units = FsdpUnits(FaultBarrier(lambda level, text: print(text, flush=True)))
     units.install()
     knobs = PrefetchKnobs(units)
     model = make(name)

@@ -20,9 +20,9 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from overlaptop.agent.ddp_models import DdpModels
-from overlaptop.agent.guest import Guest
-from overlaptop.agent.rebucket import Rebucket
+from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+from overlaptop.agent.knobs.ddp_models import DdpModels
+from overlaptop.agent.knobs.rebucket import Rebucket
 
 WIDTH = 128
 LAYERS = 4
@@ -139,7 +139,7 @@ def main() -> None:
     if DEVICE.type == "cuda":
         torch.cuda.set_device(DEVICE)
     dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
-    models = DdpModels(Guest(lambda level, text: print(text, flush=True)))
+    models = DdpModels(FaultBarrier(lambda level, text: print(text, flush=True)))
     models.install()
     for name in sys.argv[3:]:
         dice = random.Random(name)

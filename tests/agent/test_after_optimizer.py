@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.autograd.profiler import record_function
 
-from overlaptop.agent.after_optimizer import AfterOptimizer
+from overlaptop.agent.hooks.after_optimizer import AfterOptimizer
 
 
 @pytest.fixture

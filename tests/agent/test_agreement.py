@@ -13,7 +13,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from overlaptop.agent.agreement import NO_MARK, Agreement, Decision, Mark, Pace
+from overlaptop.agent.control.two_phase_commit import NO_MARK, Decision, Mark, Pace, TwoPhaseCommit
 
 RANKS = 4
 QUICK = {"patience_s": 0.4, "period_s": 0.005, "notice_s": 0.3}
@@ -32,7 +32,7 @@ class Rank:
         self.step_s = step_s
         self.rank = rank
         self.said_ns = said_ns or round(step_s * 1e9)
-        self.agreement = Agreement(
+        self.agreement = TwoPhaseCommit(
             board, rank, world_size, lambda: Pace(self.step, self.said_ns), self.arm, **{**QUICK, **options}
         )
         self.stop = threading.Event()
@@ -224,7 +224,7 @@ def test_a_store_that_does_not_answer_means_that_this_rank_does_nothing():
             return desired.encode()
 
     board = Frozen()
-    agreement = Agreement(board, 1, 2, lambda: Pace(0, 1), lambda step: None, **QUICK)
+    agreement = TwoPhaseCommit(board, 1, 2, lambda: Pace(0, 1), lambda step: None, **QUICK)
     thread = threading.Thread(target=agreement.reach)
     thread.start()
     assert agreement.resolve(limit_s=0.05) is None
@@ -237,7 +237,7 @@ def test_a_store_that_fails_is_said_and_nobody_acts():
         def set(self, key, value):
             raise dist.DistNetworkError("Connection reset by peer")
 
-    agreement = Agreement(Broken(), 1, 2, lambda: Pace(0, 1), lambda step: None, **QUICK)
+    agreement = TwoPhaseCommit(Broken(), 1, 2, lambda: Pace(0, 1), lambda step: None, **QUICK)
     with pytest.raises(dist.DistNetworkError):
         agreement.reach()
     assert agreement.resolve() == Decision(None, "rank 1: the job's store failed: Connection reset by peer")
@@ -344,7 +344,7 @@ def test_a_rank_that_does_not_know_where_it_stood_keeps_all_from_acting(boards):
 
 def test_a_rank_that_is_given_up_just_before_its_vote_does_not_vote_any_more(boards):
     boards[0].set("plan", "1000 0")
-    agreement = Agreement(
+    agreement = TwoPhaseCommit(
         boards[1], 1, 2, lambda: Pace(5, 1_000_000), lambda step: agreement.abandon("gave up"), **QUICK
     )
     assert agreement.reach() == Decision(None, "rank 1 gave up")
@@ -397,7 +397,7 @@ def test_a_rank_that_lost_the_store_obeys_what_the_others_have_decided(boards):
         return boards[1]
 
     lost = Failing(boards[1], "armed")
-    agreement = Agreement(
+    agreement = TwoPhaseCommit(
         lost, 1, 2, lambda: Pace(5, 1_000_000), lambda step: None, **QUICK, renew=renew, doubt_s=10.0
     )
     assert agreement.reach() == Decision(1000)
@@ -417,7 +417,7 @@ def test_a_store_that_stays_away_is_raised_at_once_before_the_vote_and_later_aft
         raise RuntimeError("Connection refused")
 
     lost = Failing(boards[1], breaks_at)
-    agreement = Agreement(
+    agreement = TwoPhaseCommit(
         lost, 1, 2, lambda: Pace(5, 1_000_000), lambda step: None, **QUICK, renew=renew, doubt_s=0.1
     )
     with pytest.raises(RuntimeError, match="Connection reset"):
@@ -434,7 +434,7 @@ def test_a_job_that_ends_does_not_look_for_a_store_any_longer(boards):
         raise RuntimeError("Connection refused")
 
     lost = Failing(boards[1], "armed")
-    agreement = Agreement(
+    agreement = TwoPhaseCommit(
         lost, 1, 2, lambda: Pace(5, 1_000_000), lambda step: None, **QUICK, renew=renew, doubt_s=1000.0
     )
     with pytest.raises(RuntimeError, match="Connection reset"):

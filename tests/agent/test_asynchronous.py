@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from overlaptop.agent.asynchronous import carried_through, is_the_jobs
-from overlaptop.agent.guest import Guest, hold, sheltered
+from overlaptop.agent.isolation.fault_barrier import FaultBarrier, hold, sheltered
+from overlaptop.agent.isolation.job_exceptions import carried_through, is_the_jobs
 
 
 def function(_number, _frame):
@@ -112,9 +112,9 @@ def test_a_fault_of_our_own_is_not(name: str) -> None:
     assert not is_the_jobs(caught.value)
 
 
-def guest() -> tuple[Guest, list[str]]:
+def guest() -> tuple[FaultBarrier, list[str]]:
     said: list[str] = []
-    return Guest(lambda _level, text: said.append(text)), said
+    return FaultBarrier(lambda _level, text: said.append(text)), said
 
 
 def test_a_hook_lets_the_jobs_exception_through_and_stays_at_work() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.agent import capture
-from overlaptop.agent.agreement import PATIENCE_S
+from overlaptop.agent.control import capture
+from overlaptop.agent.control.two_phase_commit import PATIENCE_S
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.endpoints import list_jobs

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.agent.compiling import uncompiled
+from overlaptop.agent.isolation.compiling import uncompiled
 
 from .compiled_job import STEPS
 from .conftest import Finished, Run

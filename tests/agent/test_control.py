@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from overlaptop.agent import control
-from overlaptop.agent.action import Course, Outcome
-from overlaptop.agent.agreement import NO_MARK, Pace
-from overlaptop.agent.control import Control
-from overlaptop.agent.guest import Guest
-from overlaptop.agent.runner import is_bundled
-from overlaptop.agent.seat import Seat
+from overlaptop.agent.control import control
+from overlaptop.agent.control.action import Lifecycle, Outcome
+from overlaptop.agent.control.control import Control
+from overlaptop.agent.control.participant import Participant
+from overlaptop.agent.control.two_phase_commit import NO_MARK, Pace
+from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+from overlaptop.agent.script.runner import is_bundled
 from overlaptop.wire import commands
 from overlaptop.wire.messages import Argument
 from overlaptop.workloads.catalog import WORKLOADS
@@ -31,7 +31,7 @@ class Fake:
     """An action that acts for some steps."""
 
     def __init__(self, steps=2, refuses="", fails_at=None, result="/there/rank0.json.gz", course=None):
-        self.course = course or Course("recording", "written", finishes="writing")
+        self.course = course or Lifecycle("recording", "written", finishes="writing")
         self.steps = steps
         self.refuses = refuses
         self.fails_at = fails_at
@@ -185,7 +185,7 @@ def test_what_there_is_nothing_to_act_on_for_is_refused_with_the_makers_words(ma
 
 
 def test_a_change_says_what_the_value_was_and_what_it_becomes(make_job):
-    job = make_job(Fake(course=Course("changing", "changed", together=True), result="depth 1 -> 2"))
+    job = make_job(Fake(course=Lifecycle("changing", "changed", together=True), result="depth 1 -> 2"))
     job.action.finish = lambda: Outcome("depth 1 -> 2", "1", "2")
     job.hear(capture())
     job.train_until("changed")
@@ -251,7 +251,7 @@ def test_steps_are_known_to_be_disturbed_from_the_agreed_one_until_all_is_writte
 
 
 def test_what_finishes_in_no_time_disturbs_no_step_after_its_last_boundary(make_job):
-    job = make_job(Fake(steps=3, course=Course("changing", "changed"), result="1 -> 2"))
+    job = make_job(Fake(steps=3, course=Lifecycle("changing", "changed"), result="1 -> 2"))
     command = capture()
     job.hear(command)
     job.train_until("changed")
@@ -280,12 +280,12 @@ def test_an_agent_that_steps_aside_in_the_middle_lets_go_on_the_jobs_next_call(m
     job = make_job(Fake(steps=1000))
     job.hear(capture())
     job.train_until("recording")
-    guest = Guest(lambda level, text: None)
+    guest = FaultBarrier(lambda level, text: None)
     hook = guest.guarded("a hook", lambda: None)
     guest.parting = lambda: job.control.part("the agent stepped aside")
     hook()
     assert not job.action.abandoned
-    guest.step_aside("elsewhere", RuntimeError("a fault"))
+    guest.disable("elsewhere", RuntimeError("a fault"))
     hook()
     hook()
     assert job.action.abandoned
@@ -293,8 +293,8 @@ def test_an_agent_that_steps_aside_in_the_middle_lets_go_on_the_jobs_next_call(m
 
 
 def test_an_agent_that_steps_aside_once_all_have_agreed_still_acts_with_the_others(make_job):
-    job = make_job(Fake(steps=2, course=Course("changing", "changed", together=True), result="1 -> 2"))
-    guest = Guest(lambda level, text: None)
+    job = make_job(Fake(steps=2, course=Lifecycle("changing", "changed", together=True), result="1 -> 2"))
+    guest = FaultBarrier(lambda level, text: None)
     guest.parting = lambda: job.control.part("the agent stepped aside")
     guest.owes = lambda: job.control.owes
     measured = []
@@ -304,7 +304,7 @@ def test_an_agent_that_steps_aside_once_all_have_agreed_still_acts_with_the_othe
     while "agreed" not in [state for state, _, _ in job.said]:
         boundary()
     assert job.action.seen == []
-    guest.step_aside("elsewhere", RuntimeError("a fault"))
+    guest.disable("elsewhere", RuntimeError("a fault"))
     give_up_s = time.monotonic() + 20
     while guest.parting is not None and time.monotonic() < give_up_s:
         boundary()
@@ -320,9 +320,9 @@ def test_an_agent_that_steps_aside_once_all_have_agreed_still_acts_with_the_othe
 
 def test_an_agent_that_steps_aside_before_all_have_agreed_does_not_act(make_job, monkeypatch):
     thaw = threading.Event()
-    find_seat = control.find_seat
-    monkeypatch.setattr(control, "find_seat", lambda key: thaw.wait() and find_seat(key))
-    job = make_job(Fake(course=Course("changing", "changed", together=True)))
+    find_participant = control.find_participant
+    monkeypatch.setattr(control, "find_participant", lambda key: thaw.wait() and find_participant(key))
+    job = make_job(Fake(course=Lifecycle("changing", "changed", together=True)))
     job.hear(capture())
     assert not job.control.part("the agent stepped aside")
     thaw.set()
@@ -336,8 +336,8 @@ def test_an_agent_that_steps_aside_before_all_have_agreed_does_not_act(make_job,
 def test_a_command_that_its_rank_gave_up_is_not_obeyed_when_the_store_comes_back(make_job, monkeypatch):
     job = make_job()
     thaw = threading.Event()
-    find_seat = control.find_seat
-    monkeypatch.setattr(control, "find_seat", lambda key: thaw.wait() and find_seat(key))
+    find_participant = control.find_participant
+    monkeypatch.setattr(control, "find_participant", lambda key: thaw.wait() and find_participant(key))
     monkeypatch.setattr(control, "STORE_SILENT_S", 0.0)
     job.hear(capture())
     while job.said[-1][0] != "failed":
@@ -354,8 +354,8 @@ def test_a_command_that_its_rank_gave_up_is_not_obeyed_when_the_store_comes_back
 def test_a_store_that_is_silent_is_said_though_another_command_was_refused_meanwhile(make_job, monkeypatch):
     job = make_job()
     thaw = threading.Event()
-    find_seat = control.find_seat
-    monkeypatch.setattr(control, "find_seat", lambda key: thaw.wait() and find_seat(key))
+    find_participant = control.find_participant
+    monkeypatch.setattr(control, "find_participant", lambda key: thaw.wait() and find_participant(key))
     command = capture()
     job.hear(command)
     job.train_until("accepted")
@@ -395,7 +395,7 @@ def test_a_store_that_stands_still_is_said_and_ever_more_threads_are_not_started
         thaw.wait()
         raise RuntimeError("the store has gone")
 
-    monkeypatch.setattr(control, "find_seat", stuck)
+    monkeypatch.setattr(control, "find_participant", stuck)
     monkeypatch.setattr(control, "STORE_SILENT_S", 0.0)
     job.hear(capture())
     while job.said[-1][0] != "failed":
@@ -437,8 +437,8 @@ class SilentStore:
 def voted(make_job, monkeypatch):
     """A job that has voted for a change, whose store then falls silent; and that store."""
     silent = SilentStore()
-    monkeypatch.setattr(control, "find_seat", lambda key: Seat(silent, 1, 2, 0.2))
-    job = make_job(Fake(steps=1, course=Course("changing", "changed", together=True), result="1 -> 2"))
+    monkeypatch.setattr(control, "find_participant", lambda key: Participant(silent, 1, 2, 0.2))
+    job = make_job(Fake(steps=1, course=Lifecycle("changing", "changed", together=True), result="1 -> 2"))
     job.hear(capture())
     assert silent.voted.wait(20)
     yield job, silent
@@ -509,7 +509,8 @@ def test_a_link_into_the_bundled_folder_is_what_it_points_to(tmp_path):
 
 def test_the_modules_of_control_import_no_torch():
     code = (
-        "import sys, overlaptop.agent.control, overlaptop.agent.capture, overlaptop.agent.rebucket;"
+        "import sys, overlaptop.agent.control.control, overlaptop.agent.control.capture;"
+        "import overlaptop.agent.knobs.rebucket;"
         "sys.exit('torch' in sys.modules or 'zmq' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from overlaptop.agent.failure import failure_of
+from overlaptop.agent.script.failure import failure_of
 from overlaptop.wire.messages import RankEnd
 
 

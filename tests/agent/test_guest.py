@@ -87,7 +87,7 @@ MISCHIEF = {
         stopped = hub_pid()
         os.kill(stopped, signal.SIGSTOP)
         sender = overlaptop.agent._agent._sender
-        overlaptop.agent.sender.MAX_QUEUED_BYTES = 1 << 16  # full in a second
+        overlaptop.agent.reporting.sender.MAX_QUEUED_BYTES = 1 << 16  # full in a second
 
         def full():
             for _ in range(100):

@@ -37,9 +37,9 @@ FAULTS = """
     from torch.nn.parallel import DistributedDataParallel
 
     import overlaptop.agent
-    import overlaptop.agent.agent, overlaptop.agent.collectives, overlaptop.agent.reporter
-    import overlaptop.agent.sender, overlaptop.agent.sources.host, overlaptop.agent.steps
-    import overlaptop.agent.waits
+    import overlaptop.agent.agent, overlaptop.agent.hooks.collectives, overlaptop.agent.reporting.reporter
+    import overlaptop.agent.reporting.sender, overlaptop.agent.sources.host, overlaptop.agent.hooks.steps
+    import overlaptop.agent.hooks.waits
 
     class Nesting(torch.optim.Optimizer):
         def __init__(self, inner):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.agent import reporter
+from overlaptop.agent.reporting import reporter
 from overlaptop.agent.sources.base import CollectiveCall, Wait
 from overlaptop.agent.sources.draft import MAX_MARKS
 from overlaptop.agent.sources.host import HostSource

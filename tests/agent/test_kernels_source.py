@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlaptop.agent import reporter
+from overlaptop.agent.reporting import reporter
 from overlaptop.agent.sources import bursts, kernels, launch_log, self_check
 from overlaptop.agent.sources.base import CollectiveCall, Edge, HookedSource
 from overlaptop.agent.sources.collective_join import Launch

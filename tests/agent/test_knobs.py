@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 import torch.distributed as dist
 
-from overlaptop.agent import knobs
-from overlaptop.agent.agreement import Mark
-from overlaptop.agent.knobs import KnobNews, Knobs
-from overlaptop.agent.script_knobs import MAX_DECLARED, ScriptKnobs
+from overlaptop.agent.control.two_phase_commit import Mark
+from overlaptop.agent.knobs import registry as knobs
+from overlaptop.agent.knobs.registry import KnobNews, Knobs
+from overlaptop.agent.knobs.script import MAX_DECLARED, ScriptKnobs
 from overlaptop.wire import codec, commands
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from overlaptop.agent.fsdp_units import FsdpUnits, Orders
-from overlaptop.agent.guest import Guest
-from overlaptop.agent.prefetch import OWN_LISTS, Pass, Prefetch, chain_depth
+from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+from overlaptop.agent.knobs.fsdp_units import FsdpUnits, Orders
+from overlaptop.agent.knobs.prefetch import OWN_LISTS, Pass, Prefetch, chain_depth
 from overlaptop.wire import commands
 
 from .changes import changed
@@ -92,7 +92,7 @@ def test_a_unit_without_weights_of_its_own_asks_for_those_behind_it_only(monkeyp
     first, second, third, fourth = (State() for _ in range(4))
     entered = (root, encoder, first, second, decoder, third, fourth)
     left = (first, second, encoder, third, fourth, decoder, root)
-    units = FsdpUnits(Guest(lambda level, text: None))
+    units = FsdpUnits(FaultBarrier(lambda level, text: None))
     monkeypatch.setattr(units, "alive", lambda: list(entered))
     orders = Orders(*((tuple(map(weakref.ref, each)),) for each in (entered, left)))
     forward, backward = (Pass(units, name, "") for name in ("forward", "backward"))
@@ -186,12 +186,12 @@ REFUSALS = """
     from types import SimpleNamespace
     import torch, torch.distributed as dist
     from torch import nn
-    from overlaptop.agent.fsdp_units import FsdpUnits
-    from overlaptop.agent.guest import Guest
-    from overlaptop.agent.prefetch import PrefetchKnobs
+    from overlaptop.agent.knobs.fsdp_units import FsdpUnits
+    from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+    from overlaptop.agent.knobs.prefetch import PrefetchKnobs
 
     dist.init_process_group("gloo")
-    units = FsdpUnits(Guest(lambda level, text: print(text)))
+    units = FsdpUnits(FaultBarrier(lambda level, text: print(text)))
     units.install()  # before the script imports FSDP2
     knobs = PrefetchKnobs(units)
 
@@ -253,9 +253,9 @@ DROPPED = """
     from torch import nn
     from torch.distributed.fsdp import fully_shard
 
-    from overlaptop.agent.fsdp_units import TRAINED_STEPS, FsdpUnits
-    from overlaptop.agent.guest import Guest
-    from overlaptop.agent.prefetch import PrefetchKnobs
+    from overlaptop.agent.knobs.fsdp_units import TRAINED_STEPS, FsdpUnits
+    from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+    from overlaptop.agent.knobs.prefetch import PrefetchKnobs
 
     class Model:
         def __init__(self, depth):
@@ -276,7 +276,7 @@ DROPPED = """
                 units.note_step(Model.step)
 
     dist.init_process_group("gloo")
-    units = FsdpUnits(Guest(lambda level, text: print(text)))
+    units = FsdpUnits(FaultBarrier(lambda level, text: print(text)))
     units.install()
     Model.step = 0
     gc.disable()
@@ -382,7 +382,7 @@ def test_a_unit_without_weights_of_its_own_need_not_be_asked_for():
     ],
 )
 def test_a_depth_for_which_the_gpu_lacks_memory_is_refused(monkeypatch, free, reserved, peak, why):
-    units = FsdpUnits(Guest(lambda level, text: None))
+    units = FsdpUnits(FaultBarrier(lambda level, text: None))
     monkeypatch.setattr(units, "alive", lambda: [unit(weights=each) for each in (100, 500, 700, 300)])
     monkeypatch.setattr(units, "objection", lambda: "")
     monkeypatch.setattr(Pass, "depth", 0)

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from overlaptop.agent.agreement import NOTICE_S
+from overlaptop.agent.control.two_phase_commit import NOTICE_S
 from overlaptop.wire import commands
 from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.knobs import GradientFacts, Knob
@@ -54,7 +54,7 @@ TRAINING = '''
         if Path("second").exists() != (other is not None):
             other = DistributedDataParallel(torch.nn.Linear(1, 1)) if other is None else None
         if Path("fault").exists() and rank == 1:
-            overlaptop.agent._agent.guest.step_aside("a test", RuntimeError("on purpose"))
+            overlaptop.agent._agent.guest.disable("a test", RuntimeError("on purpose"))
         print(accumulation.value, file=used)
         for left in reversed(range(int(accumulation))):
             with model.no_sync() if left else nullcontext():
@@ -331,12 +331,12 @@ ALONE = """
     from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
     from torch.nn.parallel import DistributedDataParallel
 
-    from overlaptop.agent.ddp_models import DdpModels
-    from overlaptop.agent.guest import Guest
-    from overlaptop.agent.rebucket import Rebucket
+    from overlaptop.agent.knobs.ddp_models import DdpModels
+    from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+    from overlaptop.agent.knobs.rebucket import Rebucket
 
     dist.init_process_group("gloo")
-    models = DdpModels(Guest(lambda level, text: print(text)))
+    models = DdpModels(FaultBarrier(lambda level, text: print(text)))
     models.install()
 
     def tell(name):
@@ -459,9 +459,9 @@ FAULTS = """
     import torch, torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    from overlaptop.agent.ddp_models import DdpModels
-    from overlaptop.agent.guest import Guest
-    from overlaptop.agent.rebucket import Rebucket
+    from overlaptop.agent.knobs.ddp_models import DdpModels
+    from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+    from overlaptop.agent.knobs.rebucket import Rebucket
 
     def train(fails):
         gc.collect()  # what is put in place of its method below holds the model
@@ -496,7 +496,7 @@ FAULTS = """
         return weights
 
     dist.init_process_group("gloo")
-    models = DdpModels(Guest(lambda level, text: print(text)))
+    models = DdpModels(FaultBarrier(lambda level, text: print(text)))
     models.install()
     plain = train(None)
     print("same", train(1) == plain)

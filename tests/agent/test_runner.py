@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.agent.fsdp_units import STATE_MODULE
+from overlaptop.agent.knobs.fsdp_units import STATE_MODULE
 from overlaptop.wire.messages import RankEnd
 
 AGENT = ("-m", "overlaptop.agent")

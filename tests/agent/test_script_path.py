@@ -18,7 +18,7 @@ STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 IMPORTED = """
 import importlib.machinery, runpy, sys
 before = set(sys.modules)
-import overlaptop.agent.runner
+import overlaptop.agent.script.runner
 for name in sorted(set(sys.modules) - before):
     if name in sys.stdlib_module_names and not (
         importlib.machinery.BuiltinImporter.find_spec(name)

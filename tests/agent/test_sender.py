@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.agent import reporter
-from overlaptop.agent.sender import MAX_QUEUED_BYTES, Sender
+from overlaptop.agent.reporting import reporter
+from overlaptop.agent.reporting.sender import MAX_QUEUED_BYTES, Sender
 from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
 from overlaptop.agent.sources.host import HostSource
 from overlaptop.wire import codec, endpoints

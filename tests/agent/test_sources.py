@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.agent import reporter
+from overlaptop.agent.reporting import reporter
 from overlaptop.agent.sources.assemble import Assembler
 from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
 from overlaptop.agent.sources.draft import ResolvedCollective, ResolvedStep

@@ -10,11 +10,11 @@ JOB = """
     import torch, torch.distributed as dist
     import torch.distributed.nn  # before there is a group: else it would hold it, with gloo's threads
 
-    from overlaptop.agent import control as controls
-    from overlaptop.agent.agreement import Pace
-    from overlaptop.agent.control import Control
-    from overlaptop.agent.process_groups import collectives_begun, shortest_timeout_s
-    from overlaptop.agent.script_knobs import ScriptKnobs
+    from overlaptop.agent.control import control as controls
+    from overlaptop.agent.control.two_phase_commit import Pace
+    from overlaptop.agent.control.control import Control
+    from overlaptop.agent.hooks.process_groups import collectives_begun, shortest_timeout_s
+    from overlaptop.agent.knobs.script import ScriptKnobs
     from overlaptop.wire import commands
 
     TIMEOUT_S = 16
@@ -40,11 +40,11 @@ JOB = """
     assert shortest_timeout_s() == TIMEOUT_S, shortest_timeout_s()
     rank = dist.get_rank()
     if rank == 1:  # its line to the store dies at the worst of moments
-        find_seat = controls.find_seat
+        find_participant = controls.find_participant
         def find_silent_seat(key):
-            seat = find_seat(key)
+            seat = find_participant(key)
             return dataclasses.replace(seat, board=Silent(seat.board))
-        controls.find_seat = find_silent_seat
+        controls.find_participant = find_silent_seat
     knobs, step = ScriptKnobs(), 0
     depth = knobs.declare("depth", 1, choices=(1, 2), least=None, most=None, unit="", about="")
     knobs.note_step(0)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
-from overlaptop.agent.guest import Guest
+from overlaptop.agent.hooks.steps import StepHooks
+from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.sources.base import Edge
-from overlaptop.agent.steps import StepHooks
 
 B, E = [Edge.BACKWARD_BEGIN, Edge.BACKWARD_END], [Edge.OPTIMIZER_BEGIN, Edge.OPTIMIZER_END]
 
@@ -32,7 +32,7 @@ class Recorder:
 def recorder() -> Iterator[Recorder]:
     """Hooks stay in for the life of the process, so each test silences its own at the end."""
     record = Recorder()
-    guest = Guest(lambda level, text: record.faults.append(text))
+    guest = FaultBarrier(lambda level, text: record.faults.append(text))
     record.hooks = StepHooks(guest, lambda optimizer: record.seen.append("step"), record.seen.append)
     record.hooks.install()
     yield record

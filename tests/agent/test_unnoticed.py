@@ -184,7 +184,7 @@ def _unused_uid() -> int:
 # not be allowed to read Python's own files.
 ONE_THREAD = """
     import encodings.ascii, os, resource, runpy, sys
-    import overlaptop.agent.reporter, overlaptop.agent.runner, overlaptop.agent.steps
+    import overlaptop.agent.reporting.reporter, overlaptop.agent.script.runner, overlaptop.agent.hooks.steps
     import overlaptop.agent.sources.choice, overlaptop.agent.sources.profilers
 
     path, uid, agent = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "True"
@@ -194,7 +194,7 @@ ONE_THREAD = """
     resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
     if agent:
         sys.argv = ["overlaptop.agent", path]
-        overlaptop.agent.runner.main()
+        overlaptop.agent.script.runner.main()
     else:
         runpy.run_path(path, run_name="__main__")
 """

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.agent.unrelated import start_unrelated
+from overlaptop.agent.isolation.unrelated_process import start_unrelated
 
 TELLS = """
 import json, os, pathlib, signal, sys

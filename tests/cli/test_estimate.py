@@ -8,7 +8,7 @@ from argparse import ArgumentTypeError
 import pytest
 
 from overlaptop.cli import main
-from overlaptop.commands.quantities import bytes_per_s, duration_ns, milliseconds_ns, size_bytes
+from overlaptop.console.quantities import bytes_per_s, duration_ns, milliseconds_ns, size_bytes
 
 from .test_cli import HEAVY, loaded_by
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from overlaptop import cli
-from overlaptop.commands import CommandError, hosts, parsers
-from overlaptop.commands.hosts import Hosts, LineTeller, connect
+from overlaptop.commands import parsers
 from overlaptop.commands.once import render, settle
 from overlaptop.commands.stream import is_lost
+from overlaptop.console import CommandError, hosts
+from overlaptop.console.hosts import ConnectionReporter, Hosts, connect
 from overlaptop.remote.targets import Target
 from tests.fleet.builders import status, step, welcome
 from tests.remote.lines import FAR_ENDS, runs
@@ -279,7 +280,7 @@ def test_while_records_are_printed_it_is_said_which_host_is_lost_and_when_it_is_
 ) -> None:
     cluster = Cluster("gpu-a", "gpu-b")
     session = cluster.live()
-    teller = LineTeller()
+    teller = ConnectionReporter()
     teller.tell(session.tick())
     cluster.host("gpu-b").cut("the line broke")
     for _ in range(3):

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop import launcher as launching
 from overlaptop.commands import relay
-from overlaptop.commands.kept import Door, LineOrders
 from overlaptop.commands.relay import StageOrders
-from overlaptop.commands.stage import Stage
+from overlaptop.launch import launcher as launching
+from overlaptop.launch.local import LocalLauncher
+from overlaptop.relay.handover import Door, LineOrders
 from overlaptop.wire.codec import encode, frame
 from overlaptop.wire.relaying import RelayOrder, RelayOrderStatus, RelayPing
 from tests.remote.near import RelayProcess
@@ -37,7 +37,7 @@ def again(order: RelayOrder) -> RelayOrder:
 class Host:
     """The relays of one host, all in this process, and what they would start."""
 
-    def __init__(self, stage: Stage, other: Stage) -> None:
+    def __init__(self, stage: LocalLauncher, other: LocalLauncher) -> None:
         self.stage, self.other = stage, other
         self.orders = StageOrders(stage)
         self.door = Door(self.orders)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop import launcher
-from overlaptop.launcher import (
+from overlaptop.launch import launcher
+from overlaptop.launch.launcher import (
     Launcher,
     LaunchError,
     Placement,
@@ -190,7 +190,7 @@ def test_nothing_is_left_when_the_program_that_launched_is_killed(tmp_path: Path
     """Any other end of it closes the lifeline just as well."""
     path = script(tmp_path, f"import time; open({str(tmp_path / 'up')!r}, 'w'); time.sleep(600)")
     program = (
-        "import time; from overlaptop.launcher import *;"
+        "import time; from overlaptop.launch.launcher import *;"
         f"job = Launcher({str(path)!r}, placement=Placement(2, 'gloo')); job.start(); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", program], env=dict(os.environ))

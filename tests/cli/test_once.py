@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.commands import CommandError
 from overlaptop.commands.once import render, settle
-from overlaptop.commands.table import Table
+from overlaptop.console import CommandError
+from overlaptop.console.table import Table
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire.messages import HubStatus, Message, RankEnd
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop import launcher as launching
 from overlaptop.commands import relay
-from overlaptop.commands.kept import Door
 from overlaptop.commands.relay import StageOrders
-from overlaptop.commands.stage import Stage
+from overlaptop.launch import launcher as launching
+from overlaptop.launch.local import LocalLauncher
+from overlaptop.relay.handover import Door
 from overlaptop.wire.relaying import RelayOrder, RelayOrderStatus
 
 from .conftest import Traces, wait_until
@@ -53,7 +53,7 @@ def test_it_is_not_for_a_terminal() -> None:
 
 
 @pytest.fixture
-def stage(tmp_path: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def stage(tmp_path: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalLauncher]:
     monkeypatch.setattr(launching, "GRACE_S", 0.5)
     made = stage_in(tmp_path)
     yield made
@@ -66,11 +66,11 @@ def status_when(orders: StageOrders, phase: str) -> RelayOrderStatus:
     return orders.status(())
 
 
-def test_nothing_is_said_before_the_first_order(stage: Stage) -> None:
+def test_nothing_is_said_before_the_first_order(stage: LocalLauncher) -> None:
     assert StageOrders(stage).status(()) is None
 
 
-def test_a_workload_is_started_replaced_and_ended(stage: Stage) -> None:
+def test_a_workload_is_started_replaced_and_ended(stage: LocalLauncher) -> None:
     orders = StageOrders(stage)
     orders.take(RelayOrder(1, ("steady", "--size", "3"), 1))
     running = status_when(orders, "running")
@@ -94,7 +94,7 @@ def test_a_workload_is_started_replaced_and_ended(stage: Stage) -> None:
     ],
 )
 def test_an_order_is_checked_where_it_is_carried_out(
-    stage: Stage, words: tuple[str, ...], why: str
+    stage: LocalLauncher, words: tuple[str, ...], why: str
 ) -> None:
     orders = StageOrders(stage)
     orders.take(RelayOrder(1, words, None))
@@ -104,7 +104,7 @@ def test_an_order_is_checked_where_it_is_carried_out(
     assert stage.running == ""
 
 
-def test_a_job_that_fails_comes_with_what_it_said(stage: Stage) -> None:
+def test_a_job_that_fails_comes_with_what_it_said(stage: LocalLauncher) -> None:
     orders = StageOrders(stage)
     orders.take(RelayOrder(1, ("broken",), 1))
     status = status_when(orders, "over")
@@ -113,7 +113,7 @@ def test_a_job_that_fails_comes_with_what_it_said(stage: Stage) -> None:
 
 
 def test_an_order_that_comes_while_another_is_looked_at_takes_its_place(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: LocalLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders, may_go_on, plan = StageOrders(stage), threading.Event(), stage.plan
 
@@ -134,7 +134,7 @@ def test_an_order_that_comes_while_another_is_looked_at_takes_its_place(
 
 @pytest.mark.parametrize("told_to_end", [False, True])
 def test_a_job_is_kept_for_a_while_without_a_line_unless_the_relay_is_told_to_end(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, told_to_end: bool
+    stage: LocalLauncher, monkeypatch: pytest.MonkeyPatch, told_to_end: bool
 ) -> None:
     monkeypatch.setattr(relay, "KEPT_S", 600.0 if told_to_end else 0.3)
     orders, ended = StageOrders(stage), threading.Event()
@@ -146,7 +146,7 @@ def test_a_job_is_kept_for_a_while_without_a_line_unless_the_relay_is_told_to_en
     assert stage.running.startswith("steady"), "whoever kept it ends it"
 
 
-def test_a_job_that_is_over_keeps_nobody(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_is_over_keeps_nobody(stage: LocalLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "KEPT_S", 600.0)
     orders = StageOrders(stage)
     orders.take(RelayOrder(1, ("short",), 1))

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from overlaptop.commands.remote_stage import RemoteStage
-from overlaptop.tui.starting import Order, Phase, Plan
+from overlaptop.launch.remote import RemoteLauncher
+from overlaptop.launch.request import LaunchRequest, Phase, Plan
 from overlaptop.wire.codec import encode
 from overlaptop.wire.messages import PROTOCOL_VERSION
 from overlaptop.wire.relaying import RelayHello, RelayOrder, RelayOrderStatus
@@ -56,11 +56,11 @@ class Session:
 
 
 def stage_of(*hosts):
-    return RemoteStage(Session(*hosts))
+    return RemoteLauncher(Session(*hosts))
 
 
 def started(stage, *words, host=""):
-    stage.start(stage.plan(Order(words[0], tuple(words[1:]), None, host)))
+    stage.start(stage.plan(LaunchRequest(words[0], tuple(words[1:]), None, host)))
     return stage
 
 
@@ -79,7 +79,7 @@ def started(stage, *words, host=""):
 def test_where_it_would_run_follows_from_the_gpus_that_the_host_told_of(
     gpus, nproc, options, place, count, device
 ):
-    plan = stage_of(Host("gpu-a", gpus)).plan(Order("ddp", options, nproc))
+    plan = stage_of(Host("gpu-a", gpus)).plan(LaunchRequest("ddp", options, nproc))
     assert (plan.fault, plan.place, plan.nproc, plan.device_type) == ("", place, count, device)
     assert plan.order.host == "gpu-a"
 
@@ -87,18 +87,22 @@ def test_where_it_would_run_follows_from_the_gpus_that_the_host_told_of(
 @pytest.mark.parametrize(
     ("hosts", "order", "fault"),
     [
-        ([Host("gpu-a")], Order("nonsense"), "no workload is called 'nonsense'; there are: ddp, "),
-        ([Host("gpu-a")], Order("ddp", ("--layers", "x")), "--layers"),
-        ([Host("gpu-a", 2)], Order("ddp", ("--device", "cuda"), 4), "gpu-a has 2 GPUs"),
-        ([Host("gpu-a", 0)], Order("ddp", ("--device", "cuda")), "gpu-a has no GPUs"),
-        ([Host("gpu-a", readonly=True)], Order("ddp"), "gpu-a lets this dashboard only look on"),
+        ([Host("gpu-a")], LaunchRequest("nonsense"), "no workload is called 'nonsense'; there are: ddp, "),
+        ([Host("gpu-a")], LaunchRequest("ddp", ("--layers", "x")), "--layers"),
+        ([Host("gpu-a", 2)], LaunchRequest("ddp", ("--device", "cuda"), 4), "gpu-a has 2 GPUs"),
+        ([Host("gpu-a", 0)], LaunchRequest("ddp", ("--device", "cuda")), "gpu-a has no GPUs"),
+        ([Host("gpu-a", readonly=True)], LaunchRequest("ddp"), "gpu-a lets this dashboard only look on"),
         (
             [Host("gpu-a", up=False, note="the line broke")],
-            Order("ddp"),
+            LaunchRequest("ddp"),
             "cannot be reached: the line broke",
         ),
-        ([Host("a", up=False), Host("b", up=False)], Order("ddp"), "no host is there to start it on"),
-        ([Host("a"), Host("b", up=False)], Order("ddp", host="b"), "b cannot be reached"),
+        (
+            [Host("a", up=False), Host("b", up=False)],
+            LaunchRequest("ddp"),
+            "no host is there to start it on",
+        ),
+        ([Host("a"), Host("b", up=False)], LaunchRequest("ddp", host="b"), "b cannot be reached"),
     ],
 )
 def test_what_would_not_run_is_said_before_it_is_ordered(hosts, order, fault):
@@ -113,7 +117,7 @@ def test_what_would_not_run_is_said_before_it_is_ordered(hosts, order, fault):
 def test_the_first_host_that_starts_something_is_taken_by_itself():
     stage = stage_of(Host("a", up=False), Host("b", readonly=True), Host("c"), Host("d"))
     assert stage.hosts == ("c", "d")
-    assert stage.plan(Order("ddp")).order.host == "c"
+    assert stage.plan(LaunchRequest("ddp")).order.host == "c"
 
 
 def test_an_order_goes_there_and_its_job_is_known_by_its_key():
@@ -248,7 +252,7 @@ def test_what_is_asked_for_yet_is_ended_with_the_dashboard():
 def test_an_order_that_the_line_does_not_take_any_more_has_failed():
     host = Host("gpu-a")
     stage = stage_of(host)
-    plan = stage.plan(Order("ddp"))
+    plan = stage.plan(LaunchRequest("ddp"))
     host.up = False
     stage.start(plan)
     status = stage.status()
@@ -259,7 +263,7 @@ def test_an_order_that_the_line_does_not_take_any_more_has_failed():
 def test_words_that_cannot_travel_are_no_crash():
     host = Host("gpu-a")
     stage = stage_of(host)
-    stage.start(Plan(Order("ddp", ("a\0b",), None, "gpu-a")))
+    stage.start(Plan(LaunchRequest("ddp", ("a\0b",), None, "gpu-a")))
     assert stage.status().failed
     assert host.orders == []
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from overlaptop import cli
-from overlaptop.commands import CommandError, following, once, setting
+from overlaptop.commands import once, setting
+from overlaptop.console import CommandError, following
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import Knob, KnobFacts

@@ -1,4 +1,4 @@
-"""The Stage: what it runs, what it ends, what it leaves alone, and that nothing of it stays.
+"""The LocalLauncher: what it runs, what it ends, what it leaves alone, and that nothing of it stays.
 
 Its jobs are short scripts without torch, held by the real supervisor.
 """
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop import launcher as launching
-from overlaptop.commands.stage import Stage
-from overlaptop.launcher import Launcher
-from overlaptop.tui.starting import Order, OrderError, Phase
+from overlaptop.launch import launcher as launching
+from overlaptop.launch.launcher import Launcher
+from overlaptop.launch.local import LocalLauncher
+from overlaptop.launch.request import LaunchRequest, LaunchRequestError, Phase
 from overlaptop.workloads.catalog import WORKLOADS, Workload
 from overlaptop.workloads.options import Option, positive_int
 
@@ -66,12 +66,14 @@ def workloads_in(folder: Path) -> list[Workload]:
     return found
 
 
-def stage_in(folder: Path) -> Stage:
-    return Stage(workloads_in(folder), lambda workload, words, where: Alone(workload.path, words, where))
+def stage_in(folder: Path) -> LocalLauncher:
+    return LocalLauncher(
+        workloads_in(folder), lambda workload, words, where: Alone(workload.path, words, where)
+    )
 
 
 @pytest.fixture
-def stage(tmp_path: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def stage(tmp_path: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalLauncher]:
     monkeypatch.setattr(launching, "GRACE_S", 0.5)
     made = stage_in(tmp_path)
     yield made
@@ -86,16 +88,16 @@ def said(tmp_path: Path) -> Callable[[], list[str]]:
     return lambda: log.read_text().splitlines() if log.exists() else []
 
 
-def start(stage: Stage, name: str, *options: str) -> None:
-    stage.start(stage.plan(Order(name, options)))
+def start(stage: LocalLauncher, name: str, *options: str) -> None:
+    stage.start(stage.plan(LaunchRequest(name, options)))
 
 
-def phase_is(stage: Stage, phase: Phase) -> bool:
+def phase_is(stage: LocalLauncher, phase: Phase) -> bool:
     return wait_until(lambda: stage.status().phase is phase)
 
 
 def test_a_plan_says_what_would_be_run_and_on_what() -> None:
-    plan = Stage().plan(Order("ddp", ("--bucket-cap-mb", "50", "--device", "cpu"), 3))
+    plan = LocalLauncher().plan(LaunchRequest("ddp", ("--bucket-cap-mb", "50", "--device", "cpu"), 3))
     assert plan.fault == ""
     assert plan.command_line.endswith("ddp.py --bucket-cap-mb 50 --device cpu")
     assert "torchrun --nproc-per-node=3 -m overlaptop.agent " in plan.command_line
@@ -121,8 +123,8 @@ def test_a_plan_says_what_would_be_run_and_on_what() -> None:
 def test_what_the_workload_would_refuse_is_said_in_one_line_and_is_not_started(
     name: str, options: list[str], fault: str
 ) -> None:
-    stage = Stage()
-    plan = stage.plan(Order(name, tuple(options)))
+    stage = LocalLauncher()
+    plan = stage.plan(LaunchRequest(name, tuple(options)))
     assert fault in plan.fault
     assert "\n" not in plan.fault
     with pytest.raises(ValueError, match=re.escape(fault)):
@@ -133,15 +135,15 @@ def test_what_the_workload_would_refuse_is_said_in_one_line_and_is_not_started(
 def test_more_processes_than_gpus_cannot_be_asked_to_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
     for gpus, there in ((0, "there are none"), (1, "there is 1"), (2, "there are 2")):
         monkeypatch.setattr(launching, "usable_gpus", lambda n=gpus: n)
-        plan = Stage().plan(Order("ddp", ("--device", "cuda"), 3))
+        plan = LocalLauncher().plan(LaunchRequest("ddp", ("--device", "cuda"), 3))
         assert plan.fault == f"--device cuda: 3 processes need a GPU each, and {there}"
-    assert Stage().plan(Order("ddp", ("--device", "cuda"), 2)).device_type == "cuda"
+    assert LocalLauncher().plan(LaunchRequest("ddp", ("--device", "cuda"), 2)).device_type == "cuda"
 
 
 def test_a_job_without_torch_is_refused_in_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launching.importlib.util, "find_spec", lambda name: None)
     launching.usable_gpus.cache_clear()
-    assert "torch is not installed here" in Stage().plan(Order("ddp")).fault
+    assert "torch is not installed here" in LocalLauncher().plan(LaunchRequest("ddp")).fault
 
 
 @pytest.mark.parametrize(
@@ -154,18 +156,18 @@ def test_a_job_without_torch_is_refused_in_the_plan(monkeypatch: pytest.MonkeyPa
     ],
 )
 def test_an_order_that_cannot_be_read_says_why(options: str, nproc: str, fault: str) -> None:
-    with pytest.raises(OrderError, match=fault):
-        Order.parse("ddp", options, nproc)
+    with pytest.raises(LaunchRequestError, match=fault):
+        LaunchRequest.parse("ddp", options, nproc)
 
 
 def test_an_order_is_read_as_a_shell_would() -> None:
-    order = Order.parse("ddp", "--losses 'my losses'  --layers 8", " 4 ")
-    assert order == Order("ddp", ("--losses", "my losses", "--layers", "8"), 4)
+    order = LaunchRequest.parse("ddp", "--losses 'my losses'  --layers 8", " 4 ")
+    assert order == LaunchRequest("ddp", ("--losses", "my losses", "--layers", "8"), 4)
     assert order.label == "ddp --losses 'my losses' --layers 8 (4 processes)"
 
 
 def test_another_job_starts_only_when_nothing_is_left_of_the_one_before(
-    stage: Stage, said: Callable[[], list[str]], traces: Traces
+    stage: LocalLauncher, said: Callable[[], list[str]], traces: Traces
 ) -> None:
     start(stage, "steady", "--size", "2")
     assert wait_until(lambda: said() == ["steady up --size 2"])
@@ -183,7 +185,7 @@ def test_another_job_starts_only_when_nothing_is_left_of_the_one_before(
 
 
 def test_of_orders_that_come_while_a_job_is_being_ended_only_the_newest_is_run(
-    stage: Stage, said: Callable[[], list[str]]
+    stage: LocalLauncher, said: Callable[[], list[str]]
 ) -> None:
     start(stage, "deaf")
     assert wait_until(lambda: "deaf" in said())
@@ -197,7 +199,7 @@ def test_of_orders_that_come_while_a_job_is_being_ended_only_the_newest_is_run(
 
 
 def test_ten_switches_in_a_row_leave_one_job(
-    stage: Stage, said: Callable[[], list[str]], traces: Traces
+    stage: LocalLauncher, said: Callable[[], list[str]], traces: Traces
 ) -> None:
     for number in range(10):
         start(stage, ("steady", "other")[number % 2], "--size", str(number + 1))
@@ -213,7 +215,7 @@ def test_ten_switches_in_a_row_leave_one_job(
     [("broken", "exit status 1", "ValueError: too large"), ("late", "killed by SIGKILL", None)],
 )
 def test_a_job_that_fails_at_once_or_later_tells_how_and_its_last_lines(
-    stage: Stage, name: str, how: str, last: str | None
+    stage: LocalLauncher, name: str, how: str, last: str | None
 ) -> None:
     start(stage, "steady")
     assert phase_is(stage, Phase.RUNNING)
@@ -225,7 +227,7 @@ def test_a_job_that_fails_at_once_or_later_tells_how_and_its_last_lines(
     assert (list(stage.output())[-1:] or [None]) == [last]
 
 
-def test_a_job_that_ends_by_itself_has_not_failed(stage: Stage) -> None:
+def test_a_job_that_ends_by_itself_has_not_failed(stage: LocalLauncher) -> None:
     start(stage, "short")
     assert phase_is(stage, Phase.OVER)
     assert not stage.status().failed
@@ -234,7 +236,7 @@ def test_a_job_that_ends_by_itself_has_not_failed(stage: Stage) -> None:
 
 
 def test_a_job_can_be_ended_without_another_one(
-    stage: Stage, said: Callable[[], list[str]], traces: Traces
+    stage: LocalLauncher, said: Callable[[], list[str]], traces: Traces
 ) -> None:
     start(stage, "steady")
     assert wait_until(lambda: len(said()) == 1)
@@ -245,7 +247,7 @@ def test_a_job_can_be_ended_without_another_one(
 
 
 def test_a_job_that_somebody_else_started_goes_on(
-    stage: Stage, tmp_path: Path, said: Callable[[], list[str]]
+    stage: LocalLauncher, tmp_path: Path, said: Callable[[], list[str]]
 ) -> None:
     with Alone(tmp_path / "other.py", placement=launching.Placement(1, "gloo")) as theirs:
         theirs.start()
@@ -259,7 +261,7 @@ def test_a_job_that_somebody_else_started_goes_on(
 
 
 def test_clearing_the_stage_in_the_middle_of_a_switch_starts_nothing(
-    stage: Stage, said: Callable[[], list[str]], traces: Traces
+    stage: LocalLauncher, said: Callable[[], list[str]], traces: Traces
 ) -> None:
     start(stage, "deaf")
     assert wait_until(lambda: "deaf" in said())
@@ -280,7 +282,7 @@ def test_nothing_is_left_of_a_dashboard_that_is_killed_in_the_middle_of_a_switch
     program = (
         "import sys, time; from pathlib import Path\n"
         "from overlaptop import launcher; launcher.GRACE_S = 1.0\n"
-        "from tests.cli.test_stage import Order, Phase, stage_in, start, wait_until\n"
+        "from tests.cli.test_stage import LaunchRequest, Phase, stage_in, start, wait_until\n"
         f"stage = stage_in(Path({str(tmp_path)!r})); start(stage, {old!r})\n"
         f"wait_until(lambda: {ready!r} in Path({str(tmp_path / LOG)!r}).read_text(), 60)\n"
         "start(stage, 'other')\n"
@@ -305,5 +307,5 @@ def test_nothing_is_left_of_a_dashboard_that_is_killed_in_the_middle_of_a_switch
 
 def test_every_bundled_workload_can_be_planned_without_options() -> None:
     for workload in WORKLOADS:
-        plan = Stage().plan(Order(workload.name))
+        plan = LocalLauncher().plan(LaunchRequest(workload.name))
         assert (plan.fault, plan.given) == ("", {})

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.commands import CommandError
 from overlaptop.commands.stream import RecordWriter, stream
+from overlaptop.console import CommandError
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire.messages import STEPPED_ASIDE, Message, Notice
 

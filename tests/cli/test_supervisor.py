@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop import supervisor
+from overlaptop.launch import supervisor
 
 from .conftest import Traces, wait_until
 

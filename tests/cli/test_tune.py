@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from overlaptop import cli
-from overlaptop.advice.picture import MeasuredWindow
-from overlaptop.advice.search import Plan
-from overlaptop.advice.tuner import Tuner
-from overlaptop.commands import search_report, tune
+from overlaptop.commands import tune
+from overlaptop.console import search_report
 from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.tuning.search import Plan
+from overlaptop.tuning.state import MeasuredWindow
+from overlaptop.tuning.tuner import Tuner
 from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.knobs import Knob
 from tests.advice.live_job import LiveJob

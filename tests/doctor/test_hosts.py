@@ -12,7 +12,7 @@ from overlaptop.doctor import hosts
 from overlaptop.doctor.facts import Facts
 from overlaptop.doctor.findings import Finding, Status, fault, ok, works
 from overlaptop.doctor.hosts import examine
-from overlaptop.remote import call
+from overlaptop.remote import attempt as call
 from overlaptop.remote.targets import Target
 from overlaptop.wire.messages import PROTOCOL_VERSION
 from tests.remote.lines import far_end

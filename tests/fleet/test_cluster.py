@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.fleet.cluster import SETTLE_S, ClusterSession
-from overlaptop.fleet.session import NO_LINE, READONLY, JobSelector
+from overlaptop.fleet.cluster_session import SETTLE_S, ClusterSession
+from overlaptop.fleet.job_session import NO_LINE, READONLY, JobSelector
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
 from overlaptop.wire.endpoints import EndpointError

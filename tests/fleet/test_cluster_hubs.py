@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.fleet.cluster import ClusterSession
-from overlaptop.fleet.session import is_gone
+from overlaptop.fleet.cluster_session import ClusterSession
+from overlaptop.fleet.job_session import is_gone
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands, endpoints
 from overlaptop.wire.links import LocalLink

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.fleet.session import JobSelector, JobSession
+from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
 from overlaptop.wire.endpoints import EndpointError

@@ -12,7 +12,7 @@ import pytest
 
 from overlaptop.commands.once import settle
 from overlaptop.commands.stream import RecordWriter
-from overlaptop.fleet.session import JobSession
+from overlaptop.fleet.job_session import JobSession
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire.endpoints import list_jobs
 from tests.wire.conftest import Rank, eventually

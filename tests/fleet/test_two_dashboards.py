@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.fleet.session import JobSession
+from overlaptop.fleet.job_session import JobSession
 from overlaptop.wire import change_log, commands
 from overlaptop.wire.knobs import KnobFacts
 from tests.fleet.builders import BUCKET_CAP_MB
@@ -189,7 +189,7 @@ def test_while_a_search_changes_something_a_persons_change_waits_its_turn_and_wi
 
 SEARCHER = """
 import sys, time
-from overlaptop.fleet.session import JobSession
+from overlaptop.fleet.job_session import JobSession
 from overlaptop.wire import commands
 session = JobSession()
 while not (knobs := session.tick().knobs):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from overlaptop.remote.bootstrap import far_words
-from overlaptop.remote.line import Line
+from overlaptop.remote.connection import Connection
 from overlaptop.remote.targets import Target
 from overlaptop.wire.messages import Message
 
@@ -49,16 +49,16 @@ class Lines:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self._lines: list[Line] = []
+        self._lines: list[Connection] = []
 
-    def __call__(self, target: Target | str, **options: Any) -> Line:
+    def __call__(self, target: Target | str, **options: Any) -> Connection:
         target = far_end(target) if isinstance(target, str) else target
         words = options.pop("words", far_words())
-        line = Line(target, words, **{"monotonic_s": self.clock, "seed": 1, **options})
+        line = Connection(target, words, **{"monotonic_s": self.clock, "seed": 1, **options})
         self._lines.append(line)
         return line
 
-    def until(self, line: Line, probe: Callable[[], T]) -> T:
+    def until(self, line: Connection, probe: Callable[[], T]) -> T:
         """Polls the line until this is so. The clock stands still."""
 
         def look() -> T:
@@ -67,7 +67,7 @@ class Lines:
 
         return eventually(look)
 
-    def heard(self, line: Line, kind: type[T]) -> T:
+    def heard(self, line: Connection, kind: type[T]) -> T:
         """The next message of this kind."""
 
         def look() -> T | None:
@@ -75,7 +75,7 @@ class Lines:
 
         return eventually(look)
 
-    def wait(self, line: Line, seconds: float) -> list[Message]:
+    def wait(self, line: Connection, seconds: float) -> list[Message]:
         """Moves the clock on by steps of half a second, and gives the far end time to answer each."""
         heard = []
         for _ in range(round(seconds * 2)):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from overlaptop.remote.far import Relay
+from overlaptop.relay.relay import Relay
 from overlaptop.wire.codec import FrameReader, decode, encode, frame
 from overlaptop.wire.messages import PROTOCOL_VERSION, Join, Message
 from overlaptop.wire.relaying import MAGIC, RelayJobs, RelayLink, RelayPing, RelaySelect

@@ -9,15 +9,15 @@ from dataclasses import replace
 from unittest import mock
 
 from overlaptop.commands import once
-from overlaptop.fleet.cluster import ClusterSession
+from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.records import device_record, step_record
 from overlaptop.fleet.snapshot import Snapshot
-from overlaptop.remote import line as line_module
-from overlaptop.remote.line import Line
+from overlaptop.remote import connection as line_module
+from overlaptop.remote.connection import Connection
 from overlaptop.remote.link import RemoteHost
 from overlaptop.remote.targets import Target
-from overlaptop.tui import nodes
-from overlaptop.tui.ink import line_width
+from overlaptop.report import hosts as nodes
+from overlaptop.tui.draw.segments import line_width
 from overlaptop.wire.codec import FrameReader, decode, encode, frame
 from overlaptop.wire.messages import PROTOCOL_VERSION, Message, Welcome
 from overlaptop.wire.relaying import MAGIC, RelayHello, RelayJobs, RelayLink, RelayPong, RemoteJob
@@ -95,7 +95,7 @@ class NearEnd:
 
     def __init__(self) -> None:
         self.now_s = 1000.0
-        self.line = Line(
+        self.line = Connection(
             Target.via("true"), (), monotonic_s=lambda: self.now_s, clock_ns=self._clock_ns, seed=1
         )
         self.host = RemoteHost(self.line)
@@ -150,5 +150,5 @@ class NearEnd:
 @contextmanager
 def near_ends() -> Iterator[Callable[[], NearEnd]]:
     """Makes near ends that start no process."""
-    with mock.patch.object(line_module, "Carrier", _FarBytes):
+    with mock.patch.object(line_module, "ChildProcess", _FarBytes):
         yield NearEnd

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlaptop.fleet.fleet import Fleet
-from overlaptop.remote.call import MAX_INBOX_BYTES, Call
-from overlaptop.remote.carrier import Carrier
+from overlaptop.remote.attempt import MAX_INBOX_BYTES, ConnectionAttempt
+from overlaptop.remote.child import ChildProcess
 from overlaptop.remote.clock import ClockOffset
-from overlaptop.remote.line import Line
+from overlaptop.remote.connection import Connection
 from overlaptop.remote.link import RemoteHost, RemoteLink
 from overlaptop.remote.targets import Target
 from overlaptop.wire.bounds import BOUNDS
@@ -79,8 +79,10 @@ class Script:
         return True
 
 
-def call_of(data: bytes, size: int) -> Call:
-    return Call(Target.parse("far"), cast(Carrier, Script(data, size)), ClockOffset(), 0.0)
+def call_of(data: bytes, size: int) -> ConnectionAttempt:
+    return ConnectionAttempt(
+        Target.parse("far"), cast(ChildProcess, Script(data, size)), ClockOffset(), 0.0
+    )
 
 
 @given(
@@ -145,7 +147,7 @@ class Late(Script):
 def test_an_answer_has_come_when_it_was_read_and_no_earlier() -> None:
     clock = ClockOffset()
     script = Late(MAGIC + frame(encode(HELLO)), 1000)
-    call = Call(Target.parse("far"), cast(Carrier, script), clock, 0.0)
+    call = ConnectionAttempt(Target.parse("far"), cast(ChildProcess, script), clock, 0.0)
     call.receive(0.0, lambda: script.now_ns)
     sent_ns = script.now_ns
     call.speak(0.0, sent_ns)
@@ -183,7 +185,7 @@ class StandIn:
 @given(st.lists(MESSAGES, max_size=30), COUNT)
 def test_whatever_is_heard_of_a_job_can_be_shown(messages: list[Message], offset_ns: int) -> None:
     line = StandIn([], offset_ns)
-    host = RemoteHost(cast(Line, line))
+    host = RemoteHost(cast(Connection, line))
     link = host.open_link(JOB.record)
     assert isinstance(link, RemoteLink)
     line._messages = [RelayLink("job-1", True), *messages]

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from overlaptop import __version__
-from overlaptop.remote.far import Relay
+from overlaptop.relay.relay import Relay
 from overlaptop.wire import commands, endpoints
 from overlaptop.wire.codec import MAX_FRAME_BYTES, encode, frame
 from overlaptop.wire.endpoints import read_job

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.remote.frames import MAX_PREAMBLE_BYTES, FarStream, Note
+from overlaptop.remote.frames import MAX_PREAMBLE_BYTES, Note, RelayStream
 from overlaptop.wire.codec import MAX_FRAME_BYTES, WireError, frame
 from overlaptop.wire.relaying import MAGIC
 
@@ -20,8 +20,8 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [data[start:end] for start, end in pairwise(edges)]
 
 
-def read(pieces: list[bytes]) -> tuple[list[bytes], list[Note], FarStream]:
-    stream, payloads, notes = FarStream(), [], []
+def read(pieces: list[bytes]) -> tuple[list[bytes], list[Note], RelayStream]:
+    stream, payloads, notes = RelayStream(), [], []
     for piece in pieces:
         payloads += stream.feed(piece)
         notes += stream.take_notes()
@@ -62,7 +62,7 @@ def test_notes_are_found_between_the_lines_of_a_banner(places) -> None:
 
 @given(st.lists(st.binary(max_size=5000), max_size=60))
 def test_any_bytes_give_payloads_or_a_wire_error_and_nothing_else(pieces) -> None:
-    stream = FarStream()
+    stream = RelayStream()
     try:
         for piece in pieces:
             stream.feed(piece)
@@ -74,7 +74,7 @@ def test_any_bytes_give_payloads_or_a_wire_error_and_nothing_else(pieces) -> Non
 
 @given(st.binary(max_size=300), st.lists(st.binary(max_size=300), max_size=20))
 def test_any_bytes_behind_the_magic_give_payloads_or_a_wire_error(head, pieces) -> None:
-    stream = FarStream()
+    stream = RelayStream()
     stream.feed(MAGIC)
     try:
         for piece in [head, *pieces]:
@@ -87,7 +87,7 @@ def test_any_bytes_behind_the_magic_give_payloads_or_a_wire_error(head, pieces) 
     "block", [b"y\n" * 500, b"x" * 1000, b"\n\x00OVERLAPTOP RELAY 2\n" * 50, b"\n" * 1000]
 )
 def test_a_far_end_that_talks_without_end_is_given_up(block: bytes) -> None:
-    stream, fed = FarStream(), 0
+    stream, fed = RelayStream(), 0
 
     def feed_all() -> None:
         nonlocal fed
@@ -101,7 +101,7 @@ def test_a_far_end_that_talks_without_end_is_given_up(block: bytes) -> None:
 
 
 def test_notes_may_go_on_for_ever() -> None:
-    stream = FarStream()
+    stream = RelayStream()
     for _ in range(5000):
         assert stream.feed(b"\nOVERLAPTOP-NOTE wait no job yet, nothing to be done about it\n") == []
         assert len(stream.take_notes()) == 1
@@ -109,14 +109,14 @@ def test_notes_may_go_on_for_ever() -> None:
 
 
 def test_a_length_that_no_frame_has_is_an_error() -> None:
-    stream = FarStream()
+    stream = RelayStream()
     stream.feed(MAGIC)
     with pytest.raises(WireError):
         stream.feed((MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
 
 
 def test_what_is_no_text_is_shown_as_such() -> None:
-    stream = FarStream()
+    stream = RelayStream()
     stream.feed(b"caf\xe9\n\nOVERLAPTOP-NOTE fail \xff\n")
     assert stream.preamble == "caf�\n"
     assert stream.take_notes() == [Note("fail", "�")]

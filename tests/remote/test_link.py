@@ -12,11 +12,11 @@ from typing import TypeVar
 
 import pytest
 
-from overlaptop.fleet.session import JobSession
+from overlaptop.fleet.job_session import JobSession
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.remote.line import LineState
+from overlaptop.remote.connection import ConnectionState
 from overlaptop.remote.link import RemoteHost, RemoteLink
-from overlaptop.remote.pool import LinePool
+from overlaptop.remote.pool import ConnectionPool
 from overlaptop.remote.targets import Target
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
@@ -58,7 +58,7 @@ class Watched:
 
     def lose(self) -> None:
         os.kill(self.line.carriers[0].pid, signal.SIGKILL)
-        eventually(lambda: self.poll() or self.line.state is LineState.DOWN)
+        eventually(lambda: self.poll() or self.line.state is ConnectionState.DOWN)
 
 
 @pytest.fixture
@@ -270,7 +270,9 @@ def test_a_real_hub_is_joined_through_a_real_relay(
     hubs.start()
     rank = make_rank().greet()
     rank.send(rank.step(1))
-    pool = LinePool([Target.parse("local://")], python=sys.executable, remote_dir=str(socket_dir), seed=1)
+    pool = ConnectionPool(
+        [Target.parse("local://")], python=sys.executable, remote_dir=str(socket_dir), seed=1
+    )
     pool.connect(interactive=False)
     line = pool.lines[0]
     host = RemoteHost(line)

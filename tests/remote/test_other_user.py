@@ -21,9 +21,9 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.agent.sender import Sender
+from overlaptop.agent.reporting.sender import Sender
+from overlaptop.relay.relay import Relay
 from overlaptop.remote.bootstrap import far_words
-from overlaptop.remote.far import Relay
 from overlaptop.wire import endpoints
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import make_setting

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from overlaptop.remote.outbox import MAX_EVERY, MAX_QUEUED_BYTES, Outbox
+from overlaptop.relay.send_queue import MAX_EVERY, MAX_QUEUED_BYTES, SendQueue
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import (
@@ -58,9 +58,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def outbox(clock) -> Outbox:
+def outbox(clock) -> SendQueue:
     """One that has said its history."""
-    outbox = Outbox(clock)
+    outbox = SendQueue(clock)
     put(outbox, WELCOME, STATUS)
     take(outbox)
     return outbox
@@ -196,7 +196,7 @@ def test_calm_brings_all_steps_back_one_halving_at_a_time(outbox, clock):
 
 
 def test_a_long_history_is_thinned_where_it_is_old_and_not_counted_as_lost(clock):
-    outbox = Outbox(clock)
+    outbox = SendQueue(clock)
     put(outbox, WELCOME, RANK)
     for number in range(30_000):
         put(outbox, step(number))

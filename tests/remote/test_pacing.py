@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from overlaptop.remote.pacing import DEFAULT_BYTES_PER_S, Pace
+from overlaptop.relay.rate_limit import DEFAULT_BYTES_PER_S, Pace
 
 
-class Line:
+class Connection:
     """A line that carries so much, and a far end that writes as its Pace allows; the near end says once a
     second what has arrived.
     """
@@ -36,14 +36,14 @@ class Line:
 
 
 def test_a_wide_line_carries_what_is_allowed_by_default():
-    line = Line(1e8)
+    line = Connection(1e8)
     line.run(5)
     assert line.run(20) == pytest.approx(DEFAULT_BYTES_PER_S, rel=0.02)
 
 
 @pytest.mark.parametrize("bytes_per_s", [10_000, 100_000])
 def test_the_user_s_limit_is_kept_and_can_be_taken_back(bytes_per_s):
-    line = Line(1e8)
+    line = Connection(1e8)
     line.pace.limit(bytes_per_s)
     line.run(5)
     assert line.run(20) == pytest.approx(bytes_per_s, rel=0.02)
@@ -54,7 +54,7 @@ def test_the_user_s_limit_is_kept_and_can_be_taken_back(bytes_per_s):
 
 @pytest.mark.parametrize("bytes_per_s", [5_000, 20_000, 200_000])
 def test_a_narrow_line_is_filled_and_never_lags_by_more_than_a_few_seconds(bytes_per_s):
-    line = Line(bytes_per_s)
+    line = Connection(bytes_per_s)
     line.run(60)
     line.most_under_way = 0.0
     assert line.run(60) == pytest.approx(bytes_per_s, rel=0.05)
@@ -63,14 +63,14 @@ def test_a_narrow_line_is_filled_and_never_lags_by_more_than_a_few_seconds(bytes
 
 
 def test_a_line_that_was_not_filled_is_not_taken_for_a_narrow_one():
-    line = Line(1e8)
+    line = Connection(1e8)
     line.run(10)
     line.run(60, wanted_bytes_per_s=5_000)
     assert line.run(1) == pytest.approx(DEFAULT_BYTES_PER_S * 1.25, rel=0.1), "with the burst"
 
 
 def test_a_line_that_becomes_wide_is_found_out():
-    line = Line(20_000)
+    line = Connection(20_000)
     line.run(30)
     line.bytes_per_s = 1e8
     line.run(10)
@@ -78,7 +78,7 @@ def test_a_line_that_becomes_wide_is_found_out():
 
 
 def test_a_line_that_becomes_narrow_is_found_out_before_much_is_under_way():
-    line = Line(1e8)
+    line = Connection(1e8)
     line.run(30)
     line.bytes_per_s = 20_000
     line.run(30, wanted_bytes_per_s=40_000)
@@ -87,13 +87,13 @@ def test_a_line_that_becomes_narrow_is_found_out_before_much_is_under_way():
 
 
 def test_a_line_on_which_nothing_arrives_gets_no_more_than_the_first_guess():
-    line = Line(0.0)
+    line = Connection(0.0)
     line.run(60)
     assert line.written <= 110_000
 
 
 def test_more_than_there_was_room_for_is_made_up_for():
-    line = Line(1e8)
+    line = Connection(1e8)
     line.pace.limit(100_000)
     line.pace.wrote(1_000_000)
     line.arrived = line.written = 1_000_000
@@ -104,7 +104,7 @@ def test_more_than_there_was_room_for_is_made_up_for():
 
 @pytest.mark.parametrize("nonsense", [-1, 0, 1 << 62])
 def test_a_count_that_cannot_be_is_passed_over(nonsense):
-    line = Line(1e8)
+    line = Connection(1e8)
     line.pace.wrote(1000)
     before = line.pace.room_bytes()
     line.pace.arrived(nonsense)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import overlaptop
-from overlaptop.remote.line import LineState
-from overlaptop.remote.pool import AT_ONCE, LinePool
+from overlaptop.remote.connection import ConnectionState
+from overlaptop.remote.pool import AT_ONCE, ConnectionPool
 from overlaptop.remote.targets import Target
 from overlaptop.wire.messages import PROTOCOL_VERSION
 from tests.remote.far_ends import HELLO, JOB
@@ -53,10 +53,10 @@ exec {sys.executable} {FAR_ENDS} $kind
 # What the program does before its screen opens, on a terminal of its own.
 CONNECT = """
 import sys
-from overlaptop.remote.pool import LinePool
+from overlaptop.remote.pool import ConnectionPool
 from overlaptop.remote.targets import Target
 
-pool = LinePool([Target.parse(word) for word in sys.argv[1:]])
+pool = ConnectionPool([Target.parse(word) for word in sys.argv[1:]])
 try:
     pool.connect(interactive=True)
     print([line.state.value for line in pool.lines], flush=True)
@@ -102,10 +102,10 @@ class Terminal:
         return os.waitstatus_to_exitcode(status)
 
 
-def pool_of(*words: str | Target) -> tuple[LinePool, list[str]]:
+def pool_of(*words: str | Target) -> tuple[ConnectionPool, list[str]]:
     said: list[str] = []
     targets = [word if isinstance(word, Target) else Target.parse(word) for word in words]
-    return LinePool(targets, say=said.append, seed=1), said
+    return ConnectionPool(targets, say=said.append, seed=1), said
 
 
 def test_each_host_is_tried_once_and_what_became_of_it_is_said() -> None:
@@ -120,11 +120,11 @@ def test_each_host_is_tried_once_and_what_became_of_it_is_said() -> None:
         "waiting-c: reached; no job in /tmp/x",
     ]
     assert [line.state for line in pool.lines] == [
-        LineState.UP,
-        LineState.DOWN,
-        LineState.UP,
-        LineState.DOWN,
-        LineState.DOWN,
+        ConnectionState.UP,
+        ConnectionState.DOWN,
+        ConnectionState.UP,
+        ConnectionState.DOWN,
+        ConnectionState.DOWN,
     ]
     pool.close()
 
@@ -133,7 +133,7 @@ def test_at_most_four_are_at_the_door_and_all_get_in(tmp_path: Path) -> None:
     pool, said = pool_of(*(f"slow-{number}" for number in range(10)))
     pool.connect(interactive=False)
     assert len(said) == 10
-    assert all(line.state is LineState.UP for line in pool.lines)
+    assert all(line.state is ConnectionState.UP for line in pool.lines)
     counted = list(map(int, (tmp_path / "ssh-dir" / "counted").read_text().split()))
     assert len(counted) == 10
     assert max(counted) <= AT_ONCE
@@ -144,7 +144,7 @@ def test_who_does_not_answer_is_waited_for_no_longer_than_wanted() -> None:
     pool, said = pool_of("mute-a", "plain-b")
     pool.connect(interactive=False, patience_s=1.0)
     assert len(said) == 1
-    assert pool.lines[0].state is LineState.CONNECTING
+    assert pool.lines[0].state is ConnectionState.CONNECTING
     pool.close()
 
 
@@ -153,8 +153,8 @@ def test_a_lost_line_of_many_comes_back_while_the_others_go_on() -> None:
     pool.connect(interactive=False)
     first, second = pool.lines
     os.kill(first.carriers[0].pid, signal.SIGKILL)
-    eventually(lambda: pool.poll() or first.state is LineState.DOWN)
-    assert second.state is LineState.UP
+    eventually(lambda: pool.poll() or first.state is ConnectionState.DOWN)
+    assert second.state is ConnectionState.UP
     eventually(lambda: pool.poll() or first.ready)
     assert (first.relays, second.relays) == (2, 1)
     pool.close()
@@ -251,7 +251,7 @@ def test_a_real_relay_of_this_machine_is_reached_without_ssh(target: Target, tmp
     folder = tmp_path / "sockets"
     folder.mkdir(mode=0o700)
     said: list[str] = []
-    pool = LinePool([target], python=sys.executable, remote_dir=str(folder), say=said.append)
+    pool = ConnectionPool([target], python=sys.executable, remote_dir=str(folder), say=said.append)
     pool.connect(interactive=False)
     line = pool.lines[0]
     assert line.hello is not None, said
@@ -264,7 +264,7 @@ def test_a_real_relay_of_this_machine_is_reached_without_ssh(target: Target, tmp
 
 def test_a_name_that_cannot_travel_is_refused() -> None:
     with pytest.raises(ValueError, match="--python"):
-        LinePool([far_end("plain")], python="it's")
+        ConnectionPool([far_end("plain")], python="it's")
 
 
 def test_the_near_end_needs_neither_zmq_nor_torch_nor_a_screen() -> None:

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from overlaptop.commands.hosts import Hosts, HostsSession
-from overlaptop.fleet.session import JobSelector
+from overlaptop.console.hosts import Hosts
+from overlaptop.fleet.hosts_session import HostsSession
+from overlaptop.fleet.job_session import JobSelector
 from overlaptop.fleet.snapshot import LinkState, NodeView, RankView, Snapshot
 from overlaptop.remote import targets
 from overlaptop.remote.link import RemoteHost
-from overlaptop.remote.pool import LinePool
+from overlaptop.remote.pool import ConnectionPool
 from overlaptop.wire.messages import StepTotals
 
 PATIENCE_S = 90.0
@@ -37,7 +38,7 @@ class Watching:
         self.began_s = time.monotonic()
         self.said: list[str] = []
         """What is said of each host before the screen opens."""
-        self.pool = LinePool(hosts.targets, say=self.said.append, seed=1)
+        self.pool = ConnectionPool(hosts.targets, say=self.said.append, seed=1)
         self.hosts = {line.target.name: RemoteHost(line) for line in self.pool.lines}
         self.session = HostsSession(self.pool, list(self.hosts.values()), JobSelector(key=key))
         self.turns: dict[str, list[Turn]] = {name: [] for name in self.hosts}

@@ -1,6 +1,6 @@
 """A job on several hosts, whose lines a test cuts and mends, as a session for the app."""
 
-from overlaptop.fleet.cluster import ClusterSession
+from overlaptop.fleet.cluster_session import ClusterSession
 from tests.fleet.builders import Clock, detail, info, status, step, welcome
 from tests.fleet.fakes import FakeHost, record
 

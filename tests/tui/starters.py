@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from overlaptop.tui.starting import Phase, Plan, StartStatus
+from overlaptop.launch.request import Phase, Plan, StartStatus
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.workloads.catalog import WORKLOADS
 from overlaptop.workloads.options import OptionsError

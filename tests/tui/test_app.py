@@ -10,8 +10,12 @@ from textual.events import MouseScrollUp
 from textual.widgets import Input
 
 from overlaptop.fleet.snapshot import LinkState
+from overlaptop.launch.request import LaunchRequest
+from overlaptop.report.order import Filter, FilterError
 from overlaptop.tui.app import OverlaptopApp
-from overlaptop.tui.choosing import Filter, FilterError
+from overlaptop.tui.draw.themes import PALETTES, PLAIN
+from overlaptop.tui.help.screen import HelpPage, HelpScreen, NoticesScreen
+from overlaptop.tui.jobs.screen import JobsScreen
 from overlaptop.tui.keys import (
     APP_KEYS,
     LIST_KEYS,
@@ -23,22 +27,18 @@ from overlaptop.tui.keys import (
     TUNE_KEYS,
     WORKLOADS_KEYS,
 )
+from overlaptop.tui.machine.screen import MachineScreen
 from overlaptop.tui.options import TuiOptions
-from overlaptop.tui.palette import PALETTES, PLAIN
-from overlaptop.tui.parts import PARTS
-from overlaptop.tui.screens.jobs import JobsScreen
-from overlaptop.tui.screens.machine import MachineScreen
-from overlaptop.tui.screens.overview import OverviewScreen
-from overlaptop.tui.screens.pages import HelpPage, HelpScreen, NoticesScreen
-from overlaptop.tui.screens.rank import RankScreen
-from overlaptop.tui.screens.search import SearchScreen
-from overlaptop.tui.screens.tune import TuneScreen
-from overlaptop.tui.starting import Order
+from overlaptop.tui.overview.rank_table import RankTable
+from overlaptop.tui.overview.screen import OverviewScreen
+from overlaptop.tui.rank.screen import RankScreen
+from overlaptop.tui.search.screen import SearchScreen
 from overlaptop.tui.state import HOLD_S
-from overlaptop.tui.widgets.collectives import Collectives
-from overlaptop.tui.widgets.history_chart import HistoryChart
-from overlaptop.tui.widgets.rank_table import RankTable
-from overlaptop.tui.widgets.timeline import Timeline
+from overlaptop.tui.timeline.collectives import Collectives
+from overlaptop.tui.timeline.history_chart import HistoryChart
+from overlaptop.tui.timeline.parts import PARTS
+from overlaptop.tui.timeline.timeline import Timeline
+from overlaptop.tui.tune.screen import TuneScreen
 from overlaptop.wire.messages import STEPPED_ASIDE, CollectiveSpan, Notice, RankEnd
 from tests.fleet.builders import T0, detail, info, status, step, unmeasured, welcome
 
@@ -1056,7 +1056,7 @@ async def test_without_a_job_workloads_are_offered_and_started():
         assert "-m overlaptop.agent" in text
         await pilot.press("enter")
         await app.workers.wait_for_complete()
-        assert starter.orders == [Order("ddp")]
+        assert starter.orders == [LaunchRequest("ddp")]
 
 
 async def test_a_workload_that_cannot_start_says_why():
@@ -1071,7 +1071,7 @@ async def test_a_workload_that_cannot_start_says_why():
 
 async def test_the_starters_word_is_shown_until_its_job_is_there():
     starter = FakeStarter()
-    starter.start(starter.plan(Order("ddp")))
+    starter.start(starter.plan(LaunchRequest("ddp")))
     starter.comes_up()
     session = FakeSession(link=LinkState.WAITING, job_key=None)
     app = app_of(session, starter=starter)

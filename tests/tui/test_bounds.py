@@ -9,7 +9,7 @@ from overlaptop.commands.once import render
 from overlaptop.commands.stream import RecordWriter
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.tui.knob_values import ValueRefusedError, parsed, stepped
+from overlaptop.tui.tune.knob_values import ValueRefusedError, parsed, stepped
 from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.knobs import KnobFacts

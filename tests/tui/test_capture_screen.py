@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.tui import truth
-from overlaptop.tui.screens.capture import CaptureScreen
-from overlaptop.tui.screens.overview import OverviewScreen
-from overlaptop.tui.truth import RankTruth, parse, run
+from overlaptop.tui.capture import profiler_reference as truth
+from overlaptop.tui.capture.profiler_reference import RankReference, parse, run
+from overlaptop.tui.capture.screen import CaptureScreen
+from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.wire import commands
 from overlaptop.wire.messages import CommandReport, RankEnd
 from tests.fleet.builders import T0, detail, info, status, step, welcome
@@ -318,7 +318,7 @@ def test_only_whole_step_records_count():
     lines = [line if isinstance(line, str) else json.dumps(line) for line in bad]
     assert parse("\n".join(lines)) == {}
     found = parse("\n".join([*lines, json.dumps(good)]))
-    assert found == {3: RankTruth(0, 0, 0)}
+    assert found == {3: RankReference(0, 0, 0)}
     assert found[3].overlap is None
     bound = parse("\n".join(map(json.dumps, (good, {**good, "compute_exact": False}, good))))
-    assert bound == {3: RankTruth(0, 0, 0, exact=False)}
+    assert bound == {3: RankReference(0, 0, 0, exact=False)}

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.tui.changing import SETTLE_S, Changing, knob_words
-from overlaptop.tui.knob_values import ValueRefusedError
+from overlaptop.tui.tune.changing import SETTLE_S, Changing, knob_words
+from overlaptop.tui.tune.knob_values import ValueRefusedError
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import KnobFacts
 from tests.fleet.builders import T0, info
@@ -203,7 +203,7 @@ def test_the_bucket_size_is_in_hand_where_it_can_be_changed_else_the_first_that_
         ((replace(ACCUMULATION, refusal="no"), fixed), "bucket_cap_mb"),
     ):
         keys = Keys(controlled_job(*knobs))
-        assert keys.changing.in_hand(keys.session.tick()).knob.name == name
+        assert keys.changing.selected(keys.session.tick()).knob.name == name
 
 
 def test_another_knob_can_be_taken_in_hand_and_stays_so():
@@ -213,7 +213,7 @@ def test_another_knob_can_be_taken_in_hand_and_stays_so():
     keys.rest()
     assert keys.sent == ["set accumulation 8"]
     tell(keys.session, BUCKET)  # the script has forgotten it
-    assert keys.changing.in_hand(keys.session.tick()).knob.name == "bucket_cap_mb"
+    assert keys.changing.selected(keys.session.tick()).knob.name == "bucket_cap_mb"
 
 
 def refusing(**changes):

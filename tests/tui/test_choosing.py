@@ -1,7 +1,7 @@
 import pytest
 
 from overlaptop.fleet.fleet import Fleet
-from overlaptop.tui.choosing import Filter, FilterError, ordered, sort_keys
+from overlaptop.report.order import Filter, FilterError, ordered, sort_keys
 from tests.fleet.builders import Clock, S, info, status, step, unmeasured, welcome
 
 from .machines import cpu_only, h200_node, misplaced, unbound, workstation

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.advice.comparison import OTHER_WORK, compare_steps
 from overlaptop.fleet.snapshot import LinkState
+from overlaptop.stats.comparison import OTHER_WORK, compare_steps
 from overlaptop.tui.app import OverlaptopApp
-from overlaptop.tui.compared import EVERY_S, Compared, Comparing, what_differs
-from overlaptop.tui.earlier import EarlierJob, Setting
 from overlaptop.tui.options import TuiOptions
-from overlaptop.tui.widgets.change_panel import panel_lines
+from overlaptop.tui.tune.change_panel import panel_lines
+from overlaptop.tui.tune.compared import EVERY_S, Compared, Comparing, what_differs
+from overlaptop.tui.workloads.earlier import EarlierJob, Setting
 from overlaptop.wire import commands
 from tests.fleet.builders import T0, info, status, step, welcome
 from tests.fleet.fakes import record

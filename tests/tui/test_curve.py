@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from overlaptop.tui import curve
-from overlaptop.tui.curve import Axis, Point
-from overlaptop.tui.ink import line_width
+from overlaptop.tui.draw import curve
+from overlaptop.tui.draw.curve import Axis, Point
+from overlaptop.tui.draw.segments import line_width
 
 MS = 1_000_000
 

@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.tui.drawing import Piece, chart, gauge, lane, ruler, sparkline, stacked_bar
-from overlaptop.tui.history import bar_top_ns, columns, scale_top_ns, steps_a_column
-from overlaptop.tui.ink import Ink, Run, line_width
-from overlaptop.tui.parts import EIGHTHS, STEP_PARTS
-from overlaptop.tui.text import Unit
+from overlaptop.text import Unit
+from overlaptop.tui.draw.bars import Piece, chart, gauge, lane, ruler, sparkline, stacked_bar
+from overlaptop.tui.draw.segments import Segment, TextStyle, line_width
+from overlaptop.tui.timeline.history import bar_top_ns, columns, scale_top_ns, steps_a_column
+from overlaptop.tui.timeline.parts import EIGHTHS, STEP_PARTS
 from tests.fleet.builders import MS, step
 
 KEYS = [part.key for part in STEP_PARTS]
-PLAIN = Ink("history")
+PLAIN = TextStyle("history")
 
 
 def painted(line):
@@ -67,14 +67,14 @@ def test_a_lane_shows_a_window_of_its_pieces():
 def test_many_edges_in_one_cell_show_as_a_shade_of_what_is_covered():
     pieces = [Piece(at, at + 1, "compute") for at in range(0, 16, 2)]
     (run,) = lane(pieces, 0, 16, 2, textured=False)
-    assert run == Run("██", Ink("compute", eighths=4))
+    assert run == Segment("██", TextStyle("compute", eighths=4))
 
 
 def test_gaps_that_are_each_too_thin_to_see_are_not_lost_together():
     # One cell of 20 kernels with a gap after each: 70 % of it is covered.
     pieces = [Piece(at, at + 0.7, "compute") for at in range(20)]
     (run,) = lane(pieces, 0, 20, 1, textured=False)
-    assert run == Run("█", Ink("compute", eighths=6))
+    assert run == Segment("█", TextStyle("compute", eighths=6))
 
 
 def test_one_gap_that_is_too_thin_to_see_does_not_turn_an_edge_into_a_shade():

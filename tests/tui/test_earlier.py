@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.advice.comparison import compare_steps
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.tui.earlier import KEPT_STEPS, MAX_JOBS, WITH_STEPS, JobsSeen, job_of
-from overlaptop.tui.widgets.tried_table import shortened
+from overlaptop.stats.comparison import compare_steps
+from overlaptop.tui.workloads.earlier import KEPT_STEPS, MAX_JOBS, WITH_STEPS, JobsSeen, job_of
+from overlaptop.tui.workloads.tried_table import shortened
 from overlaptop.wire.commands import make_setting
 from overlaptop.wire.knobs import Knob, KnobFacts
 from overlaptop.wire.messages import CommandReport, RankEnd

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from overlaptop.tui.earlier_changes import MAX_CHANGES, EarlierChanges
+from overlaptop.tui.tune.earlier_changes import MAX_CHANGES, EarlierChanges
 from overlaptop.wire import commands
 from tests.fleet.builders import T0, status, welcome
 

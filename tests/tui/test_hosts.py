@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from overlaptop.tui.app import OverlaptopApp
+from overlaptop.tui.capture.screen import CaptureScreen
+from overlaptop.tui.hosts.screen import HostsScreen
+from overlaptop.tui.jobs.screen import JobsScreen
 from overlaptop.tui.options import TuiOptions
-from overlaptop.tui.screens.capture import CaptureScreen
-from overlaptop.tui.screens.hosts import HostsScreen
-from overlaptop.tui.screens.jobs import JobsScreen
 from overlaptop.wire import commands
 from overlaptop.wire.messages import CommandReport
 from tests.fleet.builders import S, step
@@ -250,7 +250,7 @@ async def test_the_page_of_hosts_has_reasons_in_full_and_foreign_words_without_t
 async def test_hosts_that_are_down_can_be_tried_at_once():
     reads, writes = os.pipe()
     lines = FakeLines(reads)
-    app = app_of(Cluster("gpu-a").live(), lines=lines)
+    app = app_of(Cluster("gpu-a").live(), connections=lines)
     try:
         async with app.run_test(size=(100, 30)) as pilot:
             await pilot.press("H", "r")
@@ -336,7 +336,7 @@ async def test_one_host_offers_no_other():
 
 
 async def test_a_workload_whose_line_is_lost_is_not_said_to_run():
-    from overlaptop.tui.starting import Phase
+    from overlaptop.launch.request import Phase
 
     starter = FakeStarter(hosts=("gpu-a",))
     app = app_of(Cluster("gpu-a").live(), starter=starter)

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from overlaptop.launch.request import LaunchRequest
 from overlaptop.tui.keys import APP_KEYS
-from overlaptop.tui.screens.overview import OverviewScreen
-from overlaptop.tui.starting import Order
+from overlaptop.tui.overview.screen import OverviewScreen
 
 from .fakes import app_of, running_job, screen_lines
 from .knobs import ACCUMULATION, BUCKET, controlled_job
@@ -23,7 +23,7 @@ def with_colors(monkeypatch):
 def holding(*options):
     """A starter whose job runs."""
     starter = FakeStarter()
-    starter.start(starter.plan(Order("ddp", options)))
+    starter.start(starter.plan(LaunchRequest("ddp", options)))
     starter.comes_up("job-1")
     return starter
 

@@ -11,15 +11,15 @@ from textual.widgets import Input
 
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.app import OverlaptopApp
-from overlaptop.tui.changing import SETTLE_S
+from overlaptop.tui.capture.screen import CaptureScreen
+from overlaptop.tui.help.screen import HelpPage
 from overlaptop.tui.keys import APP_KEYS, changes_something
+from overlaptop.tui.machine.screen import MachineScreen
 from overlaptop.tui.options import TuiOptions
-from overlaptop.tui.screens.capture import CaptureScreen
-from overlaptop.tui.screens.machine import MachineScreen
-from overlaptop.tui.screens.overview import OverviewScreen
-from overlaptop.tui.screens.pages import HelpPage
-from overlaptop.tui.screens.rank import RankScreen
-from overlaptop.tui.screens.tune import TuneScreen
+from overlaptop.tui.overview.screen import OverviewScreen
+from overlaptop.tui.rank.screen import RankScreen
+from overlaptop.tui.tune.changing import SETTLE_S
+from overlaptop.tui.tune.screen import TuneScreen
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import KnobFacts
 from tests.fleet.builders import T0, info, status, step, welcome

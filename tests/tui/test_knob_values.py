@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.tui.knob_values import (
+from overlaptop.tui.tune.knob_values import (
     ValueRefusedError,
     allowed_words,
     code_line,

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from overlaptop.text import bit_rate, gigabytes_per_s, rate, whole_percent
 from overlaptop.tui.machine.host import cpu_count, hosts, machine_of
 from overlaptop.tui.machine.minute import MINUTE_S, column_s, columns
 from overlaptop.tui.machine.words import by_node, here
-from overlaptop.tui.text import bit_rate, gigabytes_per_s, rate, whole_percent
 from overlaptop.wire.devices import NodeShare, NumaNode
 from tests.fleet.builders import T0, S
 

@@ -7,10 +7,10 @@ import pytest
 from rich.cells import cell_len
 
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.tui.screens.machine import MachineScreen
-from overlaptop.tui.screens.overview import OverviewScreen
-from overlaptop.tui.screens.rank import RankScreen
-from overlaptop.tui.widgets.machine_map import MachineMap
+from overlaptop.tui.machine.map import MachineMap
+from overlaptop.tui.machine.screen import MachineScreen
+from overlaptop.tui.overview.screen import OverviewScreen
+from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.wire.devices import GpuLink, GpuSite, MachineFacts, Nic, NumaNode, Unknown
 from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import T0, info, step

@@ -5,15 +5,15 @@ from textual import events
 from textual.keys import _character_to_key
 
 from overlaptop.fleet.snapshot import LinkState
+from overlaptop.launch.request import LaunchRequest
 from overlaptop.tui.app import OverlaptopApp
+from overlaptop.tui.capture.screen import CaptureScreen
 from overlaptop.tui.options import TuiOptions
-from overlaptop.tui.screens.capture import CaptureScreen
-from overlaptop.tui.screens.overview import OverviewScreen
-from overlaptop.tui.screens.rank import RankScreen
-from overlaptop.tui.screens.search import SearchScreen
-from overlaptop.tui.screens.tune import TuneScreen
-from overlaptop.tui.screens.workloads import WorkloadsScreen
-from overlaptop.tui.starting import Order
+from overlaptop.tui.overview.screen import OverviewScreen
+from overlaptop.tui.rank.screen import RankScreen
+from overlaptop.tui.search.screen import SearchScreen
+from overlaptop.tui.tune.screen import TuneScreen
+from overlaptop.tui.workloads.screen import WorkloadsScreen
 from overlaptop.wire import commands
 
 from .fakes import FakeSession, running_job, screen_text, table_ranks
@@ -113,7 +113,7 @@ async def test_options_may_be_typed_at_once_behind_the_key_for_workloads():
     async with app.run_test(size=SIZES[0]) as pilot:
         await burst(app, pilot, "w--seed 7\r")
         assert isinstance(app.screen, WorkloadsScreen)
-        assert starter.orders == [Order("ddp", ("--seed", "7"))]
+        assert starter.orders == [LaunchRequest("ddp", ("--seed", "7"))]
 
 
 async def test_a_prompt_keeps_its_keys_after_a_click_elsewhere():
@@ -129,7 +129,7 @@ async def test_a_prompt_keeps_its_keys_after_a_click_elsewhere():
 def job_of_ours():
     """A job that was started from here, and its dashboard."""
     starter = FakeStarter()
-    starter.start(starter.plan(Order("ddp")))
+    starter.start(starter.plan(LaunchRequest("ddp")))
     starter.comes_up("job-1")
     session = controlled_job()
     session.jobs = (record("job-1", "ddp.py"),)
@@ -145,10 +145,10 @@ async def test_a_workload_replaces_a_running_one_only_after_a_yes(size, keys):
         assert "end ddp and start fsdp? y: yes esc: no" in " ".join((await shown(app, pilot)).split())
         await pilot.press("enter", "space", "q", "escape")
         await shown(app, pilot)
-        assert starter.orders == [Order("ddp")]
+        assert starter.orders == [LaunchRequest("ddp")]
         await pilot.press("enter", "y")
         await app.workers.wait_for_complete()
-        assert starter.orders == [Order("ddp"), Order("fsdp")]
+        assert starter.orders == [LaunchRequest("ddp"), LaunchRequest("fsdp")]
 
 
 async def test_where_nothing_runs_that_was_started_here_a_workload_starts_at_once():
@@ -158,7 +158,7 @@ async def test_where_nothing_runs_that_was_started_here_a_workload_starts_at_onc
     async with app.run_test(size=SIZES[0]) as pilot:
         await shown(app, pilot)
         await burst(app, pilot, "\r")
-        assert starter.orders == [Order("ddp")]
+        assert starter.orders == [LaunchRequest("ddp")]
 
 
 @pytest.mark.parametrize("yes", ["y", "ctrl+c"])

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 from textual.widgets import Input
 
-from overlaptop.advice import tuner
-from overlaptop.advice.picture import CurvePoint, Picture, Predicted, Result
-from overlaptop.advice.search import State
 from overlaptop.tui.app import OverlaptopApp
-from overlaptop.tui.changing import SETTLE_S
 from overlaptop.tui.options import TuiOptions
-from overlaptop.tui.screens.overview import OverviewScreen
-from overlaptop.tui.screens.search import SearchScreen
-from overlaptop.tui.widgets.search_view import search_lines
+from overlaptop.tui.overview.screen import OverviewScreen
+from overlaptop.tui.search.screen import SearchScreen
+from overlaptop.tui.search.view import search_lines
+from overlaptop.tui.tune.changing import SETTLE_S
+from overlaptop.tuning import tuner
+from overlaptop.tuning.search import State
+from overlaptop.tuning.state import CurvePoint, Predicted, Result, SearchState
 from overlaptop.wire import commands
 from tests.fleet.builders import T0, status, welcome
 
@@ -41,7 +41,7 @@ def measured(value, ms, state, *, reach=0.3, exposed=2.0, predicted=None, foreto
     )  # fmt: skip
 
 
-UNDER_WAY = Picture(
+UNDER_WAY = SearchState(
     knob=BUCKET, least=1, most=400, doing="round 3: measures 50 MiB, 7 of 12 steps", over=False, why="",
     failed=False, now=50, best=100, racing=3,
     points=(

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.tui.text import Unit, age, byte_count, count, duration, nice_step, ordinal, percent, ratio
+from overlaptop.text import Unit, age, byte_count, count, duration, nice_step, ordinal, percent, ratio
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.tui.window import MAX_ZOOM, WHOLE_STEP, Window
+from overlaptop.tui.timeline.window import MAX_ZOOM, WHOLE_STEP, Window
 
 moves = st.lists(
     st.one_of(

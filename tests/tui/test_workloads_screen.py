@@ -6,11 +6,11 @@ import pytest
 from textual.widgets import Input
 
 from overlaptop.fleet.snapshot import LinkState
+from overlaptop.launch.request import LaunchRequest, Phase
+from overlaptop.tui.jobs.screen import JobsScreen
 from overlaptop.tui.keys import WORKLOADS_KEYS
-from overlaptop.tui.screens.jobs import JobsScreen
-from overlaptop.tui.screens.overview import OverviewScreen
-from overlaptop.tui.screens.workloads import WorkloadsScreen
-from overlaptop.tui.starting import Order, Phase
+from overlaptop.tui.overview.screen import OverviewScreen
+from overlaptop.tui.workloads.screen import WorkloadsScreen
 from overlaptop.wire.commands import make_setting
 from overlaptop.workloads.catalog import WORKLOADS
 from tests.fleet.builders import info, status, step, welcome
@@ -41,7 +41,7 @@ async def settled(app, pilot):
 def started_here():
     """A job that was started from here, and another one that was not."""
     starter = FakeStarter()
-    starter.start(starter.plan(Order("ddp", ("--bucket-cap-mb", "25"))))
+    starter.start(starter.plan(LaunchRequest("ddp", ("--bucket-cap-mb", "25"))))
     starter.comes_up("job-1")
     session = running_job()
     session.jobs = (record("job-1", "ddp.py"), record("job-2", "mine.py"))
@@ -121,7 +121,7 @@ async def test_each_workload_keeps_what_was_typed_for_it():
         assert "allreduce_matmul.py" in await settled(app, pilot)
         await pilot.press("enter")
         await settled(app, pilot)
-        assert starter.orders == [Order("allreduce_matmul")]
+        assert starter.orders == [LaunchRequest("allreduce_matmul")]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ async def test_a_wrong_option_is_said_and_ends_nothing(typed, fault, size):
         await write(app, pilot, typed, "enter")
         text = await settled(app, pilot)
         assert fault in " ".join(" ".join(text.split("\n")).split())
-        assert starter.orders == [Order("ddp", ("--bucket-cap-mb", "25"))]
+        assert starter.orders == [LaunchRequest("ddp", ("--bucket-cap-mb", "25"))]
         assert starter.now.phase is Phase.RUNNING
 
 
@@ -165,7 +165,7 @@ async def test_the_screen_says_what_ends_and_what_goes_on():
         await pilot.press("enter", "y")
         text = await settled(app, pilot)
         assert "ending ddp --bucket-cap-mb 25, then ddp --bucket-cap-mb 25 --seed 1" in text
-        assert starter.orders[1:] == [Order("ddp", ("--bucket-cap-mb", "25", "--seed", "1"))]
+        assert starter.orders[1:] == [LaunchRequest("ddp", ("--bucket-cap-mb", "25", "--seed", "1"))]
         await pilot.press("enter")  # twice is once
         await settled(app, pilot)
         assert len(starter.orders) == 2
@@ -432,7 +432,7 @@ async def test_without_a_starter_and_under_readonly_nothing_is_started():
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("w")
         assert isinstance(app.screen, OverviewScreen)
-        assert await app.start(Order("ddp")) == "this dashboard starts nothing"
+        assert await app.start(LaunchRequest("ddp")) == "this dashboard starts nothing"
         assert starter.orders == []
         await pilot.press("o")
         assert isinstance(app.screen, JobsScreen)
@@ -454,7 +454,7 @@ async def test_without_a_job_the_screen_opens_and_starts_one():
         assert isinstance(app.screen, JobsScreen)
         await write(app, pilot, "--layers 2", "enter")
         await settled(app, pilot)
-        assert starter.orders == [Order("ddp", ("--layers", "2"))]
+        assert starter.orders == [LaunchRequest("ddp", ("--layers", "2"))]
         await pilot.press("escape")
         assert "ending" not in await settled(app, pilot)
         assert isinstance(app.screen, JobsScreen)

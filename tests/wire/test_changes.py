@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
+from overlaptop.hub.changes import END_S, ChangesUnderWay
 from overlaptop.wire import change_log, commands
-from overlaptop.wire.doubt import ANSWER_S
-from overlaptop.wire.hub_changes import END_S, ChangesUnderWay
 from overlaptop.wire.knobs import KnobFacts, Search
 from overlaptop.wire.messages import Command, CommandReport, HubStatus, RankEnd
+from overlaptop.wire.outcome import ANSWER_S
 from tests.fleet.builders import BUCKET_CAP_MB, info
 
 SETTING = commands.make_setting(BUCKET_CAP_MB, 50)

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
+from overlaptop.hub.commands import PATIENCE_S, RETURN_S, CommandBroker, Lines
+from overlaptop.hub.history import JobHistory
 from overlaptop.wire import commands
 from overlaptop.wire.codec import decode
 from overlaptop.wire.endpoints import JobRecord, job_dir
-from overlaptop.wire.hub_desk import PATIENCE_S, RETURN_S, CommandDesk, Lines
-from overlaptop.wire.hub_history import JobHistory
 from overlaptop.wire.messages import LEASE_S, Command, CommandReport
 from tests.fleet.builders import BUCKET_CAP_MB
 
@@ -31,7 +31,7 @@ class Office:
             publish=lambda payload: self.published.append(decode(payload)),
             deliver=self.deliver,
         )
-        self.desk = CommandDesk(record, JobHistory(), lines, LEASE_S, awaits_ranks)
+        self.desk = CommandBroker(record, JobHistory(), lines, LEASE_S, awaits_ranks)
 
     def deliver(self, report, _payload):
         self.refused.append((report.rank, report.text))

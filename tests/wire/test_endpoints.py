@@ -389,7 +389,7 @@ def test_a_record_without_an_import_path_is_an_older_hub_s():
 def test_the_folders_that_the_hub_s_interpreter_needs_are_in_the_record(hubs, folder):
     record = hubs.start()
     assert record.import_path == tuple(endpoints.import_path())
-    command = [record.python, "-P", "-c", "import overlaptop.wire.hub_loop"]
+    command = [record.python, "-P", "-c", "import overlaptop.hub.loop"]
     environment = {"PYTHONPATH": os.pathsep.join(record.import_path)}
     subprocess.run(command, cwd="/", env=environment, check=True, timeout=60)
 

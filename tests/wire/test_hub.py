@@ -313,7 +313,7 @@ def is_hub_in(process, directory):
         environment = (process / "environ").read_bytes()
     except OSError:
         return False
-    return b"overlaptop.wire.hub" in command and f"OVERLAPTOP_DIR={directory}\0".encode() in environment
+    return b"overlaptop.hub" in command and f"OVERLAPTOP_DIR={directory}\0".encode() in environment
 
 
 def test_a_second_hub_leaves_the_first_alone(hubs, make_rank):

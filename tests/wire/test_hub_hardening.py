@@ -14,10 +14,10 @@ from pathlib import Path
 
 import zmq
 
+from overlaptop.hub.dashboards import MAX_DASHBOARDS
+from overlaptop.hub.history import MAX_RANKS, JobHistory
+from overlaptop.hub.ranks import RankConnection
 from overlaptop.wire.codec import MAX_FRAME_BYTES, FrameReader, decode, encode, frame
-from overlaptop.wire.hub_dashboards import MAX_DASHBOARDS
-from overlaptop.wire.hub_history import MAX_RANKS, JobHistory
-from overlaptop.wire.hub_ranks import RankConnection
 from overlaptop.wire.messages import (
     LEASE_S,
     PROTOCOL_VERSION,

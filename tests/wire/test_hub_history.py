@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from overlaptop.hub.history import JobHistory
 from overlaptop.wire import commands
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.devices import (
@@ -15,7 +16,6 @@ from overlaptop.wire.devices import (
     NumaFacts,
     Unknown,
 )
-from overlaptop.wire.hub_history import JobHistory
 from overlaptop.wire.messages import CommandReport, HubStatus, RankEnd, RankInfo
 
 INFO = RankInfo(

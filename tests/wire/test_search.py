@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from overlaptop.hub.search import SearchLease
 from overlaptop.wire import commands
 from overlaptop.wire.codec import encode
-from overlaptop.wire.hub_search import SearchLease
 from overlaptop.wire.knobs import Knob, Search
 from overlaptop.wire.messages import LEASE_S, Command, CommandReport, HubStatus
 from tests.fleet.builders import BUCKET_CAP_MB

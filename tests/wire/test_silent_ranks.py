@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from overlaptop.agent import sender as rank_side
-from overlaptop.agent.sender import Sender
+from overlaptop.agent.reporting import sender as rank_side
+from overlaptop.agent.reporting.sender import Sender
+from overlaptop.hub.ranks import RankServer
 from overlaptop.wire import endpoints
-from overlaptop.wire.hub_ranks import RankServer
 from overlaptop.wire.messages import RankInfo
 
 LONG_S = 60.0
@@ -73,7 +73,7 @@ def test_a_rank_that_waits_says_that_it_is_there_and_one_that_is_stopped_does_no
     monkeypatch.setattr(rank_side, "monotonic", lambda: before_s + LONG_S)
     waits, _stopped = ranks
     waits.pump()
-    monkeypatch.setattr("overlaptop.wire.hub_ranks.time.monotonic", lambda: before_s + LONG_S)
+    monkeypatch.setattr("overlaptop.hub.ranks.time.monotonic", lambda: before_s + LONG_S)
     node.work()
     assert node.server.silent(before_s + LONG_S) == (1,)
 

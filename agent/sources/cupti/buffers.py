@@ -10,8 +10,8 @@ import ctypes
 from collections import deque
 from typing import Any
 
-from overlaptop.agent.asynchronous import is_the_jobs
-from overlaptop.agent.guest import sheltered
+from overlaptop.agent.isolation.fault_barrier import sheltered
+from overlaptop.agent.isolation.job_exceptions import is_the_jobs
 from overlaptop.agent.sources.cupti.library import COMPLETE, REQUEST
 
 BUFFER_BYTES = 256 << 10

@@ -9,7 +9,7 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
-from overlaptop.agent.asynchronous import is_the_jobs
+from overlaptop.agent.isolation.job_exceptions import is_the_jobs
 
 MAPS = Path("/proc/self/maps")
 

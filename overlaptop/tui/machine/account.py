@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.traffic import Traffic
-from overlaptop.tui.drawing import Cell, runs
-from overlaptop.tui.ink import BOLD, DIM, TEXT, Ink, Line, Run
+from overlaptop.text import rate, whole_percent
+from overlaptop.tui.draw.bars import Cell, runs
+from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, TextStyle
 from overlaptop.tui.machine.words import paragraph, titled
-from overlaptop.tui.text import rate, whole_percent
 
 NOTABLE_SHARE = 0.1
 """Counters and collectives are not read at the same moments: what differs by less says nothing."""
@@ -15,7 +15,7 @@ _NAMES = {"nvlink": "NVLink", "pcie": "PCIe"}
 _LABEL, _FIGURE, _BAR_MOST = 23, 12, 60
 
 
-def account_lines(view: RankView, width: int, *, textured: bool) -> list[Line]:
+def account_lines(view: RankView, width: int, *, textured: bool) -> list[StyledLine]:
     """A verdict; measured, explained, the rest; a bar of it; what it means.
 
     The verdict stands in the heading: where there is little room the rest is scrolled to.
@@ -31,9 +31,9 @@ def account_lines(view: RankView, width: int, *, textured: bool) -> list[Line]:
     own = "the job's collectives" if label >= _LABEL else "collectives"
     rest = tuple(_rest(*pair) for pair in _pairs(traffic))
     verdict, meaning = _verdict(traffic, width, textured=textured)
-    lines: list[Line] = [
-        titled("account", Run(f"{over}, over {traffic.window_s:.0f} s  ", DIM), verdict),
-        (Run(" " * (label + 3), DIM), Run(f"{'rx':>{_FIGURE}}{'tx':>{_FIGURE}}", DIM)),
+    lines: list[StyledLine] = [
+        titled("account", Segment(f"{over}, over {traffic.window_s:.0f} s  ", DIM), verdict),
+        (Segment(" " * (label + 3), DIM), Segment(f"{'rx':>{_FIGURE}}{'tx':>{_FIGURE}}", DIM)),
         _row("measured", label, (traffic.rx_bytes_per_s, traffic.tx_bytes_per_s), TEXT),
         _row(own, label, (traffic.collectives_rx_bytes_per_s, traffic.collectives_tx_bytes_per_s), TEXT),
         _row("unexplained", label, rest, BOLD),
@@ -53,18 +53,18 @@ def _rest(measured: int | None, explained: int | None) -> int | None:
     return None if measured is None or explained is None else measured - explained
 
 
-def _row(name: str, label: int, figures: tuple[int | None, ...], ink: Ink) -> Line:
+def _row(name: str, label: int, figures: tuple[int | None, ...], ink: TextStyle) -> StyledLine:
     cells = [
-        Run(
+        Segment(
             f"{'unknown' if each is None else rate(each) if each >= 0 else 'none':>{_FIGURE}}",
             ink if each else DIM,
         )
         for each in figures
     ]
-    return (Run(f"   {name:<{label}}", DIM), *cells)
+    return (Segment(f"   {name:<{label}}", DIM), *cells)
 
 
-def _verdict(traffic: Traffic, width: int, *, textured: bool) -> tuple[Run, list[Line]]:
+def _verdict(traffic: Traffic, width: int, *, textured: bool) -> tuple[Segment, list[StyledLine]]:
     """In a word or two, and what shows it."""
     known = [
         (measured, explained, direction)
@@ -72,34 +72,39 @@ def _verdict(traffic: Traffic, width: int, *, textured: bool) -> tuple[Run, list
         if measured is not None and explained is not None
     ]
     if not known:
-        return Run("unknown", DIM), []
+        return Segment("unknown", DIM), []
     measured, explained, direction = max(known, key=lambda each: abs(each[0] - each[1]))
     if not measured and not explained:
-        return Run("the links are quiet", DIM), []
+        return Segment("the links are quiet", DIM), []
     share = 1 - explained / measured if measured else -1.0
-    warned = Ink("warning", bold=True)
+    warned = TextStyle("warning", bold=True)
     if share < -NOTABLE_SHARE:
         said = "the collectives account for more than the counters saw"
-        return Run("! does not add up", warned), paragraph(said, width, Ink("warning"))
+        return Segment("! does not add up", warned), paragraph(said, width, TextStyle("warning"))
     share = max(0.0, share)
     is_pcie = traffic.over == "pcie"
-    bar = _bar(share, width, Ink("copy" if is_pcie else "exposed"), textured=textured)
-    shown = (Run("   "), *bar, Run(f" {whole_percent(share):>5}", BOLD), Run(f" of {direction}", DIM))
+    bar = _bar(share, width, TextStyle("copy" if is_pcie else "exposed"), textured=textured)
+    shown = (
+        Segment("   "),
+        *bar,
+        Segment(f" {whole_percent(share):>5}", BOLD),
+        Segment(f" of {direction}", DIM),
+    )
     if share <= NOTABLE_SHARE:
-        return Run("✓ explained", Ink("good", bold=True)), [shown]
+        return Segment("✓ explained", TextStyle("good", bold=True)), [shown]
     said = f"{whole_percent(share)} unexplained"
     if is_pcie:  # where a job's batches come in: nothing to be warned of
-        return Run(said, BOLD), [
+        return Segment(said, BOLD), [
             shown,
             *paragraph("copies of the job's own, or somebody else's traffic", width),
         ]
-    meaning = paragraph("somebody else's traffic, or copies of the job's own", width, Ink("warning"))
-    return Run(f"! {said}", warned), [shown, *meaning]
+    meaning = paragraph("somebody else's traffic, or copies of the job's own", width, TextStyle("warning"))
+    return Segment(f"! {said}", warned), [shown, *meaning]
 
 
-def _bar(share: float, width: int, ink: Ink, *, textured: bool) -> Line:
+def _bar(share: float, width: int, ink: TextStyle, *, textured: bool) -> StyledLine:
     """What is explained, and in ``ink`` the share that is not."""
     size = max(1, min(_BAR_MOST, width - 18))
     rest = round(size * share)
     filled, empty = ("▓", "░") if textured else ("█", "█")
-    return runs([*[Cell(filled, Ink("hidden"))] * (size - rest), *[Cell(empty, ink)] * rest])
+    return runs([*[Cell(filled, TextStyle("hidden"))] * (size - rest), *[Cell(empty, ink)] * rest])

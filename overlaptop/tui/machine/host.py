@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.tui.text import UNKNOWN
+from overlaptop.text import UNKNOWN
 from overlaptop.wire.devices import GpuSite, Nic, NumaNode
 
 _CPU_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")

@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.tui.drawing import gauge
-from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit
-from overlaptop.tui.links import Rate, nvlink_words, pcie_is_turned_down, pcie_words
+from overlaptop.report.links import Rate, nvlink_words, pcie_is_turned_down, pcie_words
+from overlaptop.text import UNKNOWN, byte_count, gigabytes_per_s, rate, whole_percent
+from overlaptop.tui.draw.bars import gauge
+from overlaptop.tui.draw.segments import BOLD, DIM, Item, Segment, StyledLine, TextStyle, fit
 from overlaptop.tui.machine.host import Gpu
 from overlaptop.tui.machine.words import paragraph, watts
-from overlaptop.tui.text import UNKNOWN, byte_count, gigabytes_per_s, rate, whole_percent
 from overlaptop.wire.devices import DeviceFacts, DeviceSample
 
-NVLINK, PCIE = Ink("hidden"), Ink("copy")
+NVLINK, PCIE = TextStyle("hidden"), TextStyle("copy")
 _LABEL, _PERCENT, _FIGURES, _GAUGE_LEAST, _GAUGE_MOST = 15, 8, 18, 6, 40
 
 
-def link_lines(view: RankView, gpu: Gpu, width: int, *, textured: bool) -> list[Line]:
+def link_lines(view: RankView, gpu: Gpu, width: int, *, textured: bool) -> list[StyledLine]:
     """The GPU's name and its links. A figure that is not known says so; why, the list of unknowns says."""
     device, now = view.device, view.sample
     if device is None:
         return []
     node = "node unknown" if gpu.node is None else f"node {gpu.node}"
     said = [
-        Item((Run(f" {gpu.label}", BOLD),)),
-        Item((Run(gpu.name or "name unknown"),), 1),
-        Item((Run(node, DIM),), 2),
-        Item((Run(gpu.pci_bus_id, DIM),), 3),
+        Item((Segment(f" {gpu.label}", BOLD),)),
+        Item((Segment(gpu.name or "name unknown"),), 1),
+        Item((Segment(node, DIM),), 2),
+        Item((Segment(gpu.pci_bus_id, DIM),), 3),
     ]
     lines = [fit(said, [], width), *_links(device, now, _Meters(width, textured=textured))]
     if pcie_is_turned_down(view):
@@ -35,11 +35,11 @@ def link_lines(view: RankView, gpu: Gpu, width: int, *, textured: bool) -> list[
         warned = (
             f"! in use, and yet slower than the {best} that it could be: look at the slot and the riser"
         )
-        lines += paragraph(warned, width, Ink("warning", bold=True))
+        lines += paragraph(warned, width, TextStyle("warning", bold=True))
     return lines
 
 
-def activity_lines(view: RankView, width: int, *, textured: bool) -> list[Line]:
+def activity_lines(view: RankView, width: int, *, textured: bool) -> list[StyledLine]:
     """How busy the GPU is, and what it takes."""
     device, now = view.device, view.sample
     if device is None:
@@ -61,8 +61,8 @@ def activity_lines(view: RankView, width: int, *, textured: bool) -> list[Line]:
     ]
 
 
-def _links(device: DeviceFacts, now: DeviceSample | None, draw: _Meters) -> list[Line]:
-    lines: list[Line] = []
+def _links(device: DeviceFacts, now: DeviceSample | None, draw: _Meters) -> list[StyledLine]:
+    lines: list[StyledLine] = []
     nvlink = nvlink_words(device)
     if device.nvlink_count == 0:
         lines.append(draw.words(nvlink, "", "this GPU has none"))
@@ -79,14 +79,14 @@ def _links(device: DeviceFacts, now: DeviceSample | None, draw: _Meters) -> list
     return [*lines, draw.rate(pcie, "rx", Rate(rx, peak), PCIE), draw.rate("", "tx", Rate(tx, peak), PCIE)]
 
 
-def _throttled(now: DeviceSample | None) -> Line:
+def _throttled(now: DeviceSample | None) -> StyledLine:
     reasons = now.throttle_reasons if now else None
-    held = Run("no")
+    held = Segment("no")
     if reasons is None:
-        held = Run("unknown", DIM)
+        held = Segment("unknown", DIM)
     elif reasons:
-        held = Run(", ".join(reasons), Ink("warning", bold=True))
-    return (Run(f"   {'throttled':<{_LABEL + 3}}", DIM), held)
+        held = Segment(", ".join(reasons), TextStyle("warning", bold=True))
+    return (Segment(f"   {'throttled':<{_LABEL + 3}}", DIM), held)
 
 
 def _megahertz(clock_hz: int | None) -> str:
@@ -102,44 +102,46 @@ class _Meters:
         # Where there is little room the figures matter more.
         self.gauge = min(_GAUGE_MOST, room) if room >= _GAUGE_LEAST else 0
 
-    def rate(self, label: str, direction: str, known: Rate, ink: Ink) -> Line:
+    def rate(self, label: str, direction: str, known: Rate, ink: TextStyle) -> StyledLine:
         if known.bytes_per_s is None:
             return self.words(label, direction, "unknown")
         if known.peak_bytes_per_s is None:
-            figures: Line = (Run(rate(known.bytes_per_s), BOLD),)
+            figures: StyledLine = (Segment(rate(known.bytes_per_s), BOLD),)
         else:
             of = f" of {rate(known.peak_bytes_per_s)}"
-            figures = (Run(gigabytes_per_s(known.bytes_per_s), BOLD), Run(of, DIM))
+            figures = (Segment(gigabytes_per_s(known.bytes_per_s), BOLD), Segment(of, DIM))
         return self._line(label, direction, known.share, ink, figures)
 
-    def share(self, label: str, share: float | None) -> Line:
-        return self._line(label, "", share, Ink("compute"), ())
+    def share(self, label: str, share: float | None) -> StyledLine:
+        return self._line(label, "", share, TextStyle("compute"), ())
 
     def amount(
         self, label: str, used: int | None, most: int | None, said: Callable[[int | None], str]
-    ) -> Line:
+    ) -> StyledLine:
         share = used / most if used is not None and most else None
-        figures: Line = ()
+        figures: StyledLine = ()
         if used is not None and most is not None:
-            figures = (Run(_of(said(used), said(most)), BOLD), Run(f" of {said(most)}", DIM))
+            figures = (Segment(_of(said(used), said(most)), BOLD), Segment(f" of {said(most)}", DIM))
         elif used is not None:
-            figures = (Run(said(used), BOLD),)
-        return self._line(label, "", share, Ink("history"), figures)
+            figures = (Segment(said(used), BOLD),)
+        return self._line(label, "", share, TextStyle("history"), figures)
 
-    def words(self, label: str, direction: str, said: str) -> Line:
-        return (Run(f"   {label:<{_LABEL}}{direction:<3}", DIM), Run(said, DIM))
+    def words(self, label: str, direction: str, said: str) -> StyledLine:
+        return (Segment(f"   {label:<{_LABEL}}{direction:<3}", DIM), Segment(said, DIM))
 
-    def _line(self, label: str, direction: str, share: float | None, ink: Ink, figures: Line) -> Line:
+    def _line(
+        self, label: str, direction: str, share: float | None, ink: TextStyle, figures: StyledLine
+    ) -> StyledLine:
         if share is None and not figures:
             return self.words(label, direction, "unknown")
-        bar: Line = (Run(" " * self.gauge),)
+        bar: StyledLine = (Segment(" " * self.gauge),)
         if share is not None:
             bar = gauge(share, self.gauge, ink, textured=self.textured)
         percent = whole_percent(share) if share is not None else ""
         return (
-            Run(f"   {label:<{_LABEL}}{direction:<3}", DIM),
+            Segment(f"   {label:<{_LABEL}}{direction:<3}", DIM),
             *bar,
-            Run(f"{percent:>6}  ", BOLD),
+            Segment(f"{percent:>6}  ", BOLD),
             *figures,
         )
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.tui.drawing import chart
-from overlaptop.tui.ink import DIM, Ink, Line, Run
-from overlaptop.tui.links import has_nvlink, has_pcie, nvlink_rate, pcie_rate
+from overlaptop.report.links import has_nvlink, has_pcie, nvlink_rate, pcie_rate
+from overlaptop.text import rate
+from overlaptop.tui.draw.bars import chart
+from overlaptop.tui.draw.segments import DIM, Segment, StyledLine, TextStyle
 from overlaptop.tui.machine.meters import NVLINK, PCIE
 from overlaptop.tui.machine.words import titled
-from overlaptop.tui.text import rate
 from overlaptop.wire.devices import DeviceSample
 
 MINUTE_S = 60
@@ -58,14 +58,14 @@ def columns(samples: Sequence[DeviceSample], width: int, value: Value) -> list[f
     ]
 
 
-def nvlink_minute(view: RankView, width: int, rows: int) -> list[Line]:
+def nvlink_minute(view: RankView, width: int, rows: int) -> list[StyledLine]:
     """Charts of rx and tx, ``rows`` lines each, on a scale from 0 to the peak; none without NVLink."""
     if not has_nvlink(view):
         return []
     return _charts(view, "NVLink", NVLINK, nvlink_rate(view).peak_bytes_per_s, _NVLINK, width, rows)
 
 
-def pcie_minute(view: RankView, width: int, rows: int) -> list[Line]:
+def pcie_minute(view: RankView, width: int, rows: int) -> list[StyledLine]:
     """The same of PCIe; none where nothing is known of it."""
     if not has_pcie(view):
         return []
@@ -75,12 +75,12 @@ def pcie_minute(view: RankView, width: int, rows: int) -> list[Line]:
 def _charts(
     view: RankView,
     name: str,
-    ink: Ink,
+    ink: TextStyle,
     peak: int | None,
     directions: tuple[tuple[str, Value], ...],
     width: int,
     rows: int,
-) -> list[Line]:
+) -> list[StyledLine]:
     room = max(1, width - _LABEL - 1)
     drawn = {direction: columns(view.samples, room, value) for direction, value in directions}
     highest = max((known for values in drawn.values() for known in values if known is not None), default=0)
@@ -89,9 +89,11 @@ def _charts(
         ", the peak" if peak else ", the highest seen: the peak is unknown"
     )
     each = column_s(room)
-    lines = [titled(f"{name}, one minute", Run(f"{scale}; a column is {each} s", DIM))]
+    lines = [titled(f"{name}, one minute", Segment(f"{scale}; a column is {each} s", DIM))]
     for direction, values in drawn.items():
         charted = chart(values, top, rows, ink=ink)
         labels = [direction, *[""] * (rows - 1)]
-        lines += [(Run(f"   {label:<4}", DIM), *line) for label, line in zip(labels, charted, strict=True)]
+        lines += [
+            (Segment(f"   {label:<4}", DIM), *line) for label, line in zip(labels, charted, strict=True)
+        ]
     return lines

@@ -5,10 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.tui.columns import aligned, rate_cell
-from overlaptop.tui.drawing import gauge, sparkline
-from overlaptop.tui.ink import BOLD, DIM, FAINT, TEXT, Ink, Line, Run, crop, faded, on, pad
-from overlaptop.tui.links import (
+from overlaptop.report.links import (
     NUMA_MARKS,
     has_nvlink,
     misplacement,
@@ -18,11 +15,26 @@ from overlaptop.tui.links import (
     pcie_of,
     pcie_rate,
 )
+from overlaptop.text import bit_rate, byte_count, printable, whole_percent
+from overlaptop.tui.draw.bars import gauge, sparkline
+from overlaptop.tui.draw.segments import (
+    BOLD,
+    DIM,
+    FAINT,
+    TEXT,
+    Segment,
+    StyledLine,
+    TextStyle,
+    crop,
+    faded,
+    on,
+    pad,
+)
 from overlaptop.tui.machine.host import Gpu, Machine, Node, cpu_count, gpu_uuid
 from overlaptop.tui.machine.meters import NVLINK, PCIE
 from overlaptop.tui.machine.minute import MINUTE_S, column_s, columns
 from overlaptop.tui.machine.words import here, watts
-from overlaptop.tui.text import bit_rate, byte_count, printable, whole_percent
+from overlaptop.tui.overview.columns import aligned, rate_cell
 
 _SPARK_LEAST, _GAUGE_LEAST, _GAUGE_MOST = 10, 10, 40
 
@@ -47,7 +59,7 @@ class Panel:
         self.textured = textured
         self.nvlink = any(has_nvlink(view) for view in machine.ranks)
         self.rank_size = 1 + max((len(_rank_words(gpu)) for gpu in machine.gpus), default=0)
-        self.inside: list[Line] = []
+        self.inside: list[StyledLine] = []
         self.chosen_at: int | None = None
         if node.nics and not dense:
             self.inside.append(_nics(node, chosen))
@@ -60,31 +72,34 @@ class Panel:
         if boxed and gpu_uuid(chosen) and (present := _presence(chosen, node)):
             self.inside.append(present)
 
-    def lines(self, height: int) -> list[Line]:
+    def lines(self, height: int) -> list[StyledLine]:
         """The whole panel, ``height`` lines without its border."""
-        blank: Line = ()
+        blank: StyledLine = ()
         inside = [_clean(line) for line in (*self.inside, *[blank] * (height - len(self.inside)))]
         heading = _clean(_heading(self.node))
         if not self.boxed:
-            rule = crop((Run("─ ", FAINT), *heading, Run(" " + "─" * self.width, FAINT)), self.width)
-            return [rule, *(pad((Run(" "), *line), self.width) for line in inside)]
-        top = crop((Run("╭ ", FAINT), *heading, Run(" " + "─" * self.width, FAINT)), self.width - 1)
+            rule = crop(
+                (Segment("─ ", FAINT), *heading, Segment(" " + "─" * self.width, FAINT)), self.width
+            )
+            return [rule, *(pad((Segment(" "), *line), self.width) for line in inside)]
+        top = crop((Segment("╭ ", FAINT), *heading, Segment(" " + "─" * self.width, FAINT)), self.width - 1)
         body = [
-            (Run("│ ", FAINT), *pad(crop(line, self.room), self.room), Run(" │", FAINT)) for line in inside
+            (Segment("│ ", FAINT), *pad(crop(line, self.room), self.room), Segment(" │", FAINT))
+            for line in inside
         ]
         return [
-            (*top, Run("╮", FAINT)),
+            (*top, Segment("╮", FAINT)),
             *body,
-            (Run("╰" + "─" * (self.width - 2) + "╯", FAINT),),
+            (Segment("╰" + "─" * (self.width - 2) + "╯", FAINT),),
         ]
 
-    def _add(self, line: Line, cursor: bool) -> None:
+    def _add(self, line: StyledLine, cursor: bool) -> None:
         if cursor:
             self.chosen_at = len(self.inside)
-            marked = crop((Run("▸ ", Ink("accent", bold=True)), *line), self.room)
+            marked = crop((Segment("▸ ", TextStyle("accent", bold=True)), *line), self.room)
             line = on(pad(marked, self.room), "cursor")
         else:
-            line = crop((Run("  "), *line), self.room)
+            line = crop((Segment("  "), *line), self.room)
         self.inside.append(line)
 
     def _sizes(self) -> dict[str, int]:
@@ -104,7 +119,7 @@ class Panel:
         sizes["bar"] = min(spare, _GAUGE_MOST) if spare >= _GAUGE_LEAST else 0
         return sizes
 
-    def _titles(self) -> Line:
+    def _titles(self) -> StyledLine:
         sizes = self._sizes()
         name = "NVLink" if self.nvlink else "PCIe"
         minute = f"{name}, one minute" if sizes.get("spark", 0) >= 18 else name
@@ -114,23 +129,26 @@ class Panel:
             "rate": "" if "spark" in sizes or sizes["bar"] else name,
             "pcie": "PCIe", "sm": "SM", "memory": "memory", "power": "power",
         }  # fmt: skip
-        return (Run("  "), *self._row({key: (Run(text, DIM),) for key, text in words.items()}, sizes))
+        return (
+            Segment("  "),
+            *self._row({key: (Segment(text, DIM),) for key, text in words.items()}, sizes),
+        )
 
-    def _row(self, cells: dict[str, Line], sizes: dict[str, int]) -> Line:
-        line: list[Run] = []
+    def _row(self, cells: dict[str, StyledLine], sizes: dict[str, int]) -> StyledLine:
+        line: list[Segment] = []
         for key in ("gpu", "rank", "mark", "spark", "bar", "rate", "pcie", "sm", "memory", "power"):
             if size := sizes.get(key, 0):
                 right = key not in ("gpu", "rank", "mark", "spark", "bar")
                 line += aligned(cells.get(key, ()), size, right=right)
                 if key in ("spark", "bar"):
-                    line.append(Run(" "))
+                    line.append(Segment(" "))
         return tuple(line)
 
-    def _gpu(self, gpu: Gpu, chosen: RankView) -> Line:
+    def _gpu(self, gpu: Gpu, chosen: RankView) -> StyledLine:
         sizes = self._sizes()
         view = gpu.teller(chosen)
         if view is None:
-            return (Run(f"{gpu.label:<7}", FAINT), Run("not used by the job", FAINT))
+            return (Segment(f"{gpu.label:<7}", FAINT), Segment("not used by the job", FAINT))
         known, of = (nvlink_rate(view), nvlink_of) if self.nvlink else (pcie_rate(view), pcie_of)
         top = known.peak_bytes_per_s or 0
         sample = view.sample
@@ -139,29 +157,29 @@ class Panel:
         glyph, color = NUMA_MARKS[farthest.state if farthest is not None else "unknown"]
         history = columns(view.samples, sizes.get("spark", 0), of)
         blank = " " * (sizes.get("spark", 0) - len(history))
-        cells: dict[str, Line] = {
-            "gpu": (Run(gpu.label, BOLD),),
-            "rank": (Run(_rank_words(gpu), TEXT),),
-            "mark": (Run(glyph, Ink(color, bold=True)),),
-            "spark": (*sparkline(history, top, ink=ink), Run(blank)),
+        cells: dict[str, StyledLine] = {
+            "gpu": (Segment(gpu.label, BOLD),),
+            "rank": (Segment(_rank_words(gpu), TEXT),),
+            "mark": (Segment(glyph, TextStyle(color, bold=True)),),
+            "spark": (*sparkline(history, top, ink=ink), Segment(blank)),
             "bar": gauge(known.share, sizes["bar"], ink, textured=self.textured),
             "rate": rate_cell(known),
             "pcie": _pcie(view),
-            "sm": (Run(whole_percent(sample.sm_activity if sample else None), TEXT),),
-            "memory": (Run(byte_count(sample.memory_used_bytes if sample else None), TEXT),),
-            "power": (Run(watts(sample.power_mw if sample else None), TEXT),),
+            "sm": (Segment(whole_percent(sample.sm_activity if sample else None), TEXT),),
+            "memory": (Segment(byte_count(sample.memory_used_bytes if sample else None), TEXT),),
+            "power": (Segment(watts(sample.power_mw if sample else None), TEXT),),
         }
         line = self._row(cells, sizes)
         return faded(line) if view.stale or view.ended or view.node_lost else line
 
 
-def _clean(line: Line) -> Line:
+def _clean(line: StyledLine) -> StyledLine:
     """The line as it will be on the screen: a box must know how wide that is."""
-    return tuple(Run(printable(text), ink) for text, ink in line)
+    return tuple(Segment(printable(text), ink) for text, ink in line)
 
 
-def _pcie(view: RankView) -> Line:
-    warned = (Run(" !", Ink("warning", bold=True)),) if pcie_is_turned_down(view) else ()
+def _pcie(view: RankView) -> StyledLine:
+    warned = (Segment(" !", TextStyle("warning", bold=True)),) if pcie_is_turned_down(view) else ()
     return (*warned, *rate_cell(pcie_rate(view)))
 
 
@@ -173,42 +191,42 @@ def _rank_words(gpu: Gpu) -> str:
     return said if len(said) <= 10 else f"{len(numbers)} ranks"
 
 
-def _heading(node: Node) -> Line:
+def _heading(node: Node) -> StyledLine:
     if node.number is None:
-        return (Run("node not known", Ink("text", bold=True)),)
-    line: list[Run] = [Run(f"node {node.number}", BOLD)]
+        return (Segment("node not known", TextStyle("text", bold=True)),)
+    line: list[Segment] = [Segment(f"node {node.number}", BOLD)]
     if node.facts is None:
-        return (*line, Run("  of which nothing is known", DIM))
+        return (*line, Segment("  of which nothing is known", DIM))
     cpus = cpu_count(node.facts.cpus)
     if not node.facts.cpus:
-        line.append(Run("  no CPUs", DIM))
+        line.append(Segment("  no CPUs", DIM))
     else:
-        line.append(Run(f"  CPUs {node.facts.cpus}", TEXT))
-        line.append(Run(f" ({cpus})" if cpus is not None else "", DIM))
+        line.append(Segment(f"  CPUs {node.facts.cpus}", TEXT))
+        line.append(Segment(f" ({cpus})" if cpus is not None else "", DIM))
     memory = byte_count(node.facts.memory_bytes) if node.facts.memory_bytes is not None else "unknown"
-    line.append(Run(f"  memory {memory}", TEXT if node.facts.memory_bytes is not None else DIM))
+    line.append(Segment(f"  memory {memory}", TEXT if node.facts.memory_bytes is not None else DIM))
     return tuple(line)
 
 
-def _nics(node: Node, chosen: RankView) -> Line:
+def _nics(node: Node, chosen: RankView) -> StyledLine:
     """Adapters of one speed together, the chosen rank's nearest in bright."""
-    line: list[Run] = [Run("NIC  ", DIM)]
+    line: list[Segment] = [Segment("NIC  ", DIM)]
     nearest = chosen.numa.nic if chosen.numa is not None else ""
     ordered = sorted(node.nics, key=lambda nic: (-(nic.bits_per_s or 0), nic.name))
     for speed, group in groupby(ordered, key=lambda nic: nic.bits_per_s):
         for nic in group:
-            line += [Run(nic.name, BOLD if nic.name == nearest else TEXT), Run(" ")]
-        line.append(Run(f"{bit_rate(speed)}   " if speed is not None else "speed unknown   ", DIM))
+            line += [Segment(nic.name, BOLD if nic.name == nearest else TEXT), Segment(" ")]
+        line.append(Segment(f"{bit_rate(speed)}   " if speed is not None else "speed unknown   ", DIM))
     return tuple(line)
 
 
-def _rank(view: RankView, node: Node) -> Line:
+def _rank(view: RankView, node: Node) -> StyledLine:
     """A rank without a GPU on a node where it may run."""
     said = here(view.numa, node.number) if view.numa is not None else []
-    return (Run(f"rank {view.rank:<6}", BOLD), Run("".join(f"{part:<14}" for part in said)))
+    return (Segment(f"rank {view.rank:<6}", BOLD), Segment("".join(f"{part:<14}" for part in said)))
 
 
-def _presence(chosen: RankView, node: Node) -> Line:
+def _presence(chosen: RankView, node: Node) -> StyledLine:
     """What of the chosen rank is on this node."""
     numa = chosen.numa
     if numa is None or node.number is None:
@@ -216,5 +234,8 @@ def _presence(chosen: RankView, node: Node) -> Line:
     astray = numa.state == "wrong node" and node.number != numa.gpu_node
     said = " · ".join(here(numa, node.number))
     if not said:
-        return (Run(f"nothing of rank {chosen.rank} is here", FAINT),)
-    return (Run(f"rank {chosen.rank} here: ", DIM), Run(said, Ink("warning") if astray else TEXT))
+        return (Segment(f"nothing of rank {chosen.rank} is here", FAINT),)
+    return (
+        Segment(f"rank {chosen.rank} here: ", DIM),
+        Segment(said, TextStyle("warning") if astray else TEXT),
+    )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.tui.ink import DIM, Line, Run
-from overlaptop.tui.links import nvlink_words
+from overlaptop.report.links import nvlink_words
+from overlaptop.text import rate
+from overlaptop.tui.draw.segments import DIM, Segment, StyledLine
 from overlaptop.tui.machine.host import Gpu, Machine
 from overlaptop.tui.machine.words import paragraph, titled
-from overlaptop.tui.text import rate
 from overlaptop.wire.devices import GpuLink
 
 _LABEL = 18
@@ -21,23 +21,23 @@ _PATHS = {
 """As ``nvidia-smi topo -m`` explains them, in short."""
 
 
-def peer_lines(view: RankView, gpu: Gpu, machine: Machine, width: int) -> list[Line]:
+def peer_lines(view: RankView, gpu: Gpu, machine: Machine, width: int) -> list[StyledLine]:
     """Peers that are reached alike, on one line."""
     links = view.device.links if view.device is not None else ()
     if not links:
         alone = len(machine.gpus) == 1
         said = "no other GPU here" if alone else "unknown"
-        return [titled("links", Run(f"of {gpu.label} to others: {said}", DIM))]
+        return [titled("links", Segment(f"of {gpu.label} to others: {said}", DIM))]
     alike: dict[str, list[str]] = {}
     for link in links:
         peers = alike.setdefault(_words(link), [])
         peer = machine.label(link.peer_uuid) if link.peer_uuid else "all GPUs on the switch"
         if peer not in peers:
             peers.append(peer)
-    lines: list[Line] = [titled("links", Run(f"of {gpu.label}", DIM))]
+    lines: list[StyledLine] = [titled("links", Segment(f"of {gpu.label}", DIM))]
     for said, peers in alike.items():
         wrapped = paragraph(_together(peers), width, indent=_LABEL + 3)
-        head = Run(f"   {said:<{_LABEL}}", DIM) if len(said) < _LABEL else Run(f"   {said}  ", DIM)
+        head = Segment(f"   {said:<{_LABEL}}", DIM) if len(said) < _LABEL else Segment(f"   {said}  ", DIM)
         lines += [(head, *wrapped[0][1:]), *wrapped[1:]]
     return lines
 

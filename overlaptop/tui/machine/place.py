@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.tui.ink import DIM, TEXT, Ink, Line, Run, line_width
-from overlaptop.tui.links import NUMA_MARKS
+from overlaptop.report.links import NUMA_MARKS
+from overlaptop.tui.draw.segments import DIM, TEXT, Segment, StyledLine, TextStyle, line_width
 from overlaptop.tui.machine.words import by_node, paragraph, titled
 from overlaptop.wire.devices import NumaFacts
 
@@ -19,15 +19,15 @@ _STATES = {
 }
 
 
-def verdict_lines(view: RankView, width: int) -> list[Line]:
+def verdict_lines(view: RankView, width: int) -> list[StyledLine]:
     """How the rank lies to its GPU, why, and what to type."""
     numa = view.numa
     if numa is None:
         said = f"unknown: rank {view.rank} has said nothing of it yet"
         return [titled("NUMA"), *paragraph(said, width, DIM)]
     glyph, color = NUMA_MARKS[numa.state]
-    verdict = (Run(f"{glyph} {_STATES[numa.state]}", Ink(color, bold=True)),)
-    lines: list[Line] = [titled("NUMA", Run(f"rank {view.rank}  ", DIM), *verdict)]
+    verdict = (Segment(f"{glyph} {_STATES[numa.state]}", TextStyle(color, bold=True)),)
+    lines: list[StyledLine] = [titled("NUMA", Segment(f"rank {view.rank}  ", DIM), *verdict)]
     lines += paragraph(numa.reason, width, TEXT)
     if numa.advice:
         lines += _advice(numa.advice, width)
@@ -36,27 +36,30 @@ def verdict_lines(view: RankView, width: int) -> list[Line]:
     return lines
 
 
-def place_lines(view: RankView, width: int) -> list[Line]:
+def place_lines(view: RankView, width: int) -> list[StyledLine]:
     """What the verdict follows from."""
-    lines: list[Line] = []
+    lines: list[StyledLine] = []
     if view.numa is not None:
-        lines.append(titled("process", Run(f"of rank {view.rank}", DIM)))
+        lines.append(titled("process", Segment(f"of rank {view.rank}", DIM)))
         for label, said in _facts(view.numa):
             lines += _labelled(label, said or "unknown", width, TEXT if said else DIM)
     return lines
 
 
-def _advice(advice: str, width: int) -> list[Line]:
+def _advice(advice: str, width: int) -> list[StyledLine]:
     """What to type; where that needs more than one line, each way to do it begins one below the label, so
     that no command is broken that need not be.
     """
-    ink = Ink("accent", bold=True)
+    ink = TextStyle("accent", bold=True)
     beside = _labelled("to mend it", advice, width, ink)
     if len(beside) == 1:
         return beside
     first, *others = advice.split(", or ")
     ways = (first, *(f"or {other}" for other in others))
-    return [(Run("   to mend it", DIM),), *(line for way in ways for line in paragraph(way, width, ink, 5))]
+    return [
+        (Segment("   to mend it", DIM),),
+        *(line for way in ways for line in paragraph(way, width, ink, 5)),
+    ]
 
 
 def _facts(numa: NumaFacts) -> list[tuple[str, str]]:
@@ -75,10 +78,10 @@ def _facts(numa: NumaFacts) -> list[tuple[str, str]]:
     return facts
 
 
-def _labelled(label: str, said: str, width: int, ink: Ink) -> list[Line]:
+def _labelled(label: str, said: str, width: int, ink: TextStyle) -> list[StyledLine]:
     """The words beside a label, and below them where they need more than one line."""
     indent = _LABEL + 5
-    head = (Run(f"   {label:<{indent - 3}}", DIM),)
+    head = (Segment(f"   {label:<{indent - 3}}", DIM),)
     lines = paragraph(said, width, ink, indent)
     if not lines:
         return [head]

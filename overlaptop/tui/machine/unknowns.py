@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.tui.ink import DIM, Line
+from overlaptop.tui.draw.segments import DIM, StyledLine
 from overlaptop.tui.machine.words import paragraph, titled
 
 _UNITS = ("_bytes_per_s", "_bits_per_s", "_bytes", "_mw", "_hz", "_max")
@@ -13,7 +13,7 @@ _NAMES = {
 }  # fmt: skip
 
 
-def unknown_lines(view: RankView, width: int) -> list[Line]:
+def unknown_lines(view: RankView, width: int) -> list[StyledLine]:
     """One paragraph a reason, with all that it stands for. Of a GPU that is not there all is unknown, for
     the one reason that `no_gpu_lines` gives.
     """
@@ -26,13 +26,13 @@ def unknown_lines(view: RankView, width: int) -> list[Line]:
             names = by_reason.setdefault(unknown.reason, [])
             if (name := _words(unknown.name)) not in names:
                 names.append(name)
-    lines: list[Line] = []
+    lines: list[StyledLine] = []
     for reason, names in by_reason.items():
         lines += paragraph(f"{', '.join(names)}: {reason}", width, DIM)
     return [titled("unknown"), *lines] if lines else []
 
 
-def no_gpu_lines(view: RankView, width: int) -> list[Line]:
+def no_gpu_lines(view: RankView, width: int) -> list[StyledLine]:
     """Of a rank without a GPU: why."""
     if view.device is None:
         said = f"unknown: rank {view.rank} has said nothing of it yet"

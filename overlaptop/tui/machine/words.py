@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from overlaptop.tui.ink import TEXT, Ink, Item, Line, Run, wrap
-from overlaptop.tui.text import UNKNOWN, byte_count, count
+from overlaptop.text import UNKNOWN, byte_count, count
+from overlaptop.tui.draw.segments import TEXT, Item, Segment, StyledLine, TextStyle, wrap
 from overlaptop.wire.devices import NodeShare, NumaFacts
 
 
@@ -19,16 +19,16 @@ def plural(number: int, noun: str) -> str:
     return f"{count(number)} {noun}{'s' * (number != 1)}"
 
 
-def paragraph(text: str, width: int, ink: Ink = TEXT, indent: int = 3) -> list[Line]:
+def paragraph(text: str, width: int, ink: TextStyle = TEXT, indent: int = 3) -> list[StyledLine]:
     """Words over as many lines as they need."""
-    words = [Item((Run(word, ink),)) for word in text.split()]
+    words = [Item((Segment(word, ink),)) for word in text.split()]
     lines = wrap(words, max(8, width - indent - 1), len(words) or 1, " ")
-    return [(Run(" " * indent, ink), *line) for line in lines] if words else []
+    return [(Segment(" " * indent, ink), *line) for line in lines] if words else []
 
 
-def titled(title: str, *more: Run) -> Line:
+def titled(title: str, *more: Segment) -> StyledLine:
     """A part's heading."""
-    return (Run(f" {title}", Ink("text", bold=True)), *((Run("   "), *more) if more else ()))
+    return (Segment(f" {title}", TextStyle("text", bold=True)), *((Segment("   "), *more) if more else ()))
 
 
 def here(numa: NumaFacts, node: int | None) -> list[str]:

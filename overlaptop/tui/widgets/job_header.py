@@ -9,12 +9,12 @@ from overlaptop.fleet.commands import FAILED
 from overlaptop.fleet.notices import gathered
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.fleet.trouble import trouble_of
-from overlaptop.tui import troubles
-from overlaptop.tui.ink import BOLD, DIM, Ink, Item, Line, Run, fit, joined
-from overlaptop.tui.nodes import LINK_GLYPHS, live_words
+from overlaptop.report import troubles
+from overlaptop.report.hosts import LINK_GLYPHS, live_words
+from overlaptop.text import age, clock, duration, printable
+from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.draw.segments import BOLD, DIM, Item, Segment, StyledLine, TextStyle, fit, joined
 from overlaptop.tui.state import ViewState, step_name
-from overlaptop.tui.text import age, clock, duration, printable
-from overlaptop.tui.widgets.line_view import LineView
 from overlaptop.wire.messages import RankInfo
 
 
@@ -23,7 +23,7 @@ class JobHeader(LineView):
 
     fades = False
 
-    def draw(self, width: int, height: int) -> list[Line]:
+    def draw(self, width: int, height: int) -> list[StyledLine]:
         """The job's line; then how it is measured, or what is wrong."""
         lines = [_job_line(self.state, width)]
         if height > 1:
@@ -31,41 +31,41 @@ class JobHeader(LineView):
         return lines
 
 
-def _job_line(state: ViewState, width: int) -> Line:
+def _job_line(state: ViewState, width: int) -> StyledLine:
     snapshot, job = state.snapshot, state.snapshot.job
-    left = [Item((Run("overlaptop", Ink("accent", bold=True)),), 6)]
+    left = [Item((Segment("overlaptop", TextStyle("accent", bold=True)),), 6)]
     if job is not None:
         script = job.script if width >= 110 else PurePath(job.script).name
-        left.append(Item((Run(script, BOLD),), 1))
+        left.append(Item((Segment(script, BOLD),), 1))
         left.append(
             Item(
                 (
-                    Run(f"{job.world_size} rank{'s' * (job.world_size != 1)}"),
-                    Run(f" · {hosts}" if (hosts := _hosts(state)) else "", DIM),
+                    Segment(f"{job.world_size} rank{'s' * (job.world_size != 1)}"),
+                    Segment(f" · {hosts}" if (hosts := _hosts(state)) else "", DIM),
                 ),
                 4,
             )
         )
         infos = _infos(state)
-        left.append(Item((Run(_most(info.device for info in infos), DIM),), 7))
+        left.append(Item((Segment(_most(info.device for info in infos), DIM),), 7))
         sources = "" if state.starting else _sources(infos)
         measured = " · ".join(filter(None, (_most(info.backend for info in infos), sources)))
-        left.append(Item((Run(measured, DIM),), 5))
-    marks: Line = (Run("read-only", Ink("warning", bold=True)),) if state.readonly else ()
+        left.append(Item((Segment(measured, DIM),), 5))
+    marks: StyledLine = (Segment("read-only", TextStyle("warning", bold=True)),) if state.readonly else ()
     if state.searching:
-        marks = joined([marks, (Run(f"◆ {state.searching}", Ink("warning", bold=True)),)], "  ")
-    step: Line = ()
+        marks = joined([marks, (Segment(f"◆ {state.searching}", TextStyle("warning", bold=True)),)], "  ")
+    step: StyledLine = ()
     if snapshot.totals.step is not None:
         name, number = step_name(snapshot.totals.step)
-        step = (Run(name, DIM), Run(number, BOLD))
+        step = (Segment(name, DIM), Segment(number, BOLD))
     time_ns = snapshot.totals.step_ns
-    time = () if time_ns is None else (Run(f"{duration(time_ns):>7}", BOLD),)
+    time = () if time_ns is None else (Segment(f"{duration(time_ns):>7}", BOLD),)
     line = fit([item for item in left if item.line and item.line[0].text],
                [Item(marks), Item(step, 3), Item(time, 2), Item(_link(state))], width - 1)  # fmt: skip
-    return (Run(" "), *line)
+    return (Segment(" "), *line)
 
 
-def _link(state: ViewState) -> Line:
+def _link(state: ViewState) -> StyledLine:
     snapshot = state.snapshot
     glyph, color = LINK_GLYPHS[snapshot.link]
     words = snapshot.link.value
@@ -84,52 +84,62 @@ def _link(state: ViewState) -> Line:
         if snapshot.link is LinkState.LIVE and any(node.lost for node in snapshot.nodes):
             glyph, stale = LINK_GLYPHS[LinkState.STALE]
             color = stale if trouble is None else color
-    return (Run(f"{glyph} {words} ", Ink(color, bold=True)),)
+    return (Segment(f"{glyph} {words} ", TextStyle(color, bold=True)),)
 
 
-def _source_line(state: ViewState, width: int) -> Line:
+def _source_line(state: ViewState, width: int) -> StyledLine:
     """How the figures come about; a lost line or a pause is said instead, being more urgent."""
     snapshot = state.snapshot
     left: list[Item] = []
     if state.paused_at_ns is not None:
         since_s = ((state.paused_now_ns or snapshot.at_ns) - state.paused_at_ns) / 1e9
         words = f" paused since {clock(state.paused_at_ns)} ({age(since_s)}): data is still being kept"
-        left.append(Item((Run(words, Ink("warning", bold=True)),)))
+        left.append(Item((Segment(words, TextStyle("warning", bold=True)),)))
     if (trouble := trouble_of(snapshot)) is not None:
-        left.append(Item((Run(f" {troubles.in_full(trouble)}", Ink(troubles.color(trouble), bold=True)),)))
+        left.append(
+            Item((Segment(f" {troubles.in_full(trouble)}", TextStyle(troubles.color(trouble), bold=True)),))
+        )
     if snapshot.link_note:
-        left.append(Item((Run(f" {snapshot.link_note}", Ink("warning")),)))
+        left.append(Item((Segment(f" {snapshot.link_note}", TextStyle("warning")),)))
     left += _under_way(state)
     infos = _infos(state)
     if not left and state.starting:
-        left.append(Item((Run(" starting", BOLD), Run(f"  waiting for {state.starting}", DIM))))
+        left.append(Item((Segment(" starting", BOLD), Segment(f"  waiting for {state.starting}", DIM))))
     elif not left and infos:
         # The source itself is in the line above.
         if reason := _most(info.source_reason for info in infos):
-            left.append(Item((Run(f" {_sources(infos)}: {reason}", DIM),)))
+            left.append(Item((Segment(f" {_sources(infos)}: {reason}", DIM),)))
         if not state.exact:
             bound = "compute is an upper bound: gaps between kernels are not seen"
-            left.append(Item((Run(bound if left else f" {bound}", DIM),), 2))
-    return fit(left, [Item((*_notices(state), Run(" ")))], width)
+            left.append(Item((Segment(bound if left else f" {bound}", DIM),), 2))
+    return fit(left, [Item((*_notices(state), Segment(" ")))], width)
 
 
 def _under_way(state: ViewState) -> list[Item]:
     """What the job is being told to do, until it is done; changes of knobs have places of their own."""
     newest = state.snapshot.commands[-1:]
     return [
-        Item((Run(f" {each.words}: ", Ink("warning")), Run(each.state, Ink("warning", bold=True))))
+        Item(
+            (
+                Segment(f" {each.words}: ", TextStyle("warning")),
+                Segment(each.state, TextStyle("warning", bold=True)),
+            )
+        )
         for each in newest
         if not each.done and each.state != FAILED and not each.knob
     ]
 
 
-def _notices(state: ViewState) -> Line:
+def _notices(state: ViewState) -> StyledLine:
     notices = gathered(state.snapshot.notices)
     serious = sum(notice.level in ("warning", "error") for notice in notices)
     if not notices:
         return ()
     worst = "error" if any(n.level == "error" for n in notices) else "warning" if serious else "dim"
-    return (Run(f"{len(notices)} notice{'s' * (len(notices) != 1)}", Ink(worst)), Run(" (n)", DIM))
+    return (
+        Segment(f"{len(notices)} notice{'s' * (len(notices) != 1)}", TextStyle(worst)),
+        Segment(" (n)", DIM),
+    )
 
 
 def _infos(state: ViewState) -> list[RankInfo]:

@@ -7,11 +7,22 @@ from typing import NamedTuple
 
 from textual import events
 
-from overlaptop.tui.changing import knob_words
-from overlaptop.tui.ink import DIM, KEY, Ink, Item, Line, Run, elided, fit, joined, line_width
-from overlaptop.tui.knob_values import short_name
+from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.draw.segments import (
+    DIM,
+    KEY,
+    Item,
+    Segment,
+    StyledLine,
+    TextStyle,
+    elided,
+    fit,
+    joined,
+    line_width,
+)
 from overlaptop.tui.state import ViewState
-from overlaptop.tui.widgets.line_view import LineView
+from overlaptop.tui.tune.changing import knob_words
+from overlaptop.tui.tune.knob_values import short_name
 from overlaptop.wire.knobs import BUCKET_CAP_MB
 
 _TOLD_SHARE = 60
@@ -41,7 +52,7 @@ STEP_HINT = ("[ ]", "step", "app.turn(1)", "step")
 class _Placed(NamedTuple):
     """A hint as it is drawn."""
 
-    line: Line
+    line: StyledLine
     hint: Hint
 
 
@@ -96,7 +107,7 @@ class KeyBar(LineView):
         """What is offered, and what is told."""
         return (self._told(), *self.hints)
 
-    def draw(self, width: int, height: int) -> list[Line]:  # noqa: ARG002
+    def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
         """One line."""
         told = self._told_in(width)
         placed, gap = self._placed(width)
@@ -138,25 +149,27 @@ class KeyBar(LineView):
             del placed[goes]
         return placed, gap
 
-    def _told_in(self, width: int) -> Line:
+    def _told_in(self, width: int) -> StyledLine:
         return elided(self._told(), _TOLD_SHARE * width // 100)
 
-    def _told(self) -> Line:
+    def _told(self) -> StyledLine:
         """How the newest change goes, until it has been made; a failure stays."""
         change = self.state.change
         if not self._tells_changes or change is None or self.state.panel_hidden:
             return ()
         if change.state == "changed" and not self.state.change_is_news:
             return ()
-        ink = Ink({"failed": "error", "changed": "good"}.get(change.state, "warning"), bold=True)
-        parts: list[Line] = [(Run(words, ink),) for words in (knob_words(change), change.words) if words]
-        return (*joined(parts, ": "), Run(" "))
+        ink = TextStyle({"failed": "error", "changed": "good"}.get(change.state, "warning"), bold=True)
+        parts: list[StyledLine] = [
+            (Segment(words, ink),) for words in (knob_words(change), change.words) if words
+        ]
+        return (*joined(parts, ": "), Segment(" "))
 
 
-def _drawn(hint: Hint, *, short: bool, tight: bool) -> Line:
+def _drawn(hint: Hint, *, short: bool, tight: bool) -> StyledLine:
     word = hint.short if short and hint.short is not None else hint.word
-    key = Run(f" {hint.key} ", KEY)
-    return (key, Run(word if tight else f" {word}", DIM)) if word else (key,)
+    key = Segment(f" {hint.key} ", KEY)
+    return (key, Segment(word if tight else f" {word}", DIM)) if word else (key,)
 
 
 def _width(placed: Sequence[_Placed], gap: str) -> int:

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlaptop.agent import placement
-from overlaptop.agent.guest import say_due
+from overlaptop.agent.isolation.fault_barrier import say_due
 from overlaptop.agent.telemetry import telemetry as module
 from overlaptop.agent.telemetry import watch as watch_module
 from overlaptop.agent.telemetry.numa import NumaWatch

@@ -1,0 +1,301 @@
+"""The ground truth on demand: torch.profiler on all ranks over the same steps, a Chrome trace each.
+
+The agreed step warms the profiler up, so that what starting costs (a second, where CUPTI has to be
+loaded) falls into no recorded step; then as many steps as were asked for are recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+from weakref import WeakSet
+
+from overlaptop.agent.control.action import Lifecycle, Outcome
+from overlaptop.agent.control.two_phase_commit import NO_MARK, Mark
+from overlaptop.agent.hooks.patching import replace
+from overlaptop.agent.isolation.job_exceptions import is_the_jobs
+from overlaptop.agent.isolation.threads import signals_blocked
+from overlaptop.wire.folders import make, open_private, open_trusted
+
+FOLDER = "overlaptop-captures"
+COMPRESSION = 6
+"""Of gzip: a twentieth of the size. A quicker level saves little, as saving the JSON takes longer."""
+CHUNK_BYTES = 1 << 20
+JOB_PROFILES = "the job's own torch.profiler is running"
+
+
+class ProfilerWatch:
+    """Knows when the job itself uses torch.profiler, of which there can be only one at a time."""
+
+    def __init__(self) -> None:
+        self.yield_to_job: Callable[[], None] | None = None
+        """Called before the job's own profiler begins, for ours to end first."""
+        self._job: WeakSet[Any] = WeakSet()
+        self._ours = threading.local()
+        self._installed = False
+
+    @property
+    def job_profiles(self) -> bool:
+        """Whether the job's own profiler runs, or warms up."""
+        return len(self._job) > 0
+
+    @contextlib.contextmanager
+    def ours(self) -> Iterator[None]:
+        """What is done in here is not the job's doing."""
+        self._ours.now = True
+        try:
+            yield
+        finally:
+            self._ours.now = False
+
+    def install(self) -> None:
+        """Watch torch.autograd.profiler.profile, below every way to torch.profiler. Stays for good."""
+        from torch.autograd.profiler import profile
+
+        def beginning(begin: Callable[..., Any]) -> Callable[..., Any]:
+            def watched_begin(profiler: Any, *args: Any, **kwargs: Any) -> Any:
+                if not getattr(self._ours, "now", False):
+                    self._job.add(profiler)
+                    if self.yield_to_job is not None:
+                        self.yield_to_job()
+                return begin(profiler, *args, **kwargs)
+
+            return watched_begin
+
+        def ending(end: Callable[..., Any]) -> Callable[..., Any]:
+            def watched_end(profiler: Any, *args: Any, **kwargs: Any) -> Any:
+                self._job.discard(profiler)
+                return end(profiler, *args, **kwargs)
+
+            return watched_end
+
+        if self._installed:
+            return
+        self._installed = True
+        replace(profile, "_prepare_trace", beginning)
+        replace(profile, "_start_trace", beginning)
+        replace(profile, "__exit__", ending)
+
+
+class Capture:
+    """One rank's trace of ``steps`` steps. See action.Action for which thread calls what."""
+
+    course: ClassVar[Lifecycle] = Lifecycle("recording", "written", finishes="writing")
+
+    def __init__(
+        self,
+        key: str,
+        steps: int,
+        rank: int,
+        cwd: Path,
+        watch: ProfilerWatch,
+        notice: Callable[[str, str], None],
+    ) -> None:
+        """``key`` names the folder; ``cwd``: where the job was started, below which it is made;
+        ``notice(level, text)`` tells the dashboards, on any thread.
+        """
+        self._key = key
+        self._steps = steps
+        self._rank = rank
+        self._cwd = cwd
+        self._watch = watch
+        self._notice = notice
+        self._profiler: Any = None
+        self._started = False
+        self._annotation: Any = None
+        self._warm_up_step: int | None = None
+        self._results: Any = None
+        self._outcome = "nothing was recorded"
+        """Why there is no trace."""
+
+    def mark(self, step: int) -> Mark:
+        """A rank profiles by itself: nothing depends on where the others are."""
+        del step
+        return NO_MARK
+
+    def refusal(self) -> str:
+        """Why there can be no capture just now."""
+        return JOB_PROFILES if self._watch.job_profiles else ""
+
+    def boundary(self, step: int) -> bool:
+        """Warm up at the first call, record from the second one on, stop after as many as asked for.
+
+        Raises RuntimeError where it cannot be done, or had to give way to the job's own profiler.
+        """
+        if self._warm_up_step is None:
+            self._warm_up(step)
+            return True
+        if self._profiler is None:
+            raise RuntimeError(self._outcome)
+        recorded = step - self._warm_up_step - 1
+        if recorded == 0:
+            self._start()
+        self._end_annotation()
+        if recorded < self._steps:
+            self._begin_annotation(step)
+            return True
+        self._stop()
+        return False
+
+    def finish(self) -> Outcome:
+        """Write the trace; its text is the file. Raises OSError or RuntimeError with the reason."""
+        results, self._results = self._results, None
+        if results is None:
+            raise RuntimeError(self._outcome)
+        with open_folder(self._cwd, self._key, self._notice) as (folder, opened):
+            return Outcome(str(write(results.save, folder, opened, self._rank)))
+
+    def abandon(self) -> None:
+        """Stop without a trace. A process that ends while the profiler runs would crash."""
+        self._stop()
+        self._results = None
+
+    def _warm_up(self, step: int) -> None:
+        import torch
+        from torch.profiler import ProfilerActivity, profile
+
+        if threading.current_thread() is not threading.main_thread():
+            # At the job's end nobody could stop it there.
+            raise RuntimeError("its steps run beside the main thread, where no profiler can be stopped")
+        if self._watch.job_profiles:
+            raise RuntimeError(JOB_PROFILES)
+        self._warm_up_step = step
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            activities.append(ProfilerActivity.CUDA)
+        # Shapes, since from them collectives have their sizes; no stacks, which cost the most.
+        self._profiler = profile(activities=activities, record_shapes=True)
+        self._watch.yield_to_job = self._give_way
+        with self._watch.ours():
+            signals_blocked(self._profiler.prepare_trace)  # Kineto and CUPTI start threads
+
+    def _give_way(self) -> None:
+        """The job's own profiler is about to begin."""
+        if threading.current_thread() is not threading.main_thread():
+            return  # ours cannot be stopped from here
+        self._outcome = "the job's own torch.profiler began"
+        try:
+            self.abandon()
+        except Exception as fault:  # the job's call goes on, whatever becomes of ours
+            if is_the_jobs(fault):
+                raise
+
+    def _start(self) -> None:
+        self._started = True
+        with self._watch.ours():
+            signals_blocked(self._profiler.start_trace)
+
+    def _begin_annotation(self, step: int) -> None:
+        from torch.profiler import record_function
+
+        # The name by which all tools know a step, with the number that the dashboard shows.
+        self._annotation = record_function(f"ProfilerStep#{step}")
+        self._annotation.__enter__()
+
+    def _end_annotation(self) -> None:
+        annotation, self._annotation = self._annotation, None
+        if annotation is not None:
+            annotation.__exit__(None, None, None)
+
+    def _stop(self) -> None:
+        """End the profiler, whichever way it has come to."""
+        self._watch.yield_to_job = None
+        if self._profiler is None:
+            return
+        if not self._started:
+            self._start()  # as torch does it too: what only warms up cannot be stopped
+        self._end_annotation()
+        profiler, self._profiler = self._profiler, None
+        with self._watch.ours():
+            profiler.stop_trace()
+        self._results = profiler.profiler.kineto_results
+
+
+@contextlib.contextmanager
+def open_folder(cwd: Path, key: str, notice: Callable[[str, str], None]) -> Iterator[tuple[Path, int]]:
+    """The folder of one capture, private to its user, and a descriptor of it to write through.
+
+    It lies below ``cwd``, or where that cannot be written or others could swap what is in it, below the
+    temporary directory; ``notice(level, text)`` says so. The job's ranks make it together. Raises OSError.
+    """
+    folder = cwd / FOLDER / key
+    try:
+        opened = _open_below_the_job(cwd, key)
+    except OSError as fault:
+        folder = Path(tempfile.gettempdir(), f"{FOLDER}-{os.geteuid()}") / key
+        try:
+            opened = _open_in_temporary(folder)
+        except OSError as second:
+            raise OSError(f"{_reason(fault)}; {_reason(second)}") from second
+        notice("warning", f"traces are written to {folder.parent}: {_reason(fault)}")
+    with _closing(opened):
+        yield folder, opened
+
+
+def _open_below_the_job(cwd: Path, key: str) -> int:
+    with _closing(open_trusted(cwd)) as here:
+        make(cwd / FOLDER, here)
+    # Once more from the root: in a folder that all may write to, /tmp say, this one may be anybody's.
+    with _closing(open_trusted(cwd / FOLDER)) as above:
+        with contextlib.suppress(FileExistsError):
+            # As other tools' caches do, so that nobody commits a trace.
+            ignore = os.open(".gitignore", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=above)
+            with _closing(ignore):
+                os.write(ignore, b"*\n")
+        return open_private(cwd / FOLDER / key, above, create=True)
+
+
+def _open_in_temporary(folder: Path) -> int:
+    with (
+        _closing(open_trusted(folder.parents[1])) as shared,
+        _closing(open_private(folder.parent, shared, create=True)) as above,
+    ):
+        return open_private(folder, above, create=True)
+
+
+@contextlib.contextmanager
+def _closing(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _reason(fault: OSError) -> str:
+    return f"{fault.filename}: {fault.strerror}" if fault.filename and fault.strerror else str(fault)
+
+
+def write(save: Callable[[str], None], folder: Path, opened: int, rank: int) -> Path:
+    """Save a trace and compress it; the name ``rank<r>.json.gz`` is given to a whole file only.
+
+    ``opened``: a descriptor of `folder`, through which all is written, whatever its path means by now.
+    ``save(path)`` writes JSON. torch's does so with the GIL held (some 130 MB/s), and says nothing when
+    it fails: then there is no file. Raises OSError.
+    """
+    name, through = f"rank{rank}.json.gz", Path(f"/proc/self/fd/{opened}")
+    plain, packed = through / f".rank{rank}.json.part", through / f".{name}.part"
+    try:
+        save(str(plain))
+        if not plain.exists() or not _ends_whole(plain):
+            free_mib = shutil.disk_usage(through).free >> 20
+            raise OSError(f"torch could not write its trace to {folder} ({free_mib:,} MiB free there)")
+        with plain.open("rb") as source, gzip.open(packed, "wb", COMPRESSION) as target:
+            shutil.copyfileobj(source, target, CHUNK_BYTES)
+        packed.rename(through / name)
+    finally:
+        for part in (plain, packed):
+            part.unlink(missing_ok=True)
+    return folder / name
+
+
+def _ends_whole(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 64))
+        return file.read().rstrip().endswith(b"}")

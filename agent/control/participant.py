@@ -1,0 +1,63 @@
+"""A rank's place among those that agree on something, in the job's own store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from overlaptop.agent.control.action import RESOLVE_TOGETHER_S
+from overlaptop.agent.control.two_phase_commit import RESOLVE_S, KeyValueStore
+from overlaptop.agent.hooks.process_groups import shortest_timeout_s
+
+STORE_TIMEOUT = timedelta(seconds=5)
+SHARE_OF_TIMEOUT = 0.25
+"""Others may have waited for this rank before, and will again: well below what torch lets them wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Participant:
+    """A rank's place in the job's store."""
+
+    board: KeyValueStore | None
+    """None where there is nobody to agree with."""
+    rank: int
+    world_size: int
+    stands_s: float
+    """The longest that this rank may stand still at a step, so that no collective of another one gives up
+    for it: NCCL's do after 10 minutes, unless the job says otherwise, and end the job."""
+
+
+def find_participant(key: str) -> Participant:
+    """Find this rank's place among those that agree on ``key``, on a connection of its own. May block.
+
+    Raises RuntimeError where there are other ranks and no store that can be shared with the job.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        return Participant(None, 0, 1, RESOLVE_S)
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    if world_size == 1:
+        return Participant(None, 0, 1, RESOLVE_S)
+    try:
+        store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - nothing public gives it
+        # A connection of its own: what blocks here holds no lock that the job's own calls need.
+        own = store.clone()  # type: ignore[attr-defined]  # since torch 2.8; its stubs do not know
+        if not _shares_state(own):
+            own.set_timeout(STORE_TIMEOUT)
+    except (AttributeError, NotImplementedError, RuntimeError) as fault:
+        raise RuntimeError(f"the job's store cannot be shared: {type(fault).__name__}: {fault}") from fault
+    # Public all, but torch forgot to say so.
+    board = dist.PrefixStore(f"overlaptop/{key}", own)  # type: ignore[attr-defined]
+    timeout_s = shortest_timeout_s()
+    # Where nobody tells, the longest: to give up where others act ends the job for certain.
+    stands_s = RESOLVE_TOGETHER_S if timeout_s is None else timeout_s * SHARE_OF_TIMEOUT
+    return Participant(board, rank, world_size, stands_s)
+
+
+def _shares_state(store: object) -> bool:
+    """Whether a clone is the very store itself (ranks that are threads of one process)."""
+    import torch.distributed as dist
+
+    base = getattr(store, "_underlying_non_prefix_store", store)
+    return isinstance(base, dist.HashStore)  # type: ignore[attr-defined]

@@ -1,0 +1,351 @@
+"""One step boundary for all ranks or for none, agreed through the job's own store.
+
+    every rank   posts that it is ready, and its step
+    rank 0       publishes a plan: the newest of those steps and some more
+    every rank   arms itself for the planned step, posts so, but only if that step still lies ahead, and
+                 with it a mark: where it stood when the oldest of those steps began
+    rank 0       compares the marks, so that nobody acts where ranks do not count the same steps
+    decision     one key, written once by compare_set: rank 0 tries `commit` when all are armed; anybody
+                 tries `abort` (a refusal, no answer in time, the job's end); the first one stands, and
+                 all obey what the key holds
+
+So no rank acts alone, whichever of them stops or dies on the way. A rank that comes to the planned step
+before it knows the decision tries to abort, and learns by that what was decided.
+
+A store's calls may block for as long as its server stands still: they belong on a thread of their own,
+on a connection of their own (`store.clone()`), where they hold up nobody.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Protocol
+
+PATIENCE_S = 10.0
+"""For all ranks to answer."""
+PERIOD_S = 0.1
+"""Between two looks at the store."""
+RANKS_A_PERIOD = 256
+"""Beyond so many ranks each looks more rarely, so that the store serves no more in a second."""
+NOTICE_S = 1.0
+"""At least so long before the planned step the plan is made, by the ranks' shortest recent step."""
+LEAST_NOTICE_STEPS = 2
+RESOLVE_S = 5.0
+"""The longest that a training thread stands at the planned step to learn what was decided."""
+SETTLE_S = 30.0
+"""For all ranks to read the decision, before rank 0 takes the keys away."""
+
+COMMIT = "commit"
+_ABORT = "abort"
+
+
+class KeyValueStore(Protocol):
+    """What is used of a torch.distributed.Store. Nothing here waits for a key to appear."""
+
+    def set(self, key: str, value: str) -> None:
+        """Write."""
+
+    def get(self, key: str) -> bytes:
+        """Read a key that is there."""
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether all of these are there."""
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        """Write if the key is not there (``expected`` is empty); returns what it holds afterwards."""
+
+    def add(self, key: str, amount: int) -> int:
+        """Count up; returns the sum."""
+
+    def delete_key(self, key: str) -> bool:
+        """Take a key away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Where a rank is: the step that is under way, and a recent step's length."""
+
+    step: int
+    step_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a rank stood in what it does together with others, when some step began."""
+
+    among: str
+    """Who they are; ranks of another group are not compared with it."""
+    words: str
+    """Must be the same on all of them: ``after 1,050 collectives``."""
+
+
+NO_MARK = Mark("", "")
+"""Of a rank that may act at any step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What all ranks do."""
+
+    step: int | None
+    """They act at this step's beginning; None: nobody acts."""
+    reason: str = ""
+    """Why nobody acts, with the number of the rank that it is about."""
+
+
+class TwoPhaseCommit:
+    """One rank's part in one agreement. ``reach`` runs on a thread of its own."""
+
+    def __init__(
+        self,
+        board: KeyValueStore | None,
+        rank: int,
+        world_size: int,
+        pace: Callable[[], Pace],
+        arm: Callable[[int], None],
+        mark: Callable[[int], Mark] = lambda _step: NO_MARK,
+        *,
+        patience_s: float = PATIENCE_S,
+        period_s: float = PERIOD_S,
+        notice_s: float = NOTICE_S,
+        renew: Callable[[], KeyValueStore] | None = None,
+        doubt_s: float = 0.0,
+    ) -> None:
+        """``board``: of this agreement alone; None where there is nobody to agree with. ``renew()``: makes
+        another one, on a new connection; ``doubt_s``: for how long to look for a decision through it.
+
+        ``arm(step)`` makes the training thread call `resolve` at this step's beginning; what it has
+        armed stays so until the caller learns the decision. ``mark(step)``: of a step that has begun;
+        raises LookupError where it is not known.
+        """
+        self._shared = board
+        self._rank = rank
+        self._world_size = world_size
+        self._pace = pace
+        self._arm = arm
+        self._mark = mark
+        self._patience_s = patience_s
+        self._period_s = period_s * max(1.0, world_size / RANKS_A_PERIOD)
+        self._notice_s = max(notice_s, 5 * self._period_s)
+        self._renew = renew
+        self.doubt_s = doubt_s
+        """See `__init__`; the training thread, too, waits no longer for a decision."""
+        self.voted = False
+        """The others may commit from here on."""
+        self._hurry = threading.Event()
+        self._job_ends = threading.Event()
+        self._spoiled = ""
+        self._stands_there = False
+        """The training thread waits for the decision at the planned step."""
+        self._decided = threading.Event()
+        self._decision = Decision(None, "nothing was decided")
+        self._plan: int | None = None
+
+    def reach(self) -> Decision:
+        """Agree with all ranks on a step, or learn that there is none. Raises what the store raises."""
+        try:
+            try:
+                decision = self._alone() if self._shared is None else self._together()
+            except Exception as fault:
+                if not self.voted:
+                    raise  # without this rank nobody acts
+                decision = self._look_again(fault)
+        except BaseException as fault:
+            self._decide(Decision(None, f"rank {self._rank}: the job's store failed: {fault}"[:300]))
+            raise
+        self._decide(decision)
+        return decision
+
+    @property
+    def decided(self) -> bool:
+        """Whether this rank knows by now what all do."""
+        return self._decided.is_set()
+
+    def refuse(self, reason: str) -> Decision:
+        """Tell all that this rank takes no part."""
+        decision = self._abort(self._rank, reason) if self._shared is not None else Decision(None, reason)
+        self._decide(decision)
+        return decision
+
+    def resolve(self, limit_s: float = RESOLVE_S) -> Decision | None:
+        """The decision, now: the training thread stands at the planned step. Any thread.
+
+        Where it is not known yet this tries to abort. None: the store did not answer within `limit_s`,
+        and this rank must not act.
+        """
+        if not self._decided.is_set():
+            self._stands_there = True
+            self._hurry.set()
+            if not self._decided.wait(limit_s):
+                return None
+        return self._decision
+
+    def abandon(self, reason: str, *, job_ends: bool = False) -> None:
+        """Give up as soon as may be, unless all have agreed already. Any thread; does not wait.
+
+        Where this rank has not `voted` by then, it never will, and nobody acts.
+        """
+        self._spoiled = self._spoiled or reason
+        if job_ends:
+            self._job_ends.set()
+        self._hurry.set()
+
+    def clean_up(self, settle_s: float = SETTLE_S) -> None:
+        """Take the keys away, once every rank has read the decision.
+
+        Before that a rank that finds no decision would believe there is none. Where some rank never
+        reads it, the decision stays behind: a few bytes.
+        """
+        if self._shared is None:
+            return
+        self._board.add("settled", 1)
+        if self._rank != 0:
+            return
+        give_up_s = monotonic() + settle_s
+        pause = threading.Event()
+        while (settled := self._board.add("settled", 0)) < self._world_size and monotonic() < give_up_s:
+            pause.wait(self._period_s)
+        for rank in range(self._world_size):
+            for kind in ("ready", "armed"):
+                self._board.delete_key(f"{kind}/{rank}")
+        self._board.delete_key("plan")
+        if settled >= self._world_size:
+            for key in ("settled", "decision"):
+                self._board.delete_key(key)
+
+    @property
+    def _board(self) -> KeyValueStore:
+        assert self._shared is not None, "asked only where there are others"
+        return self._shared
+
+    def _decide(self, decision: Decision) -> None:
+        self._decision = decision
+        self._decided.set()
+
+    def _alone(self) -> Decision:
+        pace = self._pace()
+        plan = self._plan_after([pace])
+        self._arm_for(plan)
+        return Decision(plan)
+
+    def _together(self) -> Decision:
+        began_s = monotonic()
+        pace = self._pace()
+        self._board.set(f"ready/{self._rank}", f"{pace.step} {pace.step_ns}")
+        if self._rank == 0:
+            decision = self._await(self._of_all("ready"), began_s + self._patience_s, "does not answer")
+            if decision is not None:
+                return decision
+            paces = [self._read_pace(rank) for rank in range(self._world_size)]
+            since = min(pace.step for pace in paces)
+            self._board.set("plan", f"{self._plan_after(paces)} {since}")
+        else:
+            # Longer than rank 0's own patience: it knows better who is missing.
+            decision = self._await(["plan"], began_s + 2 * self._patience_s, "makes no plan")
+            if decision is not None:
+                return decision
+        plan, since = map(int, self._board.get("plan").split())
+        try:
+            mark = self._mark(since)
+        except LookupError as fault:
+            return self._abort(self._rank, str(fault))
+        self._arm_for(plan)
+        # Armed first, looked after it: a step that begins in between finds itself armed.
+        if self._pace().step >= plan:
+            return self._abort(self._rank, f"was past step {plan} already: steps are too quick to agree")
+        self.voted = True
+        if self._spoiled:  # whoever gave it up has seen no vote, and counts on that
+            self.voted = False
+            return self._abort(self._rank, self._spoiled)
+        self._board.set(f"armed/{self._rank}", f"{mark.among}\n{mark.words}")
+        if self._rank == 0:
+            decision = self._await(self._of_all("armed"), monotonic() + self._patience_s, "does not answer")
+            decision = decision or self._compare_marks(since)
+            return decision or self._read(self._board.compare_set("decision", "", COMMIT))
+        decision = self._await([], monotonic() + 2 * self._patience_s, "decides nothing")
+        assert decision is not None, "waiting for the decision ends with one"
+        return decision
+
+    def _look_again(self, fault: Exception) -> Decision:
+        """The store failed when all may have agreed already: learn by another connection what was decided.
+
+        Raises the fault where that cannot be learned in time.
+        """
+        give_up_s = monotonic() + self.doubt_s
+        while self._renew is not None and not self._job_ends.is_set() and monotonic() < give_up_s:
+            try:
+                self._shared = self._renew()
+                return self._abort(self._rank, f"lost the job's store for a moment: {fault}"[:300])
+            except Exception:  # noqa: BLE001 - it may come back
+                self._job_ends.wait(10 * self._period_s)
+        raise fault
+
+    def _arm_for(self, plan: int) -> None:
+        self._plan = plan
+        self._arm(plan)
+
+    def _plan_after(self, paces: list[Pace]) -> int:
+        shortest_ns = max(1, min(pace.step_ns for pace in paces))
+        steps = math.ceil(self._notice_s * 1e9 / shortest_ns)
+        return max(pace.step for pace in paces) + LEAST_NOTICE_STEPS + steps
+
+    def _read_pace(self, rank: int) -> Pace:
+        step, step_ns = self._board.get(f"ready/{rank}").split()
+        return Pace(int(step), int(step_ns))
+
+    def _compare_marks(self, since: int) -> Decision | None:
+        """Abort where ranks stood in different places when step ``since`` began: theirs is not ours."""
+        first: dict[str, tuple[int, str]] = {}
+        for rank in range(self._world_size):
+            among, _, words = self._board.get(f"armed/{rank}").decode(errors="replace").partition("\n")
+            other, expected = first.setdefault(among, (rank, words))
+            if words != expected:
+                return self._abort(rank, f"began step {since} {words}, but rank {other} {expected}")
+        return None
+
+    def _of_all(self, kind: str) -> list[str]:
+        return [f"{kind}/{rank}" for rank in range(self._world_size)]
+
+    def _await(self, keys: list[str], deadline_s: float, complaint: str) -> Decision | None:
+        """Look until these keys are there (returns None) or a decision is.
+
+        Without keys, only a decision is awaited. At the deadline this rank tries to abort, with the number
+        of the first rank that the ``complaint`` is about.
+        """
+        while True:
+            if self._board.check(["decision"]):
+                return self._read(self._board.get("decision"))
+            if self._spoiled:
+                return self._abort(self._rank, self._spoiled)
+            if self._stands_there:
+                return self._abort(
+                    *self._missing(self._of_all("armed"), f"was not ready for step {self._plan}")
+                )
+            if keys and self._board.check(keys):
+                return None
+            if monotonic() >= deadline_s:
+                return self._abort(*self._missing(keys, complaint))
+            self._hurry.wait(self._period_s)
+
+    def _missing(self, keys: list[str], complaint: str) -> tuple[int, str]:
+        """The first rank whose key is not there, and what to say of it and of how many more."""
+        missing = [key for key in keys if "/" in key and not self._board.check([key])]
+        if not missing:
+            return 0, complaint
+        more = f", nor do {len(missing) - 1} more" if len(missing) > 1 else ""
+        return int(missing[0].partition("/")[2]), complaint + more
+
+    def _abort(self, rank: int, reason: str) -> Decision:
+        return self._read(self._board.compare_set("decision", "", f"{_ABORT} {rank} {reason}"))
+
+    def _read(self, value: bytes) -> Decision:
+        said = value.decode(errors="replace")
+        if said == COMMIT:
+            # Only what all have armed for is ever committed, so the plan is known here.
+            return Decision(self._plan)
+        _, rank, reason = said.split(" ", 2)
+        return Decision(None, f"rank {rank} {reason}")

@@ -1,0 +1,1 @@
+"""Where the agent sees the job: steps, collectives, waits."""

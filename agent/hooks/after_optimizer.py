@@ -1,0 +1,85 @@
+"""Acts between two steps rather than inside an optimizer's last one.
+
+torch annotates an optimizer's step for its profiler and calls the hooks inside that annotation. What
+begins an annotation of its own there would overlap torch's, and neither trace viewers nor the profiler's
+stack of annotations can bear that. So what is to be done at a boundary waits for the annotation's end.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from overlaptop.agent.isolation.compiling import transparent
+
+ANNOTATION = "Optimizer.step#"
+
+
+class AfterOptimizer:
+    """Calls back once the optimizer step that is under way has returned, on the thread that asked."""
+
+    def __init__(self) -> None:
+        self._open: Counter[int] = Counter()
+        """By thread: annotations of optimizer steps that have begun and not ended since `start`."""
+        self._then: Callable[[], None] | None = None
+        self._thread = 0
+        self._restore: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """Look at annotations from now on. An optimizer step that is under way already is not seen: a
+        `with` knows its end from its beginning on.
+        """
+        from torch.autograd.profiler import record_function
+
+        begin: Callable[[Any], Any] = record_function.__enter__
+        end: Callable[..., Any] = record_function.__exit__
+
+        @functools.wraps(begin)
+        def watched_begin(annotation: Any) -> Any:
+            if annotation.name.startswith(ANNOTATION):
+                self._open[threading.get_ident()] += 1
+            return begin(annotation)
+
+        @functools.wraps(end)
+        def watched_end(annotation: Any, *args: Any) -> Any:
+            out = end(annotation, *args)
+            if annotation.name.startswith(ANNOTATION):
+                self._on_end(threading.get_ident())
+            return out
+
+        def restore() -> None:
+            if record_function.__enter__ is watched_begin and record_function.__exit__ is watched_end:
+                record_function.__enter__ = begin  # type: ignore[method-assign]
+                record_function.__exit__ = end  # type: ignore[method-assign]
+
+        transparent(watched_begin)
+        transparent(watched_end)
+        record_function.__enter__ = watched_begin  # type: ignore[method-assign]
+        record_function.__exit__ = watched_end  # type: ignore[method-assign]
+        self._restore = restore
+
+    def call(self, then: Callable[[], None]) -> None:
+        """Call ``then`` at the end of the optimizer step that this is called from; at once outside of one,
+        or of one that began before `start`.
+        """
+        self._thread = threading.get_ident()
+        if self._open[self._thread] > 0:
+            self._then = then
+        else:
+            then()
+
+    def stop(self) -> None:
+        """Look no longer, and forget what was to be called."""
+        self._then = None
+        restore, self._restore = self._restore, None
+        if restore is not None:
+            restore()
+
+    def _on_end(self, thread: int) -> None:
+        self._open[thread] -= 1
+        if thread == self._thread and self._open[thread] <= 0 and self._then is not None:
+            then, self._then = self._then, None
+            then()

@@ -1,0 +1,340 @@
+"""Sees every collective, whoever issues it: hooks in the dispatcher, below Python and C++ callers alike.
+
+c10d's operations are dispatcher ops. A Python kernel at the key BackendSelect is passed by DDP's reducer,
+FSDP, DTensor, functional collectives in compiled code, pipelines and ZeRO; patching torch.distributed's
+functions would miss most of them. The Autograd key would miss inference mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensor
+
+from overlaptop.agent import placement
+from overlaptop.agent.hooks.patching import replace
+from overlaptop.agent.isolation.compiling import transparent, uncompiled
+from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+from overlaptop.agent.isolation.job_exceptions import is_the_jobs
+from overlaptop.agent.sources.base import CollectiveCall, HookedSource, Wait
+from overlaptop.timeline.collectives import group_title, link_bytes, sum_links_where_known
+
+KEY = "BackendSelect"
+MAX_COALESCED = 4096
+MAX_GROUPS = 1024
+"""Of which it is remembered where their ranks are."""
+LISTS_COALESCED_WHEN_UNEVEN = ("allgather_", "reduce_scatter_")
+"""Ops on lists of tensors that NCCL turns into one broadcast or reduce each where sizes differ."""
+
+
+class CollectiveHooks:
+    """Tells the source of each collective as it is issued, and brackets waits inside the dispatcher."""
+
+    def __init__(self, guest: FaultBarrier, source: Callable[[], HookedSource | None]) -> None:
+        """``source()`` is asked at each call: None before the first step boundary."""
+        self._source = source
+        self._library: Any = None
+        self._functional: Any = None
+        self._issue = guest.guarded("the collective hook, before", self._before)
+        self._issued = guest.guarded("the collective hook, after", self._after)
+        self._failed = guest.guarded("the collective hook, on failure", self._on_failure)
+        self._wait_begin = guest.guarded("the wait hook, before", self._before_wait)
+        self._wait_end = guest.guarded("the wait hook, after", self._after_wait)
+        self._mixed_begin = guest.guarded("the end-of-backward hook, before", self._before_mixed)
+        self._mixed_end = guest.guarded("the end-of-backward hook, after", self._after_mixed)
+        self._coalescing_begin = guest.guarded("the coalescing hook, begin", self._begin_coalescing)
+        self._coalescing_end = guest.guarded("the coalescing hook, end", self._end_coalescing)
+        self._bracketed_task = -1
+        self._near_groups = _NearGroups()
+        self._coalescing: dict[str, list[CollectiveCall]] = {}
+
+    def install(self) -> None:
+        """Put the hooks in. They stay until the process ends."""
+        key = getattr(torch._C.DispatchKey, KEY)  # noqa: SLF001 - torch has no public way
+        after = torch._C._dispatch_keyset_full_after(key)  # noqa: SLF001
+        self._library = torch.library.Library("c10d", "IMPL")
+        for name in _c10d_ops():
+            op = getattr(torch.ops.c10d, name).default
+            if any(argument.name == "process_group" for argument in op._schema.arguments):  # noqa: SLF001
+                self._library.impl(name, self._kernel(op, after), KEY, with_keyset=True)
+        self._functional = torch.library.Library("_c10d_functional", "IMPL")
+        wait_tensor = torch.ops._c10d_functional.wait_tensor.default  # noqa: SLF001
+        self._functional.impl("wait_tensor", self._wait_kernel(wait_tensor, after), KEY, with_keyset=True)
+        self._patch_coalescing()
+
+    def _kernel(self, op: Any, after: Any) -> Callable[..., Any]:
+        describe = _Describe(op, self._near_groups)
+        issue, issued, failed = self._issue, self._issued, self._failed
+        redispatch = op._handle.redispatch_boxed  # noqa: SLF001 - op.redispatch is Python, and may be compiled
+
+        def kernel(keys: Any, *args: Any) -> Any:
+            token = issue(describe, args)
+            try:
+                out = redispatch(keys & after, *args)
+            except BaseException:
+                if token is not None:
+                    failed(token)
+                raise
+            if token is not None:
+                issued(token, out)
+            return out
+
+        return transparent(kernel)
+
+    def _wait_kernel(self, op: Any, after: Any) -> Callable[..., Any]:
+        begin, end = self._wait_begin, self._wait_end
+        redispatch = op._handle.redispatch_boxed  # noqa: SLF001 - as above
+
+        def kernel(keys: Any, *args: Any) -> Any:
+            token = begin(args[0])
+            try:
+                return redispatch(keys & after, *args)
+            finally:
+                if token is not None:
+                    end(token)
+
+        return transparent(kernel)
+
+    def _before(self, describe: _Describe, args: tuple[Any, ...]) -> Any:
+        source = self._source()
+        if source is None:
+            return None
+        if self._coalescing and self._held_back(describe(args)):
+            return None
+        token = source.issue(partial(describe, args))
+        if token is None:
+            return None
+        self._bracket_end_of_backward()
+        return source, token
+
+    def _held_back(self, call: CollectiveCall | None) -> bool:
+        """Whether this call waits for its group's coalescing to end; its launch is told then."""
+        calls = self._coalescing.get(call.group) if call is not None else None
+        if call is None or calls is None:
+            return False
+        calls.append(call)
+        if len(calls) > MAX_COALESCED:
+            del self._coalescing[call.group]  # it raised and will never end
+        return True
+
+    def _after(self, token: tuple[HookedSource, Any], out: Any) -> None:
+        source, draft = token
+        source.issued(draft, _work_of(out))
+
+    def _on_failure(self, token: tuple[HookedSource, Any]) -> None:
+        source, draft = token
+        source.failed(draft)
+
+    def _before_wait(self, tensor: torch.Tensor | None = None) -> Any:
+        if tensor is not None and _is_traced(tensor):
+            return None
+        source = self._source()
+        token = source.wait_begin() if source is not None else None
+        return None if token is None else (source, token)
+
+    def _after_wait(self, token: tuple[HookedSource, Any]) -> None:
+        source, mark = token
+        source.wait_end(mark, Wait.PURE)
+
+    def _bracket_end_of_backward(self) -> None:
+        """Bracket DDP's wait for its all-reduces, which C++ does in a callback at the end of backward.
+
+        Callbacks run in the order of their queueing: one from here, queued at the backward's first
+        collective, runs before DDP's own; the one that it queues in turn runs after it.
+        """
+        task = torch._C._current_graph_task_id()  # noqa: SLF001
+        if task in (-1, self._bracketed_task):
+            return
+        self._bracketed_task = task
+        _queue_callback(self._mixed_begin)
+
+    def _before_mixed(self) -> None:
+        token = self._before_wait()
+        if token is not None:
+            _queue_callback(uncompiled(lambda: self._mixed_end(token)))
+
+    def _after_mixed(self, token: tuple[HookedSource, Any]) -> None:
+        source, mark = token
+        source.wait_end(mark, Wait.MIXED)
+
+    def _patch_coalescing(self) -> None:
+        """Coalesced operations are launched together when the group's coalescing ends, in no op."""
+
+        def started(start: Callable[..., Any]) -> Callable[..., Any]:
+            def start_coalescing(group: Any, *args: Any, **kwargs: Any) -> Any:
+                out = start(group, *args, **kwargs)
+                self._coalescing_begin(group)
+                return out
+
+            return start_coalescing
+
+        def ended(end: Callable[..., Any]) -> Callable[..., Any]:
+            def end_coalescing(group: Any, *args: Any, **kwargs: Any) -> Any:
+                token = self._coalescing_end(group)
+                try:
+                    work = end(group, *args, **kwargs)
+                except BaseException:
+                    if token is not None:
+                        self._failed(token)
+                    raise
+                if token is not None:
+                    self._issued(token, work)
+                return work
+
+            return end_coalescing
+
+        replace(dist.ProcessGroup, "_start_coalescing", started)
+        replace(dist.ProcessGroup, "_end_coalescing", ended)
+
+    def _begin_coalescing(self, group: Any) -> None:
+        self._coalescing[_group_name(group)] = []
+
+    def _end_coalescing(self, group: Any) -> Any:
+        source = self._source()
+        calls = self._coalescing.pop(_group_name(group), [])
+        if source is None or not calls:
+            return None
+        token = source.issue(partial(_together, calls))
+        return None if token is None else (source, token)
+
+
+class _NearGroups:
+    """Which groups have all their ranks on this node; each is looked up once."""
+
+    def __init__(self) -> None:
+        self._near: dict[tuple[str, int], bool] = {}
+
+    def ranks(self, title: str, group: Any) -> int | None:
+        """How many ranks this group has; None unless all are known to be here."""
+        size = int(group.size())
+        near = self._near.get((title, size))
+        if near is None:
+            if len(self._near) >= MAX_GROUPS:
+                self._near.clear()
+            near = self._near[title, size] = size == 1 or _on_this_node(group)
+        return size if near else None
+
+
+class _Describe:
+    """Reads one op's arguments: which hold tensors in and out, the group, async, the peer."""
+
+    def __init__(self, op: Any, near_groups: _NearGroups) -> None:
+        arguments = op._schema.arguments  # noqa: SLF001
+        names = [argument.name for argument in arguments]
+        self._name = op._schema.name.removeprefix("c10d::")  # noqa: SLF001
+        self._group_at = names.index("process_group")
+        self._async_at = names.index("async_op") if "async_op" in names else None
+        self._peer_at = next((names.index(name) for name in ("dst", "src") if name in names), None)
+        tensors = [i for i, argument in enumerate(arguments) if "Tensor" in str(argument.type)]
+        self._out_at = [i for i in tensors if names[i].startswith("output")]
+        self._in_at = [i for i in tensors if i not in self._out_at]
+        self._near_groups = near_groups
+
+    def __call__(self, args: tuple[Any, ...]) -> CollectiveCall | None:
+        """Describe one call; None for fake and meta tensors: a compiler tracing, not a job running."""
+        first = next((t for i in (*self._in_at, *self._out_at) for t in _tensors(args[i])), None)
+        if first is not None and _is_traced(first):
+            return None
+        group = dist.ProcessGroup.unbox(args[self._group_at])
+        at = self._async_at
+        size_bytes = max(_bytes(args, self._in_at), _bytes(args, self._out_at))
+        title = _group_name(group)
+        device = first.device if first is not None else torch.device("cpu")
+        return CollectiveCall(
+            op=self._name,
+            bytes=size_bytes,
+            group=title,
+            # The dispatcher strips trailing arguments that have their default, which is True.
+            is_async=True if at is None or len(args) <= at else bool(args[at]),
+            backend=_backend_name(group, device),
+            device_type=device.type,
+            device_index=device.index if device.index is not None else -1,
+            peer=int(args[self._peer_at]) if self._peer_at is not None else None,
+            coalesced=self._name in LISTS_COALESCED_WHEN_UNEVEN and not self._even(args),
+            link=link_bytes(self._name, size_bytes, self._near_groups.ranks(title, group)),
+        )
+
+    def _even(self, args: tuple[Any, ...]) -> bool:
+        """Whether all tensors that go in, and all that come out, are of one size."""
+        sides = ([t.numel() for i in at for t in _tensors(args[i])] for at in (self._in_at, self._out_at))
+        return all(len(set(sizes)) <= 1 for sizes in sides)
+
+
+def _is_traced(tensor: torch.Tensor) -> bool:
+    """Whether a compiler traces with it, and no job runs."""
+    return tensor.is_meta or isinstance(tensor, FakeTensor)
+
+
+def _c10d_ops() -> list[str]:
+    names = torch._C._dispatch_get_all_op_names()  # noqa: SLF001
+    return sorted(name.removeprefix("c10d::") for name in names if name.startswith("c10d::"))
+
+
+def _tensors(argument: Any) -> list[torch.Tensor]:
+    """Flatten a Tensor, Tensor[] or Tensor[][]."""
+    if isinstance(argument, torch.Tensor):
+        return [argument]
+    if isinstance(argument, (list, tuple)):
+        return [tensor for each in argument for tensor in _tensors(each)]
+    return []
+
+
+def _bytes(args: tuple[Any, ...], positions: list[int]) -> int:
+    return sum(t.numel() * t.element_size() for i in positions if i < len(args) for t in _tensors(args[i]))
+
+
+def _backend_name(group: Any, device: torch.device) -> str:
+    try:
+        return str(group._get_backend(device).name())  # noqa: SLF001
+    except RuntimeError as fault:  # no backend for this device: the call itself is about to say so
+        if is_the_jobs(fault):
+            raise
+        return "unknown"
+
+
+def _group_name(group: Any) -> str:
+    return group_title(group.group_name, group.group_desc)
+
+
+def _on_this_node(group: Any) -> bool:
+    try:
+        return bool(placement.on_this_node(dist.get_process_group_ranks(group)))
+    except (KeyError, ValueError) as fault:  # torch.distributed does not know it
+        if is_the_jobs(fault):
+            raise
+        return False
+
+
+def _queue_callback(callback: Callable[[], None]) -> None:
+    """Have autograd call this at the end of the backward that is running."""
+    torch.autograd.Variable._execution_engine.queue_callback(callback)  # noqa: SLF001
+
+
+def _together(calls: list[CollectiveCall]) -> CollectiveCall:
+    """Coalesced calls as the one launch that they become."""
+    first = calls[0]
+    ops = {call.op for call in calls}
+    return CollectiveCall(
+        op=f"coalesced {'+'.join(sorted(ops))}",
+        bytes=sum(call.bytes or 0 for call in calls),
+        group=first.group,
+        is_async=first.is_async,
+        backend=first.backend,
+        device_type=first.device_type,
+        device_index=first.device_index,
+        peer=None,
+        coalesced=True,
+        link=sum_links_where_known(call.link for call in calls),
+    )
+
+
+def _work_of(out: Any) -> Any:
+    """The Work in what an op returned; None for calls that ran on the current stream."""
+    boxed = out[-1] if isinstance(out, tuple) else out
+    if boxed is None or isinstance(boxed, dist.Work):
+        return boxed
+    return dist.Work.unbox(boxed)

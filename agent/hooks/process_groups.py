@@ -1,0 +1,59 @@
+"""What torch tells of process groups: how many collectives were begun, and how long others wait for one."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from overlaptop.agent.isolation.job_exceptions import is_the_jobs
+
+
+def collectives_begun(group: Any) -> tuple[int, ...] | None:
+    """How many collectives this rank has begun in a group, by backend; None where one does not count them.
+
+    A group may have a backend for each kind of device (``cpu:gloo,cuda:nccl``), and torch itself tells the
+    count of one of them only, which may be the one that nobody uses.
+    """
+    try:
+        begun = [backend._get_sequence_number_for_group() for backend in _backends(group)]  # noqa: SLF001 - nothing public tells
+    except (AttributeError, RuntimeError) as fault:
+        if is_the_jobs(fault):
+            raise
+        return None
+    return tuple(begun) or None
+
+
+def shortest_timeout_s() -> float | None:
+    """The soonest after which torch gives up a collective of this process that others do not join, as it
+    then ends the job: of the groups that tell; None where none does.
+    """
+    import torch.distributed as dist
+
+    try:
+        groups = list(dist.distributed_c10d._world.pg_map)  # noqa: SLF001 - nothing public lists them
+    except AttributeError:
+        return None
+    timeouts = []
+    for group in groups:
+        with suppress(AttributeError, RuntimeError):
+            timeouts += [_timeout_s(backend) for backend in _backends(group)]
+    return min(timeouts, default=None)
+
+
+def _backends(group: Any) -> list[Any]:
+    """What carries a group's collectives, each once. Raises AttributeError or RuntimeError where torch does
+    not tell.
+    """
+    found: list[Any] = []
+    for device in group._device_types:  # noqa: SLF001 - nothing public lists them
+        backend = group._get_backend(device)  # noqa: SLF001
+        if not any(backend is each for each in found):
+            found.append(backend)
+    return found
+
+
+def _timeout_s(backend: Any) -> float:
+    # With TORCH_DISTRIBUTED_DEBUG=DETAIL there is a wrapper that has no options.
+    options = getattr(backend, "wrapped_pg", backend).options
+    seconds: float = options._timeout.total_seconds()  # noqa: SLF001 - nothing public tells
+    return seconds

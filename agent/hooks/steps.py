@@ -1,0 +1,176 @@
+"""Finds steps and phases without a change to the script: optimizers, backward, GradScaler.
+
+A step runs from the end of one optimizer step to the end of the next. Where an iteration has several
+optimizers, one of them is the anchor that marks the boundary: the last one of the first iteration.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from overlaptop.agent.hooks.patching import replace
+from overlaptop.agent.isolation.compiling import transparent, uncompiled
+from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+from overlaptop.agent.sources.base import Edge
+
+OPTIMIZER_FILE = register_optimizer_step_pre_hook.__code__.co_filename
+
+
+class StepHooks:
+    """Calls ``boundary()`` once an iteration and ``edge(...)`` where its phases begin and end."""
+
+    def __init__(
+        self, guest: FaultBarrier, boundary: Callable[[Any], None], edge: Callable[[Edge], None]
+    ) -> None:
+        """``boundary(optimizer)`` gets the optimizer that marks the step, None for a mark by hand."""
+        self._boundary = boundary
+        self._edge = edge
+        self._by_hand = False
+        self._anchor: weakref.ref[Any] | None = None
+        self._anchor_settled = False
+        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._since_anchor: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._depth = 0
+        self._backward_depth = 0
+        self._stepped = 0
+        guarded, kept = guest.guarded, partial(guest.guarded, kept=True)
+        self._before_optimizer = kept("the optimizer hook, before", self._on_optimizer_begin)
+        self._after_optimizer = kept("the optimizer hook, after", self._on_optimizer_end)
+        self._before_backward = guarded("the backward hook, before", self._on_backward_begin)
+        self._after_backward = guarded("the backward hook, after", self._on_backward_end)
+        self._skipped = kept("the GradScaler hook", self._on_skipped)
+        self.mark = kept("overlaptop.agent.step", self._on_mark)
+        """End a step here, by hand; from then on optimizers no longer do."""
+        vars(self.mark)["_torchdynamo_disable"] = True  # where a compiled function calls it, its graph ends
+
+    def install(self) -> None:
+        """Put the hooks in. They stay until the process ends."""
+
+        # While a compiler traces a step the hooks fold to nothing, so that they break no graph.
+        def before_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if not torch.compiler.is_compiling():
+                self._before_optimizer(optimizer)
+
+        def after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if not torch.compiler.is_compiling():
+                self._after_optimizer(optimizer)
+
+        # What calls them runs as it is too: traced, it would leave them out. The step itself is compiled.
+        transparent(torch.optim.Optimizer.profile_hook_step(before_step))
+        register_optimizer_step_pre_hook(uncompiled(before_step))
+        register_optimizer_step_post_hook(uncompiled(after_step))
+        self._patch_backward()
+        self._patch_grad_scaler()
+
+    def _patch_backward(self) -> None:
+        """`Tensor.backward` calls `torch.autograd.backward`, so one patch sees both."""
+
+        def marked(backward: Callable[..., Any]) -> Callable[..., Any]:
+            def marked_backward(*args: Any, **kwargs: Any) -> Any:
+                if torch.compiler.is_compiling():
+                    return backward(*args, **kwargs)
+                self._before_backward()
+                try:
+                    return backward(*args, **kwargs)
+                finally:
+                    self._after_backward()
+
+            return marked_backward
+
+        replace(torch.autograd, "backward", marked)
+
+    def _patch_grad_scaler(self) -> None:
+        """A GradScaler that finds an inf skips the optimizer's step, and with it the hooks."""
+
+        def marked(step: Callable[..., Any]) -> Callable[..., Any]:
+            def marked_step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+                stepped = self._stepped
+                out = step(scaler, optimizer, *args, **kwargs)
+                if self._stepped == stepped:
+                    self._skipped(optimizer)
+                return out
+
+            return marked_step
+
+        replace(torch.amp.GradScaler, "step", marked)
+
+    def _on_optimizer_begin(self, optimizer: Any) -> None:
+        if self._depth:  # nested in another step, or left over from one that raised
+            self._depth = _enclosing_steps()
+        self._depth += 1
+        if self._depth > 1:
+            return  # a wrapper's inner optimizer (ZeRO), or a subclass that calls super().step()
+        if optimizer in self._seen:
+            self._anchor_settled = True
+        self._edge(Edge.OPTIMIZER_BEGIN)
+
+    def _on_optimizer_end(self, optimizer: Any) -> None:
+        self._stepped += 1
+        self._depth = max(0, self._depth - 1)
+        if self._depth:
+            return
+        self._edge(Edge.OPTIMIZER_END)
+        self._consider_boundary(optimizer)
+
+    def _on_skipped(self, optimizer: Any) -> None:
+        self._edge(Edge.OPTIMIZER_BEGIN)
+        self._edge(Edge.OPTIMIZER_END)
+        if optimizer in self._seen:
+            self._anchor_settled = True
+        self._consider_boundary(optimizer)
+
+    def _consider_boundary(self, optimizer: Any) -> None:
+        if self._by_hand:
+            return
+        anchor = self._anchor() if self._anchor is not None else None
+        if optimizer is not anchor:
+            gone = anchor is None
+            first_iteration = not self._anchor_settled and optimizer not in self._seen
+            # The anchor no longer steps: this one came by twice without it.
+            overtaken = self._anchor_settled and optimizer in self._since_anchor
+            if gone or first_iteration or overtaken:
+                self._anchor = weakref.ref(optimizer)
+                anchor = optimizer
+        self._seen.add(optimizer)
+        self._since_anchor.add(optimizer)
+        if optimizer is anchor:
+            self._since_anchor.clear()
+            self._boundary(optimizer)
+
+    def _on_backward_begin(self) -> None:
+        if self._backward_depth and torch._C._current_graph_task_id() == -1:  # noqa: SLF001
+            self._backward_depth = 0  # left over from one that a signal handler broke off
+        self._backward_depth += 1
+        if self._backward_depth == 1:
+            self._edge(Edge.BACKWARD_BEGIN)
+
+    def _on_backward_end(self) -> None:
+        self._backward_depth = max(0, self._backward_depth - 1)
+        if self._backward_depth == 0:
+            self._edge(Edge.BACKWARD_END)
+
+    def _on_mark(self) -> None:
+        self._by_hand = True
+        self._boundary(None)
+
+
+def _enclosing_steps() -> int:
+    """How many optimizer steps the one that begins now is called from, by the frames on the stack."""
+    steps = 0
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - what inspect itself uses
+    while frame is not None:
+        code = frame.f_code
+        steps += code.co_name == "wrapper" and code.co_filename == OPTIMIZER_FILE
+        frame = frame.f_back
+    return steps - 1

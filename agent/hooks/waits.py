@@ -1,0 +1,68 @@
+"""Brackets the waits for communication that Python code calls: on works, futures, events, DDP buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from overlaptop.agent.hooks.patching import replace
+from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+from overlaptop.agent.sources.base import HookedSource, Wait
+
+
+class WaitHooks:
+    """Patches what Python code calls to wait. Waits deep in C++ are bracketed in collectives.py."""
+
+    def __init__(self, guest: FaultBarrier, source: Callable[[], HookedSource | None]) -> None:
+        """``source()`` is asked at each wait: None before the first step boundary."""
+        self._source = source
+        self._begin = guest.guarded("the wait hook, before", self._before)
+        self._end = guest.guarded("the wait hook, after", self._after)
+
+    def install(self) -> None:
+        """Put the hooks in. They stay until the process ends."""
+        replace(dist.Work, "wait", partial(self._bracketed, Wait.PURE))
+        # The class of a Work's future, and the base of torch.futures.Future, whose wait() calls this one.
+        replace(torch._C.Future, "wait", partial(self._bracketed, Wait.PURE))  # noqa: SLF001
+        replace(torch.cuda.Event, "wait", self._bracketed_on_stream)  # what Stream.wait_event calls too
+        # DDP's broadcast of buffers waits in C++, and copies.
+        replace(dist, "_broadcast_coalesced", partial(self._bracketed, Wait.MIXED))
+
+    def _bracketed(self, wait: Wait, call: Callable[..., Any]) -> Callable[..., Any]:
+        begin, end = self._begin, self._end
+
+        def bracketed(*args: Any, **kwargs: Any) -> Any:
+            token = begin(None)
+            try:
+                return call(*args, **kwargs)
+            finally:
+                if token is not None:
+                    end(token, wait)
+
+        return bracketed
+
+    def _bracketed_on_stream(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+        begin, end = self._begin, self._end
+
+        def bracketed_wait(event: Any, stream: Any = None) -> None:
+            token = begin(stream)
+            try:
+                wait(event, stream)
+            finally:
+                if token is not None:
+                    end(token, Wait.PURE)
+
+        return bracketed_wait
+
+    def _before(self, stream: Any) -> Any:
+        source = self._source()
+        token = source.wait_begin(stream) if source is not None else None
+        return None if token is None else (source, token)
+
+    def _after(self, token: tuple[HookedSource, Any], wait: Wait) -> None:
+        source, mark = token
+        source.wait_end(mark, wait)

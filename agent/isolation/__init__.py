@@ -1,0 +1,1 @@
+"""What keeps the agent out of the job's way: faults, signals, threads, children, the compiler."""

@@ -1,0 +1,74 @@
+"""The agent's own threads, of which the job sees nothing.
+
+They are not in ``threading.enumerate()``: a script may join all that is there, or wait until it is alone.
+They take none of the job's signals: one that the job has blocked is for the thread that waits for it. And
+they end with the interpreter.
+
+Nothing on them may ask for ``threading.current_thread()``, which would list them for good. Logging does:
+they say what there is to say through `guest.warn`.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # signal's own wrappers are Python, and can be interrupted
+import _thread
+import signal
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from overlaptop.agent.isolation.fault_barrier import warn
+
+R = TypeVar("R")
+
+WAIT_S = 1.0
+
+_SIGNALS = frozenset(signal.valid_signals())
+_mask = _signal.pthread_sigmask
+
+
+def signals_blocked(call: Callable[[], R]) -> R:
+    """Call ``call`` with all signals blocked: for what starts threads, which inherit that."""
+    before = _mask(signal.SIG_BLOCK, ())
+    try:
+        _mask(signal.SIG_BLOCK, _SIGNALS)
+        return call()
+    finally:
+        _mask(signal.SIG_SETMASK, before)  # one call of C: no handler can come between
+
+
+class Thread:
+    """One thread, started at once."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        """Raises RuntimeError where no thread is to be had."""
+        self._run = run
+        self._ended = threading.Event()
+        signals_blocked(lambda: _thread.start_new_thread(self._main, ()))
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not come to its end."""
+        return not self._ended.is_set()
+
+    def join(self, limit_s: float) -> None:
+        """Wait until it has ended, no longer than so."""
+        self._ended.wait(limit_s)
+
+    def _main(self) -> None:
+        try:
+            self._run()
+        except Exception as fault:  # noqa: BLE001 - no hook of the job's is to hear of it
+            warn(f"a thread of the agent's ended: {type(fault).__name__}: {fault}")
+        finally:
+            self._ended.set()
+
+
+def undisturbed(call: Callable[[], None]) -> None:
+    """Call ``call`` on a thread of its own and wait: no signal handler leaves it half done.
+
+    Handlers run on the main thread only. What one raises meanwhile is raised at once, and the call goes on.
+    """
+    thread = Thread(call)
+    while thread.is_alive:
+        thread.join(WAIT_S)

@@ -1,0 +1,164 @@
+"""Starts a program that is no child of this process: no ``wait()`` of the job's returns it, and no SIGCHLD
+tells of it.
+
+A child is told of by the signal that its ``clone()`` names. One that names none is left out by every
+``wait()`` that does not ask for such. But executing a program brings SIGCHLD back, so that child starts the
+program in turn, by ``posix_spawn``, and ends; the program then belongs to init.
+
+As in vfork(), the child has its parent's memory, and the calling thread stands until it has ended: nothing
+is copied (a copy of a process whose memory a network card writes to is a danger to it), and nothing of
+Python's runs in it, for that could wait for a lock that only another thread would give back. It goes
+through two contexts that were made beforehand: ``posix_spawn(...)``, and behind it ``_exit(0)``.
+
+Where the job is the first process of its container, or a subreaper, what belongs to init belongs to the
+job: the hub is then its child, as every orphan is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from overlaptop.agent.isolation.threads import signals_blocked
+
+_CLONE_VM, _CLONE_VFORK = 0x100, 0x4000
+_WCLONE = -(1 << 31)  # 0x80000000 as a C int
+_SETSIGDEF, _SETSIGMASK, _SETSID = 0x04, 0x08, 0x80
+_STACK_BYTES = 1 << 16
+_ROOM_BYTES = 1 << 10
+"""For the C library's attributes, file actions and sets of signals, the largest of which has 336 bytes."""
+_ALIGNMENT = 64
+
+
+class _Context(ctypes.Structure):
+    """A ucontext_t, as glibc begins it on every architecture, with room for the rest of any."""
+
+    _fields_ = (
+        ("flags", ctypes.c_ulong),
+        ("link", ctypes.c_void_p),
+        ("stack", ctypes.c_void_p),
+        ("stack_flags", ctypes.c_int),
+        ("stack_bytes", ctypes.c_size_t),
+        ("rest", ctypes.c_char * 8192),
+    )
+
+
+def start_unrelated(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Start a program in a session of its own, with no signal blocked or ignored and its standard input and
+    outputs on /dev/null; in ``/`` and without other descriptors, where glibc can do so. Returns its pid.
+
+    Raises OSError where it cannot be started, or not in this way.
+    """
+    try:
+        start = _Start(ctypes.CDLL(None, use_errno=True))
+        # All of it: the contexts remember which signals are blocked. A handler of Python's that ran in the
+        # child would note the signal in the memory that both have, as one of this process's.
+        return signals_blocked(lambda: start.run(argv, environment))
+    except AttributeError as missing:
+        raise OSError(errno.ENOSYS, f"this C library is not glibc: {missing}") from None
+
+
+class _Start:
+    """What one start needs; all of it has to stay where it is until the child has ended."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._kept: list[Any] = []
+
+    def run(self, argv: Sequence[str], environment: Mapping[str, str]) -> int:
+        library = self._library
+        actions, attributes = self._room(_ROOM_BYTES), self._room(_ROOM_BYTES)
+        self._check(library.posix_spawn_file_actions_init, actions)
+        self._check(library.posix_spawnattr_init, attributes)
+        try:
+            self._describe(actions, attributes)
+            pid = self._room(ctypes.sizeof(ctypes.c_int))
+            end = self._context(library["_exit"], (ctypes.c_void_p(0),), None)
+            words = [f"{name}={value}" for name, value in environment.items()]
+            spawn = self._context(
+                library.posix_spawn,
+                (pid, self._text(argv[0]), actions, attributes, self._texts(argv), self._texts(words)),
+                end,
+            )
+            self._clone(spawn)
+            started = ctypes.c_int.from_address(pid.value or 0).value
+        finally:
+            library.posix_spawn_file_actions_destroy(actions)
+            library.posix_spawnattr_destroy(attributes)
+        if not started:
+            raise OSError(errno.ENOEXEC, f"{argv[0]} cannot be started")
+        return started
+
+    def _describe(self, actions: ctypes.c_void_p, attributes: ctypes.c_void_p) -> None:
+        library = self._library
+        for descriptor in range(3):
+            self._check(
+                library.posix_spawn_file_actions_addopen,
+                actions, descriptor, os.fsencode(os.devnull), os.O_RDWR, 0,
+            )  # fmt: skip
+        # Since glibc 2.29 and 2.34. A hub does the same itself, as its first acts.
+        if hasattr(library, "posix_spawn_file_actions_addchdir_np"):
+            self._check(library.posix_spawn_file_actions_addchdir_np, actions, b"/")
+        if hasattr(library, "posix_spawn_file_actions_addclosefrom_np"):
+            self._check(library.posix_spawn_file_actions_addclosefrom_np, actions, 3)
+        none, every = self._room(_ROOM_BYTES), self._room(_ROOM_BYTES)
+        library.sigemptyset(none)
+        library.sigfillset(every)
+        self._check(library.posix_spawnattr_setsigmask, attributes, none)
+        self._check(library.posix_spawnattr_setsigdefault, attributes, every)
+        flags = ctypes.c_short(_SETSIGDEF | _SETSIGMASK | _SETSID)
+        self._check(library.posix_spawnattr_setflags, attributes, flags)
+
+    def _clone(self, context: ctypes.c_void_p) -> None:
+        top = ctypes.c_void_p((self._room(_STACK_BYTES).value or 0) + _STACK_BYTES)
+        run = ctypes.cast(self._library.setcontext, ctypes.c_void_p)
+        child = self._library.clone(run, top, _CLONE_VM | _CLONE_VFORK, context)
+        if child < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        with contextlib.suppress(ChildProcessError):  # the job waits for such children as well
+            os.waitpid(child, _WCLONE)
+
+    def _context(
+        self,
+        function: Any,
+        arguments: tuple[ctypes.c_void_p, ...],
+        then: ctypes.c_void_p | None,
+    ) -> ctypes.c_void_p:
+        """One that calls a function of C's with these arguments, and goes on with another one."""
+        address = self._room(ctypes.sizeof(_Context))
+        if self._library.getcontext(address) != 0:
+            raise OSError(ctypes.get_errno(), "getcontext")
+        context = _Context.from_address(address.value or 0)
+        context.link = then.value if then is not None else None
+        context.stack, context.stack_bytes = self._room(_STACK_BYTES).value, _STACK_BYTES
+        context.stack_flags = 0
+        pointer = ctypes.cast(function, ctypes.c_void_p)
+        self._library.makecontext(address, pointer, ctypes.c_int(len(arguments)), *arguments)
+        return address
+
+    def _room(self, size: int) -> ctypes.c_void_p:
+        """The address of so many bytes of zeros, aligned for anything."""
+        memory = ctypes.create_string_buffer(size + _ALIGNMENT)
+        self._kept.append(memory)
+        return ctypes.c_void_p((ctypes.addressof(memory) + _ALIGNMENT - 1) & -_ALIGNMENT)
+
+    def _text(self, text: str) -> ctypes.c_void_p:
+        memory = ctypes.create_string_buffer(os.fsencode(text))
+        self._kept.append(memory)
+        return ctypes.c_void_p(ctypes.addressof(memory))
+
+    def _texts(self, texts: Sequence[str]) -> ctypes.c_void_p:
+        """A list of texts that a null pointer ends."""
+        listed = (ctypes.c_void_p * (len(texts) + 1))(*(self._text(text).value for text in texts), None)
+        self._kept.append(listed)
+        return ctypes.c_void_p(ctypes.addressof(listed))
+
+    def _check(self, function: Callable[..., int], *arguments: Any) -> None:
+        """Call one of the functions that return an error's number."""
+        number = function(*arguments)
+        if number != 0:
+            raise OSError(number, os.strerror(number))

@@ -1,0 +1,1 @@
+"""What of the job can be changed while it runs."""

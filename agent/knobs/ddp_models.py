@@ -1,0 +1,249 @@
+"""Knows the job's DistributedDataParallel models without keeping them alive, and where each rank stands.
+
+Models are noted when the script makes them, so that nothing has to search for them. What torch keeps no
+record of is noted as well: which of them were compiled, and which reduce by a hook in C++.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from overlaptop.agent.control.sequence_number import Standing
+from overlaptop.agent.control.two_phase_commit import Mark
+from overlaptop.agent.hooks.patching import replace
+from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+
+MIB = 1 << 20
+IDLE_STEPS = 4
+"""More than DDP needs to make its buckets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """What decides how large a model's buckets are."""
+
+    bytes_cap: int
+    by_default: bool
+    """The script named no size: torch then makes the first bucket a smaller one."""
+    config: Any
+    """torch's own record of it since 2.13; None before."""
+
+    @classmethod
+    def of(cls, model: Any) -> Caps:
+        """A model's present ones; no more than what this torch has of them."""
+        return cls(
+            getattr(model, "bucket_bytes_cap", 0),
+            getattr(model, "bucket_bytes_cap_default", False),
+            getattr(model, "_bucket_config", None),
+        )
+
+    @property
+    def mb(self) -> str:
+        """``25``, in MiB, as DistributedDataParallel's bucket_cap_mb has it."""
+        return f"{self.bytes_cap / MIB:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A model that the script made."""
+
+    model: weakref.ref[Any]
+    trained: tuple[weakref.ref[Any], ...]
+    """The parameters that its reducer was made for."""
+    made_with: Caps
+
+
+class DdpModels:
+    """The models of this process. Noted on the job's threads, asked about on any."""
+
+    def __init__(self, guest: FaultBarrier) -> None:
+        self._guest = guest
+        self._known: tuple[Known, ...] = ()
+        self._compiled: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._builtin_hooks: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._joining: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._watches_compiler = False
+        self._standing = Standing()
+        self._steps = 0
+        """That have begun since a reducer was made last."""
+        self.made = 0
+        """How many the script has made since the agent was there."""
+
+    def install(self) -> None:
+        """Note each model from now on. Stays for good."""
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+
+        if not dist.is_available():
+            return
+        note = self._guest.guarded("noting a DDP model", self._note)
+        note_hook = self._guest.guarded("noting a DDP hook", self._builtin_hooks.add)
+
+        # Around the maker of reducers, not around __init__: torch's warnings name the caller of that.
+        def making(make: Callable[..., None]) -> Callable[..., None]:
+            def noted_make(model: Any, *args: Any, **kwargs: Any) -> None:
+                make(model, *args, **kwargs)
+                note(model)
+
+            return noted_make
+
+        def hooking(hook: Callable[..., Any]) -> Callable[..., Any]:
+            def noted_hook(model: Any, *args: Any, **kwargs: Any) -> Any:
+                note_hook(model)
+                return hook(model, *args, **kwargs)
+
+            return noted_hook
+
+        if hasattr(DistributedDataParallel, "_ddp_init_helper"):
+            replace(DistributedDataParallel, "_ddp_init_helper", making)
+        if hasattr(DistributedDataParallel, "_register_builtin_comm_hook"):
+            replace(DistributedDataParallel, "_register_builtin_comm_hook", hooking)
+        self._watch_ddp_optimizer(DistributedDataParallel)
+        self._watch_join()
+
+    def note_step(self, step: int) -> None:
+        """A step begins; on the training thread. Remembers where this rank stands, for `mark`."""
+        model = self._only()
+        if model is not None:
+            self._steps += 1
+            self._standing.note(step, model.process_group)
+
+    def mark(self, step: int) -> Mark:
+        """Where this rank stood when ``step`` began. Raises LookupError where that is not known."""
+        model, begun = self._only(), self._standing.at(step)
+        if model is None:
+            raise LookupError("has not one DistributedDataParallel model")
+        return Mark(
+            str(getattr(model.process_group, "group_name", "")),
+            f"{begun} with buckets of {model.bucket_bytes_cap} bytes",
+        )
+
+    @property
+    def are_there(self) -> bool:
+        """Whether the script holds any."""
+        return bool(self._alive())
+
+    def only(self) -> Known | str:
+        """The one model of this job, or why there is not one."""
+        alive = self._alive()
+        if len(alive) == 1:
+            return alive[0]
+        if alive:
+            return f"the job has {len(alive)} DistributedDataParallel models, and only one could be meant"
+        return "the job has made no DistributedDataParallel model since the agent was there"
+
+    def is_compiled(self, model: Any) -> bool:
+        """Whether torch.compile had to do with it: compiled code keeps the buckets that it was made for."""
+        return model in self._compiled or getattr(model, "_compiled_call_impl", None) is not None
+
+    def is_idle(self, model: Any) -> bool:
+        """Whether it has reduced no gradients since its reducer was made, though there was time to.
+
+        DDP makes its buckets anew in the second forward pass that reduces; where it never does so, nobody
+        can tell.
+        """
+        rebuilds = model.static_graph or not model.find_unused_parameters
+        return rebuilds and not model._has_rebuilt_buckets and self._steps > IDLE_STEPS  # noqa: SLF001
+
+    def has_builtin_hook(self, model: Any) -> bool:
+        """Whether it reduces by one of torch's hooks in C++, which nothing can read back."""
+        return model in self._builtin_hooks
+
+    def is_joining(self, model: Any) -> bool:
+        """Whether it trains inside of a join(), where ranks may stop at different steps."""
+        return model in self._joining
+
+    def _alive(self) -> list[Known]:
+        return [known for known in self._known if known.model() is not None]
+
+    def _only(self) -> Any:
+        alive = self._alive() if self._known else ()
+        return alive[0].model() if len(alive) == 1 else None
+
+    def _note(self, model: Any) -> None:
+        alive = self._alive()
+        self._steps = 0
+        if any(known.model() is model for known in alive):
+            return  # its reducer was made anew
+        parameters = getattr(model, "_module_parameters", ())
+        known = Known(
+            weakref.ref(model),
+            tuple(weakref.ref(parameter) for parameter in parameters if parameter.requires_grad),
+            Caps.of(model),
+        )
+        self._known = (*alive, known)
+        self.made += 1
+        self._watch_compile()
+
+    def _watch_ddp_optimizer(self, ddp: Any) -> None:
+        """Compilers ask for the model whose forward they compile a part of."""
+        if not hasattr(ddp, "_get_active_ddp_module"):
+            return
+        ask = ddp._get_active_ddp_module  # noqa: SLF001 - nothing public tells of it
+        note = self._guest.guarded("noting a compiled model", self._compiled.add)
+
+        def noted_ask(_cls: Any) -> Any:
+            model = ask()
+            if model is not None:
+                note(model)
+            return model
+
+        ddp._get_active_ddp_module = classmethod(noted_ask)  # noqa: SLF001
+
+    def _watch_join(self) -> None:
+        """The contexts of join(): torch leaves no trace of having left one."""
+        import torch
+        from torch.distributed.algorithms.join import Join
+
+        def models(join: Any) -> list[Any]:
+            joined = getattr(join, "_joinables", ())
+            return [each for each in joined if isinstance(each, torch.nn.Module)]
+
+        note_begin = self._guest.guarded("noting a join", lambda join: self._joining.update(models(join)))
+        note_end = self._guest.guarded(
+            "noting a join", lambda join: self._joining.difference_update(models(join))
+        )
+
+        def beginning(begin: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            def noted_begin(join: Any) -> Any:
+                note_begin(join)
+                return begin(join)
+
+            return noted_begin
+
+        def ending(end: Callable[..., Any]) -> Callable[..., Any]:
+            def noted_end(join: Any, *args: Any) -> Any:
+                try:
+                    return end(join, *args)  # here those that were early wait for the others
+                finally:
+                    note_end(join)
+
+            return noted_end
+
+        replace(Join, "__enter__", beginning)
+        replace(Join, "__exit__", ending)
+
+    def _watch_compile(self) -> None:
+        """torch.compile(model) as a whole: a wrapper around it, of which the model itself knows nothing.
+
+        torch has loaded its compiler by the time that it has made a DDP model.
+        """
+        compiler = sys.modules.get("torch._dynamo.eval_frame")
+        wrapper = getattr(compiler, "OptimizedModule", None)
+        if self._watches_compiler or wrapper is None:
+            return
+        self._watches_compiler = True
+        note = self._guest.guarded("noting a compiled model", self._compiled.add)
+
+        def wrapping(wrap: Callable[..., None]) -> Callable[..., None]:
+            def noted_wrap(wrapped: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+                note(module)
+                wrap(wrapped, module, *args, **kwargs)
+
+            return noted_wrap
+
+        replace(wrapper, "__init__", wrapping)

@@ -1,0 +1,262 @@
+"""Knows the job's FSDP2 units without keeping them alive, and learns in which order they run.
+
+A unit is what one call of fully_shard() shards and gathers as a whole. torch keeps one state for each, and
+in it, for either pass, the list of the units whose weights it asks for ahead.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from overlaptop.agent.control.sequence_number import Standing, why_uncounted
+from overlaptop.agent.control.two_phase_commit import Mark
+from overlaptop.agent.hooks.patching import replace
+from overlaptop.agent.isolation.compiling import transparent, uncompiled
+from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+from overlaptop.agent.script.importing import when_imported
+
+STATE_MODULE = "torch.distributed.fsdp._fully_shard._fsdp_state"
+ENTERED, LEFT = "_root_pre_forward", "_register_pre_backward_hook"
+"""What torch calls on each unit's state when its forward pass begins and ends. It looks them up with every
+call, so that they can be watched for a while; hooks on modules would disturb compiled code."""
+
+TRAINED_STEPS = 16
+"""A model no parameter of which was updated in so many steps is one that the script has let go of, or that
+is not trained."""
+
+Unit = weakref.ref[Any]
+"""Of a unit's FSDPState."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """In which order units ran in one step, each model's by themselves: none asks for another model's."""
+
+    entered: tuple[tuple[Unit, ...], ...]
+    """By the beginnings of their first forward passes."""
+    left: tuple[tuple[Unit, ...], ...]
+    """By the ends of these; backward runs the other way round."""
+
+
+class FsdpUnits:
+    """The units of this process. Noted on the job's threads, asked about on any."""
+
+    def __init__(self, guest: FaultBarrier) -> None:
+        self._guest = guest
+        self._noted: list[Unit] = []
+        self._standing = Standing()
+        self._step = 0
+        self._optimizers: dict[int, tuple[weakref.ref[Any], int]] = {}
+        """By identity: those that have stepped, and in which step last."""
+        self._stop_learning: Callable[[], None] | None = None
+        self._seen: dict[str, dict[Any, None]] = {}
+        """While it learns: the states that came by, in order."""
+
+    @property
+    def made(self) -> int:
+        """How many the script has made since the agent was there."""
+        return len(self._noted)
+
+    def install(self) -> None:
+        """Note each unit from now on, once the script has imported FSDP2. Stays for good."""
+        when_imported(STATE_MODULE, self._guest.guarded("hooking FSDP2", self._install))
+
+    def alive(self) -> list[Any]:
+        """The states of the units that there are, without those of models that are no longer trained while
+        another one is. Not to be kept.
+
+        A model that the script has dropped is there until Python collects it, on each rank at another time.
+        """
+        there = [state for unit in tuple(self._noted) if (state := unit()) is not None and is_unit(state)]
+        models = {id(_model_of(state)) for state in there}
+        if len(models) < 2:
+            return there
+        updated = self._updated()
+        trained = {id(_model_of(state)) for state in there if _weights(state) & updated}
+        return [state for state in there if id(_model_of(state)) in trained] or there
+
+    def note_optimizer(self, optimizer: Any) -> None:
+        """An optimizer has stepped; on the thread on which it did."""
+        if id(optimizer) not in self._optimizers:
+            known = self._optimizers.items()
+            self._optimizers = {key: seen for key, seen in known if seen[0]() is not None}
+        self._optimizers[id(optimizer)] = weakref.ref(optimizer), self._step
+
+    def note_step(self, step: int) -> None:
+        """A step begins; on the training thread. Remembers where this rank stands, for `mark`."""
+        self._step = step
+        if self._noted and (group := self._group()) is not None:
+            self._standing.note(step, group)
+
+    def mark(self, step: int, words: str) -> Mark:
+        """Where this rank stood when ``step`` began, and more ``words`` that must be alike on all ranks.
+
+        Raises LookupError where that is not known.
+        """
+        name = str(getattr(self._group(), "group_name", ""))
+        return Mark(name, f"{self._standing.at(step)} with {words}")
+
+    def objection(self) -> str:
+        """Why the prefetch of this job's units cannot be changed; empty: it can."""
+        states = self.alive()
+        if not states:
+            return "the job has made no FSDP2 module since the agent was there"
+        if missing := _missing(states[0]):
+            import torch
+
+            return f"this torch ({torch.__version__}) has no {missing}"
+        compiler = sys.modules.get("torch._dynamo.config")
+        if compiler is not None and not getattr(compiler, "skip_fsdp_hooks", True):
+            return "FSDP2's hooks are compiled (skip_fsdp_hooks is off), and compiled code keeps its order"
+        if (group := self._group()) is None:
+            return "its FSDP2 modules shard nothing"
+        return why_uncounted(group)
+
+    def learn(self) -> None:
+        """Watch from now on in which order units run. On the training thread, until `learned`."""
+        self.forget()
+        owner = sys.modules[STATE_MODULE].FSDPState
+        self._seen = {name: {} for name in (ENTERED, LEFT)}
+        originals = {name: getattr(owner, name) for name in self._seen}
+        for name, seen in self._seen.items():
+            setattr(owner, name, transparent(_watched(originals[name], seen)))
+
+        def stop() -> None:
+            for name, original in originals.items():
+                setattr(owner, name, original)
+
+        self._stop_learning = stop
+
+    def learned(self) -> Orders:
+        """The orders since `learn`; watches no longer."""
+        seen = self._seen
+        self.forget()
+        return Orders(_by_model(seen[ENTERED]), _by_model(seen[LEFT]))
+
+    def forget(self) -> None:
+        """Watch no longer."""
+        stop = self._stop_learning
+        self._stop_learning, self._seen = None, {}
+        if stop is not None:
+            stop()
+
+    def _install(self) -> None:
+        owner = sys.modules[STATE_MODULE].FSDPState
+        note = self._guest.guarded("noting an FSDP2 module", self._note)
+
+        def initialising(init: Callable[..., None]) -> Callable[..., None]:
+            def noted_init(state: Any, *args: Any, **kwargs: Any) -> None:
+                init(state, *args, **kwargs)
+                note(state)
+
+            return noted_init
+
+        if hasattr(owner, "init"):
+            replace(owner, "init", initialising)
+        self._watch_optimizers()
+
+    def _watch_optimizers(self) -> None:
+        import torch
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        note = self._guest.guarded("noting an optimizer", self.note_optimizer)
+
+        def after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            if self._noted and not torch.compiler.is_compiling():
+                note(optimizer)
+
+        register_optimizer_step_post_hook(uncompiled(after_step))
+
+    def _updated(self) -> set[int]:
+        """Identities of the parameters that optimizers have updated lately."""
+        recent = [
+            optimizer
+            for noted, step in list(self._optimizers.values())
+            if self._step - step <= TRAINED_STEPS and (optimizer := noted()) is not None
+        ]
+        groups = [group for optimizer in recent for group in optimizer.param_groups]
+        return {id(parameter) for group in groups for parameter in group["params"]}
+
+    def _note(self, state: Any) -> None:
+        self._noted.append(weakref.ref(state))
+
+    def _group(self) -> Any:
+        """The process group of the first unit that gathers anything; None: there is none."""
+        for unit in tuple(self._noted):
+            for group in param_groups(unit()):
+                shards = getattr(getattr(group, "mesh_info", None), "shard_process_group", None)
+                if shards is not None:
+                    return shards
+        return None
+
+
+def is_unit(state: Any) -> bool:
+    """Whether modules with this state let their prefetch be chosen; those of `replicate` do not."""
+    modules: Any = getattr(state, "_modules", None)
+    return bool(modules) and hasattr(modules[0], "set_modules_to_forward_prefetch")
+
+
+def param_groups(state: Any) -> Any:
+    """The groups of parameters that a unit gathers, none where it is gone; older torch had one at most."""
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is not None:
+        return groups
+    group = getattr(state, "_fsdp_param_group", None)
+    return [] if group is None else [group]
+
+
+def _model_of(state: Any) -> Any:
+    """What torch lets all units of one model share, from its first forward pass on."""
+    return getattr(state, "_state_ctx", state)
+
+
+def _weights(state: Any) -> set[int]:
+    """Identities of the parameters that a unit shards."""
+    groups = param_groups(state)
+    return {id(parameter.sharded_param) for group in groups for parameter in group.fsdp_params}
+
+
+def weight_bytes(state: Any) -> int:
+    """What a unit's weights take while they are gathered."""
+    total = 0
+    for group in param_groups(state):
+        for parameter in group.fsdp_params:
+            dtype = getattr(parameter, "param_dtype", None) or parameter.sharded_param.dtype
+            total += parameter._orig_size.numel() * dtype.itemsize  # noqa: SLF001 - nothing public tells
+    return total
+
+
+def _missing(state: Any) -> str:
+    """The first thing that is needed of torch's FSDP2 and is not there; empty: all is."""
+    for name in (
+        "_states_to_forward_prefetch",
+        "_states_to_backward_prefetch",
+        "_state_ctx",
+        ENTERED,
+        LEFT,
+    ):
+        if not hasattr(state, name):
+            return f"FSDPState.{name}"
+    return ""
+
+
+def _watched(call: Callable[..., Any], seen: dict[Any, None]) -> Callable[..., Any]:
+    def watched_call(state: Any, *args: Any, **kwargs: Any) -> Any:
+        out = call(state, *args, **kwargs)
+        seen.setdefault(state)
+        return out
+
+    return watched_call
+
+
+def _by_model(seen: Iterable[Any]) -> tuple[tuple[Unit, ...], ...]:
+    models: dict[int, list[Unit]] = {}
+    for state in seen:
+        if is_unit(state):
+            # torch lets all units of a model share one context.
+            models.setdefault(id(state._state_ctx), []).append(weakref.ref(state))  # noqa: SLF001
+    return tuple(map(tuple, models.values()))

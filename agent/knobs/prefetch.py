@@ -1,0 +1,309 @@
+"""Changes how far ahead FSDP2 gathers weights while the job trains.
+
+Each unit has, for either pass, a list of the units whose weights it asks for when it is reached. A depth of
+2 means: the next two in the order in which they run. That order is learned in the agreed step; the lists
+are given at the boundary behind it, on all ranks alike, so that all go on to gather in the same order.
+Depth 0 is empty lists: FSDP2's own way. What the script itself had given can be told, and given back.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from overlaptop.agent.control.action import Lifecycle, Outcome
+from overlaptop.agent.control.two_phase_commit import Mark
+from overlaptop.agent.knobs.fsdp_units import FsdpUnits, Orders, Unit, param_groups, weight_bytes
+from overlaptop.wire.knobs import PREFETCH, Knob
+
+MOST_DEPTH = 16
+"""Further ahead there is nothing more to hide, only memory to take."""
+OWN_LISTS = "own lists"
+"""For a person: the script's lists are not those of any depth."""
+
+Lists = Mapping[Unit, tuple[Unit, ...]]
+"""Of each unit: those that it asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What the agent has given."""
+
+    depth: int
+    lists: Lists
+    original: Lists
+    """What the script had."""
+
+
+class _WithGradients(list[Any]):
+    """A list of units to ask for in forward, empty in a pass without gradients.
+
+    Such a pass may run some of the units only, and no backward pass behind it takes back what was asked for
+    in vain. After an optimizer's step the next pass would find it there, and train with weights of before.
+    """
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        import torch
+
+        return super().__iter__() if torch.is_grad_enabled() else iter(())
+
+
+class Pass:
+    """One of the two passes: what its lists are. They are given on the training thread only."""
+
+    def __init__(self, units: FsdpUnits, name: str, own_way: str) -> None:
+        """``name``: ``forward`` or ``backward``; ``own_way``: what FSDP2 does by itself, in words."""
+        self.name = name
+        self.knob = PREFETCH[name]
+        self.units = units
+        self._own_way = own_way
+        self._given: _Given | None = None
+
+    @property
+    def depth(self) -> int | None:
+        """The present one; None where the lists are not those of any depth."""
+        return self._depth_of(self._present())
+
+    @property
+    def original(self) -> int | None:
+        """The depth that the script gave; None as for `depth`."""
+        return self._depth_of(self._original())
+
+    def give(self, depth: int, orders: Orders) -> None:
+        """Give the lists of a depth."""
+        ran = orders.entered if self.name == "forward" else [units[::-1] for units in orders.left]
+        ahead: dict[Unit, tuple[Unit, ...]] = {}
+        for units in ran:
+            behind: list[Unit] = []  # those that gather anything, the next one first
+            for unit in reversed(units):
+                ahead[unit] = tuple(behind[:depth])
+                if param_groups(unit()):
+                    behind.insert(0, unit)
+        lists = {unit: ahead.get(unit, ()) for unit in map(weakref.ref, self.units.alive())}
+        original = self._original()
+        self._set(lists)
+        if self.name == "forward":
+            for state in self.units.alive():
+                state._states_to_forward_prefetch = _WithGradients(state._states_to_forward_prefetch)  # noqa: SLF001
+        self._given = _Given(depth, lists, original)
+
+    def give_back(self) -> None:
+        """Give the lists that the script itself gave."""
+        original = self._original()
+        self._set(original)
+        self._given = None
+
+    def facts(self, most: int, refusal: str) -> Knob:
+        """What a dashboard is told; ``refusal`` as in Knob."""
+        depth, original = self.depth, self.original
+        order = "their forward" if self.name == "forward" else "their backward"
+        return Knob(
+            self.knob,
+            depth,
+            in_words(depth),
+            in_words(original),
+            0,
+            most,
+            unit="units",
+            owner="FSDP2",
+            about=f"how many units ahead weights are gathered in {self.name} (0: as FSDP2 does by itself, "
+            f"{self._own_way}); each takes the memory of a unit's whole weights more",
+            code=f"for at, unit in enumerate(units, 1): unit.set_modules_to_{self.name}_prefetch("
+            f"units[at : at + {{value}}])  # units: in the order of {order}",
+            refusal=refusal,
+        )
+
+    def _present(self) -> Lists:
+        name = f"_states_to_{self.name}_prefetch"
+        return {
+            # A slice has all of them, also of those that are for passes with gradients only.
+            weakref.ref(state): tuple(map(weakref.ref, getattr(state, name)[:]))
+            for state in self.units.alive()
+        }
+
+    def _original(self) -> Lists:
+        """What the script gave last: the present lists, but for those that the agent gave."""
+        present = self._present()
+        given = self._still_given(present)
+        return present if given is None else {**present, **given.original}
+
+    def _still_given(self, lists: Lists) -> _Given | None:
+        """What the agent gave, unless the script has given others since."""
+        given = self._given
+        if given is None:
+            return None
+        # Units of a model that is not trained just now are not among these: they say nothing.
+        told = (unit for unit in given.lists if unit in lists)
+        return given if all(lists[unit] == given.lists[unit] for unit in told) else None
+
+    def _depth_of(self, lists: Lists) -> int | None:
+        if (given := self._still_given(lists)) is not None:
+            return given.depth
+        return chain_depth([(unit(), [each() for each in asks]) for unit, asks in lists.items()])
+
+    def _set(self, lists: Lists) -> None:
+        """All lists are made before the first is given, so that a fault leaves them as they were."""
+        made = []
+        for unit, asks in lists.items():
+            state = unit()
+            if state is not None:
+                targets = [target._modules[0] for each in asks if (target := each()) is not None]  # noqa: SLF001
+                made.append((state._modules[0], targets))  # noqa: SLF001 - nothing public leads to it
+        for module, targets in made:
+            getattr(module, f"set_modules_to_{self.name}_prefetch")(targets)
+
+
+class Prefetch:
+    """One rank's part in giving one pass another depth. See action.Action for threads."""
+
+    course: ClassVar[Lifecycle] = Lifecycle("changing", "changed", together=True)
+
+    def __init__(self, changed: Pass, depth: int | None) -> None:
+        """``depth``: None for what the script itself gave."""
+        self._pass = changed
+        self._units = changed.units
+        self._depth = depth
+        self._learns = False
+        self._was = ""
+        self._outcome = Outcome("")
+
+    def refusal(self) -> str:
+        """Why the depth cannot be changed, or not so far."""
+        return self._units.objection() or self._lacks_memory()
+
+    def mark(self, step: int) -> Mark:
+        """All have to act between the same two gathers, with the same lists before."""
+        before = in_words(self._pass.depth)
+        return self._units.mark(step, f"{self._pass.knob} {before} over {len(self._units.alive())} units")
+
+    def boundary(self, step: int) -> bool:
+        """Learn the order of units in the agreed step, give the lists behind it, leave out one step more.
+
+        Raises RuntimeError where no unit has run, alike on all ranks.
+        """
+        if self._outcome.text:
+            return False
+        if self._learns:
+            orders = self._units.learned()
+            if not any(orders.entered):
+                raise RuntimeError("none of its FSDP2 modules made a forward pass")
+            assert self._depth is not None, "what the script gave needs no order"
+            self._pass.give(self._depth, orders)
+            return self._done(step)
+        self._was = in_words(self._pass.depth)
+        if self._depth is not None and self._depth == self._pass.depth:
+            self._outcome = Outcome(f"{self._pass.knob} is {self._was} already", self._was, self._was)
+            return False
+        if self._depth is None or self._depth == self._pass.original:
+            self._pass.give_back()
+            return self._done(step)
+        self._units.learn()
+        self._learns = True
+        return True
+
+    def finish(self) -> Outcome:
+        """From what to what, and when."""
+        return self._outcome
+
+    def abandon(self) -> None:
+        """Watch no longer. What has been given stays, as on the other ranks."""
+        self._units.forget()
+
+    def _done(self, step: int) -> bool:
+        becomes = in_words(self._pass.depth)
+        if self._was == becomes:
+            text = f"{self._pass.knob} is {becomes} already"
+        else:
+            text = f"{self._pass.knob} {self._was} -> {becomes} at step {step}"
+        self._outcome = Outcome(text, self._was, becomes)
+        return True
+
+    def _lacks_memory(self) -> str:
+        """Why this rank's GPU has not the memory for it, judged by the peak so far; empty: it has."""
+        import torch
+
+        present = self._pass.depth or 0
+        states = self._units.alive()
+        if self._depth is None or self._depth <= present or not torch.cuda.is_initialized():
+            return ""
+        device = getattr(states[0], "_device", None)
+        if device is None or device.type != "cuda":
+            return ""
+        # The largest ones are those that count: which ones meet depends on the model.
+        needed = sum(sorted(map(weight_bytes, states), reverse=True)[: self._depth - present])
+        free, _ = torch.cuda.mem_get_info(device)
+        free += torch.cuda.memory_reserved(device) - torch.cuda.max_memory_allocated(device)
+        if needed <= free:
+            return ""
+        return (
+            f"{self._pass.knob} {self._depth} would take {needed / 1e9:.1f} GB more on its GPU, "
+            f"where {max(0, free) / 1e9:.1f} GB are free"
+        )
+
+
+class PrefetchKnobs:
+    """Both passes' knobs. See knobs.Provider."""
+
+    def __init__(self, units: FsdpUnits) -> None:
+        self._units = units
+        self._passes = {
+            each.knob: each
+            for each in (Pass(units, "forward", "none ahead"), Pass(units, "backward", "one ahead"))
+        }
+
+    @property
+    def changes(self) -> int:
+        """How many units there have been."""
+        return self._units.made
+
+    def knobs(self) -> Sequence[Knob]:
+        """Both, where the job has any units."""
+        states = self._units.alive()
+        if not states:
+            return ()
+        refusal = self._units.objection()
+        if refusal:
+            return tuple(Knob(name, None, "", "", 0, 1, refusal=refusal) for name in self._passes)
+        most = max(1, min(MOST_DEPTH, len(states) - 1))
+        return tuple(each.facts(most, refusal) for each in self._passes.values())
+
+    def action(self, knob: str, value: int | None) -> Prefetch:
+        """What gives a pass this depth; None: what the script gave."""
+        return Prefetch(self._passes[knob], value)
+
+    def note_step(self, step: int) -> None:
+        """See knobs.Provider."""
+        self._units.note_step(step)
+
+
+def in_words(depth: int | None) -> str:
+    """``2``; of lists that are those of no depth, that they are the script's own."""
+    return OWN_LISTS if depth is None else str(depth)
+
+
+def chain_depth(lists: Sequence[tuple[Any, Sequence[Any]]]) -> int | None:
+    """The depth that lists are those of, whatever the order in which units run; None: of no depth.
+
+    ``lists``: of each unit, the units that it asks for. A list's first is the next unit, so the lists
+    themselves tell the order: it is a depth if each has the next so many, fewer at a chain's end only.
+    """
+    asks = {id(unit): [id(each) for each in targets] for unit, targets in lists}
+    depth = max(map(len, asks.values()), default=0)
+    if depth == 0:
+        return 0
+    follows = {unit: targets[0] for unit, targets in asks.items() if targets}
+    chained = follows.keys() | set(follows.values())
+    for unit, targets in asks.items():
+        expected: list[int] = []
+        at = unit
+        while len(expected) < depth and at in follows:
+            at = follows[at]
+            expected.append(at)
+        if targets != expected:
+            return None
+    gathers = {id(unit) for unit, _ in lists if param_groups(unit)}
+    return depth if gathers <= chained else None

@@ -1,0 +1,278 @@
+"""Changes the bucket size of the job's DistributedDataParallel model while it trains.
+
+DDP cuts its gradients into buckets when its reducer is made. So this makes a new reducer, as DDP itself did
+at first: at the agreed step, just before the first forward pass whose gradients are reduced. There the old
+reducer has done its work and the new one's has not begun, also where gradients accumulate over several
+backward passes, and where a script looks one batch ahead. The new reducer learns in one step in which order
+gradients come, and makes the buckets of the size that was asked for in the next one, as in a job's first
+two steps; rank 0 tells the others how it made them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any, ClassVar
+
+from overlaptop.agent.control.action import Lifecycle, Outcome
+from overlaptop.agent.control.sequence_number import why_uncounted
+from overlaptop.agent.control.two_phase_commit import Mark
+from overlaptop.agent.isolation.job_exceptions import carried_through, is_the_jobs
+from overlaptop.agent.knobs.ddp_models import Caps, DdpModels, Known
+
+NO_FORWARD_STEPS = 16
+"""Steps without a forward pass that reduces, after which the change is given up; the same on all ranks."""
+
+_MODEL_NEEDS = (
+    "_build_params_for_reducer", "_build_debug_param_to_name_mapping", "_ddp_init_helper", "_comm_hooks",
+    "_has_rebuilt_buckets", "_module_parameters", "bucket_bytes_cap",
+    "bucket_bytes_cap_default", "find_unused_parameters", "logger", "reducer", "require_backward_grad_sync",
+    "static_graph",
+)  # fmt: skip
+_REDUCER_NEEDS = ("_check_reducer_finalized", "_remove_autograd_hooks", "_set_static_graph")
+_CONFIG_NEEDS = {"bucket_bytes_cap", "first_bucket_bytes_cap", "per_bucket_bytes_caps"}
+
+
+class Rebucket:
+    """One rank's part in giving the job's DDP model another bucket size. See action.Action for threads."""
+
+    course: ClassVar[Lifecycle] = Lifecycle("changing", "changed", together=True)
+
+    def __init__(self, bytes_cap: int | None, models: DdpModels) -> None:
+        """``bytes_cap``: of a bucket, as DDP's bucket_cap_mb says it in MiB; None: as it was made with."""
+        self._bytes_cap = bytes_cap
+        self._models = models
+        self._known: Known | None = None
+        self._since: int | None = None
+        """The agreed step."""
+        self._watch: Any = None
+        """What takes our hook on the forward pass away; None: there is none."""
+        self._swapped = False
+        self._outcome = Outcome("")
+        self._fault = ""
+
+    def refusal(self) -> str:
+        """Why the size of this job's buckets cannot be changed, or would make no difference."""
+        if why := self._why_not():
+            return why
+        # Not asked at the agreed step: ranks may have counted the model's steps from different ones on.
+        model = self._known.model() if self._known is not None else None
+        if model is not None and self._models.is_idle(model):
+            return "its DistributedDataParallel model reduces no gradients: all its passes are in no_sync()"
+        return ""
+
+    def _why_not(self) -> str:
+        known = self._models.only()
+        if isinstance(known, str):
+            return known
+        self._known = known
+        model = known.model()
+        if model is None:
+            return "the DistributedDataParallel model is gone"
+        try:
+            return self._objection(known, model)
+        except Exception as fault:  # another torch, or a model that is being changed
+            if is_the_jobs(fault):
+                raise
+            return f"its DistributedDataParallel model is not as expected: {type(fault).__name__}: {fault}"
+
+    def mark(self, step: int) -> Mark:
+        """All have to act between the same two reductions, with the same buckets before."""
+        return self._models.mark(step)
+
+    def boundary(self, step: int) -> bool:
+        """From the agreed step on look for the forward pass; after it, wait for the buckets.
+
+        Raises RuntimeError where the model has changed meanwhile, alike on all ranks.
+        """
+        model = self._model()
+        if self._since is None:
+            more = self._begin(model, step)
+            self._since = step
+            return more
+        if not self._swapped:
+            if step < self._since + NO_FORWARD_STEPS:
+                return True
+            self._forget()
+            raise RuntimeError(
+                f"in {NO_FORWARD_STEPS} steps the model made no forward pass whose gradients it reduces"
+            )
+        rebuilds = model.static_graph or not model.find_unused_parameters
+        if not rebuilds or model._has_rebuilt_buckets:
+            return False
+        if step >= self._since + 2 * NO_FORWARD_STEPS:
+            self._fault = "DistributedDataParallel did not rebuild its buckets"
+            return False
+        return True
+
+    def finish(self) -> Outcome:
+        """From what to what, and when. Raises RuntimeError where it came to nothing."""
+        if self._fault:
+            raise RuntimeError(self._fault)
+        return self._outcome
+
+    def abandon(self) -> None:
+        """Nothing: what all have agreed on is done on all, or ranks would wait for each other for ever.
+
+        In a job that ends, no forward pass comes.
+        """
+
+    def _objection(self, known: Known, model: Any) -> str:
+        if model.reducer is None:
+            return "its buckets are being made anew just now"
+        if self._models.is_compiled(model):
+            return "its model is compiled, and compiled code keeps its buckets"
+        if getattr(model, "_use_python_reducer", False):
+            return "its model reduces in compiled code (optimize_ddp is python_reducer)"
+        if getattr(model, "_delay_all_reduce_params", None):
+            return "its model delays reductions (delay_all_reduce_named_params)"
+        if getattr(model, "mixed_precision", None) is not None:
+            return "its model has DDP's mixed_precision"
+        if missing := _missing(model):
+            import torch
+
+            return f"this torch ({torch.__version__}) has no {missing}"
+        if self._models.has_builtin_hook(model):
+            return "its model has a communication hook in C++, which could not be given to new buckets"
+        if keeper := _state_by_bucket(model):
+            return f"its communication hook keeps state for each bucket ({keeper})"
+        if getattr(model, "bucket_bytes_cap_list", None):
+            return "its model has a list of bucket sizes (bucket_cap_mb_list)"
+        if any(hasattr(parameter, "_in_backward_optimizers") for parameter in model._module_parameters):
+            return "its optimizers run in backward"
+        if self._models.is_joining(model):
+            return "its model trains with join(), where ranks may stop at different steps"
+        trained = [parameter for parameter in model._module_parameters if parameter.requires_grad]
+        if not _same(known, trained):
+            return "other parameters are trained now than when the DistributedDataParallel model was made"
+        return why_uncounted(model.process_group)
+
+    def _model(self) -> Any:
+        assert self._known is not None, "refusal comes first"
+        model = self._known.model()
+        if model is None:
+            self._forget()
+            raise RuntimeError("the DistributedDataParallel model is gone")
+        return model
+
+    def _begin(self, model: Any, step: int) -> bool:
+        # What may have come since: each of these comes on all ranks in the same step.
+        if why := self._why_not():
+            raise RuntimeError(why)
+        old, new = Caps.of(model), self._wanted(model)
+        if old == new:
+            self._outcome = Outcome(f"bucket_cap_mb is {new.mb} already", old.mb, new.mb)
+            return False
+        self._forget()
+        self._watch = model.register_forward_pre_hook(self._before_forward)
+        self._outcome = Outcome(f"bucket_cap_mb {old.mb} -> {new.mb} at step {step}", old.mb, new.mb)
+        return True
+
+    def _wanted(self, model: Any) -> Caps:
+        """The size that was asked for; the one that the model was made with is given back as it was."""
+        assert self._known is not None, "refusal comes first"
+        if self._bytes_cap is None or self._bytes_cap == self._known.made_with.bytes_cap:
+            return self._known.made_with
+        config = Caps.of(model).config
+        if config is not None:
+            config = dataclasses.replace(
+                config,
+                bucket_bytes_cap=self._bytes_cap,
+                first_bucket_bytes_cap=self._bytes_cap,
+                per_bucket_bytes_caps=(),
+            )
+        return Caps(self._bytes_cap, by_default=False, config=config)
+
+    def _before_forward(self, model: Any, _inputs: Any) -> None:
+        """Before each forward pass from the agreed step on, until the first whose gradients are reduced.
+
+        Raises only where the model is left without a reducer, so that it could not train on.
+        """
+        import torch
+
+        reduces = torch.is_grad_enabled() and model.require_backward_grad_sync
+        if (
+            self._swapped
+            or not reduces
+            or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+        ):
+            return
+        try:
+            model.reducer._check_reducer_finalized()
+        except RuntimeError as fault:
+            if is_the_jobs(fault):
+                raise
+            return  # an earlier backward pass broke off, as DDP is about to say itself
+        carried_through(partial(self._swap, model, Caps.of(model), self._wanted(model)))
+
+    def _swap(self, model: Any, old: Caps, new: Caps) -> None:
+        self._forget()
+        self._swapped = True
+        if model.reducer is not None:
+            model.reducer._remove_autograd_hooks()  # it would reduce beside the new one
+        try:
+            _make_reducer(model, new)
+        except Exception as fault:  # the job must not hear of it
+            if is_the_jobs(fault):
+                raise
+            self._fault = f"{type(fault).__name__}: {fault}".splitlines()[0][:300]
+            _make_reducer(model, old)
+            self._fault += f"; the buckets are of {old.mb} MiB again"
+
+    def _forget(self) -> None:
+        """Take the hook on the forward pass away."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.remove()
+
+
+def _make_reducer(model: Any, caps: Caps) -> None:
+    """Give a model a reducer for buckets of this size, in the way of its constructor."""
+    import torch.distributed as dist
+
+    # The old one's buckets go first: both at once may be more than the device's memory.
+    model.reducer = model.logger = None
+    model.bucket_bytes_cap, model.bucket_bytes_cap_default = caps.bytes_cap, caps.by_default
+    if caps.config is not None:
+        model._bucket_config = caps.config
+    parameters, sparse = model._build_params_for_reducer()
+    names = model._build_debug_param_to_name_mapping(parameters)
+    model._ddp_init_helper(parameters, sparse, names, model.static_graph)
+    model._has_rebuilt_buckets = False
+    if model.static_graph:
+        model._static_graph_delay_allreduce_enqueued = False  # else nothing would be reduced
+        model.reducer._set_static_graph()
+        model.logger._set_static_graph()
+    for hook, state in model._comm_hooks:
+        model.logger._set_comm_hook_name(hook.__qualname__)
+        dist._register_comm_hook(model.reducer, state, hook)  # type: ignore[attr-defined]  # no stub has it
+
+
+def _missing(model: Any) -> str:
+    """The first thing that is needed of torch's DDP and is not there; empty: all is."""
+    for name in _MODEL_NEEDS:
+        if not hasattr(model, name):
+            return f"DistributedDataParallel.{name}"
+    for name in _REDUCER_NEEDS:
+        if not hasattr(model.reducer, name):
+            return f"Reducer.{name}"
+    config = getattr(model, "_bucket_config", None)
+    if config is not None:
+        there = {field.name for field in dataclasses.fields(config)}
+        for name in sorted(_CONFIG_NEEDS - there):
+            return f"DistributedDataParallel._bucket_config.{name}"
+    return ""
+
+
+def _state_by_bucket(model: Any) -> str:
+    """The state of a communication hook that is known to be of the buckets' sizes; empty: there is none."""
+    for _hook, state in model._comm_hooks:
+        if type(state).__name__ == "PowerSGDState":
+            return type(state).__name__
+    return ""
+
+
+def _same(known: Known, parameters: list[Any]) -> bool:
+    return len(known.trained) == len(parameters) and all(
+        noted() is parameter for noted, parameter in zip(known.trained, parameters, strict=True)
+    )

@@ -1,0 +1,264 @@
+"""Knobs that a script declares, and reads wherever it needs their values.
+
+    accumulation = overlaptop.agent.knob("accumulation", 4, choices=(1, 2, 4, 8))
+    ...
+    for micro_step in range(accumulation.value):
+
+In a script that runs without the agent, and until somebody asks for another value, a knob is its default.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from overlaptop.agent.control.action import Lifecycle, Outcome
+from overlaptop.agent.control.sequence_number import Standing, why_uncounted
+from overlaptop.agent.control.two_phase_commit import Mark
+from overlaptop.wire import commands
+from overlaptop.wire.codec import MAX_CHOICES
+from overlaptop.wire.knobs import TORCH_KNOBS, Knob
+
+MAX_DECLARED = 32
+MAX_TEXT_CHARS = 200
+
+
+class ScriptKnob:
+    """A setting that can be changed while the job runs: its value changes between two steps only, in the
+    same step on all ranks.
+    """
+
+    __slots__ = ("_about", "_allowed", "_changes_work", "_default", "_name", "_unit", "_value")
+
+    def __init__(
+        self, name: str, default: int, allowed: Allowed, unit: str, about: str, changes_work: bool
+    ) -> None:
+        self._name = name
+        self._default = default
+        self._allowed = allowed
+        self._unit = unit
+        self._about = about
+        self._changes_work = changes_work
+        self._value = default
+
+    @property
+    def name(self) -> str:
+        """As it was declared."""
+        return self._name
+
+    @property
+    def default(self) -> int:
+        """The value that the script gave."""
+        return self._default
+
+    @property
+    def value(self) -> int:
+        """The present value."""
+        return self._value
+
+    def __index__(self) -> int:
+        """The present value where Python wants a whole number: ``int(knob)``, ``range(knob)``."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return f"<knob {self._name}: {self._value}>"
+
+    def declared_as(self) -> tuple[Any, ...]:
+        """What a second declaration has to repeat."""
+        return (
+            self._name, self._default, self._allowed, self._unit, self._about, self._changes_work
+        )  # fmt: skip
+
+    def facts(self, refusal: str = "") -> Knob:
+        """What a dashboard is told of it; ``refusal`` as in Knob."""
+        least, most, choices = self._allowed
+        allowed = f"choices={choices}" if choices else f"least={least}, most={most}"
+        return Knob(
+            self._name,
+            self._value,
+            str(self._value),
+            str(self._default),
+            least,
+            most,
+            choices,
+            unit=self._unit,
+            owner="the script",
+            about=self._about,
+            code=f'overlaptop.agent.knob("{self._name}", {{value}}, {allowed})',
+            refusal=refusal,
+            changes_work=self._changes_work,
+        )
+
+
+Allowed = tuple[int, int, tuple[int, ...]]
+"""The least and the most value, and where there are choices nothing else."""
+
+
+class ScriptKnobs:
+    """All that this process's script has declared. Declared and read on its threads, told of on any."""
+
+    def __init__(self) -> None:
+        self._declared: dict[str, ScriptKnob] = {}
+        self._lock = threading.Lock()
+        self._standing = Standing()
+        self._counts = False
+        """Whether the last step noted has a mark."""
+
+    def declare(
+        self,
+        name: str,
+        default: int,
+        *,
+        choices: Sequence[int] | None,
+        least: int | None,
+        most: int | None,
+        unit: str,
+        about: str,
+        changes_work: bool = False,
+    ) -> ScriptKnob:
+        """See `overlaptop.agent.knob`."""
+        _check_name(name)
+        for what, text in (("unit", unit), ("about", about)):
+            if not isinstance(text, str):
+                raise TypeError(f"knob {name}: {what} must be text, not {_kind(text)}")
+            if len(text) > MAX_TEXT_CHARS:
+                raise ValueError(f"knob {name}: {what} has more than {MAX_TEXT_CHARS} characters")
+        if type(changes_work) is not bool:
+            raise TypeError(f"knob {name}: changes_work must be true or false, not {_kind(changes_work)}")
+        _whole(name, "its default", default)
+        allowed = _allowed(name, choices, least, most)
+        made = ScriptKnob(name, default, allowed, unit, about, changes_work)
+        if why := made.facts().fault(default):
+            raise ValueError(f"its default is not allowed: {why}")
+        with self._lock:
+            knob = self._declared.get(name)
+            if knob is None:
+                if len(self._declared) == MAX_DECLARED:
+                    raise ValueError(f"a script can declare no more than {MAX_DECLARED} knobs")
+                self._declared = {**self._declared, name: made}  # never changed under a reader
+                return made
+            if knob.declared_as() != made.declared_as():
+                raise ValueError(f"knob {name} was declared before in another way")
+            return knob
+
+    @property
+    def changes(self) -> int:
+        """How many there are."""
+        return len(self._declared)
+
+    def knobs(self) -> tuple[Knob, ...]:
+        """All of them, in the order of their declarations."""
+        declared = self._declared
+        refusal = self.refusal() if declared else ""
+        return tuple(knob.facts(refusal) for knob in declared.values())
+
+    def refusal(self) -> str:
+        """Why none of them can be changed; empty: they can."""
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+            return ""
+        world = distributed.group.WORLD
+        return why_uncounted(world) if world.size() > 1 else ""
+
+    def action(self, knob: str, value: int | None) -> Turn:
+        """What gives one of them a value; None: its default."""
+        turned = self._declared[knob]
+        return Turn(self, turned, turned.default if value is None else value)
+
+    def note_step(self, step: int) -> None:
+        """A step begins; on the training thread. Remembers where this rank stands, for `mark`."""
+        if not self._declared:
+            return
+        distributed = sys.modules["torch.distributed"]
+        self._counts = distributed.is_available() and distributed.is_initialized()
+        if self._counts:
+            self._standing.note(step, distributed.group.WORLD)
+
+    def mark(self, step: int, knob: ScriptKnob) -> Mark:
+        """Where this rank stood among all when ``step`` began. Raises LookupError where that is unknown."""
+        where = f"{self._standing.at(step)} " if self._counts else ""
+        return Mark("all", f"{where}with {knob.name} {knob.value}")
+
+
+class Turn:
+    """One rank's part in giving a script's knob another value. See action.Action for threads."""
+
+    course: ClassVar[Lifecycle] = Lifecycle("changing", "changed", together=True)
+
+    def __init__(self, knobs: ScriptKnobs, knob: ScriptKnob, value: int) -> None:
+        self._knobs = knobs
+        self._knob = knob
+        self._value = value
+        self._outcome = Outcome("")
+
+    def refusal(self) -> str:
+        """Why it cannot be changed: of itself it can, as who declares a knob reads it."""
+        return self._knobs.refusal()
+
+    def mark(self, step: int) -> Mark:
+        """All have to act in the same place: the number of collectives may hang on the value."""
+        return self._knobs.mark(step, self._knob)
+
+    def boundary(self, step: int) -> bool:
+        """The script finds the new value from here on; its first step with it is left out."""
+        name, was, becomes = self._knob.name, str(self._knob.value), str(self._value)
+        text = f"{name} is {was} already" if was == becomes else f"{name} {was} -> {becomes} at step {step}"
+        self._outcome = Outcome(text, was, becomes)
+        self._knob._value = self._value  # noqa: SLF001 - nobody else may
+        return False
+
+    def finish(self) -> Outcome:
+        """From what to what, and when."""
+        return self._outcome
+
+    def abandon(self) -> None:
+        """Nothing is held."""
+
+
+DECLARED = ScriptKnobs()
+"""Those of this process: a script declares them whether an agent is there or not."""
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"a knob's name must be text, not {_kind(name)}")
+    if not commands.is_knob_name(name):
+        raise ValueError(f"{name[:80]!r} cannot be a knob's name: letters, digits and _, at most 64")
+    if name in TORCH_KNOBS:
+        raise ValueError(f"{name} is the name of a knob that is there already: choose another one")
+
+
+def _allowed(name: str, choices: Sequence[int] | None, least: int | None, most: int | None) -> Allowed:
+    if choices is not None:
+        if least is not None or most is not None:
+            raise ValueError(f"knob {name}: give choices, or least and most, not both")
+        if not isinstance(choices, list | tuple | range):
+            raise TypeError(f"knob {name}: choices must be a list or tuple of whole numbers")
+        if not 0 < len(choices) <= MAX_CHOICES:
+            raise ValueError(f"knob {name}: there must be from 1 to {MAX_CHOICES} choices")
+        for choice in choices:
+            _whole(name, "a choice", choice)
+        if len(set(choices)) < len(choices):
+            raise ValueError(f"knob {name}: one of its choices is there twice")
+        return min(choices), max(choices), tuple(choices)
+    if least is None or most is None:
+        raise ValueError(f"knob {name}: give its choices, or least and most")
+    _whole(name, "least", least)
+    _whole(name, "most", most)
+    if least > most:
+        raise ValueError(f"knob {name}: least ({least}) is more than most ({most})")
+    return least, most, ()
+
+
+def _whole(name: str, what: str, value: object) -> None:
+    if type(value) is not int:
+        raise TypeError(f"knob {name}: {what} must be a whole number, not {_kind(value)}")
+    bounds = commands.VALUES
+    if not bounds.least <= value <= bounds.most:
+        raise ValueError(f"knob {name}: {what} must be from {bounds.least} to {bounds.most}, not {value}")
+
+
+def _kind(value: object) -> str:
+    return f"{type(value).__name__} {str(value)[:40]!r}"

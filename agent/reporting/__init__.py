@@ -1,0 +1,1 @@
+"""Measured steps become messages and go to the hub."""

@@ -1,0 +1,1 @@
+"""Running the job's script as Python itself would."""

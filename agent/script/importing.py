@@ -1,0 +1,66 @@
+"""Calls back when a module has been imported, without importing it."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from types import ModuleType
+
+from overlaptop.agent.isolation.fault_barrier import warn
+
+
+def when_imported(name: str, then: Callable[[], None]) -> None:
+    """Call ``then`` once: as soon as the module is there, on the thread that imports it; now, if it is."""
+    if name in sys.modules:
+        then()
+    else:
+        sys.meta_path.insert(0, _ImportWatch(name, then))
+
+
+class _ImportWatch(MetaPathFinder):
+    """Calls back once when a module has been imported; leaves nothing behind.
+
+    Libraries look whether a module is there (``importlib.util.find_spec("torch")``) long before anybody
+    imports it: to be found is not to be imported, so this stays until the module is executed.
+    """
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name = name
+        self._then = then
+        self._asking = threading.local()
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002 - the protocol's arguments
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name or getattr(self._asking, "others", False):
+            return None
+        self._asking.others = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._asking.others = False
+        if spec is not None and spec.loader is not None:
+            self._watch(spec.loader)
+        return spec
+
+    def _watch(self, loader: Loader) -> None:
+        execute = loader.exec_module
+
+        def execute_and_tell(module: ModuleType) -> None:
+            del loader.__dict__["exec_module"]
+            execute(module)  # where it fails, the script may try again
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                self._then()
+
+        try:
+            loader.exec_module = execute_and_tell  # type: ignore[method-assign]
+        except AttributeError:  # a loader of the job's own that takes no attribute
+            warn(f"{self._name} comes by a loader of its own; call overlaptop.agent.attach() behind it")

@@ -1,0 +1,183 @@
+"""Runs the job's script as Python itself would, with the agent beside it.
+
+The agent waits for the script's own ``import torch``: a script may set environment variables that torch
+and numpy read on import, and they must still count.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib.machinery
+import importlib.util
+import marshal
+import os
+import pkgutil
+import runpy
+import sys
+import types
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, TracebackType
+
+import overlaptop.agent
+from overlaptop.agent import options
+from overlaptop.agent.script import path as script_path
+from overlaptop.agent.script.failure import failure_of
+from overlaptop.agent.script.importing import when_imported
+
+HERE = str(Path(__file__).parent)
+PYC_HEADER_BYTES = 16
+
+
+def main() -> None:
+    """Parse the command line, start the agent, become the script."""
+    command = options.parse(sys.argv[1:])
+    target = command.target
+    path = None if command.module else _absolute(target)
+    # A folder or an archive with a module __main__ in it; a script is read before anything else is begun.
+    package = path is not None and pkgutil.get_importer(path) is not None
+    code = None if path is None or package else _script_code(path)
+    if command.options.numa == "bind":  # the agent's own thread is to be bound as well
+        from overlaptop.agent.telemetry import binding
+
+        binding.bind()
+    allowed = command.options.control or is_bundled(target, module=command.module)
+    agent = overlaptop.agent.start(replace(command.options, control=allowed), target)
+    when_imported("torch", agent.hook_torch)
+    _hide_our_frames()
+    sys.argv[:] = ["-m" if command.module else target, *command.arguments]
+    script_path.begin(path if package else _searched_first(path))
+    main_module = _new_main()
+    try:
+        if path is None or code is None:
+            # What Python itself calls, for -m, folders and archives.
+            runpy._run_module_as_main(target if path is None else "__main__", alter_argv=path is None)  # type: ignore[attr-defined]  # noqa: SLF001
+        else:
+            _execute(code, path, main_module)
+    except BaseException as end:
+        agent.failure = failure_of(end)
+        raise
+
+
+def _absolute(path: str) -> str:
+    """As Python: not normalised, and in a directory that is gone as it is."""
+    try:
+        return os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
+    except OSError:
+        return path
+
+
+def _searched_first(path: str | None) -> str | None:
+    """What Python searches first: a script's folder, links resolved; with no path where it was started."""
+    if sys.flags.safe_path:
+        return None
+    if path is not None:
+        return str(Path(path).resolve().parent)
+    try:
+        return os.getcwd()  # noqa: PTH109 - a deleted one
+    except OSError:
+        return None
+
+
+def _script_code(path: str) -> types.CodeType:
+    """Compile a script, or load a compiled one; ends the process with Python's own words where it cannot
+    be read.
+    """
+    try:
+        source = Path(path).read_bytes()
+    except OSError as fault:
+        sys.stderr.write(
+            f"{sys.executable}: can't open file {path!r}: [Errno {fault.errno}] {fault.strerror}\n"
+        )
+        raise SystemExit(2) from None
+    _hide_our_frames()  # a syntax error is shown as Python shows it
+    if not _is_compiled(path, source):
+        return compile(source, path, "exec", dont_inherit=True)
+    if not source.startswith(importlib.util.MAGIC_NUMBER):
+        raise RuntimeError("Bad magic number in .pyc file")
+    code = marshal.loads(source[PYC_HEADER_BYTES:])  # noqa: S302 - the user's own script
+    if not isinstance(code, types.CodeType):
+        raise RuntimeError("Bad code object in .pyc file")
+    return code
+
+
+def _is_compiled(path: str, source: bytes) -> bool:
+    """Python goes by the name, or by the first half of the magic number."""
+    return path.endswith(".pyc") or source[:2] == importlib.util.MAGIC_NUMBER[:2]
+
+
+def _new_main() -> ModuleType:
+    """A ``__main__`` as new as Python's own, so that pickling and multiprocessing find the script there."""
+    module = ModuleType("__main__")
+    module.__dict__["__builtins__"] = builtins
+    if "__annotations__" in vars(sys.modules["__main__"]):  # up to Python 3.13
+        module.__annotations__ = {}
+    sys.modules["__main__"] = module
+    return module
+
+
+def _execute(code: types.CodeType, path: str, module: ModuleType) -> None:
+    compiled = path.endswith(".pyc") or code.co_filename != path
+    loader = importlib.machinery.SourcelessFileLoader if compiled else importlib.machinery.SourceFileLoader
+    module.__file__ = path
+    module.__dict__["__cached__"] = None
+    module.__loader__ = loader("__main__", path)
+    exec(code, module.__dict__)  # noqa: S102 - running the user's script is what this is for
+
+
+def _hide_our_frames() -> None:
+    """Show a traceback as it would be without us: no frame of runpy's start or of the agent's hooks."""
+    shown = sys.excepthook
+
+    def show(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
+        # What is shown is the exceptions' own tracebacks, whatever is passed beside them.
+        for each in _chain(value):
+            each.__traceback__ = _without_our_frames(each.__traceback__)
+        shown(kind, value, value.__traceback__ if traceback is not None else None)
+
+    if getattr(shown, "__module__", None) != __name__:
+        sys.excepthook = show
+
+
+def _chain(value: BaseException) -> list[BaseException]:
+    """An exception and those that it came from."""
+    chain: list[BaseException] = []
+    waiting: list[BaseException | None] = [value]
+    while waiting:
+        each = waiting.pop()
+        if each is not None and each not in chain:
+            chain.append(each)
+            waiting += (each.__cause__, each.__context__)
+    return chain
+
+
+def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """The same traceback less the frames of this package and of the runpy that started it."""
+    kept: list[TracebackType] = []
+    started = False
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        if not filename.startswith(HERE):
+            kept.append(traceback)
+            started = started or filename != "<frozen runpy>"
+        elif not started:
+            kept.clear()  # what has started us; what we have started in the same way is the script's
+        traceback = traceback.tb_next
+    clean = None
+    for each in reversed(kept):
+        clean = TracebackType(clean, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return clean
+
+
+def is_bundled(target: str, *, module: bool) -> bool:
+    """Whether this job is one of the bundled workloads, by where its code lies."""
+    if module:
+        return target == "overlaptop.workloads" or target.startswith("overlaptop.workloads.")
+    spec = importlib.util.find_spec("overlaptop.workloads")
+    folders = spec.submodule_search_locations if spec is not None else None
+    if not folders:
+        return False
+    try:
+        return Path(target).resolve().parent in {Path(folder).resolve() for folder in folders}
+    except (OSError, RuntimeError):  # a loop of links
+        return False

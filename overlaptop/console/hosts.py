@@ -1,0 +1,108 @@
+"""Jobs of other hosts: what a command line says of them, and the session that watches them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+
+from overlaptop.console import CommandError, say
+from overlaptop.fleet.hosts_session import HostsSession
+from overlaptop.fleet.job_session import JobSelector
+from overlaptop.fleet.session import Session
+from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.remote import targets
+from overlaptop.remote.connection import ConnectionState
+from overlaptop.remote.link import RemoteHost
+from overlaptop.remote.pool import ConnectionPool
+from overlaptop.remote.targets import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """The hosts that a command line names, and how they are to be reached."""
+
+    targets: tuple[Target, ...]
+    """One at least."""
+    python: str = ""
+    """The interpreter there; empty: the job's."""
+    remote_dir: str = ""
+    """The folder of the jobs' sockets there; empty: where it is by itself."""
+    bytes_per_s: int = 0
+    """What each line may carry; 0: as much as it can."""
+
+
+def named(options: argparse.Namespace) -> Hosts | None:
+    """Of options that parsers.add_hosts has added; None where no host is named.
+
+    Raises CommandError with status 2 for what names no host, and for options that go with one.
+    """
+    try:
+        found = targets.named(options.host, options.hosts, options.via)
+    except (ValueError, OSError) as fault:
+        why = str(fault) if isinstance(fault, ValueError) else f"--hosts {options.hosts}: {fault.strerror}"
+        raise CommandError(why, 2) from fault
+    if found:
+        return Hosts(found, options.python, options.remote_dir, options.rate)
+    for option in ("python", "remote-dir", "rate"):
+        if getattr(options, option.replace("-", "_")):
+            raise CommandError(f"--{option} goes with a host", 2)
+    return None
+
+
+class ConnectionReporter:
+    """Says on stderr which hosts are lost while a job is followed, and which are back."""
+
+    def __init__(self) -> None:
+        self._lost: set[str] = set()
+
+    def tell(self, snapshot: Snapshot) -> None:
+        """Say what has changed since the last one."""
+        for node in snapshot.nodes:
+            if node.lost and node.name not in self._lost:
+                self._lost.add(node.name)
+                say(f"{node.name}: lost" + (f": {node.note}" if node.note else ""))
+            elif not node.lost and node.name in self._lost:
+                self._lost.discard(node.name)
+                say(f"{node.name}: back")
+
+
+def pause(session: Session, seconds: float) -> None:
+    """Wait between two looks at a session."""
+    if isinstance(session, HostsSession):
+        session.pause(seconds)
+    else:
+        time.sleep(seconds)
+
+
+def home_of(session: Session, rank: int) -> str:
+    """The host that a rank runs on, as it was named; empty: this machine."""
+    if not isinstance(session, HostsSession):
+        return ""
+    return next((view.node for view in session.tick().ranks if view.rank == rank), "")
+
+
+def connect(hosts: Hosts, selector: JobSelector | None = None, *, readonly: bool = False) -> HostsSession:
+    """Reach the hosts; what becomes of each is said, and what ssh asks is asked on the terminal.
+
+    Those that cannot be reached are tried on. CommandError where none can.
+    """
+    try:
+        pool = ConnectionPool(
+            hosts.targets, python=hosts.python, remote_dir=hosts.remote_dir, readonly=readonly, say=say
+        )
+    except ValueError as fault:
+        raise CommandError(str(fault), 2) from fault
+    pool.connect(interactive=sys.stdin.isatty())
+    if not any(line.state is ConnectionState.UP for line in pool.lines):
+        pool.close()
+        count = len(hosts.targets)
+        raise CommandError(
+            "the host cannot be reached" if count == 1 else f"none of {count} hosts can be reached"
+        )
+    found = [RemoteHost(line) for line in pool.lines]
+    if hosts.bytes_per_s:
+        for host in found:
+            host.limit(hosts.bytes_per_s, 0.0)
+    return HostsSession(pool, found, selector, readonly=readonly)

@@ -1,0 +1,285 @@
+"""ClusterSession: one job on several hosts, each with a hub and a line of its own, as one Session.
+
+The lines are independent. One that breaks leaves the last picture of its ranks, marked, and touches no
+other; when it is back, its hub's history is folded in once more, and what is known already is passed over.
+
+**Commands.** Each hub tells its own ranks, and all ranks of a job agree through the job's own store: all
+act or none does. So a command goes to every hub with the same id, and is not sent at all where some rank
+cannot be told. A line that breaks at that very moment leaves ranks that do not answer, and nothing is
+changed.
+
+**Searches.** Each hub has a lease of its own. A search is taken once all hubs that are heard have taken it,
+and one hub's end of it is its end: the others are told nothing more, and end it too. What a search that
+died leaves behind is undone by the hubs, each by the same command (its id follows from the search's), so
+that the ranks of all nodes find each other under it.
+
+Where one line breaks for longer than the lease, that node's hub alone undoes: the ranks of the others have
+not been told, the agreement fails after its patience, and the value stays on all ranks what it was. The
+searcher cannot change anything either (see ``send``), ends, and falls silent; the other hubs then ask for
+the same undoing. It is made if the first ranks still wait for the others; else the knob stays at a value
+that was tried, the same on all ranks, for a person to see and to set.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from overlaptop.fleet.job_session import LOOK_EVERY_S, NO_LINE, READONLY, JobSelector
+from overlaptop.fleet.merging import Merger, Part, out_of_reach
+from overlaptop.fleet.node import Host, Node
+from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.wire.commands import CHANGES
+from overlaptop.wire.endpoints import JobRecord
+from overlaptop.wire.knobs import Search
+from overlaptop.wire.messages import Command
+
+SETTLE_S = 2.0
+"""For hosts that are being connected to say which jobs they have, before the only job so far is taken."""
+_HOSTS_NAMED = 3
+
+
+class ClusterSession:
+    """One job on several hosts. Nothing in it blocks; call ``tick`` as often as you like.
+
+    Jobs of the same key are one job: their ranks meet at the same address. The only job there is is taken
+    by itself, as JobSession does.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        selector: JobSelector | None = None,
+        *,
+        readonly: bool = False,
+        poll: Callable[[], None] | None = None,
+        clock_ns: Callable[[], int] = time.time_ns,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``hosts``: one at least. ``readonly``: as JobSession has it. ``poll``: called before the hosts'
+        own at each tick, for all lines together.
+        """
+        selector = selector or JobSelector()
+        self._matches = selector.matches
+        self._key = selector.key
+        self._chosen = selector.key is not None
+        """By a person: no other job is taken in its place, but for what restarts it."""
+        self._readonly = readonly
+        self._poll = poll
+        self._clock_ns = clock_ns
+        self._monotonic_s = monotonic_s
+        self._nodes = tuple(
+            Node(host, self._is_wanted, readonly=readonly, clock_ns=clock_ns, monotonic_s=monotonic_s)
+            for host in hosts
+        )
+        self._merger = Merger()
+        self._last: Snapshot | None = None
+        self._earlier: Snapshot | None = None
+        """The last picture of the job that was followed by another, until that is known."""
+        self._homes: frozenset[tuple[str, str]] = frozenset()
+        """Script and directory of the job, as its hosts have them."""
+        self._watched: frozenset[int] = frozenset()
+        self._search = ""
+        """Id of the newest search that was held here."""
+        self._look_at_s = 0.0
+        self._first_job_s: float | None = None
+        self.jobs: tuple[JobRecord, ...] = ()
+        """The live jobs of all hosts, newest first, as of the last look. One that is on several hosts is
+        there once; its ``host`` names them."""
+
+    @property
+    def job_key(self) -> str | None:
+        """Key of the job that is watched or waited for; None while there is none."""
+        return self._key
+
+    def tick(self) -> Snapshot:
+        """Read what has arrived from all hosts, and say what is known."""
+        if self._poll is not None:
+            self._poll()
+        for node in self._nodes:
+            node.host.poll()
+        now_s = self._monotonic_s()
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + LOOK_EVERY_S
+            self._look(now_s)
+        parts = [node.tick(self._key) for node in self._nodes]
+        merged = self._merger.merge(parts, self._clock_ns(), self._waiting_for(parts), self._search)
+        for node, view in zip(self._nodes, merged.nodes, strict=True):
+            node.view = view
+        self._watch_where_they_are(merged)
+        if merged.job is None and self._earlier is not None:
+            earlier = self._earlier
+            return replace(earlier, at_ns=merged.at_ns, nodes=merged.nodes, fresh=(), fresh_samples=())
+        self._earlier = None
+        self._last = merged
+        return merged
+
+    def watch(self, ranks: Collection[int]) -> None:
+        """Ask for the timelines of ``ranks``, and of no others."""
+        self._watched = frozenset(ranks)
+        if self._last is not None:
+            self._watch_where_they_are(self._last)
+
+    def send(self, command: Command) -> str:
+        """Tell the job to do something; returns why that cannot be, empty: it is on its way.
+
+        What becomes of it shows in the Snapshot's ``commands``. Raises WireError where it is not allowed.
+        """
+        if self._readonly:
+            return READONLY
+        if why := self._objection("change" if command.name in CHANGES else command.name):
+            return why
+        taken = [not node.session.send(command) for node in self._with_job()]
+        # If only some took it, the others do not answer, nothing is done, and the ranks say so.
+        return "" if any(taken) else NO_LINE
+
+    def hold(self, search: Search) -> str:
+        """Say that this session searches for a knob's best value; returns why it cannot, empty: it may.
+
+        As JobSession has it: at every tick, and then once with ``over``.
+        """
+        if self._readonly:
+            return READONLY
+        last, held = self._last, self._search == search.id
+        if not search.over:
+            if held and last is not None and last.ended_search == search.id:
+                return ""  # by one hub, so by all: in silence those that hold it still end it too
+            if not held and (why := self._objection("search")):
+                return why
+        self._search = search.id
+        # Also where the line is down: that it is over is said there as soon as it is back.
+        told = [(node.session.hold(search), node.view.link) for node in self._with_job()]
+        whys = [why for why, link in told if why and link is LinkState.LIVE]
+        return whys[0] if whys else "" if any(not why for why, _ in told) else NO_LINE
+
+    def select(self, key: str) -> None:
+        """Turn to the job with this key; what was known of another one is forgotten."""
+        self._chosen = True
+        if key != self._key:
+            self._earlier = None
+            self._turn_to(key)
+
+    def close(self) -> None:
+        """Give up all lines. Further ticks show the last picture."""
+        for node in self._nodes:
+            node.session.close()
+            node.host.close()
+        self._look_at_s = float("inf")
+
+    def _is_wanted(self, record: JobRecord) -> bool:
+        return record.job == self._key and (self._matches is None or self._matches(record))
+
+    def _with_job(self) -> list[Node]:
+        return [node for node in self._nodes if node.view.ranks or node.has(self._key)]
+
+    def _objection(self, what: str) -> str:
+        """Why a ``what`` cannot be now, which all ranks would have to take part in."""
+        last = self._last
+        if last is None or last.job is None:
+            return NO_LINE
+        why = out_of_reach((node.view for node in self._nodes), last.ranks)
+        return f"{why}: a {what} needs all ranks" if why else ""
+
+    def _watch_where_they_are(self, snapshot: Snapshot) -> None:
+        for node, view in zip(self._nodes, snapshot.nodes, strict=True):
+            node.watch(self._watched.intersection(view.ranks))
+
+    def _look(self, now_s: float) -> None:
+        for node in self._nodes:
+            node.look()
+        self.jobs = _together(self._nodes, self._matches)
+        if self.jobs and self._first_job_s is None:
+            self._first_job_s = now_s
+        homes = {
+            (job.script, job.cwd) for node in self._nodes for job in node.records if job.job == self._key
+        }
+        self._homes |= homes
+        wanted = self._wanted(now_s)
+        if wanted != self._key and wanted is not None:
+            if self._last is not None and self._last.job is not None:
+                self._earlier = self._last
+            self._turn_to(wanted)
+
+    def _wanted(self, now_s: float) -> str | None:
+        """Key of the job to be watched now."""
+        if self._key is not None:
+            if self._goes_on():
+                return self._key
+            for record in self.jobs:
+                if (record.script, record.cwd) in self._homes and record.job != self._key:
+                    return record.job
+            if self._chosen:
+                return self._key
+        if len(self.jobs) == 1 and self._all_have_told(now_s):
+            return self.jobs[0].job
+        return self._key
+
+    def _goes_on(self) -> bool:
+        """Whether the job is there, or may be where nothing is heard from now."""
+        heard = [node for node in self._nodes if node.host.up]
+        if any(node.has(self._key) for node in heard):
+            return True
+        if any(node.view.ranks and node.view.link in (LinkState.LIVE, LinkState.STALE) for node in heard):
+            return True
+        return not any(node.view.ranks for node in heard) and any(
+            node.view.ranks or node.has(self._key) for node in self._nodes
+        )
+
+    def _all_have_told(self, now_s: float) -> bool:
+        if self._first_job_s is not None and now_s - self._first_job_s >= SETTLE_S:
+            return True
+        return all(node.host.known or not node.host.connecting for node in self._nodes)
+
+    def _turn_to(self, key: str) -> None:
+        self._key = key
+        self._homes = frozenset()
+        self._search = ""
+        for node in self._nodes:
+            node.session.select(key)
+        self._look_at_s = 0.0
+
+    def _waiting_for(self, parts: Sequence[Part]) -> str:
+        for node, part in zip(self._nodes, parts, strict=True):
+            if node.session.job_key is not None and part.node.link is LinkState.WAITING and part.node.note:
+                return part.node.note  # it is being joined, or does not let us in
+        if not any(node.host.up for node in self._nodes):
+            told = [node.host.note for node in self._nodes if node.host.note]
+            return told[0] if len(self._nodes) == 1 and told else f"connecting to {self._names()}"
+        if self._key is not None:
+            return f"waiting for job {self._key} on {self._names()}"
+        if len(self.jobs) > 1:
+            return f"{len(self.jobs)} jobs run there: choose one"
+        return f"waiting for a job on {self._names()}"
+
+    def _names(self) -> str:
+        return _named([node.host.name for node in self._nodes])
+
+
+def _named(hosts: Sequence[str]) -> str:
+    """``gpu-a, gpu-b``; of many: ``gpu-a, gpu-b and 14 more``."""
+    if len(hosts) <= _HOSTS_NAMED:
+        return ", ".join(hosts)
+    shown = hosts[: _HOSTS_NAMED - 1]
+    return f"{', '.join(shown)} and {len(hosts) - len(shown)} more"
+
+
+def _together(nodes: Sequence[Node], matches: Callable[[JobRecord], bool] | None) -> tuple[JobRecord, ...]:
+    """Every job once, newest first."""
+    found: dict[str, list[tuple[str, JobRecord]]] = {}
+    for node in nodes:
+        for record in node.records:
+            if matches is None or matches(record):
+                found.setdefault(record.job, []).append((node.host.name, record))
+    jobs = [
+        replace(
+            told[0][1],
+            host=_named([name for name, _ in told]),
+            world_size=max(record.world_size for _, record in told),
+            started_ns=min(record.started_ns for _, record in told),
+            rank_pids=tuple(pid for _, record in told for pid in record.rank_pids),
+            ended=all(record.ended for _, record in told),
+        )
+        for told in found.values()
+    ]
+    return tuple(sorted(jobs, key=lambda job: job.started_ns, reverse=True))

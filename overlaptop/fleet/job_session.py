@@ -1,0 +1,302 @@
+"""JobSession: finds a job of this machine, holds the line to it, and turns what arrives into Snapshots."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.wire.endpoints import EndpointError, JobRecord
+from overlaptop.wire.knobs import Search
+from overlaptop.wire.messages import PROTOCOL_VERSION, Command, TurnedAway, Welcome
+
+if TYPE_CHECKING:
+    from overlaptop.wire.links import Link
+
+LOOK_EVERY_S = 0.5
+"""How often the socket directory is read."""
+HOLD_EVERY_S = 1.0
+"""How often a search is told to the hub."""
+READONLY = "this dashboard is read-only"
+NO_LINE = "there is no line to the job"
+QUIET_AFTER_S = 3.0
+"""A hub speaks once a second; after this long in silence its line counts as stale."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSelector:
+    """Which job is wanted. The default takes the only one there is."""
+
+    key: str | None = None
+    """That job, and what later restarts it (same script, same directory)."""
+    matches: Callable[[JobRecord], bool] | None = None
+    """Only such jobs exist for this session; a launcher knows its own job by this."""
+
+
+def _list_jobs() -> Sequence[JobRecord]:
+    from overlaptop.wire.endpoints import list_jobs
+
+    return list_jobs()
+
+
+def is_gone(record: JobRecord) -> bool:
+    """Whether none of a job's processes is left that could start a hub again, see JobRecord.gone."""
+    return record.gone
+
+
+def _open_local_link(record: JobRecord) -> Link:
+    # zmq takes 40 ms to import: not before there is somebody to talk to.
+    from overlaptop.wire.links import LocalLink
+
+    return LocalLink(record)
+
+
+class JobSession:
+    """One job as it is seen from here. Nothing in it blocks; call ``tick`` as often as you like.
+
+    A hub that is replaced is joined again, and so is a job that restarts: the same script in the same
+    directory, or else the only job there is.
+    """
+
+    def __init__(
+        self,
+        selector: JobSelector | None = None,
+        *,
+        readonly: bool = False,
+        list_jobs: Callable[[], Sequence[JobRecord]] = _list_jobs,
+        open_link: Callable[[JobRecord], Link] = _open_local_link,
+        is_gone: Callable[[JobRecord], bool] = is_gone,
+        clock_ns: Callable[[], int] = time.time_ns,
+        monotonic_s: Callable[[], float] = time.monotonic,
+        node: str = "",
+    ) -> None:
+        """``readonly``: nothing of the job can be changed through this session, whoever asks. ``node``: as
+        Fleet has it.
+        """
+        self._selector = selector or JobSelector()
+        self._readonly = readonly
+        self._chosen = self._selector.key
+        self._list_jobs = list_jobs
+        self._open_link = open_link
+        self._is_gone = is_gone
+        self._monotonic_s = monotonic_s
+        self._clock_ns = clock_ns
+        self._node = node
+        self._fleet = Fleet(clock_ns, node)
+        self._record: JobRecord | None = None
+        self._link: Link | None = None
+        self._joined_s = 0.0
+        self._gone = False
+        self._watched: frozenset[int] = frozenset()
+        self._earlier_links_dropped = 0
+        self._look_at_s = 0.0
+        self._look_note = ""
+        self._foreign_protocol: int | None = None
+        self._turned_away = ""
+        """Why the hub does not let this session in."""
+        self._search: Search | None = None
+        """As it is to be told; None once the hub has said that it is over."""
+        self._hold_due_s = 0.0
+        self.jobs: tuple[JobRecord, ...] = ()
+        """The live jobs that this session may choose from, newest first, as of the last look."""
+
+    @property
+    def job_key(self) -> str | None:
+        """Key of the job that is watched or being joined; None while there is none."""
+        return self._record.job if self._record is not None else None
+
+    def tick(self) -> Snapshot:
+        """Read what has arrived, look for the job where there is no line to it, and say what is known."""
+        now_s = self._monotonic_s()
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + LOOK_EVERY_S
+            self._look()
+        self._look_for_life()  # first: what was said until then is still read
+        self._read()
+        self._say_how_the_line_is(now_s)
+        snapshot = self._fleet.snapshot()
+        self._repeat_that_search_is_over(snapshot)
+        return snapshot
+
+    def watch(self, ranks: Collection[int]) -> None:
+        """Ask for the timelines of ``ranks``, and of no others."""
+        self._watched = frozenset(ranks)
+        if self._link is not None:
+            self._link.watch(self._watched)
+
+    def send(self, command: Command) -> str:
+        """Tell the job to do something; returns why that cannot be, empty: it is on its way.
+
+        What becomes of it shows in the Snapshot's ``commands``. Raises WireError where it is not allowed.
+        """
+        if self._readonly:
+            return READONLY
+        if (link := self._open_line) is None or not link.send(command):
+            return NO_LINE
+        self._fleet.apply(command)
+        return ""
+
+    def hold(self, search: Search) -> str:
+        """Say that this session searches for a knob's best value; returns why it cannot, empty: it may.
+
+        To be called at every tick for as long as the search goes on, and then once with ``over``. It is
+        taken once the Snapshot's ``search`` is this one. Whoever stops calling falls silent, and LEASE_S
+        later the hub gives the knob its old value back; also where a session that is closed has not seen
+        its search leave the Snapshot.
+        """
+        if self._readonly:
+            return READONLY
+        now_s = self._monotonic_s()
+        if search != self._search:
+            self._search, self._hold_due_s = search, 0.0
+        if now_s >= self._hold_due_s:
+            if (link := self._open_line) is None or not link.hold(search):
+                return NO_LINE
+            self._hold_due_s = now_s + HOLD_EVERY_S
+        return ""
+
+    @property
+    def _open_line(self) -> Link | None:
+        """The link, unless the hub would hear nothing that comes over it."""
+        return None if self._foreign_protocol is not None or self._turned_away else self._link
+
+    def select(self, key: str) -> None:
+        """Turn to the job with this key; what was known of another one is forgotten."""
+        if self._record is not None and self._record.job == key and self._link is not None:
+            return
+        self._chosen = key
+        self._hang_up()
+        self._record = self._search = None
+        self._fleet = Fleet(self._clock_ns, self._node)
+        self._look_at_s = 0.0
+
+    def close(self) -> None:
+        """Give the line up. Further ticks show the last picture."""
+        self._hang_up()
+        self._look_at_s = float("inf")
+
+    def _look(self) -> None:
+        try:
+            found = self._list_jobs()
+        except (EndpointError, OSError) as error:
+            self._look_note = str(error)
+            return
+        self._look_note = ""
+        matches = self._selector.matches
+        self.jobs = tuple(record for record in found if matches is None or matches(record))
+        wanted = self._wanted()
+        if wanted is not None and self._link is not None and _same_hub(wanted, self._record):
+            self._record = wanted  # it may know of more ranks by now
+        elif wanted is not None:
+            self._join(wanted)
+
+    def _wanted(self) -> JobRecord | None:
+        """The job to be joined now, or the present one where there is nothing better."""
+        held = self._record
+        if held is not None:
+            for record in self.jobs:
+                if record.job == held.job:
+                    return record
+            if self._link is not None and not self._fleet.job_ended and self._link.alive:
+                return None  # its hub still speaks, whatever the directory says
+            for record in self.jobs:
+                if (record.script, record.cwd) == (held.script, held.cwd):
+                    return record
+        elif self._chosen is not None:
+            return next((record for record in self.jobs if record.job == self._chosen), None)
+        if self._chosen is None and len(self.jobs) == 1:
+            return self.jobs[0]
+        return None
+
+    def _join(self, record: JobRecord) -> None:
+        self._hang_up()
+        try:
+            self._link = self._open_link(record)
+        except (EndpointError, OSError) as error:
+            self._look_note = str(error)
+            return
+        self._record = record
+        self._joined_s = self._monotonic_s()
+        self._foreign_protocol, self._turned_away = None, ""
+        self._gone = False
+        self._hold_due_s = 0.0
+        self._link.watch(self._watched)
+
+    def _hang_up(self) -> None:
+        if self._link is not None:
+            self._earlier_links_dropped += self._link.dropped
+            self._link.close()
+            self._link = None
+
+    def _look_for_life(self) -> None:
+        # Asked no more once it is so: a pid may be given to another process.
+        if self._link is not None and self._record is not None and not self._gone:
+            self._gone = not self._link.alive and self._is_gone(self._record)
+
+    def _read(self) -> None:
+        if self._link is None:
+            return
+        for message in self._link.poll():
+            if isinstance(message, TurnedAway):
+                self._turned_away = message.reason
+                continue
+            self._turned_away = ""
+            if isinstance(message, Welcome) and message.protocol != PROTOCOL_VERSION:
+                self._foreign_protocol = message.protocol
+            else:
+                self._fleet.apply(message)
+
+    def _repeat_that_search_is_over(self, snapshot: Snapshot) -> None:
+        """Unheard, the hub would undo what the search leaves; it may have died meanwhile."""
+        search = self._search
+        if search is not None and search.over:
+            goes_on = snapshot.search is not None and snapshot.search.id == search.id
+            if not self.hold(search) and not goes_on:
+                self._search = None
+
+    def _say_how_the_line_is(self, now_s: float) -> None:
+        link, dropped = self._link, self._earlier_links_dropped
+        if link is None or self._record is None:
+            self._fleet.set_link(LinkState.WAITING, self._look_note or self._waiting_for(), dropped)
+            return
+        dropped += link.dropped
+        heard_s = link.last_heard_s
+        quiet_s = now_s - self._joined_s if heard_s is None else heard_s
+        if self._foreign_protocol is not None:
+            state, note = LinkState.WAITING, _protocol_note(self._foreign_protocol)
+        elif self._turned_away:
+            state, note = LinkState.WAITING, self._turned_away
+        elif self._fleet.job_ended or (not link.alive and self._fleet.every_rank_ended):
+            state, note = LinkState.ENDED, "waiting for it to start again"
+        elif self._gone:
+            state, note = LinkState.ENDED, "its hub and its ranks are gone; waiting for it to start again"
+        elif not link.alive:
+            state, note = LinkState.LOST, "its hub is gone; looking for it"
+        elif quiet_s > QUIET_AFTER_S:
+            state, note = LinkState.STALE, "its hub says nothing"
+        elif heard_s is None:
+            state, note = LinkState.WAITING, f"joining {self._record.script}"
+        else:
+            state, note = LinkState.LIVE, ""
+        self._fleet.set_link(state, note, dropped)
+
+    def _waiting_for(self) -> str:
+        if self._chosen is not None:
+            return f"waiting for job {self._chosen}"
+        if len(self.jobs) > 1:
+            return f"{len(self.jobs)} jobs run here: choose one"
+        return "waiting for a job"
+
+
+def _same_hub(record: JobRecord, held: JobRecord | None) -> bool:
+    return held is not None and (record.job, record.hub_pid) == (held.job, held.hub_pid)
+
+
+def _protocol_note(theirs: int) -> str:
+    older = "this dashboard" if theirs > PROTOCOL_VERSION else "the job's agent"
+    return (
+        f"the job speaks protocol {theirs}, this dashboard {PROTOCOL_VERSION}: {older} is older, update it"
+    )

@@ -1,0 +1,1 @@
+"""The hub of a job on one node: ranks on one side, dashboards on the other."""

@@ -1,0 +1,153 @@
+"""``python -m overlaptop.hub``: starts the hub of a job on this node, as a daemon.
+
+The process that is called takes the job's lock, listens, forks and ends: the training process that
+called it gets its child back at once and can connect from then on. libzmq, whose threads a fork would
+not survive, is imported after it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from overlaptop.wire import endpoints
+from overlaptop.wire.endpoints import EndpointError
+from overlaptop.wire.messages import LEASE_S
+
+_BACKLOG = 1024
+_LOCK_TRIES = 20
+_LOCK_PAUSE_S = 0.02
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Starts a hub unless there is one. 0: a hub is there; 2: there cannot be one, and stderr says why."""
+    options = _parser().parse_args(arguments)
+    _close_inherited()
+    os.umask(0o077)
+    try:
+        if importlib.util.find_spec("zmq") is None:
+            raise EndpointError(f"pyzmq is not installed for {sys.executable}")
+        lock = _lock(options.job)
+        if lock is None:
+            return 0
+        listener = _listen(options.job)
+        log = _open_log(options.job)
+    except EndpointError as error:
+        return _refuse(str(error))
+    except OSError as error:
+        return _refuse(f"{error.filename or options.job}: {error.strerror}")
+    if os.fork() == 0:
+        _become_daemon(log)
+        _work(options, listener, lock)
+    return 0
+
+
+def _refuse(why: str) -> int:
+    sys.stderr.write(f"overlaptop hub: {why}\n")
+    return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m overlaptop.hub", description=__doc__)
+    parser.add_argument("--job", required=True, help="key of the job: its folder's name")
+    parser.add_argument("--script", required=True, help="the job's script, as its user calls it")
+    parser.add_argument("--world-size", required=True, type=int)
+    parser.add_argument("--starter-pid", required=True, type=int, help="the process that asks for a hub")
+    parser.add_argument("--cwd", default="", help="the job's working directory")
+    parser.add_argument("--linger-s", type=float, default=1.0, help="life after the last rank")
+    parser.add_argument("--wait-s", type=float, default=30.0, help="life before the first rank")
+    parser.add_argument(
+        "--search-lease-s", type=float, default=LEASE_S, help="a search that is silent for longer is undone"
+    )
+    return parser
+
+
+def _close_inherited() -> None:
+    """A socket of the job's, held open here, would keep its peers waiting after the job has died."""
+    descriptors = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+    for descriptor in descriptors:
+        if descriptor > 2:
+            with suppress(OSError):
+                os.close(descriptor)
+
+
+def _lock(job: str) -> int | None:
+    """The lock of this job's folder, held; None when another hub has it."""
+    for _ in range(_LOCK_TRIES):
+        folder = endpoints.job_dir(job, create=True)
+        try:
+            lock = endpoints.try_lock(folder, create=True)
+        except FileNotFoundError:
+            lock = None  # the folder was stale and has just been cleaned away
+        if lock is not None:
+            return lock
+        if (record := endpoints.read_job(job)) is not None and record.hub_alive:
+            return None
+        # Held by a hub that has just been started, or for a moment by someone who cleans up.
+        time.sleep(_LOCK_PAUSE_S)
+    return None
+
+
+def _listen(job: str) -> socket.socket:
+    path = endpoints.ranks_socket(job)
+    for stale in path.parent.glob("*.sock"):
+        stale.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.setblocking(False)
+    listener.bind(str(path))
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def _open_log(job: str) -> int:
+    """A descriptor for the hub's stderr. An earlier hub's log is kept while it is small."""
+    path = endpoints.job_dir(job) / endpoints.LOG_NAME
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    log = os.open(path, flags, 0o600)
+    if os.fstat(log).st_size > endpoints.MAX_LOG_BYTES:
+        os.ftruncate(log, 0)
+    return log
+
+
+def _become_daemon(log: int) -> None:
+    os.setsid()
+    os.chdir("/")
+    null = os.open(os.devnull, os.O_RDWR)
+    for target, source in ((0, null), (1, null), (2, log)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(log)
+    with suppress(ValueError, OSError):
+        # Where libzmq aborts, nobody wants the core.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Until the hub listens to signals itself, the default is the right answer to them.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _work(options: argparse.Namespace, listener: socket.socket, lock: int) -> None:
+    """The rest of the daemon's life. Does not return."""
+    status = 1
+    try:
+        from overlaptop.hub.loop import Hub, HubOptions
+
+        endpoints.clean_stale()  # what jobs left that were killed together with their hubs
+        Hub(HubOptions(**vars(options)), listener, lock).run()
+        status = 0
+    except BaseException:  # noqa: BLE001 - nobody above could say it: the caller has its status already
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

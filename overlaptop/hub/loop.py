@@ -1,0 +1,301 @@
+"""The hub at work: one thread, one selector, a tick a second."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from selectors import EVENT_READ, DefaultSelector
+
+from overlaptop.hub.commands import CommandBroker, Lines, say
+from overlaptop.hub.dashboards import MAX_DASHBOARDS, DashboardServer
+from overlaptop.hub.history import MAX_RANKS, FromRank, JobHistory
+from overlaptop.hub.ranks import RankServer
+from overlaptop.wire import commands, endpoints
+from overlaptop.wire.codec import encode
+from overlaptop.wire.devices import DeviceSample
+from overlaptop.wire.endpoints import JobRecord
+from overlaptop.wire.messages import (
+    PROTOCOL_VERSION,
+    Command,
+    RankEnd,
+    RankInfo,
+    StepDetail,
+    StepTotals,
+    Welcome,
+)
+from overlaptop.wire.processes import is_alive, process_start_time
+
+_TICK_S = 1.0
+_RETRY_S = 0.1
+"""Between two looks at a dashboard whose line is full."""
+_RECORD_PAUSE_S = 0.2
+"""At least, between two writings of job.json."""
+_FRESHEN_S = 3600.0
+"""Between two renewals of the files' times, which tell cleaners of /tmp that they are in use."""
+_SPARE_DESCRIPTORS = 64
+"""Besides ranks and dashboards: libzmq aborts when it has none left to accept with."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubOptions:
+    """What the hub is told on its command line."""
+
+    job: str
+    script: str
+    world_size: int
+    starter_pid: int
+    cwd: str
+    linger_s: float
+    """How long the hub outlives its last rank."""
+    wait_s: float
+    """How long it waits for the first one."""
+    search_lease_s: float
+    """How long a search may be silent."""
+
+
+class Hub:
+    """Gathers the ranks' frames and passes them on, until the job is over."""
+
+    def __init__(self, options: HubOptions, listener: socket.socket, lock: int) -> None:
+        self._options = options
+        self._folder = endpoints.job_dir(options.job)
+        self._lock = lock
+        self._began_s = time.monotonic()
+        self._left_alone_s = self._began_s
+        """Since when no rank has been connected."""
+        self._terminated = False
+        self._stood_still_s = float("-inf")
+        """When this process last found that it had been stopped: what it hears then may be old."""
+        self._history = JobHistory()
+        self._selector = DefaultSelector()
+        earlier = self._forerunner()
+        if earlier is None:
+            endpoints.forget_under_way(self._folder)
+        self._record = self._first_record(earlier)
+        self._sockets = (endpoints.ranks_socket(options.job), self._record.dashboard_path)
+        self._record_due_s: float | None = self._began_s
+        self._freshened_s = self._began_s
+        self._dashboards = DashboardServer(
+            self._sockets[1],
+            Welcome(
+                protocol=PROTOCOL_VERSION,
+                job=options.job,
+                host=self._record.host,
+                script=options.script,
+                world_size=options.world_size,
+                started_ns=self._record.started_ns,
+            ),
+            replay=self._replay,
+            detail=self._history.detail,
+            bad_frames=lambda: self._ranks.bad_frames,
+            health=lambda: (self._ranks.connected, self._job_ended, self._ranks.silent(time.monotonic())),
+            command=self._take_command,
+            search=lambda search: self._desk.take_search(search),
+        )
+        self._ranks = RankServer(
+            options.job,
+            listener,
+            self._selector,
+            max_connections=_rank_descriptors(),
+            deliver=self._deliver,
+            may_enter=self._history.has_room_for,
+        )
+        self._desk = CommandBroker(
+            self._record,
+            self._history,
+            Lines(
+                ranks=lambda: self._ranks.numbers,
+                command=self._ranks.command,
+                publish=lambda payload: self._dashboards.publish(payload, droppable=False),
+                deliver=self._deliver,
+            ),
+            options.search_lease_s,
+            awaits_ranks=len(earlier.rank_pids) if earlier is not None else 0,
+        )
+        self._selector.register(self._dashboards.descriptor, EVENT_READ, _nothing)
+        self._listen_to_signals()
+
+    def run(self) -> None:
+        """Works until the job is over; then removes the job's folder, if it is still this hub's."""
+        next_tick_s = before_s = time.monotonic()
+        line_full = False
+        while not self._is_over():
+            due_s = min(next_tick_s, self._record_due_s or next_tick_s, self._deadline_s or next_tick_s)
+            wait_s = 0.0 if self._dashboards.has_input else max(0.0, due_s - time.monotonic())
+            for key, events in self._selector.select(min(wait_s, _RETRY_S) if line_full else wait_s):
+                key.data(events)
+            now_s = time.monotonic()
+            if now_s - before_s > 2 * _TICK_S:
+                # This process was stopped: the silence was its own, not the dashboards'.
+                self._stood_still_s = now_s
+                self._dashboards.extend_leases(now_s - before_s)
+                self._desk.extend(now_s - before_s)
+                self._ranks.extend(now_s - before_s)
+            before_s = now_s
+            self._dashboards.receive(now_s)
+            if now_s >= next_tick_s:
+                next_tick_s = now_s + _TICK_S
+                self._tick(now_s)
+            if self._record_due_s is not None and now_s >= self._record_due_s:
+                self._write_record(now_s)
+            line_full = self._dashboards.flush()
+            self._ranks.watch(self._dashboards.watched)
+        self._end()
+
+    def _deliver(self, message: FromRank, payload: bytes) -> None:
+        """A message from a rank, or the hub's word that a rank's connection broke."""
+        now_s = time.monotonic()
+        self._history.keep(message, payload, now_s)
+        self._desk.hear(message, now_s)
+        if isinstance(message, StepDetail):
+            self._dashboards.publish_detail(message.rank, payload)
+            return
+        self._dashboards.publish(payload, droppable=isinstance(message, StepTotals | DeviceSample))
+        # job.json names the ranks that are connected.
+        if isinstance(message, RankInfo | RankEnd) and self._record_due_s is None:
+            self._record_due_s = now_s + _RECORD_PAUSE_S
+
+    def _take_command(self, command: Command) -> None:
+        """A dashboard's command, unless it may be old."""
+        if time.monotonic() - self._stood_still_s < _TICK_S:
+            say(f"{commands.in_words(command)} may have waited for long: not passed on")
+            return
+        self._desk.take_command(command)
+
+    def _replay(self) -> list[bytes]:
+        search = self._desk.search
+        return [*self._history.replay(), *([encode(search)] if search is not None else [])]
+
+    def _tick(self, now_s: float) -> None:
+        self._ranks.tick(now_s)
+        self._desk.tick(now_s)
+        self._dashboards.expire(now_s)
+        self._dashboards.publish_status()
+        if now_s - self._freshened_s > _FRESHEN_S:
+            self._freshened_s = now_s
+            with suppress(OSError):
+                for path in (self._folder, *self._folder.iterdir()):
+                    os.utime(path)
+        if not self._can_be_found():
+            say("the job's folder was taken away: ending, so that the ranks start another hub")
+            self._terminated = True
+
+    @property
+    def _job_ended(self) -> bool:
+        return self._ranks.ever_connected and self._ranks.connected == 0
+
+    @property
+    def _deadline_s(self) -> float | None:
+        """When the hub ends if no rank comes; None while there are ranks."""
+        if self._ranks.connected:
+            return None
+        options = self._options
+        return self._left_alone_s + (options.linger_s if self._ranks.ever_connected else options.wait_s)
+
+    def _is_over(self) -> bool:
+        now_s, deadline_s = time.monotonic(), self._deadline_s
+        if self._terminated or deadline_s is None:
+            self._left_alone_s = now_s
+            return self._terminated
+        if now_s >= deadline_s:
+            return True
+        # Whoever would have come to an expected job dies with its starter; one that ran lingers.
+        record = self._record
+        return not self._ranks.ever_connected and not is_alive(
+            record.starter_pid, record.starter_start_ticks
+        )
+
+    def _can_be_found(self) -> bool:
+        return self._owns_folder() and all(path.exists() for path in self._sockets)
+
+    def _owns_folder(self) -> bool:
+        try:
+            there = (self._folder / endpoints.LOCK_NAME).lstat()
+        except OSError:
+            return False
+        return there.st_ino == os.fstat(self._lock).st_ino
+
+    def _forerunner(self) -> JobRecord | None:
+        """What the hub before this one wrote of the same job, if it was the same."""
+        earlier = endpoints.read_job(self._options.job)
+        if earlier is None or not is_alive(earlier.starter_pid, earlier.starter_start_ticks):
+            return None
+        return earlier
+
+    def _first_record(self, earlier: JobRecord | None) -> JobRecord:
+        options, pid = self._options, os.getpid()
+        return JobRecord(
+            protocol=PROTOCOL_VERSION,
+            job=options.job,
+            script=options.script,
+            cwd=options.cwd,
+            host=socket.gethostname(),
+            world_size=options.world_size,
+            python=sys.executable,
+            starter_pid=options.starter_pid,
+            starter_start_ticks=process_start_time(options.starter_pid),
+            hub_pid=pid,
+            hub_start_ticks=process_start_time(pid) or 0,
+            started_ns=earlier.started_ns if earlier is not None else time.time_ns(),
+            dashboard_socket=endpoints.dashboards_socket(options.job, pid).name,
+            rank_pids=(),
+            import_path=tuple(endpoints.import_path()),
+        )
+
+    def _write_record(self, now_s: float) -> None:
+        self._record_due_s = None
+        self._record = replace(self._record, rank_pids=self._ranks.pids, ended=self._job_ended)
+        try:
+            endpoints.write_job(self._record)
+        except OSError as error:
+            say(f"cannot write job.json: {error.strerror}")
+            self._record_due_s = now_s + _TICK_S
+
+    def _listen_to_signals(self) -> None:
+        def terminate(_signal: int, _frame: object) -> None:
+            self._terminated = True
+
+        # A signal's handler runs, but select() goes on waiting unless a descriptor becomes readable.
+        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self._selector.register(reader, EVENT_READ, lambda _events: os.read(reader, 64) and None)
+        signal.signal(signal.SIGTERM, terminate)
+        for ignored in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(ignored, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    def _end(self) -> None:
+        self._desk.close()
+        self._dashboards.publish_status()
+        self._dashboards.flush()
+        with suppress(OSError):
+            if self._owns_folder():
+                endpoints.remove_job_files(self._folder)
+        self._ranks.close()
+        self._dashboards.close()
+        self._selector.close()
+
+
+def _nothing(_events: int) -> None:
+    """The dashboards are asked in every round, whatever woke it."""
+
+
+def _rank_descriptors() -> int:
+    """How many ranks' connections this process can hold; raises its limit as far as it may."""
+    wanted = MAX_RANKS + MAX_DASHBOARDS + _SPARE_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    infinite = resource.RLIM_INFINITY
+    if soft != infinite and soft < wanted:
+        soft = wanted if hard == infinite else min(wanted, hard)
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == infinite:
+        return MAX_RANKS
+    return max(min(soft - MAX_DASHBOARDS - _SPARE_DESCRIPTORS, MAX_RANKS), soft // 4)

@@ -1,0 +1,274 @@
+"""The hub's side towards the ranks: a listening unix socket and a connection a rank.
+
+No call here waits: neither a rank that stopped reading nor one that sends half a frame holds up others.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
+
+from overlaptop.hub.history import MAX_RANKS, FromRank
+from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
+from overlaptop.wire.messages import RankEnd, RankInfo, Watch
+
+_RECEIVE_BYTES = 1 << 16
+_MAX_BAD_FRAMES = 8
+"""Of one connection, before it is closed."""
+_SILENT_AFTER_S = 4.0
+"""An agent says something each second; a connection that is silent for longer is told of."""
+_INTRODUCTION_S = 10.0
+"""Within which a connection must say which rank it is."""
+_ACCEPT_PAUSE_S = 0.5
+_MAX_UNSENT_COMMANDS = 8
+"""To a rank that does not read; the oldest go first, as a rank refuses what comes too late."""
+
+
+class RankConnection:
+    """One connection. Which rank it is becomes known with its first frame."""
+
+    def __init__(self, sock: socket.socket, opened_s: float) -> None:
+        self.sock = sock
+        self.opened_s = opened_s
+        self.heard_s = opened_s
+        self.reader = FrameReader()
+        self.info: RankInfo | None = None
+        self.bad_frames = 0
+        self.watched = False
+        self.commands: deque[bytes] = deque(maxlen=_MAX_UNSENT_COMMANDS)
+        self._told: bool | None = None
+        self._unsent = b""
+
+    def tell(self) -> bool:
+        """Tells the rank whether its detail is wanted, and what it is to do, as far as its socket takes it.
+
+        Returns whether something is left to say. A rank that does not read hears only the newest state
+        when it reads again. Raises OSError when the connection is broken.
+        """
+        while self._unsent or self.commands or self._told is not self.watched:
+            if not self._unsent and self._told is not self.watched:
+                self._unsent = frame(encode(Watch(self.watched)))
+                self._told = self.watched
+            elif not self._unsent:
+                self._unsent = frame(self.commands.popleft())
+            try:
+                sent = self.sock.send(self._unsent)
+            except BlockingIOError:
+                return True
+            self._unsent = self._unsent[sent:]
+        return False
+
+
+class RankServer:
+    """All ranks of this node's job. ``deliver`` gets each checked message with its bytes."""
+
+    def __init__(
+        self,
+        job: str,
+        listener: socket.socket,
+        selector: BaseSelector,
+        max_connections: int,
+        deliver: Callable[[FromRank, bytes], None],
+        may_enter: Callable[[int], bool],
+    ) -> None:
+        self.ever_connected = False
+        self.bad_frames = 0
+        """In all, of connections that are gone too."""
+        self._job = job
+        self._listener = listener
+        self._selector = selector
+        self._max_connections = min(max_connections, MAX_RANKS)
+        self._deliver = deliver
+        self._may_enter = may_enter
+        self._connections: set[RankConnection] = set()
+        self._by_rank: dict[int, RankConnection] = {}
+        self._watched: frozenset[int] = frozenset()
+        self._accept_again_s: float | None = None
+        selector.register(listener, EVENT_READ, self._on_listener)
+
+    @property
+    def connected(self) -> int:
+        """Ranks that are connected and have said who they are."""
+        return len(self._by_rank)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Of the connected ranks, in order."""
+        return tuple(sorted(self._by_rank))
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Of the connected ranks, by rank."""
+        by_rank = sorted(self._by_rank.items())
+        return tuple(connection.info.pid for _, connection in by_rank if connection.info)
+
+    def silent(self, now_s: float) -> tuple[int, ...]:
+        """The connected ranks from which nothing has come for a while, in order."""
+        return tuple(
+            sorted(
+                rank
+                for rank, connection in self._by_rank.items()
+                if now_s - connection.heard_s > _SILENT_AFTER_S
+            )
+        )
+
+    def extend(self, lost_s: float) -> None:
+        """After a time in which the hub itself could not listen."""
+        for connection in self._connections:
+            connection.heard_s += lost_s
+
+    def watch(self, ranks: frozenset[int]) -> None:
+        """Says to each rank whose state changes whether its detail is wanted."""
+        changed, self._watched = self._watched ^ ranks, ranks
+        for rank in changed & self._by_rank.keys():
+            self._tell(self._by_rank[rank])
+
+    def command(self, payload: bytes) -> None:
+        """Passes a checked command on to every rank."""
+        for connection in list(self._by_rank.values()):
+            connection.commands.append(payload)
+            self._tell(connection)
+
+    def tick(self, now_s: float) -> None:
+        """Once a second: closes connections that say nothing, and accepts again after a pause."""
+        for connection in list(self._connections):
+            if connection.info is None and now_s - connection.opened_s > _INTRODUCTION_S:
+                self._close(connection)
+        if self._accept_again_s is not None and now_s >= self._accept_again_s:
+            self._accept_again()
+
+    def close(self) -> None:
+        """Closes all connections without a word to the dashboards."""
+        for connection in self._connections:
+            connection.sock.close()
+        self._listener.close()
+
+    def _on_listener(self, _events: int) -> None:
+        if len(self._connections) >= self._max_connections:
+            self._pause_accepting()
+            return
+        try:
+            sock, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError:
+            # Out of descriptors or memory. The listener stays readable, so asking again at once would
+            # only burn the job's CPU.
+            self._pause_accepting()
+            return
+        sock.setblocking(False)
+        connection = RankConnection(sock, time.monotonic())
+        self._connections.add(connection)
+        self._listen(connection, EVENT_READ)
+
+    def _pause_accepting(self) -> None:
+        self._selector.unregister(self._listener)
+        self._accept_again_s = time.monotonic() + _ACCEPT_PAUSE_S
+
+    def _accept_again(self) -> None:
+        self._accept_again_s = None
+        self._selector.register(self._listener, EVENT_READ, self._on_listener)
+
+    def _listen(self, connection: RankConnection, events: int) -> None:
+        def on_event(ready: int) -> None:
+            # Closed by an earlier event of the same round.
+            if connection not in self._connections:
+                return
+            if ready & EVENT_WRITE:
+                self._tell(connection)
+            if ready & EVENT_READ and connection in self._connections:
+                self._receive(connection)
+
+        if connection.sock in self._selector.get_map():
+            self._selector.modify(connection.sock, events, on_event)
+        else:
+            self._selector.register(connection.sock, events, on_event)
+
+    def _receive(self, connection: RankConnection) -> None:
+        try:
+            data = connection.sock.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._close(connection)
+            return
+        connection.heard_s = time.monotonic()
+        try:
+            payloads = connection.reader.feed(data)
+        except WireError:
+            self.bad_frames += 1
+            self._close(connection)
+            return
+        for payload in payloads:
+            self._take(connection, payload)
+            if connection not in self._connections:
+                return
+
+    def _take(self, connection: RankConnection, payload: bytes) -> None:
+        try:
+            message = decode(payload)
+            if not isinstance(message, FromRank):
+                raise WireError(f"a rank does not send {type(message).__name__}")
+            if connection.info is None:
+                self._introduce(connection, message)
+            elif message.rank != connection.info.rank:
+                raise WireError(f"rank {connection.info.rank} spoke for rank {message.rank}")
+            elif message == connection.info:
+                return  # it only says that it is there
+            elif isinstance(message, RankInfo):
+                connection.info = message
+        except WireError:
+            self.bad_frames += 1
+            connection.bad_frames += 1
+            if connection.info is None or connection.bad_frames > _MAX_BAD_FRAMES:
+                self._close(connection)
+            return
+        self._deliver(message, payload)
+        if isinstance(message, RankEnd):
+            self._forget(connection)
+
+    def _introduce(self, connection: RankConnection, message: FromRank) -> None:
+        if not isinstance(message, RankInfo):
+            raise WireError(f"{type(message).__name__} came before RankInfo")
+        if message.job != self._job:
+            raise WireError(f"this is the hub of job {self._job}")
+        if not self._may_enter(message.rank):
+            raise WireError("too many ranks")
+        if (older := self._by_rank.get(message.rank)) is not None:
+            self._forget(older)
+        connection.info = message
+        self._by_rank[message.rank] = connection
+        self.ever_connected = True
+        self._tell(connection)
+
+    def _tell(self, connection: RankConnection) -> None:
+        if connection.info is None:
+            return
+        connection.watched = connection.info.rank in self._watched
+        # A broken connection reads as ended, and is closed there.
+        with suppress(OSError):
+            left = connection.tell()
+            self._listen(connection, EVENT_READ | EVENT_WRITE if left else EVENT_READ)
+
+    def _close(self, connection: RankConnection) -> None:
+        """Ends a connection that broke or misbehaved, and says so in the rank's name."""
+        info = connection.info
+        self._forget(connection)
+        if info is not None:
+            end = RankEnd(info.rank, time.time_ns(), clean=False)
+            self._deliver(end, encode(end))
+
+    def _forget(self, connection: RankConnection) -> None:
+        self._connections.discard(connection)
+        self._selector.unregister(connection.sock)
+        connection.sock.close()
+        if connection.info and self._by_rank.get(connection.info.rank) is connection:
+            del self._by_rank[connection.info.rank]
+        if self._accept_again_s is not None:
+            self._accept_again()  # there is room for one now

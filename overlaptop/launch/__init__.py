@@ -1,0 +1,1 @@
+"""Starting jobs under torchrun and keeping them, here and on other hosts."""

@@ -1,0 +1,147 @@
+"""Starting jobs from the dashboard: what its screens know of whoever does it.
+
+A Starter holds one job at a time. Whether that runs here or on another host is its own affair.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from overlaptop.wire.endpoints import JobRecord
+from overlaptop.workloads.catalog import Workload
+
+MAX_NPROC = 256
+
+
+class LaunchRequestError(ValueError):
+    """What was typed makes no order; the message is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """A workload as somebody wants it to be run."""
+
+    workload: str
+    """Its name."""
+    options: tuple[str, ...] = ()
+    """As on a command line, a word each."""
+    nproc: int | None = None
+    """Processes; None: as many as suit the machine."""
+    host: str = ""
+    """One of Starter.hosts; empty: this machine, or the first of them."""
+
+    @classmethod
+    def parse(cls, workload: str, options: str, nproc: str = "", host: str = "") -> LaunchRequest:
+        """Of what was typed. Raises LaunchRequestError where it cannot be read."""
+        try:
+            words = shlex.split(options)
+        except ValueError as fault:
+            raise LaunchRequestError(f"the options end within a quotation: {fault}") from fault
+        nproc = nproc.strip()
+        if not nproc:
+            return cls(workload, tuple(words), None, host)
+        if not (nproc.isascii() and nproc.isdecimal() and 0 < int(nproc[:9]) <= MAX_NPROC):
+            raise LaunchRequestError(
+                f"processes: must be a whole number from 1 to {MAX_NPROC}, not {nproc!r}"
+            )
+        return cls(workload, tuple(words), int(nproc), host)
+
+    @property
+    def label(self) -> str:
+        """``ddp --bucket-cap-mb 50``; with the number of processes where one was asked for."""
+        words = shlex.join((self.workload, *self.options))
+        if self.nproc is not None:
+            words += f" ({self.nproc} processes)"
+        return f"{words} on {self.host}" if self.host else words
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What would be run for an order."""
+
+    order: LaunchRequest
+    fault: str = ""
+    """Why it would not, in one line; the rest is then unknown. Empty: it would."""
+    command_line: str = ""
+    place: str = ""
+    """On what, in words: ``2 GPUs, NCCL``."""
+    nproc: int = 0
+    device_type: str = "cpu"
+    """``cuda`` or ``cpu``: whose defaults the workload takes."""
+    given: Mapping[str, object] = field(default_factory=dict)
+    """The values of the options that were given, by Option.name."""
+
+
+class Phase(Enum):
+    """How far the newest order is."""
+
+    NOTHING = "nothing was started"
+    ENDING = "the job before is being ended"
+    RUNNING = "its processes run"
+    UNKNOWN = "the line over which it was started is lost"
+    OVER = "it ended, or could not be started"
+
+
+@dataclass(frozen=True, slots=True)
+class StartStatus:
+    """The newest order, and what became of it."""
+
+    phase: Phase = Phase.NOTHING
+    number: int = 0
+    """Counts the orders: two of the same words are two."""
+    order: LaunchRequest | None = None
+    command_line: str = ""
+    """What is run; empty until it is."""
+    ending: str = ""
+    """The label of the job that still has to end first."""
+    failed: bool = False
+    """OVER: not of its own will, and not of ours."""
+    how: str = ""
+    """OVER: how it ended: ``exit status 1``; UNKNOWN: why."""
+
+    @property
+    def label(self) -> str:
+        """The order's own; empty where there is none."""
+        return self.order.label if self.order is not None else ""
+
+
+class Starter(Protocol):
+    """Starts a job in place of the one that it started before. It never touches any other job."""
+
+    @property
+    def workloads(self) -> Sequence[Workload]:
+        """What it can start."""
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """Other hosts on which it can start something just now, the one that it takes by itself first;
+        empty: only here, or nowhere just now.
+        """
+
+    def plan(self, order: LaunchRequest) -> Plan:
+        """What would be run. May look at the machine for a second: call it on a thread."""
+
+    def start(self, plan: Plan) -> None:
+        """End the job before and start this one; returns at once, ``status`` tells. Raises ValueError for a
+        plan with a fault, and ends nothing then.
+        """
+
+    def stop(self) -> None:
+        """End the job that was started; returns at once."""
+
+    def status(self) -> StartStatus:
+        """How it goes. Never blocks."""
+
+    def output(self) -> Sequence[str]:
+        """The last lines that the newest job wrote; of a failed one those that say why."""
+
+    def owns(self, record: JobRecord) -> bool:
+        """Whether this is the job that was started last."""
+
+    @property
+    def running(self) -> str:
+        """Label of the job that would end with the dashboard, or for another one; empty: none runs."""

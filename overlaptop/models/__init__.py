@@ -1,0 +1,1 @@
+"""Models of communication: how long collectives, bucket layouts and prefetching take. Pure numpy."""

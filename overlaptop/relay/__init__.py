@@ -1,0 +1,1 @@
+"""What runs on another host at the end of ssh, between its hub and a dashboard elsewhere."""

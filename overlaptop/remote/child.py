@@ -1,0 +1,213 @@
+"""The process that a line is: a command whose pipes are read and written without ever waiting."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+MAX_UNSENT_BYTES = 1 << 16
+_PIPE_BYTES = 1 << 20
+"""What the kernel holds between two looks; where it gives less, the far end sends less."""
+_KEPT_ERROR_BYTES = 1 << 13
+_ERROR_READ_BYTES = 1 << 14
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until this is over: a process must not be started and then forgotten.
+
+    The signal's handler is replaced, not the signal blocked: the process would inherit that.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield  # nothing is raised here
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, at: came.append((number, at)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(*came[-1])
+
+
+class ChildProcess:
+    """A child process, its pipes, and what it said on its standard error."""
+
+    def __init__(self, argv: Sequence[str], *, interactive: bool = False) -> None:
+        """Starts it; raises OSError where it cannot be started.
+
+        ``interactive``: it may ask on the terminal, so it stays in the terminal's process group. Else it
+        has a session of its own: no key on the terminal reaches it, what would ask there fails at once
+        instead of being stopped, and it can be ended whole.
+        """
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=not interactive,
+        )
+        self.interactive = interactive
+        pipes = self._process.stdin, self._process.stdout, self._process.stderr
+        assert None not in pipes
+        self._in, self._out, self._err = (pipe for pipe in pipes if pipe is not None)
+        for pipe in (self._in, self._out, self._err):
+            os.set_blocking(pipe.fileno(), False)
+        with suppress(OSError):  # over the user's share
+            fcntl.fcntl(self._out.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self._unsent = bytearray()
+        self._errors = bytearray()
+        self._hung_up = self._warned = False
+        self._closed = False
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    @property
+    def out_fd(self) -> int:
+        """Where `read` reads."""
+        return self._out.fileno()
+
+    @property
+    def error_fd(self) -> int:
+        """Where `read_errors` reads."""
+        return self._err.fileno()
+
+    @property
+    def errors(self) -> str:
+        """The last of what it said on its standard error."""
+        return self._errors.decode(errors="replace")
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process is over; what it wrote may still be in its pipes."""
+        if self._process.returncode is not None:
+            return True
+        # Not reaped yet: until then its group keeps its number.
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._process.pid, flags) is not None
+
+    def read(self, most_bytes: int) -> bytes | None:
+        """What it wrote to its standard output; empty: nothing now; None: nothing will come any more."""
+        return _read(self._out.fileno(), most_bytes)
+
+    def read_errors(self) -> bytes | None:
+        """As `read`, of its standard error; kept in `errors` too."""
+        data = _read(self._err.fileno(), _ERROR_READ_BYTES)
+        if data:
+            self._errors += data
+            del self._errors[:-_KEPT_ERROR_BYTES]
+        return data
+
+    def write(self, data: bytes) -> bool:
+        """Gives it these bytes, now or later; False: it has not read what it was given before."""
+        if self._hung_up or len(self._unsent) + len(data) > MAX_UNSENT_BYTES:
+            return False
+        self._unsent += data
+        self.flush()
+        return True
+
+    def flush(self) -> bool:
+        """Writes what has not been written; whether nothing of it is left."""
+        while self._unsent and not self._hung_up:
+            try:
+                written = os.write(self._in.fileno(), self._unsent)
+            except BlockingIOError:
+                return False
+            except OSError:  # it reads no more: its end is seen elsewhere
+                self._unsent.clear()
+                break
+            del self._unsent[:written]
+        return True
+
+    def hang_up(self) -> None:
+        """Ends its standard input. What has not been written by now is lost."""
+        self.flush()
+        self._hung_up = True
+        with suppress(OSError):
+            self._in.close()
+
+    def kill(self) -> None:
+        """Ends it at once. One that shares the terminal's group is warned by the first call: what it has
+        started is then its own to end.
+        """
+        self.signal(signal.SIGTERM if self.interactive and not self._warned else signal.SIGKILL)
+        self._warned = True
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signals the process and what it has started."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):  # sudo's child is root's
+                (os.kill if self.interactive else os.killpg)(self._process.pid, number)
+
+    def bury(self) -> int | None:
+        """Takes leave of a process that is over, and ends what it left; its status. None: it goes on."""
+        if self._closed:
+            return self._process.returncode
+        if not self.ended:
+            return None
+        self.signal(signal.SIGKILL)
+        self._closed = True
+        for pipe in (self._in, self._out, self._err):
+            with suppress(OSError):
+                pipe.close()
+        return self._process.wait()
+
+
+def end_all(carriers: Collection[ChildProcess], patience_s: float) -> None:
+    """Ends these processes, all at the same time, and comes back when none is left.
+
+    Each is hung up on, after ``patience_s`` terminated, and after as long again killed. What a process
+    writes meanwhile is thrown away: it must not stand still for it.
+    """
+    left = [carrier for carrier in carriers if carrier.bury() is None]
+    for carrier in left:
+        carrier.hang_up()
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
+        for carrier in left:
+            if number is not None:
+                carrier.signal(number)
+        deadline_s = time.monotonic() + patience_s
+        while left and (rest_s := deadline_s - time.monotonic()) > 0:
+            _drain(left, min(rest_s, 0.02))
+            left = [carrier for carrier in left if carrier.bury() is None]
+    # Killed, and still there: another user's (sudo). Its input has ended, more cannot be done.
+
+
+def _drain(carriers: Collection[ChildProcess], most_s: float) -> None:
+    deadline_s = time.monotonic() + most_s
+    for carrier in carriers:
+        carrier.read(_PIPE_BYTES)
+        carrier.read_errors()
+    time.sleep(max(0.0, deadline_s - time.monotonic()))
+
+
+def wait_for_any(carriers: Collection[ChildProcess], most_s: float) -> None:
+    """Comes back when one of them has something to say, or after ``most_s``."""
+    poller = select.poll()
+    for carrier in carriers:
+        for descriptor in (carrier.out_fd, carrier.error_fd):
+            poller.register(descriptor, select.POLLIN)
+    poller.poll(most_s * 1000)
+
+
+def _read(descriptor: int, most_bytes: int) -> bytes | None:
+    try:
+        return os.read(descriptor, most_bytes) or None
+    except BlockingIOError:
+        return b""
+    except OSError:
+        return None

@@ -1,0 +1,153 @@
+"""The hosts that are watched: which ranks stand below which, and how the line to each is. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import PurePath
+from typing import NamedTuple
+
+from overlaptop.fleet.commands import CommandView
+from overlaptop.fleet.snapshot import LinkState, NodeView, RankView, Snapshot
+from overlaptop.text import UNKNOWN, age, byte_count, clock, printable
+from overlaptop.wire.messages import WRITTEN
+
+LINK_GLYPHS = {
+    LinkState.WAITING: ("◌", "warning"),
+    LinkState.LIVE: ("●", "live"),
+    LinkState.STALE: ("○", "warning"),
+    LinkState.LOST: ("○", "error"),
+    LinkState.ENDED: ("■", "dim"),
+    LinkState.TRACE: ("■", "text"),
+}
+"""A glyph and the name of its colour."""
+NOT_HEARD_OF = "not heard of yet: their host may not be watched"
+MOST_EMPTY = 3
+"""Hosts without ranks that have a line each."""
+MOST_NAMED = 4
+_THIS_MACHINE = "local://"
+
+
+class Group(NamedTuple):
+    """A line of its own in the table of ranks, and the ranks below it."""
+
+    node: NodeView | None
+    """The host; None: the line is `words`."""
+    ranks: tuple[RankView, ...] = ()
+    words: str = ""
+
+
+def by_node(rows: Iterable[RankView]) -> list[RankView]:
+    """The ranks of each node together, nodes in the order of their first rank; last those of none."""
+    found: dict[str, list[RankView]] = {}
+    for view in rows:
+        found.setdefault(view.node, []).append(view)
+    nowhere = found.pop("", [])
+    return [view for views in (*found.values(), nowhere) for view in views]
+
+
+def groups(rows: Iterable[RankView], nodes: Sequence[NodeView], *, empty: bool) -> list[Group]:
+    """``rows``, as `by_node` puts them in order, below their nodes. ``empty``: also nodes without any."""
+    known = {node.name: node for node in nodes}
+    found: dict[str, list[RankView]] = {}
+    for view in rows:
+        found.setdefault(view.node, []).append(view)
+    nowhere = found.pop("", [])
+    shown = [Group(known.get(name), tuple(views), name) for name, views in found.items()]
+    if empty:
+        shown += _empty([node for node in nodes if node.name not in found])
+    return [*shown, Group(None, tuple(nowhere), NOT_HEARD_OF)] if nowhere else shown
+
+
+def _empty(nodes: list[NodeView]) -> list[Group]:
+    """Each for itself, so that one sees why; many in one line."""
+    if len(nodes) <= MOST_EMPTY:
+        return [Group(node) for node in nodes]
+    reached = sum(node.link is not LinkState.LOST for node in nodes)
+    words = f"{len(nodes)} hosts without ranks of this job, {len(nodes) - reached} of them not reached (H)"
+    return [Group(None, (), words)]
+
+
+def in_words(node: NodeView, now_ns: int) -> str:
+    """``gpu-a  ● live``, and where the connection is not, why."""
+    glyph, _ = LINK_GLYPHS[node.link]
+    words = f"{printable(node.name)}  {glyph} {state_of(node)}{since(node, now_ns)}".rstrip()
+    if not node.note or node.link is LinkState.LIVE:
+        return words
+    return f"{words}{' ' if node.link is LinkState.WAITING else '  '}{printable(node.note)}"
+
+
+def carries(node: NodeView) -> str:
+    """``12.0 KiB/s``."""
+    return UNKNOWN if node.bytes_per_s is None else f"{byte_count(round(node.bytes_per_s))}/s"
+
+
+def known_within(residual_ns: int) -> str:
+    """``±0.3 ms``: no more digits than stay as they are for a while, and never less than it is."""
+    return f"±{math.ceil(residual_ns / 100_000) / 10:.1f} ms"
+
+
+def lost_since(view: RankView, snapshot: Snapshot, now_ns: int) -> str:
+    """``gpu-b lost since 14:03:10 (12 s)``, of a rank's node; empty where it is heard."""
+    node = next((each for each in snapshot.nodes if each.name == view.node), None)
+    return (
+        f"{printable(node.name)} {state_of(node)}{since(node, now_ns)}" if node and view.node_lost else ""
+    )
+
+
+def live_words(snapshot: Snapshot) -> str:
+    """``2 of 3 hosts``; ``3 hosts`` where all are live."""
+    live, count = sum(node.link is LinkState.LIVE for node in snapshot.nodes), len(snapshot.nodes)
+    words = f"{count} host{'s' * (count != 1)}"
+    return words if live == count else f"{live} of {words}"
+
+
+def is_there(name: str) -> bool:
+    """Whether a node of that name is another machine than this one; empty: there are no nodes."""
+    return name not in ("", _THIS_MACHINE)
+
+
+def path_there(name: str, path: str) -> str:
+    """A path on the node of that name as ``host:path``; as it is where that is this machine."""
+    return f"{name}:{path}" if is_there(name) else path
+
+
+def places(capture: CommandView, ranks: Iterable[RankView]) -> list[str]:
+    """The folders that a capture's traces were written to, each with its host: ``gpu-a:/home/me/20260101``.
+
+    What several hosts have under the same path is named once.
+    """
+    homes = {view.rank: view.node for view in ranks}
+    found: dict[str, list[str]] = {}
+    for each in capture.ranks:
+        if each.state == WRITTEN:
+            hosts = found.setdefault(str(PurePath(each.text).parent), [])
+            if (host := homes.get(each.rank, "")) not in hosts:
+                hosts.append(host)
+    return [
+        path_there(hosts[0], folder) if len(hosts) == 1 else f"{folder} on {_listed(hosts)}"
+        for folder, hosts in found.items()
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def state_of(node: NodeView) -> str:
+    """``live``, ``lost``; of one that is waited for, its note says more."""
+    if node.link is LinkState.STALE:
+        return "silent"
+    if node.link is LinkState.LOST and not node.ranks:
+        return "not reached"
+    if node.link is LinkState.WAITING:
+        return "" if node.note else "connecting"
+    return str(node.link.value)
+
+
+def since(node: NodeView, now_ns: int) -> str:
+    """`` since 14:03:10 (12 s)``, of a connection that is down."""
+    if node.link in (LinkState.LIVE, LinkState.WAITING):
+        return ""
+    return f" since {clock(node.since_ns)} ({age(max(0, now_ns - node.since_ns) / 1e9)})"

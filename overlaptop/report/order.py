@@ -1,0 +1,168 @@
+"""Which ranks the table shows, and in what order."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from overlaptop.fleet.snapshot import RankView
+from overlaptop.report.links import (
+    has_nvlink,
+    has_pcie,
+    misplacement,
+    numa_matters,
+    nvlink_bytes_per_s,
+    pcie_bytes_per_s,
+)
+
+Predicate = Callable[[RankView], bool]
+
+MEASURES: dict[str, Callable[[RankView], float | None]] = {
+    "overlap": lambda view: view.measured.overlap if view.measured else None,
+    "exposed": lambda view: view.measured.exposed_ns if view.measured else None,
+    "stall": lambda view: view.measured.stall_ns if view.measured else None,
+    "idle": lambda view: idle_ns(view),
+    "step": lambda view: step_ns(view),
+    "nvlink": nvlink_bytes_per_s,
+    "pcie": pcie_bytes_per_s,
+}
+"""What ranks can be filtered and sorted by: fractions, ns, bytes per second; None where not known."""
+_ORDERS = {**MEASURES, "numa": misplacement}
+SORT_KEYS = ("rank", *_ORDERS)
+
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq,
+}  # fmt: skip
+_TIMES_NS: dict[str, float] = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_PERCENT: dict[str, float] = {"%": 1}
+_RATES: dict[str, float] = {"mb/s": 1_000_000, "gb/s": 1_000_000_000}
+_COMPARISON = re.compile(r"([a-z]+)(<=|>=|<|>|=)(\d+(?:\.\d+)?)(%|[nuµm]?s|[mg]b/s)?")
+_RANKS = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
+
+
+class FilterError(ValueError):
+    """A filter that means nothing; says why in one line."""
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Words that must all hold for a rank: ``3``, ``0-3,6``, ``overlap<80``, ``step>50ms``, part of a
+    host's or device's name, ``nvlink>100``, ``unbound``, ``misplaced``, ``stale``, ``lost``, ``ended``.
+    """
+
+    words: str = ""
+    predicates: tuple[Predicate, ...] = ()
+
+    @classmethod
+    def parse(cls, words: str) -> Filter:
+        """Raises FilterError where a comparison names no measure or a wrong unit."""
+        return cls(words.strip(), tuple(_predicate(word) for word in words.lower().split()))
+
+    def keeps(self, view: RankView) -> bool:
+        """Whether every word holds for this rank. A figure that is not known satisfies none."""
+        return all(predicate(view) for predicate in self.predicates)
+
+
+def sees_gaps(view: RankView) -> bool:
+    """Whether the rank's source sees the gaps between kernels, and so idle time."""
+    return view.info is not None and view.info.compute_exact
+
+
+def stalls_apart(view: RankView) -> bool:
+    """Whether a rank's stalls are told apart from its exposed time: by the host's clock they are one."""
+    return view.info is not None and view.info.source != "host"
+
+
+_SAYS = {
+    "stall": stalls_apart, "idle": sees_gaps, "nvlink": has_nvlink, "pcie": has_pcie, "numa": numa_matters,
+}  # fmt: skip
+"""Keys that not every job has anything to say of."""
+
+
+def all_see_gaps(ranks: Iterable[RankView]) -> bool:
+    """Whether every rank's source does; else compute is an upper bound, and so is overlap."""
+    return all(view.info.compute_exact for view in ranks if view.info is not None)
+
+
+def idle_ns(view: RankView) -> int | None:
+    """Idle time of the newest measured step; None where the source cannot see it."""
+    return view.measured.idle_ns if view.measured is not None and sees_gaps(view) else None
+
+
+def step_ns(view: RankView) -> int | None:
+    """The length of the step that the other figures are of; where none is measured, of the newest."""
+    shown = view.measured or view.last
+    return shown.step_ns if shown is not None else None
+
+
+def ordered(ranks: Iterable[RankView], chosen: Filter, key: str, *, reverse: bool) -> list[RankView]:
+    """The ranks that pass, sorted; those whose figure is not known come last either way."""
+    kept = [view for view in ranks if chosen.keeps(view)]
+    if key == "rank":
+        return sorted(kept, key=lambda view: view.rank, reverse=reverse)
+    measure = _ORDERS[key]
+    known = [(value, view) for view in kept if (value := measure(view)) is not None]
+    known.sort(key=lambda pair: pair[0], reverse=reverse)
+    unknown = [view for view in kept if measure(view) is None]
+    return [view for _, view in known] + unknown
+
+
+def sort_keys(ranks: Iterable[RankView]) -> tuple[str, ...]:
+    """The keys that make a difference: those of columns that say something of a rank."""
+    views = tuple(ranks)
+    return tuple(key for key in SORT_KEYS if key not in _SAYS or any(map(_SAYS[key], views)))
+
+
+def _predicate(word: str) -> Predicate:
+    if _RANKS.fullmatch(word):
+        return _by_rank(word)
+    if match := _COMPARISON.fullmatch(word):
+        return _by_measure(*match.groups())
+    if word in MEASURES or any(sign in word for sign in "<>="):
+        raise FilterError(f"{word}: expected e.g. overlap<80 or step>50ms")
+    if word == "misplaced":
+        return lambda view: view.numa is not None and view.numa.state == "wrong node"
+    if word == "unbound":
+        return lambda view: view.numa is not None and view.numa.state == "unbound"
+    if word == "stale":
+        return lambda view: view.stale
+    if word == "lost":
+        return lambda view: view.node_lost
+    if word == "ended":
+        return lambda view: view.ended
+    return lambda view: (
+        view.info is not None and word in f"{view.node} {view.info.host} {view.info.device}".lower()
+    )
+
+
+def _by_rank(word: str) -> Predicate:
+    bounds = [part.partition("-") for part in word.split(",")]
+    ranges: Sequence[range] = [
+        range(int(first), int(last if dash else first) + 1) for first, dash, last in bounds
+    ]
+    return lambda view: any(view.rank in wanted for wanted in ranges)
+
+
+def _by_measure(name: str, sign: str, figure: str, unit: str | None) -> Predicate:
+    if name not in MEASURES:
+        raise FilterError(f"{name}: not one of {', '.join(MEASURES)}")
+    if name == "overlap":
+        units, default, said = _PERCENT, "%", "a percentage"
+    elif name in ("nvlink", "pcie"):
+        units, default, said = _RATES, "gb/s", "a rate: mb/s or gb/s"
+    else:
+        units, default, said = _TIMES_NS, "ms", "a time: ns, us, ms or s"
+    if unit is not None and unit not in units:
+        raise FilterError(f"{name} is {said}")
+    limit = float(figure) * units[unit or default]
+    if units is _PERCENT:
+        limit /= 100  # not multiplied: 70 % must be the same float as an overlap of 7 in 10
+    compare, measure = _OPERATORS[sign], MEASURES[name]
+
+    def holds(view: RankView) -> bool:
+        value = measure(view)
+        return value is not None and compare(value, limit)
+
+    return holds

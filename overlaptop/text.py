@@ -1,0 +1,197 @@
+"""Quantities as text. The only place where nanoseconds turn into words; None is always a dash."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+UNKNOWN = "–"
+AT_MOST, AT_LEAST, ABOUT = "≤", "≥", "≈"
+_TIME_UNITS = ((1, "ns"), (1_000, "µs"), (1_000_000, "ms"), (1_000_000_000, "s"))
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def printable(text: str) -> str:
+    """``text`` with a ``?`` for each character that would move a terminal's cursor, change its state or
+    hide what follows. Names and notices come from other machines; this is their way to any terminal.
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
+def shortened(text: str, most: int) -> str:
+    """``text`` in at most that many characters, ``…`` standing for the rest."""
+    return text if len(text) <= most else text[: max(0, most - 1)].rstrip() + "…"
+
+
+def duration(ns: float | None) -> str:
+    """Three significant digits and a unit: ``47.6 ms``, ``3.20 s``, ``1 m 05 s``, ``2 h 03 m``."""
+    if ns is None:
+        return UNKNOWN
+    if ns == 0:
+        return "0"
+    if ns < 0:
+        return "-" + duration(-ns)
+    if round(ns / 1e9) >= 60:
+        minutes, seconds = divmod(round(ns / 1e9), 60)
+        hours, minutes = divmod(minutes, 60)
+        return f"{hours} h {minutes:02} m" if hours else f"{minutes} m {seconds:02} s"
+    for size, unit in _TIME_UNITS:
+        value = _significant(ns / size)
+        if value < 1000 or unit == "s":
+            return f"{_three_digits(value)} {unit}"
+    raise AssertionError("the last unit takes everything")
+
+
+def byte_count(count: int | None) -> str:
+    """Three significant digits and a binary unit: ``25.0 MiB``; ``512 B``."""
+    if count is None:
+        return UNKNOWN
+    value, at = float(count), 0
+    while _significant(value) >= 1000 and at < len(_BYTE_UNITS) - 1:
+        value, at = value / 1024, at + 1
+    return f"{count} B" if at == 0 else f"{_three_digits(_significant(value))} {_BYTE_UNITS[at]}"
+
+
+def gigabytes_per_s(bytes_per_s: float | None) -> str:
+    """A link's rate as the bare figure in GB/s, decimal as links are sold: ``281``, ``1.20``, ``<0.01``."""
+    if bytes_per_s is None:
+        return UNKNOWN
+    if 0 < bytes_per_s < 5_000_000:
+        return "<0.01"
+    return _three_digits(_significant(bytes_per_s / 1e9)) if bytes_per_s else "0"
+
+
+def rate(bytes_per_s: float | None) -> str:
+    """``281 GB/s``: one unit for all links, so that they can be compared by eye."""
+    return UNKNOWN if bytes_per_s is None else f"{gigabytes_per_s(bytes_per_s)} GB/s"
+
+
+def bit_rate(bits_per_s: int | None) -> str:
+    """``400 Gb/s``, ``100 Mb/s``: a network adapter's speed."""
+    if bits_per_s is None:
+        return UNKNOWN
+    size, unit = (1e9, "Gb/s") if bits_per_s >= 1e9 else (1e6, "Mb/s")
+    return f"{bits_per_s / size:.3g} {unit}" if bits_per_s < 1e12 else f"{bits_per_s / 1e9:.0f} Gb/s"
+
+
+def whole_percent(fraction: float | None) -> str:
+    """``59 %``; ``<1 %`` rather than a zero that is none."""
+    if fraction is None:
+        return UNKNOWN
+    return "<1 %" if 0 < fraction < 0.005 else f"{fraction * 100:.0f} %"
+
+
+def percent(fraction: float | None) -> str:
+    """``94.1 %``."""
+    return UNKNOWN if fraction is None else f"{fraction * 100:.1f} %"
+
+
+def bounded(figure: str, sign: str, *, exact: bool) -> str:
+    """``≤94.1 %``: a figure that is a bound where some rank's source does not see the gaps between kernels.
+
+    Overlap is then AT_MOST the figure, exposed AT_LEAST.
+    """
+    return figure if exact or figure == UNKNOWN else sign + figure
+
+
+def ratio(value: float | None) -> str:
+    """``1.16×``."""
+    return UNKNOWN if value is None else f"{value:.2f}×"
+
+
+def count(value: int | None) -> str:
+    """``1,284``."""
+    return UNKNOWN if value is None else f"{value:,}"
+
+
+def age(seconds: float | None) -> str:
+    """Whole seconds, then minutes and hours: ``4 s``, ``2 m 10 s``."""
+    if seconds is None:
+        return UNKNOWN
+    return f"{int(seconds)} s" if seconds < 60 else duration(int(seconds) * 1e9)
+
+
+def clock(unix_ns: int) -> str:
+    """Local time of day: ``14:03:10``."""
+    return time.strftime("%H:%M:%S", time.localtime(unix_ns / 1e9))
+
+
+def runs_of(numbers: Iterable[int]) -> str:
+    """``0-3, 8``: neighbours together; ``numbers`` ascend."""
+    return ", ".join(runs(numbers))
+
+
+def ordinal(n: int) -> str:
+    """``4th``, ``21st``."""
+    suffix = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One unit and precision for a whole column or axis, so that its figures can be compared by eye."""
+
+    name: str
+    size_ns: int
+    decimals: int
+
+    @classmethod
+    def for_scale(cls, longest_ns: int) -> Unit:
+        """The unit in which up to ``longest_ns`` is written in six characters or fewer."""
+        for below_ns, name, size_ns, decimals in (
+            (10_000, "µs", 1_000, 3),
+            (100_000, "µs", 1_000, 2),
+            (1_000_000, "µs", 1_000, 1),
+            (10_000_000, "ms", 1_000_000, 3),
+            (100_000_000, "ms", 1_000_000, 2),
+            (10_000_000_000, "ms", 1_000_000, 1),
+            (100_000_000_000, "s", 1_000_000_000, 2),
+        ):
+            if longest_ns < below_ns:
+                return cls(name, size_ns, decimals)
+        return cls("s", 1_000_000_000, 1)
+
+    def text(self, ns: int | None) -> str:
+        """The bare figure in this unit; ``<0.1`` rather than a zero that is none."""
+        if ns is None:
+            return UNKNOWN
+        least = 10**-self.decimals
+        if 0 < ns / self.size_ns < least / 2:
+            return f"<{least:.{self.decimals}f}"
+        return f"{ns / self.size_ns:.{self.decimals}f}"
+
+    def brief(self, ns: float) -> str:
+        """The bare figure without trailing zeros, for axes."""
+        figure = f"{ns / self.size_ns:.{self.decimals}f}"
+        return figure.rstrip("0").rstrip(".") if "." in figure else figure
+
+
+def nice_step(span: float, parts: int) -> float:
+    """The smallest of 1, 2, 5 × 10^k that divides ``span`` into at most ``parts``."""
+    if span <= 0 or parts < 1:
+        return 1.0
+    rough = span / parts
+    power = 10.0 ** int(f"{rough:e}".partition("e")[2])
+    return next(power * m for m in (1, 2, 5, 10) if power * m >= rough * (1 - 1e-9))
+
+
+def _significant(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def _three_digits(value: float) -> str:
+    if value < 10:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def runs(numbers: Iterable[int]) -> list[str]:
+    """``["0-3", "8"]``: neighbours together; ``numbers`` ascend."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ["-".join(map(str, run)) for run in found]

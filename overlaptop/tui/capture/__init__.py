@@ -1,0 +1,1 @@
+"""torch.profiler on demand, beside the live figures."""

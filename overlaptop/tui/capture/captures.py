@@ -1,0 +1,56 @@
+"""Which captures' traces are to be read, and what those that were read say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overlaptop.fleet.commands import CommandView
+from overlaptop.fleet.merging import out_of_reach
+from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.tui.capture.profiler_reference import READING, ProfilerReference
+from overlaptop.wire.messages import STEPPED_ASIDE, WRITTEN
+
+
+def refusal(snapshot: Snapshot) -> str:
+    """Why no capture can be asked for now; empty: it can."""
+    if snapshot.link is LinkState.ENDED:
+        return "the job is over"
+    infos = [view.info for view in snapshot.ranks if view.info is not None and not view.ended]
+    for info in infos:
+        if info.stepped_aside:
+            return f"rank {info.rank}: {STEPPED_ASIDE}"
+        if not info.control_allowed:
+            return "start the job with --control to allow it"
+    why = out_of_reach(snapshot.nodes, snapshot.ranks) if snapshot.nodes else ""
+    return f"{why}: a capture needs all ranks" if why else ""
+
+
+class Captures:
+    """Of one job, as long as this dashboard looks at it."""
+
+    def __init__(self) -> None:
+        self.truths: dict[str, ProfilerReference] = {}
+        """By the capture's id."""
+        self._asked: set[str] = set()
+
+    def asked(self, capture: str) -> None:
+        """The one with this id was asked for here."""
+        self._asked.add(capture)
+
+    def turned_away(self, commands: Iterable[CommandView]) -> list[CommandView]:
+        """Those of this dashboard that came in the way of another command; each is told of once."""
+        found = [each for each in commands if each.id in self._asked and each.busy and each.done]
+        self._asked.difference_update(each.id for each in found)
+        return found
+
+    def to_read(self, commands: Iterable[CommandView], *, looked_at: bool) -> list[CommandView]:
+        """Those that all ranks have written, asked for here or ``looked_at``; each is told of once."""
+        found = [
+            each
+            for each in commands
+            if each.state == WRITTEN
+            and each.id not in self.truths
+            and (looked_at or each.id in self._asked)
+        ]
+        self.truths.update((each.id, READING) for each in found)
+        return found

@@ -1,0 +1,204 @@
+"""A capture: how far it is, where its traces are, and what they say beside the live figures."""
+
+from __future__ import annotations
+
+from overlaptop.fleet.commands import FAILED, STAGES, CommandView, RankProgress
+from overlaptop.report.hosts import places
+from overlaptop.report.order import sees_gaps
+from overlaptop.text import AT_LEAST, AT_MOST, UNKNOWN, bounded, clock, count, duration, percent
+from overlaptop.tui.capture.profiler_reference import ProfilerReference, RankReference
+from overlaptop.tui.draw.scroll_view import ScrollView
+from overlaptop.tui.draw.segments import (
+    BOLD,
+    DIM,
+    FAINT,
+    TEXT,
+    Item,
+    Segment,
+    StyledLine,
+    TextStyle,
+    crop,
+    fit,
+    folded,
+    pad,
+    paragraph,
+    wrap,
+)
+from overlaptop.tui.overview.totals_line import overlap_ink
+from overlaptop.tui.state import ViewState
+from overlaptop.wire.commands import CAPTURE
+from overlaptop.wire.messages import ENDED_BADLY, WRITTEN
+
+# Header, cells, and the width of the widget from which it is shown.
+_COLUMNS = (
+    ("rank", 5, 0),
+    ("state", 9, 0),
+    ("live", 8, 0),
+    ("profiler", 8, 0),
+    ("apart", 12, 0),
+    ("comm", 8, 76),
+    ("hidden", 8, 76),
+    ("exposed", 8, 76),
+    ("live from", 10, 92),
+)
+_PLACES = 4
+"""Folders that are named."""
+_EXPLAINED = (
+    "live: the overlap that the agent measured in the steps just before. profiler: the overlap of the same "
+    "definition in torch.profiler's trace of the steps that were asked for, which it makes slower",
+    "the traces open in https://ui.perfetto.dev and chrome://tracing; `overlaptop analyze FOLDER` shows "
+    "their steps. Figures leave the captured steps out",
+)
+_BOUNDS = (
+    "≤ ≥: without a GPU compute is an upper bound. live counts a collective from where it is issued, "
+    "profiler from where gloo takes it up",
+)
+
+
+def newest_capture(state: ViewState) -> CommandView | None:
+    """The last capture that this job was told to make; one that came in the way of another only counts
+    where there is no other.
+    """
+    captures = [each for each in state.snapshot.commands if each.name == CAPTURE]
+    captures.sort(key=lambda each: not each.busy)
+    return captures[-1] if captures else None
+
+
+def progress_words(capture: CommandView) -> str:
+    """How far it is, in a few words: ``agreed on step 86``."""
+    if capture.state == FAILED:
+        return f"not made: {capture.reason}"
+    if capture.step is not None and capture.state == "agreed":
+        return f"agreed on step {count(capture.step)}"
+    return capture.state
+
+
+class CaptureView(ScrollView):
+    """The newest capture; its ranks are scrolled where they are more than lines."""
+
+    fades = False
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        """What was asked, its stages, the folder, and a row for each rank."""
+        capture = newest_capture(self.state)
+        if capture is None:
+            return _what_it_is(self.state, width)
+        truth = self.dashboard.truth_of(capture)
+        where = places(capture, self.state.snapshot.ranks)
+        head = [_asked(capture, width), *_stages(capture, width), *_outcome(where, truth, width), ()]
+        table = [_row(_header_cells(), width)]
+        exact = {view.rank: sees_gaps(view) for view in self.state.snapshot.ranks}
+        table += [
+            _row(_cells(each, truth, live_exact=exact.get(each.rank, True)), width)
+            for each in capture.ranks
+        ]
+        rows = len(table) - 1
+        room = max(1, height - len(head) - 1)
+        self.first = max(0, min(self.first, rows - room))
+        lines = [*head, table[0], *table[1 + self.first : 1 + self.first + room]]
+        bounds = truth is not None and not all(found.exact for found in truth.ranks.values())
+        explained = _paragraphs(_EXPLAINED + _BOUNDS * bounds, width)
+        return [*lines, (), *explained] if height >= len(lines) + 1 + len(explained) else lines
+
+
+def _what_it_is(state: ViewState, width: int) -> list[StyledLine]:
+    said = (
+        "All ranks run torch.profiler for some steps, from the same step on, and write a Chrome trace "
+        "each. The job goes on; these steps take longer, and figures leave them out.",
+    )
+    lines: list[StyledLine] = [(Segment(" No capture yet", BOLD),), (), *_paragraphs(said, width, TEXT)]
+    infos = [view.info for view in state.snapshot.ranks if view.info is not None]
+    if infos and not any(info.control_allowed for info in infos):
+        warned = ("This job obeys no commands: start it with --control to allow them.",)
+        lines += [(), *_paragraphs(warned, width, TextStyle("warning", bold=True))]
+    return lines
+
+
+def _asked(capture: CommandView, width: int) -> StyledLine:
+    by = (Segment("asked by ", DIM), Segment(capture.by)) if capture.by else ()
+    return fit(
+        [
+            Item((Segment(" " + capture.words, BOLD),)),
+            Item((Segment("at ", DIM), Segment(clock(capture.at_ns))), 1),
+            Item(by, 2),
+        ],
+        [],
+        width,
+    )
+
+
+def _stages(capture: CommandView, width: int) -> list[StyledLine]:
+    """The way from sent to written, as far as every rank has come."""
+    if capture.state == FAILED:
+        return _paragraphs((progress_words(capture),), width, TextStyle("error", bold=True))
+    at = STAGES.index(capture.state)
+    items = []
+    for index, stage in enumerate(STAGES):
+        named = stage
+        if stage == "agreed" and capture.step is not None and index <= at:
+            named = f"agreed on step {count(capture.step)}"
+        if index < at or capture.state == WRITTEN:
+            items.append(Item((Segment("● ", TextStyle("good")), Segment(named, TEXT))))
+        elif index == at:
+            items.append(Item((Segment("● ", TextStyle("warning")), Segment(named, BOLD))))
+        else:
+            items.append(Item((Segment("◌ ", FAINT), Segment(named, DIM))))
+    return [(Segment(" "), *line) for line in wrap(items, width - 1, 3)]
+
+
+def _outcome(where: list[str], truth: ProfilerReference | None, width: int) -> list[StyledLine]:
+    lines = [
+        line for place in where[:_PLACES] for line in folded(place, width, TextStyle("accent", bold=True))
+    ]
+    if truth is not None and truth.said:
+        lines += _paragraphs((truth.said,), width, TextStyle("warning"))
+    return lines
+
+
+def _header_cells() -> tuple[StyledLine, ...]:
+    return tuple((Segment(name, DIM),) for name, _, _ in _COLUMNS)
+
+
+def _cells(
+    rank: RankProgress, truth: ProfilerReference | None, *, live_exact: bool
+) -> tuple[StyledLine, ...]:
+    found = truth.ranks.get(rank.rank) if truth is not None else None
+    profiled = found.overlap if found is not None else None
+    color = "good" if rank.state == WRITTEN else "error" if rank.state in ENDED_BADLY else "text"
+    exact = found is None or found.exact
+    live = bounded(percent(rank.live_overlap), AT_MOST, exact=live_exact)
+    steps = f"{rank.live_steps} step{'s' * (rank.live_steps != 1)}"
+    comm, hidden, exposed = map(duration, _times(found))
+    return (
+        (Segment(str(rank.rank), BOLD),),
+        (Segment(rank.state, TextStyle(color)),),
+        (Segment(live, overlap_ink(rank.live_overlap, bold=True)),),
+        (Segment(bounded(percent(profiled), AT_MOST, exact=exact), overlap_ink(profiled, bold=True)),),
+        (Segment(_apart(rank.live_overlap, profiled)),),
+        (Segment(comm, TEXT),),
+        (Segment(bounded(hidden, AT_MOST, exact=exact), TEXT),),
+        (Segment(bounded(exposed, AT_LEAST, exact=exact), TEXT),),
+        (Segment(steps if rank.live_steps else UNKNOWN, DIM),),
+    )
+
+
+def _times(found: RankReference | None) -> tuple[int | None, int | None, int | None]:
+    return (found.comm_ns, found.hidden_ns, found.exposed_ns) if found is not None else (None, None, None)
+
+
+def _apart(live: float | None, profiled: float | None) -> str:
+    if live is None or profiled is None:
+        return UNKNOWN
+    return f"{(live - profiled) * 100:+.1f} points"
+
+
+def _row(cells: tuple[StyledLine, ...], width: int) -> StyledLine:
+    line: list[Segment] = [Segment(" ")]
+    for (_, size, from_width), cell in zip(_COLUMNS, cells, strict=True):
+        if width >= from_width:
+            line += [*pad(cell, size), Segment("  ")]
+    return crop(line, width)
+
+
+def _paragraphs(texts: tuple[str, ...], width: int, ink: TextStyle = DIM) -> list[StyledLine]:
+    return [line for text in texts for line in paragraph(text, width, ink)]

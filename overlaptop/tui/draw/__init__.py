@@ -1,0 +1,1 @@
+"""Lines, bars and prompts: drawing that knows nothing of jobs."""

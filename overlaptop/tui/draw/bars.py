@@ -1,0 +1,225 @@
+"""Bars, sparklines and axes as runs of text, exact to an eighth of a cell. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from overlaptop.text import Unit, nice_step
+from overlaptop.tui.draw.segments import DIM, FAINT, Segment, StyledLine, TextStyle
+from overlaptop.tui.timeline.parts import EIGHTHS, LEVELS, PARTS
+
+
+class Cell(NamedTuple):
+    """One cell of a bar: a glyph and its ink."""
+
+    glyph: str
+    ink: TextStyle
+
+
+class Piece(NamedTuple):
+    """A stretch of a line that means one thing: a part's key, or empty for nothing. In any one unit."""
+
+    start: float
+    end: float
+    key: str
+
+
+def runs(cells: Iterable[Cell]) -> StyledLine:
+    """Neighbours of one ink as one run each."""
+    return tuple(
+        Segment("".join(c.glyph for c in group), ink) for ink, group in groupby(cells, lambda c: c.ink)
+    )
+
+
+def stacked_bar(
+    parts: Sequence[tuple[str, int]], scale_ns: int, width: int, *, textured: bool
+) -> StyledLine:
+    """Parts end to end, ``scale_ns`` being the whole width; cells beyond their sum stay blank."""
+    pieces, at_ns = [], 0
+    for key, length_ns in parts:
+        if length_ns > 0:
+            pieces.append(Piece(at_ns, at_ns + length_ns, key))
+            at_ns += length_ns
+    return lane(pieces, 0, max(scale_ns, 1), width, textured=textured)
+
+
+def gauge(share: float | None, width: int, ink: TextStyle, *, textured: bool) -> StyledLine:
+    """How full something is: a line of ``width`` cells, the first ``share`` (in [0, 1]) of it drawn to half
+    a cell; at least half a cell where it is not empty. None, not known: nothing of it.
+
+    A line and not a block, so that gauges below one another stay apart.
+    """
+    filled = min(1.0, max(0.0, share or 0.0)) * max(width, 0)
+    whole, half = divmod(max(round(2 * filled), 1 if filled else 0), 2)
+    track = Cell("·", FAINT) if textured else Cell("━", TextStyle("track"))
+    edge = [Cell("╸", ink)] * half
+    return runs([*[Cell("━", ink)] * whole, *edge, *[track] * (width - whole - half)])
+
+
+def lane(pieces: Sequence[Piece], start: float, end: float, width: int, *, textured: bool) -> StyledLine:
+    """``pieces`` (sorted, disjoint) seen through the window ``[start, end)``, as ``width`` cells.
+
+    A cell that one edge divides shows that edge to an eighth; one with several edges in it shows by its
+    shade how much of it the foremost part takes. Textured, each cell shows its foremost part's glyph.
+    """
+    drawn: list[Segment] = []
+    size = (end - start) / max(width, 1)
+    at = column = 0
+    while column < width:
+        left = start + column * size
+        while at < len(pieces) and pieces[at].end <= left:
+            at += 1
+        piece = pieces[at] if at < len(pieces) else Piece(end, end, "")
+        # Whole cells of one kind are most of a lane: they are drawn as one run, whatever their number.
+        edge, key = (piece.start, "") if piece.start > left else (piece.end, piece.key)
+        whole = (
+            min(width - column, int((edge - left) / size + 1e-6)) if at < len(pieces) else width - column
+        )
+        if whole:
+            cell = _solid(key, textured=textured)
+            _append(drawn, cell.glyph * whole, cell.ink)
+            column += whole
+            continue
+        shares = _shares(pieces, at, left, size)
+        cell = _textured(shares) if textured else _precise(shares)
+        _append(drawn, cell.glyph, cell.ink)
+        column += 1
+    return tuple(drawn)
+
+
+def _append(drawn: list[Segment], text: str, ink: TextStyle) -> None:
+    if drawn and drawn[-1].ink == ink:
+        drawn[-1] = Segment(drawn[-1].text + text, ink)
+    else:
+        drawn.append(Segment(text, ink))
+
+
+def _shares(pieces: Sequence[Piece], at: int, left: float, size: float) -> list[tuple[str, float]]:
+    """What one cell holds, from left to right, as shares of it."""
+    shares: list[tuple[str, float]] = []
+    reached, right = left, left + size
+    while at < len(pieces) and pieces[at].start < right:
+        piece = pieces[at]
+        if piece.start > reached:
+            shares.append(("", (piece.start - reached) / size))
+        reached = min(piece.end, right)
+        shares.append((piece.key, (reached - max(piece.start, left)) / size))
+        at += 1
+    if reached < right:
+        shares.append(("", (right - reached) / size))
+    return shares
+
+
+def _solid(key: str, *, textured: bool) -> Cell:
+    if not key:
+        return Cell(" ", TextStyle())
+    return Cell(PARTS[key].texture, TextStyle(key)) if textured else Cell("█", TextStyle(key, key))
+
+
+def _precise(shares: Sequence[tuple[str, float]]) -> Cell:
+    seen = [(key, share) for key, share in shares if share >= 1 / 16]
+    if sum(share for _, share in seen) < 7 / 8:
+        seen = list(shares)  # slivers add up: many small gaps are not the same as none
+    seen = [(key, sum(share for _, share in same)) for key, same in groupby(seen, lambda part: part[0])]
+    if len(seen) == 1:
+        return _solid(seen[0][0], textured=False)
+    if len(seen) == 2:
+        (left, share), (right, rest) = seen
+        return Cell(EIGHTHS[round(8 * share / (share + rest))], TextStyle(left or "screen", right))
+    totals: dict[str, float] = {}
+    for key, share in seen:
+        totals[key] = totals.get(key, 0.0) + share
+    if len(totals) == 1:
+        return _solid(seen[0][0], textured=False)
+    first, second = sorted(totals, key=lambda key: -totals[key])[:2]
+    front, back = (second, first) if not first else (first, second)
+    if back or len(totals) > 2:
+        return Cell("▌", TextStyle(_earlier(seen, front, back), _later(seen, front, back)))
+    # One colour, and not a pattern of dots: a lane of such cells would look dirty.
+    return Cell("█", TextStyle(front, back, eighths=2 * min(3, max(1, round(totals[front] * 4)))))
+
+
+def _earlier(seen: Sequence[tuple[str, float]], a: str, b: str) -> str:
+    return next(key for key, _ in seen if key in (a, b)) or "screen"
+
+
+def _later(seen: Sequence[tuple[str, float]], a: str, b: str) -> str:
+    first = next(key for key, _ in seen if key in (a, b))
+    return b if first == a else a
+
+
+def _textured(shares: Sequence[tuple[str, float]]) -> Cell:
+    totals: dict[str, float] = {}
+    for key, share in shares:
+        totals[key] = totals.get(key, 0.0) + share
+    front = max((key for key in totals if key), key=lambda key: totals[key], default="")
+    return _solid(front if front and totals[front] >= 0.25 else "", textured=True)
+
+
+OVER = Cell("▲", TextStyle("bright", bold=True))
+"""The end of a column that is longer than the scale."""
+
+
+def sparkline(values: Sequence[float | None], top: float, *, ink: TextStyle) -> StyledLine:
+    """One column a value on a scale from 0 to ``top``; None leaves a gap, more than ``top`` is `OVER`."""
+
+    def cell(value: float | None) -> Cell:
+        if value is None or top <= 0:
+            return Cell(" ", DIM)
+        if value > top:
+            return OVER
+        return Cell(LEVELS[max(1, round(8 * value / top))], ink)
+
+    return runs(cell(value) for value in values)
+
+
+def chart(values: Sequence[float | None], top: float, rows: int, *, ink: TextStyle) -> list[StyledLine]:
+    """A sparkline ``rows`` cells tall, first the uppermost row."""
+    lines: list[StyledLine] = []
+    for row in range(rows - 1, -1, -1):
+        cells: list[Cell] = []
+        for value in values:
+            if value is None or top <= 0:
+                cells.append(Cell(" ", DIM))
+                continue
+            level = round(8 * rows * min(value, top) / top) - 8 * row
+            level = max(level, 1) if row == 0 else level
+            over = value > top and row == rows - 1
+            cells.append(OVER if over else Cell(LEVELS[min(8, max(0, level))], ink))
+        lines.append(runs(cells))
+    return lines
+
+
+def ruler(start_ns: float, end_ns: float, width: int, unit: Unit, *, line: bool = False) -> StyledLine:
+    """Tick marks with figures from ``start_ns`` to ``end_ns``; the first says its unit."""
+    span = end_ns - start_ns
+    if width < 8 or span <= 0:
+        return (Segment(" " * width, DIM),)
+    parts = max(1, width // (len(str(int(end_ns / unit.size_ns))) + 5))
+    labels = _labels(start_ns, end_ns, width, unit, nice_step(span, parts))
+    if len(labels) < 2:
+        labels = _labels(start_ns, end_ns, width, unit, nice_step(span, 2 * parts))
+    glyphs = ["─" if line else " "] * width
+    for column, label in labels:
+        glyphs[column : column + len(label) + 1] = f"{label} "[: width - column]
+    return runs(Cell(glyph, FAINT if glyph in "─╷" else DIM) for glyph in glyphs)
+
+
+def _labels(
+    start_ns: float, end_ns: float, width: int, unit: Unit, step_ns: float
+) -> list[tuple[int, str]]:
+    """Columns and figures of the ticks; one that would run into another or over the end is left out."""
+    labels: list[tuple[int, str]] = []
+    free = 0
+    tick_ns = math.ceil(start_ns / step_ns) * step_ns
+    while tick_ns < end_ns:
+        column = int((tick_ns - start_ns) / (end_ns - start_ns) * width)
+        label = f"╷{unit.brief(tick_ns)}" + ("" if labels else f" {unit.name}")
+        if free <= column <= width - len(label):
+            labels.append((column, label))
+            free = column + len(label) + 1
+        tick_ns += step_ns
+    return labels

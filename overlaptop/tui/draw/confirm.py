@@ -1,0 +1,50 @@
+"""Confirm: a question that comes before what a slip of a key must not do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import ClassVar
+
+from rich.text import Text
+from textual import events
+from textual.app import RenderResult
+
+from overlaptop.text import printable
+from overlaptop.tui.draw.prompt import Prompt
+
+
+class Confirm(Prompt, can_focus=True):
+    """One line or more. Only y does it; no key but y, n and esc does anything meanwhile."""
+
+    BINDINGS: ClassVar = [("y,Y", "accept", "do it"), ("n,N,escape", "leave", "not now")]
+    DEFAULT_CSS = """
+    Confirm { dock: bottom; height: auto; max-height: 4; padding: 0 1; }
+    Confirm { color: $warning; text-style: bold; }
+    """
+
+    def __init__(self, asked: str, do: Callable[[], Awaitable[None]]) -> None:
+        """``asked``: what is done with y, as a question."""
+        super().__init__()
+        self._asked = printable(asked)
+        self._do = do
+
+    def render(self) -> RenderResult:
+        """The question and its keys."""
+        return Text(f"{self._asked}   y: yes   esc: no")
+
+    async def press(self, key: events.Key) -> bool:
+        """Leave what is no answer."""
+        return key.key not in ("y", "Y", "n", "N", "escape")
+
+    def take_focus(self) -> None:
+        """So that its keys come first."""
+        self.screen.set_focus(self)
+
+    async def action_accept(self) -> None:
+        """Yes."""
+        await self.remove()
+        await self._do()
+
+    async def action_leave(self) -> None:
+        """No."""
+        await self.remove()

@@ -1,0 +1,231 @@
+"""A measured curve over a knob's values: points with their confidence, and a prediction through them.
+
+Pure functions; no knowledge of how the points came about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from overlaptop.text import Unit, nice_step
+from overlaptop.tui.draw.bars import Cell, runs
+from overlaptop.tui.draw.segments import DIM, FAINT, Item, Segment, StyledLine, TextStyle, fit
+
+LABEL_CELLS = 10
+_QUADRANTS = " ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█"
+"""By bits: 1 and 2 for the upper quarters of a cell, from the left, 4 and 8 for the lower ones."""
+_LOG_FROM = 4.0
+"""Ranges whose ends differ by this factor are drawn on a log scale."""
+_HEADROOM = 0.08
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a point is: its glyph says so without colours too."""
+
+    glyph: str
+    ink: TextStyle
+    word: str
+
+
+BEST = Mark("★", TextStyle("good", bold=True), "shortest step")
+NOW = Mark("◆", TextStyle("warning", bold=True), "being measured")
+RACING = Mark("●", TextStyle("accent", bold=True), "may be best")
+SETTLED = Mark("○", TextStyle("text"), "no better")
+HOPELESS = Mark("×", FAINT, "hopeless")
+MARKS = (BEST, NOW, RACING, SETTLED, HOPELESS)
+"""Where points share a cell, the first of these is seen."""
+PREDICTED = TextStyle("history")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One value and what was measured there, in ns; ``low`` to ``high`` is its confidence interval."""
+
+    value: int
+    ns: float
+    low_ns: float
+    high_ns: float
+    """Infinite where too few steps tell the interval: then none is drawn."""
+    mark: Mark
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Values on ``cells`` columns."""
+
+    least: int
+    most: int
+    cells: int
+
+    @property
+    def is_log(self) -> bool:
+        """Equal ratios are equally far apart."""
+        return self.least > 0 and self.most / self.least >= _LOG_FROM
+
+    def share(self, value: float) -> float:
+        """Where a value lies, from 0 at the left end to 1 at the right one."""
+        if self.most <= self.least:
+            return 0.5
+        if self.is_log:
+            return math.log(value / self.least) / math.log(self.most / self.least)
+        return (value - self.least) / (self.most - self.least)
+
+    def value(self, share: float) -> float:
+        """The value that lies there."""
+        if self.is_log:
+            return float(self.least * (self.most / self.least) ** share)
+        return self.least + share * (self.most - self.least)
+
+    def column(self, value: float) -> int:
+        """The cell of a value."""
+        return round(self.share(value) * (self.cells - 1))
+
+
+def plot(
+    points: Sequence[Point], predicted: Sequence[tuple[int, float]], axis: Axis, rows: int
+) -> list[StyledLine]:
+    """A lane ``rows`` tall, its scale at the left: not from zero, for what differs is little. Without
+    anything to draw it is empty, and has no scale.
+
+    ``predicted``: (value, ns), in any order; empty where there is no prediction.
+    """
+    line = _along(predicted, axis)
+    points = [each if math.isfinite(each.high_ns) else _bare(each) for each in points]
+    bounds = _bounds(points, [ns for _, ns in line], rows)
+    top_ns, bottom_ns = bounds or (1.0, 0.0)
+    grid: list[list[Cell]] = [[Cell(" ", DIM)] * axis.cells for _ in range(rows)]
+
+    def level(ns: float) -> float:
+        """Rows from the top."""
+        return (top_ns - ns) / (top_ns - bottom_ns) * rows
+
+    _dot(grid, line, level)
+    ranked = sorted(points, key=lambda point: MARKS.index(point.mark), reverse=True)
+    for point in ranked:
+        _bar(grid, axis.column(point.value), level(point.high_ns), level(point.low_ns), point.mark.ink)
+    for point in ranked:
+        row, column = min(rows - 1, max(0, int(level(point.ns)))), axis.column(point.value)
+        grid[row][column] = Cell(point.mark.glyph, point.mark.ink)
+    labels: dict[int, str] = {}
+    if bounds is not None:
+        unit = Unit.for_scale(int(top_ns))
+        labels = {rows - 1: unit.text(round(bottom_ns)), 0: f"{unit.text(round(top_ns))} {unit.name}"}
+    return [
+        (Segment(f"{labels.get(at, ''):>{LABEL_CELLS - 1}} ", DIM), Segment("│", FAINT), *runs(row))
+        for at, row in enumerate(grid)
+    ]
+
+
+def value_axis(axis: Axis, unit: str, *, alike: bool = False) -> StyledLine:
+    """Values below the lanes: both ends, and round ones in between as far as they fit.
+
+    ``alike``: all values beyond the upper end are the same to the job as that one.
+    """
+    glyphs, free = [" "] * axis.cells, 0
+    ends = f"{axis.most} {unit}".rstrip()
+    if alike:
+        ends = f"{ends} on: all alike"
+    last = axis.cells - len(ends)
+    for value in _ticks(axis):
+        label = str(value)
+        at = min(axis.column(value), axis.cells - len(label))
+        if at >= free and at + len(label) + 1 < last:
+            glyphs[at : at + len(label)] = label
+            free = at + len(label) + 2
+    glyphs[max(0, last) :] = ends[-axis.cells :]
+    return (Segment(" " * (LABEL_CELLS + 1)), Segment("".join(glyphs), DIM))
+
+
+def legend(marks: Collection[Mark], width: int, *, predicted: bool) -> StyledLine:
+    """Those of the marks that are in the picture, what a bar is, and the prediction; the last marks go
+    first where it is narrow.
+    """
+    shown = [mark for mark in MARKS if mark in marks]
+    items = [
+        Item((Segment(mark.glyph, mark.ink), Segment(f" {mark.word}", DIM)), at + 1 if at < 2 else at + 3)
+        for at, mark in enumerate(shown)
+    ]
+    if shown:
+        items.append(Item((Segment("┬ ±", DIM), Segment(" 95 % sure", DIM)), 4))
+    if predicted:
+        items.append(Item((Segment("▄▄", PREDICTED), Segment(" model", DIM)), 3))
+    return (Segment(" "), *fit(items, [], width - 1, "  "))
+
+
+def _bare(point: Point) -> Point:
+    """The point without its interval."""
+    return replace(point, low_ns=point.ns, high_ns=point.ns)
+
+
+def _along(predicted: Sequence[tuple[int, float]], axis: Axis) -> list[tuple[float, float]]:
+    """The prediction as (share of the axis, ns), two to a cell, straight between what is known of it."""
+    known = sorted((axis.share(value), ns) for value, ns in predicted if axis.least <= value <= axis.most)
+    found: list[tuple[float, float]] = []
+    at = 0
+    for half in range(2 * axis.cells if len(known) > 1 else 0):
+        share = half / (2 * axis.cells - 1)
+        while at < len(known) - 2 and known[at + 1][0] < share:
+            at += 1
+        (left, left_ns), (right, right_ns) = known[at], known[at + 1]
+        if left <= share <= right and right > left:
+            found.append((share, left_ns + (share - left) / (right - left) * (right_ns - left_ns)))
+    return found
+
+
+def _bounds(points: Sequence[Point], predicted: Sequence[float], rows: int) -> tuple[float, float] | None:
+    """Top and bottom of the scale; None: there is nothing to draw. Intervals that are far wider than most
+    do not press the rest flat.
+    """
+    centres = [point.ns for point in points] + list(predicted)
+    if not centres:
+        return None
+    low, high = min(centres), max(centres)
+    usual = median(point.high_ns - point.low_ns for point in points) if points else 0.0
+    room = max(high - low, usual, 0.02 * high, 1.0)
+    low = min([low, *(max(point.low_ns, low - room) for point in points)])
+    high = max([high, *(min(point.high_ns, high + room) for point in points)])
+    margin = max(_HEADROOM * (high - low), (high - low) / (2 * rows), 0.005 * high, 1.0)
+    return high + margin, max(0.0, low - margin)
+
+
+def _dot(
+    grid: list[list[Cell]], predicted: Sequence[tuple[float, float]], level: Callable[[float], float]
+) -> None:
+    """The prediction as a line of quarters of cells, joined where it is steep. Braille would be finer, but
+    fonts for terminals often lack it.
+    """
+    rows, cells = len(grid), len(grid[0])
+    bits: dict[tuple[int, int], int] = {}
+    before: int | None = None
+    for share, ns in predicted:
+        x, y = round(share * (2 * cells - 1)), min(2 * rows - 1, max(0, int(level(ns) * 2)))
+        start = y if before is None else before + (1 if y > before else -1 if y < before else 0)
+        for at in range(min(start, y), max(start, y) + 1):
+            cell = (at // 2, x // 2)
+            bits[cell] = bits.get(cell, 0) | 1 << (x % 2 + 2 * (at % 2))
+        before = y
+    for (row, column), quarters in bits.items():
+        grid[row][column] = Cell(_QUADRANTS[quarters], PREDICTED)
+
+
+def _bar(grid: list[list[Cell]], column: int, top: float, bottom: float, ink: TextStyle) -> None:
+    rows = len(grid)
+    first, last = max(0, int(top)), min(rows - 1, int(bottom))
+    for row in range(first, last + 1):
+        capped = "┬" if row == first and top >= 0 else "┴" if row == last and bottom < rows else "│"
+        grid[row][column] = Cell("│" if first == last else capped, ink)
+
+
+def _ticks(axis: Axis) -> list[int]:
+    if not axis.is_log:
+        step = max(1, round(nice_step(axis.most - axis.least, max(1, axis.cells // 8))))
+        return list(range(axis.least, axis.most + 1, step))
+    ticks, power = [axis.least], 1
+    while power <= axis.most:
+        ticks += [value for m in (1, 2, 5) if axis.least < (value := m * power) < axis.most]
+        power *= 10
+    return ticks

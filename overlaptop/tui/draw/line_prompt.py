@@ -1,0 +1,108 @@
+"""A question at the foot of a screen, in place of its keys, whatever screen that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from rich.cells import cell_len
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.widgets import Static
+
+from overlaptop.text import printable
+from overlaptop.tui.draw.line_input import LineInput
+from overlaptop.tui.draw.prompt import Prompt
+
+_ANSWER_CELLS = 14
+
+
+class LinePrompt(Prompt):
+    """What is asked, the answer, and what may be answered or is wrong with it: beside them where that fits,
+    else below.
+    """
+
+    BINDINGS: ClassVar = [("escape", "leave", "not now")]
+    DEFAULT_CSS = f"""
+    LinePrompt {{ dock: bottom; height: auto; }}
+    LinePrompt > Horizontal {{ height: 1; }}
+    LinePrompt .prompt {{ width: auto; max-width: 75%; height: 1; color: $accent; }}
+    LinePrompt .prompt {{ text-wrap: nowrap; text-overflow: ellipsis; }}
+    LinePrompt Input {{ width: {_ANSWER_CELLS}; border: none; height: 1; padding: 0; }}
+    LinePrompt .beside {{ width: 1fr; height: 1; }}
+    LinePrompt .below {{ width: 100%; height: auto; max-height: 3; padding: 0 1; }}
+    LinePrompt .fault {{ color: $error; text-style: bold; }}
+    """
+
+    def __init__(
+        self,
+        asked: str,
+        answer: str,
+        hint: str,
+        take: Callable[[str], str],
+        left: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``take``: does what was answered; returns what is wrong with it, empty: nothing, and the prompt
+        goes. ``left``: it goes without an answer.
+        """
+        super().__init__()
+        self._asked = printable(asked)
+        self._words = printable(hint)
+        self._take, self._left = take, left
+        self._input = LineInput(answer, self._answer, max_length=24)
+        self._beside = Static(classes="beside", markup=False)
+        self._below = Static(classes="below", markup=False)
+
+    @property
+    def words(self) -> str:
+        """What is typed."""
+        return self._input.value
+
+    def compose(self) -> ComposeResult:
+        """Question, input, hint."""
+        with Horizontal():
+            yield Static(f" {self._asked} ", classes="prompt", markup=False)
+            yield self._input
+            yield self._beside
+        yield self._below
+
+    def on_mount(self) -> None:
+        """Say what may be answered; what is typed comes in place of what stands there."""
+        self._show(self.app.size.width)
+        self._input.select_all()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """The words may have to go below, or need not any more."""
+        self._show(event.size.width)
+
+    async def press(self, key: events.Key) -> bool:
+        """Type it."""
+        return await self._input.press(key)
+
+    def take_focus(self) -> None:
+        """Type here."""
+        self._input.take_focus()
+
+    async def action_leave(self) -> None:
+        """Escape."""
+        self._left()
+        await self.remove()
+
+    async def _answer(self) -> None:
+        if fault := self._take(self._input.value):
+            self._say(fault)
+        else:
+            await self.remove()
+
+    def _say(self, fault: str) -> None:
+        self._words = printable(fault)
+        for hint in (self._beside, self._below):
+            hint.add_class("fault")
+        self._show(self.size.width)
+
+    def _show(self, width: int) -> None:
+        fits = cell_len(self._asked) + 2 + _ANSWER_CELLS + cell_len(self._words) <= width
+        self._beside.update(self._words if fits else "")
+        self._below.update("" if fits else self._words)
+        self._below.display = not fits

@@ -1,0 +1,131 @@
+"""LineView: a widget made of whole lines, which repaints only those that changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from rich.segment import Segment
+from textual.geometry import Region, Size
+from textual.strip import Strip
+from textual.widget import Widget
+
+from overlaptop.text import printable
+from overlaptop.tui.draw.segments import TEXT, StyledLine, TextStyle, faded, line_width
+from overlaptop.tui.state import ViewState
+
+if TYPE_CHECKING:
+    from textual.events import Resize
+
+    from overlaptop.tui.app import OverlaptopApp
+
+_ASCII = str.maketrans(
+    "–×µ·≤≥≈±●○■◌▸▾▲▼─│├┤╷╵…←→↑↓█▓░▒▞▁▂▃▄▅▆▇╰╯╭╮═✓✗━╸┬┴◆★▘▝▀▖▌▛▗▚▐▜▙▟",
+    "-xu.<>~~*o#o>v^v-|||||~<>^v#=!:+_.:-=+*++++=+!=---@$''\".:::.::::",
+)
+
+
+class LineView(Widget):
+    """Draws ``draw()``'s lines. Subclasses say what, this class when: ``redraw`` compares and repaints."""
+
+    ALLOW_SELECT = False
+    fades = True
+    """Goes pale when the job can no longer be seen."""
+
+    def __init__(self, state: ViewState, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self.state = state
+        self._lines: list[StyledLine] = []
+        self._strips: list[Strip | None] = []
+        self._made_of: tuple[object, ...] | None = None
+
+    @property
+    def dashboard(self) -> OverlaptopApp:
+        """The app, by its own type."""
+        return cast("OverlaptopApp", self.app)
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        """The lines to show in this many cells; missing ones stay blank."""
+        raise NotImplementedError
+
+    def made_of(self) -> tuple[object, ...] | None:
+        """All that the lines follow from, where comparing that is cheaper than drawing; None: draw."""
+        return None
+
+    def redraw(self, *, everything: bool = False) -> None:
+        """Draw again and repaint what differs; ``everything`` where colours changed."""
+        width, height = self.size
+        if not width or not height:
+            return
+        made_of = self.made_of()
+        if made_of is not None:
+            made_of = (*made_of, width, height, self.state.faded, self.state.textured)
+            if made_of == self._made_of and not everything:
+                return
+        self._made_of = made_of
+        lines = self.draw(width, height)[:height]
+        if self.fades and self.state.faded:
+            lines = [faded(line) for line in lines]
+        lines += [()] * (height - len(lines))
+        if everything or len(lines) != len(self._lines):
+            self._lines, self._strips = lines, [None] * height
+            self.refresh()
+            return
+        changed: list[Region] = []
+        for y in range(height):
+            if lines[y] != self._lines[y]:
+                first, last = _difference(self._lines[y], lines[y], width)
+                changed.append(Region(first, y, last - first, 1))
+                self._lines[y], self._strips[y] = lines[y], None
+        if changed:
+            self.refresh(*changed)
+
+    def render_line(self, y: int) -> Strip:
+        """Textual asks for one line."""
+        width = self.size.width
+        if y >= len(self._lines):
+            return Strip.blank(width, self.dashboard.inks.style(TEXT))
+        strip = self._strips[y]
+        if strip is None or strip.cell_length != width:
+            strip = self._strips[y] = self._strip(self._lines[y], width)
+        return strip
+
+    def get_content_width(self, container: Size, viewport: Size) -> int:  # noqa: ARG002
+        """As wide as there is room."""
+        return container.width
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002
+        """Heights are given by the screens' layouts."""
+        return container.height
+
+    def on_resize(self, _event: Resize) -> None:
+        """A new size needs new lines."""
+        self.redraw(everything=True)
+
+    def _strip(self, line: StyledLine, width: int) -> Strip:
+        inks, only_ascii = self.dashboard.inks, self.dashboard.options.ascii
+        segments = [Segment(_plain(text, only_ascii), inks.style(ink)) for text, ink in line]
+        # What is left of the line takes its last run's background, as a chosen row does.
+        rest = TextStyle(bg=line[-1].ink.bg if line and line[-1].ink.bg == "cursor" else "")
+        return Strip(segments).adjust_cell_length(width, inks.style(rest))
+
+
+def _difference(old: StyledLine, new: StyledLine, width: int) -> tuple[int, int]:
+    """The cells ``[first, last)`` outside of which two lines look alike."""
+    shorter = min(len(old), len(new))
+    same = 0
+    while same < shorter and old[same] == new[same]:
+        same += 1
+    first = line_width(new[:same])
+    if line_width(old) != line_width(new):
+        return min(first, width - 1), width
+    alike = 0
+    while alike < shorter - same and old[-1 - alike] == new[-1 - alike]:
+        alike += 1
+    last = line_width(new[: len(new) - alike])
+    return min(first, width - 1), min(max(last, first + 1), width)
+
+
+def _plain(text: str, only_ascii: bool) -> str:
+    if only_ascii and not text.isascii():
+        text = "".join(c if c.isascii() else "?" for c in text.translate(_ASCII))
+    return printable(text)

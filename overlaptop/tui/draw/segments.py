@@ -1,0 +1,183 @@
+"""Runs of text in named inks, and lines made of them: what a widget draws, before any colour is known.
+
+Lines compare by value, so a widget repaints only those that changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from rich.cells import cell_len, chop_cells, set_cell_size
+
+WHOLE = 8
+"""Eighths of a cell."""
+
+
+class TextStyle(NamedTuple):
+    """Names of colours in the palette, and emphasis."""
+
+    fg: str = "text"
+    bg: str = ""
+    """Empty: the screen's own."""
+    bold: bool = False
+    reverse: bool = False
+    """Shown only where there are no colours: what a background says elsewhere."""
+    faded: bool = False
+    eighths: int = WHOLE
+    """How much of a cell is meant: of less than the whole the colour is so much of ``fg`` over ``bg``."""
+
+
+class Segment(NamedTuple):
+    """Text in one ink."""
+
+    text: str
+    ink: TextStyle = TextStyle()
+
+
+StyledLine = tuple[Segment, ...]
+
+TEXT = TextStyle()
+BOLD = TextStyle("bright", bold=True)
+DIM = TextStyle("dim")
+FAINT = TextStyle("faint")
+KEY = TextStyle("bright", "cursor", bold=True, reverse=True)
+"""A key to press."""
+
+
+class Item(NamedTuple):
+    """A piece of a line that is left out as a whole where there is no room for it."""
+
+    line: StyledLine
+    priority: int = 0
+    """The highest goes first; 0 stays."""
+
+
+def line_width(line: Iterable[Segment]) -> int:
+    """Cells that a line takes."""
+    return sum(_width(run.text) for run in line)
+
+
+def crop(line: Iterable[Segment], width: int) -> StyledLine:
+    """The line's first ``width`` cells."""
+    kept: list[Segment] = []
+    for run in line:
+        if width <= 0:
+            break
+        size = _width(run.text)
+        kept.append(run if size <= width else run._replace(text=set_cell_size(run.text, width)))
+        width -= size
+    return tuple(kept)
+
+
+def elided(line: StyledLine, width: int) -> StyledLine:
+    """The line where it fits into ``width`` cells, else its beginning with ``…``: words are missing.
+
+    Blanks at its end are no words.
+    """
+    text = "".join(run.text for run in line)
+    if line_width(line) - (len(text) - len(text.rstrip(" "))) <= width:
+        return crop(line, width)
+    kept = crop(line, width - 1)
+    return (*kept, Segment("…", kept[-1].ink)) if kept else crop(line, width)
+
+
+def pad(line: StyledLine, width: int, ink: TextStyle = TEXT) -> StyledLine:
+    """The line cropped or filled with blanks to exactly ``width`` cells."""
+    missing = width - line_width(line)
+    if missing < 0:
+        return crop(line, width)
+    return (*line, Segment(" " * missing, ink)) if missing else line
+
+
+def on(line: Iterable[Segment], bg: str, *, reverse: bool = False) -> StyledLine:
+    """The line over a background, where its runs have none of their own."""
+    return tuple(
+        Segment(run.text, run.ink._replace(bg=run.ink.bg or bg, reverse=reverse or run.ink.reverse))
+        for run in line
+    )
+
+
+def faded(line: Iterable[Segment]) -> StyledLine:
+    """The line in pale inks: what it says is no longer so."""
+    return tuple(Segment(run.text, run.ink._replace(faded=True)) for run in line)
+
+
+def joined(lines: Sequence[StyledLine], gap: str = "   ") -> StyledLine:
+    """Lines one after another on one line."""
+    runs: list[Segment] = []
+    for line in lines:
+        if runs and line:
+            runs.append(Segment(gap))
+        runs.extend(line)
+    return tuple(runs)
+
+
+def fit(left: Sequence[Item], right: Sequence[Item], width: int, gap: str = "   ") -> StyledLine:
+    """``left`` at the left edge and ``right`` at the right one, less what does not fit."""
+    while True:
+        start, end = joined([i.line for i in left], gap), joined([i.line for i in right], gap)
+        used = line_width(start) + line_width(end) + (len(gap) if start and end else 0)
+        worst = max((item.priority for item in (*left, *right)), default=0)
+        if used <= width or worst == 0:
+            break
+        right = _without_last(right, worst)
+        left = _without_last(left, worst) if max((i.priority for i in left), default=0) == worst else left
+    if not end:
+        return elided(start, width)
+    room = max(0, width - line_width(end))
+    return crop((*pad(elided(start, room), room), *end), width)
+
+
+def wrap(items: Sequence[Item], width: int, rows: int, gap: str = "   ") -> list[StyledLine]:
+    """The items over at most ``rows`` lines, in order; what fits on none of them is left out."""
+    lines: list[list[StyledLine]] = [[]]
+    for item in items:
+        size = line_width(joined([*lines[-1], item.line], gap))
+        if size > width and lines[-1]:
+            if len(lines) == rows:
+                continue
+            lines.append([])
+        lines[-1].append(item.line)
+    return [elided(joined(line, gap), width) for line in lines]
+
+
+def paragraph(
+    text: str, width: int, ink: TextStyle = DIM, *, indent: int = 1, rows: int = 8
+) -> list[StyledLine]:
+    """Words over as many lines as they need, at most ``rows``: then the last one ends in ``…``."""
+    room = max(1, width - indent - 1)
+    lines: list[str] = []
+    for word in text.split():
+        if lines and _width(lines[-1]) + 1 + _width(word) <= room:
+            lines[-1] += f" {word}"
+        else:
+            lines += chop_cells(word, room)  # a path, say, that is longer than a line
+    if len(lines) > rows:
+        lines[rows - 1 :] = [f"{lines[rows - 1]} {lines[rows]}"]
+    return [(Segment(" " * indent, ink), *elided((Segment(line, ink),), room)) for line in lines]
+
+
+def folded(text: str, width: int, ink: TextStyle) -> list[StyledLine]:
+    """A path or a line of code over as many lines as it needs: it is there to be copied."""
+    room = max(10, width - 2)
+    return [(Segment(" "), Segment(text[at : at + room], ink)) for at in range(0, len(text), room)]
+
+
+def code_to_keep(code: str, width: int, what: str = "it") -> list[StyledLine]:
+    """The line of code that makes a value permanent, beside its title where both fit, else below it."""
+    ink, title = TextStyle("accent", bold=True), Segment(f" to make {what} permanent:", DIM)
+    if len(title.text) + len(code) + 2 <= width:
+        return [(title, Segment(" "), Segment(code, ink))]
+    return [(title,), *folded(code, width, ink)]
+
+
+def _without_last(items: Sequence[Item], priority: int) -> list[Item]:
+    for at in range(len(items) - 1, -1, -1):
+        if items[at].priority == priority:
+            return [*items[:at], *items[at + 1 :]]
+    return list(items)
+
+
+def _width(text: str) -> int:
+    return len(text) if text.isascii() else cell_len(text)

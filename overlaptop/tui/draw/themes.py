@@ -1,0 +1,112 @@
+"""The colours behind the inks' names, as Textual themes; and styles made of both.
+
+The lanes' colours differ in lightness as well as hue, so that they stay apart for colour-blind eyes, and
+each has a contrast of 3 to 1 or more against the screen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rich.color import Color
+from rich.style import Style
+from textual.theme import BUILTIN_THEMES, Theme
+
+from overlaptop.tui.draw.segments import WHOLE, TextStyle
+
+
+@dataclass(frozen=True)
+class Palette:
+    """Named colours; none at all where the terminal's user wants none (NO_COLOR)."""
+
+    name: str
+    dark: bool
+    colors: dict[str, str]
+
+    def theme(self) -> Theme:
+        """The same for Textual's own widgets (input, command palette)."""
+        if not self.colors:
+            return replace(BUILTIN_THEMES["ansi-dark"], name=self.name)
+        c = self.colors
+        return Theme(
+            name=self.name, primary=c["accent"], secondary=c["hidden"], warning=c["warning"],
+            error=c["error"], success=c["live"], accent=c["accent"], foreground=c["text"],
+            background=c["screen"], surface=c["panel"], panel=c["cursor"], dark=self.dark,
+        )  # fmt: skip
+
+
+DARK = Palette(
+    "overlaptop-dark",
+    True,
+    {
+        "screen": "#0f1218", "panel": "#171c25", "cursor": "#222b3a", "faint": "#465064",
+        "dim": "#8792a6", "text": "#cdd5e1", "bright": "#f4f7fb", "accent": "#7cb7ff",
+        "compute": "#3f7ae8", "hidden": "#43d6b0", "exposed": "#ff9248", "copy": "#b48cf2",
+        "idle": "#5a6478", "track": "#2b3341", "stall": "#b4365a",
+        "forward": "#24405f", "backward": "#4a3563", "optimizer": "#5a4a22", "history": "#5d7ba6",
+        "live": "#5bd68a", "warning": "#f2c14e", "error": "#ff6b7d", "good": "#5fdcb8", "bad": "#ffa565",
+    },
+)  # fmt: skip
+LIGHT = Palette(
+    "overlaptop-light",
+    False,
+    {
+        "screen": "#fbfbf9", "panel": "#f0f1ee", "cursor": "#dfe6f2", "faint": "#b4bac4",
+        "dim": "#667080", "text": "#2a313c", "bright": "#05080d", "accent": "#1f5fbf",
+        "compute": "#2f66cf", "hidden": "#159a7a", "exposed": "#e0660f", "copy": "#8b58d6",
+        "idle": "#8b929e", "track": "#d5d9df", "stall": "#cf6079",
+        "forward": "#c9dcf2", "backward": "#e2d4f2", "optimizer": "#f0e2b8", "history": "#6f8fbd",
+        "live": "#1c8f4a", "warning": "#a86f00", "error": "#c4273f", "good": "#117a60", "bad": "#b44a00",
+    },
+)  # fmt: skip
+CONTRAST = Palette(
+    "overlaptop-contrast",
+    True,
+    {
+        "screen": "#000000", "panel": "#000000", "cursor": "#303030", "faint": "#7a7a7a",
+        "dim": "#c0c0c0", "text": "#ffffff", "bright": "#ffffff", "accent": "#ffff00",
+        "compute": "#0072ff", "hidden": "#00ffc8", "exposed": "#ffb000", "copy": "#ff8cff",
+        "idle": "#606060", "track": "#3c3c3c", "stall": "#d4003c",
+        "forward": "#003c78", "backward": "#5a0078", "optimizer": "#6e5000", "history": "#a0b8ff",
+        "live": "#00ff66", "warning": "#ffff00", "error": "#ff5050", "good": "#00ffc8", "bad": "#ffb000",
+    },
+)  # fmt: skip
+PLAIN = Palette("overlaptop-plain", True, {})
+PALETTES = {palette.name: palette for palette in (DARK, LIGHT, CONTRAST, PLAIN)}
+
+FADE = 0.6
+"""How far a faded ink goes towards the background."""
+
+
+class Styles:
+    """Styles of one palette, made once each."""
+
+    def __init__(self, palette: Palette) -> None:
+        self.palette = palette
+        self._styles: dict[TextStyle, Style] = {}
+
+    def style(self, ink: TextStyle) -> Style:
+        """The style of ``ink``; never a style without attributes' owner, which NO_COLOR would trip on."""
+        style = self._styles.get(ink)
+        if style is None:
+            style = self._styles[ink] = self._make(ink)
+        return style
+
+    def _make(self, ink: TextStyle) -> Style:
+        colors = self.palette.colors
+        if not colors:
+            pale = ink.faded or ink.fg in ("dim", "faint")
+            return Style(bold=ink.bold, dim=pale and not ink.reverse, reverse=ink.reverse)
+        background = colors["screen"]
+        fg, bg = colors[ink.fg], colors[ink.bg] if ink.bg else background
+        if ink.eighths < WHOLE:
+            fg = bg = _blend(fg, bg, 1 - ink.eighths / WHOLE)
+        if ink.faded:
+            fg = _blend(fg, background, FADE)
+            bg = _blend(bg, background, FADE) if ink.bg != "cursor" else bg
+        return Style(color=Color.parse(fg), bgcolor=Color.parse(bg), bold=ink.bold)
+
+
+def _blend(color: str, towards: str, share: float) -> str:
+    pairs = zip(Color.parse(color).get_truecolor(), Color.parse(towards).get_truecolor(), strict=True)
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)

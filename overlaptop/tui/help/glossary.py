@@ -1,0 +1,170 @@
+"""What the screens' words mean, and on which screens they are found: the help opens on those of one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from overlaptop.text import UNKNOWN
+from overlaptop.tui.keys import (
+    CAPTURE_KEYS,
+    HOSTS_KEYS,
+    LIST_KEYS,
+    MACHINE_KEYS,
+    OVERVIEW_KEYS,
+    RANK_KEYS,
+    SEARCH_KEYS,
+    TIMELINE_KEYS,
+    TUNE_KEYS,
+    WORKLOADS_KEYS,
+    Key,
+)
+from overlaptop.tui.timeline.parts import STALL, STEP_PARTS
+
+OVERVIEW, RANK, MACHINE, TUNE, SEARCH = "Overview", "A rank's screen", "Machine", "Tune", "Search"
+WORKLOADS, HOSTS, JOBS, CAPTURE, NOTICES = "Workloads", "Hosts", "Jobs", "Captures", "Notices"
+TIMELINE = "Timeline"
+SECTIONS: dict[str, tuple[Key, ...]] = {
+    OVERVIEW: OVERVIEW_KEYS,
+    TIMELINE: TIMELINE_KEYS,
+    RANK: RANK_KEYS,
+    MACHINE: MACHINE_KEYS,
+    TUNE: TUNE_KEYS,
+    SEARCH: SEARCH_KEYS,
+    WORKLOADS: WORKLOADS_KEYS,
+    HOSTS: HOSTS_KEYS,
+    JOBS: LIST_KEYS,
+    CAPTURE: CAPTURE_KEYS,
+    NOTICES: CAPTURE_KEYS,
+}
+"""The keys of each screen, and those of the timeline, which two screens have."""
+OF_TRACES = (OVERVIEW, TIMELINE, RANK, NOTICES)
+"""The screens that a trace has."""
+
+
+class Word(NamedTuple):
+    """A word as it stands on a screen."""
+
+    word: str
+    meaning: str
+    screens: tuple[str, ...] = ()
+
+
+_STEPS, _FIGURES = (OVERVIEW, RANK), (OVERVIEW, RANK, CAPTURE, WORKLOADS)
+_CHANGES = (OVERVIEW, TUNE, SEARCH)
+WORDS = (
+    Word(
+        "overlap",
+        "hidden / all communication: the share that ran beside compute; none without communication",
+        _FIGURES,
+    ),
+    *(Word(part.word, part.meaning, _FIGURES) for part in STEP_PARTS),
+    Word(STALL.word, STALL.meaning, _STEPS),
+    Word("step", "compute only + hidden + exposed + copy only + idle, to the nanosecond", _FIGURES),
+    Word(
+        "speed-up",
+        "(compute + communication) / step: what was gained over running one after the other",
+        (OVERVIEW,),
+    ),
+    Word(
+        "attainable",
+        "(compute + communication) / the longer of the two: were all of it hidden",
+        (OVERVIEW,),
+    ),
+    Word(
+        "lead",
+        "when the GPU came to a step's end, less when the CPU had issued it; the least of all ranks. With "
+        "no lead, and idle time, the job is launch-bound: the CPU cannot launch as fast as the GPU works",
+        _STEPS,
+    ),
+    Word(
+        "named",
+        "the share of NCCL's kernel time whose collective is known by name and bytes; others go by their "
+        "kernel's name",
+        (RANK,),
+    ),
+    Word(
+        "source",
+        "where spans come from: kernels (CUPTI records), events (CUDA events), host (host clock)",
+        _STEPS,
+    ),
+    Word(
+        "≤ ≥ ≈",
+        "with events and host, compute is the step less its stalls, an upper bound: gaps between kernels "
+        "are not seen. So overlap and speed-up are upper bounds, exposed is a lower one, attainable may be "
+        "off either way, and idle is not seen",
+        _FIGURES,
+    ),
+    Word(
+        "NVLink PCIe",
+        "bytes a second as the GPU's own counters have them, decimal, and the share of the peak in one "
+        "direction; in the overview the busier of the two directions",
+        (OVERVIEW, RANK, MACHINE),
+    ),
+    Word(
+        "NUMA",
+        "the node next to the GPU, and whether the process may run there: ✓ only there, ~ also elsewhere, "
+        "✗ only elsewhere, ? not known",
+        (OVERVIEW, RANK, MACHINE),
+    ),
+    Word(
+        "clock ±",
+        "how well a host's clock is known, by the time that an answer took: times of its steps are shifted "
+        "to this machine's clock, and may be off by so much",
+        (HOSTS,),
+    ),
+    Word(
+        "unexplained",
+        "what the link counters measured less what the job's own collectives account for: traffic of "
+        "somebody else, or copies of the job's own",
+        (MACHINE,),
+    ),
+    Word(
+        "knob",
+        "a setting of the running job: DDP's bucket_cap_mb, FSDP2's depth of prefetch, or what the script "
+        "declares with overlaptop.agent.knob(). All ranks change at one step; [ ] shows the one in hand",
+        _CHANGES,
+    ),
+    Word(
+        "bucket",
+        "DDP's bucket_cap_mb, MiB: gradients are reduced in buckets of that size. Small ones start early, "
+        "large ones use the link better",
+        _CHANGES,
+    ),
+    Word(
+        "difference",
+        "of the steps before and after a change, with its 95 % interval in brackets; ± after a figure is "
+        "half the distance of the quartiles: half of the steps lie so near to their middle. ▼ ▲ more than "
+        "noise, in colour where that is better or worse; ≈ within noise, ? not known: few steps or drift, "
+        "· not compared: a step does other work than before",
+        (OVERVIEW, TUNE),
+    ),
+    Word(
+        "★",
+        "in a search: the value with the shortest step of those measured, be it by noise: the line beside "
+        "it says so. ± and the bars of the curve are 95 % intervals",
+        (SEARCH,),
+    ),
+    Word(
+        "model",
+        "in a search: the step that the job's own collectives and gradients predict for a value. Off by: "
+        "how far from what was measured it is now; foretold: before that value was measured",
+        (SEARCH,),
+    ),
+    Word(
+        "dropped",
+        "messages, spans and steps that did not fit somewhere on the way here and are missing",
+        _STEPS,
+    ),
+    Word(
+        "history",
+        "step times from zero to a fixed scale; a column longer than the scale ends in ▲",
+        _STEPS,
+    ),
+    Word(
+        "bars",
+        "drawn to one scale, that of the last 16 steps; one far longer than these ends in ▸; a shade is a "
+        "cell partly covered",
+        _STEPS,
+    ),
+    Word(UNKNOWN, "not known; never zero"),
+)

@@ -1,0 +1,163 @@
+"""Pages of text with a cursor or a scroll bar's worth of keys: help and notices."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+
+from overlaptop.fleet.notices import gathered
+from overlaptop.fleet.trouble import trouble_of
+from overlaptop.report import troubles
+from overlaptop.text import clock, runs_of
+from overlaptop.tui.draw.scroll_view import ScrollView
+from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, TextStyle, paragraph
+from overlaptop.tui.help.glossary import NOTICES, OF_TRACES, OVERVIEW, RANK, SECTIONS, TIMELINE, WORDS
+from overlaptop.tui.keys import APP_KEYS, LIST_KEYS, TRACE_KEYS, Key, bindings
+from overlaptop.tui.screen import DashboardScreen, Heights
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, Hint, KeyBar
+
+HINTS = (
+    ("esc", "back", "screen.back", "back"),
+    ("↑ ↓", "scroll", "screen.move(1)", "scroll"),
+    QUIT_HINT,
+    HELP_HINT,
+)
+SCROLL_KEYS = tuple(key for key in LIST_KEYS if key.action != "open")
+
+
+class Page(ScrollView):
+    """Lines that are scrolled."""
+
+    fades = False
+
+    def lines(self, width: int) -> list[StyledLine]:
+        """All of them."""
+        raise NotImplementedError
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        """Those in sight."""
+        lines = self.lines(width)
+        self.first = max(0, min(self.first, len(lines) - height))
+        return lines[self.first : self.first + height]
+
+
+class HelpPage(Page):
+    """The keys and words of the screen that it was asked on, then all others."""
+
+    def __init__(self, state: ViewState, about: str) -> None:
+        """``about``: that screen's title here."""
+        super().__init__(state)
+        self._about = about
+
+    def lines(self, width: int) -> list[StyledLine]:
+        """Two columns, the second one wrapped."""
+        first = [self._about, TIMELINE] if self._about in (OVERVIEW, RANK) else [self._about]
+        titles = SECTIONS if self.state.moving else OF_TRACES
+        sections = {"Everywhere": (*APP_KEYS, *TRACE_KEYS), **{each: SECTIONS[each] for each in titles}}
+        here = [(each.word, each.meaning) for each in WORDS if self._about in each.screens]
+        others = [(each.word, each.meaning) for each in WORDS if self._about not in each.screens]
+        lines: list[StyledLine] = []
+        for title in first:
+            lines += self._keys(title, sections.pop(title), width)
+        if here:
+            lines += _section("Words here", here, width)
+        for title, keys in sections.items():
+            lines += self._keys(title, keys, width)
+        return lines + _section("Other words", others, width)
+
+    def _keys(self, title: str, keys: Sequence[Key], width: int) -> list[StyledLine]:
+        offered = [key for key in keys if self.state.offers(key.action)]
+        return _section(title, [(key.shown, self._words(key)) for key in offered], width)
+
+    def _words(self, key: Key) -> str:
+        if key.action != "quit" or not self.state.moving:
+            return key.words
+        starter = self.dashboard.options.starter
+        ends = starter.running if starter is not None else ""
+        return f"quit; {ends}, started here, ends; other jobs go on" if ends else "quit; the job goes on"
+
+
+class NoticesPage(Page):
+    """Newest first."""
+
+    def lines(self, width: int) -> list[StyledLine]:
+        """Time, ranks, level, text."""
+        notices = gathered(self.state.snapshot.notices)
+        lines: list[StyledLine] = [(Segment(" Notices", BOLD), Segment("  newest first", DIM)), ()]
+        if (trouble := trouble_of(self.state.snapshot)) is not None:
+            ink = TextStyle(troubles.color(trouble), bold=True)
+            lines += [*paragraph(troubles.in_full(trouble), width, ink, indent=2, rows=4), ()]
+        elif not notices:
+            return [*lines, (Segment("  none: nothing is wrong that an agent knows of", DIM),)]
+        for notice in reversed(notices):
+            color = {"error": "error", "warning": "warning"}.get(notice.level, "dim")
+            whose = f"rank{'s' * (len(notice.ranks) > 1)} {runs_of(notice.ranks)}"
+            head = f"  {clock(notice.at_ns)}  {whose:<10} "
+            level = f"{notice.level:<8} "
+            texts = textwrap.wrap(notice.text, max(20, width - len(head) - len(level) - 1)) or [""]
+            lines.append(
+                (Segment(head, DIM), Segment(level, TextStyle(color, bold=True)), Segment(texts[0]))
+            )
+            lines += [(Segment(" " * (len(head) + len(level))), Segment(more)) for more in texts[1:]]
+        return lines
+
+
+class PageScreen(DashboardScreen):
+    """A page from top to bottom, and its keys."""
+
+    BINDINGS: ClassVar = bindings(SCROLL_KEYS)
+    hints: ClassVar[Sequence[tuple[str, str, str] | tuple[str, str, str, str] | Hint]] = HINTS
+
+    def __init__(self, state: ViewState, page: Page) -> None:
+        super().__init__(state)
+        self._page = page
+        self._keys = KeyBar(state, self.hints)
+
+    def compose(self) -> ComposeResult:
+        """The page and its keys."""
+        yield self._page
+        yield self._keys
+
+    def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
+        """All for the page."""
+        foot = 1 if height >= 4 else 0
+        return ((self._page, height - foot, 0), (self._keys, foot, 0))
+
+    def action_move(self, lines: int) -> None:
+        """Scroll."""
+        self._page.scroll_lines(lines)
+
+    def action_back(self) -> None:
+        """To where one came from."""
+        self.dashboard.action_close()
+
+
+class HelpScreen(PageScreen):
+    """Every key, and the words."""
+
+    def __init__(self, state: ViewState, about: str) -> None:
+        """``about``: as HelpPage."""
+        super().__init__(state, HelpPage(state, about))
+
+
+class NoticesScreen(PageScreen):
+    """What agents said."""
+
+    title_in_help = NOTICES
+
+    def __init__(self, state: ViewState) -> None:
+        super().__init__(state, NoticesPage(state))
+
+
+def _section(title: str, rows: list[tuple[str, str]], width: int) -> list[StyledLine]:
+    left = 16
+    lines: list[StyledLine] = [(Segment(f" {title}", TextStyle("accent", bold=True)),)]
+    for name, words in rows:
+        wrapped = textwrap.wrap(words, max(16, width - left - 4)) or [""]
+        lines.append((Segment(f"  {name:<{left}}", BOLD), Segment(wrapped[0], TEXT)))
+        lines += [(Segment(" " * (left + 2)), Segment(more, TEXT)) for more in wrapped[1:]]
+    return [*lines, ()]

@@ -1,0 +1,98 @@
+"""The hosts that are watched, one after the other: all that is known of the line to each."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import ClassVar
+
+from overlaptop.fleet.snapshot import LinkState, NodeView
+from overlaptop.report.hosts import carries, known_within, live_words
+from overlaptop.text import UNKNOWN, age, clock, duration, printable, runs_of
+from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, TextStyle, elided, paragraph
+from overlaptop.tui.help.glossary import HOSTS
+from overlaptop.tui.help.screen import Page, PageScreen
+from overlaptop.tui.keys import HOSTS_KEYS, bindings
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.widgets.host_lines import state_words
+from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT
+
+HINTS = (
+    ("esc", "back", "screen.back", "back"),
+    ("r", "try again now", "screen.retry", "retry"),
+    ("↑ ↓", "scroll", "screen.move(1)", "scroll"),
+    QUIT_HINT,
+    HELP_HINT,
+)
+_INDENT = 4
+_LABEL = 10
+
+
+class HostsPage(Page):
+    """A heading each, and below it what is known."""
+
+    def lines(self, width: int) -> list[StyledLine]:
+        """Reasons and foreign words are there in full length."""
+        snapshot = self.state.snapshot
+        now_ns = self.state.paused_now_ns or snapshot.at_ns
+        lines: list[StyledLine] = [(Segment(" Hosts", BOLD), Segment(f"  {live_words(snapshot)}", DIM)), ()]
+        for node in snapshot.nodes:
+            lines += [*_host_lines(node, now_ns, width), ()]
+        return lines
+
+
+class HostsScreen(PageScreen):
+    """See the module."""
+
+    title_in_help = HOSTS
+    BINDINGS: ClassVar = bindings(HOSTS_KEYS)
+    hints = HINTS
+
+    def __init__(self, state: ViewState) -> None:
+        super().__init__(state, HostsPage(state))
+
+    def action_retry(self) -> None:
+        """Try those that are down at once."""
+        if (lines := self.dashboard.options.connections) is not None:
+            lines.retry()
+            self.dashboard.show_now()
+
+
+def _host_lines(node: NodeView, now_ns: int, width: int) -> list[StyledLine]:
+    said = state_words(node, now_ns)
+    if node.link is LinkState.WAITING:
+        said = (Segment("◌ waiting", TextStyle("warning")),)
+    elif node.link is LinkState.LIVE:
+        said = (
+            *said,
+            Segment(f" since {clock(node.since_ns)} ({age((now_ns - node.since_ns) / 1e9)})", DIM),
+        )
+    name = Segment(f" {printable(node.name)}", TextStyle("accent", bold=True))
+    lines: list[StyledLine] = [elided((name, Segment("   "), *said), width)]
+    if node.note:
+        ink = TEXT if node.link is LinkState.WAITING else TextStyle("warning")
+        lines += paragraph(printable(node.note), width, ink, indent=_INDENT)
+    lines += _fact("ranks", runs_of(node.ranks) or "none of this job")
+    lines += _fact("clock", _clock(node))
+    if node.link is LinkState.LIVE or node.bytes_per_s is not None:
+        lines += _fact("receives", carries(node))
+    if node.detail:
+        lines.append((Segment(" " * _INDENT), Segment("what its command wrote:", DIM)))
+        room = max(16, width - _INDENT - 3)
+        for line in node.detail.splitlines():
+            for part in textwrap.wrap(printable(line.expandtabs(4)), room) or [""]:
+                lines.append((Segment(" " * (_INDENT + 2)), Segment(part, TEXT)))
+    return lines
+
+
+def _fact(label: str, said: str) -> list[StyledLine]:
+    return [(Segment(" " * _INDENT), Segment(f"{label:<{_LABEL}}", DIM), Segment(said, TEXT))]
+
+
+def _clock(node: NodeView) -> str:
+    """By how much it is ahead of ours, and how well that is known."""
+    if node.offset_ns is None or node.residual_ns is None:
+        return UNKNOWN
+    known = known_within(node.residual_ns)
+    if abs(node.offset_ns) <= node.residual_ns:
+        return f"as this machine's, {known}"
+    return f"{duration(abs(node.offset_ns))} {'ahead' if node.offset_ns > 0 else 'behind'}, {known}"

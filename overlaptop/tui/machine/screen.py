@@ -1,0 +1,124 @@
+"""The machine under the chosen rank: nodes, adapters, GPUs, links, and what they carry."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+
+from overlaptop.fleet.snapshot import RankView
+from overlaptop.tui.help.glossary import MACHINE
+from overlaptop.tui.keys import MACHINE_KEYS, bindings
+from overlaptop.tui.machine.detail import MachineDetail
+from overlaptop.tui.machine.host import host_of, hosts, machine_of
+from overlaptop.tui.machine.map import MachineMap
+from overlaptop.tui.screen import DashboardScreen, Heights
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.widgets.job_header import JobHeader
+from overlaptop.tui.widgets.key_bar import HELP_HINT, KNOB_HINT, QUIT_HINT, KeyBar
+
+HINTS = (
+    ("esc", "back", "screen.back", "back"),
+    HELP_HINT,
+    ("↑ ↓", "rank", "screen.move(1)", "rank"),
+    ("← →", "node", "screen.across(1)", "node"),
+    ("tab", "next host", "screen.next(1)"),
+    ("page down", "scroll", "screen.scroll(8)"),
+    ("enter", "open rank", "app.rank"),
+    KNOB_HINT,
+    ("space", "pause", "app.pause"),
+    QUIT_HINT,
+)
+_DETAIL_LEAST = 10
+
+
+class MachineScreen(DashboardScreen):
+    """The map of one host, and below it the details of the chosen rank there."""
+
+    title_in_help = MACHINE
+    BINDINGS: ClassVar = bindings(MACHINE_KEYS)
+
+    def __init__(self, state: ViewState) -> None:
+        super().__init__(state)
+        self._header = JobHeader(state)
+        self._map = MachineMap(state)
+        self._detail = MachineDetail(state)
+        self._keys = KeyBar(state, HINTS)
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        yield self._header
+        yield self._map
+        yield self._detail
+        yield self._keys
+
+    def heights(self, width: int, height: int) -> Heights:
+        """The map first; where there is little height, half of it for the details, which scroll."""
+        airy = 1 if height >= 28 else 0
+        foot = 1 if height >= 8 else 0
+        head = 2 if height >= 24 else 1
+        rest = height - head - foot - 2 * airy
+        wanted = self._map.full_height(width, height)
+        least = min(_DETAIL_LEAST, rest // 2)
+        shown = max(0, min(wanted, rest - least))
+        return (
+            (self._header, head, 0),
+            (self._map, shown, airy),
+            (self._detail, max(0, rest - shown), airy),
+            (self._keys, foot, 0),
+        )
+
+    def action_move(self, rows: int) -> None:
+        """Another rank."""
+        self.state.move(rows)
+        self._chosen()
+
+    def action_across(self, nodes: int) -> None:
+        """The rank in the same place on the next node that has any."""
+        chosen = self.state.chosen
+        if chosen is None:
+            return
+        shown = {view.rank for view in self.state.rows}
+        machine = machine_of(self.state.snapshot.ranks, host_of(chosen))
+        panels = [
+            [view.rank for gpu in node.gpus for view in gpu.ranks if view.rank in shown]
+            or [view.rank for view in node.ranks if view.rank in shown]
+            for node in machine.nodes
+        ]
+        panels = [ranks for ranks in panels if ranks]
+        at = next((number for number, ranks in enumerate(panels) if chosen.rank in ranks), None)
+        if at is not None and 0 <= at + nodes < len(panels):
+            there = panels[at + nodes]
+            self.state.choose(there[min(panels[at].index(chosen.rank), len(there) - 1)])
+            self._chosen()
+
+    def action_next(self, direction: int) -> None:
+        """The first rank of the next host, going round; on one host the next rank."""
+        chosen, rows = self.state.chosen, self.state.rows
+        names = hosts(rows)
+        if chosen is None:
+            return
+        if len(names) > 1 and host_of(chosen) in names:
+            wanted = names[(names.index(host_of(chosen)) + direction) % len(names)]
+            there = next(view for view in rows if host_of(view) == wanted)
+        else:
+            there = _following(rows, chosen, direction)
+        self.state.choose(there.rank)
+        self._chosen()
+
+    def action_scroll(self, lines: int) -> None:
+        """The details."""
+        self._detail.scroll_lines(lines)
+
+    def action_back(self) -> None:
+        """To where one came from."""
+        self.dashboard.action_close()
+
+    def _chosen(self) -> None:
+        self._detail.first = 0
+        self.dashboard.show_chosen()
+
+
+def _following(rows: list[RankView], chosen: RankView, direction: int) -> RankView:
+    at = next(number for number, view in enumerate(rows) if view.rank == chosen.rank)
+    return rows[(at + direction) % len(rows)]

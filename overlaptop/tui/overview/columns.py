@@ -1,0 +1,307 @@
+"""The columns of the rank table: a list, from which narrow terminals leave out the least important.
+
+Those that would say nothing are left out: a job on CPUs has no links, and its idle time is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from overlaptop.fleet.snapshot import RankView
+from overlaptop.fleet.trouble import Trouble, first_failure
+from overlaptop.report.links import (
+    NUMA_MARKS,
+    Rate,
+    has_nvlink,
+    has_pcie,
+    near_node,
+    numa_matters,
+    nvlink_rate,
+    pcie_rate,
+)
+from overlaptop.report.order import idle_ns, sees_gaps, stalls_apart, step_ns
+from overlaptop.report.troubles import ending
+from overlaptop.text import (
+    AT_LEAST,
+    AT_MOST,
+    UNKNOWN,
+    Unit,
+    age,
+    bounded,
+    clock,
+    percent,
+    rate,
+    whole_percent,
+)
+from overlaptop.tui.draw.bars import ruler, sparkline, stacked_bar
+from overlaptop.tui.draw.segments import (
+    BOLD,
+    DIM,
+    TEXT,
+    Segment,
+    StyledLine,
+    TextStyle,
+    crop,
+    elided,
+    faded,
+    line_width,
+)
+from overlaptop.tui.overview.totals_line import overlap_ink
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.timeline import history
+from overlaptop.tui.timeline.parts import parts_of
+
+GAP = 2
+_RECENT_STEPS = 16
+"""Bars drawn to the very newest step would be rescaled by each."""
+_FAR = 4
+"""So many usual steps are no step to draw all others to: the job stood still in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """What all rows are drawn to, so that they can be compared."""
+
+    bar_ns: int
+    """The bars' full width: a round figure, no less than any of the last steps but such as are far longer
+    than usual. 0 before the first.
+    """
+    unit: Unit
+    spark_top_ns: int
+    a_column: int
+    """Steps in one column of the history."""
+    textured: bool
+    failure: Trouble | None = None
+    """What the first rank to end badly came to."""
+
+    @classmethod
+    def of(cls, state: ViewState) -> Scales:
+        """From all ranks, whether the filter shows them or not: a filter must not move the scale."""
+        ranks = state.snapshot.ranks
+        running = [view for view in ranks if not view.ended] or ranks
+        bars_ns = [view.measured.step_ns for view in running if view.measured is not None]
+        typical_ns = history.typical_step_ns(ranks)
+        if state.moving:  # else a whole trace may be on the screen, far longer than its steps
+            bars_ns += [step.step_ns for view in running for step in view.history[-_RECENT_STEPS:]]
+            usual_ns = history.typical_step_ns(running, _RECENT_STEPS) or 0
+            bars_ns = [length_ns for length_ns in bars_ns if length_ns <= _FAR * usual_ns]
+        bar_ns = history.bar_top_ns(max(bars_ns, default=0))
+        return cls(
+            bar_ns=bar_ns,
+            unit=Unit.for_scale(max(bar_ns, round(typical_ns or 0)) or 1_000_000),
+            spark_top_ns=history.scale_top_ns(typical_ns),
+            a_column=history.steps_a_column(typical_ns, moving=state.moving),
+            textured=state.textured,
+            failure=first_failure(ranks),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. ``cell`` and ``header`` draw into exactly the width they are given, or less."""
+
+    key: str
+    header: Callable[[Scales, int], StyledLine]
+    cell: Callable[[RankView, Scales, int], StyledLine]
+    min_width: int
+    priority: int
+    """The highest is left out first; 0 never."""
+    grow: int = 0
+    """Its share of the room that is left."""
+    max_width: int = 1000
+    right: bool = True
+    floor: int = 0
+    """What it may shrink to before columns of priority 1 go; 0: its ``min_width``."""
+    knows: Callable[[RankView], bool] | None = None
+    """Whether there is anything of it to be said of a rank; it is left out where there is of none. None: it
+    always stays."""
+
+
+def _title(words: str) -> Callable[[Scales, int], StyledLine]:
+    return lambda _scales, width: crop((Segment(words, DIM),), width)
+
+
+def _timed(words: str) -> Callable[[Scales, int], StyledLine]:
+    return lambda scales, width: crop((Segment(f"{words} {scales.unit.name}", DIM),), width)
+
+
+def _time(
+    value: Callable[[RankView], int | None], ink: TextStyle = TEXT
+) -> Callable[[RankView, Scales, int], StyledLine]:
+    def cell(view: RankView, scales: Scales, _width: int) -> StyledLine:
+        value_ns = value(view)
+        return (Segment(scales.unit.text(value_ns), DIM if value_ns is None else ink),)
+
+    return cell
+
+
+def _exposed(view: RankView, scales: Scales, _width: int) -> StyledLine:
+    exposed_ns = view.measured.exposed_ns if view.measured else None
+    figure = bounded(scales.unit.text(exposed_ns), AT_LEAST, exact=sees_gaps(view))
+    return (Segment(figure, DIM if exposed_ns is None else TEXT),)
+
+
+def _stall_ns(view: RankView) -> int | None:
+    return view.measured.stall_ns if view.measured else None
+
+
+def _overlap(view: RankView, _scales: Scales, _width: int) -> StyledLine:
+    overlap = view.measured.overlap if view.measured else None
+    return (Segment(bounded(percent(overlap), AT_MOST, exact=sees_gaps(view)), overlap_ink(overlap)),)
+
+
+def _bar(view: RankView, scales: Scales, width: int) -> StyledLine:
+    bar: StyledLine = ()
+    if view.measured is not None:
+        bar = stacked_bar(parts_of(view.measured), scales.bar_ns, width, textured=scales.textured)
+        if view.measured.step_ns > scales.bar_ns:
+            bar = (*crop(bar, width - 1), Segment("▸", BOLD))
+    elif view.last is not None:
+        bar = (
+            Segment(
+                "phases only" if view.info and view.info.detail_every == 0 else "not measured yet", DIM
+            ),
+        )
+    said = _condition(view, scales)
+    if not said:
+        return bar
+    line = crop(faded(bar), max(0, width - len(said) - 2))
+    ink = TextStyle("warning") if view.last is not None else DIM  # nothing is wrong before the first step
+    if view.silent or (scales.failure is not None and view.rank in scales.failure.ranks):
+        ink = TextStyle("error", bold=True)
+    return (*line, Segment("  " if line else ""), *elided((Segment(said, ink),), width))
+
+
+def _condition(view: RankView, scales: Scales) -> str:
+    """What keeps this row from being news."""
+    if view.ended:
+        return f"■ {ending(view, scales.failure)}"
+    if view.node_lost:
+        return ""  # its host's line says so: of the row, the last picture is left
+    if view.stale and view.last is not None:
+        since = clock(view.last.start_ns + view.last.step_ns)
+        return f"○ {'silent' if view.silent else 'no step'} since {since} ({age(view.age_s)})"
+    if view.info is None and view.last is None:
+        return "◌ not seen yet"
+    return "" if view.last is not None else "◌ no step yet"
+
+
+def _history(view: RankView, scales: Scales, width: int) -> StyledLine:
+    values = history.columns(view.history, width, scales.a_column, lambda step: step.step_ns)
+    return sparkline(values, scales.spark_top_ns, ink=TextStyle("history"))
+
+
+def _history_header(scales: Scales, width: int) -> StyledLine:
+    if not scales.spark_top_ns:
+        return (Segment("history", DIM),)
+    top = Unit.for_scale(scales.spark_top_ns)
+    words = f"0–{top.brief(scales.spark_top_ns)} {top.name}"
+    longer = f"{words} · max of {scales.a_column}" if scales.a_column > 1 else f"{words} · each step"
+    for said in (longer.replace("max of", "slowest of"), longer, words):
+        if len(said) <= width:
+            return (Segment(said, DIM),)
+    return crop((Segment(words, DIM),), width)
+
+
+def _bar_header(scales: Scales, width: int) -> StyledLine:
+    return (
+        ruler(0, scales.bar_ns, width, scales.unit, line=True) if scales.bar_ns else (Segment("step", DIM),)
+    )
+
+
+def rate_cell(known: Rate, *, faint: bool = False) -> StyledLine:
+    """``281 GB/s  59 %``, in fixed places."""
+    if known.bytes_per_s is None:
+        return (Segment(f"{UNKNOWN:>9}{'' if known.peak_bytes_per_s is None else '      '}", DIM),)
+    share = whole_percent(known.share) if known.share is not None else ""
+    return (Segment(f"{rate(known.bytes_per_s):>9}", DIM if faint else TEXT), Segment(f"{share:>6}", DIM))
+
+
+def _link(
+    known: Callable[[RankView], Rate], absent: Callable[[RankView], bool] = lambda _view: False
+) -> Callable[[RankView, Scales, int], StyledLine]:
+    def cell(view: RankView, _scales: Scales, _width: int) -> StyledLine:
+        return (Segment("none", DIM),) if absent(view) else rate_cell(known(view))
+
+    return cell
+
+
+def _without_nvlink(view: RankView) -> bool:
+    return view.device is not None and view.device.nvlink_count == 0
+
+
+def numa_cell(view: RankView) -> StyledLine:
+    """The node next to the GPU and the mark: ``0 ✓``."""
+    if view.numa is None:
+        return (Segment(UNKNOWN, DIM),)
+    if view.numa.state == "no gpu":
+        return (Segment("no GPU", DIM),)
+    node, (glyph, color) = near_node(view.numa), NUMA_MARKS[view.numa.state]
+    return (Segment("" if node is None else f"{node} "), Segment(glyph, TextStyle(color, bold=True)))
+
+
+# Headers have a cell to spare, for the mark of the column that is sorted by.
+COLUMNS = (
+    Column("rank", _title("rank"), lambda view, _s, _w: (Segment(str(view.rank), BOLD),), 5, 0),
+    Column("bar", _bar_header, _bar, 16, 0, grow=3, right=False, floor=6),
+    Column("overlap", _title("overlap"), _overlap, 8, 1),
+    Column("exposed", _timed("exposed"), _exposed, 11, 2),
+    Column("stall", _timed("stall"), _time(_stall_ns), 9, 4, knows=stalls_apart),
+    Column("idle", _timed("idle"), _time(idle_ns), 8, 7, knows=sees_gaps),
+    Column("step", _timed("step"), _time(step_ns, BOLD), 8, 3),
+    Column("nvlink", _title("NVLink"), _link(nvlink_rate, _without_nvlink), 15, 6, knows=has_nvlink),
+    Column("pcie", _title("PCIe"), _link(pcie_rate), 15, 9, knows=has_pcie),
+    Column("numa", _title("NUMA"), lambda view, _s, _w: numa_cell(view), 6, 5, knows=numa_matters),
+    Column("history", _history_header, _history, 16, 8, grow=1, max_width=40, right=False),
+)  # fmt: skip
+
+
+_NODE = Column(
+    "node", _title("host"), lambda v, _s, width: elided((Segment(v.node, DIM),), width), 12, 2, right=False
+)
+
+
+def columns_for(ranks: Sequence[RankView], *, with_nodes: bool = False) -> tuple[Column, ...]:
+    """Those that have something to say of at least one rank. ``with_nodes``: also on which host each is."""
+    rank, *others = COLUMNS
+    columns = (rank, _NODE, *others) if with_nodes else COLUMNS
+    return tuple(column for column in columns if column.knows is None or any(map(column.knows, ranks)))
+
+
+def layout(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
+    """The columns that fit into ``width`` cells, and how wide each is."""
+    kept = list(columns)
+    while _least(kept) > width and (worst := max(c.priority for c in kept)) > 1:
+        kept.remove(next(c for c in reversed(kept) if c.priority == worst))
+    while _least(kept, floor=True) > width and any(c.priority for c in kept):
+        kept.remove(next(c for c in reversed(kept) if c.priority))
+    spare = width - _least(kept)
+    widths = {column.key: column.min_width for column in kept}
+    if spare < 0:
+        for column in kept:
+            if column.floor:
+                widths[column.key] = max(column.floor, column.min_width + spare)
+    for column in sorted((c for c in kept if c.grow and spare > 0), key=lambda c: c.max_width):
+        shares = sum(c.grow for c in kept if c.grow and c.max_width >= column.max_width)
+        more = min(spare * column.grow // shares, column.max_width - column.min_width)
+        widths[column.key] += more
+        spare -= more
+    return [(column, widths[column.key]) for column in kept]
+
+
+def aligned(line: StyledLine, width: int, *, right: bool) -> StyledLine:
+    """The line in a cell of that width."""
+    if len(line) == 1 and line[0].text.isascii() and len(line[0].text) <= width:
+        text, ink = line[0]
+        return (Segment(text.rjust(width) if right else text.ljust(width), ink),)
+    line = crop(line, width)
+    blank = " " * (width - line_width(line))
+    if not blank:
+        return line
+    return (Segment(blank), *line) if right else (*line, Segment(blank))
+
+
+def _least(columns: Sequence[Column], *, floor: bool = False) -> int:
+    sizes = (column.floor if floor and column.floor else column.min_width for column in columns)
+    return sum(sizes) + GAP * (len(columns) - 1)

@@ -1,0 +1,28 @@
+"""What the bars' and lanes' colours and glyphs mean."""
+
+from __future__ import annotations
+
+from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.draw.segments import DIM, Item, Segment, StyledLine, TextStyle, fit
+from overlaptop.tui.timeline.parts import STALL, STEP_PARTS
+
+
+class Legend(LineView):
+    """One line."""
+
+    fades = False
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
+        """Each part's glyph in its colour, and its word."""
+        textured, gap = self.state.textured, "   " if width >= 70 else "  "
+        items = []
+        for part in (*STEP_PARTS, STALL):
+            word = part.word.removesuffix(" only") if width < 70 else part.word
+            glyph = part.texture if textured else "█"
+            items.append(Item((Segment(glyph * 2 + " ", TextStyle(part.key)), Segment(word, DIM)), 1))
+        words, rows = self.state.filter.words, len(self.state.rows)
+        right = []
+        if words:
+            shown = f"/{words}  {rows} of {len(self.state.snapshot.ranks)} ranks "
+            right.append(Item((Segment(shown, TextStyle("accent")),)))
+        return [fit([Item((Segment(" "), *items[0].line), 1), *items[1:]], right, width, gap)]

@@ -1,0 +1,156 @@
+"""One row a rank: what its newest measured step was made of, and its figures.
+
+Where several hosts are watched, the ranks of each stand below a thin line of its own.
+"""
+
+from __future__ import annotations
+
+from textual import events
+from textual.message import Message
+
+from overlaptop.fleet.snapshot import RankView
+from overlaptop.report.hosts import Group, groups
+from overlaptop.report.order import SORT_KEYS
+from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.draw.segments import BOLD, DIM, Segment, StyledLine, TextStyle, faded, on
+from overlaptop.tui.overview.columns import GAP, Column, Scales, aligned, columns_for, layout
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.widgets.host_lines import heading
+
+_MARGIN = 2
+
+
+class RankTable(LineView):
+    """Header and rows; keeps the chosen rank in sight. A click chooses, a second one opens."""
+
+    class Chosen(Message):
+        """A row was clicked."""
+
+        def __init__(self, rank: int, opened: bool) -> None:
+            super().__init__()
+            self.rank = rank
+            self.opened = opened
+
+    class Sorted(Message):
+        """A column's header was clicked."""
+
+        def __init__(self, key: str) -> None:
+            super().__init__()
+            self.key = key
+
+    def __init__(self, state: ViewState, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(state, id=id)
+        self._first = 0
+
+    @property
+    def page_rows(self) -> int:
+        """Rows that are in sight."""
+        return max(1, self.size.height - 1)
+
+    @property
+    def full_height(self) -> int:
+        """Lines that it would fill."""
+        return 1 + max(1, len(self._entries()))
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        """The header line and what of the rows is in sight."""
+        state = self.state
+        scales = Scales.of(state)
+        columns = self._columns(width)
+        header: list[Segment] = [Segment(" " * _MARGIN)]
+        for column, size in columns:
+            title = column.header(scales, size)
+            if column.key == state.sort_key:
+                title = _marked(title, size, down=state.reverse)
+            header += [*aligned(title, size, right=column.right), Segment(" " * GAP)]
+        entries, chosen = self._entries(), state.chosen
+        at = entries.index(chosen) if chosen in entries else 0
+        self._first = _scrolled(self._first, at, len(entries), height - 1)
+        if self._first == at > 0 and height > 2 and isinstance(entries[at - 1], Group):
+            self._first -= 1  # whose rank it is
+        lines: list[StyledLine] = [tuple(header)]
+        now_ns = state.paused_now_ns or state.snapshot.at_ns
+        for entry in entries[self._first : self._first + height - 1]:
+            if isinstance(entry, Group):
+                lines.append((Segment(" "), *heading(entry, now_ns, width - 2)))
+            else:
+                lines.append(_row(entry, columns, scales, cursor=entry is chosen))
+        if not state.rows:
+            words = f"no rank matches {state.filter.words}" if state.filter.words else "no rank yet"
+            lines.append((Segment(f"  {words}", DIM),))
+        return lines
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose or open a rank; sort by a column."""
+        if event.y == 0:
+            if (key := self._column_at(event.x)) in SORT_KEYS:
+                self.post_message(self.Sorted(key))
+            return
+        at, entries = self._first + event.y - 1, self._entries()
+        if at < len(entries) and not isinstance(entry := entries[at], Group):
+            self.post_message(self.Chosen(entry.rank, opened=event.chain >= 2))
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel moves through the ranks."""
+        self._wheel(event, 1)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel moves through the ranks."""
+        self._wheel(event, -1)
+
+    def _wheel(self, event: events.MouseEvent, rows: int) -> None:
+        event.stop()
+        self.state.move(rows)
+        if chosen := self.state.chosen:
+            self.post_message(self.Chosen(chosen.rank, opened=False))
+
+    def _entries(self) -> list[RankView | Group]:
+        """The ranks, each host's after its own line."""
+        state = self.state
+        if not state.grouped:
+            return list(state.rows)
+        found = groups(state.rows, state.snapshot.nodes, empty=not state.filter.words)
+        entries: list[RankView | Group] = []
+        for group in found:
+            entries += [group, *group.ranks]
+        return entries
+
+    def _columns(self, width: int) -> list[tuple[Column, int]]:
+        state = self.state
+        with_nodes = len(state.snapshot.nodes) > 1 and not state.grouped
+        return layout(columns_for(state.snapshot.ranks, with_nodes=with_nodes), width - 2 * _MARGIN)
+
+    def _column_at(self, x: int) -> str:
+        left = _MARGIN
+        for column, size in self._columns(self.size.width):
+            if left <= x < left + size:
+                return column.key
+            left += size + GAP
+        return ""
+
+
+def _row(view: RankView, columns: list[tuple[Column, int]], scales: Scales, *, cursor: bool) -> StyledLine:
+    row: list[Segment] = [Segment("▸" if cursor else " ", TextStyle("accent", bold=True))]
+    row.append(Segment("○", TextStyle("warning")) if view.node_lost else Segment(" "))
+    for column, size in columns:
+        cell = column.cell(view, scales, size)
+        # What keeps a row from being news stands in place of its bar, and does not fade.
+        if view.node_lost or ((view.stale or view.ended) and column.key != "bar"):
+            cell = faded(cell)
+        row += [*aligned(cell, size, right=column.right), Segment(" " * GAP)]
+    return on(row, "cursor") if cursor else tuple(row)
+
+
+def _marked(title: StyledLine, width: int, *, down: bool) -> StyledLine:
+    """The header of the column that is sorted by."""
+    words = "".join(run.text for run in title).strip()
+    return (Segment(f"{words[: max(0, width - 1)]}{'▼' if down else '▲'}", BOLD),)
+
+
+def _scrolled(first: int, chosen: int, rows: int, height: int) -> int:
+    """The first row in sight, moved as little as possible for the chosen one to be seen."""
+    if chosen < first:
+        first = chosen
+    elif chosen >= first + height:
+        first = chosen - height + 1
+    return max(0, min(first, rows - height))

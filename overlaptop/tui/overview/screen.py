@@ -1,0 +1,201 @@
+"""The job at a glance: totals, a row for each rank, the timeline of the chosen one."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+
+from overlaptop.report.order import Filter, FilterError
+from overlaptop.tui.draw.segments import joined, line_width
+from overlaptop.tui.help.glossary import OVERVIEW
+from overlaptop.tui.keys import OVERVIEW_KEYS, TIMELINE_KEYS, bindings
+from overlaptop.tui.overview.legend import Legend
+from overlaptop.tui.overview.rank_table import RankTable
+from overlaptop.tui.overview.totals_line import TotalsLine, total_items
+from overlaptop.tui.screen import Heights
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.timeline.actions import TimelineScreen
+from overlaptop.tui.timeline.collectives import Collectives
+from overlaptop.tui.timeline.history_chart import HistoryChart
+from overlaptop.tui.timeline.timeline import Timeline
+from overlaptop.tui.tune.change_line import MOST_LINES as CHANGE_LINES
+from overlaptop.tui.tune.change_panel import LEAST_LINES, ChangePanel, wanted_lines
+from overlaptop.tui.widgets.job_header import JobHeader
+from overlaptop.tui.widgets.key_bar import HELP_HINT, KNOB_HINT, QUIT_HINT, STEP_HINT, KeyBar
+
+HINTS = (
+    HELP_HINT,
+    QUIT_HINT,
+    KNOB_HINT,
+    STEP_HINT,
+    ("a", "search", "app.search", "search"),
+    ("u", "tune", "app.tune", "tune"),
+    ("w", "workloads", "app.workloads", "run"),
+    ("m", "machine", "app.machine", "host"),
+    ("enter", "rank", "app.rank"),
+    ("space", "pause", "app.pause"),
+    ("+ -", "zoom", "screen.zoom(1)"),
+    ("/", "filter", "screen.filter"),
+    ("s", "sort", "screen.sort"),
+    ("← →", "pan", "screen.pan(1)"),
+    ("H", "hosts", "app.hosts"),
+    ("c", "capture", "app.capture"),
+    ("v", "collectives", "screen.collectives"),
+    ("n", "notices", "app.notices"),
+    ("o", "jobs", "app.jobs"),
+    ("t", "theme", "app.next_theme"),
+)
+_TIMELINE_LEAST, _ROWS_LEAST, _LIST_LEAST = 6, 4, 4
+_HISTORY_LEAST, _HISTORY_MOST = 6, 24
+
+
+class OverviewScreen(TimelineScreen):
+    """What opens first."""
+
+    title_in_help = OVERVIEW
+    BINDINGS: ClassVar = bindings((*OVERVIEW_KEYS, *TIMELINE_KEYS))
+
+    def __init__(self, state: ViewState) -> None:
+        super().__init__(state)
+        self._header = JobHeader(state)
+        self._totals = TotalsLine(state)
+        self._panel = ChangePanel(state)
+        self._table = RankTable(state)
+        self._legend = Legend(state)
+        self._timeline = Timeline(state)
+        self._collectives = Collectives(state)
+        self._history = HistoryChart(state)
+        self._keys = KeyBar(state, HINTS, tells_changes=False, offered=self._offered)
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        yield self._header
+        yield self._totals
+        yield self._table
+        yield self._legend
+        yield self._timeline
+        yield self._panel
+        yield self._collectives
+        yield self._history
+        yield self._keys
+
+    def heights(self, width: int, height: int) -> Heights:
+        """Rows of ranks first, then the timeline, then its collectives; little screens lose the last.
+
+        What a change brought stands below the timeline, where it takes the place of collectives and
+        history: nothing that is looked at meanwhile moves when it comes.
+        """
+        airy = 1 if height >= 28 else 0
+        foot = 1 if height >= 8 else 0
+        head = 2 if height >= 18 else 1
+        one_line = line_width(joined([item.line for item in total_items(self.state)], "  ")) < width - 1
+        sums = 1 if one_line or height < 16 else 2
+        legend = 1 if height >= 12 else 0
+        rest = height - foot - head - sums - legend - 2 * airy
+        wanted = self._table.full_height
+
+        listed = self.state.show_collectives
+        below = _LIST_LEAST if listed else 0
+        panel = self._panel_lines(width, rest - min(wanted, _ROWS_LEAST) - _TIMELINE_LEAST - below)
+        above_panel = airy if panel > 1 else 0
+        rest -= panel + above_panel
+        table = min(wanted, max(_ROWS_LEAST, rest - _TIMELINE_LEAST - below))
+        timeline = min(self._timeline.full_height, rest - table - below)
+        if timeline < 2:
+            table, timeline, below = min(rest, wanted), 0, 0
+        left = rest - table - timeline
+        if listed is not False and left - airy >= _LIST_LEAST:
+            below = max(_LIST_LEAST, min(left - airy, self.state.most_collectives + 1))
+            if left - 2 * airy - _HISTORY_LEAST >= 2 * _LIST_LEAST:
+                below = min(below, left - 2 * airy - _HISTORY_LEAST)
+        above_list = airy if below < left else 0
+        left -= below + above_list if below else 0
+        history = min(_HISTORY_MOST, left - airy) if left - airy >= _HISTORY_LEAST else 0
+        left -= history + airy if history else 0
+        # What is left over sets the parts of a small screen apart.
+        more = 1 if not airy and left >= 2 else 0
+        return (
+            (self._header, head, 0),
+            (self._totals, sums, 0),
+            (self._table, max(1, table), airy + more),
+            (self._legend, legend, 0),
+            (self._timeline, timeline, airy + more),
+            (self._panel, panel, above_panel),
+            (self._collectives, below, above_list),
+            (self._history, history, airy),
+            (self._keys, foot, max(0, left - 2 * more)),
+        )
+
+    def _offered(self, action: str) -> bool:
+        return action != "app.hosts" or bool(self.state.snapshot.nodes)
+
+    def _panel_lines(self, width: int, room: int) -> int:
+        """All of it, or its first figures, or one line; a failure keeps its words."""
+        wanted = wanted_lines(self.state, width)
+        if wanted < LEAST_LINES or room >= LEAST_LINES:
+            return min(wanted, max(room, CHANGE_LINES))
+        change = self.state.change
+        return min(wanted, CHANGE_LINES if change is not None and change.state == "failed" else 1)
+
+    def action_comparison(self) -> None:
+        """Hide what the newest change brought, or show it again."""
+        self.state.hide_panel()
+        self.redraw()
+
+    def action_move(self, rows: int) -> None:
+        """Another rank."""
+        self.state.move(rows)
+        self.dashboard.show_chosen()
+
+    def action_page(self, pages: int) -> None:
+        """As many ranks on as are in sight."""
+        self.action_move(pages * self._table.page_rows)
+
+    async def on_rank_table_chosen(self, message: RankTable.Chosen) -> None:
+        """A row was clicked."""
+        self.state.choose(message.rank)
+        self.dashboard.show_chosen()
+        if message.opened:
+            await self.dashboard.action_rank()
+
+    def on_rank_table_sorted(self, message: RankTable.Sorted) -> None:
+        """A header was clicked."""
+        self.state.sort_by(message.key)
+        self.redraw()
+
+    def action_sort(self) -> None:
+        """By the next column."""
+        self.state.sort_by_next()
+        self.redraw()
+
+    def action_reverse(self) -> None:
+        """The other way round."""
+        self.state.reverse = not self.state.reverse
+        self.redraw()
+
+    def action_collectives(self) -> None:
+        """Show or hide the list."""
+        self.state.show_collectives = not self._collectives.display
+        self.redraw()
+
+    async def action_filter(self) -> None:
+        """Ask for a filter at the foot of the screen; it works while it is typed."""
+        # Textual's Input takes 20 ms to import: not before it is needed.
+        from overlaptop.tui.overview.filter_input import FilterInput
+
+        await self.dashboard.ask(FilterInput(self.state.filter.words, self._filter))
+
+    def _filter(self, words: str) -> str:
+        """Apply it as far as it makes sense."""
+        try:
+            self.state.filter = Filter.parse(words)
+        except FilterError as error:
+            return str(error)
+        self.dashboard.show_chosen()
+        return ""
+
+    def action_back(self) -> None:
+        """Drop the filter."""
+        self.state.filter = Filter()
+        self.dashboard.show_chosen()

@@ -1,0 +1,158 @@
+"""The job's totals: overlap first, then where the time goes, then what is missing from the figures."""
+
+from __future__ import annotations
+
+import re
+
+from overlaptop.fleet.knobs import NOT_ALLOWED
+from overlaptop.report.figures import Figures
+from overlaptop.report.order import stalls_apart
+from overlaptop.text import duration, ordinal, runs_of, shortened
+from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.draw.segments import (
+    BOLD,
+    DIM,
+    KEY,
+    Item,
+    Segment,
+    StyledLine,
+    TextStyle,
+    joined,
+    line_width,
+    wrap,
+)
+from overlaptop.tui.state import ViewState, step_name
+from overlaptop.tui.tune.knob_values import short_name, with_unit
+
+GOOD_OVERLAP, POOR_OVERLAP = 0.9, 0.6
+_REASON_CHARS = 36
+_WARNING = TextStyle("warning", bold=True)
+_MOST_NAMED = 4
+"""Ranks; beyond it they are counted."""
+
+
+class TotalsLine(LineView):
+    """One line; two where it is narrow and there is height."""
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        """The totals in order of weight."""
+        items = total_items(self.state)
+        wide = joined([item.line for item in items])
+        gap = "   " if line_width(wide) <= width - 1 else "  "
+        lines = wrap(items, width - 1, height, gap)
+        return [(Segment(" "), *line) for line in lines]
+
+
+def overlap_ink(overlap: float | None, *, bold: bool = False) -> TextStyle:
+    """Green for hidden, orange for exposed, plain in between; the figure itself says the same."""
+    if overlap is None:
+        return DIM
+    color = "good" if overlap >= GOOD_OVERLAP else "bad" if overlap < POOR_OVERLAP else "text"
+    return TextStyle(color, bold=bold)
+
+
+def total_items(state: ViewState) -> list[Item]:
+    """The totals as figures with their names."""
+    totals, ranks = state.snapshot.totals, state.snapshot.ranks
+    figures = Figures.of(totals, exact=state.exact)
+
+    def item(name: str, figure: str, cells: int, ink: TextStyle = BOLD, *more: Segment) -> Item:
+        # As wide as its figures get: what follows must not move with each of them.
+        return Item((Segment(f"{name} ", DIM), Segment(f"{figure:<{cells}}", ink), *more))
+
+    seen = state.exact or totals.idle_ns is not None
+    known_idle = item("idle", figures.idle, 8, DIM if totals.idle_ns is None else BOLD)
+    return [
+        item("overlap", figures.overlap, 8, overlap_ink(totals.overlap, bold=True)),
+        item("exposed", figures.exposed, 8),
+        *([item("stall", figures.stall, 7)] if any(map(stalls_apart, ranks)) else []),
+        *_knob(state),
+        *([known_idle] if seen else []),
+        item(
+            "speed-up",
+            figures.speedup,
+            6,
+            BOLD,
+            Segment(" of ", DIM),
+            Segment(f"{figures.attainable:<6}", BOLD),
+        ),
+        *_launching(state),
+        *([] if seen else [item("idle", figures.idle, 8, DIM)]),
+        *_rule(state),
+        *([item("dropped", figures.dropped, 1, _WARNING)] if totals.dropped else []),
+        *_sampling(state),
+    ]
+
+
+def _knob(state: ViewState) -> list[Item]:
+    """The knob in hand: its value, and the keys that change it or why nothing does."""
+    if state.hand is None:
+        return []
+    knob, change = state.hand.knob, state.change
+    value = Segment(with_unit(knob.value_text, knob.unit), BOLD)
+    if change is not None and change.state == "pending" and change.knob == knob.name and change.becomes:
+        value = Segment(f"{change.was} → {change.becomes}".lstrip(), TextStyle("warning", bold=True))
+    line: StyledLine = (Segment(f"{short_name(knob.name)} ", DIM), value)
+    if state.can_change:
+        return [Item((*line, Segment(" "), Segment("[ ]", KEY)))]
+    if why := _why_fixed(state):
+        line = (*line, Segment(f" {why}", DIM))
+    return [Item(line)]
+
+
+def _why_fixed(state: ViewState) -> str:
+    assert state.hand is not None
+    if state.readonly:
+        return "(read-only)"
+    why = state.hand.refusal
+    if not why:
+        return ""  # the job is over, or a file: the header says so
+    if why == NOT_ALLOWED:
+        return "(needs --control: 7)"
+    why = re.sub(r"^rank \d+: ", "", why)
+    return f"(fixed: {shortened(why, _REASON_CHARS)}: 7)"
+
+
+def _launching(state: ViewState) -> list[Item]:
+    """How far the CPU is ahead of the GPU; nothing where no rank's source can see it."""
+    totals = state.snapshot.totals
+    if totals.launch_lead_ns is None:
+        return []
+    line: StyledLine = (
+        Segment("least lead " if totals.ranks > 1 else "lead ", DIM),
+        Segment(f"{duration(totals.launch_lead_ns):<7}", BOLD),
+    )
+    if totals.launch_bound:
+        line = (*line, Segment(f" launch-bound{_on(state)}", _WARNING))
+    return [Item(line)]
+
+
+def _rule(state: ViewState) -> list[Item]:
+    """What the figures are of."""
+    totals = state.snapshot.totals
+    of = ["".join(step_name(totals.measured_step))] if totals.measured_step is not None else []
+    of += [f"mean of {totals.ranks} ranks"] if totals.ranks > 1 else []
+    return [Item((Segment(", ".join(of), DIM),))] if of else []
+
+
+def _on(state: ViewState) -> str:
+    """`` on rank 1``, `` on ranks 0-2, 5``; of many their number; of all nothing."""
+    ranks, all_ranks = state.snapshot.totals.launch_bound, state.snapshot.ranks
+    if len(ranks) == len(all_ranks):
+        return ""
+    if len(ranks) > _MOST_NAMED:
+        return f" on {len(ranks)} of {len(all_ranks)} ranks"
+    return f" on rank{'s' * (len(ranks) > 1)} {runs_of(ranks)}"
+
+
+def _sampling(state: ViewState) -> list[Item]:
+    if state.starting:
+        return []  # how they measure is not settled yet
+    every = sorted({view.info.detail_every for view in state.snapshot.ranks if view.info is not None})
+    if not every:
+        return []
+    words = {0: "phases only", 1: "collectives in every step"}
+    said = words.get(every[-1], f"collectives in every {ordinal(every[-1])} step")
+    if len(every) > 1:
+        said += ", on some ranks" if every[0] == 0 else " or oftener"
+    return [Item((Segment(said, DIM),))]

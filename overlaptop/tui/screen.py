@@ -1,0 +1,85 @@
+"""DashboardScreen: what all screens do alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual import events
+from textual.screen import Screen
+from textual.widget import Widget
+
+from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.draw.prompt import Prompt
+from overlaptop.tui.state import ViewState
+
+if TYPE_CHECKING:
+    from overlaptop.tui.app import OverlaptopApp
+
+Heights = tuple[tuple[Widget, int, int], ...]
+"""Widgets from top to bottom, with the height of each (0: not shown) and the blank lines above it."""
+
+
+class DashboardScreen(Screen[None]):
+    """A column of LineViews whose heights follow from the screen's size and from what there is to show."""
+
+    ALLOW_SELECT: ClassVar[bool] = False
+    title_in_help: ClassVar[str]
+    """Whose keys and words the help opens on: one of glossary.SECTIONS."""
+
+    def __init__(self, state: ViewState) -> None:
+        super().__init__()
+        self.state = state
+        self._arranged: list[tuple[int, int]] = []
+
+    @property
+    def dashboard(self) -> OverlaptopApp:
+        """The app, by its own type."""
+        return cast("OverlaptopApp", self.app)
+
+    @property
+    def knob(self) -> str:
+        """Name of the knob that this screen has a cursor on: keys for values mean that one; empty: none."""
+        return ""
+
+    @property
+    def prompt(self) -> Prompt | None:
+        """What is typed in now: the newest one that is there."""
+        return next((each for each in reversed(self.query(Prompt)) if each.is_mounted), None)
+
+    def heights(self, width: int, height: int) -> Heights:
+        """How the screen's lines are shared out."""
+        raise NotImplementedError
+
+    def redraw(self, *, everything: bool = False) -> None:
+        """Show the state as it is now; lays out again only if the shares have changed."""
+        self._arrange()
+        for view in self.query(LineView):
+            if view.display:
+                view.redraw(everything=everything)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Share the lines out anew."""
+        self._arrange(event.size.width, event.size.height)
+
+    def on_screen_resume(self) -> None:
+        """Catch up with what happened while another screen was on top."""
+        self.redraw(everything=True)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+        """Under --readonly no key changes anything, and in a trace none turns to a job."""
+        return self.state.offers(action)
+
+    def _arrange(self, width: int = 0, height: int = 0) -> None:
+        width, height = width or self.size.width, height or self.size.height
+        if not width or not height or not self.is_mounted:
+            return
+        shares = self.heights(width, height)
+        arranged = [(lines, above) for _, lines, above in shares]
+        if arranged == self._arranged:
+            return
+        self._arranged = arranged
+        for widget, lines, above in shares:
+            widget.display = lines > 0
+            if lines > 0:
+                widget.styles.height = lines
+                widget.styles.margin = (above, 0, 0, 0)

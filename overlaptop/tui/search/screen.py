@@ -1,0 +1,88 @@
+"""The search for a knob's best value: asks for a range, follows it, and stops it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+
+from overlaptop.tui.help.glossary import SEARCH
+from overlaptop.tui.keys import SEARCH_KEYS, bindings
+from overlaptop.tui.screen import DashboardScreen, Heights
+from overlaptop.tui.search.view import SearchView
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.widgets.job_header import JobHeader
+from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, KeyBar
+
+HINTS = (
+    ("esc", "back", "screen.back", "back"),
+    HELP_HINT,
+    ("x", "stop and go back", "screen.stop", "stop"),
+    ("a", "search", "app.search", "search"),
+    ("u", "tune", "app.tune", "tune"),
+    ("↑ ↓", "scroll", "screen.scroll(4)"),
+    QUIT_HINT,
+)
+
+
+class SearchScreen(DashboardScreen):
+    """The search of this dashboard; where another searches, who that is."""
+
+    title_in_help = SEARCH
+    BINDINGS: ClassVar = bindings(SEARCH_KEYS)
+
+    def __init__(self, state: ViewState) -> None:
+        super().__init__(state)
+        self._header = JobHeader(state)
+        self._view = SearchView(state)
+        self._keys = KeyBar(state, HINTS, offered=self._offered)
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        yield self._header
+        yield self._view
+        yield self._keys
+
+    async def on_mount(self) -> None:
+        """Ask at once, where nothing was searched yet."""
+        if self.dashboard.control.tuner is None:
+            await self.dashboard.ask_for_range()
+
+    def on_unmount(self) -> None:
+        """Its question goes with it."""
+        self.dashboard.control.unprepare()
+
+    def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
+        """All for the picture."""
+        above = 1 if height >= 24 else 0
+        return (
+            (self._header, 1, 0),
+            (self._view, max(1, height - 2 - above), above),
+            (self._keys, 1, 0),
+        )
+
+    def _offered(self, action: str) -> bool:
+        """A search can be stopped while it goes on, and begun while none does, whoever searches."""
+        searching = self.dashboard.control.searching
+        if action == "screen.stop":
+            return searching
+        return action != "app.search" or not (searching or self.state.snapshot.search is not None)
+
+    async def again(self) -> None:
+        """The key that opened this screen: stop, or begin another one."""
+        if self.dashboard.control.searching:
+            await self.action_stop()
+        else:
+            await self.dashboard.ask_for_range()
+
+    async def action_stop(self) -> None:
+        """Back to the value before, if that is meant."""
+        await self.dashboard.stop_search()
+
+    def action_scroll(self, lines: int) -> None:
+        """Move the table."""
+        self._view.scroll_lines(lines)
+
+    def action_back(self) -> None:
+        """Leave it to go on."""
+        self.dashboard.action_close()

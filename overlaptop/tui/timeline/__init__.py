@@ -1,0 +1,1 @@
+"""One step to scale: lanes, collectives, history."""

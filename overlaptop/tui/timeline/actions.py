@@ -1,0 +1,56 @@
+"""What the overview and the rank's screen do alike with their timelines."""
+
+from __future__ import annotations
+
+from overlaptop.tui.screen import DashboardScreen
+from overlaptop.tui.timeline.collectives import Collectives
+from overlaptop.tui.timeline.timeline import ZOOM_FACTOR
+from overlaptop.tui.timeline.window import WHOLE_STEP
+
+PAN_SHARE = 0.2
+
+
+class TimelineScreen(DashboardScreen):
+    """Zoom, pan, and the chosen collective."""
+
+    def action_zoom(self, direction: int) -> None:
+        """Closer or wider, around the middle of what is seen."""
+        self.state.window = self.state.window.zoomed(ZOOM_FACTOR**direction)
+        self.redraw()
+
+    def action_pan(self, direction: int) -> None:
+        """Earlier or later by a fifth of what is seen."""
+        self.state.window = self.state.window.panned(PAN_SHARE * direction)
+        self.state.follows = False
+        self.redraw()
+
+    def action_whole_step(self) -> None:
+        """Undo zoom and pan."""
+        self.state.window = WHOLE_STEP
+        self.state.follows = False
+        self.redraw()
+
+    def action_collective(self, lines: int) -> None:
+        """Move the cursor in the list of collectives."""
+        lanes = self.state.lanes
+        if lanes is None or not lanes.detail.collectives:
+            return
+        last = len(lanes.detail.collectives) - 1
+        at = self.state.collective
+        self._choose(0 if at is None else min(max(at + lines, 0), last))
+
+    def on_collectives_chosen(self, message: Collectives.Chosen) -> None:
+        """The list was clicked."""
+        self._choose(message.index)
+
+    def _choose(self, index: int) -> None:
+        state = self.state
+        state.choose_collective(index)
+        lanes = state.lanes
+        if lanes is not None and state.window.zoom > 1 and lanes.detail.step_ns:
+            chosen = lanes.detail.collectives[index]
+            middle = (chosen.start_ns + chosen.end_ns) / 2 / lanes.detail.step_ns
+            off = (middle - state.window.left) / state.window.width
+            if not 0 <= off < 1:
+                state.window = state.window.panned(off - 0.5)
+        self.redraw()

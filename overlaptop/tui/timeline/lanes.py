@@ -1,0 +1,86 @@
+"""A step's detail as the pieces of its timeline's lanes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from overlaptop.tui.draw.bars import Piece
+from overlaptop.wire.messages import CollectiveSpan, StepDetail
+
+if TYPE_CHECKING:
+    from overlaptop.timeline.spans import Spans
+
+
+class CollectiveKey(NamedTuple):
+    """Which collective of a step it is: the same one in each step of a job whose steps are alike."""
+
+    op: str
+    group: str
+    bytes: int | None
+    at: int
+    """Among those of the step that are alike in all this, in order of their start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """One detailed step, ready to be drawn at any zoom. Pieces in ns from the step's start."""
+
+    detail: StepDetail
+    compute: tuple[Piece, ...]
+    """Compute, and the stalls in its gaps."""
+    comm: tuple[Piece, ...]
+    """Hidden and exposed communication."""
+    copy: tuple[Piece, ...]
+    hidden_ns: tuple[int, ...]
+    """Of each collective, in order: how much of it ran beside compute."""
+    keys: tuple[CollectiveKey, ...]
+    """Of each collective, in order."""
+
+
+def lanes_of(detail: StepDetail) -> Lanes:
+    """Split communication into hidden and exposed, and put stalls into compute's gaps."""
+    # numpy takes 100 ms to import, which the first paint would pay: nothing to draw needs it before.
+    from overlaptop.timeline import spans
+
+    def from_flat(flat: Sequence[int]) -> Spans:
+        return spans.from_pairs([(flat[i], flat[i + 1]) for i in range(0, len(flat) - 1, 2)])
+
+    compute, comm = from_flat(detail.compute_spans_ns), from_flat(detail.comm_spans_ns)
+    stall = spans.difference(from_flat(detail.stall_spans_ns), compute)
+    return Lanes(
+        detail=detail,
+        compute=_pieces((compute, "compute"), (stall, "stall")),
+        comm=_pieces(
+            (spans.intersection(comm, compute), "hidden"), (spans.difference(comm, compute), "exposed")
+        ),
+        copy=_pieces((from_flat(detail.copy_spans_ns), "copy")),
+        hidden_ns=tuple(
+            spans.length_ns(spans.clip(compute, c.start_ns, c.end_ns)) for c in detail.collectives
+        ),
+        keys=_keys(detail.collectives),
+    )
+
+
+def hidden_share(lanes: Lanes, index: int) -> float | None:
+    """How much of a collective ran beside compute; None for one without length."""
+    collective: CollectiveSpan = lanes.detail.collectives[index]
+    length_ns = collective.end_ns - collective.start_ns
+    return lanes.hidden_ns[index] / length_ns if length_ns > 0 else None
+
+
+def _keys(collectives: Sequence[CollectiveSpan]) -> tuple[CollectiveKey, ...]:
+    seen: Counter[tuple[str, str, int | None]] = Counter()
+    found = []
+    for each in collectives:
+        alike = (each.op, each.group, each.bytes)
+        found.append(CollectiveKey(*alike, seen[alike]))
+        seen[alike] += 1
+    return tuple(found)
+
+
+def _pieces(*kinds: tuple[Spans, str]) -> tuple[Piece, ...]:
+    found = [Piece(start, end, key) for spans, key in kinds for start, end in spans.tolist()]
+    return tuple(sorted(found))

@@ -1,0 +1,202 @@
+"""The chosen rank's newest detailed step: phases, compute over communication, stalls, to scale."""
+
+from __future__ import annotations
+
+from textual import events
+
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.text import Unit, byte_count, clock, duration
+from overlaptop.tui.draw.bars import Cell, Piece, lane, ruler, runs
+from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.draw.segments import BOLD, DIM, FAINT, Item, Segment, StyledLine, TextStyle, fit
+from overlaptop.tui.state import step_name
+from overlaptop.tui.timeline.lanes import Lanes
+from overlaptop.wire.messages import PHASES, CollectiveSpan
+
+LABEL = 10
+"""Cells left of the lanes for their names."""
+ZOOM_FACTOR = 1.5
+_SHORT = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
+
+
+class Timeline(LineView):
+    """Title, phases, the lanes, the collectives' names, and an axis; as many of them as there is room."""
+
+    @property
+    def full_height(self) -> int:
+        """Lines beyond which nothing more is drawn."""
+        return 10 if self.state.copies_seen else 8
+
+    def made_of(self) -> tuple[object, ...] | None:
+        """The step and the window; without a step, draw: the reason changes."""
+        state = self.state
+        return (state.lanes.detail, state.window, state.collective) if state.lanes else None
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        """The window that the state holds."""
+        lanes = self.state.lanes
+        if lanes is None:
+            return [self._title(width, None), (), (Segment("  " + self._why_not(), DIM),)]
+        view = _View(
+            lanes, self.state.window.bounds_ns(lanes.detail.step_ns), width - LABEL - 1, self.state.textured
+        )
+        title = self._title(width, lanes)
+        if height <= 2:
+            return [title, view.row("comm", lanes.comm)]
+        rows = [view.row("compute", lanes.compute), view.row("comm", lanes.comm)]
+        if self.state.copies_seen:
+            rows.append(view.row("copy", lanes.copy))
+        spare = height - len(rows) - 1
+        lines, below = [title], []
+        if spare > 0:
+            below.append(view.axis())
+            spare -= 1
+        if spare > 0:
+            lines.append(view.phases())
+            spare -= 1
+        names = view.names(self.state.collective)
+        thick = 2 if spare >= len(rows) + 1 else 1
+        if spare >= len(rows) * (thick - 1) + 1:
+            rows.insert(2, names)
+        for row in rows:
+            lines += [row] if row is names else [row, *([_unlabelled(row)] * (thick - 1))]
+        return [*lines, *below]
+
+    def _title(self, width: int, lanes: Lanes | None) -> StyledLine:
+        chosen, window = self.state.chosen, self.state.window
+        if chosen is None or lanes is None:
+            return (Segment(" timeline", BOLD), Segment(f"  rank {chosen.rank}" if chosen else "", DIM))
+        detail = lanes.detail
+        step, number = step_name(detail.step)
+        left = [
+            Item((Segment(f" rank {detail.rank}", BOLD), Segment(f"  {step}", DIM), Segment(number, BOLD))),
+            Item(
+                (Segment(duration(detail.step_ns), BOLD), Segment(f" at {clock(detail.start_ns)}", DIM)), 3
+            ),
+        ]
+        for name in PHASES:
+            spent_ns = sum(p.end_ns - p.start_ns for p in detail.phases if p.name == name)
+            if spent_ns:
+                left.append(Item((Segment(f"{name} ", DIM), Segment(duration(spent_ns))), 4))
+        moved = sum(c.bytes or 0 for c in detail.collectives)
+        if detail.collectives:
+            said = f"{len(detail.collectives)} collective{'s' * (len(detail.collectives) != 1)}"
+            left.append(Item((Segment(said), Segment(f" · {byte_count(moved)}", DIM)), 5))
+        right = []
+        if window.zoom > 1:
+            start_ns, end_ns = window.bounds_ns(detail.step_ns)
+            right = [
+                Item((Segment(f"zoom {window.zoom:.3g}× ", TextStyle("accent")),), 1),
+                Item((Segment(f"{duration(start_ns)} – {duration(end_ns)} ", DIM),), 2),
+            ]
+        return fit(left, right, width)
+
+    def _why_not(self) -> str:
+        chosen = self.state.chosen
+        if chosen is None:
+            return "no rank to show"
+        if self.state.snapshot.link is LinkState.TRACE:
+            return f"the trace of rank {chosen.rank} holds no step"
+        if chosen.ended:
+            return f"rank {chosen.rank} ended before a step of it was seen in detail"
+        if self.state.starting:
+            return f"the job is starting: waiting for {self.state.starting}"
+        if chosen.info is not None and chosen.info.detail_every == 0:
+            return "no timeline: this agent measures phases only"
+        if self.state.paused_at_ns is not None:
+            return f"no step of rank {chosen.rank} was seen in detail before the pause"
+        if chosen.node_lost:
+            return f"{chosen.node} is out of reach: no step of rank {chosen.rank} was seen in detail before"
+        return f"waiting for the next step of rank {chosen.rank} that is measured in detail"
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel zooms in where the pointer is."""
+        self._zoom(event, ZOOM_FACTOR)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel zooms out."""
+        self._zoom(event, 1 / ZOOM_FACTOR)
+
+    def _zoom(self, event: events.MouseEvent, factor: float) -> None:
+        event.stop()
+        anchor = (event.x - LABEL) / max(1, self.size.width - LABEL - 1)
+        self.state.window = self.state.window.zoomed(factor, min(1.0, max(0.0, anchor)))
+        self.state.follows = False
+        self.redraw()
+
+
+class _View:
+    """One window onto a step, ``width`` cells of it."""
+
+    def __init__(self, lanes: Lanes, bounds_ns: tuple[float, float], width: int, textured: bool) -> None:
+        self.lanes = lanes
+        self.start_ns, self.end_ns = bounds_ns
+        self.width = max(1, width)
+        self.textured = textured
+
+    def column(self, at_ns: float) -> int:
+        share = (at_ns - self.start_ns) / (self.end_ns - self.start_ns)
+        return round(min(1.0, max(0.0, share)) * self.width)
+
+    def row(self, label: str, pieces: tuple[Piece, ...]) -> StyledLine:
+        drawn = lane(pieces, self.start_ns, self.end_ns, self.width, textured=self.textured)
+        return (_label(label), *drawn)
+
+    def phases(self) -> StyledLine:
+        cells = [Cell(" ", FAINT)] * self.width
+        for phase in self.lanes.detail.phases:
+            left, right = self.column(phase.start_ns), self.column(phase.end_ns)
+            size = right - left
+            if size < 1:
+                continue
+            names = (f" {phase.name} ", phase.name, _SHORT.get(phase.name, ""), "")
+            name = next(name for name in names if len(name) <= max(0, size - 2))
+            words = f"├{name:─^{size - 2}}┤" if size > 1 else "│"
+            cells[left:right] = [Cell(glyph, TextStyle("text", phase.name)) for glyph in words]
+        return (_label("phase"), *runs(cells))
+
+    def names(self, chosen: int | None) -> StyledLine:
+        """Under the comm lane, where there is room: which collective begins here; the chosen one marked."""
+        cells = [Cell(" ", DIM)] * self.width
+        free = 0
+        for index, collective in enumerate(self.lanes.detail.collectives):
+            if collective.end_ns <= self.start_ns or collective.start_ns >= self.end_ns:
+                continue
+            left, right = self.column(collective.start_ns), self.column(collective.end_ns)
+            if index == chosen:
+                size = max(1, right - left)
+                words = f"╰{'─' * (size - 2)}╯"[:size] if size > 1 else "▲"
+                left = min(left, self.width - size)
+                cells[left : left + size] = [Cell(glyph, TextStyle("accent", bold=True)) for glyph in words]
+                free = max(free, left + size + 1)
+                continue
+            room = max(right, self._next_start(index)) - left - 1
+            name = f"│{op_name(collective)}"
+            # Whole words only: half a figure is another figure.
+            said = (f"{name} {byte_count(collective.bytes)}", name)
+            words = next((words for words in said if len(words) <= room), "│")
+            if left >= free and left + len(words) <= self.width:
+                cells[left : left + len(words)] = [Cell(glyph, DIM) for glyph in words]
+                free = left + len(words)
+        return (_label(""), *runs(cells))
+
+    def _next_start(self, index: int) -> int:
+        after = self.lanes.detail.collectives[index + 1 : index + 2]
+        return self.column(after[0].start_ns) if after else self.width
+
+    def axis(self) -> StyledLine:
+        unit = Unit.for_scale(max(1, round(self.end_ns - self.start_ns)))
+        return (_label(""), *ruler(self.start_ns, self.end_ns, self.width, unit))
+
+
+def op_name(collective: CollectiveSpan) -> str:
+    """c10d's name without its underscores."""
+    return collective.op.strip("_")
+
+
+def _label(words: str) -> Segment:
+    return Segment(f" {words:<{LABEL - 1}}", DIM)
+
+
+def _unlabelled(row: StyledLine) -> StyledLine:
+    return (_label(""), *row[1:])

@@ -1,0 +1,1 @@
+"""Knobs, their changes, and what these brought."""

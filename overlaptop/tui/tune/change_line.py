@@ -1,0 +1,65 @@
+"""How the newest change of a knob goes: one line, and more where it failed and the reason is long."""
+
+from __future__ import annotations
+
+from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.draw.segments import (
+    BOLD,
+    DIM,
+    Item,
+    Segment,
+    StyledLine,
+    TextStyle,
+    fit,
+    line_width,
+    paragraph,
+)
+from overlaptop.tui.tune.changing import Change, knob_words
+
+MOST_LINES = 4
+_GLYPHS = {"pending": ("◌", "warning"), "changed": ("●", "good"), "failed": ("✗", "error")}
+
+
+class ChangeLine(LineView):
+    """Of the newest one, whoever asked for it and be it a search. Empty where nothing was changed."""
+
+    fades = False
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        """The change, and what becomes of it."""
+        change = self.state.newest_change
+        return [] if change is None else change_lines(change, width)[:height]
+
+    def full_height(self, width: int) -> int:
+        """Lines that it takes."""
+        change = self.state.newest_change
+        return 0 if change is None else len(change_lines(change, width))
+
+
+def change_lines(change: Change, width: int, right: Item | None = None) -> list[StyledLine]:
+    """From what to what, how far it is, and who asked, where that was not here; at most MOST_LINES.
+
+    ``right``: for the right edge of the first line, where there is room.
+    """
+    glyph, color = _GLYPHS[change.state]
+    ink = TextStyle(color, bold=True)
+    values = knob_words(change)
+    by: StyledLine = (Segment("by ", DIM), Segment(change.by)) if change.by else ()
+    rights = [right] if right is not None else []
+    if values and len(values) + len(change.words) + line_width(by) + 12 > width:
+        head = fit(
+            [Item((Segment(f" {glyph} ", ink), Segment(values, BOLD))), *([Item(by, 2)] if by else [])],
+            rights,
+            width,
+        )
+        return [head, *paragraph(change.words, width, ink, indent=3, rows=MOST_LINES - 1)]
+    if not values and len(change.words) + 4 > width:
+        first, *more = paragraph(change.words, width, ink, indent=3, rows=MOST_LINES)
+        return [(Segment(f" {glyph} ", ink), *first[1:]), *more]
+    said = Segment(change.words, ink if change.state != "changed" else TextStyle(color))
+    line: StyledLine = (
+        Segment(f" {glyph} ", ink),
+        *((Segment(values, BOLD), Segment("  ")) if values else ()),
+        said,
+    )
+    return [fit([Item(line), *([Item(by, 1)] if by else [])], rights, width)]

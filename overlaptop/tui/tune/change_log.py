@@ -1,0 +1,124 @@
+"""The log of what was changed: when, by whom, from what to what, at which step, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from overlaptop.fleet.commands import FAILED, CommandView
+from overlaptop.report.hosts import is_there
+from overlaptop.text import clock, shortened
+from overlaptop.tui.draw.scroll_view import ScrollView
+from overlaptop.tui.draw.segments import (
+    BOLD,
+    DIM,
+    TEXT,
+    Item,
+    Segment,
+    StyledLine,
+    TextStyle,
+    elided,
+    fit,
+    line_width,
+    pad,
+    paragraph,
+)
+from overlaptop.tui.tune.changing import change_words, who_asked
+from overlaptop.tui.tune.earlier_changes import JobChanges
+from overlaptop.tui.tune.knob_values import SCRIPT, short_name
+from overlaptop.wire.messages import CHANGED
+
+_WHO_CELLS, _NARROW = 34, 90
+
+
+class ChangeLog(ScrollView):
+    """Newest first."""
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        """Title, rows, and where it is kept."""
+        control = self.dashboard.control
+        log = Log(
+            self.state.snapshot.commands,
+            control.earlier_changes.newest_first,
+            control.changing.own,
+            control.search_ids,
+        )
+        rows = log_lines(log, width)
+        title = [Item((Segment(" Changes", BOLD),)), Item((Segment("newest first", DIM),), 3)]
+        if any(is_there(node.name) for node in self.state.snapshot.nodes):
+            title.append(Item((Segment("each host keeps all of its own: changes.jsonl", DIM),), 2))
+        elif control.log_path:
+            title += [
+                Item((Segment("all are kept in", DIM),), 2),
+                Item((Segment(control.log_path, TextStyle("accent")),), 1),
+            ]
+        room = max(0, height - 1)
+        self.first = max(0, min(self.first, len(rows) - room))
+        return [fit(title, [], width, "  "), *rows[self.first : self.first + room]]
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What there is to tell of."""
+
+    commands: Sequence[CommandView]
+    """Of the job that is shown, oldest first."""
+    earlier: Sequence[JobChanges] = ()
+    """Of jobs that were watched before it, the newest job first."""
+    own: Collection[str] = ()
+    """Ids of the commands that were given here."""
+    own_searches: Collection[str] = ()
+    """Ids of the searches that were begun here."""
+
+    def who(self, view: CommandView) -> str:
+        """Who asked for a change."""
+        return who_asked(view, self.own, self.own_searches)
+
+
+def log_lines(log: Log, width: int) -> list[StyledLine]:
+    """A row for each change, newest first; a reason that does not fit goes on below. Then those of earlier
+    jobs, each below a line that says so.
+    """
+    changes = [each for each in reversed(log.commands) if each.knob]
+    every = [*changes, *(each for job in log.earlier for each in job.changes)]
+    if not every:
+        return [(Segment("  none yet", DIM),)]
+    names = max(len(short_name(each.knob)) for each in every)
+    values = max(line_width(_values(each)) for each in every)
+    who = min(_WHO_CELLS if width >= _NARROW else 14, max(len(log.who(each)) for each in every))
+    cells = (names + 2, values + 2, who)
+    lines = [line for each in changes for line in _rows(each, log.who(each), cells, width)]
+    if not changes:
+        lines.append((Segment("  none yet of this job", DIM),))
+    for job in log.earlier:
+        lines.append((Segment(f" of a job watched before: {PurePath(job.script).name}", BOLD),))
+        for each in reversed(job.changes):
+            lines += _rows(each, log.who(each), cells, width)
+    return lines
+
+
+def _rows(view: CommandView, who: str, cells: tuple[int, int, int], width: int) -> list[StyledLine]:
+    """``cells``: of the name, the values and of who asked."""
+    names, values, asked = cells
+    head: StyledLine = (
+        Segment(f" {clock(view.at_ns)}  ", DIM),
+        *pad((Segment(short_name(view.knob)),), names),
+        *pad(_values(view), values),
+        *pad((Segment(shortened(who, asked), DIM),), asked),
+        Segment("  "),
+    )
+    ink = (
+        TextStyle("error")
+        if view.state == FAILED
+        else TextStyle("good" if view.state == CHANGED else "warning")
+    )
+    words = change_words(view)
+    if line_width(head) + len(words) <= width - 1:
+        return [(*head, Segment(words, ink))]
+    return [elided(head, width), *paragraph(words, width, ink, indent=11, rows=3)]
+
+
+def _values(view: CommandView) -> StyledLine:
+    becomes = view.becomes or (SCRIPT if view.value is None else str(view.value))
+    return (Segment(f"{view.was} → {becomes}".lstrip(), TEXT),)

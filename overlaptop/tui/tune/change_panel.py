@@ -1,0 +1,248 @@
+"""A change, before and after: side by side where there is room, else in one line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from overlaptop.text import UNKNOWN, Unit, shortened
+from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.draw.segments import (
+    BOLD,
+    DIM,
+    TEXT,
+    Item,
+    Segment,
+    StyledLine,
+    TextStyle,
+    elided,
+    fit,
+    line_width,
+    pad,
+)
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.tune.change_line import change_lines
+from overlaptop.tui.tune.changing import Change
+from overlaptop.tui.tune.compared import Compared
+
+if TYPE_CHECKING:
+    from overlaptop.stats.comparison import Quantity
+    from overlaptop.stats.noise import Estimate
+
+TABLE_LINES = 7
+"""A header, five figures, and what they mean."""
+LEAST_LINES = 4
+"""Of the table and what stands above it: with fewer it is one line."""
+_WIDE = 78
+"""Narrower than this it is one line as well."""
+_FIGURE_CELLS, _VERDICT_CELLS = 16, 36
+
+
+class ChangePanel(LineView):
+    """How the newest change goes, and what the newest one that was made has brought."""
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        """One line, or a table."""
+        state = self.state
+        return panel_lines(state.change, state.compared, width, height, exact=state.exact)
+
+
+def wanted_lines(state: ViewState, width: int) -> int:
+    """How many lines there are to show; 0: nothing, or it was hidden."""
+    if state.panel_hidden or (state.change is None and state.compared is None):
+        return 0
+    head = len(change_lines(state.change, width)) if state.change is not None else 1
+    return head + TABLE_LINES if state.compared is not None and width >= _WIDE else head
+
+
+def panel_lines(
+    change: Change | None, compared: Compared | None, width: int, height: int, *, exact: bool
+) -> list[StyledLine]:
+    """``exact``: compute is no upper bound."""
+    if compared is None or height < LEAST_LINES:
+        return _brief(change, compared, width)[:height]
+    hide = Item((Segment("d: hide ", DIM),), 1)
+    if change is not None:
+        lines = change_lines(change, width, hide)
+    else:
+        lines = [fit([Item((Segment(f" {compared.title}", BOLD),))], [hide], width)]
+    header = _header(compared, width)
+    rows = [(each.title, *_figures(each, exact=exact)) for each in compared.quantities]
+    sizes = [
+        2 + max(line_width((Segment(row[at]),)) for row in (header, *rows)) for at in range(len(header))
+    ]
+    told = (Segment("  ", DIM), *_in_short(compared))
+    lines.append(_row(header, sizes, (DIM, DIM, DIM), told, width))
+    for row, quantity in zip(rows, compared.quantities, strict=True):
+        ink = _ink(quantity)
+        said = (
+            Segment(f"{_glyph(quantity)} ", ink),
+            Segment(_verdict(quantity, width - sum(sizes) - 5), ink),
+        )
+        lines.append(_row(row, sizes, (DIM, TEXT, BOLD), said, width))
+    lines.append(_meanings(width))
+    return lines[:height]
+
+
+def _verdict(quantity: Quantity, room: int) -> str:
+    """In so many cells: with fewer words, then without its interval."""
+    # Where there is a quantity numpy is there too.
+    from overlaptop.stats.noise import NO_DIFFERENCE
+
+    if _other_work(quantity):
+        return quantity.verdict.partition(":")[0]  # the reason stands above
+    short = quantity.verdict.replace(NO_DIFFERENCE, "within noise")
+    bare = short.partition(" (")[0]
+    return next((words for words in (quantity.verdict, short) if len(words) <= room), bare)
+
+
+def _meanings(width: int) -> StyledLine:
+    """What the signs and the colours say."""
+    items = [
+        Item((Segment("   ± half of the steps", DIM),)),
+        Item((Segment("(a to b) 95 % interval", DIM),), 1),
+        Item(
+            (
+                Segment("better", TextStyle("good")),
+                Segment(" worse", TextStyle("bad")),
+                Segment(" beyond noise", DIM),
+            ),
+            2,
+        ),
+        Item((Segment("≈ within noise", DIM),), 3),
+    ]
+    return fit(items, [], width)
+
+
+def _row(
+    words: tuple[str, str, str],
+    sizes: list[int],
+    inks: tuple[TextStyle, TextStyle, TextStyle],
+    said: StyledLine,
+    width: int,
+) -> StyledLine:
+    line: list[Segment] = [Segment("   ")]
+    for word, size, ink in zip(words, sizes, inks, strict=True):
+        line += pad((Segment(word, ink),), size)
+    return elided((*line, *said), width)
+
+
+def _brief(change: Change | None, compared: Compared | None, width: int) -> list[StyledLine]:
+    """What a change brought, in a line, once it was made; until then how it goes."""
+    if compared is None or (change is not None and change.command != compared.command):
+        return change_lines(change, width) if change is not None else []
+    step = compared.quantities[0]
+    glyph = Segment(f" {_glyph(step)} ", _ink(step))
+    head = f"{compared.before} → {compared.after}" if compared.command else compared.title
+    verdict: StyledLine = (
+        Segment("step ", DIM),
+        Segment(_so_far(step), _ink(step)),
+    )
+    if _other_work(step):
+        verdict = _in_short(compared)
+    items = [Item((glyph, Segment(head, BOLD))), Item(verdict)]
+    items += [
+        Item(
+            (
+                Segment(f"{each.title} ", DIM),
+                Segment(f"{_centre(each, each.before)} → {_centre(each, each.after)}"),
+            ),
+            2,
+        )
+        for each in compared.quantities[1:3]
+    ]
+    return [fit(items, [], width, "  ")]
+
+
+def _in_short(compared: Compared) -> StyledLine:
+    """Whether the step time differs by more than noise, which is what a change is made for."""
+    step = compared.quantities[0]
+    if _other_work(step):
+        return (Segment(step.verdict.partition(": ")[2], TEXT),)
+    if step.difference is None:
+        words = _so_far(step)
+    else:
+        words = "more than noise" if step.difference.beyond_noise else "no more than noise"
+    return (Segment("step time: ", DIM), Segment(words, _ink(step)))
+
+
+def _so_far(step: Quantity) -> str:
+    """The verdict; before the first step after the change there is none."""
+    return "measuring ..." if step.before is not None and step.after is None else step.verdict
+
+
+def _header(compared: Compared, width: int) -> tuple[str, str, str]:
+    """What the two stretches are, and of how many steps where there is room: verdicts come first."""
+    step = compared.quantities[0]
+    titles = 2 + max(len(each.title) for each in compared.quantities)
+    room = max(_FIGURE_CELLS, (width - 3 - titles - _VERDICT_CELLS) // 2 - 2)
+    sides = []
+    for words, estimate in ((compared.before, step.before), (compared.after, step.after)):
+        steps = estimate.steps if estimate is not None else 0
+        counted = f"{words}, {steps} step{'s' * (steps != 1)}"
+        sides.append(counted if len(counted) <= room else shortened(words, room))
+    return "", sides[0], sides[1]
+
+
+def _figures(quantity: Quantity, *, exact: bool) -> tuple[str, str]:
+    sign = {"overlap": "≤", "exposed_ns": "≥"}.get(quantity.name, "") if not exact else ""
+    return (
+        _figure(quantity, quantity.before, sign),
+        _figure(quantity, quantity.after, sign),
+    )
+
+
+def _figure(quantity: Quantity, estimate: Estimate | None, sign: str) -> str:
+    """``47.60 ±0.31 ms``: the centre, and how far half of the steps are from their middle."""
+    if estimate is None:
+        return UNKNOWN
+    centre, spread, unit = _told(quantity, estimate.centre, estimate.spread)
+    return f"{sign}{centre} ±{spread}{unit}"
+
+
+def _centre(quantity: Quantity, estimate: Estimate | None) -> str:
+    if estimate is None:
+        return UNKNOWN
+    centre, _, unit = _told(quantity, estimate.centre, estimate.spread)
+    return f"{centre}{unit}"
+
+
+def _told(quantity: Quantity, centre: float, spread: float) -> tuple[str, str, str]:
+    if quantity.name == "overlap":
+        return f"{100 * centre:.1f}", f"{100 * spread:.1f}", " %"
+    if quantity.name == "collectives":
+        return _counted(centre), _counted(spread), ""
+    unit = Unit.for_scale(round(max(e.centre for e in (quantity.before, quantity.after) if e is not None)))
+    return unit.text(round(centre)), unit.text(round(spread)), f" {unit.name}"
+
+
+def _counted(number: float) -> str:
+    """``3``, ``2.5``, ``1,234``."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def _other_work(quantity: Quantity) -> bool:
+    """Whether the figures stand side by side without a verdict: they are not of the same thing."""
+    from overlaptop.stats.comparison import OTHER_WORK
+
+    return quantity.verdict == OTHER_WORK
+
+
+def _glyph(quantity: Quantity) -> str:
+    """Also without colours: longer or shorter beyond noise, no difference, or not known."""
+    apart = quantity.difference
+    if _other_work(quantity):
+        return "·"
+    if apart is None:
+        return "?"
+    if not apart.beyond_noise:
+        return "≈"
+    return "▲" if apart.change > 0 else "▼"
+
+
+def _ink(quantity: Quantity) -> TextStyle:
+    apart = quantity.difference
+    if apart is None or not apart.beyond_noise:
+        return DIM
+    if quantity.better is None:
+        return TEXT
+    return TextStyle("good" if quantity.better else "bad", bold=True)

@@ -1,0 +1,207 @@
+"""What this dashboard does to the job: changes of knobs by keys, and the search for the best value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from overlaptop.fleet.session import Session
+from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.tui.tune.changing import Change, Changing
+from overlaptop.tui.tune.earlier_changes import EarlierChanges
+from overlaptop.tui.tune.knob_values import ValueRefusedError, parsed_range
+from overlaptop.wire import change_log
+from overlaptop.wire.endpoints import EndpointError
+
+if TYPE_CHECKING:
+    from overlaptop.models.bucket_sizes import Collector
+    from overlaptop.tuning.state import SearchState
+    from overlaptop.tuning.tuner import Tuner
+
+NEWS_S = 8.0
+"""So long a change that was made is told of."""
+_LEFT = "not finished: another job is shown here; the first one's hub goes back to the value before"
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """A search of this dashboard, as it is or as it was."""
+
+    picture: SearchState
+    job: str
+    """The key of the job that was searched."""
+    script: str
+    of: str = ""
+    """Which job that was, in words, where it is not the one that is shown; else empty."""
+
+
+class Control:
+    """Its `tick` is called at every reading of the session, with what was read."""
+
+    def __init__(self, session: Session, clock_s: Callable[[], float]) -> None:
+        self._session = session
+        self._clock_s = clock_s
+        self._job = session.job_key
+        self.changing = Changing()
+        self.tuner: Tuner | None = None
+        """The newest search of this dashboard, also when it is over."""
+        self.search_ids: set[str] = set()
+        """Of all searches of this dashboard."""
+        self.earlier_changes = EarlierChanges()
+        self._script = ""
+        """Of the job that was shown last."""
+        self._left: Searched | None = None
+        """The newest search, where it was of a job that is not shown any more."""
+        self._collector: Collector | None = None
+        """Learns for the search that the user is asked about."""
+        self._change: Change | None = None
+        self._newest: Change | None = None
+        self._change_s = -NEWS_S
+
+    @property
+    def log_path(self) -> str:
+        """The file in which every change is kept; empty where there is none."""
+        try:
+            return str(change_log.path())
+        except EndpointError:
+            return ""
+
+    @property
+    def searching(self) -> bool:
+        """Whether a search of this dashboard goes on."""
+        return self.tuner is not None and not self.tuner.over
+
+    def tick(self, snapshot: Snapshot) -> None:
+        """Send what is due."""
+        if self._session.job_key != self._job:
+            self._leave_the_search()
+            self._job = self._session.job_key
+            self.changing.forget()
+        if snapshot.job is not None:
+            self._script = snapshot.job.script
+        self.earlier_changes.see(snapshot)
+        now_s = self._clock_s()
+        self.changing.tick(snapshot, now_s, self._session.send)
+        if self._collector is not None and snapshot.link is LinkState.LIVE:
+            self._collector.add(snapshot)
+        if self.tuner is not None:
+            self.tuner.tick(snapshot)
+        change = self.changing.change(snapshot)
+        if change is None or self._change is None or (change.command, change.state) != (
+            self._change.command, self._change.state,
+        ):  # fmt: skip
+            self._change_s = now_s
+        self._tell(snapshot)
+
+    def _tell(self, snapshot: Snapshot) -> None:
+        self._change = self.changing.change(snapshot)
+        self._newest = self.changing.newest(snapshot, self.search_ids)
+
+    def _leave_the_search(self) -> None:
+        """Another job is shown: what was found of the one before is kept, until the next search begins."""
+        if self.tuner is None:
+            return
+        picture = self.tuner.picture
+        if not self.tuner.over:
+            picture = replace(picture, over=True, failed=True, now=None, why=_LEFT)
+        self._left = Searched(picture, self._job or "", self._script)
+        self.tuner = None
+
+    @property
+    def searched(self) -> Searched | None:
+        """The newest search of this dashboard, whichever job it was of; None: there was none."""
+        if self.tuner is not None:
+            return Searched(self.tuner.picture, self._job or "", self._script)
+        if self._left is None or self._left.job == self._job:
+            return self._left
+        script = PurePath(self._left.script).name
+        which = f"an earlier run of {script}" if self._left.script == self._script else script
+        return replace(self._left, of=f"of {which}, not of the job that is shown now")
+
+    @property
+    def change(self) -> Change | None:
+        """The newest change of a knob that a person asked for."""
+        return self._change
+
+    @property
+    def newest_change(self) -> Change | None:
+        """As `change`; but a later one that a search made is told in its place."""
+        return self._newest
+
+    @property
+    def change_is_news(self) -> bool:
+        """Whether that was made only just now."""
+        return self._clock_s() - self._change_s < NEWS_S
+
+    def step(self, snapshot: Snapshot, direction: int) -> None:
+        """A key for the next value up or down."""
+        self.changing.step(snapshot, direction, self._clock_s())
+        self._tell(snapshot)
+
+    def type(self, snapshot: Snapshot, words: str) -> None:
+        """A value was typed. Raises ValueRefusedError."""
+        self.changing.type(snapshot, words, self._clock_s())
+        self.tick(snapshot)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Back to the script's own value."""
+        self.changing.restore(snapshot, self._clock_s())
+        self.tick(snapshot)
+
+    def prepare(self) -> None:
+        """The user is asked what to search: where timelines come seldom the model needs those of now."""
+        # numpy takes 100 ms to import: not before it is needed.
+        from overlaptop.models.bucket_sizes import Collector
+
+        self._collector = Collector()
+
+    def unprepare(self) -> None:
+        """The question was left."""
+        self._collector = None
+
+    @property
+    def needs_timelines(self) -> bool:
+        """Whether those of all ranks are wanted: for a search's model."""
+        return self.searching or self._collector is not None
+
+    def search(self, snapshot: Snapshot, words: str) -> None:
+        """Begin to search for the best value of the knob in hand in the range that was typed.
+
+        Raises ValueRefusedError, whose text is for the prompt.
+        """
+        held = self.changing.ready(snapshot)
+        if held is None:
+            return
+        least, most = parsed_range(held.knob, words)
+        if snapshot.search is not None:
+            raise ValueRefusedError(f"{snapshot.search.by} searches already")
+        # numpy takes 100 ms to import: not before it is needed.
+        from overlaptop.tuning.tuner import Tuner
+
+        try:
+            self.tuner = Tuner(self._session, held.knob, least, most, keep=True, collector=self._collector)
+        except ValueError as error:
+            raise ValueRefusedError(str(error)) from error
+        self._collector = None
+        self.search_ids.add(self.tuner.claim.id)
+
+    def who_searches(self, snapshot: Snapshot) -> str:
+        """In a few words, for every screen; empty: nobody."""
+        if self.searching:
+            return "searching"
+        search = snapshot.search
+        if search is None or search.id in self.search_ids:
+            return ""
+        return f"search by {search.by.partition(',')[0]}"
+
+    def stop_search(self) -> None:
+        """End it and go back to the value before; that takes a moment."""
+        if self.tuner is not None:
+            self.tuner.stop()
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether quitting leaves nothing to be undone."""
+        return not self.searching

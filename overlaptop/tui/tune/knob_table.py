@@ -1,0 +1,169 @@
+"""What can be changed of the job: a row for each knob, and all that is known of the chosen one."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.message import Message
+
+from overlaptop.fleet.knobs import JobKnob
+from overlaptop.text import shortened
+from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.draw.segments import (
+    BOLD,
+    DIM,
+    KEY,
+    TEXT,
+    Segment,
+    StyledLine,
+    TextStyle,
+    code_to_keep,
+    elided,
+    line_width,
+    on,
+    pad,
+    paragraph,
+)
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.tune.changing import NOTHING
+from overlaptop.tui.tune.knob_values import SCRIPT, allowed_words, code_line, with_unit
+
+# Header, and the width of the widget from which it is shown.
+_COLUMNS = (("knob", 0), ("now", 0), (SCRIPT, 60), ("allowed", 74), ("whose", 100), ("", 0))
+_LEAST_CELLS, _MOST_CELLS = 6, 28
+_WHAT_THEY_ARE = (
+    "Knobs are settings of a running job: DDP's bucket_cap_mb, FSDP2's depth of prefetch, and what a "
+    "script declares itself with overlaptop.agent.knob(). Jobs obey where they were started with "
+    "--control, and bundled workloads always."
+)
+
+
+class KnobTable(LineView):
+    """One row a knob, with a cursor."""
+
+    class Chosen(Message):
+        """A row was clicked; ``opened``: twice."""
+
+        def __init__(self, index: int, opened: bool) -> None:
+            super().__init__()
+            self.index, self.opened = index, opened
+
+    def __init__(self, state: ViewState) -> None:
+        super().__init__(state)
+        self.cursor = 0
+        self._first = 0
+
+    @property
+    def chosen(self) -> JobKnob | None:
+        """The knob under the cursor."""
+        knobs = self.state.snapshot.knobs
+        if not knobs:
+            return None
+        self.cursor = max(0, min(self.cursor, len(knobs) - 1))
+        return knobs[self.cursor]
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        """Header and rows; or why there are none."""
+        knobs = self.state.snapshot.knobs
+        if self.chosen is None:
+            return [(Segment(f" {NOTHING}", BOLD),), (), *paragraph(_WHAT_THEY_ARE, width)]
+        hand = self.state.hand.knob.name if self.state.hand is not None else ""
+        rows = [_cells(each, selected=each.knob.name == hand, state=self.state) for each in knobs]
+        header: tuple[StyledLine, ...] = tuple((Segment(name, DIM),) for name, _ in _COLUMNS)
+        sizes = [
+            max(_LEAST_CELLS, *(min(_MOST_CELLS, line_width(row[at])) for row in (header, *rows)))
+            for at in range(len(_COLUMNS) - 1)
+        ]  # fmt: skip
+        room = max(1, height - 1)
+        self._first = max(min(self._first, self.cursor), self.cursor - room + 1, 0)
+        lines = [_row(header, sizes, width, cursor=False)]
+        for at, row in enumerate(rows[self._first : self._first + room], self._first):
+            line = _row(row, sizes, width, cursor=at == self.cursor)
+            lines.append(on(line, "cursor") if at == self.cursor else line)
+        return lines
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose the row; take it in hand at the second click."""
+        index = self._first + event.y - 1
+        if event.y > 0 and index < len(self.state.snapshot.knobs):
+            self.post_message(self.Chosen(index, event.chain >= 2))
+
+
+class KnobDetail(LineView):
+    """All that is known of the chosen knob, in sentences."""
+
+    def __init__(self, state: ViewState, table: KnobTable) -> None:
+        super().__init__(state)
+        self._table = table
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
+        """What it does, whether it can be changed, and how to keep its value."""
+        return self.lines(width)
+
+    def lines(self, width: int) -> list[StyledLine]:
+        """As many as it takes."""
+        chosen = self._table.chosen
+        if chosen is None:
+            return []
+        return detail_lines(chosen, width, readonly=self.state.readonly)
+
+
+def detail_lines(job_knob: JobKnob, width: int, *, readonly: bool) -> list[StyledLine]:
+    """One knob in sentences."""
+    knob = job_knob.knob
+    lines: list[StyledLine] = []
+    about = knob.about or "its owner does not say what it does"
+    whose = f" ({knob.owner})" if knob.owner else ""
+    lines += paragraph(f"{knob.name}{whose}: {about.rstrip('.')}.", width, TEXT, rows=3)
+    now = with_unit(knob.value_text, knob.unit)
+    original = with_unit(knob.original_text, knob.unit)
+    lines += paragraph(
+        f"Now {now}; the script gave {original}; allowed: {allowed_words(knob)}.", width, rows=2
+    )
+    if job_knob.refusal:
+        lines += paragraph(
+            f"Cannot be changed: {job_knob.refusal}.", width, TextStyle("warning", bold=True), rows=4
+        )
+    elif readonly:
+        lines += paragraph(
+            "Not changed from here: this dashboard is read-only.", width, TextStyle("warning"), rows=2
+        )
+    if job_knob.differs:
+        lines += paragraph(
+            "Ranks have different values just now: that is so only while they change.", width,
+            TextStyle("warning"), rows=2,
+        )  # fmt: skip
+    if code := code_line(knob):
+        lines += code_to_keep(code, width)
+    return lines
+
+
+def _cells(job_knob: JobKnob, *, selected: bool, state: ViewState) -> tuple[StyledLine, ...]:
+    knob = job_knob.knob
+    now: StyledLine = (Segment(with_unit(knob.value_text, knob.unit), BOLD),)
+    change = state.change
+    if change is not None and change.state == "pending" and change.knob == knob.name and change.becomes:
+        now = (Segment(f"{change.was} → {change.becomes}", TextStyle("warning", bold=True)),)
+    if job_knob.refusal:
+        said: StyledLine = (Segment(f"fixed: {job_knob.refusal}", DIM),)
+    elif state.readonly:
+        said = (Segment("read-only", DIM),)
+    elif selected:
+        said = (Segment("in hand ", TextStyle("good", bold=True)), Segment("[ ]", KEY))
+    else:
+        said = (Segment("enter takes it in hand", DIM),)
+    return (
+        (Segment(knob.name, BOLD),),
+        now,
+        (Segment(with_unit(knob.original_text, knob.unit)),),
+        (Segment(allowed_words(knob)),),
+        (Segment(shortened(knob.owner, _MOST_CELLS), DIM),),
+        said,
+    )
+
+
+def _row(cells: tuple[StyledLine, ...], sizes: list[int], width: int, *, cursor: bool) -> StyledLine:
+    line: list[Segment] = [Segment("▸ " if cursor else "  ", TextStyle("accent", bold=True))]
+    for (_, from_width), cell, size in zip(_COLUMNS, cells, [*sizes, 0], strict=True):
+        if width >= from_width:
+            line += [*(pad(cell, size) if size else cell), Segment("  ")]
+    return elided(tuple(line), width)

@@ -1,0 +1,113 @@
+"""All that can be changed of the job, and the log of what was."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+
+from overlaptop.tui.help.glossary import TUNE
+from overlaptop.tui.keys import TUNE_KEYS, bindings
+from overlaptop.tui.screen import DashboardScreen, Heights
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.tune.change_line import ChangeLine
+from overlaptop.tui.tune.change_log import ChangeLog
+from overlaptop.tui.tune.knob_table import KnobDetail, KnobTable
+from overlaptop.tui.widgets.job_header import JobHeader
+from overlaptop.tui.widgets.key_bar import HELP_HINT, KNOB_HINT, QUIT_HINT, KeyBar
+
+HINTS = (
+    ("esc", "back", "screen.back", "back"),
+    HELP_HINT,
+    KNOB_HINT,
+    ("b", "exact value", "app.exact", "exact"),
+    ("r", "the script's", "screen.restore", "script's"),
+    ("a", "search", "app.search", "search"),
+    ("enter", "take in hand", "screen.take"),
+    ("↑ ↓", "knob", "screen.move(1)"),
+    ("page down", "scroll the log", "screen.scroll(8)"),
+    QUIT_HINT,
+)
+_LOG_LEAST, _KNOBS_MOST = 3, 12
+
+
+class TuneScreen(DashboardScreen):
+    """Knobs, all about the chosen one, how the newest change goes, and the log."""
+
+    title_in_help = TUNE
+    BINDINGS: ClassVar = bindings(TUNE_KEYS)
+
+    def __init__(self, state: ViewState) -> None:
+        super().__init__(state)
+        self._header = JobHeader(state)
+        self._table = KnobTable(state)
+        self._detail = KnobDetail(state, self._table)
+        self._line = ChangeLine(state)
+        self._log = ChangeLog(state)
+        self._keys = KeyBar(state, HINTS, tells_changes=False)
+        hand = state.hand.knob.name if state.hand is not None else ""
+        names = [each.knob.name for each in state.snapshot.knobs]
+        self._table.cursor = names.index(hand) if hand in names else 0
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        yield self._header
+        yield self._table
+        yield self._detail
+        yield self._line
+        yield self._log
+        yield self._keys
+
+    @property
+    def knob(self) -> str:
+        """The one under the cursor."""
+        chosen = self._table.chosen
+        return chosen.knob.name if chosen is not None else ""
+
+    def heights(self, width: int, height: int) -> Heights:
+        """Knobs first, then the chosen one in sentences; the log takes what is left."""
+        airy = 1 if height >= 24 else 0
+        line = self._line.full_height(width)
+        rest = height - 2 - line - 3 * airy
+        knobs = len(self.state.snapshot.knobs)
+        table = min(knobs + 1 if knobs else 6, _KNOBS_MOST, max(2, rest - _LOG_LEAST))
+        detail = min(len(self._detail.lines(width)), max(0, rest - table - _LOG_LEAST))
+        return (
+            (self._header, 1, 0),
+            (self._table, table, airy),
+            (self._detail, detail, airy if detail else 0),
+            (self._line, line, 0),
+            (self._log, max(0, height - 2 - line - table - detail - airy * (3 if detail else 2)), airy),
+            (self._keys, 1, 0),
+        )
+
+    def on_knob_table_chosen(self, message: KnobTable.Chosen) -> None:
+        """A row was clicked."""
+        self._table.cursor = message.index
+        if message.opened and not self.state.readonly:
+            self.action_take()
+        self.redraw()
+
+    def action_move(self, rows: int) -> None:
+        """Another knob."""
+        self._table.cursor = max(0, self._table.cursor + rows)
+        self.redraw()
+
+    def action_take(self) -> None:
+        """From now on keys change the chosen one."""
+        self.dashboard.take_in_hand()
+        self.dashboard.show_now()
+
+    def action_restore(self) -> None:
+        """The chosen knob back to what the script gave."""
+        self.dashboard.take_in_hand()
+        self.dashboard.control.restore(self.dashboard.latest)
+        self.dashboard.show_now()
+
+    def action_scroll(self, lines: int) -> None:
+        """Move the log."""
+        self._log.scroll_lines(lines)
+
+    def action_back(self) -> None:
+        """To where one came from."""
+        self.dashboard.action_close()

@@ -1,0 +1,63 @@
+"""How the connection to each host is, as lines."""
+
+from __future__ import annotations
+
+from overlaptop.fleet.snapshot import LinkState, NodeView
+from overlaptop.report.hosts import LINK_GLYPHS, Group, carries, known_within, since, state_of
+from overlaptop.text import printable
+from overlaptop.tui.draw.segments import (
+    DIM,
+    FAINT,
+    Item,
+    Segment,
+    StyledLine,
+    TextStyle,
+    elided,
+    fit,
+    line_width,
+)
+
+
+def heading(group: Group, now_ns: int, width: int) -> StyledLine:
+    """A thin line: the node's name, how the line to it is and since when, how well its clock is known, and
+    what the line carries.
+    """
+    node = group.node
+    if node is None:
+        return _ruled((Segment("── ", FAINT), Segment(printable(group.words), DIM)), (), width)
+    left: StyledLine = (Segment("── ", FAINT), *told(node, now_ns))
+    right = []
+    if node.link is LinkState.LIVE:
+        if node.residual_ns is not None:
+            right.append(Item((Segment(f"clock {known_within(node.residual_ns)}", DIM),), 1))
+        right.append(Item((Segment(f"{carries(node):>10}", DIM),), 2))
+    room = width - line_width(left) - 3
+    facts = fit(right, [], room) if right and line_width(right[0].line) <= room else ()
+    return _ruled(left, facts, width)
+
+
+def state_words(node: NodeView, now_ns: int) -> StyledLine:
+    """``● live``, ``○ lost since 14:03:10 (12 s)``; of one that is waited for, its note says more."""
+    glyph, color = LINK_GLYPHS[node.link]
+    return (Segment(f"{glyph} {state_of(node)}{since(node, now_ns)}".rstrip(), TextStyle(color)),)
+
+
+def told(node: NodeView, now_ns: int) -> StyledLine:
+    """``gpu-a  ● live``, and where the line is not, why."""
+    line: StyledLine = (
+        Segment(f"{printable(node.name)}  ", TextStyle("accent")),
+        *state_words(node, now_ns),
+    )
+    if not node.note or node.link is LinkState.LIVE:
+        return line
+    gap = " " if node.link is LinkState.WAITING else "  "
+    return (*line, Segment(f"{gap}{printable(node.note)}", DIM))
+
+
+def _ruled(left: StyledLine, right: StyledLine, width: int) -> StyledLine:
+    """A rule between the two."""
+    room = width - line_width(left) - line_width(right) - (2 if right else 1)
+    if room <= 0:
+        return elided((*left, *right), width)
+    rule = Segment(" " + "─" * room + (" " if right else ""), FAINT)
+    return (*left, rule, *right)

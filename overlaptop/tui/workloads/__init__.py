@@ -1,0 +1,1 @@
+"""Starting bundled workloads, and what was tried."""

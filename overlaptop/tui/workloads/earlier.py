@@ -1,0 +1,345 @@
+"""The jobs that were watched before the present one, a row for each setting of their knobs: what is kept of
+them to compare it with. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from overlaptop.fleet.commands import CommandView
+from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
+from overlaptop.report.order import all_see_gaps
+from overlaptop.tui.tune.knob_values import short_name, with_unit
+from overlaptop.wire.endpoints import JobRecord
+from overlaptop.wire.messages import CHANGED, StepTotals
+
+KEPT_STEPS = 256
+"""Of each rank: enough for means and their spread."""
+KEPT_RANKS = 64
+"""Those with the lowest numbers."""
+RUNS = "runs"
+"""What is said of a job that is live."""
+CHANGED_SINCE = "changed"
+"""What is said of the steps before a knob was changed: the job went on with another value."""
+MAX_JOBS = 20
+WITH_STEPS = 3
+"""So many of the newest jobs keep their steps; the others only their figures."""
+
+
+class Setting(NamedTuple):
+    """A knob, and the value in force."""
+
+    knob: str
+    value: str
+    """With its unit."""
+    changed: bool
+    """It is not what the script gave."""
+
+    @property
+    def words(self) -> str:
+        """``bucket 25 MiB``."""
+        return f"{short_name(self.knob)} {self.value}"
+
+
+class Figures(NamedTuple):
+    """What steps amount to; None: not known."""
+
+    step_ns: float | None = None
+    overlap: float | None = None
+    exposed_ns: float | None = None
+
+    @classmethod
+    def of(cls, steps: Mapping[int, Sequence[StepTotals]]) -> Figures:
+        """The same centres that a comparison of these steps shows: advice.comparison says what they are."""
+        if not any(steps.values()):
+            return cls()
+        # numpy takes 100 ms to import: not before there is something to measure.
+        from overlaptop.stats.comparison import compare_steps
+
+        together = [step for each in steps.values() for step in each]
+        centres = {
+            quantity.name: quantity.before.centre
+            for quantity in compare_steps(together, ())
+            if quantity.before is not None
+        }
+        return cls(centres.get("step_ns"), centres.get("overlap"), centres.get("exposed_ns"))
+
+
+@dataclass(frozen=True)
+class EarlierJob:
+    """A job under one setting of its knobs: the last one, unless it was changed since."""
+
+    job: str
+    """Its key; empty for one that never came so far."""
+    label: str
+    """What was asked for, ``ddp --bucket-cap-mb 50``, else the script."""
+    command_line: str = ""
+    """Empty where somebody else started it."""
+    how: str = ""
+    """What became of it, in a word or two; empty: not known."""
+    settings: tuple[Setting, ...] = ()
+    """All its knobs."""
+    since: int = 0
+    """The first step under these settings."""
+    exact: bool = True
+    """Else compute is an upper bound, and so is overlap; exposed is a lower one."""
+    steps: Mapping[int, tuple[StepTotals, ...]] = field(default_factory=dict)
+    """By rank, oldest first, KEPT_STEPS at most, without those that a command disturbed."""
+    steps_done: int = 0
+    """Under these settings, of the rank that was furthest."""
+    known: Figures | None = None
+    """Its figures where they were worked out already: its steps may be gone."""
+
+    @cached_property
+    def figures(self) -> Figures:
+        """Of its kept steps."""
+        return Figures.of(self.steps) if self.known is None else self.known
+
+    @property
+    def named(self) -> str:
+        """What was asked for, and the values of the knobs."""
+        return ", ".join((self.label, *(setting.words for setting in self.settings)))
+
+
+def job_of(snapshot: Snapshot) -> EarlierJob:
+    """What is to be kept of the job of a snapshot, under the settings that it has now.
+
+    Raises ValueError where there is none in it.
+    """
+    changes = changes_made(snapshot)
+    since = changes[-1].step if changes else 0
+    return _stretch(snapshot, changes, since or 0, None)
+
+
+def changes_made(snapshot: Snapshot) -> list[CommandView]:
+    """Changes of knobs that all ranks have made, in the order of the steps from which on they hold."""
+    made = [
+        each
+        for each in snapshot.commands
+        if each.knob and each.done and each.state == CHANGED and each.step is not None
+    ]
+    return sorted((each for each in made if each.was != each.becomes), key=lambda each: each.step or 0)
+
+
+def _stretch(
+    snapshot: Snapshot, changes: Sequence[CommandView], since: int, until: int | None
+) -> EarlierJob:
+    """The job in its steps ``[since, until)``; ``until`` None: to the last one."""
+    if snapshot.job is None:
+        raise ValueError("no job in this snapshot")
+    views = snapshot.ranks[:KEPT_RANKS]
+    newest = max((view.last.step for view in snapshot.ranks if view.last is not None), default=-1)
+    return EarlierJob(
+        job=snapshot.job.job,
+        label=snapshot.job.script,
+        how=_how_it_is(snapshot) if until is None else CHANGED_SINCE,
+        settings=_settings(snapshot, changes, since),
+        since=since,
+        exact=all_see_gaps(snapshot.ranks),
+        steps={view.rank: steps for view in views if (steps := _steps(view, since, until))},
+        steps_done=max(0, (newest + 1 if until is None else until) - since),
+    )
+
+
+def _settings(snapshot: Snapshot, changes: Sequence[CommandView], since: int) -> tuple[Setting, ...]:
+    """The values that held from step `since` on.
+
+    By what was changed, where it was: ranks tell a knob's value itself a moment sooner or later.
+    """
+    found = []
+    for each in snapshot.knobs:
+        knob, text = each.knob, each.knob.value_text
+        own = [change for change in changes if change.knob == knob.name]
+        if before := [change for change in own if (change.step or 0) <= since]:
+            text = before[-1].becomes
+        elif own:
+            text = own[0].was
+        found.append(Setting(knob.name, with_unit(text, knob.unit), text != knob.original_text))
+    return tuple(found)
+
+
+class JobsSeen:
+    """Follows what is watched, and keeps what is left behind."""
+
+    def __init__(self) -> None:
+        self._filed: list[_Filed] = []
+        self._last: Snapshot | None = None
+        """The newest with a job that has made a step."""
+        self._told: dict[str, _Told] = {}
+        """By job, of those that were started from here."""
+        self._homes: dict[str, tuple[str, str, str]] = {}
+        """By job, its script, folder and host."""
+        self._jobs = 0
+        """Counts all jobs, and each setting of theirs."""
+        self._number_in_sight = 0
+        self._since_in_sight = 0
+        """The step from which on the job in sight has the settings that it has now."""
+        self._present: tuple[Snapshot, EarlierJob] | None = None
+        """Of which snapshot, and what was made of it."""
+
+    def see(self, snapshot: Snapshot, record: JobRecord | None = None) -> None:
+        """Take the next snapshot, of whichever job. ``record``: where that runs; None: not known now."""
+        if record is not None:
+            self._homes[record.job] = record.script, record.cwd, record.host
+            while len(self._homes) > 2 * MAX_JOBS:
+                del self._homes[next(iter(self._homes))]
+        if snapshot.job is None or all(view.last is None for view in snapshot.ranks):
+            return
+        if self._job_in_sight != snapshot.job.job:
+            if self._last is not None:
+                self._file(self._number_in_sight, job_of(self._last))
+            self._count_on()
+            self._since_in_sight = 0
+        elif self._last is not None and not snapshot.knobs:
+            # Of ranks that have ended nothing can be changed any more; the values held to the end.
+            snapshot = replace(snapshot, knobs=self._last.knobs)
+        self._last = snapshot
+        self._file_settings_before(snapshot)
+
+    def tell(self, job: str, label: str, command_line: str, how: str = "") -> None:
+        """Say what was asked for, of a job that was started from here, and how it ended, if it did."""
+        self._told[job] = _Told(label, command_line, how)
+        self._present = None
+        while len(self._told) > 2 * MAX_JOBS:
+            del self._told[next(iter(self._told))]
+
+    def tell_end(self, job: str, label: str, command_line: str, how: str) -> None:
+        """Say how a job ended; one that never made a step is listed too. `job` is empty where it had no key
+        yet.
+        """
+        if job and (job == self._job_in_sight or any(each.job.job == job for each in self._filed)):
+            self.tell(job, label, command_line, how)
+        else:
+            self._count_on(in_sight=False)
+            self._file(self._jobs, EarlierJob(job, label, command_line, how))
+
+    @property
+    def present(self) -> EarlierJob | None:
+        """The job that is watched, as it is now; None before the first step of any."""
+        if self._last is None:
+            return None
+        if self._present is None or self._present[0] is not self._last:
+            self._present = self._last, self._as_told(job_of(self._last))
+        return self._present[1]
+
+    @property
+    def earlier(self) -> EarlierJob | None:
+        """The newest other job that the present one can be compared with, and whose steps are known;
+        None: there was none.
+        """
+        left = (each.job for each in reversed(self._filed))
+        found = next((job for job in left if job.steps and self._is_alike(job.job)), None)
+        return None if found is None else self._as_told(found)
+
+    @property
+    def all(self) -> Sequence[EarlierJob]:
+        """Those that were left, changed or that failed, and the present one, in the order in which they
+        came.
+        """
+        present = self.present
+        listed = [each for each in self._filed if present is None or not _same(each.job, present)]
+        listed = [_Filed(each.number, self._as_told(each.job)) for each in listed]
+        if present is not None:
+            listed.append(_Filed(self._number_in_sight, present))
+        return [each.job for each in sorted(listed, key=lambda each: each.number)]
+
+    @property
+    def _job_in_sight(self) -> str:
+        return self._last.job.job if self._last is not None and self._last.job is not None else ""
+
+    def _is_alike(self, job: str) -> bool:
+        """Whether a job is another one than that in sight, and they differ only in what was asked for: one
+        was started from here in place of the other, or both are of one script, folder and host.
+        """
+        present = self._job_in_sight
+        if job == present:
+            return False
+        if job in self._told and present in self._told:
+            return True
+        return job in self._homes and self._homes[job] == self._homes.get(present)
+
+    def _count_on(self, *, in_sight: bool = True) -> None:
+        self._jobs += 1
+        if in_sight:
+            self._number_in_sight = self._jobs
+
+    def _file_settings_before(self, snapshot: Snapshot) -> None:
+        """Of each change that all ranks are past: the steps before it are a row of their own. What a search
+        tries is told where it searches: of it, only what it leaves the job with is a row.
+        """
+        changes = changes_made(snapshot)
+        begun_by = ""  # the search whose change was the one before
+        for change in changes:
+            since, until = self._since_in_sight, change.step or 0
+            if since < until and all(_is_past(view, until) for view in snapshot.ranks):
+                left = _stretch(snapshot, changes, since, until)
+                tried = bool(change.search) and change.search == begun_by
+                if left.steps and not tried and not self._is_filed(left):
+                    self._file(self._number_in_sight, replace(left, steps={}, known=left.figures))
+                    self._count_on()
+                self._since_in_sight = until
+            begun_by = change.search
+
+    def _is_filed(self, left: EarlierJob) -> bool:
+        """Whether it is a row already, and with more steps: the user was here before."""
+        return any(_same(each.job, left) and each.job.how == CHANGED_SINCE for each in self._filed)
+
+    def _file(self, number: int, job: EarlierJob) -> None:
+        job = replace(job, known=job.figures)
+        others = [each for each in self._filed if not job.job or not _same(each.job, job)]
+        self._filed = [*others[1 - MAX_JOBS :], _Filed(number, job)]
+        with_steps = [at for at, each in enumerate(self._filed) if each.job.steps]
+        for at in with_steps[:-WITH_STEPS]:
+            number, left = self._filed[at]
+            self._filed[at] = _Filed(number, replace(left, steps={}))
+
+    def _as_told(self, job: EarlierJob) -> EarlierJob:
+        told = self._told.get(job.job)
+        if told is None:
+            return job
+        how = job.how if job.how == CHANGED_SINCE else told.how or job.how
+        return replace(job, label=told.label, command_line=told.command_line, how=how)
+
+
+class _Filed(NamedTuple):
+    number: int
+    """Larger for what came later."""
+    job: EarlierJob
+
+
+class _Told(NamedTuple):
+    label: str
+    command_line: str
+    how: str
+
+
+def _same(one: EarlierJob, other: EarlierJob) -> bool:
+    """Whether they are the same steps of the same job."""
+    return one.job == other.job and one.since == other.since
+
+
+def _steps(view: RankView, since: int, until: int | None) -> tuple[StepTotals, ...]:
+    """The newest of those steps, back to a transitional one; read from the end: histories are long."""
+    found: list[StepTotals] = []
+    for step in reversed(view.history):
+        if until is not None and step.step >= until:
+            continue
+        if step.step < since or step.transitional or len(found) == KEPT_STEPS:
+            break
+        if not step.disturbed:
+            found.append(step)
+    return tuple(reversed(found))
+
+
+def _is_past(view: RankView, step: int) -> bool:
+    """Whether nothing of before that step is still to come."""
+    return view.last is None or view.ended or view.last.step >= step
+
+
+def _how_it_is(snapshot: Snapshot) -> str:
+    if snapshot.link is LinkState.ENDED or all(view.ended for view in snapshot.ranks):
+        return "ended"
+    return RUNS if snapshot.link is LinkState.LIVE else ""

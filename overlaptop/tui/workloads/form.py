@@ -1,0 +1,93 @@
+"""An order in the making: the workload under the cursor and what was typed for it. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from overlaptop.launch.request import LaunchRequest, Plan
+from overlaptop.workloads.catalog import Workload
+from overlaptop.workloads.options import Option, value_text
+
+
+@dataclass(frozen=True, slots=True)
+class OptionRow:
+    """One option as a list shows it."""
+
+    option: Option
+    value: str
+    """What it would be."""
+    given: bool
+    """It was typed; else it is the default."""
+    default: str
+
+
+@dataclass
+class FormState:
+    """Written by the screen's actions, read by its widgets."""
+
+    workloads: Sequence[Workload]
+    at: int = 0
+    typed: dict[str, str] = field(default_factory=dict)
+    """Options as they were typed, by workload: going to another one and back loses nothing."""
+    nproc: str = ""
+    host: str = ""
+    """Where it is to run; empty: where the starter takes it to by itself."""
+    plan: Plan | None = None
+    """Of what is typed now; None until it is known."""
+
+    @classmethod
+    def beginning_with(cls, workloads: Sequence[Workload], order: LaunchRequest | None) -> FormState:
+        """With that order typed already, so that one figure of it can be changed."""
+        draft = cls(workloads)
+        names = [workload.name for workload in workloads]
+        if order is not None and order.workload in names:
+            draft.at = names.index(order.workload)
+            draft.typed[order.workload] = shlex.join(order.options)
+            draft.nproc = "" if order.nproc is None else str(order.nproc)
+            draft.host = order.host
+        return draft
+
+    @property
+    def workload(self) -> Workload:
+        """That under the cursor."""
+        return self.workloads[self.at]
+
+    @property
+    def options(self) -> str:
+        """What is typed for it."""
+        return self.typed.get(self.workload.name, "")
+
+    def move(self, rows: int) -> None:
+        """Another workload; stops at either end."""
+        self.choose(self.at + rows)
+
+    def choose(self, at: int) -> None:
+        """That workload."""
+        self.at = min(max(at, 0), len(self.workloads) - 1)
+        self.plan = None
+
+    def next_host(self, hosts: Sequence[str]) -> None:
+        """The one after the present one among ``hosts``, of which the first is taken by itself."""
+        if hosts:
+            at = hosts.index(self.host) if self.host in hosts else 0
+            self.host = hosts[(at + 1) % len(hosts)]
+            self.plan = None
+
+    def order(self) -> LaunchRequest:
+        """What is typed. Raises LaunchRequestError where that cannot be read."""
+        return LaunchRequest.parse(self.workload.name, self.options, self.nproc, self.host)
+
+    def rows(self) -> list[OptionRow]:
+        """Its options as they would be; without a plan, the defaults on a CPU."""
+        plan = self.plan if self.plan is not None and not self.plan.fault else None
+        device_type = plan.device_type if plan is not None else "cpu"
+        given = plan.given if plan is not None else {}
+        found = []
+        for option in self.workload.options:
+            default = option.default_on(device_type)
+            default_text = "" if default is None else value_text(default)
+            value = value_text(given[option.name]) if option.name in given else default_text
+            found.append(OptionRow(option, value, option.name in given, default_text))
+        return found

@@ -1,0 +1,77 @@
+"""What the job that was started here wrote last; of one that failed, why."""
+
+from __future__ import annotations
+
+import textwrap
+
+from overlaptop.launch.request import Phase, StartStatus
+from overlaptop.text import printable
+from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.draw.segments import (
+    BOLD,
+    DIM,
+    TEXT,
+    Segment,
+    StyledLine,
+    TextStyle,
+    crop,
+    elided,
+    paragraph,
+)
+
+LONGEST_LINE = 500
+
+
+class JobWords(LineView):
+    """A title, then its last lines, the newest at the foot unless one has scrolled back."""
+
+    fades = False
+    _back = 0
+    """Lines below the foot."""
+
+    def full_height(self, width: int) -> int:
+        """Lines that it would fill, roughly; 0: there is nothing to be said."""
+        starter, status = self.dashboard.options.starter, self.dashboard.started.status
+        if starter is None or status.phase in (Phase.NOTHING, Phase.ENDING):
+            return 0
+        lines = len(starter.output())
+        return len(_title(status, width)) + lines if lines or status.failed else 0
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        """The title and what fits below it."""
+        starter, status = self.dashboard.options.starter, self.dashboard.started.status
+        if starter is None:
+            return []
+        lines = [
+            part
+            for line in starter.output()
+            for part in textwrap.wrap(
+                printable(line.expandtabs(4))[:LONGEST_LINE], max(16, width - 4), drop_whitespace=False
+            )
+            or [""]
+        ]
+        title = _title(status, width)
+        below = max(0, height - len(title))
+        self._back = max(0, min(self._back, len(lines) - below))
+        end = len(lines) - self._back
+        ink = TextStyle("error") if status.failed else TEXT
+        if below and (end < len(lines) or end > below):
+            place = Segment(f"  lines {max(0, end - below) + 1}–{end} of {len(lines)}", DIM)
+            title = [*title[:-1], elided((*title[-1], place), width)]
+        return [
+            *title,
+            *(crop((Segment(f"   {line}", ink),), width) for line in lines[max(0, end - below) : end]),
+        ]
+
+    def scroll_lines(self, lines: int) -> None:
+        """Down, or up where negative."""
+        self._back = max(0, self._back - lines)
+        self.redraw()
+
+
+def _title(status: StartStatus, width: int) -> list[StyledLine]:
+    """How it ended: of a job that could not even be started, that is all there is."""
+    if status.phase is not Phase.OVER:
+        return [elided((Segment(" what it wrote last", BOLD),), width)]
+    ink = TextStyle("error" if status.failed else "bright", bold=True)
+    return paragraph(printable(f"{status.label} ended: {status.how}"), width, ink, rows=4)

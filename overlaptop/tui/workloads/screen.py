@@ -1,0 +1,221 @@
+"""Which workload to run, with which options; what was tried so far; and why a job did not start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+
+from overlaptop.launch.request import LaunchRequest, LaunchRequestError, Phase, Plan, Starter
+from overlaptop.tui.draw.confirm import Confirm
+from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.draw.segments import DIM, Item, Segment, StyledLine, TextStyle, fit
+from overlaptop.tui.help.glossary import WORKLOADS
+from overlaptop.tui.keys import WORKLOADS_KEYS, bindings
+from overlaptop.tui.screen import DashboardScreen, Heights
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.widgets.key_bar import HELP_HINT, KeyBar
+from overlaptop.tui.workloads.form import FormState
+from overlaptop.tui.workloads.job_output import JobWords
+from overlaptop.tui.workloads.option_list import OptionList
+from overlaptop.tui.workloads.plan_view import PlanView
+from overlaptop.tui.workloads.tried_table import TriedTable
+from overlaptop.tui.workloads.workload_list import WorkloadList
+
+if TYPE_CHECKING:
+    from overlaptop.tui.workloads.option_input import OrderInput
+
+HINTS = (
+    ("enter", "run", "screen.run", "run"),
+    ("esc", "back", "screen.back", "back"),
+    ("↑ ↓", "workload", "screen.move(1)", "choose"),
+    ("tab", "processes", "screen.other_field", "procs"),
+    ("F2", "another host", "screen.next_host", "host"),
+    ("F9", "end the job", "screen.end", "end"),
+    HELP_HINT._replace(key="F1"),
+    ("page down", "scroll", "screen.scroll(1)"),
+)
+_SCROLL_LINES = 4
+_WORDS_RUNNING, _WORDS_FAILED = 6, 12
+"""Lines for what a job wrote, of one that failed before all others have what they need."""
+
+
+class _Title(LineView):
+    fades = False
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
+        running = self.dashboard.options.starter.running if self.dashboard.options.starter else ""
+        runs = Item((Segment(f"{running} runs, started here ", TextStyle("live")),), 1)
+        name = Item(
+            (Segment(" overlaptop", TextStyle("accent", bold=True)), Segment("   run a workload", DIM))
+        )
+        return [fit([name], [runs] if running else [], width)]
+
+
+class WorkloadsScreen(DashboardScreen):
+    """Typing goes to the options at once; the arrows choose the workload."""
+
+    title_in_help = WORKLOADS
+    BINDINGS: ClassVar = bindings(WORKLOADS_KEYS)
+
+    def __init__(self, state: ViewState, starter: Starter) -> None:
+        super().__init__(state)
+        self._starter = starter
+        self._draft = FormState.beginning_with(starter.workloads, starter.status().order)
+        self._draft.host = self._draft.host or next(iter(starter.hosts), "")
+        self._head = _Title(state)
+        self._workloads = WorkloadList(state, self._draft)
+        self._options = OptionList(state, self._draft)
+        self._tried = TriedTable(state)
+        self._words = JobWords(state)
+        self._plan = PlanView(state, self._draft)
+        self._keys = KeyBar(state, HINTS, tells_changes=False, offered=self._offered)
+        self._input: OrderInput | None = None
+
+    def compose(self) -> ComposeResult:
+        """From top to bottom."""
+        # Textual's Input takes 20 ms to import: not before it is needed.
+        from overlaptop.tui.workloads.option_input import OrderInput
+
+        yield self._head
+        yield self._workloads
+        yield self._options
+        yield self._tried
+        yield self._words
+        yield self._plan
+        self._input = OrderInput(self._draft, self._replan, self.action_run)
+        yield self._input
+        yield self._keys
+
+    def on_mount(self) -> None:
+        """See what would be run."""
+        self._replan()
+
+    def heights(self, width: int, height: int) -> Heights:
+        """The line to type in first, then what it would do; the lists share what is left."""
+        airy = 1 if height >= 28 else 0
+        foot = 1 if height >= 6 else 0
+        title = 1 if height >= 10 else 0
+        rest = max(0, height - 1 - foot - title)
+        plan = min(self._plan.full_height(width), rest, max(1, height // 4))
+        rest -= plan
+        listed = min(len(self._draft.workloads), max(0, rest - 3) if rest > 3 else rest)
+        rest = max(0, rest - listed - 5 * airy)
+
+        failed = self.dashboard.started.status.failed
+        words_wanted = min(self._words.full_height(width), height if failed else _WORDS_RUNNING)
+        tried_wanted, options_wanted = self._tried.full_height, self._options.full_height
+        words = min(words_wanted, min(_WORDS_FAILED, rest // 2) if failed else rest // 5)
+        words = words if words >= min(2, words_wanted) else 0
+        tried = min(tried_wanted, (rest - words) // 3)
+        tried = tried if tried >= 2 else 0
+        options = min(options_wanted, rest - words - tried)
+        left = rest - words - tried - options
+        more = min(left, tried_wanted - tried) if tried else 0
+        tried, left = tried + more, left - more
+        more = min(left, words_wanted - words) if words else 0
+        words, left = words + more, left - more
+        return (
+            (self._head, title, 0),
+            (self._workloads, listed, airy),
+            (self._options, options, airy),
+            (self._tried, tried, airy if tried else 0),
+            (self._words, words, airy if words else 0),
+            (self._plan, plan, airy + left + airy * ((tried == 0) + (words == 0))),
+            *(((self._input, 1, 0),) if self._input is not None else ()),
+            (self._keys, foot, 0),
+        )
+
+    def on_workload_list_chosen(self, message: WorkloadList.Chosen) -> None:
+        """A line was clicked."""
+        self._draft.choose(message.at)
+        self._turned()
+
+    def _offered(self, action: str) -> bool:
+        """A job can be ended where one runs that was started here; there may be but one host."""
+        if action == "screen.next_host":
+            return len(self._starter.hosts) > 1
+        return action != "screen.end" or bool(self._starter.running)
+
+    def action_move(self, rows: int) -> None:
+        """Another workload."""
+        self._draft.move(rows)
+        self._turned()
+
+    def action_other_field(self) -> None:
+        """From the options to the processes, and back."""
+        if self._input is not None:
+            self._input.action_other_field()
+
+    def action_next_host(self) -> None:
+        """Run it elsewhere."""
+        self._draft.next_host(self._starter.hosts)
+        self._replan()
+
+    def action_scroll(self, pages: int) -> None:
+        """What a failed job wrote, else the options."""
+        if self.dashboard.started.status.failed and self._words.display:
+            self._words.scroll_lines(pages * _SCROLL_LINES)
+        else:
+            self._options.scroll_lines(pages * _SCROLL_LINES)
+
+    async def action_end(self) -> None:
+        """Ask whether to end what was started here."""
+        if running := self._starter.running:
+            await self.dashboard.ask(Confirm(f"end {running}?", self._end))
+
+    async def _end(self) -> None:
+        self._starter.stop()
+        self.dashboard.show_now()
+
+    def action_back(self) -> None:
+        """To where one came from."""
+        self.dashboard.action_close()
+
+    async def action_run(self) -> None:
+        """Run it; asks first where it ends another one."""
+        status = self._starter.status()
+        try:
+            order = self._draft.order()
+        except LaunchRequestError:
+            return  # said already
+        if self._draft.plan is None or self._draft.plan.order != order:
+            await self._make_plan(order)  # enter came more quickly
+        plan = self._draft.plan
+        if plan is not None and plan.order == order and plan.fault:
+            return
+        if status.phase is not Phase.ENDING or status.order != order:
+            await self.dashboard.ask_to_start(order, self._run)
+
+    def _turned(self) -> None:
+        self._options.first = 0
+        if self._input is not None:
+            self._input.show_draft()
+        self._replan()
+
+    def _replan(self) -> None:
+        try:
+            order = self._draft.order()
+        except LaunchRequestError as fault:
+            self._take(Plan(LaunchRequest(self._draft.workload.name), str(fault)))
+        else:
+            # Not its coroutine: a quicker key cancels it before it begins, which would be warned of.
+            make: Callable[[], Awaitable[None]] = partial(self._make_plan, order)
+            self.run_worker(make, group="plan", exclusive=True)
+
+    async def _make_plan(self, order: LaunchRequest) -> None:
+        self._take(await asyncio.to_thread(self._starter.plan, order))
+
+    async def _run(self, order: LaunchRequest) -> None:
+        fault = await self.dashboard.start(order)
+        if fault:
+            self._take(Plan(order, fault))
+
+    def _take(self, plan: Plan) -> None:
+        self._draft.plan = plan
+        if self._input is not None and self._input.is_mounted:
+            self._input.show_place()
+        self.redraw()

@@ -1,0 +1,51 @@
+"""The workloads that can be run, with a cursor."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.message import Message
+
+from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.draw.segments import BOLD, DIM, Item, Segment, StyledLine, TextStyle, fit, on
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.workloads.form import FormState
+
+
+class WorkloadList(LineView):
+    """A line each: name and summary."""
+
+    fades = False
+
+    class Chosen(Message):
+        """A line was clicked."""
+
+        def __init__(self, at: int) -> None:
+            super().__init__()
+            self.at = at
+
+    def __init__(self, state: ViewState, draft: FormState) -> None:
+        super().__init__(state)
+        self._draft = draft
+        self._first = 0
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        """As many as fit, that under the cursor among them."""
+        shown = self._draft.workloads
+        last = max(0, len(shown) - height)
+        self._first = min(max(self._first, self._draft.at - height + 1), self._draft.at, last)
+        return [self._line(at, width) for at in range(self._first, min(self._first + height, len(shown)))]
+
+    def _line(self, at: int, width: int) -> StyledLine:
+        workload, cursor = self._draft.workloads[at], at == self._draft.at
+        items = [Item((Segment(f"{workload.name:<17}", BOLD),)), Item((Segment(workload.summary, DIM),))]
+        line = (
+            Segment(" ▸ " if cursor else "   ", TextStyle("accent", bold=True)),
+            *fit(items, [], width - 3, " "),
+        )
+        return on(line, "cursor") if cursor else line
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose."""
+        at = self._first + event.y
+        if at < len(self._draft.workloads):
+            self.post_message(self.Chosen(at))

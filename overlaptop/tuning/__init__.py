@@ -1,0 +1,1 @@
+"""The search for a knob's best value on a running job."""

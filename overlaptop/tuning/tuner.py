@@ -1,0 +1,417 @@
+"""Searches for a knob's best value on a running job: the state machine between a Search and the job.
+
+It has the job change the knob, gathers the steps that belong to each value, and hands them to the search.
+While the last steps of a window are measured the next change is agreed on already: the job goes on with
+the old value until the agreed step, and these steps count. What is left out: steps that a command
+disturbed, and the first few after a change.
+
+A person goes first: a change of the same knob by somebody else ends the search and stays. The hub is told
+again and again that the search goes on, and undoes it where that word does not come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from enum import Enum
+from statistics import median
+
+from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.models.bucket_sizes import Collector
+from overlaptop.tuning.candidates import Prior
+from overlaptop.tuning.changer import Change, Changer, Line
+from overlaptop.tuning.current_value import CurrentValue
+from overlaptop.tuning.forecast import Forecast
+from overlaptop.tuning.interference import Interference, in_words
+from overlaptop.tuning.layouts import layout_of
+from overlaptop.tuning.search import Plan, Search
+from overlaptop.tuning.space import Space
+from overlaptop.tuning.state import (
+    MeasuredWindow,
+    Result,
+    SearchState,
+    best_words,
+    curve_points,
+    told_result,
+    value_text,
+)
+from overlaptop.tuning.steps import JobStep, StepReader
+from overlaptop.wire import commands
+from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
+from overlaptop.wire.knobs import Search as Claim
+from overlaptop.wire.messages import UNKNOWN
+
+RANGES = {BUCKET_CAP_MB: (1, 400)}
+"""Where a range is not given, and the knob's own is not worth it."""
+SETTLE_STEPS = 2
+"""Left out after a change besides those that it disturbed: a GPU's CPU regains its lead, caches fill."""
+LEAST_WINDOW_STEPS = 6
+"""A window that was left with fewer is measured again."""
+CLAIM_S = 6.0
+"""For the hub to take the search; and, at the end, to hear that it is over."""
+
+
+class _Phase(Enum):
+    MEASURING = "measuring"
+    ENDING = "ending"
+    """Nothing more is measured; the knob is to get its last value."""
+    LETTING_GO = "letting go"
+    """The hub is to hear that it is over."""
+    OVER = "over"
+
+
+class Tuner:
+    """One search. Call ``tick`` with each new Snapshot of the job; ``picture`` is what to draw."""
+
+    def __init__(
+        self,
+        line: Line,
+        knob: Knob,
+        least: int | None = None,
+        most: int | None = None,
+        *,
+        plan: Plan | None = None,
+        keep: bool = False,
+        collector: Collector | None = None,
+        make_search: Callable[[Space, int, Plan, Prior], Search] = Search,
+    ) -> None:
+        """From ``least`` to ``most``, both included; None: RANGES, else all that the knob allows. ``keep``:
+        leave the job with the best value where that is better beyond noise. ``collector``: what was seen of
+        the job before, for the model; None: nothing. ``make_search``: what decides, from the values, the
+        one before, the plan and the model.
+
+        Raises:
+            ValueError: one line: a range without values, a knob that cannot be changed or changed back.
+        """
+        usual = RANGES.get(knob.name, (knob.least, knob.most))
+        self._least = usual[0] if least is None else least
+        self._most = usual[1] if most is None else most
+        if knob.refusal:
+            raise ValueError(f"{knob.name} cannot be changed: {knob.refusal}")
+        if knob.changes_work:
+            raise ValueError(
+                f"a step does another amount of work with another {knob.name}: the shortest is not the best"
+            )
+        Space.of(knob, self._least, self._most)
+        self._line, self._knob = line, knob
+        self._plan, self._keep, self._make_search = plan or Plan(), keep, make_search
+        self._collector = collector
+        self._claim = commands.make_search(knob)
+        self._changer = Changer(line, knob, self._claim.id)
+        self._taken = self._said_over = False
+        self._phase = _Phase.MEASURING
+        self._target: int | None = None
+        """To be left behind; None: what the script gave."""
+        self._steps = StepReader()
+        self._search: Search | None = None
+        self._forecast: Forecast | None = None
+        self._now = CurrentValue(knob, self._claim.undo_value)
+        self._window: list[JobStep] = []
+        self._settle = 0
+        self._windows: list[MeasuredWindow] = []
+        self._others: Interference | None = None
+        self._taken_ns = self._searching_ns = self._now_ns = self._until_ns = 0
+        self._why, self._failed = "", False
+        self._result: Result | None = None
+        self._left = ""
+        """Which value the job has, once it is over."""
+        self._doing = "waits for the job's next step"
+
+    @property
+    def claim(self) -> Claim:
+        """The search as the hub and other dashboards know it."""
+        return self._claim
+
+    @property
+    def over(self) -> bool:
+        """Nothing more is to come; what was to be set is set, as far as that could be."""
+        return self._phase is _Phase.OVER
+
+    def stop(self, why: str = "stopped") -> None:
+        """Measure nothing more and go back to the value before; goes on until ``over``."""
+        if self._phase is _Phase.MEASURING or (self._phase is _Phase.ENDING and self._keep):
+            self._end(why, self._claim.undo_value)
+
+    def tick(self, snapshot: Snapshot) -> None:
+        """Look at the job, and have it do what comes next. Never blocks."""
+        if self._phase is _Phase.OVER or snapshot.job is None:
+            return
+        if self._others is None:
+            self._others, self._taken_ns = Interference(snapshot, self._claim.id), snapshot.at_ns
+        self._now_ns = snapshot.at_ns
+        steps = self._steps.read(snapshot)
+        if self._ends_by_itself(snapshot, self._others):
+            return
+        why = ""
+        if self._phase is not _Phase.LETTING_GO:
+            why = self._line.hold(self._claim)
+        if snapshot.link is not LinkState.LIVE:
+            self._doing = "waits: there is no line to the job"
+            self._take(steps)
+            return
+        if self._phase is not _Phase.LETTING_GO:
+            self._see_who_searches(snapshot, why)
+            self._changer.follow(snapshot)
+        if self._phase is _Phase.MEASURING:
+            self._measure(snapshot, steps)
+        elif self._phase is _Phase.ENDING:
+            self._take(steps)
+            self._leave_behind(snapshot)
+        if self._phase is _Phase.LETTING_GO:
+            self._let_go(snapshot)
+
+    # What the job and others do
+
+    def _ends_by_itself(self, snapshot: Snapshot, others: Interference) -> bool:
+        """End where the job has, or somebody has taken the knob; returns whether it is over."""
+        why, failed, left = others.end_of_job(snapshot), True, ""
+        other = others.change(snapshot)
+        if not why and self._phase is not _Phase.LETTING_GO:
+            if other is not None and other.knob == self._knob.name:
+                why, failed = in_words(other, "it"), False
+                left = self._now.words_after(other.value, known=other.state != UNKNOWN)
+            elif snapshot.ended_search == self._claim.id:
+                why = (
+                    "the job's hub has ended it, and goes back: it had not heard of this search for a while"
+                )
+                left = f"the job's hub sets it back to {self._now.before_text}"
+        if why:
+            self._break_off(why, left, failed=failed)
+            return True
+        if other is not None and self._phase is _Phase.MEASURING:
+            self._end(in_words(other, "the job"), self._claim.undo_value)
+        return False
+
+    def _see_who_searches(self, snapshot: Snapshot, why: str) -> None:
+        """``why`` the hub could not be told of this search."""
+        holder = snapshot.search
+        self._taken = holder is not None and holder.id == self._claim.id
+        if self._taken:
+            self._taken_ns = snapshot.at_ns
+        elif holder is not None:
+            self._break_off(f"{holder.by} searches for the best {holder.knob} already")  # and sets it
+        elif snapshot.at_ns - self._taken_ns > CLAIM_S * 1e9:
+            # A hub that took the place of another one has to take it anew.
+            self._break_off(why or "the job's hub has not taken the search", self._now.words)
+
+    # Measuring
+
+    def _measure(self, snapshot: Snapshot, steps: Sequence[JobStep]) -> None:
+        if self._steps.next is None:
+            return
+        if self._search is None or self._forecast is None:
+            self._begin(snapshot)
+        search, changer = self._search, self._changer
+        assert search is not None
+        assert self._forecast is not None
+        self._forecast.learn(snapshot)
+        search.spend(len(steps))
+        self._take(steps)
+        if changer.why_not:
+            self._end(
+                f"{self._knob.name} cannot be changed: {changer.why_not}", self._claim.undo_value, True
+            )
+            return
+        if (
+            steps
+            and self._forecast.stale
+            and self._now.value == search.next
+            and 2 * len(self._window) > search.window_steps
+        ):
+            self._forecast.renew()  # before the value after this one is chosen
+        while changer.under_way is None and self._now.value == search.next and search.enough(self._times()):
+            self._close_window()
+        if search.over:
+            found = search.verdict()
+            keeps = self._keep and found is not None and found.saves_low > 0  # beyond noise
+            self._end("", search.best if keeps else self._claim.undo_value)
+            return
+        wanted = search.next
+        if self._now.value == wanted:
+            # Agreeing takes a while, in which the job goes on with this value.
+            soon = len(self._window) + max(0, changer.lag_steps - 1)
+            wanted = search.following if soon >= search.window_steps else None
+        if wanted is not None and wanted != self._now.value and self._taken:
+            changer.ask(wanted, snapshot.at_ns, self._steps.next)
+        self._say_what_it_does()
+
+    def _begin(self, snapshot: Snapshot) -> None:
+        self._searching_ns = snapshot.at_ns
+        space = Space.of(self._knob, self._least, self._most, layout_of(self._knob, snapshot))
+        self._forecast = Forecast(self._knob, space, self._collector)
+        self._forecast.renew()  # of what was seen before
+        self._forecast.foretell(self._now.before)
+        self._search = self._make_search(space, self._now.before, self._plan, self._forecast.step_ns)
+
+    def _take(self, steps: Sequence[JobStep]) -> None:
+        """Steps have passed: those of the value in force belong to its window."""
+        change = self._changer.under_way
+        first = steps[0].number if steps else self._steps.next
+        if change is not None and self._has_come(change, before=first):
+            self._switch(change)  # we were told late
+        for step in steps:
+            if change is not None and self._has_come(change, before=step.number + 1):
+                self._switch(change)
+            if step.disturbed:
+                self._settle = SETTLE_STEPS
+            elif self._settle:
+                self._settle -= 1
+            else:
+                self._window.append(step)
+        if change is not None and change.begun and change.changed:
+            self._changer.settle()
+        if self._changer.half_done:
+            self._now.lose()
+            self._window = []
+
+    @staticmethod
+    def _has_come(change: Change, before: int | None) -> bool:
+        """Whether the step of a change that has not begun yet lies before this one."""
+        return not change.begun and change.step is not None and before is not None and change.step < before
+
+    def _switch(self, change: Change) -> None:
+        """The step of a change has come: what was measured until then is of the value before."""
+        assert change.step is not None
+        change.begun = True
+        self._window = [step for step in self._window if step.number < change.step]
+        search = self._search
+        if (
+            self._phase is _Phase.MEASURING
+            and search is not None
+            and self._now.value == search.next
+            and len(self._window) >= LEAST_WINDOW_STEPS
+        ):
+            self._close_window()
+        self._now.switch(change.value)
+        if self._forecast is not None and self._now.value is not None:
+            self._forecast.foretell(self._now.value)
+        self._window = []
+        self._settle = SETTLE_STEPS
+
+    def _close_window(self) -> None:
+        search = self._search
+        assert search is not None
+        assert search.next is not None
+        assert self._forecast is not None
+        exposed = [step.exposed_ns for step in self._window if step.exposed_ns is not None]
+        self._windows.append(
+            MeasuredWindow(
+                search.next,
+                search.round,
+                self._window[0].number,
+                tuple(step.step_ns for step in self._window),
+                round(median(exposed)) if exposed else None,
+            )
+        )
+        self._forecast.stale = True
+        search.add(self._times())
+        self._window = []
+
+    def _times(self) -> list[float]:
+        return [float(step.step_ns) for step in self._window]
+
+    # Ending
+
+    def _end(self, why: str, target: int | None, failed: bool = False) -> None:
+        """Measure nothing more; leave ``target`` behind (None: what the script gave)."""
+        self._why, self._failed, self._target = why, failed, target
+        self._phase = _Phase.ENDING
+        self._changer.begin_anew()
+        self._result = self._result or self._found()
+
+    def _leave_behind(self, snapshot: Snapshot) -> None:
+        """See to it that the knob gets its last value."""
+        undoes = self._target == self._claim.undo_value
+        last = self._knob.value_text if undoes else str(self._target)
+        self._doing = f"sets {self._knob.name} {'back ' * undoes}to {last} {self._knob.unit}".rstrip()
+        changer = self._changer
+        if changer.why_not:
+            # Not said to be over: the hub, which hears nothing any more, tries once more by itself.
+            self._break_off(
+                f"{self._knob.name} was not set {'back ' * undoes}to {last}: {changer.why_not}",
+                f"{self._now.words}; its hub tries once more to go back to {self._now.before_text}",
+            )
+        elif changer.under_way is None and (
+            self._now.undone if undoes else self._now.value == self._target
+        ):
+            self._phase = _Phase.LETTING_GO
+            self._until_ns = snapshot.at_ns + round(CLAIM_S * 1e9)
+        else:
+            changer.ask(self._target, snapshot.at_ns, self._steps.next or 0)
+
+    def _let_go(self, snapshot: Snapshot) -> None:
+        if not self._said_over:
+            self._said_over = not self._line.hold(replace(self._claim, over=True))
+        held = snapshot.search is not None and snapshot.search.id == self._claim.id
+        if (self._said_over and not held) or snapshot.at_ns > self._until_ns:
+            self._phase = _Phase.OVER
+            self._doing = self._why or "done"
+            self._left = self._now.words
+
+    def _break_off(self, why: str, left: str = "", *, failed: bool = True) -> None:
+        """There is nothing that this search could or should undo; ``left``: as ``SearchState.left``."""
+        if self._phase is _Phase.MEASURING:
+            self._result = self._found()
+        if self._phase is not _Phase.LETTING_GO:
+            self._why, self._failed = f"{self._why}; {why}".removeprefix("; "), failed or self._failed
+        self._left = left
+        self._phase = _Phase.OVER
+        self._doing = self._why or "done"
+
+    def _found(self) -> Result | None:
+        verdict = self._search.verdict() if self._search is not None else None
+        return told_result(self._knob, verdict, self._plan.confidence) if verdict is not None else None
+
+    # What is shown
+
+    @property
+    def picture(self) -> SearchState:
+        """The search as it is now."""
+        search, forecast = self._search, self._forecast
+        measuring = self._phase is _Phase.MEASURING
+        to_go = search.steps_to_go if search is not None and measuring else None
+        spent = search.spent_steps if search is not None else 0
+        a_step_s = (self._now_ns - self._searching_ns) / 1e9 / spent if spent else None
+        return SearchState(
+            knob=self._knob,
+            least=self._least,
+            most=self._most,
+            doing=self._doing,
+            over=self.over,
+            why=self._why,
+            failed=self._failed,
+            now=self._now.value if measuring else None,
+            best=search.best if search is not None and self._windows else None,
+            racing=search.racing if search is not None else 0,
+            points=curve_points(search, forecast, self._windows) if search and forecast else (),
+            predicted=forecast.curve if forecast is not None else (),
+            model_reason=forecast.reason if forecast is not None else "nothing was measured yet",
+            windows=tuple(self._windows),
+            round=search.round + 1 if search is not None else 1,
+            steps_spent=spent,
+            steps_to_go=to_go,
+            seconds_to_go=to_go * a_step_s if to_go is not None and a_step_s is not None else None,
+            result=self._result,
+            best_words=best_words(self._knob, search.verdict()) if search is not None else "",
+            left=self._left,
+            alike_from=search.space.alike_from if search is not None else None,
+        )
+
+    def _say_what_it_does(self) -> None:
+        search, change = self._search, self._changer.under_way
+        assert search is not None
+        if change is not None and (change.begun or self._now.value != search.next):
+            wanted = (
+                value_text(self._knob, change.value) if change.value is not None else "the script's own"
+            )
+            self._doing = f"changes to {wanted}" + (f" at step {change.step:,}" if change.step else "")
+        elif self._changer.waits_for_others:
+            self._doing = "waits: another command is under way"
+        elif not self._taken:
+            self._doing = "waits for the job's hub to take the search"
+        elif self._now.value is not None:
+            done = min(len(self._window), search.window_steps)
+            self._doing = (
+                f"round {search.round + 1}: measures {value_text(self._knob, self._now.value)}, "
+                f"{done} of {search.window_steps} steps"
+            )
