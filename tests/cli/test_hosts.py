@@ -256,7 +256,7 @@ def test_the_table_has_a_line_for_each_host_and_says_which_ranks_are_out_of_reac
 def test_steps_that_are_long_over_are_not_taken_for_the_newest_ones_of_another_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("overlaptop.commands.once.LIMIT_S", 0.1)
+    monkeypatch.setattr("overlaptop.console.following.LIMIT_S", 0.1)
     cluster = Cluster("gpu-a")
     session = cluster.live()
     assert settle(session).ranks[0].last.step == 39

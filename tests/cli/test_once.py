@@ -40,7 +40,7 @@ def test_a_row_for_each_rank_has_its_figures_with_units() -> None:
 
 
 def test_what_is_not_known_is_a_dash_never_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overlaptop.commands.once.LIMIT_S", 0.0)
+    monkeypatch.setattr("overlaptop.console.following.LIMIT_S", 0.0)
     page = render(settle(PlayedSession([WELCOME, rank_info(0), status(), unmeasured(0, 3)])))
     assert cells(page, 0)[3:10] == ["–"] * 7
     assert cells(page, 1)[1:4] == ["–"] * 3
@@ -68,7 +68,7 @@ def test_a_present_state_that_does_not_come_is_a_failure(
     link: LinkState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit in ("LIMIT_S", "HISTORY_LIMIT_S"):
-        monkeypatch.setattr(f"overlaptop.commands.once.{limit}", 0.0)
+        monkeypatch.setattr(f"overlaptop.console.following.{limit}", 0.0)
     session = PlayedSession([WELCOME, rank_info(0), rank_info(1), totals(0, 7), totals(1, 7)], link=link)
     with pytest.raises(CommandError, match="told its history only, not its present state"):
         settle(session)
@@ -149,7 +149,7 @@ def test_what_to_type_is_said_once_for_all_ranks_that_are_bound_alike() -> None:
 
 
 def test_a_job_that_does_not_answer_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overlaptop.commands.once.LIMIT_S", 0.0)
+    monkeypatch.setattr("overlaptop.console.following.LIMIT_S", 0.0)
     with pytest.raises(CommandError, match="does not answer"):
         settle(PlayedSession())
 

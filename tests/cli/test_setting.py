@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from overlaptop import cli
-from overlaptop.commands import once, setting
+from overlaptop.commands import setting
 from overlaptop.console import CommandError, following
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
@@ -26,7 +26,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (following, setting):
         monkeypatch.setattr(module, "TICK_S", 0.0)
     monkeypatch.setattr(setting, "KNOBS_S", 0.0)
-    monkeypatch.setattr(once, "LIMIT_S", 0.0)
+    monkeypatch.setattr(following, "LIMIT_S", 0.0)
 
 
 def said(rank: int, state: str, step: int | None = None, text: str = "") -> CommandReport:

@@ -281,7 +281,7 @@ def test_nothing_is_left_of_a_dashboard_that_is_killed_in_the_middle_of_a_switch
     old, ready, state = ("deaf", "deaf\n", "ENDING") if "old" in moment else ("steady", "up", "RUNNING")
     program = (
         "import sys, time; from pathlib import Path\n"
-        "from overlaptop import launcher; launcher.GRACE_S = 1.0\n"
+        "from overlaptop.launch import launcher; launcher.GRACE_S = 1.0\n"
         "from tests.cli.test_stage import LaunchRequest, Phase, stage_in, start, wait_until\n"
         f"stage = stage_in(Path({str(tmp_path)!r})); start(stage, {old!r})\n"
         f"wait_until(lambda: {ready!r} in Path({str(tmp_path / LOG)!r}).read_text(), 60)\n"
