@@ -26,8 +26,8 @@ with atheris.instrument_imports(include=["overlaptop"]):
     from overlaptop.wire.relaying import (
         MAGIC,
         RelayJobs,
+        RelayLaunchStatus,
         RelayLink,
-        RelayOrderStatus,
         RelayPing,
         RelayPong,
         RelaySelect,
@@ -82,7 +82,7 @@ ROWS: list[list[Any]] = [
         RelayPing(1),
         RelayPong(1, START_NS, START_NS, 3, 2),
         RelaySelect(JOB),
-        RelayOrderStatus(1, "running", False, "", "demo", ("a line",)),
+        RelayLaunchStatus(1, "running", False, "", "demo", ("a line",)),
     )
 ]
 INTEGERS = (

@@ -14,7 +14,7 @@ from overlaptop.console import CommandError, say
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.launch.launcher import Launcher, LaunchError, of_workload, place
 from overlaptop.launch.local import LocalLauncher
-from overlaptop.launch.request import LaunchRequest, Phase
+from overlaptop.launch.request import LaunchPhase, LaunchRequest
 from overlaptop.workloads import catalog
 from overlaptop.workloads.options import OptionsError
 
@@ -90,7 +90,7 @@ def _show(order: LaunchRequest, look: tui.TuiOptions) -> int:
             while stage.running and time.monotonic() < deadline_s:
                 time.sleep(0.05)
         last = stage.status()
-        if last.phase is Phase.OVER and last.failed:
+        if last.phase is LaunchPhase.OVER and last.failed:
             return _verdict(stage.launcher)
         return status
     finally:

@@ -14,15 +14,15 @@ from overlaptop import __version__
 from overlaptop.console import CommandError, say
 from overlaptop.launch.launcher import LaunchError
 from overlaptop.launch.local import LocalLauncher
-from overlaptop.launch.request import LaunchRequest, Phase
+from overlaptop.launch.request import LaunchPhase, LaunchRequest
 from overlaptop.relay.handover import Door, LineOrders
 from overlaptop.relay.relay import Relay
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.relaying import (
     MAX_OUTPUT_CHARS,
     MAX_OUTPUT_LINES,
-    RelayOrder,
-    RelayOrderStatus,
+    RelayLaunch,
+    RelayLaunchStatus,
 )
 
 KEPT_S = 60.0
@@ -31,10 +31,10 @@ _LOOK_S = 0.1
 _RUNNING_LINES = 40
 """Of the output of a job that runs; of one that failed all that is kept."""
 _PHASES = {
-    Phase.NOTHING: "nothing",
-    Phase.ENDING: "ending",
-    Phase.RUNNING: "running",
-    Phase.OVER: "over",
+    LaunchPhase.NOTHING: "nothing",
+    LaunchPhase.ENDING: "ending",
+    LaunchPhase.RUNNING: "running",
+    LaunchPhase.OVER: "over",
 }
 
 
@@ -93,12 +93,12 @@ class StageOrders:
     def __init__(self, stage: LocalLauncher) -> None:
         self._stage = stage
         self._lock = threading.Lock()
-        self._order: RelayOrder | None = None
+        self._order: RelayLaunch | None = None
         """The newest."""
         self._fault: str | None = None
         """Why the newest order was not carried out; empty: it is; None: it is still being looked at."""
 
-    def take(self, order: RelayOrder) -> None:
+    def take(self, order: RelayLaunch) -> None:
         """As Orders says. One that is said again, and is here already, changes nothing."""
         with self._lock:
             if order.again and self._order is not None and order.number <= self._order.number:
@@ -112,20 +112,20 @@ class StageOrders:
             target=self._carry_out, args=(order,), name="overlaptop-order", daemon=True
         ).start()
 
-    def status(self, jobs: Sequence[JobRecord]) -> RelayOrderStatus | None:
+    def status(self, jobs: Sequence[JobRecord]) -> RelayLaunchStatus | None:
         """As Orders says."""
         with self._lock:
             order, fault = self._order, self._fault
         if order is None:
             return None
         if fault:
-            return RelayOrderStatus(order.number, "over", True, fault, "", ())
+            return RelayLaunchStatus(order.number, "over", True, fault, "", ())
         status = self._stage.status()
         if fault is None:
-            return RelayOrderStatus(order.number, "ending", False, "", "", (), status.ending)
+            return RelayLaunchStatus(order.number, "ending", False, "", "", (), status.ending)
         lines = self._stage.output()[-(MAX_OUTPUT_LINES if status.failed else _RUNNING_LINES) :]
-        runs = status.phase is Phase.RUNNING
-        return RelayOrderStatus(
+        runs = status.phase is LaunchPhase.RUNNING
+        return RelayLaunchStatus(
             number=order.number,
             phase=_PHASES[status.phase],
             failed=status.failed,
@@ -141,7 +141,7 @@ class StageOrders:
         """Whether what was ordered is not over."""
         return (status := self.status(())) is not None and not status.ended
 
-    def _carry_out(self, order: RelayOrder) -> None:
+    def _carry_out(self, order: RelayLaunch) -> None:
         try:
             plan = self._stage.plan(LaunchRequest(order.words[0], order.words[1:], order.nproc))
         except Exception as fault:  # noqa: BLE001 - on a thread of its own: nobody else would hear of it
@@ -159,7 +159,7 @@ class StageOrders:
             except (LaunchError, ValueError) as fault:
                 self._fault = str(fault)
 
-    def _refuse(self, order: RelayOrder, why: str) -> None:
+    def _refuse(self, order: RelayLaunch, why: str) -> None:
         with self._lock:
             if order is self._order:
                 self._fault = why

@@ -43,7 +43,7 @@ class LaunchError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class JobPlacement:
     """On what a job's ranks run."""
 
     nproc: int
@@ -58,7 +58,7 @@ class Placement:
         return f"{self.nproc} GPU{'s' * (self.nproc > 1)}, NCCL"
 
 
-def place(nproc: int | None = None, device: str = "auto") -> Placement:
+def place(nproc: int | None = None, device: str = "auto") -> JobPlacement:
     """Choose NCCL on the GPUs there are, else gloo on two processes.
 
     More processes than GPUs run on gloo: NCCL takes no two ranks on one GPU. `device` is what a workload
@@ -72,7 +72,7 @@ def place(nproc: int | None = None, device: str = "auto") -> Placement:
         raise LaunchError(
             f"--device cuda: {each}, and there {'is' if gpus == 1 else 'are'} {gpus or 'none'}"
         )
-    return Placement(nproc, "nccl" if nproc <= gpus and device != "cpu" else "gloo")
+    return JobPlacement(nproc, "nccl" if nproc <= gpus and device != "cpu" else "gloo")
 
 
 @functools.cache
@@ -145,7 +145,7 @@ class Launcher:
         self,
         script: Path | str,
         options: Sequence[str] = (),
-        placement: Placement | None = None,
+        placement: JobPlacement | None = None,
         *,
         agent_options: Sequence[str] = (),
     ) -> None:
@@ -275,7 +275,7 @@ class Launcher:
         return environment
 
 
-def bundled(name: str, options: Sequence[str] = (), placement: Placement | None = None) -> Launcher:
+def bundled(name: str, options: Sequence[str] = (), placement: JobPlacement | None = None) -> Launcher:
     """Return a launcher for the bundled workload `name`; LaunchError where none is called so."""
     workload = catalog.find(name)
     if workload is None:
@@ -284,7 +284,7 @@ def bundled(name: str, options: Sequence[str] = (), placement: Placement | None 
 
 
 def of_workload(
-    workload: Workload, options: Sequence[str] = (), placement: Placement | None = None
+    workload: Workload, options: Sequence[str] = (), placement: JobPlacement | None = None
 ) -> Launcher:
     """Return a launcher for `workload`."""
     # As a person would have typed it: this is the name that the dashboard shows.

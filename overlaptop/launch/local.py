@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from overlaptop.launch.launcher import Launcher, LaunchError, Placement, of_workload, place
-from overlaptop.launch.request import LaunchRequest, Phase, Plan, StartStatus
+from overlaptop.launch.launcher import JobPlacement, Launcher, LaunchError, of_workload, place
+from overlaptop.launch.request import LaunchPhase, LaunchPlan, LaunchRequest, LaunchStatus
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.workloads.catalog import WORKLOADS, Workload
 from overlaptop.workloads.options import OptionsError
@@ -16,7 +16,7 @@ OUTPUT_LINES = 200
 
 
 class LocalLauncher:
-    """A Starter for this machine (see tui.starting), and who ends what it started.
+    """A JobLauncher for this machine (see tui.starting), and who ends what it started.
 
     Ending a job takes up to some seconds: a thread of its own does it, and starts what comes next. Orders
     that come meanwhile replace each other; only the newest is run. Any thread may call any method.
@@ -25,13 +25,13 @@ class LocalLauncher:
     def __init__(
         self,
         workloads: Sequence[Workload] = WORKLOADS,
-        launch: Callable[[Workload, Sequence[str], Placement], Launcher] = of_workload,
+        launch: Callable[[Workload, Sequence[str], JobPlacement], Launcher] = of_workload,
     ) -> None:
         """``launch`` makes the launcher of a workload with its options."""
         self.workloads = workloads
         self._launch = launch
         self._lock = threading.Lock()
-        self._status = StartStatus()
+        self._status = LaunchStatus()
         self._launcher: Launcher | None = None
         """Of the job that runs or ran last; it is replaced when that has ended."""
         self._label = ""
@@ -41,45 +41,45 @@ class LocalLauncher:
         self._worker: threading.Thread | None = None
         self._closed = False
 
-    # A Starter
+    # A JobLauncher
 
     @property
     def hosts(self) -> Sequence[str]:
         """Nowhere but here."""
         return ()
 
-    def plan(self, order: LaunchRequest) -> Plan:
-        """What would be run for an order, or why it would not."""
-        workload = next((each for each in self.workloads if each.name == order.workload), None)
+    def plan(self, request: LaunchRequest) -> LaunchPlan:
+        """What would be run for a request, or why it would not."""
+        workload = next((each for each in self.workloads if each.name == request.workload), None)
         if workload is None:
             names = ", ".join(each.name for each in self.workloads)
-            return Plan(order, f"no workload is called {order.workload!r}; there are: {names}")
+            return LaunchPlan(request, f"no workload is called {request.workload!r}; there are: {names}")
         try:
-            given = workload.check(order.options)
-            placement = place(order.nproc, str(given.get("device", "auto")))
+            given = workload.check(request.options)
+            placement = place(request.nproc, str(given.get("device", "auto")))
         except (OptionsError, LaunchError) as fault:
-            return Plan(order, str(fault))
-        return Plan(
-            order=order,
-            command_line=self._launch(workload, order.options, placement).command_line,
+            return LaunchPlan(request, str(fault))
+        return LaunchPlan(
+            request=request,
+            command_line=self._launch(workload, request.options, placement).command_line,
             place=placement.in_words,
             nproc=placement.nproc,
             device_type="cuda" if placement.backend == "nccl" else "cpu",
             given=given,
         )
 
-    def start(self, plan: Plan) -> None:
+    def start(self, plan: LaunchPlan) -> None:
         """End the job before and start this one, on a thread. Raises ValueError for a plan with a fault."""
-        workload = next((each for each in self.workloads if each.name == plan.order.workload), None)
+        workload = next((each for each in self.workloads if each.name == plan.request.workload), None)
         if plan.fault or workload is None:
-            raise ValueError(plan.fault or f"no workload is called {plan.order.workload!r}")
-        placement = place(plan.order.nproc, str(plan.given.get("device", "auto")))
-        launcher = self._launch(workload, plan.order.options, placement)
+            raise ValueError(plan.fault or f"no workload is called {plan.request.workload!r}")
+        placement = place(plan.request.nproc, str(plan.given.get("device", "auto")))
+        launcher = self._launch(workload, plan.request.options, placement)
         with self._lock:
             if self._closed:
                 return
             self._next = launcher
-            self._set(Phase.ENDING, plan)
+            self._set(LaunchPhase.ENDING, plan)
             self._wake()
 
     def stop(self) -> None:
@@ -87,16 +87,16 @@ class LocalLauncher:
         with self._lock:
             if self._next is not None or self._runs():
                 self._next = None
-                self._set(Phase.ENDING, None)
+                self._set(LaunchPhase.ENDING, None)
                 self._wake()
 
-    def status(self) -> StartStatus:
-        """How the newest order goes."""
+    def status(self) -> LaunchStatus:
+        """How the newest request goes."""
         with self._lock:
             status, launcher = self._status, self._launcher
-            if status.phase is Phase.RUNNING and launcher is not None and launcher.poll() is not None:
+            if status.phase is LaunchPhase.RUNNING and launcher is not None and launcher.poll() is not None:
                 status = self._status = replace(
-                    status, phase=Phase.OVER, failed=launcher.poll() != 0, how=launcher.how_it_ended
+                    status, phase=LaunchPhase.OVER, failed=launcher.poll() != 0, how=launcher.how_it_ended
                 )
             return status
 
@@ -143,10 +143,10 @@ class LocalLauncher:
     def _runs(self) -> bool:
         return self._launcher is not None and self._launcher.poll() is None
 
-    def _set(self, phase: Phase, plan: Plan | None) -> None:
-        """A new order, or none."""
-        self._status = StartStatus(
-            phase, self._status.number + 1, plan.order if plan else None,
+    def _set(self, phase: LaunchPhase, plan: LaunchPlan | None) -> None:
+        """A new request, or none."""
+        self._status = LaunchStatus(
+            phase, self._status.number + 1, plan.request if plan else None,
             plan.command_line if plan else "", self._label if self._runs() else "",
         )  # fmt: skip
 
@@ -160,7 +160,7 @@ class LocalLauncher:
     # The worker
 
     def _work(self) -> None:
-        """End what runs, then start the newest order, if there is one by then."""
+        """End what runs, then start the newest request, if there is one by then."""
         before = self.launcher
         if before is not None:
             before.stop()
@@ -169,12 +169,14 @@ class LocalLauncher:
             launcher, self._next = self._next, None
             status = self._status
             if launcher is None:
-                self._status = StartStatus(number=status.number)
+                self._status = LaunchStatus(number=status.number)
                 return
             self._launcher, self._label = launcher, status.label
             try:
                 launcher.start()
             except LaunchError as fault:
-                self._status = replace(status, phase=Phase.OVER, ending="", failed=True, how=str(fault))
+                self._status = replace(
+                    status, phase=LaunchPhase.OVER, ending="", failed=True, how=str(fault)
+                )
             else:
-                self._status = replace(status, phase=Phase.RUNNING, ending="")
+                self._status = replace(status, phase=LaunchPhase.RUNNING, ending="")

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from overlaptop.fleet.hosts_session import HostsSession
-from overlaptop.launch.request import LaunchRequest, Phase, Plan, StartStatus
+from overlaptop.launch.request import LaunchPhase, LaunchPlan, LaunchRequest, LaunchStatus
 from overlaptop.remote.link import RemoteHost
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.endpoints import JobRecord
-from overlaptop.wire.relaying import RelayOrderStatus
+from overlaptop.wire.relaying import RelayLaunchStatus
 from overlaptop.workloads.catalog import WORKLOADS, Workload
 from overlaptop.workloads.options import OptionsError
 
@@ -22,15 +22,15 @@ KEPT_S = 60
 """A relay keeps what was started through it for so long after its line broke."""
 _TICK_S = 0.05
 _PHASES = {
-    "nothing": Phase.NOTHING,
-    "ending": Phase.ENDING,
-    "running": Phase.RUNNING,
-    "over": Phase.OVER,
+    "nothing": LaunchPhase.NOTHING,
+    "ending": LaunchPhase.ENDING,
+    "running": LaunchPhase.RUNNING,
+    "over": LaunchPhase.OVER,
 }
 
 
 class RemoteLauncher:
-    """A Starter for other hosts (see tui.starting): their relays check what it orders, and carry it out.
+    """A JobLauncher for other hosts: their relays check each request and carry it out.
 
     A relay ends what was started through it KEPT_S after its line has broken, if the relay of another line
     of this dashboard has not taken it over by then (RemoteHost sees to that).
@@ -39,102 +39,112 @@ class RemoteLauncher:
     def __init__(self, session: HostsSession, workloads: Sequence[Workload] = WORKLOADS) -> None:
         self.workloads = workloads
         self._session = session
-        self._status = StartStatus()
+        self._status = LaunchStatus()
         self._host: RemoteHost | None = None
-        """Where the newest order was given."""
-        self._said: RelayOrderStatus | None = None
+        """Where the newest request was given."""
+        self._said: RelayLaunchStatus | None = None
         """The newest word on it."""
         self._job = ""
         """Key of the newest job, once it is known."""
 
-    # A Starter
+    # A JobLauncher
 
     @property
     def hosts(self) -> Sequence[str]:
         """Those that are reached and start something."""
         return tuple(host.name for host in self._session.hosts if not _fault(host))
 
-    def plan(self, order: LaunchRequest) -> Plan:
-        """What would be run for an order, or why it would not: as far as that can be known from here."""
-        workload = next((each for each in self.workloads if each.name == order.workload), None)
+    def plan(self, request: LaunchRequest) -> LaunchPlan:
+        """What would be run for a request, or why it would not: as far as that can be known from here."""
+        workload = next((each for each in self.workloads if each.name == request.workload), None)
         if workload is None:
             names = ", ".join(each.name for each in self.workloads)
-            return Plan(order, f"no workload is called {order.workload!r}; there are: {names}")
-        host = self._host_of(order)
+            return LaunchPlan(request, f"no workload is called {request.workload!r}; there are: {names}")
+        host = self._host_of(request)
         if host is None:
             why = _fault(self._session.hosts[0])
-            return Plan(order, why if len(self._session.hosts) == 1 else "no host is there to start it on")
-        order = replace(order, host=host.name)
+            return LaunchPlan(
+                request, why if len(self._session.hosts) == 1 else "no host is there to start it on"
+            )
+        request = replace(request, host=host.name)
         if why := _fault(host):
-            return Plan(order, why)
+            return LaunchPlan(request, why)
         try:
-            given = workload.check(order.options)
+            given = workload.check(request.options)
         except OptionsError as fault:
-            return Plan(order, str(fault))
+            return LaunchPlan(request, str(fault))
         gpus = host.hello.gpus if host.hello is not None else None
         wants_cpu = given.get("device", "auto") == "cpu"
-        if given.get("device") == "cuda" and gpus is not None and (order.nproc or 1) > gpus:
-            return Plan(order, f"--device cuda: {host.name} has {gpus or 'no'} GPU{'s' * (gpus != 1)}")
-        nproc, place, device_type = _place(order.nproc, gpus, wants_cpu=wants_cpu)
-        return Plan(
-            order=order,
-            command_line=_command_line(order),
+        if given.get("device") == "cuda" and gpus is not None and (request.nproc or 1) > gpus:
+            return LaunchPlan(
+                request, f"--device cuda: {host.name} has {gpus or 'no'} GPU{'s' * (gpus != 1)}"
+            )
+        nproc, place, device_type = _place(request.nproc, gpus, wants_cpu=wants_cpu)
+        return LaunchPlan(
+            request=request,
+            command_line=_command_line(request),
             place=f"{host.name}: {place}",
             nproc=nproc,
             device_type=device_type,
             given=given,
         )
 
-    def start(self, plan: Plan) -> None:
+    def start(self, plan: LaunchPlan) -> None:
         """End the job before and start this one there. Raises ValueError for a plan with a fault."""
         if plan.fault:
             raise ValueError(plan.fault)
-        host, order = self._host_of(plan.order), plan.order
+        host, request = self._host_of(plan.request), plan.request
         before = self.running
         if self._host is not None and self._host is not host and self._is_under_way:
             self._host.order(())
-        status = StartStatus(Phase.ENDING, self._status.number + 1, order, plan.command_line, before)
+        status = LaunchStatus(
+            LaunchPhase.ENDING, self._status.number + 1, request, plan.command_line, before
+        )
         self._host, self._said, self._job = host, None, ""
         fault = "no host is there to start it on" if host is None else _fault(host)
         if host is not None and not fault:
             try:
-                if not host.order((order.workload, *order.options), order.nproc):
+                if not host.order((request.workload, *request.options), request.nproc):
                     fault = f"the line to {host.name} is gone"
             except WireError as error:
                 fault = str(error)
         if fault:
-            status = replace(status, phase=Phase.OVER, ending="", failed=True, how=fault)
+            status = replace(status, phase=LaunchPhase.OVER, ending="", failed=True, how=fault)
         self._status = status
 
     def stop(self) -> None:
         """End the job there."""
         if self._host is not None and self.running and self._host.order(()):
             self._said = None
-            self._status = StartStatus(Phase.ENDING, self._status.number + 1, None, "", self._status.label)
+            self._status = LaunchStatus(
+                LaunchPhase.ENDING, self._status.number + 1, None, "", self._status.label
+            )
 
-    def status(self) -> StartStatus:
-        """How the newest order goes, as far as its host has told."""
+    def status(self) -> LaunchStatus:
+        """How the newest request goes, as far as its host has told."""
         host, status = self._host, self._status
-        if host is None or status.phase in (Phase.NOTHING, Phase.OVER):
+        if host is None or status.phase in (LaunchPhase.NOTHING, LaunchPhase.OVER):
             return status
         if not host.up:
             how = (
                 f"the line to {host.name} is lost, {KEPT_S} s after which it is ended: not known how it is"
             )
-            return self._turn(Phase.UNKNOWN, how=how)
+            return self._turn(LaunchPhase.UNKNOWN, how=how)
         said = host.order_status
         if said is None:
-            if status.phase is Phase.UNKNOWN:
-                return self._turn(Phase.UNKNOWN, how=f"the line to {host.name} is back: asking how it is")
+            if status.phase is LaunchPhase.UNKNOWN:
+                return self._turn(
+                    LaunchPhase.UNKNOWN, how=f"the line to {host.name} is back: asking how it is"
+                )
             return status
         self._said = said
         self._job = said.job or self._job
-        phase = _PHASES.get(said.phase, Phase.UNKNOWN)
-        if status.order is None and phase is not Phase.ENDING:
-            phase = Phase.NOTHING  # what was to be ended has ended
+        phase = _PHASES.get(said.phase, LaunchPhase.UNKNOWN)
+        if status.request is None and phase is not LaunchPhase.ENDING:
+            phase = LaunchPhase.NOTHING  # what was to be ended has ended
         return self._turn(
             phase,
-            failed=said.failed and phase is Phase.OVER,
+            failed=said.failed and phase is LaunchPhase.OVER,
             how=said.how,
             command_line=said.command_line or status.command_line,
         )
@@ -151,9 +161,9 @@ class RemoteLauncher:
     def running(self) -> str:
         """Label of the job that ends when the stage is cleared; empty: none."""
         status = self.status()
-        if status.phase is Phase.ENDING:
+        if status.phase is LaunchPhase.ENDING:
             return status.ending
-        return status.label if status.phase is Phase.RUNNING else ""
+        return status.label if status.phase is LaunchPhase.RUNNING else ""
 
     # For those who opened it
 
@@ -170,26 +180,26 @@ class RemoteLauncher:
     @property
     def _is_under_way(self) -> bool:
         """Whether its host has something to end, or will have."""
-        return self.status().phase in (Phase.ENDING, Phase.RUNNING, Phase.UNKNOWN)
+        return self.status().phase in (LaunchPhase.ENDING, LaunchPhase.RUNNING, LaunchPhase.UNKNOWN)
 
     def _turn(
-        self, phase: Phase, *, failed: bool = False, how: str = "", command_line: str | None = None
-    ) -> StartStatus:
+        self, phase: LaunchPhase, *, failed: bool = False, how: str = "", command_line: str | None = None
+    ) -> LaunchStatus:
         status = self._status
         self._status = replace(
             status,
             phase=phase,
-            ending=status.ending if phase is Phase.ENDING else "",
+            ending=status.ending if phase is LaunchPhase.ENDING else "",
             failed=failed,
             how=how,
             command_line=status.command_line if command_line is None else command_line,
         )
         return self._status
 
-    def _host_of(self, order: LaunchRequest) -> RemoteHost | None:
+    def _host_of(self, request: LaunchRequest) -> RemoteHost | None:
         hosts = self._session.hosts
-        if order.host:
-            return next((host for host in hosts if host.name == order.host), None)
+        if request.host:
+            return next((host for host in hosts if host.name == request.host), None)
         return next((host for host in hosts if not _fault(host)), None)
 
 
@@ -214,8 +224,8 @@ def _place(nproc: int | None, gpus: int | None, *, wants_cpu: bool) -> tuple[int
     return count, f"{count} GPU{'s' * (count > 1)}, NCCL", "cuda"
 
 
-def _command_line(order: LaunchRequest) -> str:
+def _command_line(request: LaunchRequest) -> str:
     """What a person would type there for the same job."""
-    nproc = () if order.nproc is None else ("--nproc", str(order.nproc))
-    options = ("--", *order.options) if order.options else ()
-    return shlex.join(("overlaptop", "demo", order.workload, *nproc, *options))
+    nproc = () if request.nproc is None else ("--nproc", str(request.nproc))
+    options = ("--", *request.options) if request.options else ()
+    return shlex.join(("overlaptop", "demo", request.workload, *nproc, *options))

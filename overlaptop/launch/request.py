@@ -1,6 +1,6 @@
 """Starting jobs from the dashboard: what its screens know of whoever does it.
 
-A Starter holds one job at a time. Whether that runs here or on another host is its own affair.
+A JobLauncher holds one job at a time. Whether that runs here or on another host is its own affair.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_NPROC = 256
 
 
 class LaunchRequestError(ValueError):
-    """What was typed makes no order; the message is one line."""
+    """What was typed makes no request; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class LaunchRequest:
     nproc: int | None = None
     """Processes; None: as many as suit the machine."""
     host: str = ""
-    """One of Starter.hosts; empty: this machine, or the first of them."""
+    """One of JobLauncher.hosts; empty: this machine, or the first of them."""
 
     @classmethod
     def parse(cls, workload: str, options: str, nproc: str = "", host: str = "") -> LaunchRequest:
@@ -60,10 +60,10 @@ class LaunchRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What would be run for an order."""
+class LaunchPlan:
+    """What would be run for a request."""
 
-    order: LaunchRequest
+    request: LaunchRequest
     fault: str = ""
     """Why it would not, in one line; the rest is then unknown. Empty: it would."""
     command_line: str = ""
@@ -76,8 +76,8 @@ class Plan:
     """The values of the options that were given, by Option.name."""
 
 
-class Phase(Enum):
-    """How far the newest order is."""
+class LaunchPhase(Enum):
+    """How far the newest request is."""
 
     NOTHING = "nothing was started"
     ENDING = "the job before is being ended"
@@ -87,13 +87,13 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class StartStatus:
-    """The newest order, and what became of it."""
+class LaunchStatus:
+    """The newest request, and what became of it."""
 
-    phase: Phase = Phase.NOTHING
+    phase: LaunchPhase = LaunchPhase.NOTHING
     number: int = 0
-    """Counts the orders: two of the same words are two."""
-    order: LaunchRequest | None = None
+    """Counts the requests: two of the same words are two."""
+    request: LaunchRequest | None = None
     command_line: str = ""
     """What is run; empty until it is."""
     ending: str = ""
@@ -105,11 +105,11 @@ class StartStatus:
 
     @property
     def label(self) -> str:
-        """The order's own; empty where there is none."""
-        return self.order.label if self.order is not None else ""
+        """The request's own; empty where there is none."""
+        return self.request.label if self.request is not None else ""
 
 
-class Starter(Protocol):
+class JobLauncher(Protocol):
     """Starts a job in place of the one that it started before. It never touches any other job."""
 
     @property
@@ -122,10 +122,10 @@ class Starter(Protocol):
         empty: only here, or nowhere just now.
         """
 
-    def plan(self, order: LaunchRequest) -> Plan:
+    def plan(self, request: LaunchRequest) -> LaunchPlan:
         """What would be run. May look at the machine for a second: call it on a thread."""
 
-    def start(self, plan: Plan) -> None:
+    def start(self, plan: LaunchPlan) -> None:
         """End the job before and start this one; returns at once, ``status`` tells. Raises ValueError for a
         plan with a fault, and ends nothing then.
         """
@@ -133,7 +133,7 @@ class Starter(Protocol):
     def stop(self) -> None:
         """End the job that was started; returns at once."""
 
-    def status(self) -> StartStatus:
+    def status(self) -> LaunchStatus:
         """How it goes. Never blocks."""
 
     def output(self) -> Sequence[str]:

@@ -1,9 +1,9 @@
 """A job that outlives its line: the relay that started it keeps it, the one that comes after speaks for it.
 
 A relay listens from its first order on, in the socket directory, at a name that has its pid and the owner
-of its orders (RelayOrder.owner). It answers when its own line is over. The relay of the next line finds it
+of its orders (RelayLaunch.owner). It answers when its own line is over. The relay of the next line finds it
 by the owner, passes the orders on to it and its words back: the job stays with the process that started it,
-and whose end ends it. Between the two are frames of RelayOrder and RelayOrderStatus.
+and whose end ends it. Between the two are frames of RelayLaunch and RelayLaunchStatus.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from overlaptop.relay.relay import Orders
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.endpoints import EndpointError, JobRecord, base_dir, list_jobs
 from overlaptop.wire.peers import check_listener
-from overlaptop.wire.relaying import RelayOrder, RelayOrderStatus
+from overlaptop.wire.relaying import RelayLaunch, RelayLaunchStatus
 
 _READ_BYTES = 1 << 16
 _SEND_S = 2.0
@@ -42,7 +42,7 @@ class Door:
         self._visitor: socket.socket | None = None
         """Who came last: the one before speaks for a line that was lost, too."""
         self._reader = FrameReader()
-        self._said: RelayOrderStatus | None = None
+        self._said: RelayLaunchStatus | None = None
         """To that visitor."""
         self._jobs: Sequence[JobRecord] = ()
         self._list_due_s = float("-inf")
@@ -111,7 +111,7 @@ class Door:
                 self._leave()
             for payload in self._reader.feed(data):
                 order = decode(payload)
-                if not isinstance(order, RelayOrder) or order.owner != self._owner:
+                if not isinstance(order, RelayLaunch) or order.owner != self._owner:
                     raise WireError("not for this relay")
                 self._orders.take(order)
         except (OSError, WireError):
@@ -147,9 +147,9 @@ class Keeper:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._reader = FrameReader()
-        self._order: RelayOrder | None = None
+        self._order: RelayLaunch | None = None
         """The newest."""
-        self._status: RelayOrderStatus | None = None
+        self._status: RelayLaunchStatus | None = None
         self.over = False
         """It has ended, and its job with it."""
 
@@ -171,7 +171,7 @@ class Keeper:
             return cls(connection)
         return None
 
-    def take(self, order: RelayOrder) -> None:
+    def take(self, order: RelayLaunch) -> None:
         """As Orders says."""
         self._order, data = order, frame(encode(order))
         try:
@@ -181,7 +181,7 @@ class Keeper:
         if written < len(data):
             self._lose()
 
-    def status(self) -> RelayOrderStatus | None:
+    def status(self) -> RelayLaunchStatus | None:
         """The newest word of it."""
         try:
             while not self.over:
@@ -190,7 +190,7 @@ class Keeper:
                     self._lose()
                 for payload in self._reader.feed(data):
                     message = decode(payload)
-                    if isinstance(message, RelayOrderStatus):
+                    if isinstance(message, RelayLaunchStatus):
                         self._status = message
         except BlockingIOError:
             pass
@@ -219,10 +219,10 @@ class LineOrders:
         self._own = own
         self._door = door
         self._keeper: Keeper | None = None
-        self._lost: RelayOrderStatus | None = None
+        self._lost: RelayLaunchStatus | None = None
         """Of an order that was said again and that no relay keeps."""
 
-    def take(self, order: RelayOrder) -> None:
+    def take(self, order: RelayLaunch) -> None:
         """As Orders says."""
         asked = order.again and not self._door.is_open
         if asked and self._keeper is None:
@@ -235,7 +235,7 @@ class LineOrders:
             self._door.open(order.owner)
             self._own.take(order)
 
-    def status(self, jobs: Sequence[JobRecord]) -> RelayOrderStatus | None:
+    def status(self, jobs: Sequence[JobRecord]) -> RelayLaunchStatus | None:
         """As Orders says."""
         return self._keeper.status() if self._keeper is not None else self._lost or self._own.status(jobs)
 
@@ -245,11 +245,11 @@ class LineOrders:
             self._keeper.close()
 
 
-def lost(order: RelayOrder, how: str) -> RelayOrderStatus:
+def lost(order: RelayLaunch, how: str) -> RelayLaunchStatus:
     """What becomes of an order that nobody knows of any more."""
     if not order.words:
-        return RelayOrderStatus(order.number, "nothing", False, "", "", ())
-    return RelayOrderStatus(order.number, "over", False, how, "", ())
+        return RelayLaunchStatus(order.number, "nothing", False, "", "", ())
+    return RelayLaunchStatus(order.number, "over", False, how, "", ())
 
 
 def _unix_socket() -> socket.socket:

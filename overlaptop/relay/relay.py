@@ -27,10 +27,10 @@ from overlaptop.wire.relaying import (
     MAX_JOBS,
     RelayHello,
     RelayJobs,
+    RelayLaunch,
+    RelayLaunchStatus,
     RelayLimit,
     RelayLink,
-    RelayOrder,
-    RelayOrderStatus,
     RelayPing,
     RelayPong,
     RelaySelect,
@@ -62,10 +62,10 @@ _READONLY = "this relay is read-only"
 class Orders(Protocol):
     """Starts bundled workloads of this host, one at a time."""
 
-    def take(self, order: RelayOrder) -> None:
+    def take(self, order: RelayLaunch) -> None:
         """Start what was ordered, in place of the one before, or end that; returns at once."""
 
-    def status(self, jobs: Sequence[JobRecord]) -> RelayOrderStatus | None:
+    def status(self, jobs: Sequence[JobRecord]) -> RelayLaunchStatus | None:
         """How the newest order goes; None: there has been none. ``jobs``: those that run on this host."""
 
 
@@ -126,7 +126,7 @@ class Relay:
         self._link: LocalLink | None = None
         self._link_said: RelayLink | None = None
         self._detail_ranks: tuple[int, ...] = ()
-        self._order_said: RelayOrderStatus | None = None
+        self._order_said: RelayLaunchStatus | None = None
         self._output_due_s = now_s
         self._selector = PollSelector()
         self._waits_to_write = False
@@ -252,7 +252,7 @@ class Relay:
                         self._link.watch(self._detail_ranks)
             case Command() | Search():
                 self._pass_on(message)
-            case RelayOrder():
+            case RelayLaunch():
                 self._order(message)
             case _:
                 self._refuse(f"a {type(message).__name__} is not for the far end")
@@ -268,10 +268,10 @@ class Relay:
         elif not (self._link.send(message) if isinstance(message, Command) else self._link.hold(message)):
             self._refuse(f"{what}: the job's hub has said nothing yet")
 
-    def _order(self, order: RelayOrder) -> None:
+    def _order(self, order: RelayLaunch) -> None:
         why = _READONLY if self._readonly else _NO_ORDERS if self._orders is None else ""
         if self._orders is None or why:
-            self._put_order_status(RelayOrderStatus(order.number, "over", True, why, "", ()))
+            self._put_order_status(RelayLaunchStatus(order.number, "over", True, why, "", ()))
         else:
             self._orders.take(order)
 
@@ -362,9 +362,9 @@ class Relay:
             self._put_order_status(status)
             self._output_due_s = now_s + _OUTPUT_S
 
-    def _put_order_status(self, status: RelayOrderStatus) -> None:
+    def _put_order_status(self, status: RelayLaunchStatus) -> None:
         self._order_said = status
-        self._outbox.put_newest(RelayOrderStatus, encode(status))
+        self._outbox.put_newest(RelayLaunchStatus, encode(status))
 
     # To the near end
 

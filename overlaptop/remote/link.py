@@ -29,10 +29,10 @@ from overlaptop.wire.messages import (
 from overlaptop.wire.relaying import (
     RelayHello,
     RelayJobs,
+    RelayLaunch,
+    RelayLaunchStatus,
     RelayLimit,
     RelayLink,
-    RelayOrder,
-    RelayOrderStatus,
     RelaySelect,
     RemoteJob,
 )
@@ -178,9 +178,9 @@ class RemoteHost:
         self._told_relay = 0
         self._owner = secrets.token_hex(8)
         """By which the relay of a later line finds what was started over this one."""
-        self._order: RelayOrder | None = None
+        self._order: RelayLaunch | None = None
         """The newest."""
-        self._order_status: RelayOrderStatus | None = None
+        self._order_status: RelayLaunchStatus | None = None
         self._ordered_relay = 0
         """That was told it (Connection.relays)."""
 
@@ -250,7 +250,7 @@ class RemoteHost:
             match message:
                 case RelayJobs():
                     self._jobs, self._jobs_note, self._known = message.jobs, message.note, True
-                case RelayOrderStatus():
+                case RelayLaunchStatus():
                     if self._order is not None and message.number == self._order.number:
                         self._order_status = message
                 case _:
@@ -310,7 +310,7 @@ class RemoteHost:
         What becomes of it is told in `order_status`. Raises WireError for one that is not allowed.
         """
         number = 1 if self._order is None else self._order.number + 1
-        order = RelayOrder(number, tuple(words), nproc, self._owner)
+        order = RelayLaunch(number, tuple(words), nproc, self._owner)
         self._order_again()  # first: by it the relay finds the job that this one ends
         if not self.line.say(order):
             return False
@@ -318,7 +318,7 @@ class RemoteHost:
         return True
 
     @property
-    def order_status(self) -> RelayOrderStatus | None:
+    def order_status(self) -> RelayLaunchStatus | None:
         """What became of the newest order, as far as the relay that there is now has told."""
         status = self._order_status
         current = self._ordered_relay == self.line.relays

@@ -155,9 +155,9 @@ _SPECIAL: dict[str, tuple[Check, Check]] = {
     "RemoteJob.world_size": _both(checks.rank),
     "RemoteJob.rank_pids": _both(checks.many(checks.int64, relaying.MAX_RANK_PIDS)),
     "RelayLimit.hz": _both(checks.number_up_to(relaying.MAX_HZ)),
-    "RelayOrder.words": _both(checks.many(checks.text, relaying.MAX_ORDER_WORDS)),
-    "RelayOrderStatus.phase": _both(checks.one_of(relaying.ORDER_PHASES)),
-    "RelayOrderStatus.output": _both(
+    "RelayLaunch.words": _both(checks.many(checks.text, relaying.MAX_LAUNCH_WORDS)),
+    "RelayLaunchStatus.phase": _both(checks.one_of(relaying.LAUNCH_PHASES)),
+    "RelayLaunchStatus.output": _both(
         checks.many(checks.text_up_to(relaying.MAX_OUTPUT_CHARS), relaying.MAX_OUTPUT_LINES)
     ),
 }
@@ -171,7 +171,7 @@ _WHOLE: dict[type, Callable[[Any], str]] = {
     relaying.RemoteJob: relaying.job_fault,
     relaying.RelaySelect: relaying.select_fault,
     relaying.RelayLimit: relaying.limit_fault,
-    relaying.RelayOrder: relaying.order_fault,
+    relaying.RelayLaunch: relaying.launch_fault,
 }
 """Message -> what is wrong with it though each field is right by itself."""
 
@@ -240,8 +240,8 @@ _BY_TAG: dict[int, _Shape] = {
     36: _shape(relaying.RelayPing),
     37: _shape(relaying.RelayPong),
     38: _shape(relaying.RelayLimit),
-    39: _shape(relaying.RelayOrder),
-    40: _shape(relaying.RelayOrderStatus),
+    39: _shape(relaying.RelayLaunch),
+    40: _shape(relaying.RelayLaunchStatus),
 }
 _BY_CLASS: dict[type, tuple[int, _Shape]] = {shape.cls: (tag, shape) for tag, shape in _BY_TAG.items()}
 

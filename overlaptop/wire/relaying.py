@@ -20,7 +20,7 @@ MAGIC = b"\n\x00OVERLAPTOP RELAY 1\n"
 MAX_JOBS = 64
 MAX_RANK_PIDS = 4096
 """Of one job."""
-MAX_ORDER_WORDS = 64
+MAX_LAUNCH_WORDS = 64
 MAX_NPROC = 256
 MAX_OUTPUT_LINES = 200
 MAX_OUTPUT_CHARS = 800
@@ -28,7 +28,7 @@ MAX_OUTPUT_CHARS = 800
 MAX_HZ = 1000.0
 MAX_BYTES_PER_S = 1 << 40
 
-ORDER_PHASES = ("nothing", "ending", "running", "over")
+LAUNCH_PHASES = ("nothing", "ending", "running", "over")
 """How far an order is: nothing was started, the job before is being ended, it runs, it ended or could not
 be started."""
 
@@ -156,7 +156,7 @@ class RelayLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class RelayOrder:
+class RelayLaunch:
     """Near -> far: start this bundled workload there, in place of the one before."""
 
     number: Count
@@ -174,13 +174,13 @@ class RelayOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class RelayOrderStatus:
+class RelayLaunchStatus:
     """Far -> near, on every change: what became of the newest order."""
 
     number: Count
     """Of the order."""
     phase: str
-    """One of ORDER_PHASES."""
+    """One of LAUNCH_PHASES."""
     failed: bool
     """``over``: not of its own will, and not of ours."""
     how: str
@@ -207,8 +207,8 @@ RelayMessage = (
     | RelayPing
     | RelayPong
     | RelayLimit
-    | RelayOrder
-    | RelayOrderStatus
+    | RelayLaunch
+    | RelayLaunchStatus
 )
 
 
@@ -230,7 +230,7 @@ def limit_fault(limit: RelayLimit) -> str:
     return ""
 
 
-def order_fault(order: RelayOrder) -> str:
+def launch_fault(order: RelayLaunch) -> str:
     """What is wrong with an order, in a line; empty: nothing. What its words mean is not looked at."""
     if order.nproc is not None and not 1 <= order.nproc <= MAX_NPROC:
         return f"nproc must be from 1 to {MAX_NPROC}, not {order.nproc}"

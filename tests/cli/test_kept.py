@@ -20,17 +20,17 @@ from overlaptop.launch import launcher as launching
 from overlaptop.launch.local import LocalLauncher
 from overlaptop.relay.handover import Door, LineOrders
 from overlaptop.wire.codec import encode, frame
-from overlaptop.wire.relaying import RelayOrder, RelayOrderStatus, RelayPing
+from overlaptop.wire.relaying import RelayLaunch, RelayLaunchStatus, RelayPing
 from tests.remote.near import RelayProcess
 
 from .conftest import Traces, wait_until
 from .test_stage import stage_in
 
 OWNER = "0123456789abcdef"
-STEADY = RelayOrder(1, ("steady",), 1, OWNER)
+STEADY = RelayLaunch(1, ("steady",), 1, OWNER)
 
 
-def again(order: RelayOrder) -> RelayOrder:
+def again(order: RelayLaunch) -> RelayLaunch:
     return replace(order, again=True)
 
 
@@ -83,7 +83,7 @@ def host(tmp_path: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch) -> Ite
     assert traces.alive() == []
 
 
-def said(orders: LineOrders, where: Callable[[RelayOrderStatus], bool]) -> RelayOrderStatus:
+def said(orders: LineOrders, where: Callable[[RelayLaunchStatus], bool]) -> RelayLaunchStatus:
     assert wait_until(lambda: (status := orders.status(())) is not None and where(status))
     status = orders.status(())
     assert status is not None
@@ -115,10 +115,10 @@ def test_the_relay_of_the_next_line_replaces_and_ends_the_job_as_the_first_would
     assert wait_until(lambda: time.monotonic() > until_s)
     assert host.keeps
     assert host.stage.running.startswith("steady"), "it is watched: no time passes for it"
-    after.take(RelayOrder(2, ("other",), 1, OWNER))
+    after.take(RelayLaunch(2, ("other",), 1, OWNER))
     said(after, lambda status: (status.number, status.phase) == (2, "running"))
     assert host.stage.running.startswith("other")
-    after.take(RelayOrder(3, (), None, OWNER))
+    after.take(RelayLaunch(3, (), None, OWNER))
     said(after, lambda status: (status.number, status.phase) == (3, "nothing"))
     assert host.stage.running == host.other.running == ""
     after.close()
@@ -160,7 +160,7 @@ def test_a_line_is_over_when_its_near_end_has_come_back_over_another(host: Host)
 def test_an_order_that_was_lost_with_the_line_is_carried_out_by_who_keeps_the_job(host: Host) -> None:
     begun(host).drop()
     after = host.relay_after()
-    after.take(again(RelayOrder(2, ("other",), 1, OWNER)))
+    after.take(again(RelayLaunch(2, ("other",), 1, OWNER)))
     said(after, lambda status: (status.number, status.phase) == (2, "running"))
     assert host.stage.running.startswith("other")
 
@@ -173,7 +173,7 @@ def test_another_near_end_of_this_user_takes_nothing_over(host: Host) -> None:
     assert (status.failed, "the line was lost" in status.how) == (False, True)
     assert host.stage.running.startswith("steady")
     assert host.other.running == ""
-    after.take(RelayOrder(2, ("other",), 1, "f" * 16))
+    after.take(RelayLaunch(2, ("other",), 1, "f" * 16))
     said(after, lambda status: (status.number, status.phase) == (2, "running"))
     assert host.other.running.startswith("other"), "what is ordered anew is its own"
 
@@ -190,7 +190,7 @@ def test_where_nobody_keeps_it_nothing_is_begun_anew(host: Host, socket_dir: Pat
     after.take(again(STEADY))
     assert said(after, lambda status: status.phase == "over").number == 1
     assert host.other.running == ""
-    after.take(again(RelayOrder(2, (), None, OWNER)))
+    after.take(again(RelayLaunch(2, (), None, OWNER)))
     assert said(after, lambda status: status.number == 2).phase == "nothing"
     socket_dir.chmod(0o700)
 
@@ -210,8 +210,8 @@ def test_the_end_of_who_kept_it_is_told(host: Host) -> None:
         b"\xff\xff\xff\xff",
         frame(b"no message"),
         frame(encode(RelayPing(1))),
-        frame(encode(RelayOrder(2, (), None, "f" * 16))),
-        frame(encode(RelayOrder(2, (), None))),
+        frame(encode(RelayLaunch(2, (), None, "f" * 16))),
+        frame(encode(RelayLaunch(2, (), None))),
     ],
 )
 def test_whoever_says_something_else_is_left_and_the_job_goes_on(
@@ -246,7 +246,7 @@ def test_a_name_that_is_too_long_costs_only_being_found(
 @pytest.mark.timeout(240)
 def test_a_real_job_goes_from_line_to_line_and_ends_with_the_last(traces: Traces, socket_dir: Path) -> None:
     small = ("--device", "cpu", "--matrix", "32", "--products", "2", "--size-mb", "0.1", "--data-ms", "50")
-    order = RelayOrder(1, ("allreduce_matmul", *small), 1, OWNER)
+    order = RelayLaunch(1, ("allreduce_matmul", *small), 1, OWNER)
     with ExitStack() as stack:
 
         def connected() -> RelayProcess:
@@ -258,11 +258,11 @@ def test_a_real_job_goes_from_line_to_line_and_ends_with_the_last(traces: Traces
         assert first.process.stderr is not None
         first.process.stderr.close()  # as where ssh was killed: nobody reads what it says at its line's end
         first.near.say(order)
-        begun = first.near.hear(RelayOrderStatus, lambda status: status.job != "")
+        begun = first.near.hear(RelayLaunchStatus, lambda status: status.job != "")
 
         second = connected()  # while the first line is frozen
         second.near.say(again(order))
-        status = second.near.hear(RelayOrderStatus, lambda status: status.job != "")
+        status = second.near.hear(RelayLaunchStatus, lambda status: status.job != "")
         assert (status.number, status.phase, status.job) == (1, "running", begun.job)
         first.near.until_over()
         first.near.close()
@@ -271,10 +271,10 @@ def test_a_real_job_goes_from_line_to_line_and_ends_with_the_last(traces: Traces
         assert second.process.wait(20) == 0
         third = connected()
         third.near.say(again(order))
-        status = third.near.hear(RelayOrderStatus, lambda status: status.job != "")
+        status = third.near.hear(RelayLaunchStatus, lambda status: status.job != "")
         assert status.job == begun.job
-        third.near.say(RelayOrder(2, (), None, OWNER))
-        third.near.hear(RelayOrderStatus, lambda status: (status.number, status.phase) == (2, "nothing"))
+        third.near.say(RelayLaunch(2, (), None, OWNER))
+        third.near.hear(RelayLaunchStatus, lambda status: (status.number, status.phase) == (2, "nothing"))
         third.near.hang_up()
         assert third.process.wait(20) == 0
         assert first.process.wait(20) == 0

@@ -9,9 +9,9 @@ import pytest
 
 from overlaptop.launch import launcher
 from overlaptop.launch.launcher import (
+    JobPlacement,
     Launcher,
     LaunchError,
-    Placement,
     bundled,
     complaint,
     how_it_ended,
@@ -21,7 +21,7 @@ from overlaptop.launch.launcher import (
 
 from .conftest import Traces, wait_until
 
-TWO_ON_GLOO = Placement(2, "gloo")
+TWO_ON_GLOO = JobPlacement(2, "gloo")
 
 
 @pytest.mark.parametrize(
@@ -45,16 +45,16 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it(variable: str | None, cou
 @pytest.mark.parametrize(
     ("gpus", "nproc", "expected"),
     [
-        (0, None, Placement(2, "gloo")),
-        (8, None, Placement(8, "nccl")),
-        (8, 3, Placement(3, "nccl")),
-        (1, None, Placement(1, "nccl")),
-        (2, 4, Placement(4, "gloo")),
-        (0, 1, Placement(1, "gloo")),
+        (0, None, JobPlacement(2, "gloo")),
+        (8, None, JobPlacement(8, "nccl")),
+        (8, 3, JobPlacement(3, "nccl")),
+        (1, None, JobPlacement(1, "nccl")),
+        (2, 4, JobPlacement(4, "gloo")),
+        (0, 1, JobPlacement(1, "gloo")),
     ],
 )
 def test_ranks_go_to_gpus_of_their_own_or_all_to_the_cpu(
-    monkeypatch: pytest.MonkeyPatch, gpus: int, nproc: int | None, expected: Placement
+    monkeypatch: pytest.MonkeyPatch, gpus: int, nproc: int | None, expected: JobPlacement
 ) -> None:
     monkeypatch.setattr(launcher, "usable_gpus", lambda: gpus)
     assert place(nproc) == expected
@@ -62,8 +62,8 @@ def test_ranks_go_to_gpus_of_their_own_or_all_to_the_cpu(
 
 def test_a_workload_told_to_use_the_cpu_runs_on_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "usable_gpus", lambda: 4)
-    assert place(2, "cpu") == Placement(2, "gloo")
-    assert place(None, "cuda") == Placement(4, "nccl")
+    assert place(2, "cpu") == JobPlacement(2, "gloo")
+    assert place(None, "cuda") == JobPlacement(4, "nccl")
     with pytest.raises(LaunchError, match="5 processes need a GPU each, and there are 4"):
         place(5, "cuda")
 
@@ -191,7 +191,7 @@ def test_nothing_is_left_when_the_program_that_launched_is_killed(tmp_path: Path
     path = script(tmp_path, f"import time; open({str(tmp_path / 'up')!r}, 'w'); time.sleep(600)")
     program = (
         "import time; from overlaptop.launch.launcher import *;"
-        f"job = Launcher({str(path)!r}, placement=Placement(2, 'gloo')); job.start(); time.sleep(600)"
+        f"job = Launcher({str(path)!r}, placement=JobPlacement(2, 'gloo')); job.start(); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", program], env=dict(os.environ))
     assert wait_until((tmp_path / "up").exists, limit_s=60)

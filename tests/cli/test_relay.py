@@ -17,7 +17,7 @@ from overlaptop.commands.relay import StageOrders
 from overlaptop.launch import launcher as launching
 from overlaptop.launch.local import LocalLauncher
 from overlaptop.relay.handover import Door
-from overlaptop.wire.relaying import RelayOrder, RelayOrderStatus
+from overlaptop.wire.relaying import RelayLaunch, RelayLaunchStatus
 
 from .conftest import Traces, wait_until
 from .test_stage import stage_in
@@ -61,7 +61,7 @@ def stage(tmp_path: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch) -> It
     assert traces.alive() == []
 
 
-def status_when(orders: StageOrders, phase: str) -> RelayOrderStatus:
+def status_when(orders: StageOrders, phase: str) -> RelayLaunchStatus:
     assert wait_until(lambda: orders.status(()).phase == phase)
     return orders.status(())
 
@@ -72,14 +72,14 @@ def test_nothing_is_said_before_the_first_order(stage: LocalLauncher) -> None:
 
 def test_a_workload_is_started_replaced_and_ended(stage: LocalLauncher) -> None:
     orders = StageOrders(stage)
-    orders.take(RelayOrder(1, ("steady", "--size", "3"), 1))
+    orders.take(RelayLaunch(1, ("steady", "--size", "3"), 1))
     running = status_when(orders, "running")
     assert (running.number, running.failed, running.job) == (1, False, "")
     assert running.command_line.endswith("steady.py --size 3")
-    orders.take(RelayOrder(2, ("other",), 1))
+    orders.take(RelayLaunch(2, ("other",), 1))
     assert wait_until(lambda: orders.status(()).number == 2)
     assert wait_until(lambda: stage.running.startswith("other"))
-    orders.take(RelayOrder(3, (), None))
+    orders.take(RelayLaunch(3, (), None))
     ended = status_when(orders, "nothing")
     assert (ended.number, stage.running) == (3, "")
 
@@ -97,7 +97,7 @@ def test_an_order_is_checked_where_it_is_carried_out(
     stage: LocalLauncher, words: tuple[str, ...], why: str
 ) -> None:
     orders = StageOrders(stage)
-    orders.take(RelayOrder(1, words, None))
+    orders.take(RelayLaunch(1, words, None))
     status = status_when(orders, "over")
     assert status.failed
     assert why in status.how
@@ -106,7 +106,7 @@ def test_an_order_is_checked_where_it_is_carried_out(
 
 def test_a_job_that_fails_comes_with_what_it_said(stage: LocalLauncher) -> None:
     orders = StageOrders(stage)
-    orders.take(RelayOrder(1, ("broken",), 1))
+    orders.take(RelayLaunch(1, ("broken",), 1))
     status = status_when(orders, "over")
     assert status.failed
     assert "ValueError: too large" in status.output
@@ -123,9 +123,9 @@ def test_an_order_that_comes_while_another_is_looked_at_takes_its_place(
         return plan(order)
 
     monkeypatch.setattr(stage, "plan", slow)
-    orders.take(RelayOrder(1, ("steady",), 1))
+    orders.take(RelayLaunch(1, ("steady",), 1))
     assert orders.status(()).phase == "ending"
-    orders.take(RelayOrder(2, ("other",), 1))
+    orders.take(RelayLaunch(2, ("other",), 1))
     assert wait_until(lambda: stage.running.startswith("other"))
     may_go_on.set()
     assert status_when(orders, "running").number == 2
@@ -138,7 +138,7 @@ def test_a_job_is_kept_for_a_while_without_a_line_unless_the_relay_is_told_to_en
 ) -> None:
     monkeypatch.setattr(relay, "KEPT_S", 600.0 if told_to_end else 0.3)
     orders, ended = StageOrders(stage), threading.Event()
-    orders.take(RelayOrder(1, ("steady",), 1))
+    orders.take(RelayLaunch(1, ("steady",), 1))
     status_when(orders, "running")
     if told_to_end:
         ended.set()
@@ -149,6 +149,6 @@ def test_a_job_is_kept_for_a_while_without_a_line_unless_the_relay_is_told_to_en
 def test_a_job_that_is_over_keeps_nobody(stage: LocalLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay, "KEPT_S", 600.0)
     orders = StageOrders(stage)
-    orders.take(RelayOrder(1, ("short",), 1))
+    orders.take(RelayLaunch(1, ("short",), 1))
     relay.keep(orders, Door(orders), threading.Event())
     assert status_when(orders, "over").failed is False

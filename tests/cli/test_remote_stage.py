@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from overlaptop.launch.remote import RemoteLauncher
-from overlaptop.launch.request import LaunchRequest, Phase, Plan
+from overlaptop.launch.request import LaunchPhase, LaunchPlan, LaunchRequest
 from overlaptop.wire.codec import encode
 from overlaptop.wire.messages import PROTOCOL_VERSION
-from overlaptop.wire.relaying import RelayHello, RelayOrder, RelayOrderStatus
+from overlaptop.wire.relaying import RelayHello, RelayLaunch, RelayLaunchStatus
 from tests.fleet.fakes import record
 
 
@@ -22,14 +22,14 @@ class Host:
     up: bool = True
     note: str = ""
     orders: list = field(default_factory=list)
-    order_status: RelayOrderStatus | None = None
+    order_status: RelayLaunchStatus | None = None
     polls: int = 0
 
     def __post_init__(self):
         self.hello = RelayHello(PROTOCOL_VERSION, "1", self.name, 1, self.gpus, 1, self.readonly)
 
     def order(self, words, nproc=None):
-        encode(RelayOrder(len(self.orders) + 1, tuple(words), nproc))
+        encode(RelayLaunch(len(self.orders) + 1, tuple(words), nproc))
         if not self.up:
             return False
         self.orders.append((tuple(words), nproc))
@@ -37,7 +37,7 @@ class Host:
         return True
 
     def says(self, phase, *, failed=False, how="", job="", command_line="torchrun ...", output=()):
-        self.order_status = RelayOrderStatus(
+        self.order_status = RelayLaunchStatus(
             len(self.orders), phase, failed, how, command_line, tuple(output), "", job
         )
 
@@ -81,7 +81,7 @@ def test_where_it_would_run_follows_from_the_gpus_that_the_host_told_of(
 ):
     plan = stage_of(Host("gpu-a", gpus)).plan(LaunchRequest("ddp", options, nproc))
     assert (plan.fault, plan.place, plan.nproc, plan.device_type) == ("", place, count, device)
-    assert plan.order.host == "gpu-a"
+    assert plan.request.host == "gpu-a"
 
 
 @pytest.mark.parametrize(
@@ -117,21 +117,21 @@ def test_what_would_not_run_is_said_before_it_is_ordered(hosts, order, fault):
 def test_the_first_host_that_starts_something_is_taken_by_itself():
     stage = stage_of(Host("a", up=False), Host("b", readonly=True), Host("c"), Host("d"))
     assert stage.hosts == ("c", "d")
-    assert stage.plan(LaunchRequest("ddp")).order.host == "c"
+    assert stage.plan(LaunchRequest("ddp")).request.host == "c"
 
 
 def test_an_order_goes_there_and_its_job_is_known_by_its_key():
     host = Host("gpu-a")
     stage = stage_of(host)
-    assert stage.status().phase is Phase.NOTHING
+    assert stage.status().phase is LaunchPhase.NOTHING
     started(stage, "ddp", "--layers", "2")
     assert host.orders == [(("ddp", "--layers", "2"), None)]
-    assert stage.status().phase is Phase.ENDING
+    assert stage.status().phase is LaunchPhase.ENDING
     assert stage.status().label == "ddp --layers 2 on gpu-a"
     assert stage.running == ""
     host.says("running", output=("step 1",))
     status = stage.status()
-    assert (status.phase, status.command_line) == (Phase.RUNNING, "torchrun ...")
+    assert (status.phase, status.command_line) == (LaunchPhase.RUNNING, "torchrun ...")
     assert stage.running == "ddp --layers 2 on gpu-a"
     assert not stage.owns(record("job-1"))
     host.says("running", job="job-1", output=("step 2",))
@@ -146,7 +146,7 @@ def test_one_that_fails_says_how_and_what_it_wrote():
     stage = started(stage_of(host), "ddp")
     host.says("over", failed=True, how="exit status 1", output=("RuntimeError: no",))
     status = stage.status()
-    assert (status.phase, status.failed, status.how) == (Phase.OVER, True, "exit status 1")
+    assert (status.phase, status.failed, status.how) == (LaunchPhase.OVER, True, "exit status 1")
     assert stage.output() == ("RuntimeError: no",)
     assert stage.running == ""
 
@@ -159,7 +159,7 @@ def test_each_order_is_another_one_and_the_one_before_says_nothing_of_it():
     started(stage, "fsdp")
     status = stage.status()
     assert status.number == first.number + 1
-    assert (status.phase, status.ending) == (Phase.ENDING, "ddp on gpu-a")
+    assert (status.phase, status.ending) == (LaunchPhase.ENDING, "ddp on gpu-a")
     assert stage.running == "ddp on gpu-a"
     assert not stage.owns(record("job-1"))
 
@@ -183,9 +183,9 @@ def test_what_was_started_is_ended_by_a_key():
     stage.status()
     stage.stop()
     assert host.orders[-1] == ((), None)
-    assert (stage.status().phase, stage.status().ending) == (Phase.ENDING, "ddp on gpu-a")
+    assert (stage.status().phase, stage.status().ending) == (LaunchPhase.ENDING, "ddp on gpu-a")
     host.says("nothing")
-    assert stage.status().phase is Phase.NOTHING
+    assert stage.status().phase is LaunchPhase.NOTHING
     assert stage.running == ""
     stage.stop()
     assert len(host.orders) == 2
@@ -198,7 +198,7 @@ def test_while_the_line_is_lost_nothing_is_claimed_of_it():
     stage.status()
     host.up = False
     status = stage.status()
-    assert status.phase is Phase.UNKNOWN
+    assert status.phase is LaunchPhase.UNKNOWN
     assert "the line to gpu-a is lost" in status.how
     assert stage.running == ""
     assert stage.owns(record("job-1"))
@@ -218,11 +218,11 @@ def test_a_relay_that_comes_after_takes_it_over():
     host.says("running", job="job-1")
     stage.status()
     status = back(host, stage)
-    assert status.phase is Phase.UNKNOWN
+    assert status.phase is LaunchPhase.UNKNOWN
     assert "is back" in status.how
     host.says("running", job="job-1")
     status = stage.status()
-    assert (status.phase, status.label, status.how) == (Phase.RUNNING, "ddp on gpu-a", "")
+    assert (status.phase, status.label, status.how) == (LaunchPhase.RUNNING, "ddp on gpu-a", "")
     assert stage.running == "ddp on gpu-a"
     stage.clear()
     assert host.orders[-1] == ((), None)
@@ -236,7 +236,7 @@ def test_what_nobody_keeps_any_more_has_ended():
     back(host, stage)
     host.says("over", how="the line was lost")
     status = stage.status()
-    assert (status.phase, status.failed, status.how) == (Phase.OVER, False, "the line was lost")
+    assert (status.phase, status.failed, status.how) == (LaunchPhase.OVER, False, "the line was lost")
 
 
 def test_what_is_asked_for_yet_is_ended_with_the_dashboard():
@@ -256,14 +256,14 @@ def test_an_order_that_the_line_does_not_take_any_more_has_failed():
     host.up = False
     stage.start(plan)
     status = stage.status()
-    assert (status.phase, status.failed) == (Phase.OVER, True)
+    assert (status.phase, status.failed) == (LaunchPhase.OVER, True)
     assert "gpu-a cannot be reached" in status.how
 
 
 def test_words_that_cannot_travel_are_no_crash():
     host = Host("gpu-a")
     stage = stage_of(host)
-    stage.start(Plan(LaunchRequest("ddp", ("a\0b",), None, "gpu-a")))
+    stage.start(LaunchPlan(LaunchRequest("ddp", ("a\0b",), None, "gpu-a")))
     assert stage.status().failed
     assert host.orders == []
 

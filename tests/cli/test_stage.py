@@ -17,7 +17,7 @@ import pytest
 from overlaptop.launch import launcher as launching
 from overlaptop.launch.launcher import Launcher
 from overlaptop.launch.local import LocalLauncher
-from overlaptop.launch.request import LaunchRequest, LaunchRequestError, Phase
+from overlaptop.launch.request import LaunchPhase, LaunchRequest, LaunchRequestError
 from overlaptop.workloads.catalog import WORKLOADS, Workload
 from overlaptop.workloads.options import Option, positive_int
 
@@ -92,7 +92,7 @@ def start(stage: LocalLauncher, name: str, *options: str) -> None:
     stage.start(stage.plan(LaunchRequest(name, options)))
 
 
-def phase_is(stage: LocalLauncher, phase: Phase) -> bool:
+def phase_is(stage: LocalLauncher, phase: LaunchPhase) -> bool:
     return wait_until(lambda: stage.status().phase is phase)
 
 
@@ -129,7 +129,7 @@ def test_what_the_workload_would_refuse_is_said_in_one_line_and_is_not_started(
     assert "\n" not in plan.fault
     with pytest.raises(ValueError, match=re.escape(fault)):
         stage.start(plan)
-    assert stage.status().phase is Phase.NOTHING
+    assert stage.status().phase is LaunchPhase.NOTHING
 
 
 def test_more_processes_than_gpus_cannot_be_asked_to_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,8 +175,8 @@ def test_another_job_starts_only_when_nothing_is_left_of_the_one_before(
     first = stage.launcher
     start(stage, "other")
     status = stage.status()
-    assert (status.phase, status.ending, status.label) == (Phase.ENDING, "steady --size 2", "other")
-    assert phase_is(stage, Phase.RUNNING)
+    assert (status.phase, status.ending, status.label) == (LaunchPhase.ENDING, "steady --size 2", "other")
+    assert phase_is(stage, LaunchPhase.RUNNING)
     assert first is not None
     assert first.poll() is not None
     assert wait_until(lambda: said()[-1] == "other up")
@@ -191,9 +191,9 @@ def test_of_orders_that_come_while_a_job_is_being_ended_only_the_newest_is_run(
     assert wait_until(lambda: "deaf" in said())
     for size in range(2, 12):
         start(stage, "steady", "--size", str(size))
-        assert stage.status().phase is Phase.ENDING  # at once, whatever the job takes to end
+        assert stage.status().phase is LaunchPhase.ENDING  # at once, whatever the job takes to end
         assert stage.running == "deaf"
-    assert phase_is(stage, Phase.RUNNING)
+    assert phase_is(stage, LaunchPhase.RUNNING)
     assert wait_until(lambda: said()[-1] == "steady up --size 11")
     assert len(said()) == 3
 
@@ -204,8 +204,8 @@ def test_ten_switches_in_a_row_leave_one_job(
     for number in range(10):
         start(stage, ("steady", "other")[number % 2], "--size", str(number + 1))
         if number % 3 == 0:
-            assert phase_is(stage, Phase.RUNNING)  # else the next order comes at whatever moment
-    assert phase_is(stage, Phase.RUNNING)
+            assert phase_is(stage, LaunchPhase.RUNNING)  # else the next order comes at whatever moment
+    assert phase_is(stage, LaunchPhase.RUNNING)
     assert wait_until(lambda: said()[-1:] == ["other up --size 10"])
     assert len(traces.alive()) == 2
 
@@ -218,9 +218,9 @@ def test_a_job_that_fails_at_once_or_later_tells_how_and_its_last_lines(
     stage: LocalLauncher, name: str, how: str, last: str | None
 ) -> None:
     start(stage, "steady")
-    assert phase_is(stage, Phase.RUNNING)
+    assert phase_is(stage, LaunchPhase.RUNNING)
     start(stage, name)
-    assert phase_is(stage, Phase.OVER)
+    assert phase_is(stage, LaunchPhase.OVER)
     status = stage.status()
     assert (status.failed, status.how, status.label) == (True, how, name)
     assert stage.running == ""
@@ -229,10 +229,10 @@ def test_a_job_that_fails_at_once_or_later_tells_how_and_its_last_lines(
 
 def test_a_job_that_ends_by_itself_has_not_failed(stage: LocalLauncher) -> None:
     start(stage, "short")
-    assert phase_is(stage, Phase.OVER)
+    assert phase_is(stage, LaunchPhase.OVER)
     assert not stage.status().failed
     start(stage, "steady")
-    assert phase_is(stage, Phase.RUNNING)
+    assert phase_is(stage, LaunchPhase.RUNNING)
 
 
 def test_a_job_can_be_ended_without_another_one(
@@ -241,21 +241,21 @@ def test_a_job_can_be_ended_without_another_one(
     start(stage, "steady")
     assert wait_until(lambda: len(said()) == 1)
     stage.stop()
-    assert (stage.status().phase, stage.status().ending) == (Phase.ENDING, "steady")
-    assert phase_is(stage, Phase.NOTHING)
+    assert (stage.status().phase, stage.status().ending) == (LaunchPhase.ENDING, "steady")
+    assert phase_is(stage, LaunchPhase.NOTHING)
     assert traces.alive() == []
 
 
 def test_a_job_that_somebody_else_started_goes_on(
     stage: LocalLauncher, tmp_path: Path, said: Callable[[], list[str]]
 ) -> None:
-    with Alone(tmp_path / "other.py", placement=launching.Placement(1, "gloo")) as theirs:
+    with Alone(tmp_path / "other.py", placement=launching.JobPlacement(1, "gloo")) as theirs:
         theirs.start()
         assert wait_until(lambda: len(said()) == 1)
         start(stage, "steady")
-        assert phase_is(stage, Phase.RUNNING)
+        assert phase_is(stage, LaunchPhase.RUNNING)
         start(stage, "broken")
-        assert phase_is(stage, Phase.OVER)
+        assert phase_is(stage, LaunchPhase.OVER)
         stage.clear()
         assert theirs.poll() is None
 
@@ -282,11 +282,11 @@ def test_nothing_is_left_of_a_dashboard_that_is_killed_in_the_middle_of_a_switch
     program = (
         "import sys, time; from pathlib import Path\n"
         "from overlaptop.launch import launcher; launcher.GRACE_S = 1.0\n"
-        "from tests.cli.test_stage import LaunchRequest, Phase, stage_in, start, wait_until\n"
+        "from tests.cli.test_stage import LaunchRequest, LaunchPhase, stage_in, start, wait_until\n"
         f"stage = stage_in(Path({str(tmp_path)!r})); start(stage, {old!r})\n"
         f"wait_until(lambda: {ready!r} in Path({str(tmp_path / LOG)!r}).read_text(), 60)\n"
         "start(stage, 'other')\n"
-        f"wait_until(lambda: stage.status().phase is Phase.{state})\n"
+        f"wait_until(lambda: stage.status().phase is LaunchPhase.{state})\n"
         "print('now', flush=True); time.sleep(600)"
     )
     (tmp_path / LOG).touch()

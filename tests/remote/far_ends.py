@@ -30,10 +30,10 @@ from overlaptop.wire.relaying import (
     MAGIC,
     RelayHello,
     RelayJobs,
+    RelayLaunch,
+    RelayLaunchStatus,
     RelayLimit,
     RelayLink,
-    RelayOrder,
-    RelayOrderStatus,
     RelayPing,
     RelayPong,
     RelaySelect,
@@ -108,14 +108,14 @@ def serve(ahead_ns: int = 0) -> None:
                 say(message)
             case RelayLimit():
                 say(RelayJobs((JOB,), f"limit {message.bytes_per_s} {message.hz}"))
-            case RelayOrder(words=("die",)):
+            case RelayLaunch(words=("die",)):
                 say(RelayLink(JOB.job, False, True))
-            case RelayOrder(words=("over",), again=False):
-                say(RelayOrderStatus(message.number, "over", False, "", "over", ()))
-            case RelayOrder(again=True):
-                say(RelayOrderStatus(message.number, "running", False, "", f"again {message.owner}", ()))
-            case RelayOrder():
-                say(RelayOrderStatus(message.number, "running", False, "", " ".join(message.words), ()))
+            case RelayLaunch(words=("over",), again=False):
+                say(RelayLaunchStatus(message.number, "over", False, "", "over", ()))
+            case RelayLaunch(again=True):
+                say(RelayLaunchStatus(message.number, "running", False, "", f"again {message.owner}", ()))
+            case RelayLaunch():
+                say(RelayLaunchStatus(message.number, "running", False, "", " ".join(message.words), ()))
 
 
 def begin(hello: RelayHello = HELLO) -> None:

@@ -41,10 +41,10 @@ from overlaptop.wire.processes import process_start_time
 from overlaptop.wire.relaying import (
     RelayHello,
     RelayJobs,
+    RelayLaunch,
+    RelayLaunchStatus,
     RelayLimit,
     RelayLink,
-    RelayOrder,
-    RelayOrderStatus,
     RelayPing,
     RelayPong,
     RelaySelect,
@@ -220,13 +220,13 @@ def test_a_read_only_relay_passes_nothing_on_and_starts_nothing(hubs, make_rank,
     assert near.hear(RelayHello).readonly
     near.select(KEY)
     near.hear(RankInfo)
-    near.say(commands.make_setting(KNOB, 50), commands.make_search(KNOB), RelayOrder(1, ("ddp",), None))
+    near.say(commands.make_setting(KNOB, 50), commands.make_search(KNOB), RelayLaunch(1, ("ddp",), None))
     near.until(lambda: len(near.of(Notice)) == 2)
     assert [notice.text.partition(": ")[2] for notice in near.of(Notice)] == [
         "set bucket_cap_mb 50: this relay is read-only",
         "a search: this relay is read-only",
     ]
-    status = near.hear(RelayOrderStatus)
+    status = near.hear(RelayLaunchStatus)
     assert (status.phase, status.failed, status.how) == ("over", True, "this relay is read-only")
     rank.listen()
     assert rank.commands == []

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from overlaptop.launch.request import Phase, Plan, StartStatus
+from overlaptop.launch.request import LaunchPhase, LaunchPlan, LaunchStatus
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.workloads.catalog import WORKLOADS
 from overlaptop.workloads.options import OptionsError
@@ -16,7 +16,7 @@ class FakeStarter:
         self.workloads = workloads
         self.hosts = hosts
         self.torch = torch
-        self.now = StartStatus()
+        self.now = LaunchStatus()
         self.lines = []
         self.owned = set()
         """Keys of the jobs that were started here."""
@@ -27,31 +27,31 @@ class FakeStarter:
     def plan(self, order):
         workload = next(each for each in self.workloads if each.name == order.workload)
         if not self.torch:
-            return Plan(order, "torch is not installed here")
+            return LaunchPlan(order, "torch is not installed here")
         try:
             given = workload.check(order.options)
         except OptionsError as fault:
-            return Plan(order, str(fault))
+            return LaunchPlan(order, str(fault))
         nproc = order.nproc or 2
         words = " ".join((f"torchrun --nproc-per-node={nproc} {workload.name}.py", *order.options))
-        return Plan(order, "", words, f"the CPU, {nproc} processes, gloo", nproc, "cpu", given)
+        return LaunchPlan(order, "", words, f"the CPU, {nproc} processes, gloo", nproc, "cpu", given)
 
     def start(self, plan):
         assert not plan.fault
-        self.orders.append(plan.order)
-        self.now = StartStatus(
-            Phase.ENDING, self.now.number + 1, plan.order, plan.command_line, self.running
+        self.orders.append(plan.request)
+        self.now = LaunchStatus(
+            LaunchPhase.ENDING, self.now.number + 1, plan.request, plan.command_line, self.running
         )
 
     def comes_up(self, job=""):
         """The job before has ended, and this one runs; where `job` is named, it has a hub."""
         self.running = self.now.label
         self.owned = {job} if job else set()
-        self.now = replace(self.now, phase=Phase.RUNNING, ending="")
+        self.now = replace(self.now, phase=LaunchPhase.RUNNING, ending="")
 
     def fails(self, how, *lines):
         self.running, self.lines = "", list(lines)
-        self.now = replace(self.now, phase=Phase.OVER, ending="", failed=True, how=how)
+        self.now = replace(self.now, phase=LaunchPhase.OVER, ending="", failed=True, how=how)
 
     def stop(self):
         self.stops += 1

@@ -336,7 +336,7 @@ async def test_one_host_offers_no_other():
 
 
 async def test_a_workload_whose_line_is_lost_is_not_said_to_run():
-    from overlaptop.launch.request import Phase
+    from overlaptop.launch.request import LaunchPhase
 
     starter = FakeStarter(hosts=("gpu-a",))
     app = app_of(Cluster("gpu-a").live(), starter=starter)
@@ -345,7 +345,7 @@ async def test_a_workload_whose_line_is_lost_is_not_said_to_run():
         await pilot.pause()
         starter.comes_up("job-1")
         starter.running = ""
-        starter.now = replace(starter.now, phase=Phase.UNKNOWN, how="the line to gpu-a is lost")
+        starter.now = replace(starter.now, phase=LaunchPhase.UNKNOWN, how="the line to gpu-a is lost")
         starter.hosts = ()
         await pilot.press("w")
         await pilot.pause()

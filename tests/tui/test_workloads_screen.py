@@ -6,7 +6,7 @@ import pytest
 from textual.widgets import Input
 
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.launch.request import LaunchRequest, Phase
+from overlaptop.launch.request import LaunchPhase, LaunchRequest
 from overlaptop.tui.jobs.screen import JobsScreen
 from overlaptop.tui.keys import WORKLOADS_KEYS
 from overlaptop.tui.overview.screen import OverviewScreen
@@ -141,7 +141,7 @@ async def test_a_wrong_option_is_said_and_ends_nothing(typed, fault, size):
         text = await settled(app, pilot)
         assert fault in " ".join(" ".join(text.split("\n")).split())
         assert starter.orders == [LaunchRequest("ddp", ("--bucket-cap-mb", "25"))]
-        assert starter.now.phase is Phase.RUNNING
+        assert starter.now.phase is LaunchPhase.RUNNING
 
 
 async def test_a_wrong_number_of_processes_is_said():

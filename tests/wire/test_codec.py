@@ -175,15 +175,15 @@ MESSAGES = {
         bytes_per_s=st.integers(0, relaying.MAX_BYTES_PER_S),
         hz=st.floats(0.0, relaying.MAX_HZ),
     ),
-    relaying.RelayOrder: built(
-        relaying.RelayOrder,
+    relaying.RelayLaunch: built(
+        relaying.RelayLaunch,
         words=several(st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=9)),
         nproc=st.none() | st.integers(1, relaying.MAX_NPROC),
         owner=st.just("") | st.text("0123456789abcdef", min_size=16, max_size=16),
     ),
-    relaying.RelayOrderStatus: built(
-        relaying.RelayOrderStatus,
-        phase=st.sampled_from(relaying.ORDER_PHASES),
+    relaying.RelayLaunchStatus: built(
+        relaying.RelayLaunchStatus,
+        phase=st.sampled_from(relaying.LAUNCH_PHASES),
         output=several(text),
     ),
     Search: built(Search, id=ids, knob=knob_names, undo_value=st.none() | values),

@@ -19,10 +19,10 @@ from overlaptop.wire.relaying import (
     MAX_RANK_PIDS,
     RelayHello,
     RelayJobs,
+    RelayLaunch,
+    RelayLaunchStatus,
     RelayLimit,
     RelayLink,
-    RelayOrder,
-    RelayOrderStatus,
     RelayPing,
     RelaySelect,
     RemoteJob,
@@ -33,7 +33,7 @@ RECORD = JobRecord(
     ("/x",),
 )  # fmt: skip
 JOB = RemoteJob.of(RECORD)
-STATUS = RelayOrderStatus(1, "running", False, "", "torchrun x", ("a line",))
+STATUS = RelayLaunchStatus(1, "running", False, "", "torchrun x", ("a line",))
 
 
 def row_of(message, **changed):
@@ -66,16 +66,16 @@ def test_a_job_of_another_host_is_its_record_less_what_only_serves_there():
         (RelayLimit(0, 0.0), {"hz": float("nan")}, "RelayLimit.hz"),
         (RelayLimit(0, 0.0), {"hz": float("inf")}, "RelayLimit.hz"),
         (RelayLimit(0, 0.0), {"hz": 1}, "RelayLimit.hz"),
-        (RelayOrder(1, ("ddp",), None), {"nproc": 0}, "nproc must be from 1 to 256, not 0"),
-        (RelayOrder(1, ("ddp",), None), {"nproc": 257}, "nproc must be"),
-        (RelayOrder(1, ("ddp",), None), {"words": ("a\0b",)}, "NUL"),
-        (RelayOrder(1, ("ddp",), None), {"words": ("a",) * 65}, "RelayOrder.words: .* at most 64"),
-        (RelayOrder(1, ("ddp",), None), {"words": "ddp"}, "RelayOrder.words"),
-        (RelayOrder(1, ("ddp",), None), {"owner": "../../etc/passwd"}, "cannot name an owner"),
-        (RelayOrder(1, ("ddp",), None), {"owner": "0123456789abcdeF"}, "cannot name an owner"),
-        (STATUS, {"phase": "dancing"}, "RelayOrderStatus.phase: expected one of nothing"),
+        (RelayLaunch(1, ("ddp",), None), {"nproc": 0}, "nproc must be from 1 to 256, not 0"),
+        (RelayLaunch(1, ("ddp",), None), {"nproc": 257}, "nproc must be"),
+        (RelayLaunch(1, ("ddp",), None), {"words": ("a\0b",)}, "NUL"),
+        (RelayLaunch(1, ("ddp",), None), {"words": ("a",) * 65}, "RelayLaunch.words: .* at most 64"),
+        (RelayLaunch(1, ("ddp",), None), {"words": "ddp"}, "RelayLaunch.words"),
+        (RelayLaunch(1, ("ddp",), None), {"owner": "../../etc/passwd"}, "cannot name an owner"),
+        (RelayLaunch(1, ("ddp",), None), {"owner": "0123456789abcdeF"}, "cannot name an owner"),
+        (STATUS, {"phase": "dancing"}, "RelayLaunchStatus.phase: expected one of nothing"),
         (STATUS, {"output": ("x" * (MAX_OUTPUT_CHARS + 1),)}, "at most 800 characters"),
-        (STATUS, {"output": ("x",) * (MAX_OUTPUT_LINES + 1)}, "RelayOrderStatus.output"),
+        (STATUS, {"output": ("x",) * (MAX_OUTPUT_LINES + 1)}, "RelayLaunchStatus.output"),
         (RelayHello(4, "1", "h", 1, None, 1, False), {"readonly": None}, "RelayHello.readonly"),
     ],
 )

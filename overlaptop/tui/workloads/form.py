@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from overlaptop.launch.request import LaunchRequest, Plan
+from overlaptop.launch.request import LaunchPlan, LaunchRequest
 from overlaptop.workloads.catalog import Workload
 from overlaptop.workloads.options import Option, value_text
 
@@ -34,7 +34,7 @@ class FormState:
     nproc: str = ""
     host: str = ""
     """Where it is to run; empty: where the starter takes it to by itself."""
-    plan: Plan | None = None
+    plan: LaunchPlan | None = None
     """Of what is typed now; None until it is known."""
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from overlaptop.launch.request import Phase, StartStatus
+from overlaptop.launch.request import LaunchPhase, LaunchStatus
 from overlaptop.text import printable
 from overlaptop.tui.draw.line_view import LineView
 from overlaptop.tui.draw.segments import (
@@ -32,7 +32,7 @@ class JobWords(LineView):
     def full_height(self, width: int) -> int:
         """Lines that it would fill, roughly; 0: there is nothing to be said."""
         starter, status = self.dashboard.options.starter, self.dashboard.started.status
-        if starter is None or status.phase in (Phase.NOTHING, Phase.ENDING):
+        if starter is None or status.phase in (LaunchPhase.NOTHING, LaunchPhase.ENDING):
             return 0
         lines = len(starter.output())
         return len(_title(status, width)) + lines if lines or status.failed else 0
@@ -69,9 +69,9 @@ class JobWords(LineView):
         self.redraw()
 
 
-def _title(status: StartStatus, width: int) -> list[StyledLine]:
+def _title(status: LaunchStatus, width: int) -> list[StyledLine]:
     """How it ended: of a job that could not even be started, that is all there is."""
-    if status.phase is not Phase.OVER:
+    if status.phase is not LaunchPhase.OVER:
         return [elided((Segment(" what it wrote last", BOLD),), width)]
     ink = TextStyle("error" if status.failed else "bright", bold=True)
     return paragraph(printable(f"{status.label} ended: {status.how}"), width, ink, rows=4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlaptop.launch.request import Phase
+from overlaptop.launch.request import LaunchPhase
 from overlaptop.text import printable
 from overlaptop.tui.draw.line_view import LineView
 from overlaptop.tui.draw.segments import (
@@ -42,11 +42,11 @@ class PlanView(LineView):
 
     def _paragraphs(self, width: int) -> list[StyledLine]:
         plan, status = self._draft.plan, self.dashboard.started.status
-        if status.phase is Phase.ENDING:
+        if status.phase is LaunchPhase.ENDING:
             return paragraph(
                 f"{self.dashboard.started.said} …", width, TextStyle("warning", bold=True), rows=2
             )
-        lost = self.dashboard.started.said if status.phase is Phase.UNKNOWN else ""
+        lost = self.dashboard.started.said if status.phase is LaunchPhase.UNKNOWN else ""
         unknown = paragraph(lost, width, TextStyle("warning", bold=True), rows=2)
         if plan is None:
             return [(Segment(" looking at the machine …", DIM),)]
@@ -54,7 +54,7 @@ class PlanView(LineView):
             fault = paragraph(printable(plan.fault), width, TextStyle("error", bold=True), rows=_FAULT_ROWS)
             return [*unknown, *fault]
         # Why a job ended is said where its last lines are.
-        said = self.dashboard.started.said if status.phase is Phase.RUNNING else ""
+        said = self.dashboard.started.said if status.phase is LaunchPhase.RUNNING else ""
         lines = unknown or paragraph(said, width, TextStyle("warning", bold=True), rows=2)
         items = [Item((Segment(" enter ", KEY),)), *self._effects()]
         lines += [(Segment(" "), *line) for line in wrap(items, width - 2, _EFFECT_ROWS, " ")]

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 
-from overlaptop.launch.request import LaunchRequest, LaunchRequestError, Phase, Plan, Starter
+from overlaptop.launch.request import (
+    JobLauncher,
+    LaunchPhase,
+    LaunchPlan,
+    LaunchRequest,
+    LaunchRequestError,
+)
 from overlaptop.tui.draw.confirm import Confirm
 from overlaptop.tui.draw.line_view import LineView
 from overlaptop.tui.draw.segments import DIM, Item, Segment, StyledLine, TextStyle, fit
@@ -61,10 +67,10 @@ class WorkloadsScreen(DashboardScreen):
     title_in_help = WORKLOADS
     BINDINGS: ClassVar = bindings(WORKLOADS_KEYS)
 
-    def __init__(self, state: ViewState, starter: Starter) -> None:
+    def __init__(self, state: ViewState, starter: JobLauncher) -> None:
         super().__init__(state)
         self._starter = starter
-        self._draft = FormState.beginning_with(starter.workloads, starter.status().order)
+        self._draft = FormState.beginning_with(starter.workloads, starter.status().request)
         self._draft.host = self._draft.host or next(iter(starter.hosts), "")
         self._head = _Title(state)
         self._workloads = WorkloadList(state, self._draft)
@@ -182,12 +188,12 @@ class WorkloadsScreen(DashboardScreen):
             order = self._draft.order()
         except LaunchRequestError:
             return  # said already
-        if self._draft.plan is None or self._draft.plan.order != order:
+        if self._draft.plan is None or self._draft.plan.request != order:
             await self._make_plan(order)  # enter came more quickly
         plan = self._draft.plan
-        if plan is not None and plan.order == order and plan.fault:
+        if plan is not None and plan.request == order and plan.fault:
             return
-        if status.phase is not Phase.ENDING or status.order != order:
+        if status.phase is not LaunchPhase.ENDING or status.request != order:
             await self.dashboard.ask_to_start(order, self._run)
 
     def _turned(self) -> None:
@@ -200,7 +206,7 @@ class WorkloadsScreen(DashboardScreen):
         try:
             order = self._draft.order()
         except LaunchRequestError as fault:
-            self._take(Plan(LaunchRequest(self._draft.workload.name), str(fault)))
+            self._take(LaunchPlan(LaunchRequest(self._draft.workload.name), str(fault)))
         else:
             # Not its coroutine: a quicker key cancels it before it begins, which would be warned of.
             make: Callable[[], Awaitable[None]] = partial(self._make_plan, order)
@@ -212,9 +218,9 @@ class WorkloadsScreen(DashboardScreen):
     async def _run(self, order: LaunchRequest) -> None:
         fault = await self.dashboard.start(order)
         if fault:
-            self._take(Plan(order, fault))
+            self._take(LaunchPlan(order, fault))
 
-    def _take(self, plan: Plan) -> None:
+    def _take(self, plan: LaunchPlan) -> None:
         self._draft.plan = plan
         if self._input is not None and self._input.is_mounted:
             self._input.show_place()

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from overlaptop.fleet.session import Session
-from overlaptop.launch.request import Phase, Plan, Starter, StartStatus
+from overlaptop.launch.request import JobLauncher, LaunchPhase, LaunchPlan, LaunchStatus
 from overlaptop.tui.workloads.earlier import JobsSeen
 
 
 class Started:
     """The app's half of a start: which job to turn to, and what to say. Reads only; never blocks."""
 
-    def __init__(self, starter: Starter | None, seen: JobsSeen) -> None:
+    def __init__(self, starter: JobLauncher | None, seen: JobsSeen) -> None:
         self.starter = starter
-        self.status = StartStatus() if starter is None else starter.status()
+        self.status = LaunchStatus() if starter is None else starter.status()
         """As of the last look."""
         self.said = ""
         """What is to be said of a job that is not on the screen yet, or that never came."""
         self._seen = seen
-        self._awaited = self.status.phase is not Phase.NOTHING
+        self._awaited = self.status.phase is not LaunchPhase.NOTHING
         """It is to be turned to as soon as it is found."""
         self._job = ""
         """Its key, once it is found."""
         self._over = 0
         """The number of the order whose end was told."""
 
-    def start(self, plan: Plan) -> None:
+    def start(self, plan: LaunchPlan) -> None:
         """Start it, and turn to it. Raises ValueError for a plan with a fault."""
         if self.starter is not None:
             self.starter.start(plan)
@@ -40,13 +40,13 @@ class Started:
         if self.starter is None:
             return ""
         self._take(self.starter.status())
-        if self.status.phase is Phase.RUNNING and not self._job:
+        if self.status.phase is LaunchPhase.RUNNING and not self._job:
             for record in session.jobs:
                 if self.starter.owns(record):
                     self._job = record.job
                     self._seen.tell(record.job, self.status.label, self.status.command_line)
         self.said = self._words()
-        turn_to = self._job if self._awaited and self.status.phase is Phase.RUNNING else ""
+        turn_to = self._job if self._awaited and self.status.phase is LaunchPhase.RUNNING else ""
         if turn_to:
             self._awaited = False
         return turn_to
@@ -54,31 +54,31 @@ class Started:
     def news(self) -> str:
         """That the job failed, in one line, once; empty: nothing of the kind."""
         status = self.status
-        if status.phase is not Phase.OVER or self._over == status.number:
+        if status.phase is not LaunchPhase.OVER or self._over == status.number:
             return ""
         self._over = status.number
         self._seen.tell_end(self._job, status.label, status.command_line, status.how)
         return f"{status.label} ended: {self._reason()}" if status.failed else ""
 
-    def _take(self, status: StartStatus) -> None:
+    def _take(self, status: LaunchStatus) -> None:
         earlier, self.status = self.status, status
         if status.number == earlier.number:
             return
-        if earlier.phase is Phase.RUNNING:
+        if earlier.phase is LaunchPhase.RUNNING:
             self._seen.tell_end(self._job, earlier.label, earlier.command_line, "ended here")
         self._job = ""
 
     def _words(self) -> str:
         status = self.status
-        if status.phase is Phase.ENDING and not status.ending:
+        if status.phase is LaunchPhase.ENDING and not status.ending:
             return f"starting {status.label}"
-        if status.phase is Phase.ENDING:
-            return f"ending {status.ending}" + (f", then {status.label}" if status.order else "")
-        if status.phase is Phase.OVER and status.failed:
+        if status.phase is LaunchPhase.ENDING:
+            return f"ending {status.ending}" + (f", then {status.label}" if status.request else "")
+        if status.phase is LaunchPhase.OVER and status.failed:
             return f"{status.label} ended: {self._reason()}"
-        if status.phase is Phase.UNKNOWN:
+        if status.phase is LaunchPhase.UNKNOWN:
             return f"{status.label}: {status.how}"
-        if status.phase is Phase.RUNNING and not self._job:
+        if status.phase is LaunchPhase.RUNNING and not self._job:
             return f"{status.label} is starting: its first step takes some seconds"
         return ""
 
