@@ -1,1 +1,0 @@
-"""What to change about a job, and what that would bring: models, advice. No I/O, torch or Textual."""
