@@ -1,4 +1,4 @@
-"""The agent: measures one rank of a training job from within, as a guest.
+"""The agent: measures one rank of a training job from within, as a barrier.
 
 ``torchrun -m overlaptop.agent train.py`` runs a script with the agent beside it; `attach` does the same
 from inside a script or notebook. Importing this module imports neither torch nor numpy.
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from overlaptop.agent.agent import Agent
-from overlaptop.agent.knobs.script import DECLARED, ScriptKnob
+from overlaptop.agent.knobs.script_knobs import DECLARED, ScriptKnob
 from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.placement import script_name
 from overlaptop.timeline.lanes import parse_rule
@@ -51,8 +51,8 @@ def start(options: AgentOptions, script: str) -> Agent:
     if _agent is None:
         _agent = Agent(options, script)
         _agent.start()
-    elif _agent.asleep:
-        _agent.wake(options, script)
+    elif _agent.is_forked_copy:
+        _agent.restart(options, script)
     return _agent
 
 

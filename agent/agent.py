@@ -16,62 +16,61 @@ from typing import TYPE_CHECKING, Any
 from overlaptop.agent import placement
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.control.capture import Capture, ProfilerWatch
-from overlaptop.agent.control.control import Control
-from overlaptop.agent.control.receiver import Orders
+from overlaptop.agent.control.executor import CommandExecutor
+from overlaptop.agent.control.receiver import CommandReceiver
 from overlaptop.agent.control.two_phase_commit import Pace
 from overlaptop.agent.isolation.compiling import uncompiled
-from overlaptop.agent.isolation.fault_barrier import FaultBarrier, forget_due, say_due
-from overlaptop.agent.isolation.job_exceptions import carried_through
-from overlaptop.agent.isolation.threads import Thread, signals_blocked, undisturbed
+from overlaptop.agent.isolation.fault_barrier import FaultBarrier, discard_deferred, flush_log
+from overlaptop.agent.isolation.job_exceptions import run_to_completion
+from overlaptop.agent.isolation.threads import Thread, run_uninterrupted, signals_blocked
 from overlaptop.agent.knobs.bucket_size import BucketKnob
 from overlaptop.agent.knobs.ddp_models import DdpModels
 from overlaptop.agent.knobs.fsdp_units import FsdpUnits
 from overlaptop.agent.knobs.prefetch import PrefetchKnobs
-from overlaptop.agent.knobs.registry import KnobNews, Knobs
-from overlaptop.agent.knobs.script import DECLARED
+from overlaptop.agent.knobs.registry import KnobPublisher, Knobs
+from overlaptop.agent.knobs.script_knobs import DECLARED
 from overlaptop.agent.options import AgentOptions
-from overlaptop.agent.reporting.introduction import introduction
 from overlaptop.agent.reporting.sender import Sender
 from overlaptop.agent.script.failure import failure_at_exit
 from overlaptop.agent.telemetry.telemetry import Telemetry
 from overlaptop.wire import commands
-from overlaptop.wire.messages import STEPPED_ASIDE, Command, Notice, RankEnd, RankInfo
+from overlaptop.wire.messages import AGENT_DISABLED, Command, Notice, RankEnd, RankInfo
 
 if TYPE_CHECKING:  # torch and numpy come with the job, not before it
     from overlaptop.agent.hooks.steps import StepHooks
     from overlaptop.agent.sources.base import Edge, HookedSource, Source
 
 PERIOD_S = 0.1
-FAREWELL_S = 0.5
-"""The longest that the end of the job may wait for the last messages to leave."""
+EXIT_FLUSH_S = 0.5
+"""The longest that the job's end waits for the last messages to leave."""
 OUTSTANDING_S = 60.0
-"""The longest that it may wait for collectives still under way, for which torch waits at its end too."""
+"""The longest that it waits for collectives still under way, for which torch waits at its end too."""
 MAX_NOTICES = 64
 RECENT_STEPS = 8
-"""The quickest of so many tells how long a step takes."""
+"""The shortest of so many is the length of a step."""
 MAX_DETAILS = 4
 """Of a burst of measured steps, the details that are sent together."""
 
 
 class Agent:
-    """One per process. `start` opens the line to the hub, `hook_torch` puts the hooks in."""
+    """One per process. `start` starts its thread, `hook_torch` puts the hooks in."""
 
     def __init__(self, options: AgentOptions, script: str) -> None:
         """``script``: the job's script as it was named on the command line."""
-        self.guest = FaultBarrier(self._notice)
+        self.barrier = FaultBarrier(self._notice)
         self._steps: StepHooks | None = None
         self._collectives_hooked = False
         self._profilers = ProfilerWatch()
-        self._models = DdpModels(self.guest)
+        self._models = DdpModels(self.barrier)
         self._buckets = BucketKnob(self._models)
-        self._units = FsdpUnits(self.guest)
+        self._units = FsdpUnits(self.barrier)
         self._knobs = Knobs(self._buckets, PrefetchKnobs(self._units), DECLARED)
         # After a fault, nothing but this ends a command that is under way on the job's own thread.
-        self.guest.parting = lambda: self._control is None or self._control.part(STEPPED_ASIDE)
-        self.guest.owes = lambda: self._control is not None and self._control.owes
+        self.barrier.on_disabled = lambda: self._executor is None or self._executor.disable(AGENT_DISABLED)
+        self.barrier.pending = lambda: self._executor is not None and self._executor.pending
         self._begin(options, script)
         os.register_at_fork(after_in_child=self._after_fork)
-        atexit.register(carried_through, self._farewell)
+        atexit.register(run_to_completion, self._at_exit)
 
     def _begin(self, options: AgentOptions, script: str) -> None:
         """All that belongs to one process; the hooks belong to whatever process has forked off it."""
@@ -86,13 +85,13 @@ class Agent:
         self._recent_ns: deque[int] = deque(maxlen=RECENT_STEPS)
         self._details_due = 0
         """Steps whose detail may be sent: one a round, and what rounds without any have left."""
-        self._control: Control | None = None
-        self._orders: Orders | None = None
+        self._executor: CommandExecutor | None = None
+        self._receiver: CommandReceiver | None = None
         self._cwd = placement.working_directory()
         self._device = ""
         self._backend = ""
         self._telemetry = Telemetry(self._notice, enabled=options.telemetry)
-        self._news = KnobNews(self._knobs, self._buckets)
+        self._publisher = KnobPublisher(self._knobs, self._buckets)
         self._pid = os.getpid()
         self.failure = ""
         """What ended the script, as RankEnd has it."""
@@ -102,47 +101,47 @@ class Agent:
 
     def start(self) -> None:
         """Start the agent's thread; a job whose launcher numbers its ranks shows from here on."""
-        self.guest.guarded("starting its thread", self._start)()
+        self.barrier.guarded("starting its thread", self._start)()
 
     def _start(self) -> None:
         self._thread = Thread(self._run)
 
     @property
-    def asleep(self) -> bool:
-        """Whether this is the copy that a fork left in a child, silent until `wake`."""
+    def is_forked_copy(self) -> bool:
+        """Whether this is the copy that a fork left in a child, inactive until `restart`."""
         return self._pid != os.getpid()
 
-    def wake(self, options: AgentOptions, script: str) -> None:
+    def restart(self, options: AgentOptions, script: str) -> None:
         """Measure this forked child as a rank of its own, through the hooks that it inherited."""
         self._begin(options, script)
-        self.guest.active = True
+        self.barrier.active = True
         self.start()
 
     def hook_torch(self) -> None:
         """Put the hooks into torch, which must have been imported."""
-        self.guest.guarded("putting the hooks in", self._hook_torch)()
+        self.barrier.guarded("putting the hooks in", self._hook_torch)()
 
     def step(self) -> None:
         """End a step here. See `overlaptop.agent.step`."""
         if self._steps is not None:
-            self._steps.mark()
+            self._steps.end_step()
 
     def _hook_torch(self) -> None:
         if self._steps is not None:
             return
-        uncompiled(self.guest.guarded("", now_ns))  # and so all that is guarded: it is one piece of code
+        uncompiled(self.barrier.guarded("", now_ns))  # and all that is guarded: they share one code object
         # All that the agent's threads need is imported here, on the job's: a child that is forked in the
         # middle of another thread's import is left with half a module. Also numpy, which starts threads.
         signals_blocked(partial(importlib.import_module, "overlaptop.agent.reporting.reporter"))
         from overlaptop.agent.hooks.steps import StepHooks
         from overlaptop.agent.sources.profilers import KinetoWatch
 
-        self._steps = StepHooks(self.guest, self._on_boundary, self._on_edge)
+        self._steps = StepHooks(self.barrier, self._on_boundary, self._on_edge)
         self._steps.install()
         self._profilers.install()
         self._models.install()
         self._units.install()
-        on_kineto = self.guest.guarded("the profiler hook", self._on_kineto)
+        on_kineto = self.barrier.guarded("the profiler hook", self._on_kineto)
         self._kineto = KinetoWatch(partial(on_kineto, begins=True), partial(on_kineto, begins=False))
         self._kineto.install()
 
@@ -152,26 +151,26 @@ class Agent:
         return self._source if isinstance(self._source, HookedSource) else None
 
     def _on_edge(self, edge: Edge) -> None:
-        if self._source is not None and self.guest.active:
+        if self._source is not None and self.barrier.active:
             self._source.edge(edge)
 
     def _on_boundary(self, optimizer: Any) -> None:
         """A step ends and the next one begins.
 
-        Also of an agent that has stepped aside, while other ranks count on what it has agreed to do.
+        Called on a disabled agent too, while other ranks wait for what it has agreed to do.
         """
-        from overlaptop.agent.sources.captures import captures_a_graph
+        from overlaptop.agent.sources.graph_captures import captures_a_graph
 
         if captures_a_graph():
             return  # such a step runs later and without its hooks: nobody counts it
         try:
-            if self._options.control:  # nobody else compares where ranks stand
-                self._knobs.note_step(self._step + 1)  # before anybody can hear that it has begun
-            if self.guest.active:
+            if self._options.control:  # only commands compare the ranks' positions
+                self._knobs.note_step(self._step + 1)  # before anybody can know that it has begun
+            if self.barrier.active:
                 self._measure(optimizer)
         finally:
             self._step += 1
-            if self._control is not None and (armed := self._control.armed) is not None:
+            if self._executor is not None and (armed := self._executor.armed) is not None:
                 armed.on_boundary(self._step)
 
     def _measure(self, optimizer: Any) -> None:
@@ -179,7 +178,7 @@ class Agent:
 
         if self._source is None or self._source.gave_up:
             if not self._choosing.acquire(blocking=False):
-                return  # another thread, whose step ends as well, chooses just now
+                return  # another thread, whose step ends as well, is choosing
             try:
                 if self._source is None or self._source.gave_up:
                     self._source = self._choose_source(optimizer, instead_of=self._source)
@@ -216,7 +215,7 @@ class Agent:
                 self._source.resume()
 
     def _hook_collectives(self) -> None:
-        """Hook the dispatcher's collectives and what waits for them, once a source wants to know of them.
+        """Hook the dispatcher's collectives and the waits for them, once a source needs them.
 
         Between two steps, when no other thread of the job issues any.
         """
@@ -227,45 +226,45 @@ class Agent:
         from overlaptop.agent.hooks.collectives import CollectiveHooks
         from overlaptop.agent.hooks.waits import WaitHooks
 
-        hooks = [each(self.guest, self._hooked_source) for each in (CollectiveHooks, WaitHooks)]
+        hooks = [each(self.barrier, self._hooked_source) for each in (CollectiveHooks, WaitHooks)]
 
         def install() -> None:
             self._collectives_hooked = True
             for each in hooks:
                 each.install()
 
-        undisturbed(self.guest.guarded("hooking collectives", install))
+        run_uninterrupted(self.barrier.guarded("hooking collectives", install))
 
     def _notice(self, level: str, text: str) -> None:
         self._notices.append((now_ns(), level, text))
 
     def _run(self) -> None:
         """The agent's own thread."""
-        work = self.guest.guarded("the agent's thread", self._work)
-        while self.guest.active and not self._ending.wait(PERIOD_S):
+        work = self.barrier.guarded("the agent's thread", self._work)
+        while self.barrier.active and not self._ending.wait(PERIOD_S):
             work()
         self._telemetry.stop()
-        if not self.guest.active and self._source is not None:
+        if not self.barrier.active and self._source is not None:
             with contextlib.suppress(Exception):  # it may be what broke
                 self._source.stop()
-        while not self.guest.active:
-            self._say_why()
+        while not self.barrier.active:
+            self._report_fault()
             if self._ending.wait(1.0):
                 break
         self._close()
 
     def _work(self) -> None:
         """One round: take finished steps, send what there is to send."""
-        sender = self._sender or self._open_line()
+        sender = self._sender or self._make_sender()
         if sender is None:
             return
         sender.introduce(self._info())
         self._send_steps(sender)
-        assert self._orders is not None, "made together with the sender"
-        self._orders.serve(sender)
+        assert self._receiver is not None, "made together with the sender"
+        self._receiver.serve(sender)
         assert self._place is not None
         if self._step >= 0:  # until then the script is still making what it will train
-            self._news.serve(sender, self._place.rank)
+            self._publisher.serve(sender, self._place.rank)
         self._telemetry.serve(sender, self._place)
         self._send_notices(sender)
         sender.pump()
@@ -277,14 +276,14 @@ class Agent:
         steps = commands.argument(command, "steps")
         return Capture(command.id, steps, rank, self._cwd, self._profilers, self._notice)
 
-    def _open_line(self) -> Sender | None:
+    def _make_sender(self) -> Sender | None:
         """Make the sender once the rank is known: from the launcher, else from the process group."""
         if self._place is None:
             self._place = self._late_placement()
             if self._place is None:
                 return None
         place = self._place
-        self._control = Control(
+        self._executor = CommandExecutor(
             place.rank,
             self._options.control,
             self._pace,
@@ -294,16 +293,16 @@ class Agent:
                 commands.RESTORE: self._knobs.change,
             },
         )
-        self._orders = Orders(
-            self._control,
+        self._receiver = CommandReceiver(
+            self._executor,
             speaks_for_node=place.starts_hub,
             notice=self._notice,
-            on_end=self._news.hurry,
+            on_end=self._publisher.refresh,
         )
         self._sender = Sender(place.job, self._script, place.world_size, place.starts_hub)
         return self._sender
 
-    def _late_placement(self) -> placement.Placement | None:
+    def _late_placement(self) -> placement.RankPlacement | None:
         if self._steps is None:
             return None  # torch may be in the middle of its import, on another thread
         dist = sys.modules["torch.distributed"]
@@ -312,33 +311,33 @@ class Agent:
         return placement.alone() if self._source is not None else None
 
     def _send_steps(self, sender: Sender) -> None:
-        source, control = self._source, self._control
+        source, executor = self._source, self._executor
         if source is None:
             return
         from overlaptop.agent.reporting import reporter
 
         assert self._place is not None
-        assert control is not None, "made together with the sender"
-        told = []
+        assert executor is not None, "made together with the sender"
+        sent = []
         source.watched = sender.watched
         for measured in source.take():
             totals = reporter.totals(measured, self._place.rank, sender.dropped + source.lost)
-            if command := control.disturbed_by(measured.step):
+            if command := executor.disturbed_by(measured.step):
                 sender.put_step(reporter.disturbed(totals, captured=command == commands.CAPTURE))
                 continue
             sender.put_step(totals)
             self._recent_ns.append(totals.step_ns)
-            told.append(measured)
+            sent.append(measured)
         if not sender.watched:
             return
         self._details_due = min(self._details_due + 1, MAX_DETAILS)
-        for shown in reporter.best_shown(told, self._details_due):
-            sender.put_step(reporter.detail(shown, self._place.rank))
+        for measured in reporter.best_detailed(sent, self._details_due):
+            sender.put_step(reporter.detail(measured, self._place.rank))
             self._details_due -= 1
 
     def _send_reports(self, sender: Sender) -> None:
-        if self._orders is not None:
-            self._orders.send_reports(sender)
+        if self._receiver is not None:
+            self._receiver.send_reports(sender)
 
     def _send_notices(self, sender: Sender) -> None:
         assert self._place is not None
@@ -348,41 +347,57 @@ class Agent:
 
     def _info(self) -> RankInfo:
         assert self._place is not None
-        return introduction(
-            self._place,
-            self._pid,
-            self._script,
-            self._source,
-            active=self.guest.active,
-            stepping=self._steps is not None,
+        place, active = self._place, self.barrier.active
+        source = self._source if active else None
+        torch = sys.modules.get("torch")
+        return RankInfo(
+            job=place.job,
+            rank=place.rank,
+            local_rank=place.local_rank,
+            world_size=place.world_size,
+            host=place.host,
+            pid=self._pid,
+            script=self._script,
             device=self._device,
             backend=self._backend,
-            control_allowed=self._options.control,
+            source=source.name if source is not None else "none",
+            source_reason=source.reason if source is not None else self._why_no_source(),
+            compute_exact=source.compute_exact if source is not None else False,
+            detail_every=source.detail_every if source is not None else 0,
+            torch_version=str(getattr(torch, "__version__", "")),
+            control_allowed=self._options.control and active,
         )
 
-    def _say_why(self) -> None:
-        """After a fault: tell the dashboard, for as long as the job runs.
+    def _why_no_source(self) -> str:
+        if not self.barrier.active:
+            return AGENT_DISABLED
+        if self._steps is None:
+            return "torch is not loaded yet"
+        return "no step seen yet: an optimizer's step, or overlaptop.agent.step(), ends one"
+
+    def _report_fault(self) -> None:
+        """After a fault: report it to the dashboard, for as long as the job runs.
 
         The fault may lie in any of these, so each is tried, whatever became of the others.
         """
-        for say in (self._introduce, self._send_reports, self._send_notices, Sender.pump):
-            with contextlib.suppress(Exception):  # the log has been told
-                sender = self._sender or self._open_line()
+        for send in (self._introduce, self._send_reports, self._send_notices, Sender.pump):
+            with contextlib.suppress(Exception):  # the log has it
+                sender = self._sender or self._make_sender()
                 if sender is not None:
-                    say(sender)
+                    send(sender)
 
     def _introduce(self, sender: Sender) -> None:
         sender.introduce(self._info())
 
     def _close(self) -> None:
-        """Say goodbye; the job is ending and waits for this a moment at most."""
+        """Send what is left, and that this rank ends; the job waits for this a moment at most."""
         try:
             if self._source is not None:
                 self._source.stop()
-            if self.guest.active:
+            if self.barrier.active:
                 self._work()
             else:
-                self._say_why()
+                self._report_fault()
             sender, place = self._sender, self._place
             if sender is None or place is None:
                 return
@@ -391,31 +406,31 @@ class Agent:
             sender.pump()
             sender.disconnect()
         except Exception as fault:  # noqa: BLE001 - nothing may break the job's end
-            self.guest.disable("the agent's end", fault)
+            self.barrier.disable("the agent's end", fault)
 
-    def _farewell(self) -> None:
-        """At exit: let the last messages leave, and the last callbacks come.
+    def _at_exit(self) -> None:
+        """Let the last messages leave, and the last callbacks come.
 
         A thread of gloo's that wants to call Python after Python has ended aborts the process. Torch
         itself waits at exit for what gloo still has under way, so this takes no longer.
         """
         if os.getpid() != self._pid:
             return
-        if self._control is not None:
+        if self._executor is not None:
             with contextlib.suppress(Exception):  # nothing may break the job's end
-                self._control.close()
+                self._executor.close()
         self._ending.set()
         if self._thread is not None:
-            self._thread.join(FAREWELL_S)
-        say_due()
+            self._thread.join(EXIT_FLUSH_S)
+        flush_log()
         give_up_s = monotonic() + OUTSTANDING_S
         while self._source is not None and self._source.outstanding and monotonic() < give_up_s:
             sleep(0.005)
 
     def _after_fork(self) -> None:
-        """A DataLoader worker or another child: the hooks fall silent, the parent's line is let go."""
-        self.guest.active = False
-        forget_due()
-        self._control = None
+        """In a DataLoader worker or another child: measure nothing, close the copied connection."""
+        self.barrier.active = False
+        discard_deferred()
+        self._executor = None
         if self._sender is not None:
             self._sender.disconnect()

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlaptop.agent.isolation.job_exceptions import is_the_jobs
+from overlaptop.agent.isolation.job_exceptions import raised_by_job
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class RankPlacement:
     """One process's place in its job."""
 
     job: str
@@ -27,7 +27,7 @@ class Placement:
     """Whether this rank sees to its node's hub: the node's first, or any where nobody says who that is."""
 
 
-def from_environment(environ: Mapping[str, str] = os.environ) -> Placement | None:
+def from_environment(environ: Mapping[str, str] = os.environ) -> RankPlacement | None:
     """Read torchrun's variables (accelerate, DeepSpeed and Lightning set the same), else SLURM's.
 
     Returns None where neither is complete: a single process, or a launcher that tells the rank later.
@@ -42,14 +42,14 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Placement | Non
     return None
 
 
-def of_process_group(rank: int, world_size: int, environ: Mapping[str, str] = os.environ) -> Placement:
+def of_process_group(rank: int, world_size: int, environ: Mapping[str, str] = os.environ) -> RankPlacement:
     """The placement of a process whose rank only its process group knows (`torch.multiprocessing`)."""
     return _place(rank, world_size, environ.get("LOCAL_RANK", ""), environ)
 
 
-def _place(rank: int, world_size: int, local_rank: str, environ: Mapping[str, str]) -> Placement:
+def _place(rank: int, world_size: int, local_rank: str, environ: Mapping[str, str]) -> RankPlacement:
     known = local_rank.isdecimal()
-    return Placement(
+    return RankPlacement(
         job=job_key(environ),
         rank=rank,
         local_rank=int(local_rank) if known else rank,
@@ -59,9 +59,9 @@ def _place(rank: int, world_size: int, local_rank: str, environ: Mapping[str, st
     )
 
 
-def alone() -> Placement:
+def alone() -> RankPlacement:
     """The placement of a process that belongs to no group."""
-    return Placement(
+    return RankPlacement(
         job=process_key(os.getpid()),
         rank=0,
         local_rank=0,
@@ -103,7 +103,7 @@ def _machine() -> str:
     try:
         booted = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except (OSError, ValueError) as fault:
-        if is_the_jobs(fault):
+        if raised_by_job(fault):
             raise
         booted = ""
     return f"{socket.gethostname()}\0{booted}"
@@ -152,6 +152,6 @@ def working_directory() -> Path:
     try:
         return Path.cwd()
     except OSError as fault:  # it was deleted
-        if is_the_jobs(fault):
+        if raised_by_job(fault):
             raise
         return Path("/")

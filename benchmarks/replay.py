@@ -23,12 +23,12 @@ from typing import Any, Self
 from overlaptop.agent.reporting import reporter
 from overlaptop.agent.sources import kernels
 from overlaptop.agent.sources.base import Edge
-from overlaptop.agent.sources.collective_join import Launch, join
+from overlaptop.agent.sources.collective_join import CollectiveLaunch, join
 from overlaptop.agent.sources.cupti import layouts
 from overlaptop.agent.sources.cupti.layouts import CONCURRENT_KERNEL, Activities, Sizes
 from overlaptop.agent.sources.flight_recorder import launches_of
 from overlaptop.agent.sources.kernel_names import KernelNames
-from overlaptop.agent.sources.kernel_steps import Mark, TracedStep, read_steps
+from overlaptop.agent.sources.kernel_steps import StreamMark, TracedStep, read_steps
 from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.messages import StepTotals
 
@@ -48,7 +48,7 @@ class Recording:
 
     cupti_version: int
     clock_offset_ns: int
-    marks: tuple[Mark, ...]
+    marks: tuple[StreamMark, ...]
     kernel_names: Mapping[int, bytes]
     """By the address at which CUPTI kept them."""
     groups: Mapping[str, Any]
@@ -67,7 +67,7 @@ class Recording:
             cupti_version=content["cupti_version"],
             clock_offset_ns=content["clock_offset_ns"],
             marks=tuple(
-                Mark(
+                StreamMark(
                     value=mark["value"],
                     step=mark["step"],
                     edge=Edge(mark["edge"]) if mark["edge"] else None,
@@ -95,7 +95,7 @@ class Recording:
         """The kernels' names, which a recording cannot leave in CUPTI's memory."""
         return KernelNames(rules, self.kernel_names.__getitem__)
 
-    def launches(self) -> list[Launch]:
+    def launches(self) -> list[CollectiveLaunch]:
         """What the flight recorder tells."""
         return launches_of(self.entries, self.groups)
 

@@ -33,9 +33,9 @@ from blocks import Blocks, interval, thread_cpu_s
 from overlaptop.agent import placement
 from overlaptop.agent.reporting.sender import Sender
 from overlaptop.agent.telemetry import telemetry
+from overlaptop.agent.telemetry.machine_monitor import JobGpu, MachineMonitor
 from overlaptop.agent.telemetry.nvml import Nvml, NvmlError, import_library
 from overlaptop.agent.telemetry.telemetry import Telemetry
-from overlaptop.agent.telemetry.watch import JobGpu, Watch
 from overlaptop.wire.messages import Message
 
 LEAP_NS = 30_000
@@ -96,7 +96,7 @@ class Held:
         self.ns = 0
         self._inside = threading.local()
         for name in ("sample", "numa", "device"):
-            setattr(Watch, name, self._timed(getattr(Watch, name), 1))
+            setattr(MachineMonitor, name, self._timed(getattr(MachineMonitor, name), 1))
         Nvml.call = self._timed(Nvml.call, -1)  # type: ignore[method-assign]
 
     def _timed(self, call: Callable[..., Any], sign: int) -> Callable[..., Any]:

@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 from weakref import WeakSet
 
 from overlaptop.agent.control.action import Lifecycle, Outcome
-from overlaptop.agent.control.two_phase_commit import NO_MARK, Mark
+from overlaptop.agent.control.two_phase_commit import ANY_POSITION, Position
 from overlaptop.agent.hooks.patching import replace
-from overlaptop.agent.isolation.job_exceptions import is_the_jobs
+from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.isolation.threads import signals_blocked
 from overlaptop.wire.folders import make, open_private, open_trusted
 
@@ -87,7 +87,7 @@ class ProfilerWatch:
 class Capture:
     """One rank's trace of ``steps`` steps. See action.Action for which thread calls what."""
 
-    course: ClassVar[Lifecycle] = Lifecycle("recording", "written", finishes="writing")
+    lifecycle: ClassVar[Lifecycle] = Lifecycle("recording", "written", finishes="writing")
 
     def __init__(
         self,
@@ -115,10 +115,10 @@ class Capture:
         self._outcome = "nothing was recorded"
         """Why there is no trace."""
 
-    def mark(self, step: int) -> Mark:
+    def position(self, step: int) -> Position:
         """A rank profiles by itself: nothing depends on where the others are."""
         del step
-        return NO_MARK
+        return ANY_POSITION
 
     def refusal(self) -> str:
         """Why there can be no capture just now."""
@@ -184,7 +184,7 @@ class Capture:
         try:
             self.abandon()
         except Exception as fault:  # the job's call goes on, whatever becomes of ours
-            if is_the_jobs(fault):
+            if raised_by_job(fault):
                 raise
 
     def _start(self) -> None:

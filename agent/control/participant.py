@@ -18,11 +18,11 @@ SHARE_OF_TIMEOUT = 0.25
 class Participant:
     """A rank's place in the job's store."""
 
-    board: KeyValueStore | None
+    store: KeyValueStore | None
     """None where there is nobody to agree with."""
     rank: int
     world_size: int
-    stands_s: float
+    max_stall_s: float
     """The longest that this rank may stand still at a step, so that no collective of another one gives up
     for it: NCCL's do after 10 minutes, unless the job says otherwise, and end the job."""
 
@@ -48,11 +48,11 @@ def find_participant(key: str) -> Participant:
     except (AttributeError, NotImplementedError, RuntimeError) as fault:
         raise RuntimeError(f"the job's store cannot be shared: {type(fault).__name__}: {fault}") from fault
     # Public all, but torch forgot to say so.
-    board = dist.PrefixStore(f"overlaptop/{key}", own)  # type: ignore[attr-defined]
+    store = dist.PrefixStore(f"overlaptop/{key}", own)  # type: ignore[attr-defined]
     timeout_s = shortest_timeout_s()
     # Where nobody tells, the longest: to give up where others act ends the job for certain.
-    stands_s = RESOLVE_TOGETHER_S if timeout_s is None else timeout_s * SHARE_OF_TIMEOUT
-    return Participant(board, rank, world_size, stands_s)
+    max_stall_s = RESOLVE_TOGETHER_S if timeout_s is None else timeout_s * SHARE_OF_TIMEOUT
+    return Participant(store, rank, world_size, max_stall_s)
 
 
 def _shares_state(store: object) -> bool:

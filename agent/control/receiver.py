@@ -1,60 +1,60 @@
-"""Between the hub and Control: takes commands there, and what Control reports back."""
+"""Between the hub and the command executor: passes commands on, and sends back its reports."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from overlaptop.agent.control.control import Control
+from overlaptop.agent.control.executor import CommandExecutor
 from overlaptop.agent.reporting.sender import Sender
 from overlaptop.wire import commands
 from overlaptop.wire.messages import CHANGED, ENDED_BADLY, ENDED_WELL, UNKNOWN
 
 
-class Orders:
-    """One per line to the hub. On the agent's thread."""
+class CommandReceiver:
+    """One per connection to the hub. On the agent's thread."""
 
     def __init__(
         self,
-        control: Control,
+        executor: CommandExecutor,
         *,
         speaks_for_node: bool,
         notice: Callable[[str, str], None],
         on_end: Callable[[], None],
     ) -> None:
-        """``speaks_for_node``: of all its ranks, this one says what all would say alike.
+        """``speaks_for_node``: this rank sends the notices that are the same on all ranks of the node.
 
-        ``notice(level, text)`` tells a person; ``on_end()``: a command has come to its end here.
+        ``notice(level, text)`` is for a person to read; ``on_end()``: a command has ended here.
         """
-        self._control = control
+        self._executor = executor
         self._speaks_for_node = speaks_for_node
         self._notice = notice
         self._on_end = on_end
-        self._heard_by = 0
-        """How many connections the hub had when it last heard the newest report."""
+        self._sent_on = 0
+        """How many connections there had been when the newest report was sent."""
         self._asked_by = ""
-        """Who gave the newest command that this rank accepted."""
+        """Who sent the newest command that this rank accepted."""
 
     def serve(self, sender: Sender) -> None:
-        """Take commands, and say how far they are."""
-        control = self._control
-        for command in control.serve(sender.commands):
+        """Take commands, and report how far they are."""
+        executor = self._executor
+        for command in executor.serve(sender.commands):
             if self._speaks_for_node:
                 self._asked_by = command.by
                 self._notice("info", f"{commands.in_words(command)}, asked by {command.by}")
-        if sender.connections != self._heard_by:
-            self._heard_by = sender.connections
-            if control.latest is not None and control.latest not in control.reports:
-                sender.put(control.latest)  # what was under way when a hub went may be lost
+        if sender.connections != self._sent_on:
+            self._sent_on = sender.connections
+            if executor.latest is not None and executor.latest not in executor.reports:
+                sender.put(executor.latest)  # a hub that went may have taken it along
         self.send_reports(sender)
 
     def send_reports(self, sender: Sender) -> None:
-        """What Control has to say, and for persons how it ended."""
-        while self._control.reports:
-            report = self._control.reports.popleft()
+        """Send the executor's reports, and a notice of how each command ended."""
+        while self._executor.reports:
+            report = self._executor.reports.popleft()
             sender.put(report)
             if report.state in (*ENDED_WELL, *ENDED_BADLY):
                 self._on_end()
-            # What is said of some rank all ranks say alike.
+            # What is about one rank is the same on all of them.
             alone = self._speaks_for_node or not report.text.startswith("rank ")
             if report.state in ENDED_BADLY and alone:
                 self._notice("warning", f"no {report.name}: {report.text}")

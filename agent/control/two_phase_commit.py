@@ -3,8 +3,9 @@
     every rank   posts that it is ready, and its step
     rank 0       publishes a plan: the newest of those steps and some more
     every rank   arms itself for the planned step, posts so, but only if that step still lies ahead, and
-                 with it a mark: where it stood when the oldest of those steps began
-    rank 0       compares the marks, so that nobody acts where ranks do not count the same steps
+                 with it its position: how many collectives it had begun when the
+                 oldest of those steps began
+    rank 0       compares the positions, so that nobody acts where ranks do not count the same steps
     decision     one key, written once by compare_set: rank 0 tries `commit` when all are armed; anybody
                  tries `abort` (a refusal, no answer in time, the job's end); the first one stands, and
                  all obey what the key holds
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Protocol
 
-PATIENCE_S = 10.0
+ANSWER_TIMEOUT_S = 10.0
 """For all ranks to answer."""
 PERIOD_S = 0.1
 """Between two looks at the store."""
@@ -74,17 +75,17 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Position:
     """Where a rank stood in what it does together with others, when some step began."""
 
-    among: str
+    group: str
     """Who they are; ranks of another group are not compared with it."""
-    words: str
+    text: str
     """Must be the same on all of them: ``after 1,050 collectives``."""
 
 
-NO_MARK = Mark("", "")
-"""Of a rank that may act at any step."""
+ANY_POSITION = Position("", "")
+"""Of a rank that may act anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,58 +99,58 @@ class Decision:
 
 
 class TwoPhaseCommit:
-    """One rank's part in one agreement. ``reach`` runs on a thread of its own."""
+    """One rank's part in one commit. `run` runs on a thread of its own."""
 
     def __init__(
         self,
-        board: KeyValueStore | None,
+        store: KeyValueStore | None,
         rank: int,
         world_size: int,
         pace: Callable[[], Pace],
         arm: Callable[[int], None],
-        mark: Callable[[int], Mark] = lambda _step: NO_MARK,
+        position: Callable[[int], Position] = lambda _step: ANY_POSITION,
         *,
-        patience_s: float = PATIENCE_S,
+        timeout_s: float = ANSWER_TIMEOUT_S,
         period_s: float = PERIOD_S,
         notice_s: float = NOTICE_S,
-        renew: Callable[[], KeyValueStore] | None = None,
-        doubt_s: float = 0.0,
+        reconnect: Callable[[], KeyValueStore] | None = None,
+        resolve_limit_s: float = 0.0,
     ) -> None:
-        """``board``: of this agreement alone; None where there is nobody to agree with. ``renew()``: makes
-        another one, on a new connection; ``doubt_s``: for how long to look for a decision through it.
+        """``store``: of this commit alone; None where there is nobody to agree with. ``reconnect()``: makes
+        another one, on a new connection; ``resolve_limit_s``: how long to look for a decision through it.
 
         ``arm(step)`` makes the training thread call `resolve` at this step's beginning; what it has
         armed stays so until the caller learns the decision. ``mark(step)``: of a step that has begun;
         raises LookupError where it is not known.
         """
-        self._shared = board
+        self._shared_store = store
         self._rank = rank
         self._world_size = world_size
         self._pace = pace
         self._arm = arm
-        self._mark = mark
-        self._patience_s = patience_s
+        self._position_of = position
+        self._timeout_s = timeout_s
         self._period_s = period_s * max(1.0, world_size / RANKS_A_PERIOD)
         self._notice_s = max(notice_s, 5 * self._period_s)
-        self._renew = renew
-        self.doubt_s = doubt_s
+        self._reconnect = reconnect
+        self.resolve_limit_s = resolve_limit_s
         """See `__init__`; the training thread, too, waits no longer for a decision."""
         self.voted = False
         """The others may commit from here on."""
-        self._hurry = threading.Event()
+        self._wake = threading.Event()
         self._job_ends = threading.Event()
-        self._spoiled = ""
-        self._stands_there = False
+        self._abandoned = ""
+        self._waits_at_step = False
         """The training thread waits for the decision at the planned step."""
         self._decided = threading.Event()
         self._decision = Decision(None, "nothing was decided")
         self._plan: int | None = None
 
-    def reach(self) -> Decision:
+    def run(self) -> Decision:
         """Agree with all ranks on a step, or learn that there is none. Raises what the store raises."""
         try:
             try:
-                decision = self._alone() if self._shared is None else self._together()
+                decision = self._alone() if self._shared_store is None else self._together()
             except Exception as fault:
                 if not self.voted:
                     raise  # without this rank nobody acts
@@ -167,7 +168,9 @@ class TwoPhaseCommit:
 
     def refuse(self, reason: str) -> Decision:
         """Tell all that this rank takes no part."""
-        decision = self._abort(self._rank, reason) if self._shared is not None else Decision(None, reason)
+        decision = (
+            self._abort(self._rank, reason) if self._shared_store is not None else Decision(None, reason)
+        )
         self._decide(decision)
         return decision
 
@@ -178,8 +181,8 @@ class TwoPhaseCommit:
         and this rank must not act.
         """
         if not self._decided.is_set():
-            self._stands_there = True
-            self._hurry.set()
+            self._waits_at_step = True
+            self._wake.set()
             if not self._decided.wait(limit_s):
                 return None
         return self._decision
@@ -189,10 +192,10 @@ class TwoPhaseCommit:
 
         Where this rank has not `voted` by then, it never will, and nobody acts.
         """
-        self._spoiled = self._spoiled or reason
+        self._abandoned = self._abandoned or reason
         if job_ends:
             self._job_ends.set()
-        self._hurry.set()
+        self._wake.set()
 
     def clean_up(self, settle_s: float = SETTLE_S) -> None:
         """Take the keys away, once every rank has read the decision.
@@ -200,27 +203,27 @@ class TwoPhaseCommit:
         Before that a rank that finds no decision would believe there is none. Where some rank never
         reads it, the decision stays behind: a few bytes.
         """
-        if self._shared is None:
+        if self._shared_store is None:
             return
-        self._board.add("settled", 1)
+        self._store.add("settled", 1)
         if self._rank != 0:
             return
         give_up_s = monotonic() + settle_s
         pause = threading.Event()
-        while (settled := self._board.add("settled", 0)) < self._world_size and monotonic() < give_up_s:
+        while (settled := self._store.add("settled", 0)) < self._world_size and monotonic() < give_up_s:
             pause.wait(self._period_s)
         for rank in range(self._world_size):
             for kind in ("ready", "armed"):
-                self._board.delete_key(f"{kind}/{rank}")
-        self._board.delete_key("plan")
+                self._store.delete_key(f"{kind}/{rank}")
+        self._store.delete_key("plan")
         if settled >= self._world_size:
             for key in ("settled", "decision"):
-                self._board.delete_key(key)
+                self._store.delete_key(key)
 
     @property
-    def _board(self) -> KeyValueStore:
-        assert self._shared is not None, "asked only where there are others"
-        return self._shared
+    def _store(self) -> KeyValueStore:
+        assert self._shared_store is not None, "asked only where there are others"
+        return self._shared_store
 
     def _decide(self, decision: Decision) -> None:
         self._decision = decision
@@ -235,22 +238,22 @@ class TwoPhaseCommit:
     def _together(self) -> Decision:
         began_s = monotonic()
         pace = self._pace()
-        self._board.set(f"ready/{self._rank}", f"{pace.step} {pace.step_ns}")
+        self._store.set(f"ready/{self._rank}", f"{pace.step} {pace.step_ns}")
         if self._rank == 0:
-            decision = self._await(self._of_all("ready"), began_s + self._patience_s, "does not answer")
+            decision = self._await(self._of_all("ready"), began_s + self._timeout_s, "does not answer")
             if decision is not None:
                 return decision
             paces = [self._read_pace(rank) for rank in range(self._world_size)]
             since = min(pace.step for pace in paces)
-            self._board.set("plan", f"{self._plan_after(paces)} {since}")
+            self._store.set("plan", f"{self._plan_after(paces)} {since}")
         else:
             # Longer than rank 0's own patience: it knows better who is missing.
-            decision = self._await(["plan"], began_s + 2 * self._patience_s, "makes no plan")
+            decision = self._await(["plan"], began_s + 2 * self._timeout_s, "makes no plan")
             if decision is not None:
                 return decision
-        plan, since = map(int, self._board.get("plan").split())
+        plan, since = map(int, self._store.get("plan").split())
         try:
-            mark = self._mark(since)
+            position = self._position_of(since)
         except LookupError as fault:
             return self._abort(self._rank, str(fault))
         self._arm_for(plan)
@@ -258,15 +261,15 @@ class TwoPhaseCommit:
         if self._pace().step >= plan:
             return self._abort(self._rank, f"was past step {plan} already: steps are too quick to agree")
         self.voted = True
-        if self._spoiled:  # whoever gave it up has seen no vote, and counts on that
+        if self._abandoned:  # whoever gave it up has seen no vote, and counts on that
             self.voted = False
-            return self._abort(self._rank, self._spoiled)
-        self._board.set(f"armed/{self._rank}", f"{mark.among}\n{mark.words}")
+            return self._abort(self._rank, self._abandoned)
+        self._store.set(f"armed/{self._rank}", f"{position.group}\n{position.text}")
         if self._rank == 0:
-            decision = self._await(self._of_all("armed"), monotonic() + self._patience_s, "does not answer")
-            decision = decision or self._compare_marks(since)
-            return decision or self._read(self._board.compare_set("decision", "", COMMIT))
-        decision = self._await([], monotonic() + 2 * self._patience_s, "decides nothing")
+            decision = self._await(self._of_all("armed"), monotonic() + self._timeout_s, "does not answer")
+            decision = decision or self._compare_positions(since)
+            return decision or self._read(self._store.compare_set("decision", "", COMMIT))
+        decision = self._await([], monotonic() + 2 * self._timeout_s, "decides nothing")
         assert decision is not None, "waiting for the decision ends with one"
         return decision
 
@@ -275,10 +278,10 @@ class TwoPhaseCommit:
 
         Raises the fault where that cannot be learned in time.
         """
-        give_up_s = monotonic() + self.doubt_s
-        while self._renew is not None and not self._job_ends.is_set() and monotonic() < give_up_s:
+        give_up_s = monotonic() + self.resolve_limit_s
+        while self._reconnect is not None and not self._job_ends.is_set() and monotonic() < give_up_s:
             try:
-                self._shared = self._renew()
+                self._shared_store = self._reconnect()
                 return self._abort(self._rank, f"lost the job's store for a moment: {fault}"[:300])
             except Exception:  # noqa: BLE001 - it may come back
                 self._job_ends.wait(10 * self._period_s)
@@ -294,14 +297,14 @@ class TwoPhaseCommit:
         return max(pace.step for pace in paces) + LEAST_NOTICE_STEPS + steps
 
     def _read_pace(self, rank: int) -> Pace:
-        step, step_ns = self._board.get(f"ready/{rank}").split()
+        step, step_ns = self._store.get(f"ready/{rank}").split()
         return Pace(int(step), int(step_ns))
 
-    def _compare_marks(self, since: int) -> Decision | None:
+    def _compare_positions(self, since: int) -> Decision | None:
         """Abort where ranks stood in different places when step ``since`` began: theirs is not ours."""
         first: dict[str, tuple[int, str]] = {}
         for rank in range(self._world_size):
-            among, _, words = self._board.get(f"armed/{rank}").decode(errors="replace").partition("\n")
+            among, _, words = self._store.get(f"armed/{rank}").decode(errors="replace").partition("\n")
             other, expected = first.setdefault(among, (rank, words))
             if words != expected:
                 return self._abort(rank, f"began step {since} {words}, but rank {other} {expected}")
@@ -317,30 +320,30 @@ class TwoPhaseCommit:
         of the first rank that the ``complaint`` is about.
         """
         while True:
-            if self._board.check(["decision"]):
-                return self._read(self._board.get("decision"))
-            if self._spoiled:
-                return self._abort(self._rank, self._spoiled)
-            if self._stands_there:
+            if self._store.check(["decision"]):
+                return self._read(self._store.get("decision"))
+            if self._abandoned:
+                return self._abort(self._rank, self._abandoned)
+            if self._waits_at_step:
                 return self._abort(
                     *self._missing(self._of_all("armed"), f"was not ready for step {self._plan}")
                 )
-            if keys and self._board.check(keys):
+            if keys and self._store.check(keys):
                 return None
             if monotonic() >= deadline_s:
                 return self._abort(*self._missing(keys, complaint))
-            self._hurry.wait(self._period_s)
+            self._wake.wait(self._period_s)
 
     def _missing(self, keys: list[str], complaint: str) -> tuple[int, str]:
         """The first rank whose key is not there, and what to say of it and of how many more."""
-        missing = [key for key in keys if "/" in key and not self._board.check([key])]
+        missing = [key for key in keys if "/" in key and not self._store.check([key])]
         if not missing:
             return 0, complaint
         more = f", nor do {len(missing) - 1} more" if len(missing) > 1 else ""
         return int(missing[0].partition("/")[2]), complaint + more
 
     def _abort(self, rank: int, reason: str) -> Decision:
-        return self._read(self._board.compare_set("decision", "", f"{_ABORT} {rank} {reason}"))
+        return self._read(self._store.compare_set("decision", "", f"{_ABORT} {rank} {reason}"))
 
     def _read(self, value: bytes) -> Decision:
         said = value.decode(errors="replace")

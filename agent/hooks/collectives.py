@@ -19,7 +19,7 @@ from overlaptop.agent import placement
 from overlaptop.agent.hooks.patching import replace
 from overlaptop.agent.isolation.compiling import transparent, uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-from overlaptop.agent.isolation.job_exceptions import is_the_jobs
+from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.sources.base import CollectiveCall, HookedSource, Wait
 from overlaptop.timeline.collectives import group_title, link_bytes, sum_links_where_known
 
@@ -34,22 +34,22 @@ LISTS_COALESCED_WHEN_UNEVEN = ("allgather_", "reduce_scatter_")
 class CollectiveHooks:
     """Tells the source of each collective as it is issued, and brackets waits inside the dispatcher."""
 
-    def __init__(self, guest: FaultBarrier, source: Callable[[], HookedSource | None]) -> None:
+    def __init__(self, barrier: FaultBarrier, source: Callable[[], HookedSource | None]) -> None:
         """``source()`` is asked at each call: None before the first step boundary."""
         self._source = source
         self._library: Any = None
         self._functional: Any = None
-        self._issue = guest.guarded("the collective hook, before", self._before)
-        self._issued = guest.guarded("the collective hook, after", self._after)
-        self._failed = guest.guarded("the collective hook, on failure", self._on_failure)
-        self._wait_begin = guest.guarded("the wait hook, before", self._before_wait)
-        self._wait_end = guest.guarded("the wait hook, after", self._after_wait)
-        self._mixed_begin = guest.guarded("the end-of-backward hook, before", self._before_mixed)
-        self._mixed_end = guest.guarded("the end-of-backward hook, after", self._after_mixed)
-        self._coalescing_begin = guest.guarded("the coalescing hook, begin", self._begin_coalescing)
-        self._coalescing_end = guest.guarded("the coalescing hook, end", self._end_coalescing)
+        self._issue = barrier.guarded("the collective hook, before", self._before)
+        self._issued = barrier.guarded("the collective hook, after", self._after)
+        self._failed = barrier.guarded("the collective hook, on failure", self._on_failure)
+        self._wait_begin = barrier.guarded("the wait hook, before", self._before_wait)
+        self._wait_end = barrier.guarded("the wait hook, after", self._after_wait)
+        self._mixed_begin = barrier.guarded("the end-of-backward hook, before", self._before_mixed)
+        self._mixed_end = barrier.guarded("the end-of-backward hook, after", self._after_mixed)
+        self._coalescing_begin = barrier.guarded("the coalescing hook, begin", self._begin_coalescing)
+        self._coalescing_end = barrier.guarded("the coalescing hook, end", self._end_coalescing)
         self._bracketed_task = -1
-        self._near_groups = _NearGroups()
+        self._local_groups = _LocalGroups()
         self._coalescing: dict[str, list[CollectiveCall]] = {}
 
     def install(self) -> None:
@@ -67,7 +67,7 @@ class CollectiveHooks:
         self._patch_coalescing()
 
     def _kernel(self, op: Any, after: Any) -> Callable[..., Any]:
-        describe = _Describe(op, self._near_groups)
+        describe = _Describe(op, self._local_groups)
         issue, issued, failed = self._issue, self._issued, self._failed
         redispatch = op._handle.redispatch_boxed  # noqa: SLF001 - op.redispatch is Python, and may be compiled
 
@@ -122,12 +122,12 @@ class CollectiveHooks:
         return True
 
     def _after(self, token: tuple[HookedSource, Any], out: Any) -> None:
-        source, draft = token
-        source.issued(draft, _work_of(out))
+        source, collective = token
+        source.issued(collective, _work_of(out))
 
     def _on_failure(self, token: tuple[HookedSource, Any]) -> None:
-        source, draft = token
-        source.failed(draft)
+        source, collective = token
+        source.failed(collective)
 
     def _before_wait(self, tensor: torch.Tensor | None = None) -> Any:
         if tensor is not None and _is_traced(tensor):
@@ -202,27 +202,27 @@ class CollectiveHooks:
         return None if token is None else (source, token)
 
 
-class _NearGroups:
+class _LocalGroups:
     """Which groups have all their ranks on this node; each is looked up once."""
 
     def __init__(self) -> None:
-        self._near: dict[tuple[str, int], bool] = {}
+        self._is_local: dict[tuple[str, int], bool] = {}
 
     def ranks(self, title: str, group: Any) -> int | None:
         """How many ranks this group has; None unless all are known to be here."""
         size = int(group.size())
-        near = self._near.get((title, size))
-        if near is None:
-            if len(self._near) >= MAX_GROUPS:
-                self._near.clear()
-            near = self._near[title, size] = size == 1 or _on_this_node(group)
-        return size if near else None
+        is_local = self._is_local.get((title, size))
+        if is_local is None:
+            if len(self._is_local) >= MAX_GROUPS:
+                self._is_local.clear()
+            is_local = self._is_local[title, size] = size == 1 or _on_this_node(group)
+        return size if is_local else None
 
 
 class _Describe:
     """Reads one op's arguments: which hold tensors in and out, the group, async, the peer."""
 
-    def __init__(self, op: Any, near_groups: _NearGroups) -> None:
+    def __init__(self, op: Any, local_groups: _LocalGroups) -> None:
         arguments = op._schema.arguments  # noqa: SLF001
         names = [argument.name for argument in arguments]
         self._name = op._schema.name.removeprefix("c10d::")  # noqa: SLF001
@@ -232,7 +232,7 @@ class _Describe:
         tensors = [i for i, argument in enumerate(arguments) if "Tensor" in str(argument.type)]
         self._out_at = [i for i in tensors if names[i].startswith("output")]
         self._in_at = [i for i in tensors if i not in self._out_at]
-        self._near_groups = near_groups
+        self._local_groups = local_groups
 
     def __call__(self, args: tuple[Any, ...]) -> CollectiveCall | None:
         """Describe one call; None for fake and meta tensors: a compiler tracing, not a job running."""
@@ -255,7 +255,7 @@ class _Describe:
             device_index=device.index if device.index is not None else -1,
             peer=int(args[self._peer_at]) if self._peer_at is not None else None,
             coalesced=self._name in LISTS_COALESCED_WHEN_UNEVEN and not self._even(args),
-            link=link_bytes(self._name, size_bytes, self._near_groups.ranks(title, group)),
+            link=link_bytes(self._name, size_bytes, self._local_groups.ranks(title, group)),
         )
 
     def _even(self, args: tuple[Any, ...]) -> bool:
@@ -291,7 +291,7 @@ def _backend_name(group: Any, device: torch.device) -> str:
     try:
         return str(group._get_backend(device).name())  # noqa: SLF001
     except RuntimeError as fault:  # no backend for this device: the call itself is about to say so
-        if is_the_jobs(fault):
+        if raised_by_job(fault):
             raise
         return "unknown"
 
@@ -304,7 +304,7 @@ def _on_this_node(group: Any) -> bool:
     try:
         return bool(placement.on_this_node(dist.get_process_group_ranks(group)))
     except (KeyError, ValueError) as fault:  # torch.distributed does not know it
-        if is_the_jobs(fault):
+        if raised_by_job(fault):
             raise
         return False
 

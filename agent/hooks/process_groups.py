@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from overlaptop.agent.isolation.job_exceptions import is_the_jobs
+from overlaptop.agent.isolation.job_exceptions import raised_by_job
 
 
 def collectives_begun(group: Any) -> tuple[int, ...] | None:
@@ -17,7 +17,7 @@ def collectives_begun(group: Any) -> tuple[int, ...] | None:
     try:
         begun = [backend._get_sequence_number_for_group() for backend in _backends(group)]  # noqa: SLF001 - nothing public tells
     except (AttributeError, RuntimeError) as fault:
-        if is_the_jobs(fault):
+        if raised_by_job(fault):
             raise
         return None
     return tuple(begun) or None

@@ -31,7 +31,7 @@ class StepHooks:
     """Calls ``boundary()`` once an iteration and ``edge(...)`` where its phases begin and end."""
 
     def __init__(
-        self, guest: FaultBarrier, boundary: Callable[[Any], None], edge: Callable[[Edge], None]
+        self, barrier: FaultBarrier, boundary: Callable[[Any], None], edge: Callable[[Edge], None]
     ) -> None:
         """``boundary(optimizer)`` gets the optimizer that marks the step, None for a mark by hand."""
         self._boundary = boundary
@@ -44,15 +44,17 @@ class StepHooks:
         self._depth = 0
         self._backward_depth = 0
         self._stepped = 0
-        guarded, kept = guest.guarded, partial(guest.guarded, kept=True)
-        self._before_optimizer = kept("the optimizer hook, before", self._on_optimizer_begin)
-        self._after_optimizer = kept("the optimizer hook, after", self._on_optimizer_end)
+        guarded, at_boundaries = barrier.guarded, partial(barrier.guarded, at_boundaries=True)
+        self._before_optimizer = at_boundaries("the optimizer hook, before", self._on_optimizer_begin)
+        self._after_optimizer = at_boundaries("the optimizer hook, after", self._on_optimizer_end)
         self._before_backward = guarded("the backward hook, before", self._on_backward_begin)
         self._after_backward = guarded("the backward hook, after", self._on_backward_end)
-        self._skipped = kept("the GradScaler hook", self._on_skipped)
-        self.mark = kept("overlaptop.agent.step", self._on_mark)
+        self._skipped = at_boundaries("the GradScaler hook", self._on_skipped)
+        self.end_step = at_boundaries("overlaptop.agent.step", self._on_mark)
         """End a step here, by hand; from then on optimizers no longer do."""
-        vars(self.mark)["_torchdynamo_disable"] = True  # where a compiled function calls it, its graph ends
+        vars(self.end_step)["_torchdynamo_disable"] = (
+            True  # where a compiled function calls it, its graph ends
+        )
 
     def install(self) -> None:
         """Put the hooks in. They stay until the process ends."""

@@ -17,11 +17,11 @@ from overlaptop.agent.sources.base import HookedSource, Wait
 class WaitHooks:
     """Patches what Python code calls to wait. Waits deep in C++ are bracketed in collectives.py."""
 
-    def __init__(self, guest: FaultBarrier, source: Callable[[], HookedSource | None]) -> None:
+    def __init__(self, barrier: FaultBarrier, source: Callable[[], HookedSource | None]) -> None:
         """``source()`` is asked at each wait: None before the first step boundary."""
         self._source = source
-        self._begin = guest.guarded("the wait hook, before", self._before)
-        self._end = guest.guarded("the wait hook, after", self._after)
+        self._begin = barrier.guarded("the wait hook, before", self._before)
+        self._end = barrier.guarded("the wait hook, after", self._after)
 
     def install(self) -> None:
         """Put the hooks in. They stay until the process ends."""

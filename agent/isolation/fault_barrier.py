@@ -1,4 +1,4 @@
-"""The agent is a guest: a fault of its own is caught, said once, and the agent steps aside."""
+"""Keeps the agent's faults from the job: the first one is logged, and the agent disables itself."""
 
 from __future__ import annotations
 
@@ -9,77 +9,77 @@ from collections import deque
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from overlaptop.agent.isolation.job_exceptions import is_the_jobs
+from overlaptop.agent.isolation.job_exceptions import raised_by_job
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-MAX_UNSAID = 64
+MAX_UNLOGGED = 64
 
 logger = logging.getLogger("overlaptop")
-_unsaid: deque[str] = deque(maxlen=MAX_UNSAID)
-_saying = threading.RLock()
-_held: deque[tuple[int, BaseException]] = deque()
+_unlogged: deque[str] = deque(maxlen=MAX_UNLOGGED)
+_logging = threading.RLock()
+_deferred: deque[tuple[int, BaseException]] = deque()
 """By thread: what the job threw into a callback whose exceptions C code swallows."""
 
 
 def warn(text: str) -> None:
-    """Say a line in the job's log: at once on a thread of the job's, else at its next step or its end."""
-    _unsaid.append(text)
-    say_due()
+    """Write a line to the job's log: at once on a thread of the job's, else at its next step or its end."""
+    _unlogged.append(text)
+    flush_log()
 
 
-def say_due() -> None:
-    """Say what other threads have left to say, unless this is one of them.
+def flush_log() -> None:
+    """Write the lines that other threads have left, unless this is one of the agent's.
 
     Logging asks for the current thread, and one that `threading` does not know (ours, or one of C++) would
     be listed from then on, for good.
     """
-    if not _unsaid or not any(each.ident == threading.get_ident() for each in threading.enumerate()):
+    if not _unlogged or not any(each.ident == threading.get_ident() for each in threading.enumerate()):
         return
-    if _saying.acquire(blocking=False):  # else another thread says it
+    if _logging.acquire(blocking=False):  # else another thread does
         try:
-            while _unsaid:
-                logger.warning("overlaptop: %s", _unsaid.popleft())
+            while _unlogged:
+                logger.warning("overlaptop: %s", _unlogged.popleft())
         finally:
-            _saying.release()
+            _logging.release()
 
 
-def sheltered(callback: Callable[P, None]) -> Callable[P, None]:
-    """Wrap what C code calls and does not listen to: what the job throws into it is raised at the next step
-    of that thread, and the callback is done all the same.
+def defer_exceptions(callback: Callable[P, None]) -> Callable[P, None]:
+    """Wrap a callback that C code calls and whose exceptions it swallows: what the job throws into it is
+    raised at that thread's next step, and the callback runs to its end.
     """
 
     @functools.wraps(callback)
-    def sheltered_callback(*args: P.args, **kwargs: P.kwargs) -> None:
+    def deferring_callback(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             callback(*args, **kwargs)
         except BaseException as fault:
-            if not is_the_jobs(fault):
+            if not raised_by_job(fault):
                 raise
-            hold(fault)
+            raise_later(fault)
             callback(*args, **kwargs)
 
-    return sheltered_callback
+    return deferring_callback
 
 
-def hold(fault: BaseException) -> None:
+def raise_later(fault: BaseException) -> None:
     """Raise this at the next step of this thread."""
-    _held.append((threading.get_ident(), fault))
+    _deferred.append((threading.get_ident(), fault))
 
 
-def _raise_held() -> None:
-    for _ in range(len(_held)):
-        thread, fault = _held.popleft()
+def _raise_deferred() -> None:
+    for _ in range(len(_deferred)):
+        thread, fault = _deferred.popleft()
         if thread == threading.get_ident():
             raise fault
-        _held.append((thread, fault))
+        _deferred.append((thread, fault))
 
 
-def forget_due() -> None:
-    """In a forked child: what is left to say and to raise is its parent's."""
-    _unsaid.clear()
-    _held.clear()
+def discard_deferred() -> None:
+    """In a forked child: what is left to log and to raise is its parent's."""
+    _unlogged.clear()
+    _deferred.clear()
 
 
 class FaultBarrier:
@@ -90,56 +90,58 @@ class FaultBarrier:
     """
 
     def __init__(self, report: Callable[[str, str], None]) -> None:
-        """``report(level, text)`` carries a notice to the dashboard; it may be called on any thread."""
+        """``report(level, text)`` sends a notice to the dashboard; it may be called on any thread."""
         self.active = True
-        """False once the agent has stepped aside: hooks then do nothing but call the job's own code."""
-        self.parting: Callable[[], bool] | None = None
-        """Called by the job's threads once the agent has stepped aside, until it returns True: lets go of
-        what only they can let go of."""
-        self.owes: Callable[[], bool] = lambda: False
+        """False once the agent has disabled itself: hooks then only call the job's own code."""
+        self.on_disabled: Callable[[], bool] | None = None
+        """Called by the job's threads once the agent has disabled itself, until it returns True: releases
+        what only they can release."""
+        self.pending: Callable[[], bool] = lambda: False
         """Whether other ranks still wait for something that this one has to do at a step's boundary. Must
         not raise."""
         self._report = report
 
-    def guarded(self, where: str, call: Callable[P, R], *, kept: bool = False) -> Callable[P, R | None]:
-        """Wrap `call` so that it does nothing when inactive and steps aside when it raises.
+    def guarded(
+        self, where: str, call: Callable[P, R], *, at_boundaries: bool = False
+    ) -> Callable[P, R | None]:
+        """Wrap `call` so that it does nothing when inactive, and disables the agent when it raises.
 
-        What the job throws into it (a signal handler's exception) goes on to the script. ``kept``: it finds
-        the boundaries of steps, and goes on for as long as something is owed.
+        What the job throws into it (a signal handler's exception) goes on to the script.
+        ``at_boundaries``: it finds the boundaries of steps, and works for as long as something is pending.
         """
 
         @functools.wraps(call)
         def guarded_call(*args: P.args, **kwargs: P.kwargs) -> R | None:
-            if kept and (_unsaid or _held):
-                say_due()
-                _raise_held()
+            if at_boundaries and (_unlogged or _deferred):
+                flush_log()
+                _raise_deferred()
             if not self.active:
-                self._part()
-                if not (kept and self.owes()):
+                self._release()
+                if not (at_boundaries and self.pending()):
                     return None
             try:
                 return call(*args, **kwargs)
             except Exception as fault:  # whatever it is, it must not reach the job
-                if is_the_jobs(fault):
+                if raised_by_job(fault):
                     raise
                 self.disable(where, fault)
                 return None
 
         return guarded_call
 
-    def _part(self) -> None:
+    def _release(self) -> None:
         try:
-            if self.parting is not None and self.parting():
-                self.parting = None
-        except Exception as fault:  # the log has been told of the first one
-            if is_the_jobs(fault):
+            if self.on_disabled is not None and self.on_disabled():
+                self.on_disabled = None
+        except Exception as fault:  # the first one has been logged
+            if raised_by_job(fault):
                 raise
 
     def disable(self, where: str, fault: BaseException) -> None:
-        """Stop measuring for good and say so once, to the log and to the dashboard."""
+        """Stop measuring for good; reported once, to the log and to the dashboard."""
         if not self.active:
             return
         self.active = False
-        text = f"agent stepped aside: {type(fault).__name__} in {where}: {fault}"[:400]
+        text = f"agent disabled itself: {type(fault).__name__} in {where}: {fault}"[:400]
         warn(f"{text}; the job goes on unmeasured")
         self._report("error", text)

@@ -24,7 +24,7 @@ _WORDLESS = (MemoryError, StopIteration)
 """What C code raises without a word."""
 
 
-def is_the_jobs(fault: BaseException) -> bool:
+def raised_by_job(fault: BaseException) -> bool:
     """Whether ``fault``, caught in our code, was thrown into it from outside. Goes by its traceback."""
     handlers: frozenset[CodeType] | None = None
     at = fault.__traceback__
@@ -43,7 +43,7 @@ def is_the_jobs(fault: BaseException) -> bool:
     return False
 
 
-def carried_through(call: Callable[[], R]) -> R:
+def run_to_completion(call: Callable[[], R]) -> R:
     """Call what must not be left half done: again, where the job throws something into it, which is raised
     when it has been done.
     """
@@ -53,7 +53,7 @@ def carried_through(call: Callable[[], R]) -> R:
             done = call()
             break
         except BaseException as fault:
-            if not left or not is_the_jobs(fault):
+            if not left or not raised_by_job(fault):
                 raise
             thrown = fault
     if thrown is not None:

@@ -5,7 +5,7 @@ They take none of the job's signals: one that the job has blocked is for the thr
 they end with the interpreter.
 
 Nothing on them may ask for ``threading.current_thread()``, which would list them for good. Logging does:
-they say what there is to say through `guest.warn`.
+they say what there is to say through `barrier.warn`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Thread:
             self._ended.set()
 
 
-def undisturbed(call: Callable[[], None]) -> None:
+def run_uninterrupted(call: Callable[[], None]) -> None:
     """Call ``call`` on a thread of its own and wait: no signal handler leaves it half done.
 
     Handlers run on the main thread only. What one raises meanwhile is raised at once, and the call goes on.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from overlaptop.agent.knobs.ddp_models import MIB, Caps, DdpModels, Known
-from overlaptop.agent.knobs.rebucket import Rebucket
+from overlaptop.agent.knobs.ddp_models import MIB, BucketCaps, DdpModels, KnownModel
+from overlaptop.agent.knobs.rebucket import RebucketAction
 from overlaptop.timeline.collectives import group_title
 from overlaptop.wire.codec import MAX_GRADIENTS
 from overlaptop.wire.knobs import BUCKET_CAP_MB, GradientFacts, Knob
@@ -15,11 +15,11 @@ FIRST_CAP_BYTES = MIB
 
 
 class BucketKnob:
-    """Tells of the bucket size and of the gradients that fill the buckets. See knobs.Provider."""
+    """Tells of the bucket size and of the gradients that fill the buckets. See knobs.KnobProvider."""
 
     def __init__(self, models: DdpModels) -> None:
         self._models = models
-        self._gradients: tuple[Known, GradientFacts] | None = None
+        self._gradients: tuple[KnownModel, GradientFacts] | None = None
         """The newest answer, and the model that it is about."""
 
     @property
@@ -36,7 +36,7 @@ class BucketKnob:
         value_text = original_text = ""
         model = None if isinstance(known, str) else known.model()
         if model is not None and not isinstance(known, str):
-            caps = Caps.of(model)
+            caps = BucketCaps.of(model)
             value = None if caps.bytes_cap % MIB else caps.bytes_cap // MIB
             value_text, original_text = caps.mb, known.made_with.mb
         return (
@@ -52,17 +52,17 @@ class BucketKnob:
                 about="how many gradients are reduced together: large buckets use the link better, "
                 "small ones begin earlier",
                 code="DistributedDataParallel(model, bucket_cap_mb={value})",
-                refusal=Rebucket(None, self._models).refusal(),
+                refusal=RebucketAction(None, self._models).refusal(),
             ),
         )
 
-    def action(self, knob: str, value: int | None) -> Rebucket:
+    def action(self, knob: str, value: int | None) -> RebucketAction:
         """What makes buckets of this size; None: as the model was made with."""
         del knob
-        return Rebucket(None if value is None else value * MIB, self._models)
+        return RebucketAction(None if value is None else value * MIB, self._models)
 
     def note_step(self, step: int) -> None:
-        """See knobs.Provider."""
+        """See knobs.KnobProvider."""
         self._models.note_step(step)
 
     def gradients(self, rank: int) -> GradientFacts | None:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from overlaptop.agent.control.sequence_number import Standing
-from overlaptop.agent.control.two_phase_commit import Mark
+from overlaptop.agent.control.sequence_numbers import SequenceNumbers
+from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.hooks.patching import replace
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 
@@ -23,7 +23,7 @@ IDLE_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Caps:
+class BucketCaps:
     """What decides how large a model's buckets are."""
 
     bytes_cap: int
@@ -33,7 +33,7 @@ class Caps:
     """torch's own record of it since 2.13; None before."""
 
     @classmethod
-    def of(cls, model: Any) -> Caps:
+    def of(cls, model: Any) -> BucketCaps:
         """A model's present ones; no more than what this torch has of them."""
         return cls(
             getattr(model, "bucket_bytes_cap", 0),
@@ -48,26 +48,26 @@ class Caps:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownModel:
     """A model that the script made."""
 
     model: weakref.ref[Any]
     trained: tuple[weakref.ref[Any], ...]
     """The parameters that its reducer was made for."""
-    made_with: Caps
+    made_with: BucketCaps
 
 
 class DdpModels:
     """The models of this process. Noted on the job's threads, asked about on any."""
 
-    def __init__(self, guest: FaultBarrier) -> None:
-        self._guest = guest
-        self._known: tuple[Known, ...] = ()
+    def __init__(self, barrier: FaultBarrier) -> None:
+        self._barrier = barrier
+        self._known: tuple[KnownModel, ...] = ()
         self._compiled: weakref.WeakSet[Any] = weakref.WeakSet()
         self._builtin_hooks: weakref.WeakSet[Any] = weakref.WeakSet()
         self._joining: weakref.WeakSet[Any] = weakref.WeakSet()
         self._watches_compiler = False
-        self._standing = Standing()
+        self._sequence_numbers = SequenceNumbers()
         self._steps = 0
         """That have begun since a reducer was made last."""
         self.made = 0
@@ -80,8 +80,8 @@ class DdpModels:
 
         if not dist.is_available():
             return
-        note = self._guest.guarded("noting a DDP model", self._note)
-        note_hook = self._guest.guarded("noting a DDP hook", self._builtin_hooks.add)
+        note = self._barrier.guarded("noting a DDP model", self._note)
+        note_hook = self._barrier.guarded("noting a DDP hook", self._builtin_hooks.add)
 
         # Around the maker of reducers, not around __init__: torch's warnings name the caller of that.
         def making(make: Callable[..., None]) -> Callable[..., None]:
@@ -110,14 +110,14 @@ class DdpModels:
         model = self._only()
         if model is not None:
             self._steps += 1
-            self._standing.note(step, model.process_group)
+            self._sequence_numbers.note(step, model.process_group)
 
-    def mark(self, step: int) -> Mark:
+    def position(self, step: int) -> Position:
         """Where this rank stood when ``step`` began. Raises LookupError where that is not known."""
-        model, begun = self._only(), self._standing.at(step)
+        model, begun = self._only(), self._sequence_numbers.at(step)
         if model is None:
             raise LookupError("has not one DistributedDataParallel model")
-        return Mark(
+        return Position(
             str(getattr(model.process_group, "group_name", "")),
             f"{begun} with buckets of {model.bucket_bytes_cap} bytes",
         )
@@ -127,7 +127,7 @@ class DdpModels:
         """Whether the script holds any."""
         return bool(self._alive())
 
-    def only(self) -> Known | str:
+    def only(self) -> KnownModel | str:
         """The one model of this job, or why there is not one."""
         alive = self._alive()
         if len(alive) == 1:
@@ -157,7 +157,7 @@ class DdpModels:
         """Whether it trains inside of a join(), where ranks may stop at different steps."""
         return model in self._joining
 
-    def _alive(self) -> list[Known]:
+    def _alive(self) -> list[KnownModel]:
         return [known for known in self._known if known.model() is not None]
 
     def _only(self) -> Any:
@@ -170,10 +170,10 @@ class DdpModels:
         if any(known.model() is model for known in alive):
             return  # its reducer was made anew
         parameters = getattr(model, "_module_parameters", ())
-        known = Known(
+        known = KnownModel(
             weakref.ref(model),
             tuple(weakref.ref(parameter) for parameter in parameters if parameter.requires_grad),
-            Caps.of(model),
+            BucketCaps.of(model),
         )
         self._known = (*alive, known)
         self.made += 1
@@ -184,7 +184,7 @@ class DdpModels:
         if not hasattr(ddp, "_get_active_ddp_module"):
             return
         ask = ddp._get_active_ddp_module  # noqa: SLF001 - nothing public tells of it
-        note = self._guest.guarded("noting a compiled model", self._compiled.add)
+        note = self._barrier.guarded("noting a compiled model", self._compiled.add)
 
         def noted_ask(_cls: Any) -> Any:
             model = ask()
@@ -203,8 +203,8 @@ class DdpModels:
             joined = getattr(join, "_joinables", ())
             return [each for each in joined if isinstance(each, torch.nn.Module)]
 
-        note_begin = self._guest.guarded("noting a join", lambda join: self._joining.update(models(join)))
-        note_end = self._guest.guarded(
+        note_begin = self._barrier.guarded("noting a join", lambda join: self._joining.update(models(join)))
+        note_end = self._barrier.guarded(
             "noting a join", lambda join: self._joining.difference_update(models(join))
         )
 
@@ -237,7 +237,7 @@ class DdpModels:
         if self._watches_compiler or wrapper is None:
             return
         self._watches_compiler = True
-        note = self._guest.guarded("noting a compiled model", self._compiled.add)
+        note = self._barrier.guarded("noting a compiled model", self._compiled.add)
 
         def wrapping(wrap: Callable[..., None]) -> Callable[..., None]:
             def noted_wrap(wrapped: Any, module: Any, *args: Any, **kwargs: Any) -> None:

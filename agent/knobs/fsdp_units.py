@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from overlaptop.agent.control.sequence_number import Standing, why_uncounted
-from overlaptop.agent.control.two_phase_commit import Mark
+from overlaptop.agent.control.sequence_numbers import SequenceNumbers, why_uncounted
+from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.hooks.patching import replace
 from overlaptop.agent.isolation.compiling import transparent, uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
@@ -33,7 +33,7 @@ Unit = weakref.ref[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class ExecutionOrder:
     """In which order units ran in one step, each model's by themselves: none asks for another model's."""
 
     entered: tuple[tuple[Unit, ...], ...]
@@ -45,10 +45,10 @@ class Orders:
 class FsdpUnits:
     """The units of this process. Noted on the job's threads, asked about on any."""
 
-    def __init__(self, guest: FaultBarrier) -> None:
-        self._guest = guest
+    def __init__(self, barrier: FaultBarrier) -> None:
+        self._barrier = barrier
         self._noted: list[Unit] = []
-        self._standing = Standing()
+        self._sequence_numbers = SequenceNumbers()
         self._step = 0
         self._optimizers: dict[int, tuple[weakref.ref[Any], int]] = {}
         """By identity: those that have stepped, and in which step last."""
@@ -63,7 +63,7 @@ class FsdpUnits:
 
     def install(self) -> None:
         """Note each unit from now on, once the script has imported FSDP2. Stays for good."""
-        when_imported(STATE_MODULE, self._guest.guarded("hooking FSDP2", self._install))
+        when_imported(STATE_MODULE, self._barrier.guarded("hooking FSDP2", self._install))
 
     def alive(self) -> list[Any]:
         """The states of the units that there are, without those of models that are no longer trained while
@@ -90,15 +90,15 @@ class FsdpUnits:
         """A step begins; on the training thread. Remembers where this rank stands, for `mark`."""
         self._step = step
         if self._noted and (group := self._group()) is not None:
-            self._standing.note(step, group)
+            self._sequence_numbers.note(step, group)
 
-    def mark(self, step: int, words: str) -> Mark:
+    def position(self, step: int, words: str) -> Position:
         """Where this rank stood when ``step`` began, and more ``words`` that must be alike on all ranks.
 
         Raises LookupError where that is not known.
         """
         name = str(getattr(self._group(), "group_name", ""))
-        return Mark(name, f"{self._standing.at(step)} with {words}")
+        return Position(name, f"{self._sequence_numbers.at(step)} with {words}")
 
     def objection(self) -> str:
         """Why the prefetch of this job's units cannot be changed; empty: it can."""
@@ -131,11 +131,11 @@ class FsdpUnits:
 
         self._stop_learning = stop
 
-    def learned(self) -> Orders:
-        """The orders since `learn`; watches no longer."""
+    def learned(self) -> ExecutionOrder:
+        """The order since `learn`; watches no longer."""
         seen = self._seen
         self.forget()
-        return Orders(_by_model(seen[ENTERED]), _by_model(seen[LEFT]))
+        return ExecutionOrder(_by_model(seen[ENTERED]), _by_model(seen[LEFT]))
 
     def forget(self) -> None:
         """Watch no longer."""
@@ -146,7 +146,7 @@ class FsdpUnits:
 
     def _install(self) -> None:
         owner = sys.modules[STATE_MODULE].FSDPState
-        note = self._guest.guarded("noting an FSDP2 module", self._note)
+        note = self._barrier.guarded("noting an FSDP2 module", self._note)
 
         def initialising(init: Callable[..., None]) -> Callable[..., None]:
             def noted_init(state: Any, *args: Any, **kwargs: Any) -> None:
@@ -163,7 +163,7 @@ class FsdpUnits:
         import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        note = self._guest.guarded("noting an optimizer", self.note_optimizer)
+        note = self._barrier.guarded("noting an optimizer", self.note_optimizer)
 
         def after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             if self._noted and not torch.compiler.is_compiling():

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from overlaptop.agent.control.action import Lifecycle, Outcome
-from overlaptop.agent.control.two_phase_commit import Mark
-from overlaptop.agent.knobs.fsdp_units import FsdpUnits, Orders, Unit, param_groups, weight_bytes
+from overlaptop.agent.control.two_phase_commit import Position
+from overlaptop.agent.knobs.fsdp_units import ExecutionOrder, FsdpUnits, Unit, param_groups, weight_bytes
 from overlaptop.wire.knobs import PREFETCH, Knob
 
 MOST_DEPTH = 16
@@ -52,7 +52,7 @@ class _WithGradients(list[Any]):
         return super().__iter__() if torch.is_grad_enabled() else iter(())
 
 
-class Pass:
+class PrefetchPass:
     """One of the two passes: what its lists are. They are given on the training thread only."""
 
     def __init__(self, units: FsdpUnits, name: str, own_way: str) -> None:
@@ -73,9 +73,9 @@ class Pass:
         """The depth that the script gave; None as for `depth`."""
         return self._depth_of(self._original())
 
-    def give(self, depth: int, orders: Orders) -> None:
+    def give(self, depth: int, order: ExecutionOrder) -> None:
         """Give the lists of a depth."""
-        ran = orders.entered if self.name == "forward" else [units[::-1] for units in orders.left]
+        ran = order.entered if self.name == "forward" else [units[::-1] for units in order.left]
         ahead: dict[Unit, tuple[Unit, ...]] = {}
         for units in ran:
             behind: list[Unit] = []  # those that gather anything, the next one first
@@ -157,12 +157,12 @@ class Pass:
             getattr(module, f"set_modules_to_{self.name}_prefetch")(targets)
 
 
-class Prefetch:
+class PrefetchAction:
     """One rank's part in giving one pass another depth. See action.Action for threads."""
 
-    course: ClassVar[Lifecycle] = Lifecycle("changing", "changed", together=True)
+    lifecycle: ClassVar[Lifecycle] = Lifecycle("changing", "changed", together=True)
 
-    def __init__(self, changed: Pass, depth: int | None) -> None:
+    def __init__(self, changed: PrefetchPass, depth: int | None) -> None:
         """``depth``: None for what the script itself gave."""
         self._pass = changed
         self._units = changed.units
@@ -175,10 +175,12 @@ class Prefetch:
         """Why the depth cannot be changed, or not so far."""
         return self._units.objection() or self._lacks_memory()
 
-    def mark(self, step: int) -> Mark:
+    def position(self, step: int) -> Position:
         """All have to act between the same two gathers, with the same lists before."""
         before = in_words(self._pass.depth)
-        return self._units.mark(step, f"{self._pass.knob} {before} over {len(self._units.alive())} units")
+        return self._units.position(
+            step, f"{self._pass.knob} {before} over {len(self._units.alive())} units"
+        )
 
     def boundary(self, step: int) -> bool:
         """Learn the order of units in the agreed step, give the lists behind it, leave out one step more.
@@ -188,11 +190,11 @@ class Prefetch:
         if self._outcome.text:
             return False
         if self._learns:
-            orders = self._units.learned()
-            if not any(orders.entered):
+            order = self._units.learned()
+            if not any(order.entered):
                 raise RuntimeError("none of its FSDP2 modules made a forward pass")
             assert self._depth is not None, "what the script gave needs no order"
-            self._pass.give(self._depth, orders)
+            self._pass.give(self._depth, order)
             return self._done(step)
         self._was = in_words(self._pass.depth)
         if self._depth is not None and self._depth == self._pass.depth:
@@ -246,13 +248,16 @@ class Prefetch:
 
 
 class PrefetchKnobs:
-    """Both passes' knobs. See knobs.Provider."""
+    """Both passes' knobs. See knobs.KnobProvider."""
 
     def __init__(self, units: FsdpUnits) -> None:
         self._units = units
         self._passes = {
             each.knob: each
-            for each in (Pass(units, "forward", "none ahead"), Pass(units, "backward", "one ahead"))
+            for each in (
+                PrefetchPass(units, "forward", "none ahead"),
+                PrefetchPass(units, "backward", "one ahead"),
+            )
         }
 
     @property
@@ -271,12 +276,12 @@ class PrefetchKnobs:
         most = max(1, min(MOST_DEPTH, len(states) - 1))
         return tuple(each.facts(most, refusal) for each in self._passes.values())
 
-    def action(self, knob: str, value: int | None) -> Prefetch:
+    def action(self, knob: str, value: int | None) -> PrefetchAction:
         """What gives a pass this depth; None: what the script gave."""
-        return Prefetch(self._passes[knob], value)
+        return PrefetchAction(self._passes[knob], value)
 
     def note_step(self, step: int) -> None:
-        """See knobs.Provider."""
+        """See knobs.KnobProvider."""
         self._units.note_step(step)
 
 

@@ -15,10 +15,10 @@ from functools import partial
 from typing import Any, ClassVar
 
 from overlaptop.agent.control.action import Lifecycle, Outcome
-from overlaptop.agent.control.sequence_number import why_uncounted
-from overlaptop.agent.control.two_phase_commit import Mark
-from overlaptop.agent.isolation.job_exceptions import carried_through, is_the_jobs
-from overlaptop.agent.knobs.ddp_models import Caps, DdpModels, Known
+from overlaptop.agent.control.sequence_numbers import why_uncounted
+from overlaptop.agent.control.two_phase_commit import Position
+from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
+from overlaptop.agent.knobs.ddp_models import BucketCaps, DdpModels, KnownModel
 
 NO_FORWARD_STEPS = 16
 """Steps without a forward pass that reduces, after which the change is given up; the same on all ranks."""
@@ -33,16 +33,16 @@ _REDUCER_NEEDS = ("_check_reducer_finalized", "_remove_autograd_hooks", "_set_st
 _CONFIG_NEEDS = {"bucket_bytes_cap", "first_bucket_bytes_cap", "per_bucket_bytes_caps"}
 
 
-class Rebucket:
+class RebucketAction:
     """One rank's part in giving the job's DDP model another bucket size. See action.Action for threads."""
 
-    course: ClassVar[Lifecycle] = Lifecycle("changing", "changed", together=True)
+    lifecycle: ClassVar[Lifecycle] = Lifecycle("changing", "changed", together=True)
 
     def __init__(self, bytes_cap: int | None, models: DdpModels) -> None:
         """``bytes_cap``: of a bucket, as DDP's bucket_cap_mb says it in MiB; None: as it was made with."""
         self._bytes_cap = bytes_cap
         self._models = models
-        self._known: Known | None = None
+        self._known: KnownModel | None = None
         self._since: int | None = None
         """The agreed step."""
         self._watch: Any = None
@@ -72,13 +72,13 @@ class Rebucket:
         try:
             return self._objection(known, model)
         except Exception as fault:  # another torch, or a model that is being changed
-            if is_the_jobs(fault):
+            if raised_by_job(fault):
                 raise
             return f"its DistributedDataParallel model is not as expected: {type(fault).__name__}: {fault}"
 
-    def mark(self, step: int) -> Mark:
+    def position(self, step: int) -> Position:
         """All have to act between the same two reductions, with the same buckets before."""
-        return self._models.mark(step)
+        return self._models.position(step)
 
     def boundary(self, step: int) -> bool:
         """From the agreed step on look for the forward pass; after it, wait for the buckets.
@@ -117,7 +117,7 @@ class Rebucket:
         In a job that ends, no forward pass comes.
         """
 
-    def _objection(self, known: Known, model: Any) -> str:
+    def _objection(self, known: KnownModel, model: Any) -> str:
         if model.reducer is None:
             return "its buckets are being made anew just now"
         if self._models.is_compiled(model):
@@ -159,7 +159,7 @@ class Rebucket:
         # What may have come since: each of these comes on all ranks in the same step.
         if why := self._why_not():
             raise RuntimeError(why)
-        old, new = Caps.of(model), self._wanted(model)
+        old, new = BucketCaps.of(model), self._wanted(model)
         if old == new:
             self._outcome = Outcome(f"bucket_cap_mb is {new.mb} already", old.mb, new.mb)
             return False
@@ -168,12 +168,12 @@ class Rebucket:
         self._outcome = Outcome(f"bucket_cap_mb {old.mb} -> {new.mb} at step {step}", old.mb, new.mb)
         return True
 
-    def _wanted(self, model: Any) -> Caps:
+    def _wanted(self, model: Any) -> BucketCaps:
         """The size that was asked for; the one that the model was made with is given back as it was."""
         assert self._known is not None, "refusal comes first"
         if self._bytes_cap is None or self._bytes_cap == self._known.made_with.bytes_cap:
             return self._known.made_with
-        config = Caps.of(model).config
+        config = BucketCaps.of(model).config
         if config is not None:
             config = dataclasses.replace(
                 config,
@@ -181,7 +181,7 @@ class Rebucket:
                 first_bucket_bytes_cap=self._bytes_cap,
                 per_bucket_bytes_caps=(),
             )
-        return Caps(self._bytes_cap, by_default=False, config=config)
+        return BucketCaps(self._bytes_cap, by_default=False, config=config)
 
     def _before_forward(self, model: Any, _inputs: Any) -> None:
         """Before each forward pass from the agreed step on, until the first whose gradients are reduced.
@@ -200,12 +200,12 @@ class Rebucket:
         try:
             model.reducer._check_reducer_finalized()
         except RuntimeError as fault:
-            if is_the_jobs(fault):
+            if raised_by_job(fault):
                 raise
             return  # an earlier backward pass broke off, as DDP is about to say itself
-        carried_through(partial(self._swap, model, Caps.of(model), self._wanted(model)))
+        run_to_completion(partial(self._swap, model, BucketCaps.of(model), self._wanted(model)))
 
-    def _swap(self, model: Any, old: Caps, new: Caps) -> None:
+    def _swap(self, model: Any, old: BucketCaps, new: BucketCaps) -> None:
         self._forget()
         self._swapped = True
         if model.reducer is not None:
@@ -213,7 +213,7 @@ class Rebucket:
         try:
             _make_reducer(model, new)
         except Exception as fault:  # the job must not hear of it
-            if is_the_jobs(fault):
+            if raised_by_job(fault):
                 raise
             self._fault = f"{type(fault).__name__}: {fault}".splitlines()[0][:300]
             _make_reducer(model, old)
@@ -226,7 +226,7 @@ class Rebucket:
             watch.remove()
 
 
-def _make_reducer(model: Any, caps: Caps) -> None:
+def _make_reducer(model: Any, caps: BucketCaps) -> None:
     """Give a model a reducer for buckets of this size, in the way of its constructor."""
     import torch.distributed as dist
 
@@ -272,7 +272,7 @@ def _state_by_bucket(model: Any) -> str:
     return ""
 
 
-def _same(known: Known, parameters: list[Any]) -> bool:
+def _same(known: KnownModel, parameters: list[Any]) -> bool:
     return len(known.trained) == len(parameters) and all(
         noted() is parameter for noted, parameter in zip(known.trained, parameters, strict=True)
     )

@@ -24,7 +24,7 @@ LOOK_S = 2.0
 """From one look at what may have changed by itself to the next."""
 
 
-class Provider(Protocol):
+class KnobProvider(Protocol):
     """One kind of knob."""
 
     @property
@@ -44,7 +44,7 @@ class Provider(Protocol):
 class Knobs:
     """All knobs of this process."""
 
-    def __init__(self, *providers: Provider) -> None:
+    def __init__(self, *providers: KnobProvider) -> None:
         self._providers = providers
 
     @property
@@ -80,47 +80,47 @@ class Knobs:
             provider.note_step(step)
 
 
-class KnobNews:
+class KnobPublisher:
     """Tells the hub of this process's knobs: when there are any, and when anything in them changes."""
 
     def __init__(self, knobs: Knobs, gradients: GradientSource) -> None:
         self._knobs = knobs
         self._gradients = gradients
-        self._told: dict[type, KnobFacts | GradientFacts] = {}
-        """What the hub knows."""
-        self._heard_by = 0
+        self._sent: dict[type, KnobFacts | GradientFacts] = {}
+        """What the hub has."""
+        self._sent_on = 0
         """How many connections the hub had then."""
         self._seen = -1
         """What `Knobs.changes` was at the last look."""
         self._look_at_s = 0.0
 
-    def hurry(self) -> None:
-        """Something has been changed: look at once."""
+    def refresh(self) -> None:
+        """Something has been changed: look again at once."""
         self._look_at_s = 0.0
 
     def serve(self, sender: Sender, rank: int) -> None:
         """Send what there is to tell; called in each round of the agent's thread."""
         if sender.connections == 0:
             return
-        if sender.connections != self._heard_by:
-            self._heard_by = sender.connections
-            self._told.clear()  # perhaps by another hub, that knows nothing
-            self.hurry()
+        if sender.connections != self._sent_on:
+            self._sent_on = sender.connections
+            self._sent.clear()  # perhaps another hub, which has nothing
+            self.refresh()
         now_s, changes = monotonic(), self._knobs.changes
         if changes == self._seen and now_s < self._look_at_s:
             return
         self._seen, self._look_at_s = changes, now_s + LOOK_S
         facts = KnobFacts(rank, self._knobs.known())
-        if facts.knobs or KnobFacts in self._told:
-            self._tell(sender, facts)
+        if facts.knobs or KnobFacts in self._sent:
+            self._send(sender, facts)
         gradients = self._gradients.gradients(rank)
         if gradients is not None:
-            self._tell(sender, gradients)
+            self._send(sender, gradients)
 
-    def _tell(self, sender: Sender, facts: KnobFacts | GradientFacts) -> None:
-        if self._told.get(type(facts)) == facts:
+    def _send(self, sender: Sender, facts: KnobFacts | GradientFacts) -> None:
+        if self._sent.get(type(facts)) == facts:
             return
-        self._told[type(facts)] = facts
+        self._sent[type(facts)] = facts
         try:
             sender.put(facts)
         except WireError as fault:

@@ -57,7 +57,7 @@ def totals(measured: StepSpans, rank: int, dropped: int) -> StepTotals:
     )
 
 
-def best_shown(steps: Iterable[StepSpans], most: int) -> list[StepSpans]:
+def best_detailed(steps: Iterable[StepSpans], most: int) -> list[StepSpans]:
     """Of steps that are ready together, those whose detail is sent: `most` at most, in their order.
 
     Ranks send at times of their own, and who compares them needs the same steps of all: so those whose

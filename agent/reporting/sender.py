@@ -13,8 +13,8 @@ import socket
 from collections import deque
 from time import monotonic
 
+from overlaptop.agent.isolation.detached_process import start_detached
 from overlaptop.agent.isolation.fault_barrier import warn
-from overlaptop.agent.isolation.unrelated_process import start_unrelated
 from overlaptop.wire import codec, endpoints, peers, writable
 from overlaptop.wire.messages import Command, Message, RankInfo, StepDetail, StepTotals, Watch
 from overlaptop.wire.processes import is_alive, process_start_time
@@ -173,7 +173,7 @@ class Sender:
             self._job, self._script, self._world_size, os.getpid(), _working_directory()
         )
         try:
-            pid = start_unrelated(argv, environment)
+            pid = start_detached(argv, environment)
         except OSError as fault:
             raise endpoints.EndpointError(f"no hub can be started: {fault.strerror}") from None
         with contextlib.suppress(OSError):  # no descriptor to look with

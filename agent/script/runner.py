@@ -25,7 +25,7 @@ from overlaptop.agent.script import path as script_path
 from overlaptop.agent.script.failure import failure_of
 from overlaptop.agent.script.importing import when_imported
 
-HERE = str(Path(__file__).parent)
+HERE = str(Path(overlaptop.agent.__file__).parent)
 PYC_HEADER_BYTES = 16
 
 

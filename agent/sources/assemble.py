@@ -1,4 +1,4 @@
-"""From a step's resolved marks to its spans: the one place that says what compute and stall are.
+"""From a recorded step to its spans: the one place that says what compute and stall are.
 
 Neither CUDA events nor the host's clock see when the device stands still between two kernels. So compute
 is the step less what is known to be waiting, an upper bound, and the dashboard says so.
@@ -9,92 +9,73 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from overlaptop.agent.sources.base import CollectiveTimes, Edge, PhaseTimes, StepSpans, Wait
-from overlaptop.agent.sources.draft import ResolvedStep
+from overlaptop.agent.sources.recorded_step import RecordedStep
 from overlaptop.timeline import spans
 
 
 class Assembler:
-    """Turns resolved steps, in order, into StepSpans; carries what outlives a step into the next."""
+    """Turns recorded steps, in order, into StepSpans; carries what outlives a step into the next."""
 
     def __init__(self) -> None:
         self._carried: list[CollectiveTimes] = []
         self._last_end_ns: dict[object, int] = {}
 
-    def assemble(self, resolved: ResolvedStep) -> StepSpans:
-        """The spans of one step, clipped to it."""
-        begin_ns, end_ns = resolved.begin_ns, resolved.end_ns
-        phases = phases_of(begin_ns, end_ns, resolved.edges)
-        if not resolved.detailed:
+    def assemble(self, recorded: RecordedStep[int]) -> StepSpans:
+        """The spans of one complete step, clipped to it."""
+        begin_ns, end_ns = recorded.begin, recorded.end
+        assert end_ns is not None
+        phases = phases_of(begin_ns, end_ns, recorded.edges)
+        if not recorded.measured:
             # What ran over from an earlier step cannot be followed through an unmeasured one.
             self._carried.clear()
             self._last_end_ns.clear()
-            empty = spans.empty()
-            return StepSpans(
-                resolved.step,
-                begin_ns,
-                end_ns,
-                phases,
-                detailed=False,
-                compute=empty,
-                comm=empty,
-                copy=empty,
-                stall=empty,
-                collectives=(),
-                collective_count=resolved.collective_count,
-            )
-        timed = self._timed(resolved)
+            return StepSpans(recorded.step, begin_ns, end_ns, phases, recorded.collective_count)
+        timed, on_compute = self._timed(recorded)
         running = [*self._carried, *timed]
         self._carried = [each for each in running if each.end_ns > end_ns]
 
-        comm = _clipped(((each.start_ns, each.end_ns) for each in running), begin_ns, end_ns)
-        pure = _clipped(_waits(resolved, Wait.PURE), begin_ns, end_ns)
-        mixed = _clipped(_waits(resolved, Wait.MIXED), begin_ns, end_ns)
-        on_compute = _clipped(
-            (
-                (times.start_ns, times.end_ns)
-                for each, times in zip(resolved.collectives, timed, strict=True)
-                if each.on_compute
-            ),
-            begin_ns,
-            end_ns,
+        def lane(pairs: Iterable[tuple[int, int]]) -> spans.Spans:
+            some = list(pairs)
+            return spans.clip(spans.from_pairs(some), begin_ns, end_ns) if some else spans.empty()
+
+        comm = lane((each.start_ns, each.end_ns) for each in running)
+        pure, mixed = (
+            lane((begin, end) for begin, end, wait in recorded.waits if wait is kind)
+            for kind in (Wait.PURE, Wait.MIXED)
         )
-        stall = spans.union(spans.intersection(spans.union(pure, mixed), comm), on_compute)
-        standing = spans.union(pure, stall)
+        stall = spans.union(spans.intersection(spans.union(pure, mixed), comm), lane(on_compute))
         step = spans.from_pairs([(begin_ns, end_ns)])
         return StepSpans(
-            resolved.step,
+            recorded.step,
             begin_ns,
             end_ns,
             phases,
+            recorded.collective_count,
             detailed=True,
-            compute=spans.difference(step, standing),
+            compute=spans.difference(step, spans.union(pure, stall)),
             comm=comm,
-            copy=spans.empty(),
             stall=stall,
             collectives=tuple(timed),
-            collective_count=resolved.collective_count,
         )
 
-    def _timed(self, resolved: ResolvedStep) -> list[CollectiveTimes]:
-        """Each collective's own time: one that had to queue starts when the one before it ends."""
-        timed = []
-        for each in resolved.collectives:
-            start_ns = each.begin_ns
-            key = each.stream_key
+    def _timed(self, recorded: RecordedStep[int]) -> tuple[list[CollectiveTimes], list[tuple[int, int]]]:
+        """Each collective's own time, and the times of those on the compute stream.
+
+        One that had to queue starts when the one before it ends.
+        """
+        timed, on_compute = [], []
+        for each in recorded.collectives:
+            start_ns, key = each.begin, each.stream_key
+            if each.end is None:
+                continue
             if key is not None:
                 start_ns = max(start_ns, self._last_end_ns.get(key, start_ns))
-                self._last_end_ns[key] = each.end_ns
-            timed.append(CollectiveTimes(each.call, start_ns, max(start_ns, each.end_ns)))
-        return timed
-
-
-def _waits(resolved: ResolvedStep, kind: Wait) -> Iterable[tuple[int, int]]:
-    return ((begin, end) for begin, end, wait in resolved.waits if wait is kind)
-
-
-def _clipped(pairs: Iterable[tuple[int, int]], begin_ns: int, end_ns: int) -> spans.Spans:
-    some = list(pairs)
-    return spans.clip(spans.from_pairs(some), begin_ns, end_ns) if some else spans.empty()
+                self._last_end_ns[key] = each.end
+            end_ns = max(start_ns, each.end)
+            timed.append(CollectiveTimes(each.call, start_ns, end_ns))
+            if each.on_compute:
+                on_compute.append((start_ns, end_ns))
+        return timed, on_compute
 
 
 def phases_of(begin_ns: int, end_ns: int, edges: Iterable[tuple[Edge, int]]) -> tuple[PhaseTimes, ...]:

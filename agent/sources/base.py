@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
 from overlaptop.timeline.collectives import LinkBytes
-from overlaptop.timeline.spans import Spans
+from overlaptop.timeline.spans import Spans, empty
 
 
 class Edge(StrEnum):
@@ -79,15 +79,15 @@ class StepSpans:
     start_ns: int
     end_ns: int
     phases: tuple[PhaseTimes, ...]
-    detailed: bool
-    """False: only steps and phases were measured; the spans below are then empty and mean nothing."""
-    compute: Spans
-    comm: Spans
-    copy: Spans
-    stall: Spans
-    collectives: tuple[CollectiveTimes, ...]
     collective_count: int | None
     """None where collectives are not looked at."""
+    detailed: bool = False
+    """False: only steps and phases were measured; the spans below are then empty and mean nothing."""
+    compute: Spans = field(default_factory=empty)
+    comm: Spans = field(default_factory=empty)
+    copy: Spans = field(default_factory=empty)
+    stall: Spans = field(default_factory=empty)
+    collectives: tuple[CollectiveTimes, ...] = ()
     named: bool = True
     """False where the collectives of this step were not looked up, as they are in others."""
     launch_lead_ns: int | None = None
@@ -135,7 +135,7 @@ class Source(Protocol):
         """Begin; raises RuntimeError with the reason when the source cannot work here."""
 
     def stop(self) -> None:
-        """End, because the agent steps aside or the job ends: let go of what is held.
+        """End, because the agent disables itself or the job ends: release what is held.
 
         What has been measured can still be taken.
         """

@@ -10,7 +10,7 @@ from time import sleep
 
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.sources.base import Edge
-from overlaptop.agent.sources.kernel_steps import Mark
+from overlaptop.agent.sources.kernel_steps import StreamMark
 from overlaptop.agent.sources.marker import Marker
 
 BURST_S = 0.2
@@ -42,7 +42,7 @@ class Burst:
     def __init__(self, marker: Marker, steps: int, begins_at: int = 1) -> None:
         """`begins_at`: the number of the first one divides by it."""
         self.steps = steps
-        self.marks: list[Mark] = []
+        self.marks: list[StreamMark] = []
         self.finished = threading.Event()
         """All its steps have been issued, or it is broken."""
         self.broken = False

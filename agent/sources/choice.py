@@ -8,13 +8,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from overlaptop.agent.isolation.job_exceptions import is_the_jobs
+from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.sources.base import Source
 from overlaptop.agent.sources.events import EventsSource
 from overlaptop.agent.sources.host import HostSource
 from overlaptop.agent.sources.kernels import KernelsSource
-from overlaptop.agent.telemetry.watch import JobGpu
+from overlaptop.agent.telemetry.machine_monitor import JobGpu
 from overlaptop.timeline.lanes import LaneRules
 
 
@@ -33,7 +33,7 @@ def choose(options: AgentOptions, optimizer: Any, instead_of: Source | None = No
         try:
             source.start()
         except RuntimeError as reason:
-            if is_the_jobs(reason):
+            if raised_by_job(reason):
                 raise
             refusal = str(reason)
             continue

@@ -18,7 +18,7 @@ from overlaptop.agent.sources.kernel_steps import NcclKernel, TracedStep
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class CollectiveLaunch:
     """What the flight recorder tells of one launch of NCCL."""
 
     call: CollectiveCall
@@ -43,11 +43,11 @@ class JoinedStep:
     """Of these, the kernels whose launch is known, with its bytes."""
 
 
-def join(step: TracedStep, launches: Sequence[Launch]) -> JoinedStep:
+def join(step: TracedStep, launches: Sequence[CollectiveLaunch]) -> JoinedStep:
     """Join a step's kernels to `launches`, which are sorted by time and hold at least the step's."""
     times: list[CollectiveTimes] = []
     kernels_ns = matched_ns = 0
-    for stretch in step.stretches:
+    for stretch in step.intervals:
         first = bisect_left(launches, stretch.from_unix_ns, key=_issued)
         stop = bisect_left(launches, stretch.to_unix_ns, key=_issued)
         logged = [kernel for kernel in stretch.kernels if not kernel.replayed]
@@ -73,8 +73,8 @@ def join(step: TracedStep, launches: Sequence[Launch]) -> JoinedStep:
 
 
 def match(
-    kernels: Sequence[NcclKernel], launches: Sequence[Launch]
-) -> list[tuple[Launch, list[NcclKernel]]] | None:
+    kernels: Sequence[NcclKernel], launches: Sequence[CollectiveLaunch]
+) -> list[tuple[CollectiveLaunch, list[NcclKernel]]] | None:
     """Each launch with its kernels, both given in the order of issue; None where the order cannot tell."""
     if len(kernels) == len(launches):
         shares = [1] * len(launches)
@@ -107,10 +107,10 @@ def unmatched(kernel: NcclKernel, device: int) -> CollectiveCall:
     )
 
 
-def _suits(kernel: NcclKernel, launch: Launch, *, counted: bool) -> bool:
+def _suits(kernel: NcclKernel, launch: CollectiveLaunch, *, counted: bool) -> bool:
     """Whether this kernel may be the launch's. NCCL's generic kernel may be any's that has just one."""
     return kernel.collective in launch.collectives or (kernel.collective == "Generic" and counted)
 
 
-def _issued(launch: Launch) -> int:
+def _issued(launch: CollectiveLaunch) -> int:
     return launch.unix_ns

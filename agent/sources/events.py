@@ -21,15 +21,13 @@ from typing import Any
 import torch
 
 from overlaptop.agent.clock import now_ns
-from overlaptop.agent.isolation.job_exceptions import is_the_jobs
+from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.sources.assemble import Assembler
 from overlaptop.agent.sources.base import CollectiveCall, Edge, StepSpans, Wait
-from overlaptop.agent.sources.draft import (
+from overlaptop.agent.sources.recorded_step import (
     MAX_MARKS,
-    CollectiveInProgress,
-    ResolvedStep,
-    StepInProgress,
-    resolve,
+    RecordedCollective,
+    RecordedStep,
 )
 from overlaptop.agent.sources.sampling import Sampler
 
@@ -39,10 +37,10 @@ SETTLE_STEPS = 3
 MAX_PENDING_STEPS = 32
 """Steps the device has not finished; past that the oldest is given up and counted."""
 MAX_UNTAKEN_STEPS = 4096
-EAR_PRIORITY = -2
+END_STREAM_PRIORITY = -2
 """torch deals streams out of a pool of 32 for each priority, in turn. Hardly anybody takes any of this
 one (NCCL's are of 0, FSDP's of -1), so that no stream of the job comes to wait where the agent listens."""
-MAX_EARS = 16
+MAX_END_STREAMS = 16
 NS_PER_MS = 1_000_000
 
 Event = Any  # torch.cuda.Event, whose stubs differ between versions
@@ -81,12 +79,12 @@ class EventsSource:
         self.lost = 0
         self._phases_only = phases_only
         self._sampler = Sampler(every, BUDGET, SETTLE_STEPS)
-        self._draft: StepInProgress[Event] | None = None
-        self._pending: deque[StepInProgress[Event]] = deque()
-        self._resolved: deque[ResolvedStep] = deque()
+        self._recording: RecordedStep[Event] | None = None
+        self._pending: deque[RecordedStep[Event]] = deque()
+        self._read_steps: deque[RecordedStep[int]] = deque()
         self._assembler = Assembler()
         self._pool: list[Event] = []
-        self._ears: dict[object, Any] = {}
+        self._end_streams: dict[object, Any] = {}
         self._device = device_index if device_index is not None else -1
         self._device_known = device_index is not None
         self._compute: Any = None
@@ -105,10 +103,10 @@ class EventsSource:
 
     def stop(self) -> None:
         """Let go of every event."""
-        self._draft = None
+        self._recording = None
         self._pending.clear()
         self._pool.clear()
-        self._ears.clear()
+        self._end_streams.clear()
 
     def boundary(self, step: int) -> None:
         """`step` begins here, and the one before it ends; read those that the device has finished."""
@@ -117,56 +115,56 @@ class EventsSource:
         host_ns = now_ns()  # before the mark: the device passes it no earlier
         self._compute = torch.cuda.current_stream(self._device)
         mark = self._record(self._compute)
-        draft = self._draft
+        recording = self._recording
         detailed = self.detail_every > 0 and self._sampler.next_is_detailed()
-        self._draft = StepInProgress(
+        self._recording = RecordedStep(
             step,
             detailed,
             mark,
             begin_host_ns=host_ns,
             collective_count=None if self._phases_only else 0,
         )
-        if draft is not None:
-            draft.end = mark
-            self._pending.append(draft)
+        if recording is not None:
+            recording.end = mark
+            self._pending.append(recording)
         self._read_finished()
 
     def edge(self, edge: Edge) -> None:
         """A phase begins or ends here, on the compute stream."""
-        draft = self._draft
-        if draft is not None and len(draft.edges) < MAX_MARKS and not _capturing():
-            draft.edges.append((edge, self._record(self._compute)))
+        recording = self._recording
+        if recording is not None and len(recording.edges) < MAX_MARKS and not _capturing():
+            recording.edges.append((edge, self._record(self._compute)))
 
-    def issue(self, describe: Callable[[], CollectiveCall | None]) -> CollectiveInProgress[Event] | None:
+    def issue(self, describe: Callable[[], CollectiveCall | None]) -> RecordedCollective[Event] | None:
         """Record the start of a collective on the stream that it is issued from."""
-        draft = self._draft
-        if draft is None or draft.collective_count is None:
+        recording = self._recording
+        if recording is None or recording.collective_count is None:
             return None
         if _capturing():
-            self._captured = draft.spoiled = True
+            self._captured = recording.invalid = True
             self.reason = "phases only: collectives captured in a CUDA graph run without their hooks"
             return None
-        if not draft.detailed:
-            draft.collective_count += 1
+        if not recording.detailed:
+            recording.collective_count += 1
             return None
         started = perf_counter_ns()
         call = describe()
         if call is None:
             return None
-        draft.collective_count += 1
+        recording.collective_count += 1
         if call.device_type != "cuda":
             return None  # what runs on the host is not on the device's timeline
-        if not self._timeable(call) or len(draft.collectives) >= MAX_MARKS:
-            draft.spoiled = True
+        if not self._timeable(call) or len(recording.collectives) >= MAX_MARKS:
+            recording.invalid = True
             self.lost += 1
             return None
         stream = self._current_stream()
-        collective = CollectiveInProgress(call, self._record(stream), on_compute=stream is self._compute)
-        draft.collectives.append(collective)
-        draft.cost_ns += perf_counter_ns() - started
+        collective = RecordedCollective(call, self._record(stream), on_compute=stream is self._compute)
+        recording.collectives.append(collective)
+        recording.cost_ns += perf_counter_ns() - started
         return collective
 
-    def issued(self, token: CollectiveInProgress[Event], work: Any) -> None:
+    def issued(self, token: RecordedCollective[Event], work: Any) -> None:
         """Record its end: on the current stream where it ran there, else where its future hears it."""
         started = perf_counter_ns()
         stream = self._current_stream()
@@ -176,28 +174,28 @@ class EventsSource:
         else:
             token.on_compute = False
             token.stream_key = (token.call.group, token.call.peer)
-            ear = self._ear(token.stream_key)
-            if ear is None or token.call.coalesced:
+            end_stream = self._end_stream(token.stream_key)
+            if end_stream is None or token.call.coalesced:
                 self.failed(token)
                 self.reason = f"steps with {token.call.op} are left out: its end is hidden"
             else:
-                token.end = self._record_end_of(work, ear, stream)
-        draft = self._draft
-        if draft is not None:
-            draft.cost_ns += perf_counter_ns() - started
+                token.end = self._record_end_of(work, end_stream, stream)
+        recording = self._recording
+        if recording is not None:
+            recording.cost_ns += perf_counter_ns() - started
 
-    def _record_end_of(self, work: Any, ear: Any, stream: Any) -> Event:
-        """Record on `ear`, once the future of this Work is there; `stream` is and stays the current one.
+    def _record_end_of(self, work: Any, end_stream: Any, stream: Any) -> Event:
+        """Record on `end_stream`, behind the future of this Work; `stream` stays the current one.
 
         The future's own events lie on the group's stream, and its wait() makes the current stream wait for
         them. It also tells the allocator that the results are in use there (record_stream), which delays
         the reuse of their memory a little; Work.wait() would release the tensors that the Work holds.
         """
         future = work.get_future()
-        torch.cuda.set_stream(ear)
+        torch.cuda.set_stream(end_stream)
         try:
             future.wait()
-            return self._record(ear)
+            return self._record(end_stream)
         finally:
             torch.cuda.set_stream(stream)
 
@@ -218,12 +216,14 @@ class EventsSource:
             self._pool.clear()
         return False
 
-    def _ear(self, key: object) -> Any:
+    def _end_stream(self, key: object) -> Any:
         """The stream on which the ends of one group's collectives are heard; None: there are too many."""
-        ear = self._ears.get(key)
-        if ear is None and len(self._ears) < MAX_EARS:
-            ear = self._ears[key] = torch.cuda.Stream(device=self._device, priority=EAR_PRIORITY)
-        return ear
+        end_stream = self._end_streams.get(key)
+        if end_stream is None and len(self._end_streams) < MAX_END_STREAMS:
+            end_stream = self._end_streams[key] = torch.cuda.Stream(
+                device=self._device, priority=END_STREAM_PRIORITY
+            )
+        return end_stream
 
     def _current_stream(self) -> Any:
         """The current stream; `is self._compute` where it is that one, which is also the cheap case."""
@@ -231,18 +231,18 @@ class EventsSource:
             return self._compute
         return torch.cuda.current_stream(self._device)
 
-    def failed(self, token: CollectiveInProgress[Event]) -> None:
+    def failed(self, token: RecordedCollective[Event]) -> None:
         """Its end will never come."""
         token.lost, token.end = True, token.begin
         self.lost += 1
 
     def wait_begin(self, stream: Any = None) -> Event | None:
         """Mark where the compute stream may come to stand; waits of other streams stall nobody."""
-        draft = self._draft
-        if draft is None or not draft.detailed:
+        recording = self._recording
+        if recording is None or not recording.detailed:
             return None
-        if len(draft.waits) >= MAX_MARKS:
-            draft.spoiled = True
+        if len(recording.waits) >= MAX_MARKS:
+            recording.invalid = True
             self.lost += 1
             return None
         started = perf_counter_ns()
@@ -250,30 +250,30 @@ class EventsSource:
         if raw != self._compute.cuda_stream or _capturing():
             return None
         mark = self._record(self._compute)
-        draft.cost_ns += perf_counter_ns() - started
+        recording.cost_ns += perf_counter_ns() - started
         return mark
 
     def wait_end(self, token: Event, wait: Wait) -> None:
         """Mark where it goes on."""
-        draft = self._draft
-        if draft is None:
+        recording = self._recording
+        if recording is None:
             return
         started = perf_counter_ns()
-        draft.waits.append((token, self._record(self._compute), wait))
-        draft.cost_ns += perf_counter_ns() - started
+        recording.waits.append((token, self._record(self._compute), wait))
+        recording.cost_ns += perf_counter_ns() - started
 
     def take(self) -> list[StepSpans]:
         """Steps finished since the last call, in order."""
         taken = []
-        while self._resolved:
-            taken.append(self._assembler.assemble(self._resolved.popleft()))
+        while self._read_steps:
+            taken.append(self._assembler.assemble(self._read_steps.popleft()))
         return taken
 
     def _record(self, stream: Any) -> Event:
         try:
             event = self._pool.pop()
         except IndexError as fault:
-            if is_the_jobs(fault):
+            if raised_by_job(fault):
                 raise
             event = torch.cuda.Event(enable_timing=True)
         event.record(stream)
@@ -290,53 +290,54 @@ class EventsSource:
             self._chain_ns = 0
             self.lost += 1
 
-    def _read(self, draft: StepInProgress[Event]) -> None:
+    def _read(self, recording: RecordedStep[Event]) -> None:
         started = perf_counter_ns()
-        begin = draft.begin
+        begin = recording.begin
         # The device passed this mark after the host set it, and the end before the host saw it passed.
         # These two bounds keep the chain of elapsed times from drifting.
-        begin_ns = max(self._chain_ns, draft.begin_host_ns)
+        begin_ns = max(self._chain_ns, recording.begin_host_ns)
 
         def to_ns(mark: Event) -> int:
             elapsed_ms: float = begin.elapsed_time(mark)
             return begin_ns + round(elapsed_ms * NS_PER_MS)
 
         try:
-            resolved = resolve(draft, to_ns)
+            read = recording.converted(to_ns)
         except RuntimeError as fault:  # a mark on a stream that _passed did not ask
-            if is_the_jobs(fault):
+            if raised_by_job(fault):
                 raise
             self._chain_ns = 0
             self.lost += 1
             return
-        self._chain_ns = min(resolved.end_ns, now_ns())
-        if len(self._resolved) < MAX_UNTAKEN_STEPS:
-            self._resolved.append(resolved)
+        assert read.end is not None
+        self._chain_ns = min(read.end, now_ns())
+        if len(self._read_steps) < MAX_UNTAKEN_STEPS:
+            self._read_steps.append(read)
         else:
             self.lost += 1
-        self._release(draft)
-        if draft.detailed:
-            cost_ns = draft.cost_ns + perf_counter_ns() - started
-            self._sampler.learn(cost_ns, resolved.end_ns - resolved.begin_ns)
+        self._release(recording)
+        if recording.detailed:
+            cost_ns = recording.cost_ns + perf_counter_ns() - started
+            self._sampler.learn(cost_ns, read.end - read.begin)
 
-    def _release(self, draft: StepInProgress[Event]) -> None:
+    def _release(self, recording: RecordedStep[Event]) -> None:
         """Give a read step's events back; its end is the next step's begin and stays in use."""
-        self._pool.append(draft.begin)
-        self._pool.extend(mark for _, mark in draft.edges)
-        for each in draft.collectives:
+        self._pool.append(recording.begin)
+        self._pool.extend(mark for _, mark in recording.edges)
+        for each in recording.collectives:
             self._pool.append(each.begin)
             if not each.lost:
                 self._pool.append(each.end)
-        for begin, end, _ in draft.waits:
+        for begin, end, _ in recording.waits:
             self._pool += (begin, end)
 
 
-def _passed(draft: StepInProgress[Event]) -> bool:
+def _passed(recording: RecordedStep[Event]) -> bool:
     """Whether the device has passed every mark. On one stream, the last mark speaks for those before."""
-    if not draft.complete():
+    if not recording.complete:
         return False
-    last = {each.stream_key: each.end for each in draft.collectives}
-    marks: list[Event] = [draft.end, *last.values()]
+    last = {each.stream_key: each.end for each in recording.collectives}
+    marks: list[Event] = [recording.end, *last.values()]
     return all(mark.query() for mark in marks)
 
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from overlaptop.agent import placement
-from overlaptop.agent.isolation.job_exceptions import is_the_jobs
+from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.sources.base import CollectiveCall
-from overlaptop.agent.sources.collective_join import Launch
+from overlaptop.agent.sources.collective_join import CollectiveLaunch
 from overlaptop.timeline.collectives import (
     ELEMENT_BYTES,
     group_title,
@@ -59,12 +59,12 @@ class FlightRecorder:
 
             dump = getattr(_distributed_c10d, "_dump_nccl_trace")  # noqa: B009 - not in a CPU build
         except (ImportError, AttributeError) as fault:
-            if is_the_jobs(fault):
+            if raised_by_job(fault):
                 raise
             raise FlightRecorderError("this torch has no flight recorder for NCCL") from None
         self._dump: Callable[..., bytes] = dump
 
-    def read(self, from_unix_ns: int) -> list[Launch] | None:
+    def read(self, from_unix_ns: int) -> list[CollectiveLaunch] | None:
         """What has been issued since then, the oldest first; None where it no longer goes back so far.
 
         It asks CUDA events whether they have passed: never call this while a CUDA graph is captured.
@@ -106,7 +106,7 @@ def launches_of(
     entries: Iterable[Mapping[str, Any]],
     groups: Mapping[str, Mapping[str, Any]],
     on_this_node: Callable[[Sequence[int]], bool | None] = placement.on_this_node,
-) -> list[Launch]:
+) -> list[CollectiveLaunch]:
     """The entries of a dump as launches, in the order of their issue.
 
     Operations that were coalesced are entries of their own, followed by one for their common launch; they
@@ -144,12 +144,12 @@ def _sequence(entry: Mapping[str, Any]) -> _Sequence:
 
 def _launch(
     entry: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], near: Mapping[str, int]
-) -> Launch:
+) -> CollectiveLaunch:
     """`near`: the sizes of the groups that have all their ranks on this node."""
     names = sorted(set(map(_op, parts)))
     ranks = near.get(entry["process_group"][0])
     together = entry["profiling_name"] == _COALESCED
-    return Launch(
+    return CollectiveLaunch(
         call=CollectiveCall(
             op=f"coalesced {'+'.join(names)}" if together else names[0],
             bytes=sum_where_known(map(_bytes, parts)),

@@ -13,11 +13,15 @@ from time import thread_time_ns
 from typing import Any
 
 from overlaptop.agent.clock import now_ns
-from overlaptop.agent.isolation.fault_barrier import hold
-from overlaptop.agent.isolation.job_exceptions import is_the_jobs
+from overlaptop.agent.isolation.fault_barrier import raise_later
+from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.sources.assemble import Assembler
 from overlaptop.agent.sources.base import CollectiveCall, Edge, StepSpans, Wait
-from overlaptop.agent.sources.draft import MAX_MARKS, CollectiveInProgress, StepInProgress, resolve
+from overlaptop.agent.sources.recorded_step import (
+    MAX_MARKS,
+    RecordedCollective,
+    RecordedStep,
+)
 from overlaptop.agent.sources.sampling import Sampler
 
 BUDGET = 0.02
@@ -41,10 +45,10 @@ class HostSource:
         self._phases_only = phases_only
         self._sampler = Sampler(every, BUDGET, settle_steps=0)
         self.lost = 0
-        self._draft: StepInProgress[int] | None = None
-        self._finished: deque[StepInProgress[int]] = deque()
+        self._recording: RecordedStep[int] | None = None
+        self._finished: deque[RecordedStep[int]] = deque()
         self._assembler = Assembler()
-        self._blocking: dict[int, CollectiveInProgress[int]] = {}
+        self._blocking: dict[int, RecordedCollective[int]] = {}
         """By thread: the call without a future for which that thread is about to wait."""
         self._outstanding: set[int] = set()
         """Collectives whose future still has to call back."""
@@ -59,7 +63,7 @@ class HostSource:
 
     def stop(self) -> None:
         """Let go of the unfinished step."""
-        self._draft = None
+        self._recording = None
 
     @property
     def outstanding(self) -> int:
@@ -69,55 +73,55 @@ class HostSource:
     def boundary(self, step: int) -> None:
         """`step` begins here, and the one before it ends."""
         at_ns = now_ns()
-        draft = self._draft
-        self._draft = StepInProgress(
+        recording = self._recording
+        self._recording = RecordedStep(
             step,
             not self._phases_only and self._sampler.next_is_detailed(),
             at_ns,
             collective_count=None if self._phases_only else 0,
         )
-        if draft is None:
+        if recording is None:
             return
-        draft.end = at_ns
+        recording.end = at_ns
         if len(self._finished) < MAX_WAITING_STEPS:
-            self._finished.append(draft)
+            self._finished.append(recording)
         else:
             self.lost += 1
 
     def edge(self, edge: Edge) -> None:
         """A phase begins or ends here."""
-        draft = self._draft
-        if draft is not None and len(draft.edges) < MAX_MARKS:
-            draft.edges.append((edge, now_ns()))
+        recording = self._recording
+        if recording is not None and len(recording.edges) < MAX_MARKS:
+            recording.edges.append((edge, now_ns()))
 
-    def issue(self, describe: Callable[[], CollectiveCall | None]) -> CollectiveInProgress[int] | None:
+    def issue(self, describe: Callable[[], CollectiveCall | None]) -> RecordedCollective[int] | None:
         """Note the start of a collective."""
-        draft = self._draft
-        if draft is None or draft.collective_count is None:
+        recording = self._recording
+        if recording is None or recording.collective_count is None:
             return None
-        if not draft.detailed:
-            draft.collective_count += 1
+        if not recording.detailed:
+            recording.collective_count += 1
             return None
         call = describe()
         if call is None:
             return None
-        draft.collective_count += 1
-        if call.device_type != "cpu" or len(draft.collectives) >= MAX_MARKS:
+        recording.collective_count += 1
+        if call.device_type != "cpu" or len(recording.collectives) >= MAX_MARKS:
             if call.device_type != "cpu":
                 self.reason = (
                     f"steps with {call.op} on {call.device_type} are left out: no host clock sees it"
                 )
-            draft.spoiled = True
+            recording.invalid = True
             self.lost += 1
             return None
         forsaken = self._blocking.pop(threading.get_ident(), None)
         if forsaken is not None:
             self.failed(forsaken)
-        collective = CollectiveInProgress(call, now_ns())
-        draft.collectives.append(collective)
+        collective = RecordedCollective(call, now_ns())
+        recording.collectives.append(collective)
         return collective
 
-    def issued(self, token: CollectiveInProgress[int], work: Any) -> None:
+    def issued(self, token: RecordedCollective[int], work: Any) -> None:
         """Learn the end from the Work's future; a call that left no Work is over when it returns."""
         if work is None:
             token.end = now_ns()
@@ -126,7 +130,7 @@ class HostSource:
         try:
             future = work.get_future()
         except (RuntimeError, NotImplementedError) as fault:  # some of gloo's operations have no future
-            if is_the_jobs(fault):
+            if raised_by_job(fault):
                 raise
             call = token.call
             if not call.is_async:
@@ -144,7 +148,7 @@ class HostSource:
             self._outstanding.discard(id(token))  # or the job's end would wait for it
             raise
 
-    def _ending(self, token: CollectiveInProgress[int]) -> Generator[None, object, None]:
+    def _ending(self, token: RecordedCollective[int]) -> Generator[None, object, None]:
         """Note the end when the future sends itself.
 
         Where it is there already it does so from the job's own thread, and torch swallows what a signal
@@ -157,20 +161,20 @@ class HostSource:
         except GeneratorExit:
             return
         except BaseException as fault:  # noqa: BLE001 - raised at the thread's next step
-            hold(fault)
+            raise_later(fault)
             token.end = now_ns()
             self._outstanding.discard(id(token))
         yield
 
-    def failed(self, token: CollectiveInProgress[int]) -> None:
+    def failed(self, token: RecordedCollective[int]) -> None:
         """Its end will never come."""
         token.lost, token.end = True, token.begin
         self.lost += 1
 
     def wait_begin(self, stream: Any = None) -> int | None:  # noqa: ARG002 - the host has no streams
         """Note where the training thread blocks."""
-        draft = self._draft
-        return now_ns() if draft is not None and draft.detailed else None
+        recording = self._recording
+        return now_ns() if recording is not None and recording.detailed else None
 
     def wait_end(self, token: int, wait: Wait) -> None:
         """Note where it goes on."""
@@ -178,20 +182,20 @@ class HostSource:
         awaited = self._blocking.pop(threading.get_ident(), None) if wait is Wait.PURE else None
         if awaited is not None:
             awaited.end = at_ns
-        draft = self._draft
-        if draft is None:
+        recording = self._recording
+        if recording is None:
             return
-        if len(draft.waits) < MAX_MARKS:
-            draft.waits.append((token, at_ns, wait))
+        if len(recording.waits) < MAX_MARKS:
+            recording.waits.append((token, at_ns, wait))
         else:
-            draft.spoiled = True
+            recording.invalid = True
             self.lost += 1
 
     def take(self) -> list[StepSpans]:
         """Steps finished since the last call, in order."""
         taken = []
         while self._finished:
-            if self._finished[0].complete():
+            if self._finished[0].complete:
                 taken.append(self._assemble(self._finished.popleft()))
             elif len(self._finished) > PATIENCE_STEPS:
                 self._finished.popleft()
@@ -200,10 +204,10 @@ class HostSource:
                 break
         return taken
 
-    def _assemble(self, draft: StepInProgress[int]) -> StepSpans:
+    def _assemble(self, recording: RecordedStep[int]) -> StepSpans:
         began = thread_time_ns()
-        measured = self._assembler.assemble(resolve(draft, int))
-        if draft.detailed:
+        measured = self._assembler.assemble(recording)
+        if recording.detailed:
             # To report and send it takes about as long again.
             cost_ns = 2 * (thread_time_ns() - began)
             self._sampler.learn(cost_ns, measured.end_ns - measured.start_ns)

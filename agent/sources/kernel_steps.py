@@ -43,7 +43,7 @@ _KIND_NAMES: dict[int, tuple[Kind, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class StreamMark:
     """A mark as the host set it."""
 
     value: int
@@ -73,7 +73,7 @@ class NcclKernel(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class LaunchInterval:
     """What was issued between two neighbouring marks."""
 
     from_unix_ns: int
@@ -96,18 +96,18 @@ class TracedStep:
     stall: Spans
     launch_lead_ns: int
     """When the GPU came to the step's end, less when the host had issued it."""
-    stretches: tuple[Stretch, ...]
+    intervals: tuple[LaunchInterval, ...]
     device: int
 
     @property
     def kernel_count(self) -> int:
         """NCCL's kernels that were launched in this step."""
-        return sum(len(stretch.kernels) for stretch in self.stretches)
+        return sum(len(stretch.kernels) for stretch in self.intervals)
 
 
 def read_steps(
     activities: Activities,
-    marks: Sequence[Mark],
+    marks: Sequence[StreamMark],
     names: KernelNames,
     rules: LaneRules,
     clock_offset_ns: int = 0,
@@ -180,8 +180,8 @@ def read_steps(
                 copy=spans.clip(lanes[Lane.COPY], start_ns, end_ns),
                 stall=stalls(start_ns, end_ns, compute, lanes[Lane.COMM]),
                 launch_lead_ns=end_ns - last.host_ns,
-                stretches=tuple(
-                    Stretch(
+                intervals=tuple(
+                    LaunchInterval(
                         seen[at][0].unix_ns,
                         seen[at + 1][0].unix_ns,
                         tuple(kernels[cuts[at] : cuts[at + 1]]),
@@ -195,7 +195,7 @@ def read_steps(
 
 
 def _find_marks(
-    activities: Activities, marks: Sequence[Mark]
+    activities: Activities, marks: Sequence[StreamMark]
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Which activities (n,) are marks, and for each of `marks` its row; -1 where it was not recorded."""
     is_mark = (activities["kind"] == MEMSET) & (activities["bytes"] == MARK_WORDS * 4)

@@ -20,23 +20,22 @@ from time import monotonic
 import torch
 
 from overlaptop.agent.clock import now_ns
-from overlaptop.agent.isolation.job_exceptions import is_the_jobs
+from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.isolation.threads import signals_blocked
 from overlaptop.agent.sources.assemble import phases_of
 from overlaptop.agent.sources.base import CollectiveTimes, Edge, StepSpans
 from overlaptop.agent.sources.bursts import Burst, Schedule
-from overlaptop.agent.sources.captures import CaptureWatch
-from overlaptop.agent.sources.collective_join import Launch, join, unmatched
+from overlaptop.agent.sources.collective_join import CollectiveLaunch, join, unmatched
 from overlaptop.agent.sources.cupti.holders import tool_in
 from overlaptop.agent.sources.cupti.layouts import CONCURRENT_KERNEL, Activities, UnknownRecordError
 from overlaptop.agent.sources.cupti.library import CuptiError
 from overlaptop.agent.sources.cupti.tracer import Tracer
+from overlaptop.agent.sources.graph_captures import GraphCaptureWatch
 from overlaptop.agent.sources.kernel_names import KernelNames
 from overlaptop.agent.sources.kernel_steps import TracedStep, read_steps
 from overlaptop.agent.sources.launch_log import LaunchLog
 from overlaptop.agent.sources.marker import Marker
 from overlaptop.agent.sources.self_check import SelfCheck
-from overlaptop.timeline import spans
 from overlaptop.timeline.lanes import LaneRules
 
 ROUND_S = 0.1
@@ -80,7 +79,7 @@ class KernelsSource:
         self._every = every
         self._device = device_index
         self._lock = threading.Lock()
-        """Held while the state changes. Below it lie the locks of CaptureWatch and Tracer."""
+        """Held while the state changes. Below it lie the locks of GraphCaptureWatch and Tracer."""
         self._state = _State.NEW
         self._paused = False
         self._step = 0
@@ -95,7 +94,7 @@ class KernelsSource:
         self._check: SelfCheck | None = None
         self._checks = 0
         self._drain_began_s, self._drain_began_step = 0.0, 0
-        self._captures = CaptureWatch()
+        self._captures = GraphCaptureWatch()
         self._lead_ns = 0
         self._seen_every = 0
         self._last_first_step = 0
@@ -128,7 +127,7 @@ class KernelsSource:
             device = self._device if self._device is not None else torch.cuda.current_device()
             self._marker = Marker(device)
         except OSError as fault:
-            if is_the_jobs(fault):
+            if raised_by_job(fault):
                 raise
             raise RuntimeError(f"the CUDA driver cannot be called: {fault}") from None
         self._log = LaunchLog()
@@ -295,9 +294,9 @@ class KernelsSource:
         self._seen_every = max(1, round((steps[0].step - self._last_first_step) / len(steps)))
         self._last_first_step = steps[0].step
 
-    def _launches(self, steps: list[TracedStep]) -> list[Launch] | None:
+    def _launches(self, steps: list[TracedStep]) -> list[CollectiveLaunch] | None:
         """What the host issued in these steps; None when it is not the time to ask, or nobody knows."""
-        if not any(stretch.kernels for step in steps for stretch in step.stretches):
+        if not any(stretch.kernels for step in steps for stretch in step.intervals):
             return []
         began_s = self._schedule.began_s
         if not self._log.due(began_s, watched=self.watched):
@@ -305,7 +304,7 @@ class KernelsSource:
         with self._captures.held_off() as free:
             if not free:
                 return None
-            launches = self._log.read(began_s, steps[0].stretches[0].from_unix_ns)
+            launches = self._log.read(began_s, steps[0].intervals[0].from_unix_ns)
         self.reason = self._log.reason
         return launches
 
@@ -330,7 +329,10 @@ class KernelsSource:
             self._boundaries.popleft()
             traced = self._traced.pop(step, None)
             self._schedule.note(end_ns - begin_ns, traced=traced is not None)
-            finished.append(traced or _host_timed(step, begin_ns + self._lead_ns, end_ns + self._lead_ns))
+            lead_ns = (
+                self._lead_ns
+            )  # of a step between bursts only the length is known, by the host's clock
+            finished.append(traced or StepSpans(step, begin_ns + lead_ns, end_ns + lead_ns, (), None))
         if self._burst is None:
             self._traced.clear()  # what is left is of steps that nobody took in time
         return finished
@@ -342,7 +344,7 @@ def _kernels_per_step(activities: Activities, steps: list[TracedStep], clock_off
     return float(within.sum()) / len(steps)
 
 
-def step_spans(step: TracedStep, launches: list[Launch] | None, *, final: bool) -> StepSpans:
+def step_spans(step: TracedStep, launches: list[CollectiveLaunch] | None, *, final: bool) -> StepSpans:
     """A traced step as all sources report it.
 
     Without `launches` its collectives go by their kernels, or, unless that is `final`, are left out: those
@@ -355,7 +357,7 @@ def step_spans(step: TracedStep, launches: list[Launch] | None, *, final: bool) 
     elif final:
         collectives = tuple(
             CollectiveTimes(unmatched(kernel, step.device), kernel.start_ns, kernel.end_ns)
-            for stretch in step.stretches
+            for stretch in step.intervals
             for kernel in stretch.kernels
         )
     return StepSpans(
@@ -374,22 +376,4 @@ def step_spans(step: TracedStep, launches: list[Launch] | None, *, final: bool) 
         launch_lead_ns=step.launch_lead_ns,
         comm_kernels_ns=joined.kernels_ns if joined else None,
         matched_ns=joined.matched_ns if joined else None,
-    )
-
-
-def _host_timed(step: int, start_ns: int, end_ns: int) -> StepSpans:
-    """A step of which only the length is known, by the host's clock."""
-    empty = spans.empty()
-    return StepSpans(
-        step=step,
-        start_ns=start_ns,
-        end_ns=end_ns,
-        phases=(),
-        detailed=False,
-        compute=empty,
-        comm=empty,
-        copy=empty,
-        stall=empty,
-        collectives=(),
-        collective_count=None,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic
 
 from overlaptop.agent.sources.bursts import NEVER_S, next_on_grid
-from overlaptop.agent.sources.collective_join import Launch
+from overlaptop.agent.sources.collective_join import CollectiveLaunch
 from overlaptop.agent.sources.flight_recorder import FlightRecorder, FlightRecorderError
 
 PERIOD_S, SHARE = 20.0, 0.005
@@ -37,7 +37,7 @@ class LaunchLog:
         period_s, share = (WATCHED_PERIOD_S, WATCHED_SHARE) if watched else (PERIOD_S, SHARE)
         return burst_began_s >= next_on_grid(self._read_s, max(period_s, self._took_s / share))
 
-    def read(self, burst_began_s: float, from_unix_ns: int) -> list[Launch] | None:
+    def read(self, burst_began_s: float, from_unix_ns: int) -> list[CollectiveLaunch] | None:
         """What was issued since then, the oldest first; None where nobody knows. Never call it while a CUDA
         graph is captured.
         """

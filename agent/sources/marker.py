@@ -9,7 +9,7 @@ import torch
 
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.sources.base import Edge
-from overlaptop.agent.sources.kernel_steps import MARK_WORDS, Mark
+from overlaptop.agent.sources.kernel_steps import MARK_WORDS, StreamMark
 
 _TAG = 0xA7 << 24
 """In the upper byte of each mark's value; the lower three count."""
@@ -29,7 +29,7 @@ class Marker:
         self._memset = ctypes.CDLL("libcuda.so.1").cuMemsetD32Async
         self._count = 0
 
-    def mark(self, step: int, edge: Edge | None) -> Mark | None:
+    def mark(self, step: int, edge: Edge | None) -> StreamMark | None:
         """Set a mark; None where CUDA refuses: the job is about to learn why."""
         if torch._C._cuda_getDevice() != self._device:  # noqa: SLF001 - 0.1 us instead of 4
             with torch.cuda.device(self._device):
@@ -37,7 +37,7 @@ class Marker:
         self._count = (self._count + 1) & _COUNT_MASK
         value = _TAG | self._count
         stream = torch._C._cuda_getCurrentRawStream(self._device)  # noqa: SLF001
-        mark = Mark(value, step, edge, now_ns(), time_ns())
+        mark = StreamMark(value, step, edge, now_ns(), time_ns())
         status = self._memset(self._address, ctypes.c_uint(value), self._words, ctypes.c_void_p(stream))
         return mark if status == 0 else None
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.sources.cupti.layouts import CONCURRENT_KERNEL, MEMSET, Activities
-from overlaptop.agent.sources.kernel_steps import Mark
+from overlaptop.agent.sources.kernel_steps import StreamMark
 
 CLOCK_SLACK_NS = 1_000_000
 """CUPTI places the GPU's clock on the host's to some tens of microseconds."""
@@ -18,8 +18,8 @@ CLOCK_SLACK_NS = 1_000_000
 class SelfCheck:
     """What was launched, in this order on one stream: a mark, a kernel, a mark."""
 
-    before: Mark
-    after: Mark
+    before: StreamMark
+    after: StreamMark
 
     def fault_in(self, activities: Activities, clock_offset_ns: int) -> str:
         """What is wrong with the records of it; empty where nothing is.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from overlaptop.agent.isolation.fault_barrier import logger
 from overlaptop.agent.telemetry.cpus import format_list
-from overlaptop.agent.telemetry.files import UntoldError
+from overlaptop.agent.telemetry.files import UnavailableError
 from overlaptop.agent.telemetry.numa import gpu_node
 from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.agent.telemetry.visible import gpus_of_rank
@@ -33,7 +33,7 @@ _BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
 
 
 def installed_gpus(topology: Topology) -> tuple[GpuSite, ...]:
-    """All GPUs that NVML knows, each with the node next to it. Raises UntoldError."""
+    """All GPUs that NVML knows, each with the node next to it. Raises UnavailableError."""
     from overlaptop.agent.telemetry.gpu import place
     from overlaptop.agent.telemetry.nvml import Nvml, NvmlError, import_library
 
@@ -47,7 +47,7 @@ def installed_gpus(topology: Topology) -> tuple[GpuSite, ...]:
         finally:
             nvml.close()
     except NvmlError as fault:
-        raise UntoldError(str(fault)) from None
+        raise UnavailableError(str(fault)) from None
 
 
 def bind(
@@ -66,7 +66,7 @@ def bind(
     global said  # a process is bound once, as it has one set of CPUs
     try:
         said = _bind(environ, root, gpus)
-    except UntoldError as reason:
+    except UnavailableError as reason:
         said = f"not bound: {reason}"
     except Exception as fault:  # noqa: BLE001 - whatever it is, the job must start
         said = f"not bound: {type(fault).__name__}: {fault}"[:400]
@@ -79,24 +79,24 @@ def _bind(environ: Mapping[str, str], root: Path, gpus: Callable[[Topology], Seq
     topology = Topology.read(root)
     if not topology.cpus_by_node:
         reasons = (each.reason for each in topology.unknown if each.name == "numa_nodes")
-        raise UntoldError(next(reasons, "no NUMA node has CPUs"))
+        raise UnavailableError(next(reasons, "no NUMA node has CPUs"))
     if topology.only_node is not None:
-        raise UntoldError(f"all CPUs are on node {topology.only_node}")
+        raise UnavailableError(f"all CPUs are on node {topology.only_node}")
     node = _node_of_rank(gpus(topology), environ)
     allowed = frozenset(os.sched_getaffinity(0))
     cpus = allowed & topology.cpus_by_node.get(node, frozenset())
     if not cpus:
-        raise UntoldError(f"the process may use none of the CPUs of node {node}, where its GPU is")
+        raise UnavailableError(f"the process may use none of the CPUs of node {node}, where its GPU is")
     if cpus == allowed:
         return f"was on node {node} already: CPUs {format_list(cpus)}"
     try:
         os.sched_setaffinity(0, cpus)
     except OSError as fault:
-        raise UntoldError(f"sched_setaffinity: {fault.strerror}") from None
+        raise UnavailableError(f"sched_setaffinity: {fault.strerror}") from None
     done = f"bound to node {node}: CPUs {format_list(cpus)}"
     try:
         _prefer_memory_of(node)
-    except UntoldError as reason:
+    except UnavailableError as reason:
         return f"{done}; memory follows the CPUs ({reason})"
     return f"{done}, memory preferred there"
 
@@ -107,18 +107,20 @@ def _node_of_rank(gpus: Sequence[GpuSite], environ: Mapping[str, str]) -> int:
     candidates = gpus_of_rank(local_rank, gpus, environ)
     nodes = {gpu.numa_node for gpu in candidates}
     if len(nodes) > 1:
-        raise UntoldError("no LOCAL_RANK says which GPU is this process's, and they are on several nodes")
+        raise UnavailableError(
+            "no LOCAL_RANK says which GPU is this process's, and they are on several nodes"
+        )
     node = nodes.pop()
     if node is None:
-        raise UntoldError(f"neither sysfs nor NVML names one node for {candidates[0].pci_bus_id}")
+        raise UnavailableError(f"neither sysfs nor NVML names one node for {candidates[0].pci_bus_id}")
     return node
 
 
 def _prefer_memory_of(node: int) -> None:
-    """Have the kernel take this thread's memory from `node` while there is some. Raises UntoldError."""
+    """Have the kernel take this thread's memory from `node` where it can. Raises UnavailableError."""
     number = _SET_MEMPOLICY.get(platform.machine())
     if number is None:
-        raise UntoldError(f"no memory policy on {platform.machine()}")
+        raise UnavailableError(f"no memory policy on {platform.machine()}")
     words = (ctypes.c_ulong * (node // _BITS + 1))()
     words[node // _BITS] = 1 << node % _BITS
     libc = ctypes.CDLL(None, use_errno=True)
@@ -130,4 +132,4 @@ def _prefer_memory_of(node: int) -> None:
         ctypes.c_ulong(len(words) * _BITS + 1),
     )
     if status != 0:
-        raise UntoldError(f"set_mempolicy: {os.strerror(ctypes.get_errno())}")
+        raise UnavailableError(f"set_mempolicy: {os.strerror(ctypes.get_errno())}")

@@ -10,15 +10,15 @@ MAX_FILE_BYTES = 64 << 10
 MAX_ENTRIES = 4096
 
 
-class UntoldError(Exception):
+class UnavailableError(Exception):
     """The machine does not tell; the message is the reason, in words for the screen."""
 
 
 def read_text(path: Path) -> str:
     """Return what a file says, without the line's end.
 
-    Raises UntoldError where it is absent, closed to us, longer than MAX_FILE_BYTES, or an error to read (as
-    the speed of a network adapter that is down).
+    Raises UnavailableError where it is absent, closed to us, too long (MAX_FILE_BYTES), or unreadable
+    (the speed of a network adapter that is down).
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -29,9 +29,9 @@ def read_text(path: Path) -> str:
         finally:
             os.close(descriptor)
     except OSError as fault:
-        raise UntoldError(f"{path}: {fault.strerror}") from None
+        raise UnavailableError(f"{path}: {fault.strerror}") from None
     if len(data) > MAX_FILE_BYTES:
-        raise UntoldError(f"{path}: longer than {MAX_FILE_BYTES >> 10} KiB")
+        raise UnavailableError(f"{path}: longer than {MAX_FILE_BYTES >> 10} KiB")
     return data.decode("ascii", "replace").strip()
 
 
@@ -39,14 +39,14 @@ def read_int(path: Path) -> int | None:
     """Return the number that a file consists of, None where it does not."""
     try:
         return int(read_text(path))
-    except (UntoldError, ValueError):
+    except (UnavailableError, ValueError):
         return None
 
 
 def entries(folder: Path) -> list[str]:
-    """Return the names in a folder, sorted, MAX_ENTRIES at most. Raises UntoldError as `read_text` does."""
+    """Return the names in a folder, sorted, MAX_ENTRIES at most. Raises UnavailableError."""
     try:
         with os.scandir(folder) as found:
             return sorted(entry.name for entry in islice(found, MAX_ENTRIES))
     except OSError as fault:
-        raise UntoldError(f"{folder}: {fault.strerror}") from None
+        raise UnavailableError(f"{folder}: {fault.strerror}") from None

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlaptop.agent.telemetry import process, verdict
+from overlaptop.agent.telemetry import numa_verdict, process
 from overlaptop.agent.telemetry.cpus import format_list
-from overlaptop.agent.telemetry.files import UntoldError
+from overlaptop.agent.telemetry.files import UnavailableError
 from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire.devices import NodeShare, NumaFacts, Unknown
 
@@ -37,7 +37,7 @@ def gpu_node(topology: Topology, gpu: GpuPlace) -> int | None:
     return near[0] if len(near) == 1 else None
 
 
-class NumaWatch:
+class NumaMonitor:
     """Makes a rank's NumaFacts. For one thread; each call of `facts` costs about a millisecond at most."""
 
     def __init__(
@@ -57,7 +57,7 @@ class NumaWatch:
         self._root = root
         self._threads = process.ThreadPlaces(root)
         self._memory = process.MemoryPlaces(root, clock)
-        self._launch = verdict.Launch.of_this_process(environ)
+        self._launch = numa_verdict.LaunchOptions.of_this_process(environ)
         self._unknown_for_good: list[Unknown] = []
         self._has_gpu = gpu is not None
         self._gpu_node: int | None = None
@@ -93,11 +93,11 @@ class NumaWatch:
         cpus, policy = None, None
         try:
             cpus = process.cpu_set(self._root)
-        except UntoldError as reason:
+        except UnavailableError as reason:
             unknown.append(Unknown("cpu_set", str(reason)))
         try:
             policy = process.memory_policy(self._root)
-        except UntoldError as reason:
+        except UnavailableError as reason:
             unknown.append(Unknown("memory_policy", str(reason)))
         self._threads.read()
         if self._threads.reason:
@@ -105,8 +105,8 @@ class NumaWatch:
         self._memory.read()
         if self._memory.reason:
             unknown.append(Unknown("memory_by_node", self._memory.reason))
-        found = verdict.judge(
-            verdict.Situation(
+        found = numa_verdict.judge(
+            numa_verdict.Situation(
                 topology=self._topology,
                 has_gpu=self._has_gpu,
                 gpu_node=self._gpu_node,

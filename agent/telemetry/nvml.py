@@ -10,8 +10,8 @@ import sys
 import threading
 from typing import Any
 
-from overlaptop.agent.isolation.fault_barrier import sheltered
-from overlaptop.agent.isolation.job_exceptions import is_the_jobs
+from overlaptop.agent.isolation.fault_barrier import defer_exceptions
+from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.wire.devices import GpuSite
 
 HZ_PER_MHZ = 1_000_000
@@ -51,7 +51,9 @@ class _Gate:
         self._lock = threading.Lock()
         self._forking = threading.local()
         os.register_at_fork(
-            before=sheltered(self._before), after_in_parent=self._in_parent, after_in_child=self._in_child
+            before=defer_exceptions(self._before),
+            after_in_parent=self._in_parent,
+            after_in_child=self._in_child,
         )
 
     def __enter__(self) -> None:
@@ -83,7 +85,7 @@ def import_library() -> None:
     try:
         importlib.import_module("pynvml")  # 30 ms, unless torch has imported it already
     except Exception as fault:  # another package may go by this name
-        if is_the_jobs(fault):
+        if raised_by_job(fault):
             raise
 
 

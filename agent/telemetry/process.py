@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from overlaptop.agent.telemetry.cpus import parse_list
-from overlaptop.agent.telemetry.files import UntoldError, entries, read_text
+from overlaptop.agent.telemetry.files import UnavailableError, entries, read_text
 
 MAX_THREADS = 256
 THREADS_AT_A_TIME = 32
@@ -59,22 +59,22 @@ class MemoryPolicy:
 
 
 def cpu_set(root: Path) -> frozenset[int]:
-    """Return the CPUs that the process may use, less those that are switched off. Raises UntoldError."""
+    """Return the CPUs that the process may use and that are online. Raises UnavailableError."""
     allowed = _CPUS_ALLOWED.search(read_text(root / "proc/self/status"))
     if allowed is None:
-        raise UntoldError(f"{root / 'proc/self/status'} has no Cpus_allowed_list")
+        raise UnavailableError(f"{root / 'proc/self/status'} has no Cpus_allowed_list")
     try:
         cpus = parse_list(allowed[1])
     except ValueError as fault:
-        raise UntoldError(f"Cpus_allowed_list: {fault}") from None
+        raise UnavailableError(f"Cpus_allowed_list: {fault}") from None
     try:
         return cpus & parse_list(read_text(root / "sys/devices/system/cpu/online"))
-    except (UntoldError, ValueError):
+    except (UnavailableError, ValueError):
         return cpus
 
 
 def memory_policy(root: Path) -> MemoryPolicy:
-    """Return the policy that most of the process's first mappings go by. Raises UntoldError.
+    """Return the policy that most of the process's first mappings go by. Raises UnavailableError.
 
     A mapping without a policy of its own shows the main thread's. The kernel looks at as many mappings as
     it is asked to tell of, so the first ones cost microseconds, however large the process.
@@ -87,16 +87,16 @@ def memory_policy(root: Path) -> MemoryPolicy:
         finally:
             os.close(descriptor)
     except OSError as fault:
-        raise UntoldError(f"{path}: {fault.strerror}") from None
+        raise UnavailableError(f"{path}: {fault.strerror}") from None
     whole_words = head[: max(head.rfind(b" "), head.rfind(b"\n")) + 1].decode("ascii", "replace")
     seen = Counter((match[1], match[2] or "") for match in _POLICY.finditer(whole_words))
     if not seen:
-        raise UntoldError(f"{path} names no policy")
+        raise UnavailableError(f"{path} names no policy")
     (kind, nodes), _ = seen.most_common(1)[0]
     try:
         return MemoryPolicy(kind, parse_list(nodes), f"{kind}:{nodes}" if nodes else kind)
     except ValueError as fault:
-        raise UntoldError(f"{path}: {fault}") from None
+        raise UnavailableError(f"{path}: {fault}") from None
 
 
 def cgroup_cpus(root: Path) -> frozenset[int] | None:
@@ -106,7 +106,7 @@ def cgroup_cpus(root: Path) -> frozenset[int] | None:
     """
     try:
         lines = read_text(root / "proc/self/cgroup").splitlines()
-    except UntoldError:
+    except UnavailableError:
         return None
     for line in lines:
         _, _, rest = line.partition(":")
@@ -122,7 +122,7 @@ def cgroup_cpus(root: Path) -> frozenset[int] | None:
         for depth in range(len(parts), -1, -1):
             try:
                 cpus = parse_list(read_text(base.joinpath(*parts[:depth], name)))
-            except (UntoldError, ValueError):
+            except (UnavailableError, ValueError):
                 continue
             if cpus:
                 return cpus
@@ -147,7 +147,7 @@ class ThreadPlaces:
         if not self._waiting:
             try:
                 names = [name for name in entries(self._folder) if name.isdecimal()]
-            except UntoldError as reason:
+            except UnavailableError as reason:
                 self.cpus, self.reason = None, str(reason)
                 return
             self._cut = f"{MAX_THREADS} of {len(names)} threads were read" * (len(names) > MAX_THREADS)
@@ -205,7 +205,7 @@ class MemoryPlaces:
             rss_bytes = self._rss_bytes()
             expected_s = rss_bytes * self._cost_s_per_byte
             if expected_s > LONGEST_S:
-                raise UntoldError(
+                raise UnavailableError(
                     f"the process has {rss_bytes / GIB:.0f} GiB in memory: to look through its pages would "
                     f"hold up its own calls to map memory for some {expected_s:.1f} s"
                 )
@@ -213,7 +213,7 @@ class MemoryPlaces:
             self.reason = ""
             if rss_bytes >= GIB:
                 self._cost_s_per_byte = walked_s / rss_bytes
-        except UntoldError as reason:
+        except UnavailableError as reason:
             self.by_node, self.reason = None, str(reason)
         spent_s = self._work_clock() - began_s
         self._due_s = self._clock() + max(EVERY_S, spent_s / SHARE)
@@ -221,11 +221,13 @@ class MemoryPlaces:
     def _rss_bytes(self) -> int:
         fields = read_text(self._root / "proc/self/statm").split()
         if len(fields) < 2 or not fields[1].isdecimal():
-            raise UntoldError(f"{self._root / 'proc/self/statm'} does not say how large the process is")
+            raise UnavailableError(
+                f"{self._root / 'proc/self/statm'} does not say how large the process is"
+            )
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def _walk(self) -> tuple[dict[int, int], float]:
-        """Return bytes by node and the seconds that the kernel worked. Raises UntoldError.
+        """Return bytes by node and the seconds that the kernel worked. Raises UnavailableError.
 
         Each read gives a page of text at most, some 40 mappings: between two of them the job's threads
         can have the memory map, and the GIL.
@@ -245,9 +247,11 @@ class MemoryPlaces:
                         break
                     seen_bytes += len(data)
                     if seen_bytes > MAX_MAPS_BYTES:
-                        raise UntoldError(f"{path}: longer than {MAX_MAPS_BYTES >> 20} MiB")
+                        raise UnavailableError(f"{path}: longer than {MAX_MAPS_BYTES >> 20} MiB")
                     if walked_s > 2 * LONGEST_S:
-                        raise UntoldError(f"{path}: took the kernel over {2 * LONGEST_S:.1f} s to write")
+                        raise UnavailableError(
+                            f"{path}: took the kernel over {2 * LONGEST_S:.1f} s to write"
+                        )
                     lines, newline, rest = (rest + data).rpartition(b"\n")
                     # A mapping's line ends with the size of the pages that it has counted.
                     for node, count, kib in _PAGES.findall(lines + newline):
@@ -260,5 +264,5 @@ class MemoryPlaces:
             finally:
                 os.close(descriptor)
         except OSError as fault:
-            raise UntoldError(f"{path}: {fault.strerror}") from None
+            raise UnavailableError(f"{path}: {fault.strerror}") from None
         return dict(found), walked_s

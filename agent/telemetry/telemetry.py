@@ -15,15 +15,15 @@ from time import time
 from typing import TYPE_CHECKING
 
 from overlaptop.agent.isolation.fault_barrier import warn
-from overlaptop.agent.isolation.job_exceptions import is_the_jobs
+from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.isolation.threads import Thread
+from overlaptop.agent.telemetry.machine_monitor import Facts, JobGpu, MachineMonitor
 from overlaptop.agent.telemetry.nvml import import_library
-from overlaptop.agent.telemetry.watch import Facts, JobGpu, Watch
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.devices import DeviceSample
 
 if TYPE_CHECKING:
-    from overlaptop.agent.placement import Placement
+    from overlaptop.agent.placement import RankPlacement
     from overlaptop.agent.reporting.sender import Sender
 
 PERIOD_S = 0.5
@@ -62,11 +62,11 @@ class Telemetry:
         """What the hub has been told of them."""
         self._refused: set[type] = set()
         """What no message holds."""
-        self._heard_by = 0
+        self._sent_on = 0
         """How many connections the hub had then."""
 
     def follow(self, find: Callable[[], JobGpu | None]) -> None:
-        """Watch the GPU that `find` names, None for a job on none; called on the job's thread."""
+        """MachineMonitor the GPU that `find` names, None for a job on none; called on the job's thread."""
         if self._over:
             return
         try:
@@ -76,11 +76,11 @@ class Telemetry:
             if found != self._followed:
                 self._followed = found
         except Exception as fault:  # whatever torch answered
-            if is_the_jobs(fault):
+            if raised_by_job(fault):
                 raise
             self._end(fault)
 
-    def serve(self, sender: Sender, place: Placement) -> None:
+    def serve(self, sender: Sender, place: RankPlacement) -> None:
         """Send what there is, and first of all start; called in each round of the agent's thread."""
         if self._over or self._followed is None:
             return
@@ -100,8 +100,8 @@ class Telemetry:
     def _send(self, sender: Sender) -> None:
         if sender.connections == 0:
             return  # it keeps the newest; the sender would keep the oldest, too
-        if sender.connections != self._heard_by:
-            self._heard_by = sender.connections
+        if sender.connections != self._sent_on:
+            self._sent_on = sender.connections
             self._told.clear()  # perhaps by another hub, that knows nothing
         for kind, facts in self._facts.copy().items():
             if self._told.get(kind) is not facts:
@@ -130,13 +130,13 @@ class Telemetry:
         warn(text)
         self._notice("warning", text)
 
-    def _run(self, place: Placement) -> None:
+    def _run(self, place: RankPlacement) -> None:
         """The thread."""
         try:
             while not self._ending.is_set():
                 followed = self._followed
                 assert followed is not None, "serve starts the thread when it is known"
-                watch = Watch(place.rank, place.host, followed[0])
+                watch = MachineMonitor(place.rank, place.host, followed[0])
                 try:
                     self._watch(watch, followed)
                 finally:
@@ -144,7 +144,7 @@ class Telemetry:
         except Exception as fault:  # noqa: BLE001 - the job and the rest of the agent go on
             self._end(fault)
 
-    def _watch(self, watch: Watch, followed: tuple[JobGpu | None]) -> None:
+    def _watch(self, watch: MachineMonitor, followed: tuple[JobGpu | None]) -> None:
         """Until the end, or until there is something else to follow."""
         for facts in watch.first_facts():
             self._keep(facts)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from overlaptop.agent.telemetry.cpus import parse_list
-from overlaptop.agent.telemetry.files import UntoldError, entries, read_int, read_text
+from overlaptop.agent.telemetry.files import UnavailableError, entries, read_int, read_text
 from overlaptop.wire.devices import Nic, NumaNode, Unknown
 
 MAX_NODES = 256
@@ -64,16 +64,16 @@ class Topology:
                     continue  # a place for memory to come: Grace-Hopper keeps some for parts of its GPU
                 nodes.append(node)
                 if any(cpus & others for others in cpus_by_node.values()):
-                    raise UntoldError(f"node {number} has CPUs that another node has, too")
+                    raise UnavailableError(f"node {number} has CPUs that another node has, too")
                 if cpus:
                     cpus_by_node[number] = cpus
-        except (UntoldError, ValueError) as reason:
+        except (UnavailableError, ValueError) as reason:
             nodes, cpus_by_node = [], {}
             unknown.append(Unknown("numa_nodes", str(reason)))
         adapters: tuple[_Adapter, ...] = ()
         try:
             adapters = _adapters(root)
-        except UntoldError as reason:
+        except UnavailableError as reason:
             unknown.append(Unknown("nics", str(reason)))
         topology = cls(
             nodes=tuple(nodes),
@@ -155,9 +155,9 @@ def _node_numbers(root: Path) -> list[int]:
         int(name[4:]) for name in entries(folder) if re.fullmatch(r"node\d{1,5}", name) is not None
     )
     if not numbers:
-        raise UntoldError(f"{folder} names no node")
+        raise UnavailableError(f"{folder} names no node")
     if len(numbers) > MAX_NODES:
-        raise UntoldError(f"{len(numbers)} NUMA nodes; at most {MAX_NODES} are read")
+        raise UnavailableError(f"{len(numbers)} NUMA nodes; at most {MAX_NODES} are read")
     return numbers
 
 
@@ -166,7 +166,7 @@ def _read_node(root: Path, number: int) -> tuple[NumaNode, frozenset[int]]:
     text = read_text(folder / "cpulist")
     try:
         total = _MEMORY.search(read_text(folder / "meminfo"))
-    except UntoldError:
+    except UnavailableError:
         total = None
     return NumaNode(number, text, int(total[1]) << 10 if total else None), parse_list(text)
 
@@ -188,24 +188,24 @@ def _gpu_memory_nodes(root: Path) -> dict[str, int]:
         for name in entries(folder):
             try:
                 node = _GPU_MEMORY_NODE.search(read_text(folder / name / "numa_status"))
-            except UntoldError:
+            except UnavailableError:
                 continue
             if node is not None:
                 found[name] = int(node[1])
-    except UntoldError:
+    except UnavailableError:
         pass  # no driver of NVIDIA's, or a GPU whose memory is its own
     return found
 
 
 def _adapters(root: Path) -> tuple[_Adapter, ...]:
-    """All physical adapters. Raises UntoldError where /sys shows neither class of them."""
+    """All physical adapters. Raises UnavailableError where /sys shows neither class of them."""
     infiniband, ethernet = root / "sys/class/infiniband", root / "sys/class/net"
     found: list[_Adapter] = []
     reasons = []
     for folder, is_infiniband in ((infiniband, True), (ethernet, False)):
         try:
             names = sorted(entries(folder), key=_natural)
-        except UntoldError as reason:
+        except UnavailableError as reason:
             reasons.append(str(reason))
             continue
         # An adapter of the one class mostly has a face in the other, too: one is enough.
@@ -218,7 +218,7 @@ def _adapters(root: Path) -> tuple[_Adapter, ...]:
             speed = _infiniband_speed(folder / name) if is_infiniband else _ethernet_speed(folder / name)
             found.append(_Adapter(Nic(name, node, speed), path, is_infiniband))
     if len(reasons) == 2:
-        raise UntoldError("; ".join(reasons))
+        raise UnavailableError("; ".join(reasons))
     return tuple(found[:MAX_NICS])
 
 
@@ -231,7 +231,7 @@ def _is_a_part_of_another(device: Path, root: Path) -> bool:
         try:
             if entries(whole / face):
                 return True
-        except UntoldError:
+        except UnavailableError:
             continue
     return False
 
@@ -239,13 +239,13 @@ def _is_a_part_of_another(device: Path, root: Path) -> bool:
 def _infiniband_speed(device: Path) -> int | None:
     try:
         ports = entries(device / "ports")[:MAX_PORTS]
-    except UntoldError:
+    except UnavailableError:
         return None
     rates = []
     for port in ports:
         try:
             rate = _RATE.match(read_text(device / "ports" / port / "rate"))
-        except UntoldError:
+        except UnavailableError:
             continue
         if rate is not None:
             rates.append(int(float(rate[1]) * 1e9))

@@ -18,7 +18,7 @@ from overlaptop.fleet.records import device_record, step_record
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.text import printable, runs_of
-from overlaptop.wire.messages import STEPPED_ASIDE, StepTotals
+from overlaptop.wire.messages import AGENT_DISABLED, StepTotals
 
 TICK_S = 0.05
 UNSEEN_LIMIT_S = 3.0
@@ -107,8 +107,8 @@ class RecordWriter:
         return self._all_are_done(snapshot, now_s) and self._steps in self._written.values()
 
     def is_in_vain(self, snapshot: Snapshot, now_s: float) -> bool:
-        """Whether no rank will write the `steps` that it was to, since their agents have stepped aside."""
-        aside = any(view.info is not None and view.info.stepped_aside for view in snapshot.ranks)
+        """Whether no rank will write its `steps` any more, since their agents have disabled themselves."""
+        aside = any(view.info is not None and view.info.agent_disabled for view in snapshot.ranks)
         return aside and self._all_are_done(snapshot, now_s) and self._steps not in self._written.values()
 
     def _all_are_done(self, snapshot: Snapshot, now_s: float) -> bool:
@@ -117,7 +117,7 @@ class RecordWriter:
         if self._steps is None or not seen:
             return False
         if not all(
-            view.ended or info.stepped_aside or self._written[view.rank] >= self._steps
+            view.ended or info.agent_disabled or self._written[view.rank] >= self._steps
             for view, info in seen
         ):
             self._done_since_s = None
@@ -152,7 +152,7 @@ def stream(session: Session, writer: RecordWriter, job_gone: Callable[[], bool] 
 
     `job_gone` tells of an end that no rank came to tell of: of a job that failed before it had one. Raises
     CommandError when the line to the job breaks and does not come back, and when the writer waits for
-    steps that will not come because every agent has stepped aside.
+    steps that will not come because every agent has disabled itself.
     """
     try:
         return _follow(session, writer, job_gone)
@@ -183,7 +183,7 @@ def _follow(session: Session, writer: RecordWriter, job_gone: Callable[[], bool]
 def _why_aside(snapshot: Snapshot) -> str:
     """The agents' last word."""
     errors = [notice.text for notice in snapshot.notices if notice.level == "error"]
-    return printable(errors[-1]) if errors else STEPPED_ASIDE
+    return printable(errors[-1]) if errors else AGENT_DISABLED
 
 
 def run(key: str | None, steps: int | None, hosts: Hosts | None = None, *, wait: bool) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from overlaptop.agent.telemetry.files import UntoldError, entries, read_text
+from overlaptop.agent.telemetry.files import UnavailableError, entries, read_text
 from overlaptop.doctor.children import Child, Ran
 
 _STA_UNSYNC = 0x40
@@ -101,14 +101,14 @@ class Facts:
         """What a small file below `root` says; None: it is not there, or does not say it to us."""
         try:
             return read_text(self.root / path)
-        except UntoldError:
+        except UnavailableError:
             return None
 
     def names(self, folder: str) -> list[str]:
         """What there is in a folder below `root`, sorted; nothing where it is not there."""
         try:
             return entries(self.root / folder)
-        except UntoldError:
+        except UnavailableError:
             return []
 
     @property

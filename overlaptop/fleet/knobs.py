@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from overlaptop.wire.knobs import Knob
-from overlaptop.wire.messages import STEPPED_ASIDE, RankInfo
+from overlaptop.wire.messages import AGENT_DISABLED, RankInfo
 
 NOT_ALLOWED = "start the job with --control to allow changes"
 
@@ -39,8 +39,8 @@ def _together(name: str, known: list[tuple[RankInfo, dict[str, Knob]]]) -> JobKn
     refusal = ""
     for info, knobs in known:
         own = knobs.get(name)
-        if info.stepped_aside:
-            refusal = refusal or f"rank {info.rank}: {STEPPED_ASIDE}"
+        if info.agent_disabled:
+            refusal = refusal or f"rank {info.rank}: {AGENT_DISABLED}"
         elif not info.control_allowed:
             refusal = refusal or NOT_ALLOWED
         elif own is None:

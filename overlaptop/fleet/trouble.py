@@ -56,7 +56,7 @@ def trouble_of(snapshot: Snapshot) -> Trouble | None:
         if view.age_s is not None
         and not view.ended
         and not view.node_lost
-        and not (view.info is not None and view.info.stepped_aside)
+        and not (view.info is not None and view.info.agent_disabled)
     ]
     silent = [view for view in running if view.silent]
     if silent:

@@ -178,7 +178,7 @@ class ViewState:
         infos = [view.info for view in ranks if view.info is not None]
         if self.snapshot.job is None or self.snapshot.link is not LinkState.LIVE:
             return ""
-        if any(view.last is not None for view in ranks) or any(info.stepped_aside for info in infos):
+        if any(view.last is not None for view in ranks) or any(info.agent_disabled for info in infos):
             return ""
         if len(infos) < len(ranks):
             return f"its ranks: {len(infos)} of {len(ranks)} are there"

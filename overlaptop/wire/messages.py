@@ -19,9 +19,9 @@ PROTOCOL_VERSION = 4
 """Raised by one when an older peer could no longer understand what is sent."""
 
 SOURCES = ("kernels", "events", "host", "none")
-"""Where a rank's spans come from; ``none`` until torch is loaded, or when the agent stepped aside."""
+"""Where a rank's spans come from; ``none`` until torch is loaded, or when the agent disabled itself."""
 
-STEPPED_ASIDE = "the agent stepped aside"
+AGENT_DISABLED = "the agent disabled itself"
 """The source_reason of a rank whose agent had a fault of its own and measures no more."""
 
 PHASES = ("forward", "backward", "optimizer")
@@ -58,9 +58,9 @@ class RankInfo:
     """Whether this rank obeys commands; else it refuses each, and says how to allow them."""
 
     @property
-    def stepped_aside(self) -> bool:
+    def agent_disabled(self) -> bool:
         """Whether its agent has given up: the rank goes on, and no step of it will be heard of."""
-        return self.source == "none" and self.source_reason == STEPPED_ASIDE
+        return self.source == "none" and self.source_reason == AGENT_DISABLED
 
 
 @dataclass(frozen=True, slots=True)

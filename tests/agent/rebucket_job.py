@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.knobs.ddp_models import DdpModels
-from overlaptop.agent.knobs.rebucket import Rebucket
+from overlaptop.agent.knobs.rebucket import RebucketAction
 
 WIDTH = 128
 LAYERS = 4
@@ -96,7 +96,7 @@ def train(name: str, steps: int, switch_at: dict[int, int], models: DdpModels) -
         models.note_step(step)
         if step in switch_at:
             assert action is None, "a change takes a few steps only"
-            action = Rebucket(switch_at[step] * LAYER_BYTES, models)
+            action = RebucketAction(switch_at[step] * LAYER_BYTES, models)
             assert action.refusal() == ""
         if action is not None and not action.boundary(step):
             said.append(action.finish().text)

@@ -18,7 +18,7 @@ from overlaptop.agent.sources.cupti.layouts import (
     Activities,
 )
 from overlaptop.agent.sources.kernel_names import KernelNames
-from overlaptop.agent.sources.kernel_steps import MARK_WORDS, Mark
+from overlaptop.agent.sources.kernel_steps import MARK_WORDS, StreamMark
 from overlaptop.timeline.lanes import LaneRules
 
 _PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "replay.py"
@@ -51,7 +51,7 @@ class Trace:
     """A burst made by hand: each call is one launch, numbered in order."""
 
     def __init__(self, first_correlation: int = 1) -> None:
-        self.marks: list[Mark] = []
+        self.marks: list[StreamMark] = []
         self._rows: list[tuple] = []
         self._correlation = first_correlation
 
@@ -61,7 +61,7 @@ class Trace:
         """A mark that the GPU passes at `at_ns`, which the host sets at `host_ns`."""
         host_ns = at_ns if host_ns is None else host_ns
         value = 0xA700_0000 + len(self.marks) + 1
-        self.marks.append(Mark(value, step, edge, host_ns, host_ns if unix_ns is None else unix_ns))
+        self.marks.append(StreamMark(value, step, edge, host_ns, host_ns if unix_ns is None else unix_ns))
         if recorded:
             self._add(
                 MEMSET,

@@ -13,17 +13,17 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from overlaptop.agent.control.two_phase_commit import NO_MARK, Decision, Mark, Pace, TwoPhaseCommit
+from overlaptop.agent.control.two_phase_commit import ANY_POSITION, Decision, Pace, Position, TwoPhaseCommit
 
 RANKS = 4
-QUICK = {"patience_s": 0.4, "period_s": 0.005, "notice_s": 0.3}
+QUICK = {"timeout_s": 0.4, "period_s": 0.005, "notice_s": 0.3}
 """A notice that threads keep on a busy machine."""
 
 
 class Rank:
     """A rank that trains at its own pace and does what it agreed on, if anything."""
 
-    def __init__(self, rank, board, world_size=RANKS, step=0, step_s=0.001, said_ns=None, **options):
+    def __init__(self, rank, store, world_size=RANKS, step=0, step_s=0.001, said_ns=None, **options):
         self.step = step
         self.armed = None
         self.acted = []
@@ -32,8 +32,8 @@ class Rank:
         self.step_s = step_s
         self.rank = rank
         self.said_ns = said_ns or round(step_s * 1e9)
-        self.agreement = TwoPhaseCommit(
-            board, rank, world_size, lambda: Pace(self.step, self.said_ns), self.arm, **{**QUICK, **options}
+        self.commit = TwoPhaseCommit(
+            store, rank, world_size, lambda: Pace(self.step, self.said_ns), self.arm, **{**QUICK, **options}
         )
         self.stop = threading.Event()
         self.training = threading.Thread(target=self.train)
@@ -46,7 +46,7 @@ class Rank:
         while not self.stop.wait(self.step_s):
             self.step += 1
             if self.armed is not None and self.step >= self.armed:
-                decision = self.agreement.resolve(limit_s=5.0)
+                decision = self.commit.resolve(limit_s=5.0)
                 self.armed = None
                 if decision is None:
                     self.unknown = True
@@ -54,7 +54,7 @@ class Rank:
                     self.acted.append(self.step)
 
     def agree(self):
-        self.decision = self.agreement.reach()
+        self.decision = self.commit.run()
 
     def start(self):
         self.training.start()
@@ -84,7 +84,7 @@ def connections(server):
 
 
 @pytest.fixture
-def boards(connections, request):
+def stores(connections, request):
     return [dist.PrefixStore(f"overlaptop/{request.node.name}", each) for each in connections]
 
 
@@ -100,10 +100,10 @@ def test_ten_times_four_ranks_at_random_steps_all_act_at_the_same_one_or_none(co
     rng = random.Random(7)
     agreed = 0
     for number in range(10):
-        boards = [dist.PrefixStore(f"overlaptop/{number}", each) for each in connections]
+        stores = [dist.PrefixStore(f"overlaptop/{number}", each) for each in connections]
         ranks = [
-            Rank(rank, boards[rank], step=rng.randrange(30), step_s=rng.uniform(0.0005, 0.003),
-                 patience_s=10.0)
+            Rank(rank, stores[rank], step=rng.randrange(30), step_s=rng.uniform(0.0005, 0.003),
+                 timeout_s=10.0)
             for rank in range(RANKS)
         ]  # fmt: skip
         (decision,) = run(ranks)
@@ -118,14 +118,14 @@ def test_ten_times_four_ranks_at_random_steps_all_act_at_the_same_one_or_none(co
 
 def test_whoever_reaches_the_step_before_the_decision_settles_it_for_all():
     # Ranks that are a hundred times quicker than they say come to the planned step in the middle of the
-    # agreement: some are committed in time, some abort, but never one without the others.
+    # commit: some are committed in time, some abort, but never one without the others.
     rng = random.Random(3)
     outcomes = set()
     for _ in range(150):
-        board = dist.HashStore()
+        store = dist.HashStore()
         quick_s = rng.choice((0.0002, 0.001, 0.004))
         ranks = [
-            Rank(rank, board, world_size=3, step_s=quick_s * rng.uniform(0.5, 1.5), said_ns=10_000_000,
+            Rank(rank, store, world_size=3, step_s=quick_s * rng.uniform(0.5, 1.5), said_ns=10_000_000,
                  period_s=0.002, notice_s=0.0)
             for rank in range(3)
         ]  # fmt: skip
@@ -136,10 +136,10 @@ def test_whoever_reaches_the_step_before_the_decision_settles_it_for_all():
     assert outcomes == {True, False}
 
 
-def test_a_rank_that_refuses_keeps_all_from_acting_and_its_reason_reaches_all(boards):
-    ranks = [Rank(rank, boards[rank], patience_s=10.0) for rank in range(RANKS)]
+def test_a_rank_that_refuses_keeps_all_from_acting_and_its_reason_reaches_all(stores):
+    ranks = [Rank(rank, stores[rank], timeout_s=10.0) for rank in range(RANKS)]
     ranks[2].agree = lambda: setattr(
-        ranks[2], "decision", ranks[2].agreement.refuse("refuses: its profiler is running")
+        ranks[2], "decision", ranks[2].commit.refuse("refuses: its profiler is running")
     )
     ranks[2].agreeing = threading.Thread(target=ranks[2].agree)
     began_s = time.monotonic()
@@ -148,20 +148,20 @@ def test_a_rank_that_refuses_keeps_all_from_acting_and_its_reason_reaches_all(bo
     assert not any(rank.acted for rank in ranks)
 
 
-def test_ranks_that_never_answer_are_named(boards):
-    ranks = [Rank(rank, boards[rank]) for rank in (0, 1)]
+def test_ranks_that_never_answer_are_named(stores):
+    ranks = [Rank(rank, stores[rank]) for rank in (0, 1)]
     assert run(ranks) == {Decision(None, "rank 2 does not answer, nor do 1 more")}
     assert not any(rank.acted for rank in ranks)
 
 
-def test_without_rank_0_nobody_acts(boards):
-    ranks = [Rank(rank, boards[rank]) for rank in (1, 2, 3)]
+def test_without_rank_0_nobody_acts(stores):
+    ranks = [Rank(rank, stores[rank]) for rank in (1, 2, 3)]
     assert run(ranks) == {Decision(None, "rank 0 makes no plan")}
 
 
-def test_a_rank_that_dies_once_it_was_ready_keeps_all_from_acting(boards):
-    boards[3].set("ready/3", "5 1000000")
-    ranks = [Rank(rank, boards[rank]) for rank in (0, 1, 2)]
+def test_a_rank_that_dies_once_it_was_ready_keeps_all_from_acting(stores):
+    stores[3].set("ready/3", "5 1000000")
+    ranks = [Rank(rank, stores[rank]) for rank in (0, 1, 2)]
     (decision,) = run(ranks)
     # Which of them depends on how far the others' training goes on without it.
     assert decision.step is None
@@ -171,42 +171,42 @@ def test_a_rank_that_dies_once_it_was_ready_keeps_all_from_acting(boards):
     assert not any(rank.acted for rank in ranks)
 
 
-def test_a_rank_0_that_dies_with_its_plan_keeps_all_from_acting(boards):
-    boards[0].set("plan", "100000 0")
-    ranks = [Rank(rank, boards[rank]) for rank in (1, 2, 3)]
+def test_a_rank_0_that_dies_with_its_plan_keeps_all_from_acting(stores):
+    stores[0].set("plan", "100000 0")
+    ranks = [Rank(rank, stores[rank]) for rank in (1, 2, 3)]
     assert run(ranks) == {Decision(None, "rank 0 decides nothing")}
 
 
-def test_a_rank_that_comes_late_obeys_what_was_decided_without_it(boards):
-    run([Rank(rank, boards[rank]) for rank in (0, 1, 2)])
-    late = Rank(3, boards[3])
+def test_a_rank_that_comes_late_obeys_what_was_decided_without_it(stores):
+    run([Rank(rank, stores[rank]) for rank in (0, 1, 2)])
+    late = Rank(3, stores[3])
     assert run([late]) == {Decision(None, "rank 3 does not answer")}
 
 
-def test_a_plan_that_lies_behind_is_not_armed_for(boards):
-    boards[0].set("plan", "10 0")
-    late = Rank(1, boards[1], step=10)
+def test_a_plan_that_lies_behind_is_not_armed_for(stores):
+    stores[0].set("plan", "10 0")
+    late = Rank(1, stores[1], step=10)
     (decision,) = run([late])
     assert "rank 1 was past step 10 already" in decision.reason
     assert not late.acted
 
 
-def test_the_jobs_end_is_told_to_all(boards):
-    ranks = [Rank(rank, boards[rank], patience_s=10.0) for rank in (0, 1)]
+def test_the_jobs_end_is_told_to_all(stores):
+    ranks = [Rank(rank, stores[rank], timeout_s=10.0) for rank in (0, 1)]
     for rank in ranks:
         rank.start()
-    ranks[1].agreement.abandon("gave up: the job ended first")
+    ranks[1].commit.abandon("gave up: the job ended first")
     for rank in ranks:
         rank.finish()
     assert {rank.decision for rank in ranks} == {Decision(None, "rank 1 gave up: the job ended first")}
 
 
-def test_what_has_been_decided_is_not_undone_by_a_late_change_of_mind(boards):
-    ranks = [Rank(rank, boards[rank], patience_s=10.0) for rank in range(RANKS)]
+def test_what_has_been_decided_is_not_undone_by_a_late_change_of_mind(stores):
+    ranks = [Rank(rank, stores[rank], timeout_s=10.0) for rank in range(RANKS)]
     (decision,) = run(ranks)
-    ranks[1].agreement.abandon("the job ended first")
-    assert ranks[1].agreement.resolve() == decision
-    assert ranks[2].agreement.refuse("too late") == decision
+    ranks[1].commit.abandon("the job ended first")
+    assert ranks[1].commit.resolve() == decision
+    assert ranks[2].commit.refuse("too late") == decision
 
 
 def test_a_store_that_does_not_answer_means_that_this_rank_does_nothing():
@@ -223,12 +223,12 @@ def test_a_store_that_does_not_answer_means_that_this_rank_does_nothing():
         def compare_set(self, key, expected, desired):
             return desired.encode()
 
-    board = Frozen()
-    agreement = TwoPhaseCommit(board, 1, 2, lambda: Pace(0, 1), lambda step: None, **QUICK)
-    thread = threading.Thread(target=agreement.reach)
+    store = Frozen()
+    commit = TwoPhaseCommit(store, 1, 2, lambda: Pace(0, 1), lambda step: None, **QUICK)
+    thread = threading.Thread(target=commit.run)
     thread.start()
-    assert agreement.resolve(limit_s=0.05) is None
-    board.thaw.set()
+    assert commit.resolve(limit_s=0.05) is None
+    store.thaw.set()
     thread.join()
 
 
@@ -237,24 +237,24 @@ def test_a_store_that_fails_is_said_and_nobody_acts():
         def set(self, key, value):
             raise dist.DistNetworkError("Connection reset by peer")
 
-    agreement = TwoPhaseCommit(Broken(), 1, 2, lambda: Pace(0, 1), lambda step: None, **QUICK)
+    commit = TwoPhaseCommit(Broken(), 1, 2, lambda: Pace(0, 1), lambda step: None, **QUICK)
     with pytest.raises(dist.DistNetworkError):
-        agreement.reach()
-    assert agreement.resolve() == Decision(None, "rank 1: the job's store failed: Connection reset by peer")
+        commit.run()
+    assert commit.resolve() == Decision(None, "rank 1: the job's store failed: Connection reset by peer")
 
 
 def test_a_rank_alone_agrees_with_itself():
     rank = Rank(0, None, world_size=1)
     (decision,) = run([rank])
     assert rank.acted == [decision.step]
-    assert rank.agreement.refuse("no") == Decision(None, "no")
-    rank.agreement.clean_up()
+    assert rank.commit.refuse("no") == Decision(None, "no")
+    rank.commit.clean_up()
 
 
-def test_the_plan_leaves_time_for_all_to_learn_of_it(boards):
+def test_the_plan_leaves_time_for_all_to_learn_of_it(stores):
     ranks = [
-        Rank(rank, boards[rank], step=100 * rank, step_s=10.0, said_ns=2_000_000 * (rank + 1), notice_s=1.0,
-             patience_s=10.0)
+        Rank(rank, stores[rank], step=100 * rank, step_s=10.0, said_ns=2_000_000 * (rank + 1), notice_s=1.0,
+             timeout_s=10.0)
         for rank in range(RANKS)
     ]  # fmt: skip
     for rank in ranks:
@@ -265,11 +265,11 @@ def test_the_plan_leaves_time_for_all_to_learn_of_it(boards):
     assert {rank.decision.step for rank in ranks} == {300 + 2 + 500}
 
 
-def test_nothing_is_left_in_the_store_once_all_know(boards, server):
+def test_nothing_is_left_in_the_store_once_all_know(stores, server):
     before = server.num_keys()
-    ranks = [Rank(rank, boards[rank], patience_s=10.0) for rank in range(RANKS)]
+    ranks = [Rank(rank, stores[rank], timeout_s=10.0) for rank in range(RANKS)]
     run(ranks)
-    cleaning = [threading.Thread(target=rank.agreement.clean_up) for rank in ranks]
+    cleaning = [threading.Thread(target=rank.commit.clean_up) for rank in ranks]
     for thread in cleaning:
         thread.start()
     for thread in cleaning:
@@ -277,24 +277,29 @@ def test_nothing_is_left_in_the_store_once_all_know(boards, server):
     assert server.num_keys() == before
 
 
-def test_the_decision_stays_for_a_rank_that_has_not_read_it(boards):
-    ranks = [Rank(rank, boards[rank]) for rank in (0, 1)]
+def test_the_decision_stays_for_a_rank_that_has_not_read_it(stores):
+    ranks = [Rank(rank, stores[rank]) for rank in (0, 1)]
     run(ranks)
-    ranks[1].agreement.clean_up()
-    ranks[0].agreement.clean_up(settle_s=0.05)
-    assert not boards[0].check(["ready/0"])
-    assert boards[0].check(["decision"])
+    ranks[1].commit.clean_up()
+    ranks[0].commit.clean_up(settle_s=0.05)
+    assert not stores[0].check(["ready/0"])
+    assert stores[0].check(["decision"])
 
 
-def standing(words, among="all"):
+def at_position(words, among="all"):
     """Where a rank says that it stood, in words about the step that it is asked about."""
-    return lambda step: Mark(among, words.format(step))
+    return lambda step: Position(among, words.format(step))
 
 
-def test_ranks_that_do_not_count_the_same_steps_do_not_act(boards):
+def test_ranks_that_do_not_count_the_same_steps_do_not_act(stores):
     # A batch behind the others since some join(), rank 2 calls another step the same.
     ranks = [
-        Rank(rank, boards[rank], patience_s=10.0, mark=standing(f"after {9 if rank == 2 else 10} of {{}}"))
+        Rank(
+            rank,
+            stores[rank],
+            timeout_s=10.0,
+            position=at_position(f"after {9 if rank == 2 else 10} of {{}}"),
+        )
         for rank in range(RANKS)
     ]
     (decision,) = run(ranks)
@@ -305,23 +310,31 @@ def test_ranks_that_do_not_count_the_same_steps_do_not_act(boards):
     assert not any(rank.acted for rank in ranks)
 
 
-def test_ranks_of_different_groups_may_stand_where_they_like(boards):
+def test_ranks_of_different_groups_may_stand_where_they_like(stores):
     ranks = [
-        Rank(rank, boards[rank], patience_s=10.0, mark=standing(f"after {rank % 2}", among=f"{rank % 2}"))
+        Rank(
+            rank,
+            stores[rank],
+            timeout_s=10.0,
+            position=at_position(f"after {rank % 2}", among=f"{rank % 2}"),
+        )
         for rank in range(RANKS)
     ]
     (decision,) = run(ranks)
     assert {tuple(rank.acted) for rank in ranks} == {(decision.step,)}
 
 
-def test_all_are_asked_about_a_step_that_each_has_begun(boards):
+def test_all_are_asked_about_a_step_that_each_has_begun(stores):
     asked = []
 
-    def mark(step):
+    def position(step):
         asked.append(step)
-        return NO_MARK
+        return ANY_POSITION
 
-    ranks = [Rank(rank, boards[rank], step=100 + rank, patience_s=10.0, mark=mark) for rank in range(RANKS)]
+    ranks = [
+        Rank(rank, stores[rank], step=100 + rank, timeout_s=10.0, position=position)
+        for rank in range(RANKS)
+    ]
     for rank in ranks:
         rank.agreeing.start()
     for rank in ranks:
@@ -329,12 +342,12 @@ def test_all_are_asked_about_a_step_that_each_has_begun(boards):
     assert asked == [100] * RANKS
 
 
-def test_a_rank_that_does_not_know_where_it_stood_keeps_all_from_acting(boards):
+def test_a_rank_that_does_not_know_where_it_stood_keeps_all_from_acting(stores):
     def unknown(step):
         raise LookupError(f"does not know where it stood in step {step}")
 
     ranks = [
-        Rank(rank, boards[rank], patience_s=10.0, **({"mark": unknown} if rank == 1 else {}))
+        Rank(rank, stores[rank], timeout_s=10.0, **({"position": unknown} if rank == 1 else {}))
         for rank in range(RANKS)
     ]
     (decision,) = run(ranks)
@@ -342,21 +355,21 @@ def test_a_rank_that_does_not_know_where_it_stood_keeps_all_from_acting(boards):
     assert not any(rank.acted for rank in ranks)
 
 
-def test_a_rank_that_is_given_up_just_before_its_vote_does_not_vote_any_more(boards):
-    boards[0].set("plan", "1000 0")
-    agreement = TwoPhaseCommit(
-        boards[1], 1, 2, lambda: Pace(5, 1_000_000), lambda step: agreement.abandon("gave up"), **QUICK
+def test_a_rank_that_is_given_up_just_before_its_vote_does_not_vote_any_more(stores):
+    stores[0].set("plan", "1000 0")
+    commit = TwoPhaseCommit(
+        stores[1], 1, 2, lambda: Pace(5, 1_000_000), lambda step: commit.abandon("gave up"), **QUICK
     )
-    assert agreement.reach() == Decision(None, "rank 1 gave up")
-    assert not agreement.voted
-    assert not boards[0].check(["armed/1"])
+    assert commit.run() == Decision(None, "rank 1 gave up")
+    assert not commit.voted
+    assert not stores[0].check(["armed/1"])
 
 
 class Failing:
     """A connection to the store that breaks, when its rank has voted or before."""
 
-    def __init__(self, board, breaks_at):
-        self.board = board
+    def __init__(self, store, breaks_at):
+        self.store = store
         self.breaks_at = breaks_at
         self.broken = False
 
@@ -364,18 +377,18 @@ class Failing:
         def call(*args):
             if self.broken:
                 raise RuntimeError("Connection reset by peer")
-            answer = getattr(self.board, name)(*args)
+            answer = getattr(self.store, name)(*args)
             self.broken = name == "set" and args[0].startswith(self.breaks_at)
             return answer
 
         return call
 
 
-def test_a_rank_that_loses_the_store_once_it_has_voted_learns_the_decision_anew(boards):
-    lost = Failing(boards[2], "armed")
+def test_a_rank_that_loses_the_store_once_it_has_voted_learns_the_decision_anew(stores):
+    lost = Failing(stores[2], "armed")
     ranks = [
-        Rank(rank, lost if rank == 2 else boards[rank], patience_s=10.0, renew=lambda: boards[2],
-             doubt_s=10.0)
+        Rank(rank, lost if rank == 2 else stores[rank], timeout_s=10.0, reconnect=lambda: stores[2],
+             resolve_limit_s=10.0)
         for rank in range(RANKS)
     ]  # fmt: skip
     (decision,) = run(ranks)
@@ -385,57 +398,78 @@ def test_a_rank_that_loses_the_store_once_it_has_voted_learns_the_decision_anew(
         assert decision.reason == "rank 2 lost the job's store for a moment: Connection reset by peer"
 
 
-def test_a_rank_that_lost_the_store_obeys_what_the_others_have_decided(boards):
-    boards[0].set("plan", "1000 0")
+def test_a_rank_that_lost_the_store_obeys_what_the_others_have_decided(stores):
+    stores[0].set("plan", "1000 0")
     tries = []
 
-    def renew():
-        boards[0].set("decision", "commit")
+    def reconnect():
+        stores[0].set("decision", "commit")
         tries.append(1)
         if len(tries) < 3:
             raise RuntimeError("Connection refused")
-        return boards[1]
+        return stores[1]
 
-    lost = Failing(boards[1], "armed")
-    agreement = TwoPhaseCommit(
-        lost, 1, 2, lambda: Pace(5, 1_000_000), lambda step: None, **QUICK, renew=renew, doubt_s=10.0
+    lost = Failing(stores[1], "armed")
+    commit = TwoPhaseCommit(
+        lost,
+        1,
+        2,
+        lambda: Pace(5, 1_000_000),
+        lambda step: None,
+        **QUICK,
+        reconnect=reconnect,
+        resolve_limit_s=10.0,
     )
-    assert agreement.reach() == Decision(1000)
-    assert agreement.resolve() == Decision(1000)
+    assert commit.run() == Decision(1000)
+    assert commit.resolve() == Decision(1000)
     assert len(tries) == 3
 
 
 @pytest.mark.parametrize(("breaks_at", "asks"), [("ready", 0), ("armed", 1)])
 def test_a_store_that_stays_away_is_raised_at_once_before_the_vote_and_later_after_it(
-    boards, breaks_at, asks
+    stores, breaks_at, asks
 ):
-    boards[0].set("plan", "1000 0")
+    stores[0].set("plan", "1000 0")
     tries = []
 
-    def renew():
+    def reconnect():
         tries.append(1)
         raise RuntimeError("Connection refused")
 
-    lost = Failing(boards[1], breaks_at)
-    agreement = TwoPhaseCommit(
-        lost, 1, 2, lambda: Pace(5, 1_000_000), lambda step: None, **QUICK, renew=renew, doubt_s=0.1
+    lost = Failing(stores[1], breaks_at)
+    commit = TwoPhaseCommit(
+        lost,
+        1,
+        2,
+        lambda: Pace(5, 1_000_000),
+        lambda step: None,
+        **QUICK,
+        reconnect=reconnect,
+        resolve_limit_s=0.1,
     )
     with pytest.raises(RuntimeError, match="Connection reset"):
-        agreement.reach()
+        commit.run()
     assert (len(tries) >= 1) == asks
-    assert "the job's store failed" in agreement.resolve().reason
+    assert "the job's store failed" in commit.resolve().reason
 
 
-def test_a_job_that_ends_does_not_look_for_a_store_any_longer(boards):
-    boards[0].set("plan", "1000 0")
+def test_a_job_that_ends_does_not_look_for_a_store_any_longer(stores):
+    stores[0].set("plan", "1000 0")
 
-    def renew():
-        agreement.abandon("the job ended first", job_ends=True)
+    def reconnect():
+        commit.abandon("the job ended first", job_ends=True)
         raise RuntimeError("Connection refused")
 
-    lost = Failing(boards[1], "armed")
-    agreement = TwoPhaseCommit(
-        lost, 1, 2, lambda: Pace(5, 1_000_000), lambda step: None, **QUICK, renew=renew, doubt_s=1000.0
+    lost = Failing(stores[1], "armed")
+    commit = TwoPhaseCommit(
+        lost,
+        1,
+        2,
+        lambda: Pace(5, 1_000_000),
+        lambda step: None,
+        **QUICK,
+        reconnect=reconnect,
+        resolve_limit_s=1000.0,
     )
     with pytest.raises(RuntimeError, match="Connection reset"):
-        agreement.reach()
+        commit.run()

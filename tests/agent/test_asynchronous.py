@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from overlaptop.agent.isolation.fault_barrier import FaultBarrier, hold, sheltered
-from overlaptop.agent.isolation.job_exceptions import carried_through, is_the_jobs
+from overlaptop.agent.isolation.fault_barrier import FaultBarrier, defer_exceptions, raise_later
+from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
 
 
 def function(_number, _frame):
@@ -74,7 +74,7 @@ def test_what_a_handler_raises_is_the_jobs(name: str) -> None:
     signal.signal(signal.SIGUSR2, HANDLERS[name])
     with pytest.raises(TimeoutError) as caught:
         struck()
-    assert is_the_jobs(caught.value)
+    assert raised_by_job(caught.value)
 
 
 def no_such_key() -> None:
@@ -109,17 +109,17 @@ def test_a_fault_of_our_own_is_not(name: str) -> None:
     signal.signal(signal.SIGUSR2, function)
     with pytest.raises(Exception) as caught:  # noqa: PT011 - of any kind
         OWN[name]()
-    assert not is_the_jobs(caught.value)
+    assert not raised_by_job(caught.value)
 
 
-def guest() -> tuple[FaultBarrier, list[str]]:
+def barrier() -> tuple[FaultBarrier, list[str]]:
     said: list[str] = []
     return FaultBarrier(lambda _level, text: said.append(text)), said
 
 
 def test_a_hook_lets_the_jobs_exception_through_and_stays_at_work() -> None:
     signal.signal(signal.SIGUSR2, function)
-    made, said = guest()
+    made, said = barrier()
     hook = made.guarded("a hook", struck)
     for _ in range(2):
         with pytest.raises(TimeoutError):
@@ -129,7 +129,7 @@ def test_a_hook_lets_the_jobs_exception_through_and_stays_at_work() -> None:
 
 
 def test_a_hook_keeps_its_own_fault_to_itself() -> None:
-    made, said = guest()
+    made, said = barrier()
     assert made.guarded("a hook", no_such_key)() is None
     assert not made.active
     assert len(said) == 1
@@ -144,9 +144,9 @@ def test_what_strikes_in_a_callback_of_c_code_is_raised_at_the_next_step() -> No
         if len(done) == 1:
             struck()
 
-    made, _ = guest()
-    step = made.guarded("a step", lambda: done.append(2), kept=True)
-    sheltered(callback)()
+    made, _ = barrier()
+    step = made.guarded("a step", lambda: done.append(2), at_boundaries=True)
+    defer_exceptions(callback)()
     assert done == [1, 1]  # all of it was done
     with pytest.raises(TimeoutError):
         step()
@@ -155,10 +155,10 @@ def test_what_strikes_in_a_callback_of_c_code_is_raised_at_the_next_step() -> No
 
 
 def test_another_threads_exception_is_left_to_it() -> None:
-    made, _ = guest()
-    step = made.guarded("a step", lambda: "done", kept=True)
+    made, _ = barrier()
+    step = made.guarded("a step", lambda: "done", at_boundaries=True)
     fault = TimeoutError()
-    threaded(lambda: hold(fault))
+    threaded(lambda: raise_later(fault))
     assert step() == "done"
 
 
@@ -181,5 +181,5 @@ def test_what_must_not_be_left_half_done_is_done_before_the_exception_is_raised(
         tried.append("done")
 
     with pytest.raises(TimeoutError):
-        carried_through(change)
+        run_to_completion(change)
     assert tried == ["begun", "begun", "done"]

@@ -26,9 +26,9 @@ from overlaptop.agent.sources.bursts import (
     Burst,
     Schedule,
 )
-from overlaptop.agent.sources.captures import CaptureWatch
 from overlaptop.agent.sources.cupti.holders import tool_in
-from overlaptop.agent.sources.kernel_steps import Mark
+from overlaptop.agent.sources.graph_captures import GraphCaptureWatch
+from overlaptop.agent.sources.kernel_steps import StreamMark
 from overlaptop.agent.sources.profilers import KinetoWatch
 
 
@@ -37,12 +37,12 @@ class FakeMarker:
     """Sets marks that no GPU ever passes."""
 
     fails_after: int = 10**9
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[StreamMark] = field(default_factory=list)
 
     def mark(self, step, edge):
         if len(self.marks) >= self.fails_after:
             return None
-        self.marks.append(Mark(len(self.marks), step, edge, 0, 0))
+        self.marks.append(StreamMark(len(self.marks), step, edge, 0, 0))
         return self.marks[-1]
 
 
@@ -291,10 +291,10 @@ class FakeGraph:
 
 
 @pytest.fixture
-def captures(monkeypatch) -> CaptureWatch:
+def captures(monkeypatch) -> GraphCaptureWatch:
     graph = type("CUDAGraph", (FakeGraph,), dict(FakeGraph.__dict__))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
-    watch = CaptureWatch()
+    watch = GraphCaptureWatch()
     watch.install()
     return watch
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlaptop.agent.sources.base import CollectiveCall
-from overlaptop.agent.sources.collective_join import Launch, join, match
+from overlaptop.agent.sources.collective_join import CollectiveLaunch, join, match
 from overlaptop.agent.sources.flight_recorder import launches_of
-from overlaptop.agent.sources.kernel_steps import NcclKernel, Stretch, TracedStep
+from overlaptop.agent.sources.kernel_steps import LaunchInterval, NcclKernel, TracedStep
 from overlaptop.timeline import spans
 
 from .recordings import RECORDED, recording
@@ -30,7 +30,7 @@ def call(number, kind="AllReduce", *, coalesced=False):
 def launch(number, *kinds, several=False, unix_ns=None):
     """A launch whose bytes are its number, so that it can be told from the others."""
     kinds = kinds or ("AllReduce",)
-    return Launch(
+    return CollectiveLaunch(
         call(number, "+".join(kinds), coalesced=several),
         number if unix_ns is None else unix_ns,
         kinds,
@@ -44,11 +44,11 @@ def kernel(at_ns, collective="AllReduce", *, replayed=False):
     )
 
 
-def step_of(*stretches):
+def step_of(*intervals):
     end_ns = 10_000
     return TracedStep(
         step=0, start_ns=0, end_ns=end_ns, edges=(), compute=spans.empty(), comm=spans.empty(),
-        copy=spans.empty(), stall=spans.empty(), launch_lead_ns=0, stretches=stretches, device=3,
+        copy=spans.empty(), stall=spans.empty(), launch_lead_ns=0, intervals=intervals, device=3,
     )  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def test_each_kernel_of_fsdp2_is_of_its_collectives_kind():
     for step in burst.steps():
         began = {
             (kernel.start_ns, kernel.end_ns): kernel.collective
-            for stretch in step.stretches
+            for stretch in step.intervals
             for kernel in stretch.kernels
         }
         for each in join(step, burst.launches()).collectives:
@@ -108,12 +108,12 @@ def test_each_kernel_of_fsdp2_is_of_its_collectives_kind():
 def test_one_entry_missing_leaves_its_whole_stretch_unmatched_and_no_other(name, missing):
     burst = recording(name)
     for step in burst.steps():
-        bounds = step.stretches[0].from_unix_ns, step.stretches[-1].to_unix_ns
+        bounds = step.intervals[0].from_unix_ns, step.intervals[-1].to_unix_ns
         of_step = [e for e in burst.entries if bounds[0] <= e["time_created_ns"] < bounds[1]]
         gone = of_step[missing]
         launches = launches_of([entry for entry in burst.entries if entry is not gone], burst.groups)
         joined = join(step, launches)
-        [torn] = [s for s in step.stretches if s.from_unix_ns <= gone["time_created_ns"] < s.to_unix_ns]
+        [torn] = [s for s in step.intervals if s.from_unix_ns <= gone["time_created_ns"] < s.to_unix_ns]
         lost_ns = sum(each.end_ns - each.start_ns for each in torn.kernels)
         assert joined.kernels_ns - joined.matched_ns == lost_ns > 0
         unknown = [each for each in joined.collectives if each.call.bytes is None]
@@ -177,7 +177,7 @@ def test_a_kernel_that_serves_any_collective_is_not_counted_among_the_kernels_of
 
 def test_bytes_that_are_not_known_do_not_count_as_matched():
     unknown = dataclasses.replace(launch(1, unix_ns=5), call=dataclasses.replace(call(1), bytes=None))
-    joined = join(step_of(Stretch(0, 100, (kernel(10),))), [unknown])
+    joined = join(step_of(LaunchInterval(0, 100, (kernel(10),))), [unknown])
     assert [(each.call.op, each.call.bytes) for each in joined.collectives] == [("AllReduce", None)]
     assert (joined.kernels_ns, joined.matched_ns) == (10, 0)
 
@@ -190,7 +190,7 @@ def test_two_launches_of_several_are_matched_only_where_each_is_one_kernel():
 
 
 def test_a_launch_of_several_lasts_from_its_first_kernel_to_its_last():
-    step = step_of(Stretch(0, 100, (kernel(40, "SendRecv"), kernel(20, "SendRecv"), kernel(70))))
+    step = step_of(LaunchInterval(0, 100, (kernel(40, "SendRecv"), kernel(20, "SendRecv"), kernel(70))))
     joined = join(step, [launch(1, "SendRecv", several=True, unix_ns=5), launch(2, unix_ns=6)])
     assert [(each.call.bytes, each.start_ns, each.end_ns) for each in joined.collectives] == [
         (1, 20, 50),
@@ -200,21 +200,25 @@ def test_a_launch_of_several_lasts_from_its_first_kernel_to_its_last():
 
 
 def test_launches_belong_to_the_stretch_in_which_they_were_issued():
-    step = step_of(Stretch(0, 100, (kernel(10),)), Stretch(100, 200, (kernel(30), kernel(50))))
+    step = step_of(
+        LaunchInterval(0, 100, (kernel(10),)), LaunchInterval(100, 200, (kernel(30), kernel(50)))
+    )
     launches = [launch(9, unix_ns=-1), launch(1, unix_ns=0), launch(2, unix_ns=100), launch(3, unix_ns=199),
                 launch(8, unix_ns=200)]  # fmt: skip
     assert bytes_by_kernel(join(step, launches)) == [(1, 10), (2, 30), (3, 50)]
 
 
 def test_a_stretch_that_cannot_be_told_does_not_spoil_its_neighbours():
-    step = step_of(Stretch(0, 100, (kernel(10), kernel(20))), Stretch(100, 200, (kernel(30),)))
+    step = step_of(
+        LaunchInterval(0, 100, (kernel(10), kernel(20))), LaunchInterval(100, 200, (kernel(30),))
+    )
     joined = join(step, [launch(1, unix_ns=50), launch(2, unix_ns=150)])
     assert bytes_by_kernel(joined) == [(None, 10), (None, 20), (2, 30)]
     assert (joined.kernels_ns, joined.matched_ns) == (30, 10)
 
 
 def test_an_unmatched_kernel_is_called_by_its_own_name():
-    [unknown] = join(step_of(Stretch(0, 100, (kernel(10),))), []).collectives
+    [unknown] = join(step_of(LaunchInterval(0, 100, (kernel(10),))), []).collectives
     assert (unknown.call.op, unknown.call.bytes, unknown.call.group) == (
         "ncclDevKernel_AllReduce",
         None,
@@ -224,14 +228,16 @@ def test_an_unmatched_kernel_is_called_by_its_own_name():
 
 
 def test_kernels_that_a_graph_replayed_are_logged_by_nobody_and_leave_the_others_to_their_launches():
-    step = step_of(Stretch(0, 100, (kernel(10, replayed=True), kernel(30), kernel(50, replayed=True))))
+    step = step_of(
+        LaunchInterval(0, 100, (kernel(10, replayed=True), kernel(30), kernel(50, replayed=True)))
+    )
     joined = join(step, [launch(1, unix_ns=50)])
     assert bytes_by_kernel(joined) == [(None, 10), (1, 30), (None, 50)]
     assert (joined.kernels_ns, joined.matched_ns) == (30, 10)
 
 
 def test_a_step_without_collectives_has_none():
-    joined = join(step_of(Stretch(0, 100, ())), [])
+    joined = join(step_of(LaunchInterval(0, 100, ())), [])
     assert (joined.collectives, joined.count, joined.kernels_ns, joined.matched_ns) == ((), 0, 0, 0)
 
 
@@ -296,9 +302,9 @@ def test_launches_or_kernels_that_are_missing_never_lead_to_a_wrong_match(seed, 
 
 @given(seeds)
 def test_steps_are_joined_right_or_not_at_all(seed):
-    """Several stretches, some of them torn: what is matched is right, what is not is called unmatched."""
+    """Several intervals, some of them torn: what is matched is right, what is not is called unmatched."""
     chance = random.Random(seed)
-    stretches, launches, truth, torn = [], [], {}, set()
+    intervals, launches, truth, torn = [], [], {}, set()
     for number in range(chance.randrange(1, 5)):
         issued = issue(chance, chance.randrange(6))
         kernels = []
@@ -312,10 +318,10 @@ def test_steps_are_joined_right_or_not_at_all(seed):
             truth |= {k.start_ns: known.call.bytes for k in moved}
             kernels += moved
             launches.append(known)
-        stretches.append(Stretch(1_000 * number, 1_000 * (number + 1), tuple(kernels)))
+        intervals.append(LaunchInterval(1_000 * number, 1_000 * (number + 1), tuple(kernels)))
     if launches and chance.random() < 0.7:
         torn = {launches.pop(chance.randrange(len(launches))).unix_ns // 1_000}
-    joined = join(step_of(*stretches), launches)
+    joined = join(step_of(*intervals), launches)
     for each in joined.collectives:
         if each.start_ns // 100_000 in torn:
             assert each.call.bytes is None

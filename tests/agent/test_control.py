@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from overlaptop.agent.control import control
+from overlaptop.agent.control import executor
 from overlaptop.agent.control.action import Lifecycle, Outcome
-from overlaptop.agent.control.control import Control
+from overlaptop.agent.control.executor import CommandExecutor
 from overlaptop.agent.control.participant import Participant
-from overlaptop.agent.control.two_phase_commit import NO_MARK, Pace
+from overlaptop.agent.control.two_phase_commit import ANY_POSITION, Pace
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.script.runner import is_bundled
 from overlaptop.wire import commands
@@ -30,8 +30,8 @@ ENDED = ("written", "failed", "refused", "busy")
 class Fake:
     """An action that acts for some steps."""
 
-    def __init__(self, steps=2, refuses="", fails_at=None, result="/there/rank0.json.gz", course=None):
-        self.course = course or Lifecycle("recording", "written", finishes="writing")
+    def __init__(self, steps=2, refuses="", fails_at=None, result="/there/rank0.json.gz", lifecycle=None):
+        self.lifecycle = lifecycle or Lifecycle("recording", "written", finishes="writing")
         self.steps = steps
         self.refuses = refuses
         self.fails_at = fails_at
@@ -42,8 +42,8 @@ class Fake:
         self.may_finish = threading.Event()
         self.may_finish.set()
 
-    def mark(self, step):
-        return NO_MARK
+    def position(self, step):
+        return ANY_POSITION
 
     def refusal(self):
         return self.refuses
@@ -71,7 +71,7 @@ class Job:
     def __init__(self, action=None, *, allowed=True, step=10, measured=True):
         self.step = step
         self.action = action or Fake()
-        self.control = Control(
+        self.executor = CommandExecutor(
             3,
             allowed,
             lambda: Pace(self.step, 300_000_000) if measured else None,
@@ -79,27 +79,27 @@ class Job:
         )
 
     def hear(self, *said):
-        return self.control.serve(deque(said))
+        return self.executor.serve(deque(said))
 
     def train(self):
         """One step; as the agent does at its boundary."""
         self.step += 1
-        if (armed := self.control.armed) is not None:
+        if (armed := self.executor.armed) is not None:
             armed.on_boundary(self.step)
         time.sleep(0.001)
 
     def train_until(self, *states):
         give_up_s = time.monotonic() + 20
-        while self.control.latest is None or self.control.latest.state not in states:
+        while self.executor.latest is None or self.executor.latest.state not in states:
             assert time.monotonic() < give_up_s, self.said
             self.train()
 
     @property
     def said(self):
-        return [(report.state, report.step, report.text) for report in self.control.reports]
+        return [(report.state, report.step, report.text) for report in self.executor.reports]
 
     def close(self):
-        self.control.close()
+        self.executor.close()
 
 
 @pytest.fixture
@@ -137,8 +137,8 @@ def test_a_command_is_accepted_agreed_done_and_reported_step_by_step(make_job):
         ("writing", first, ""),
         ("written", first, "/there/rank0.json.gz"),
     ]
-    assert {report.command for report in job.control.reports} == {command.id}
-    assert {report.rank for report in job.control.reports} == {3}
+    assert {report.command for report in job.executor.reports} == {command.id}
+    assert {report.rank for report in job.executor.reports} == {3}
 
 
 def test_it_acts_on_the_training_thread_only_and_nothing_stays_armed(make_job):
@@ -146,7 +146,7 @@ def test_it_acts_on_the_training_thread_only_and_nothing_stays_armed(make_job):
     job.hear(capture())
     job.train_until(*ENDED)
     assert job.action.threads == {threading.current_thread()}
-    assert job.control.armed is None
+    assert job.executor.armed is None
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_it_acts_on_the_training_thread_only_and_nothing_stays_armed(make_job):
 def test_what_is_not_allowed_is_refused_here_too_whoever_passed_it_on(make_job, job, command, state, words):
     job = make_job(**job)
     assert job.hear(capture(**command)) == []
-    (report,) = job.control.reports
+    (report,) = job.executor.reports
     assert report.state == state
     assert words in report.text
     assert job.action.seen == []
@@ -178,18 +178,18 @@ def test_what_there_is_nothing_to_act_on_for_is_refused_with_the_makers_words(ma
         raise ValueError("there is no knob depth; there is: none")
 
     job = make_job()
-    job.control._makers = {commands.SET: make}
+    job.executor._makers = {commands.SET: make}
     assert job.hear(commands.make(commands.SET, {"value": 1}, knob="depth")) == []
-    (report,) = job.control.reports
+    (report,) = job.executor.reports
     assert (report.state, report.text) == ("refused", "there is no knob depth; there is: none")
 
 
 def test_a_change_says_what_the_value_was_and_what_it_becomes(make_job):
-    job = make_job(Fake(course=Lifecycle("changing", "changed", together=True), result="depth 1 -> 2"))
+    job = make_job(Fake(lifecycle=Lifecycle("changing", "changed", together=True), result="depth 1 -> 2"))
     job.action.finish = lambda: Outcome("depth 1 -> 2", "1", "2")
     job.hear(capture())
     job.train_until("changed")
-    report = job.control.reports[-1]
+    report = job.executor.reports[-1]
     assert (report.state, report.was, report.becomes) == ("changed", "1", "2")
 
 
@@ -199,7 +199,7 @@ def test_a_second_command_is_answered_busy_and_the_first_goes_on(make_job):
     job.hear(first)
     job.train_until("accepted", "agreed")
     job.hear(second)
-    assert [(r.state, r.text) for r in job.control.reports if r.command == second.id] == [
+    assert [(r.state, r.text) for r in job.executor.reports if r.command == second.id] == [
         ("busy", "another command is under way: capture (steps 2)")
     ]
     job.train_until("written")
@@ -239,19 +239,19 @@ def test_steps_are_known_to_be_disturbed_from_the_agreed_one_until_all_is_writte
     job.hear(capture())
     job.train_until("writing")
     first, now = job.action.seen[0], job.step
-    assert [job.control.disturbed_by(step) for step in (first - 1, first, now, now + 50)] == [
+    assert [job.executor.disturbed_by(step) for step in (first - 1, first, now, now + 50)] == [
         "", "capture", "capture", "capture",
     ]  # fmt: skip
     job.action.may_finish.set()
     job.train_until("written")
-    while job.control.disturbed_by(job.step + 1):  # until its thread has put that down
+    while job.executor.disturbed_by(job.step + 1):  # until its thread has put that down
         time.sleep(0.001)
-    assert job.control.disturbed_by(now)
-    assert not job.control.disturbed_by(first - 1)
+    assert job.executor.disturbed_by(now)
+    assert not job.executor.disturbed_by(first - 1)
 
 
 def test_what_finishes_in_no_time_disturbs_no_step_after_its_last_boundary(make_job):
-    job = make_job(Fake(steps=3, course=Lifecycle("changing", "changed"), result="1 -> 2"))
+    job = make_job(Fake(steps=3, lifecycle=Lifecycle("changing", "changed"), result="1 -> 2"))
     command = capture()
     job.hear(command)
     job.train_until("changed")
@@ -260,7 +260,7 @@ def test_what_finishes_in_no_time_disturbs_no_step_after_its_last_boundary(make_
         ("changing", first, ""), ("changed", first, "1 -> 2"),
     ]  # fmt: skip
     # The third boundary began a step that is the job's own again.
-    assert [bool(job.control.disturbed_by(first + n)) for n in range(-1, 4)] == [
+    assert [bool(job.executor.disturbed_by(first + n)) for n in range(-1, 4)] == [
         False, True, True, False, False,
     ]  # fmt: skip
 
@@ -273,40 +273,42 @@ def test_a_job_that_ends_in_the_middle_lets_go_on_the_thread_that_ends_it(make_j
     job.close()
     assert job.action.abandoned
     assert job.said[-1] == ("failed", None, "the job ended first")
-    assert job.control.armed is None
+    assert job.executor.armed is None
 
 
-def test_an_agent_that_steps_aside_in_the_middle_lets_go_on_the_jobs_next_call(make_job):
+def test_an_agent_that_disables_itself_in_the_middle_lets_go_on_the_jobs_next_call(make_job):
     job = make_job(Fake(steps=1000))
     job.hear(capture())
     job.train_until("recording")
-    guest = FaultBarrier(lambda level, text: None)
-    hook = guest.guarded("a hook", lambda: None)
-    guest.parting = lambda: job.control.part("the agent stepped aside")
+    barrier = FaultBarrier(lambda level, text: None)
+    hook = barrier.guarded("a hook", lambda: None)
+    barrier.on_disabled = lambda: job.executor.disable("the agent disabled itself")
     hook()
     assert not job.action.abandoned
-    guest.disable("elsewhere", RuntimeError("a fault"))
+    barrier.disable("elsewhere", RuntimeError("a fault"))
     hook()
     hook()
     assert job.action.abandoned
-    assert guest.parting is None
+    assert barrier.on_disabled is None
 
 
-def test_an_agent_that_steps_aside_once_all_have_agreed_still_acts_with_the_others(make_job):
-    job = make_job(Fake(steps=2, course=Lifecycle("changing", "changed", together=True), result="1 -> 2"))
-    guest = FaultBarrier(lambda level, text: None)
-    guest.parting = lambda: job.control.part("the agent stepped aside")
-    guest.owes = lambda: job.control.owes
+def test_an_agent_that_disables_itself_once_all_have_agreed_still_acts_with_the_others(make_job):
+    job = make_job(
+        Fake(steps=2, lifecycle=Lifecycle("changing", "changed", together=True), result="1 -> 2")
+    )
+    barrier = FaultBarrier(lambda level, text: None)
+    barrier.on_disabled = lambda: job.executor.disable("the agent disabled itself")
+    barrier.pending = lambda: job.executor.pending
     measured = []
-    measure = guest.guarded("measuring", lambda: measured.append(job.step))
-    boundary = guest.guarded("the boundary", job.train, kept=True)
+    measure = barrier.guarded("measuring", lambda: measured.append(job.step))
+    boundary = barrier.guarded("the boundary", job.train, at_boundaries=True)
     job.hear(capture())
     while "agreed" not in [state for state, _, _ in job.said]:
         boundary()
     assert job.action.seen == []
-    guest.disable("elsewhere", RuntimeError("a fault"))
+    barrier.disable("elsewhere", RuntimeError("a fault"))
     give_up_s = time.monotonic() + 20
-    while guest.parting is not None and time.monotonic() < give_up_s:
+    while barrier.on_disabled is not None and time.monotonic() < give_up_s:
         boundary()
         measure()
     first = job.action.seen[0]
@@ -318,53 +320,53 @@ def test_an_agent_that_steps_aside_once_all_have_agreed_still_acts_with_the_othe
     assert job.step == stood  # nothing is owed any more
 
 
-def test_an_agent_that_steps_aside_before_all_have_agreed_does_not_act(make_job, monkeypatch):
+def test_an_agent_that_disables_itself_before_all_have_agreed_does_not_act(make_job, monkeypatch):
     thaw = threading.Event()
-    find_participant = control.find_participant
-    monkeypatch.setattr(control, "find_participant", lambda key: thaw.wait() and find_participant(key))
-    job = make_job(Fake(course=Lifecycle("changing", "changed", together=True)))
+    find_participant = executor.find_participant
+    monkeypatch.setattr(executor, "find_participant", lambda key: thaw.wait() and find_participant(key))
+    job = make_job(Fake(lifecycle=Lifecycle("changing", "changed", together=True)))
     job.hear(capture())
-    assert not job.control.part("the agent stepped aside")
+    assert not job.executor.disable("the agent disabled itself")
     thaw.set()
-    while job.control.owes:
+    while job.executor.pending:
         job.train()
-    assert job.control.part("the agent stepped aside")
+    assert job.executor.disable("the agent disabled itself")
     assert job.action.seen == []
-    assert job.said[-1] == ("failed", None, "the agent stepped aside")
+    assert job.said[-1] == ("failed", None, "the agent disabled itself")
 
 
 def test_a_command_that_its_rank_gave_up_is_not_obeyed_when_the_store_comes_back(make_job, monkeypatch):
     job = make_job()
     thaw = threading.Event()
-    find_participant = control.find_participant
-    monkeypatch.setattr(control, "find_participant", lambda key: thaw.wait() and find_participant(key))
-    monkeypatch.setattr(control, "STORE_SILENT_S", 0.0)
+    find_participant = executor.find_participant
+    monkeypatch.setattr(executor, "find_participant", lambda key: thaw.wait() and find_participant(key))
+    monkeypatch.setattr(executor, "STORE_SILENT_S", 0.0)
     job.hear(capture())
     while job.said[-1][0] != "failed":
         job.hear()
     thaw.set()
-    for thread in job.control._threads:
+    for thread in job.executor._threads:
         thread.join(30.0)
     for _ in range(30):
         job.train()
     assert job.action.seen == []
-    assert job.said[-1] == ("failed", None, control.STORE_SILENT)
+    assert job.said[-1] == ("failed", None, executor.STORE_SILENT)
 
 
 def test_a_store_that_is_silent_is_said_though_another_command_was_refused_meanwhile(make_job, monkeypatch):
     job = make_job()
     thaw = threading.Event()
-    find_participant = control.find_participant
-    monkeypatch.setattr(control, "find_participant", lambda key: thaw.wait() and find_participant(key))
+    find_participant = executor.find_participant
+    monkeypatch.setattr(executor, "find_participant", lambda key: thaw.wait() and find_participant(key))
     command = capture()
     job.hear(command)
     job.train_until("accepted")
     job.hear(capture())
     assert job.said[-1][0] == "busy"
-    job.control._silent_at_s = 0.0
+    job.executor._silent_at_s = 0.0
     job.hear()
-    assert job.control.reports[-1].command == command.id
-    assert job.said[-1] == ("failed", None, control.STORE_SILENT)
+    assert job.executor.reports[-1].command == command.id
+    assert job.said[-1] == ("failed", None, executor.STORE_SILENT)
     thaw.set()
 
 
@@ -395,8 +397,8 @@ def test_a_store_that_stands_still_is_said_and_ever_more_threads_are_not_started
         thaw.wait()
         raise RuntimeError("the store has gone")
 
-    monkeypatch.setattr(control, "find_participant", stuck)
-    monkeypatch.setattr(control, "STORE_SILENT_S", 0.0)
+    monkeypatch.setattr(executor, "find_participant", stuck)
+    monkeypatch.setattr(executor, "STORE_SILENT_S", 0.0)
     job.hear(capture())
     while job.said[-1][0] != "failed":
         job.hear()
@@ -404,7 +406,7 @@ def test_a_store_that_stands_still_is_said_and_ever_more_threads_are_not_started
     before = threading.active_count()
     for _ in range(20):
         job.hear(capture())
-    assert threading.active_count() <= before + control.MAX_THREADS
+    assert threading.active_count() <= before + executor.MAX_THREADS
     assert job.said[-1][2].startswith("the job's store does not answer: earlier commands")
     thaw.set()
 
@@ -437,8 +439,10 @@ class SilentStore:
 def voted(make_job, monkeypatch):
     """A job that has voted for a change, whose store then falls silent; and that store."""
     silent = SilentStore()
-    monkeypatch.setattr(control, "find_participant", lambda key: Participant(silent, 1, 2, 0.2))
-    job = make_job(Fake(steps=1, course=Lifecycle("changing", "changed", together=True), result="1 -> 2"))
+    monkeypatch.setattr(executor, "find_participant", lambda key: Participant(silent, 1, 2, 0.2))
+    job = make_job(
+        Fake(steps=1, lifecycle=Lifecycle("changing", "changed", together=True), result="1 -> 2")
+    )
     job.hear(capture())
     assert silent.voted.wait(20)
     yield job, silent
@@ -448,9 +452,9 @@ def voted(make_job, monkeypatch):
 @pytest.mark.parametrize(("decided", "end"), [("commit", "changed"), ("abort 0 does not answer", "failed")])
 def test_a_rank_that_has_voted_does_not_say_that_it_failed_before_it_knows(voted, decided, end):
     job, silent = voted
-    job.control._silent_at_s = 0.0
+    job.executor._silent_at_s = 0.0
     job.hear()
-    assert job.said[-1] == ("unknown", None, control.STORE_SILENT)
+    assert job.said[-1] == ("unknown", None, executor.STORE_SILENT)
     silent.store.set("decision", decided)
     silent.thaw.set()
     job.train_until(*ENDED, "changed")
@@ -479,7 +483,7 @@ def test_a_rank_that_never_learns_the_decision_stands_no_longer_than_the_others_
     assert job.said[-1] == ("unknown", None, words)
     job.train()
     assert job.action.seen == []
-    assert job.control.armed is None
+    assert job.executor.armed is None
 
 
 def test_bundled_workloads_are_known_by_where_they_lie(tmp_path, monkeypatch):
@@ -509,7 +513,7 @@ def test_a_link_into_the_bundled_folder_is_what_it_points_to(tmp_path):
 
 def test_the_modules_of_control_import_no_torch():
     code = (
-        "import sys, overlaptop.agent.control.control, overlaptop.agent.control.capture;"
+        "import sys, overlaptop.agent.control.executor, overlaptop.agent.control.capture;"
         "import overlaptop.agent.knobs.rebucket;"
         "sys.exit('torch' in sys.modules or 'zmq' in sys.modules)"
     )

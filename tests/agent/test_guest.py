@@ -211,7 +211,7 @@ def test_the_goodbye_comes_at_the_jobs_end_also_after_a_fault(run_ranks) -> None
                 raise ArithmeticError("on purpose")
             return info(agent)
         Agent._info = fault_later
-        while overlaptop.agent._agent.guest.active:
+        while overlaptop.agent._agent.barrier.active:
             overlaptop.agent.step()
             time.sleep(0.01)
         time.sleep(0.5)
@@ -224,7 +224,7 @@ def test_the_goodbye_comes_at_the_jobs_end_also_after_a_fault(run_ranks) -> None
     [end] = [message for message in job.messages if isinstance(message, RankEnd)]
     assert end is job.messages[-1]
     assert end.at_ns > int(job.outs[0])
-    assert job.errs[0].count("stepped aside") == 1
+    assert job.errs[0].count("disabled itself") == 1
     assert [notice.level for notice in job.notices()] == ["error"]
 
 

@@ -79,7 +79,7 @@ FAULTS = """
         same = train(pause_s=0.03) == plain
         overlaptop.agent.step()
         atexit._run_exitfuncs()  # the agent's goodbye
-        said = log.getvalue().count("agent stepped aside: ArithmeticError")
+        said = log.getvalue().count("agent disabled itself: ArithmeticError")
         print(place, name, "same" if same else "DIFFERENT", "said", said, flush=True)
 
     for rank, fault in enumerate(sys.argv[1:]):
@@ -110,7 +110,7 @@ HOOKS_AND_THREADS = [
     "ddp_models.DdpModels.note_step",
     "fsdp_units.FsdpUnits.install",
     "fsdp_units.FsdpUnits.note_step",
-    "knobs.KnobNews.serve",
+    "knobs.KnobPublisher.serve",
     "script_knobs.ScriptKnobs.note_step",
     "collectives._Describe.__call__",
     "collectives._work_of",
@@ -166,6 +166,6 @@ def test_a_fault_reaches_the_dashboard_once(run_ranks, name: str) -> None:
     assert job.codes == [0], job.errs
     [notice] = job.notices()
     assert "ArithmeticError" in notice.text
-    assert job.errs[0].count("stepped aside") == 1
+    assert job.errs[0].count("disabled itself") == 1
     assert job.info().source == "none"
-    assert job.info().source_reason == "the agent stepped aside"
+    assert job.info().source_reason == "the agent disabled itself"

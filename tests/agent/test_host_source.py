@@ -8,8 +8,8 @@ import pytest
 
 from overlaptop.agent.reporting import reporter
 from overlaptop.agent.sources.base import CollectiveCall, Wait
-from overlaptop.agent.sources.draft import MAX_MARKS
 from overlaptop.agent.sources.host import HostSource
+from overlaptop.agent.sources.recorded_step import MAX_MARKS
 from overlaptop.wire.messages import StepTotals
 
 CALL = CollectiveCall(

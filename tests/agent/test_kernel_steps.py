@@ -77,9 +77,9 @@ def test_a_recorded_burst_has_its_steps_and_each_its_collectives(name, numbers, 
     steps = recording(name).steps()
     assert [step.step for step in steps] == numbers
     for step in steps:
-        kinds = [kernel.collective for stretch in step.stretches for kernel in stretch.kernels]
+        kinds = [kernel.collective for stretch in step.intervals for kernel in stretch.kernels]
         assert {kind: kinds.count(kind) for kind in set(kinds)} == nccl_kernels
-        assert not any(kernel.replayed for stretch in step.stretches for kernel in stretch.kernels)
+        assert not any(kernel.replayed for stretch in step.intervals for kernel in stretch.kernels)
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -116,7 +116,7 @@ def test_the_phases_of_a_recorded_step_come_in_their_order_within_it(name):
 def test_a_stretch_lies_between_two_neighbouring_marks(name):
     burst = recording(name)
     bounds = [
-        (stretch.from_unix_ns, stretch.to_unix_ns) for step in burst.steps() for stretch in step.stretches
+        (stretch.from_unix_ns, stretch.to_unix_ns) for step in burst.steps() for stretch in step.intervals
     ]
     unix_ns = [mark.unix_ns for mark in burst.marks]
     assert bounds == list(itertools.pairwise(unix_ns))
@@ -189,9 +189,9 @@ def test_an_edge_that_was_not_recorded_joins_its_two_stretches():
     [step] = reread(burst, without_mark(burst.activities(), edge))
     [whole] = burst.steps()
     assert [each for each, _ in step.edges] == [each for each in EDGES if each is not Edge.BACKWARD_END]
-    assert len(step.stretches) == len(whole.stretches) - 1
-    assert sum((stretch.kernels for stretch in step.stretches), ()) == sum(
-        (stretch.kernels for stretch in whole.stretches), ()
+    assert len(step.intervals) == len(whole.intervals) - 1
+    assert sum((stretch.kernels for stretch in step.intervals), ()) == sum(
+        (stretch.kernels for stretch in whole.intervals), ()
     )
 
 
@@ -209,7 +209,7 @@ def test_the_users_rules_move_kernels_to_another_lane():
     assert spans.length_ns(before.comm) > 0
     assert spans.length_ns(after.comm) == 0
     assert np.array_equal(after.compute, spans.union(before.compute, before.comm))
-    assert after.stretches == before.stretches  # NCCL's they remain, and are joined to their launches
+    assert after.intervals == before.intervals  # NCCL's they remain, and are joined to their launches
 
 
 # Bursts made by hand.
@@ -226,8 +226,8 @@ def test_what_ran_in_a_step_is_told_by_the_gpus_clock_and_what_was_issued_by_the
     first, second = read(trace)
     assert flat(first.compute, first.comm) == [(110, 150), (195, 200)]
     assert flat(second.compute, second.comm) == [(202, 260), (200, 230)]
-    assert [len(stretch.kernels) for stretch in (*first.stretches, *second.stretches)] == [1, 0]
-    [kernel] = first.stretches[0].kernels
+    assert [len(stretch.kernels) for stretch in (*first.intervals, *second.intervals)] == [1, 0]
+    [kernel] = first.intervals[0].kernels
     assert (kernel.start_ns, kernel.end_ns) == (195, 230)
 
 
@@ -275,11 +275,11 @@ def test_kernels_of_several_streams_share_a_lane_and_those_beside_the_marks_say_
     trace.mark(1, 100)
     [step] = read(trace)
     assert flat(step.compute, step.comm) == [(10, 40), (50, 70)]
-    assert [(kernel.collective, kernel.beside_compute) for kernel in step.stretches[0].kernels] == [
+    assert [(kernel.collective, kernel.beside_compute) for kernel in step.intervals[0].kernels] == [
         ("AllReduce", False),
         ("AllGather", True),
     ]
-    assert step.stretches[0].kernels[0].name == "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+    assert step.intervals[0].kernels[0].name == "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
 
 
 def test_kernels_that_a_graph_launched_say_so():
@@ -289,7 +289,7 @@ def test_kernels_that_a_graph_launched_say_so():
     trace.kernel(GENERIC, 30, 40)
     trace.mark(1, 100)
     [step] = read(trace)
-    assert [(kernel.collective, kernel.replayed) for kernel in step.stretches[0].kernels] == [
+    assert [(kernel.collective, kernel.replayed) for kernel in step.intervals[0].kernels] == [
         ("AllReduce", True),
         ("Generic", False),
     ]
@@ -305,7 +305,7 @@ def test_the_clock_is_moved_for_spans_bounds_edges_and_kernels_alike():
     assert (step.start_ns, step.end_ns, step.launch_lead_ns) == (500, 600, 120)
     assert step.edges == ((Edge.BACKWARD_BEGIN, 530),)
     assert flat(step.comm) == [(510, 520)]
-    assert step.stretches[0].kernels[0].start_ns == 510
+    assert step.intervals[0].kernels[0].start_ns == 510
 
 
 def test_a_kernel_without_a_name_computes():
@@ -353,7 +353,7 @@ def test_every_ns_of_a_step_is_in_the_lanes_of_what_ran_in_it(issued):
             for ns in range(max(100, start_ns), min(250, start_ns + length_ns))
         }
         assert {ns for start, end in lane.tolist() for ns in range(start, end)} == expected
-    [stretch] = step.stretches
+    [stretch] = step.intervals
     assert [(kernel.start_ns, kernel.end_ns - kernel.start_ns) for kernel in stretch.kernels] == [
         (start_ns, length_ns) for what, start_ns, length_ns, _ in issued if what == ALL_REDUCE
     ]

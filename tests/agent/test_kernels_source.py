@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from overlaptop.agent.reporting import reporter
 from overlaptop.agent.sources import bursts, kernels, launch_log, self_check
 from overlaptop.agent.sources.base import CollectiveCall, Edge, HookedSource
-from overlaptop.agent.sources.collective_join import Launch
+from overlaptop.agent.sources.collective_join import CollectiveLaunch
 from overlaptop.agent.sources.cupti.holders import TOOLS
 from overlaptop.agent.sources.cupti.layouts import CONCURRENT_KERNEL, MEMSET, UnknownRecordError
 from overlaptop.agent.sources.cupti.library import CuptiError
@@ -69,7 +69,7 @@ class Gpu:
         at_ns = self.now_ns + LEAD_NS
         if name is ALL_REDUCE:
             call = CollectiveCall("all_reduce", 64, "0", True, "nccl", "cuda", -1, None)
-            self.launches.append(Launch(call, self.now_ns, ("AllReduce",), several=False))
+            self.launches.append(CollectiveLaunch(call, self.now_ns, ("AllReduce",), several=False))
         if self.tracing:
             self.trace.kernel(ctypes.addressof(name), at_ns, at_ns + length_ns, stream=stream)
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 import torch.distributed as dist
 
-from overlaptop.agent.control.two_phase_commit import Mark
+from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.knobs import registry as knobs
-from overlaptop.agent.knobs.registry import KnobNews, Knobs
-from overlaptop.agent.knobs.script import MAX_DECLARED, ScriptKnobs
+from overlaptop.agent.knobs.registry import KnobPublisher, Knobs
+from overlaptop.agent.knobs.script_knobs import MAX_DECLARED, ScriptKnobs
 from overlaptop.wire import codec, commands
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
@@ -169,15 +169,17 @@ class Group:
 
 def test_ranks_say_after_how_many_collectives_and_with_which_value_they_stand(declared, monkeypatch):
     knob, group = declare(declared, choices=CHOICES), Group()
-    assert declared.mark(3, knob) == Mark("all", "with accumulation 4")  # alone there is nobody to differ
+    assert declared.position(3, knob) == Position(
+        "all", "with accumulation 4"
+    )  # alone there is nobody to differ
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "group", type("", (), {"WORLD": group}))
     for step in range(3):
         group.begun = 100 + step
         declared.note_step(step)
-    assert declared.mark(1, knob) == Mark("all", "after 101 collectives with accumulation 4")
+    assert declared.position(1, knob) == Position("all", "after 101 collectives with accumulation 4")
     with pytest.raises(LookupError, match="does not know where it stood when step 7 began"):
-        declared.mark(7, knob)
+        declared.position(7, knob)
 
 
 @pytest.fixture
@@ -210,7 +212,7 @@ def test_of_several_backends_each_ones_collectives_count(declared, world, monkey
     declared.note_step(0)
     gloo.begun = 15
     declared.note_step(1)
-    words = [declared.mark(step, knob).words for step in (0, 1)]
+    words = [declared.position(step, knob).text for step in (0, 1)]
     assert words == [f"after {begun} + 0 collectives with accumulation 4" for begun in (12, 15)]
     nccl.counts = False
     assert declared.knobs()[0].refusal
@@ -293,7 +295,7 @@ class News:
         self.provided = Provided(*there)
         self.line = Line()
         monkeypatch.setattr(knobs, "monotonic", lambda: self.now_s)
-        self.news = KnobNews(Knobs(self.provided), self)
+        self.news = KnobPublisher(Knobs(self.provided), self)
 
     def gradients(self, rank):
         return self.gradient_facts
@@ -330,7 +332,7 @@ def test_nothing_is_looked_up_in_rounds_in_which_nothing_can_have_changed(monkey
     job.provided.changes += 1  # the script declares one more
     job.round()
     assert job.provided.asked == 2
-    job.news.hurry()  # a command has ended
+    job.news.refresh()  # a command has ended
     job.round()
     assert job.provided.asked == 3
 

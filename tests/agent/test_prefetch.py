@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-from overlaptop.agent.knobs.fsdp_units import FsdpUnits, Orders
-from overlaptop.agent.knobs.prefetch import OWN_LISTS, Pass, Prefetch, chain_depth
+from overlaptop.agent.knobs.fsdp_units import ExecutionOrder, FsdpUnits
+from overlaptop.agent.knobs.prefetch import OWN_LISTS, PrefetchAction, PrefetchPass, chain_depth
 from overlaptop.wire import commands
 
 from .changes import changed
@@ -94,10 +94,10 @@ def test_a_unit_without_weights_of_its_own_asks_for_those_behind_it_only(monkeyp
     left = (first, second, encoder, third, fourth, decoder, root)
     units = FsdpUnits(FaultBarrier(lambda level, text: None))
     monkeypatch.setattr(units, "alive", lambda: list(entered))
-    orders = Orders(*((tuple(map(weakref.ref, each)),) for each in (entered, left)))
-    forward, backward = (Pass(units, name, "") for name in ("forward", "backward"))
-    forward.give(2, orders)
-    backward.give(2, orders)
+    order = ExecutionOrder(*((tuple(map(weakref.ref, each)),) for each in (entered, left)))
+    forward, backward = (PrefetchPass(units, name, "") for name in ("forward", "backward"))
+    forward.give(2, order)
+    backward.give(2, order)
     assert [state._states_to_forward_prefetch for state in entered] == [
         [first, second], [first, second], [second, third], [third, fourth], [third, fourth], [fourth], [],
     ]  # fmt: skip
@@ -290,7 +290,7 @@ DROPPED = """
     print("both trained lately", len(units.alive()))
     del first  # it is full of cycles, and still there
     second.train(TRAINED_STEPS)
-    print("dropped", len(units.alive()), units.mark(Model.step, "so").words.split()[-2:])
+    print("dropped", len(units.alive()), units.position(Model.step, "so").text.split()[-2:])
     gc.collect()
     second.train(1)
     print("collected", len(units.alive()))
@@ -385,12 +385,12 @@ def test_a_depth_for_which_the_gpu_lacks_memory_is_refused(monkeypatch, free, re
     units = FsdpUnits(FaultBarrier(lambda level, text: None))
     monkeypatch.setattr(units, "alive", lambda: [unit(weights=each) for each in (100, 500, 700, 300)])
     monkeypatch.setattr(units, "objection", lambda: "")
-    monkeypatch.setattr(Pass, "depth", 0)
+    monkeypatch.setattr(PrefetchPass, "depth", 0)
     for name, value in (
         ("is_initialized", True), ("mem_get_info", (free, 1 << 40)),
         ("memory_reserved", reserved), ("max_memory_allocated", peak),
     ):  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
-    assert Prefetch(Pass(units, "forward", ""), 3).refusal() == why
-    assert Prefetch(Pass(units, "forward", ""), 0).refusal() == ""
-    assert Prefetch(Pass(units, "forward", ""), None).refusal() == ""
+    assert PrefetchAction(PrefetchPass(units, "forward", ""), 3).refusal() == why
+    assert PrefetchAction(PrefetchPass(units, "forward", ""), 0).refusal() == ""
+    assert PrefetchAction(PrefetchPass(units, "forward", ""), None).refusal() == ""

@@ -54,7 +54,7 @@ TRAINING = '''
         if Path("second").exists() != (other is not None):
             other = DistributedDataParallel(torch.nn.Linear(1, 1)) if other is None else None
         if Path("fault").exists() and rank == 1:
-            overlaptop.agent._agent.guest.disable("a test", RuntimeError("on purpose"))
+            overlaptop.agent._agent.barrier.disable("a test", RuntimeError("on purpose"))
         print(accumulation.value, file=used)
         for left in reversed(range(int(accumulation))):
             with model.no_sync() if left else nullcontext():
@@ -165,7 +165,7 @@ def test_losses_are_the_same_to_the_last_bit_with_and_without_changes_also_if_an
     (job.folder / "fault").touch()
     done = dashboard.outcome(key)  # all had agreed: it changes with the others
     assert [rank.text for rank in done.ranks] == [f"bucket_cap_mb 2 -> 1 at step {done.step}"] * 2
-    dashboard.until(lambda snapshot: snapshot.ranks[1].info.stepped_aside)
+    dashboard.until(lambda snapshot: snapshot.ranks[1].info.agent_disabled)
     last = dashboard.session.tick().ranks[0].last.step
     dashboard.until(lambda snapshot: snapshot.ranks[0].last.step > last + 10)
     assert dashboard.end(job) == 0, job.log()
@@ -333,14 +333,14 @@ ALONE = """
 
     from overlaptop.agent.knobs.ddp_models import DdpModels
     from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-    from overlaptop.agent.knobs.rebucket import Rebucket
+    from overlaptop.agent.knobs.rebucket import RebucketAction
 
     dist.init_process_group("gloo")
     models = DdpModels(FaultBarrier(lambda level, text: print(text)))
     models.install()
 
     def tell(name):
-        print(name, "| " + Rebucket(50 << 20, models).refusal(), flush=True)
+        print(name, "| " + RebucketAction(50 << 20, models).refusal(), flush=True)
 
     def ddp(**options):
         return DistributedDataParallel(torch.nn.Linear(4, 4), **options)
@@ -351,7 +351,7 @@ ALONE = """
     del model
     tell("gone")
     model = DistributedDataParallel(torch.nn.Linear(4, 4))
-    action = Rebucket(50 << 20, models)
+    action = RebucketAction(50 << 20, models)
     assert action.refusal() == ""
     for step in range(17):
         try:
@@ -461,7 +461,7 @@ FAULTS = """
 
     from overlaptop.agent.knobs.ddp_models import DdpModels
     from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-    from overlaptop.agent.knobs.rebucket import Rebucket
+    from overlaptop.agent.knobs.rebucket import RebucketAction
 
     def train(fails):
         gc.collect()  # what is put in place of its method below holds the model
@@ -474,7 +474,7 @@ FAULTS = """
                 raise MemoryError("on purpose")
             make(*args)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        action, weights = Rebucket(50 << 20, models), []
+        action, weights = RebucketAction(50 << 20, models), []
         more = True
         for step in range(12):
             models.note_step(step)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from overlaptop.agent.reporting import reporter
 from overlaptop.agent.sources.assemble import Assembler
 from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
-from overlaptop.agent.sources.draft import ResolvedCollective, ResolvedStep
+from overlaptop.agent.sources.recorded_step import RecordedCollective, RecordedStep
 from overlaptop.agent.sources.sampling import MAX_EVERY, Sampler
 from overlaptop.timeline import spans
 from overlaptop.wire import codec
@@ -20,17 +20,14 @@ CALL = CollectiveCall("allreduce_", 64, "0", True, "nccl", "cuda", 0, None)
 
 
 def step(number=0, begin=0, end=100, collectives=(), waits=(), edges=(), detailed=True):
-    return ResolvedStep(
-        step=number,
-        detailed=detailed,
-        begin_ns=begin,
-        end_ns=end,
-        edges=tuple(edges),
-        collectives=tuple(
-            ResolvedCollective(CALL, start, stop, key, on_compute)
-            for start, stop, key, on_compute in collectives
-        ),
-        waits=tuple(waits),
+    return RecordedStep(
+        number,
+        detailed,
+        begin,
+        end=end,
+        edges=list(edges),
+        collectives=[RecordedCollective(CALL, *each) for each in collectives],
+        waits=list(waits),
         collective_count=len(collectives),
     )
 
@@ -155,7 +152,7 @@ def test_of_steps_that_are_ready_together_all_ranks_show_the_same(batches, most,
     for batch in batches:
         steps = [SimpleNamespace(step=step, detailed=True, named=True) for step in batch]
         unnamed = SimpleNamespace(step=16, detailed=True, named=False)
-        picked.append([each.step for each in reporter.best_shown([*steps, unnamed], most)])
+        picked.append([each.step for each in reporter.best_detailed([*steps, unnamed], most)])
     assert picked == shown
 
 

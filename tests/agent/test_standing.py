@@ -10,24 +10,24 @@ JOB = """
     import torch, torch.distributed as dist
     import torch.distributed.nn  # before there is a group: else it would hold it, with gloo's threads
 
-    from overlaptop.agent.control import control as controls
+    from overlaptop.agent.control import executor
     from overlaptop.agent.control.two_phase_commit import Pace
-    from overlaptop.agent.control.control import Control
+    from overlaptop.agent.control.executor import CommandExecutor
     from overlaptop.agent.hooks.process_groups import collectives_begun, shortest_timeout_s
-    from overlaptop.agent.knobs.script import ScriptKnobs
+    from overlaptop.agent.knobs.script_knobs import ScriptKnobs
     from overlaptop.wire import commands
 
     TIMEOUT_S = 16
 
     class Silent:
-        def __init__(self, board):
-            self.board, self.voted = board, False
+        def __init__(self, store):
+            self.store, self.voted = store, False
 
         def __getattr__(self, name):
             def call(*args):
                 if self.voted:
                     threading.Event().wait()
-                answer = getattr(self.board, name)(*args)
+                answer = getattr(self.store, name)(*args)
                 self.voted = name == "set" and args[0].startswith("armed")
                 return answer
             return call
@@ -40,30 +40,30 @@ JOB = """
     assert shortest_timeout_s() == TIMEOUT_S, shortest_timeout_s()
     rank = dist.get_rank()
     if rank == 1:  # its line to the store dies at the worst of moments
-        find_participant = controls.find_participant
-        def find_silent_seat(key):
-            seat = find_participant(key)
-            return dataclasses.replace(seat, board=Silent(seat.board))
-        controls.find_participant = find_silent_seat
+        find_participant = executor.find_participant
+        def find_silent_participant(key):
+            participant = find_participant(key)
+            return dataclasses.replace(participant, store=Silent(participant.store))
+        executor.find_participant = find_silent_participant
     knobs, step = ScriptKnobs(), 0
     depth = knobs.declare("depth", 1, choices=(1, 2), least=None, most=None, unit="", about="")
     knobs.note_step(0)
     makers = {commands.SET: lambda command: knobs.action("depth", 2)}
-    control = Control(rank, True, lambda: Pace(step, 10_000_000), makers)
+    commands_here = CommandExecutor(rank, True, lambda: Pace(step, 10_000_000), makers)
     said = {"changed"} if rank == 0 else {"unknown"}
     ready = torch.zeros(1)
     command = commands.make(commands.SET, {"value": 2}, knob="depth")
-    control.serve(deque([dataclasses.replace(command, id="20231114-221320-aaaaaa")]))
+    commands_here.serve(deque([dataclasses.replace(command, id="20231114-221320-aaaaaa")]))
     give_up_s = time.monotonic() + 60
     while ready.item() < 2 and time.monotonic() < give_up_s:
-        ready[0] = control.latest is not None and control.latest.state in said
+        ready[0] = commands_here.latest is not None and commands_here.latest.state in said
         dist.all_reduce(ready, group=reducing)
         knobs.note_step(step + 1)
         step += 1
-        if control.armed is not None:
-            control.armed.on_boundary(step)
+        if commands_here.armed is not None:
+            commands_here.armed.on_boundary(step)
         time.sleep(0.01)
-    print(control.latest.state, depth.value, control.latest.text, flush=True)
+    print(commands_here.latest.state, depth.value, commands_here.latest.text, flush=True)
     if rank == 0:
         dist.destroy_process_group()
 """

@@ -32,11 +32,11 @@ class Recorder:
 def recorder() -> Iterator[Recorder]:
     """Hooks stay in for the life of the process, so each test silences its own at the end."""
     record = Recorder()
-    guest = FaultBarrier(lambda level, text: record.faults.append(text))
-    record.hooks = StepHooks(guest, lambda optimizer: record.seen.append("step"), record.seen.append)
+    barrier = FaultBarrier(lambda level, text: record.faults.append(text))
+    record.hooks = StepHooks(barrier, lambda optimizer: record.seen.append("step"), record.seen.append)
     record.hooks.install()
     yield record
-    guest.active = False
+    barrier.active = False
     assert record.faults == []
 
 
@@ -128,7 +128,7 @@ def test_a_mark_by_hand_takes_over_from_optimizers(recorder, weight) -> None:
     for _ in range(3):
         weight.sum().backward()
         optimizer.step()
-        recorder.hooks.mark()
+        recorder.hooks.end_step()
     assert recorder.boundaries == 2 + 3
     assert recorder.seen[-5:] == [*B, *E, "step"]
 

@@ -21,7 +21,7 @@ DDP = ROOT / "workloads" / "ddp.py"
 NPROC = 2
 STRETCHES = ("nvlink_tx", "nvlink_rx", "pcie_rx", "pcie_tx")
 QUIET_SHARE = 0.02
-"""Of what it carries in its own stretches: what a link may carry in the other's."""
+"""Of what it carries in its own intervals: what a link may carry in the other's."""
 DDP_STEPS = 240
 SETTLE_S = 3.0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.agent.isolation.unrelated_process import start_unrelated
+from overlaptop.agent.isolation.detached_process import start_detached
 
 TELLS = """
 import json, os, pathlib, signal, sys
@@ -41,7 +41,7 @@ def test_it_is_a_process_of_its_own_and_no_child_of_this_one(tmp_path: Path) -> 
     os.set_inheritable(inherited, True)
     try:
         words = [str(inherited), "two words", 'quo"tes', "ä"]
-        pid = start_unrelated([sys.executable, "-I", "-c", TELLS, str(told), *words], {"ONE": "a=b ä"})
+        pid = start_detached([sys.executable, "-I", "-c", TELLS, str(told), *words], {"ONE": "a=b ä"})
         deadline = time.monotonic() + 30
         while not told.exists():
             with pytest.raises(ChildProcessError):
@@ -72,7 +72,7 @@ def test_programs_that_end_at_once_disturb_nobody() -> None:
     threads = len(list(Path("/proc/self/task").iterdir()))
     try:
         for _ in range(30):
-            start_unrelated(["/bin/true"], {})
+            start_detached(["/bin/true"], {})
     finally:
         signal.signal(signal.SIGCHLD, before)
     assert signals == []
@@ -81,4 +81,4 @@ def test_programs_that_end_at_once_disturb_nobody() -> None:
 
 def test_what_cannot_be_started_is_said() -> None:
     with pytest.raises(OSError, match="/no/such/program cannot be started"):
-        start_unrelated(["/no/such/program"], {})
+        start_detached(["/no/such/program"], {})

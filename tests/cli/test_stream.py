@@ -9,7 +9,7 @@ import pytest
 from overlaptop.commands.stream import RecordWriter, stream
 from overlaptop.console import CommandError
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.wire.messages import STEPPED_ASIDE, Message, Notice
+from overlaptop.wire.messages import AGENT_DISABLED, Message, Notice
 
 from .fakes import (
     WELCOME,
@@ -116,8 +116,8 @@ def test_ranks_of_another_node_are_not_waited_for(monkeypatch: pytest.MonkeyPatc
 def aside(rank: int) -> list[Message]:
     """The rank's agent gives up."""
     return [
-        Notice(rank, 0, "error", "agent stepped aside: OSError in a hook: \x1b no"),
-        replace(rank_info(rank), source="none", source_reason=STEPPED_ASIDE),
+        Notice(rank, 0, "error", "agent disabled itself: OSError in a hook: \x1b no"),
+        replace(rank_info(rank), source="none", source_reason=AGENT_DISABLED),
     ]
 
 
@@ -125,11 +125,11 @@ def aside(rank: int) -> list[Message]:
 def test_steps_that_no_agent_will_tell_of_are_not_waited_for(written: int) -> None:
     steps = [totals(0, number) for number in range(written)]
     session = PlayedSession(arrival(), steps, [*aside(0), *aside(1)])
-    with pytest.raises(CommandError, match=r"any more: agent stepped aside: OSError in a hook: \? no"):
+    with pytest.raises(CommandError, match=r"any more: agent disabled itself: OSError in a hook: \? no"):
         played(session, steps=2)
 
 
-def test_a_rank_whose_agent_stepped_aside_keeps_no_other_waiting() -> None:
+def test_a_rank_whose_agent_disabled_itself_keeps_no_other_waiting() -> None:
     session = PlayedSession(arrival(), [totals(0, 0), *aside(0)], [totals(1, 0)], [totals(1, 1)])
     enough, records = played(session, steps=2)
     assert enough

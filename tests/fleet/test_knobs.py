@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlaptop.fleet.knobs import NOT_ALLOWED, job_knobs
-from overlaptop.wire.messages import STEPPED_ASIDE
+from overlaptop.wire.messages import AGENT_DISABLED
 
 from .builders import BUCKET_CAP_MB, info
 
@@ -15,9 +15,9 @@ def refusal(*ranks):
     return only.refusal
 
 
-def test_a_rank_that_takes_no_commands_says_how_to_allow_them_unless_its_agent_has_stepped_aside():
+def test_a_rank_that_takes_no_commands_says_how_to_allow_them_unless_its_agent_has_agent_disabled():
     good = info(0, control_allowed=True)
-    aside = info(1, control_allowed=False, source="none", source_reason=STEPPED_ASIDE)
+    aside = info(1, control_allowed=False, source="none", source_reason=AGENT_DISABLED)
     assert refusal((good, KNOBS)) == ""
     assert refusal((good, KNOBS), (info(1), KNOBS)) == NOT_ALLOWED
-    assert refusal((good, KNOBS), (aside, KNOBS)) == f"rank 1: {STEPPED_ASIDE}"
+    assert refusal((good, KNOBS), (aside, KNOBS)) == f"rank 1: {AGENT_DISABLED}"

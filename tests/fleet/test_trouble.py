@@ -92,8 +92,8 @@ def test_what_one_hub_said_of_silence_does_not_outlive_it(job):
     assert job.words == (Kind.NO_STEP, ())
 
 
-def test_a_rank_whose_agent_has_stepped_aside_is_not_expected_to_make_steps(job):
-    job.say(*(info(rank, source="none", source_reason="the agent stepped aside") for rank in (0, 1)))
+def test_a_rank_whose_agent_has_agent_disabled_is_not_expected_to_make_steps(job):
+    job.say(*(info(rank, source="none", source_reason="the agent disabled itself") for rank in (0, 1)))
     job.clock.pass_s(70)
     assert job.trouble is None
 

@@ -39,7 +39,7 @@ from overlaptop.tui.timeline.history_chart import HistoryChart
 from overlaptop.tui.timeline.parts import PARTS
 from overlaptop.tui.timeline.timeline import Timeline
 from overlaptop.tui.tune.screen import TuneScreen
-from overlaptop.wire.messages import STEPPED_ASIDE, CollectiveSpan, Notice, RankEnd
+from overlaptop.wire.messages import AGENT_DISABLED, CollectiveSpan, Notice, RankEnd
 from tests.fleet.builders import T0, detail, info, status, step, unmeasured, welcome
 
 from .fakes import MS, FakeSession, app_of, running_job, screen_lines, screen_text, table_ranks
@@ -667,12 +667,12 @@ async def test_before_the_first_step_the_screen_says_calmly_what_the_job_waits_f
 
 async def test_a_job_whose_agents_gave_up_does_not_start_for_ever():
     session = FakeSession(welcome(world_size=1), status())
-    session.say(starting(0, source_reason=STEPPED_ASIDE))
+    session.say(starting(0, source_reason=AGENT_DISABLED))
     app = app_of(session)
     async with app.run_test(size=WIDE) as pilot:
         text = await shown(app, pilot)
         assert "waiting for torch" not in text
-        assert STEPPED_ASIDE in text
+        assert AGENT_DISABLED in text
 
 
 async def test_the_source_is_named_once_and_its_reason_where_there_is_one():

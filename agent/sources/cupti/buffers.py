@@ -10,8 +10,8 @@ import ctypes
 from collections import deque
 from typing import Any
 
-from overlaptop.agent.isolation.fault_barrier import sheltered
-from overlaptop.agent.isolation.job_exceptions import is_the_jobs
+from overlaptop.agent.isolation.fault_barrier import defer_exceptions
+from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.sources.cupti.library import COMPLETE, REQUEST
 
 BUFFER_BYTES = 256 << 10
@@ -32,8 +32,8 @@ class Buffers:
         self._filled: deque[tuple[int, int]] = deque()
         self._asked = 0
         self._returned = 0
-        self.request = REQUEST(sheltered(self._on_request))
-        self.complete = COMPLETE(sheltered(self._on_complete))
+        self.request = REQUEST(defer_exceptions(self._on_request))
+        self.complete = COMPLETE(defer_exceptions(self._on_complete))
         # CUPTI may call these as long as the process lives, so also when Python has ended.
         for each in (self.request, self.complete):
             _keep_for_good(each)
@@ -78,7 +78,7 @@ class Buffers:
         try:
             address = self._free.popleft()
         except IndexError as fault:
-            if is_the_jobs(fault):
+            if raised_by_job(fault):
                 raise
             address = self._allocate()
         buffer[0], size[0], max_records[0] = address, BUFFER_BYTES, 0  # as many records as fit

@@ -9,7 +9,7 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
-from overlaptop.agent.isolation.job_exceptions import is_the_jobs
+from overlaptop.agent.isolation.job_exceptions import raised_by_job
 
 MAPS = Path("/proc/self/maps")
 
@@ -106,7 +106,7 @@ def load() -> Cupti:
     try:
         return Cupti(path)
     except OSError as fault:
-        if is_the_jobs(fault):
+        if raised_by_job(fault):
             raise
         raise CuptiError(f"libcupti cannot be opened: {fault}") from None
 
@@ -120,7 +120,7 @@ def _unix_clock() -> ctypes.c_void_p:
         runtime = ctypes.CDLL("libstdc++.so.6")
         return ctypes.cast(runtime["_ZNSt6chrono3_V212system_clock3nowEv"], ctypes.c_void_p)
     except (OSError, AttributeError) as fault:
-        if is_the_jobs(fault):
+        if raised_by_job(fault):
             raise
         raise CuptiError(f"libstdc++ has no clock to give to CUPTI: {fault}") from None
 

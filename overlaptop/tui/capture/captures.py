@@ -8,7 +8,7 @@ from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.merging import out_of_reach
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.tui.capture.profiler_reference import READING, ProfilerReference
-from overlaptop.wire.messages import STEPPED_ASIDE, WRITTEN
+from overlaptop.wire.messages import AGENT_DISABLED, WRITTEN
 
 
 def refusal(snapshot: Snapshot) -> str:
@@ -17,8 +17,8 @@ def refusal(snapshot: Snapshot) -> str:
         return "the job is over"
     infos = [view.info for view in snapshot.ranks if view.info is not None and not view.ended]
     for info in infos:
-        if info.stepped_aside:
-            return f"rank {info.rank}: {STEPPED_ASIDE}"
+        if info.agent_disabled:
+            return f"rank {info.rank}: {AGENT_DISABLED}"
         if not info.control_allowed:
             return "start the job with --control to allow it"
     why = out_of_reach(snapshot.nodes, snapshot.ranks) if snapshot.nodes else ""

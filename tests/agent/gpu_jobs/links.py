@@ -1,9 +1,9 @@
-"""Known bytes across NVLink and PCIe, one stretch of time after another, on two GPUs of one process.
+"""KnownModel bytes across NVLink and PCIe, one stretch of time after another, on two GPUs of one process.
 
     links.py [--seconds 5]
 
 Prints one line of JSON: for each stretch its begin and end (Unix time in ns, the copies' own) and the bytes
-that crossed, as GPU 0 receives and sends them. Between two stretches it waits until nothing is under way.
+that crossed, as GPU 0 receives and sends them. Between two intervals it waits until nothing is under way.
 """
 
 from __future__ import annotations

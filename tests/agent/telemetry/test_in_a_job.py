@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from overlaptop.agent.sources import choice
-from overlaptop.agent.telemetry.watch import NO_GPU, JobGpu
+from overlaptop.agent.telemetry.machine_monitor import NO_GPU, JobGpu
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.messages import RankEnd, RankInfo, StepTotals
 
@@ -50,7 +50,7 @@ ON_TWO_H200S = f"""
     from telemetry import machines
     from telemetry.driver import Driver
     import overlaptop.agent.sources.choice as choice
-    from overlaptop.agent.telemetry.watch import JobGpu
+    from overlaptop.agent.telemetry.machine_monitor import JobGpu
 
     driver = pynvml.nvmlLib = machines.h200_pair()
     def later(self, handle, buffer, sample_get=Driver._nvmlGpmSampleGet):
@@ -62,10 +62,10 @@ ON_TWO_H200S = f"""
 """
 
 FAULT = """
-    import overlaptop.agent.telemetry.watch as watch
+    import overlaptop.agent.telemetry.machine_monitor as watch
     def fault(*arguments):
         raise ArithmeticError("on purpose")
-    watch.Watch.{call} = fault
+    watch.MachineMonitor.{call} = fault
 """
 
 
@@ -118,7 +118,7 @@ def test_its_thread_imports_nothing(run_ranks) -> None:
     import importlib.abc, importlib.machinery, threading
     import torch
 
-    class Watch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    class MachineMonitor(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         def find_spec(self, name, path, target=None):
             if threading.current_thread() is not threading.main_thread():
                 print(name, flush=True)
@@ -132,7 +132,7 @@ def test_its_thread_imports_nothing(run_ranks) -> None:
             pass
 
     sys.modules.pop("pynvml")
-    sys.meta_path.insert(0, Watch())
+    sys.meta_path.insert(0, MachineMonitor())
     """
     )
     job = run_ranks(JOB.format(before=before), nproc=1, arguments=("2",))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.agent.telemetry import verdict
+from overlaptop.agent.telemetry import numa_verdict
 from overlaptop.agent.telemetry.numa import GpuPlace, gpu_node
 from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire import codec
@@ -36,8 +36,8 @@ from .trees import (
 @pytest.fixture(autouse=True)
 def knows_all_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine's torchrun has the option and numactl is there, unless a test says otherwise."""
-    monkeypatch.setattr(verdict, "_torchrun_has_numa_binding", lambda: True)
-    monkeypatch.setattr(verdict.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(numa_verdict, "_torchrun_has_numa_binding", lambda: True)
+    monkeypatch.setattr(numa_verdict.shutil, "which", lambda name: f"/usr/bin/{name}")
 
 
 def facts(
@@ -251,9 +251,9 @@ def test_torchrun_s_option_is_advised_only_where_it_works(
     lacks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if lacks == "numactl":
-        monkeypatch.setattr(verdict.shutil, "which", lambda name: None)
+        monkeypatch.setattr(numa_verdict.shutil, "which", lambda name: None)
     else:
-        monkeypatch.setattr(verdict, "_torchrun_has_numa_binding", lambda: False)
+        monkeypatch.setattr(numa_verdict, "_torchrun_has_numa_binding", lambda: False)
     found = facts(TWO_SOCKETS, Process("0-223"), tmp_path, 4)
     assert found.advice == "-m overlaptop.agent --numa bind (here: node 1)"
 
@@ -300,10 +300,10 @@ def test_the_installed_torchrun_s_help_has_the_option_just_when_it_is_advised(
     monkeypatch.undo()
     torchrun = pytest.importorskip("torch.distributed.run")
     known = "--numa-binding" in torchrun.get_args_parser().format_help()
-    assert verdict.Launch.of_this_process({}).torchrun_binds == (
-        known and verdict.shutil.which("numactl") is not None
+    assert numa_verdict.LaunchOptions.of_this_process({}).torchrun_binds == (
+        known and numa_verdict.shutil.which("numactl") is not None
     )
-    assert verdict._torchrun_has_numa_binding() == known
+    assert numa_verdict._torchrun_has_numa_binding() == known
 
 
 def test_a_machine_of_a_thousand_cpus_in_64_nodes_fits_into_messages(tmp_path: Path) -> None:

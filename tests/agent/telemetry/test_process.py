@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlaptop.agent.telemetry import process
-from overlaptop.agent.telemetry.files import UntoldError
+from overlaptop.agent.telemetry.files import UnavailableError
 
 from .trees import NPS4, TWO_SOCKETS, Process, lay_out, set_process
 
@@ -39,7 +39,7 @@ def test_cpus_that_are_switched_off_are_left_out(tmp_path: Path) -> None:
 def test_a_status_without_the_list_is_unknown(status: str, tmp_path: Path) -> None:
     lay_out(NPS4, Process("0"), tmp_path)
     (tmp_path / "proc/self/status").write_text(status)
-    with pytest.raises(UntoldError):
+    with pytest.raises(UnavailableError):
         process.cpu_set(tmp_path)
 
 
@@ -97,7 +97,7 @@ def test_a_policy_is_read_whole_wherever_the_reading_ends(length: int, tmp_path:
 def test_a_policy_in_other_words_is_unknown(maps: str, tmp_path: Path) -> None:
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/numa_maps").write_text(maps)
-    with pytest.raises(UntoldError, match="names no policy"):
+    with pytest.raises(UnavailableError, match="names no policy"):
         process.memory_policy(tmp_path)
 
 
@@ -331,5 +331,5 @@ def test_without_proc_everything_is_unknown_with_its_reason(tmp_path: Path) -> N
     assert "No such file" in memory.reason
     assert process.cgroup_cpus(tmp_path) is None
     for read in (process.cpu_set, process.memory_policy):
-        with pytest.raises(UntoldError, match="No such file"):
+        with pytest.raises(UnavailableError, match="No such file"):
             read(tmp_path)

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlaptop.agent import placement
-from overlaptop.agent.isolation.fault_barrier import say_due
+from overlaptop.agent.isolation.fault_barrier import flush_log
+from overlaptop.agent.telemetry import machine_monitor
 from overlaptop.agent.telemetry import telemetry as module
-from overlaptop.agent.telemetry import watch as watch_module
-from overlaptop.agent.telemetry.numa import NumaWatch
+from overlaptop.agent.telemetry.machine_monitor import NO_GPU, JobGpu, MachineMonitor
+from overlaptop.agent.telemetry.numa import NumaMonitor
 from overlaptop.agent.telemetry.telemetry import PERIOD_S, Telemetry, until_next_s
-from overlaptop.agent.telemetry.watch import NO_GPU, JobGpu, Watch
 from overlaptop.wire import codec
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NodeShare, NumaFacts
 from overlaptop.wire.messages import Message
@@ -207,7 +207,7 @@ def test_a_fault_ends_telemetry_with_one_notice(beside, driver, monkeypatch, cap
     def fault(*_) -> None:
         raise ArithmeticError("on purpose")
 
-    monkeypatch.setattr(Watch, call, fault)
+    monkeypatch.setattr(MachineMonitor, call, fault)
     beside.telemetry.follow(lambda: FIRST)
     if call == "close":
         beside.serve_until(lambda: beside.hub.of(DeviceSample))
@@ -217,7 +217,7 @@ def test_a_fault_ends_telemetry_with_one_notice(beside, driver, monkeypatch, cap
         beside.telemetry.serve(beside.hub, PLACE)
         beside.telemetry.follow(lambda: SECOND)
     assert beside.notices == [("warning", "no telemetry: ArithmeticError: on purpose")]
-    say_due()  # as the job's next step does
+    flush_log()  # as the job's next step does
     assert [record.getMessage() for record in caplog.records] == [
         "overlaptop: no telemetry: ArithmeticError: on purpose"
     ]
@@ -248,13 +248,13 @@ def test_facts_that_no_message_holds_cost_only_themselves_and_are_said_once(
 ) -> None:
     """As those of a machine with more nodes than anybody thought of."""
     monkeypatch.setattr(module, "NUMA_EVERY", 1)
-    numa, looks = Watch.numa, count(1)
+    numa, looks = MachineMonitor.numa, count(1)
 
-    def many(watch: Watch) -> NumaFacts:
+    def many(watch: MachineMonitor) -> NumaFacts:
         shares = tuple(NodeShare(node, next(looks)) for node in range(codec.MAX_PARTS + 1))
         return replace(numa(watch), memory_by_node=shares)
 
-    monkeypatch.setattr(Watch, "numa", many)
+    monkeypatch.setattr(MachineMonitor, "numa", many)
     put = beside.hub.put
     beside.hub.put = lambda message: put(codec.decode(codec.encode(message)))
     beside.telemetry.follow(lambda: FIRST)
@@ -298,10 +298,10 @@ def test_facts_come_at_once_and_where_memory_lies_with_the_first_look_after_10_s
         return PERIOD_S * driver.calls["nvmlGpmSampleGet"]
 
     looks = []
-    numa = Watch.numa
-    monkeypatch.setattr(watch_module, "NumaWatch", partial(NumaWatch, clock=passed_s))
+    numa = MachineMonitor.numa
+    monkeypatch.setattr(machine_monitor, "NumaMonitor", partial(NumaMonitor, clock=passed_s))
     monkeypatch.setattr(
-        Watch,
+        MachineMonitor,
         "numa",
         lambda watch: looks.append((passed_s(), (facts := numa(watch)).memory_by_node != ())) or facts,
     )
@@ -360,9 +360,9 @@ def test_gpus_beside_the_jobs_are_placed_on_nodes(driver, monkeypatch) -> None:
     driver.gpus[1].memory_affinity = (1,)
     asked = []
     monkeypatch.setattr(
-        watch_module, "gpu_node", lambda topology, at: asked.append(at) or at.memory_affinity[0]
+        machine_monitor, "gpu_node", lambda topology, at: asked.append(at) or at.memory_affinity[0]
     )
-    watch = Watch(0, "gpu-a", FIRST)
+    watch = MachineMonitor(0, "gpu-a", FIRST)
     machine = next(watch.first_facts())
     watch.close()
     assert [gpu.numa_node for gpu in machine.gpus] == [0, 1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from overlaptop.agent.telemetry.files import UntoldError
+from overlaptop.agent.telemetry.files import UnavailableError
 from overlaptop.agent.telemetry.visible import gpus_of_rank, visible_gpus
 from overlaptop.wire.devices import GpuSite
 
@@ -57,13 +57,13 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it(value: str | None, indice
     ],
 )
 def test_what_shows_no_certain_gpu_is_refused_with_the_reason(value: str, why: str) -> None:
-    with pytest.raises(UntoldError, match=why):
+    with pytest.raises(UnavailableError, match=why):
         shown(value)
 
 
 def test_gpus_of_different_kinds_are_numbered_by_speed_unless_told_otherwise() -> None:
     for value in (None, "1"):
-        with pytest.raises(UntoldError, match="set CUDA_DEVICE_ORDER=PCI_BUS_ID"):
+        with pytest.raises(UnavailableError, match="set CUDA_DEVICE_ORDER=PCI_BUS_ID"):
             shown(value, MIXED)
         assert shown(value, MIXED, CUDA_DEVICE_ORDER="PCI_BUS_ID") == ([0, 1, 2] if value is None else [1])
     assert shown("GPU-2a,GPU-0a", MIXED) == [2, 0], "a UUID is no number"
@@ -88,7 +88,7 @@ def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one(
 
 
 def test_a_rank_beyond_the_gpus_has_none() -> None:
-    with pytest.raises(UntoldError, match="local rank 4 has none of the 4 visible GPUs"):
+    with pytest.raises(UnavailableError, match="local rank 4 has none of the 4 visible GPUs"):
         gpus_of_rank(4, FOUR, {})
-    with pytest.raises(UntoldError, match="NVML knows no GPU"):
+    with pytest.raises(UnavailableError, match="NVML knows no GPU"):
         gpus_of_rank(0, (), {})

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from overlaptop.agent.telemetry.numa import GpuPlace, NumaWatch
+from overlaptop.agent.telemetry.numa import GpuPlace, NumaMonitor
 from overlaptop.agent.telemetry.process import FIRST_AFTER_S
 from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire import codec
@@ -83,7 +83,7 @@ def watched(
 ) -> NumaFacts:
     """What the real reading code finds below `root`, once memory is read too."""
     now_s = [0.0]
-    watch = NumaWatch(3, Topology.read(root), place, bound, root, environ=environ, clock=lambda: now_s[0])
+    watch = NumaMonitor(3, Topology.read(root), place, bound, root, environ=environ, clock=lambda: now_s[0])
     watch.facts()
     now_s[0] = FIRST_AFTER_S
     found = watch.facts()

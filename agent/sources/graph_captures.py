@@ -22,7 +22,7 @@ def captures_a_graph() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-class CaptureWatch:
+class GraphCaptureWatch:
     """Patches torch's CUDA graphs to know when one is captured."""
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
-"""Obeys commands: checks them once more, agrees with the other ranks on a step, acts there, and reports.
+"""Executes commands: checks them once more, agrees with the other ranks on a step, acts there, and reports.
 
-Three threads meet here. The agent's own thread takes commands (`Control.serve`), each command has a
-thread of its own that speaks to the job's store and writes what there is to write (`CommandExecution.run`),
-and the training thread acts (`CommandExecution.on_boundary`). Nothing but acting happens on the training
-thread, and while nothing is armed it asks for one attribute at each boundary.
+Three threads meet here. The agent's own thread takes commands (`CommandExecutor.serve`). Each command has a
+thread that talks to the job's key-value store and writes files (`CommandExecution.run`). The training
+thread acts (`CommandExecution.on_boundary`), and does nothing else: while no command is armed it reads one
+attribute at each boundary.
 """
 
 from __future__ import annotations
@@ -19,198 +19,46 @@ from overlaptop.agent.clock import now_ns
 from overlaptop.agent.control.action import Action, Outcome
 from overlaptop.agent.control.participant import find_participant
 from overlaptop.agent.control.two_phase_commit import (
-    NO_MARK,
+    ANY_POSITION,
     Decision,
     KeyValueStore,
-    Mark,
     Pace,
+    Position,
     TwoPhaseCommit,
 )
 from overlaptop.agent.hooks.after_optimizer import AfterOptimizer
-from overlaptop.agent.isolation.job_exceptions import carried_through, is_the_jobs
+from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
 from overlaptop.agent.isolation.threads import Thread
 from overlaptop.wire import commands
 from overlaptop.wire.messages import UNKNOWN, Command, CommandReport
 
 NOT_ALLOWED = "start the job with --control to allow commands"
 LATE_S = 10.0
-"""A command that took longer from the hub to here is no longer waited for by anybody."""
+"""A command that took longer from the hub to here has been given up by whoever sent it."""
 STORE_SILENT_S = 45.0
-"""An agreement takes no longer than its patience allows, unless the store itself does not answer."""
+"""A two-phase commit takes no longer than its timeouts, unless the store itself does not answer."""
 STORE_SILENT = "the job's store does not answer"
 MAX_THREADS = 4
-"""Of commands whose store does not answer; past that a refusal is not told to the other ranks."""
+"""Of commands whose store does not answer; beyond that a refusal is not sent to the other ranks."""
 FINISH_S = 20.0
-"""The longest that the job's end may wait for a trace that is being written."""
+"""The longest that the job's end waits for a trace that is being written."""
 GIVE_UP_S = 1.0
-"""The same for a word to the other ranks that this one takes no part any more."""
+"""The longest that it waits for this rank's withdrawal to reach the others."""
 MAX_DISTURBED = 8
 NOTHING_YET = Outcome("")
 
 
 class _FailureError(Exception):
-    """Why it came to nothing, in words for the screen."""
+    """Why the command failed, in words for the screen."""
 
 
 class _IndeterminateError(Exception):
-    """Why this rank does not know whether the others act; it does not."""
-
-
-class CommandExecution:
-    """One command on this rank, from its arrival to its last report."""
-
-    def __init__(self, control: Control, command: Command, action: Action) -> None:
-        self.command = command
-        self.step: int | None = None
-        """The step from which on this rank acts."""
-        self.writes = False
-        """All that is left is what its own thread does."""
-        self._control = control
-        self._action = action
-        self._agreement: TwoPhaseCommit | None = None
-        self._after_optimizer = AfterOptimizer()
-        self._plan = -1
-        self._acted = threading.Event()
-        self._acted_at = -1
-        self._stretch: _Stretch | None = None
-        self._failure = ""
-        """Why acting came to nothing."""
-        self._given_up = ""
-        """Why this rank wants to take no part any more."""
-        self._job_ends = False
-
-    @property
-    def owes(self) -> bool:
-        """Whether others may be about to act, or have acted, and would wait for ever for this rank."""
-        return self._action.course.together and not self._acted.is_set()
-
-    def on_boundary(self, step: int) -> None:
-        """A step begins. On the training thread; raises nothing of ours."""
-        if step >= self._plan:
-            self._after_optimizer.call(lambda: carried_through(lambda: self._on_step(step)))
-
-    def _on_step(self, step: int) -> None:
-        if self._acted.is_set() or step == self._acted_at:
-            return
-        try:
-            more = self._act(step)
-        except Exception as fault:  # the job must not hear of it
-            if is_the_jobs(fault):
-                raise
-            self._failure = _brief(fault)
-            with contextlib.suppress(Exception):
-                self._action.abandon()
-            more = False
-        self._acted_at = step
-        if not more:
-            self._control.armed = None
-            if self._stretch is not None and not self._failure and not self._action.course.finishes:
-                self._stretch.last = max(self._stretch.first, step - 1)
-            self._acted.set()
-
-    def run(self) -> None:
-        """All that is not done on the training thread."""
-        report = self._control.report
-        report(self.command, "accepted")
-        try:
-            self._agreement = agreement = self._control.sit_down(
-                self.command, self._arm, self._action.mark, self._action.course.resolve_s
-            )
-            decision = self._agree(agreement)
-            if decision.step is None:
-                self._acted.set()
-                raise _FailureError(self._given_up or decision.reason)
-            report(self.command, "agreed", decision.step)
-            self._acted.wait()
-            if self._failure:
-                raise _FailureError(self._failure)
-            course = self._action.course
-            if course.finishes:
-                self.writes = True
-                report(self.command, course.finishes, decision.step)
-            report(self.command, course.done, decision.step, self._action.finish())
-        except _FailureError as failure:
-            report(self.command, "failed", None, Outcome(str(failure)))
-        except _IndeterminateError as doubt:
-            report(self.command, UNKNOWN, None, Outcome(str(doubt)))
-        except Exception as fault:  # noqa: BLE001 - said, and the job goes on
-            report(self.command, "failed", None, Outcome(_brief(fault)))
-        self._acted.set()
-        if self._control.armed is self:
-            self._control.armed = None
-        self._after_optimizer.stop()
-        self._control.done(self)
-        if self._agreement is not None and not self._job_ends:
-            with contextlib.suppress(Exception):  # the store has gone, and the keys with it
-                self._agreement.clean_up()
-
-    def _agree(self, agreement: TwoPhaseCommit) -> Decision:
-        if given_up := self._given_up:
-            return agreement.refuse(_parting_words(given_up))
-        try:
-            return agreement.reach()
-        except Exception as fault:
-            if self.in_doubt:
-                raise _IndeterminateError(_brief(fault)) from fault
-            raise
-
-    @property
-    def undecided(self) -> bool:
-        """Whether this rank still waits to learn if all act."""
-        return not self._acted.is_set() and (self._agreement is None or not self._agreement.decided)
-
-    @property
-    def in_doubt(self) -> bool:
-        """Whether others may act, or have acted, although this rank gave up."""
-        agreement = self._agreement
-        return self._action.course.together and agreement is not None and agreement.voted
-
-    def give_up(self, reason: str) -> None:
-        """Take no part, unless all have agreed already. Any thread."""
-        self._given_up = reason
-        if self._agreement is not None:
-            self._agreement.abandon(_parting_words(reason), job_ends=self._job_ends)
-
-    def end(self, reason: str) -> None:
-        """The job or the agent ends: let go of what is not done. On the training thread."""
-        self._job_ends = True
-        if self._acted.is_set():
-            return  # only the writing is left
-        self.give_up(reason)
-        self._failure = reason
-        self._after_optimizer.stop()
-        if self.step is not None:
-            self._action.abandon()
-        self._acted.set()
-
-    def _arm(self, step: int) -> None:
-        self._after_optimizer.start()
-        self._plan = step
-        self._control.armed = self
-
-    def _act(self, step: int) -> bool:
-        if self.step is None:
-            assert self._agreement is not None, "who is armed has sat down"
-            course = self._action.course
-            limit_s = self._agreement.doubt_s
-            decision = self._agreement.resolve(limit_s)
-            if decision is None:
-                self._failure = f"the job's store did not say within {limit_s:g} s what was decided"
-                if course.together:
-                    self._control.report(self.command, UNKNOWN, None, Outcome(self._failure))
-                return False
-            if decision.step is None:
-                return False
-            self.step = step
-            self._stretch = _Stretch(self.command.name, step)
-            self._control.disturbed.append(self._stretch)
-            self._control.report(self.command, course.acts, step)
-        return self._action.boundary(step)
+    """Why this rank, which does not act, cannot know whether the others do."""
 
 
 @dataclass(slots=True)
-class _Stretch:
-    """Steps that did not go at the job's own pace."""
+class _DisturbedSteps:
+    """Steps that did not run at the job's own pace."""
 
     command: str
     first: int
@@ -218,8 +66,159 @@ class _Stretch:
     """None: it still goes on."""
 
 
-class Control:
-    """One per rank. See the module's words for which thread calls what."""
+class CommandExecution:
+    """One command on this rank, from its arrival to its last report."""
+
+    def __init__(self, executor: CommandExecutor, command: Command, action: Action) -> None:
+        self.command = command
+        self.step: int | None = None
+        """The step from which on this rank acts."""
+        self.writes = False
+        """All that is left is what its own thread does."""
+        self._executor = executor
+        self._action = action
+        self._commit: TwoPhaseCommit | None = None
+        self._after_optimizer = AfterOptimizer()
+        self._armed_step = -1
+        self._acted = threading.Event()
+        self._acted_at = -1
+        self._disturbed: _DisturbedSteps | None = None
+        self._failure = ""
+        """Why acting failed."""
+        self._withdrawn = ""
+        """Why this rank withdraws from the commit."""
+        self._job_ends = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether others act, or may be about to, and would wait for this rank for ever."""
+        return self._action.lifecycle.together and not self._acted.is_set()
+
+    @property
+    def undecided(self) -> bool:
+        """Whether this rank still waits for the decision."""
+        return not self._acted.is_set() and (self._commit is None or not self._commit.decided)
+
+    @property
+    def indeterminate(self) -> bool:
+        """Whether others may act, or have acted, although this rank withdrew."""
+        commit = self._commit
+        return self._action.lifecycle.together and commit is not None and commit.voted
+
+    def on_boundary(self, step: int) -> None:
+        """A step begins. On the training thread; raises nothing of ours."""
+        if step >= self._armed_step:
+            self._after_optimizer.call(lambda: run_to_completion(lambda: self._on_step(step)))
+
+    def run(self) -> None:
+        """Everything that does not happen on the training thread."""
+        report, lifecycle = self._executor.report, self._action.lifecycle
+        report(self.command, "accepted")
+        try:
+            self._commit = self._executor.join_commit(
+                self.command, self._arm, self._action.position, lifecycle.resolve_s
+            )
+            decision = self._decide(self._commit)
+            if decision.step is None:
+                self._acted.set()
+                raise _FailureError(self._withdrawn or decision.reason)
+            report(self.command, "agreed", decision.step)
+            self._acted.wait()
+            if self._failure:
+                raise _FailureError(self._failure)
+            if lifecycle.finishes:
+                self.writes = True
+                report(self.command, lifecycle.finishes, decision.step)
+            report(self.command, lifecycle.done, decision.step, self._action.finish())
+        except _FailureError as failure:
+            report(self.command, "failed", None, Outcome(str(failure)))
+        except _IndeterminateError as reason:
+            report(self.command, UNKNOWN, None, Outcome(str(reason)))
+        except Exception as fault:  # noqa: BLE001 - reported, and the job goes on
+            report(self.command, "failed", None, Outcome(_brief(fault)))
+        self._acted.set()
+        if self._executor.armed is self:
+            self._executor.armed = None
+        self._after_optimizer.stop()
+        self._executor.done(self)
+        if self._commit is not None and not self._job_ends:
+            with contextlib.suppress(Exception):  # the store has gone, and the keys with it
+                self._commit.clean_up()
+
+    def withdraw(self, reason: str) -> None:
+        """Take no part, unless all have agreed already. Any thread."""
+        self._withdrawn = reason
+        if self._commit is not None:
+            self._commit.abandon(_withdrawal(reason), job_ends=self._job_ends)
+
+    def end(self, reason: str) -> None:
+        """The job or the agent ends: release what is not done. On the training thread."""
+        self._job_ends = True
+        if self._acted.is_set():
+            return  # only the writing is left
+        self.withdraw(reason)
+        self._failure = reason
+        self._after_optimizer.stop()
+        if self.step is not None:
+            self._action.abandon()
+        self._acted.set()
+
+    def _decide(self, commit: TwoPhaseCommit) -> Decision:
+        if self._withdrawn:
+            return commit.refuse(_withdrawal(self._withdrawn))
+        try:
+            return commit.run()
+        except Exception as fault:
+            if self.indeterminate:
+                raise _IndeterminateError(_brief(fault)) from fault
+            raise
+
+    def _arm(self, step: int) -> None:
+        self._after_optimizer.start()
+        self._armed_step = step
+        self._executor.armed = self
+
+    def _on_step(self, step: int) -> None:
+        if self._acted.is_set() or step == self._acted_at:
+            return
+        try:
+            more = self._act(step)
+        except Exception as fault:  # the job must not see it
+            if raised_by_job(fault):
+                raise
+            self._failure = _brief(fault)
+            with contextlib.suppress(Exception):
+                self._action.abandon()
+            more = False
+        self._acted_at = step
+        if not more:
+            self._executor.armed = None
+            if self._disturbed is not None and not self._failure and not self._action.lifecycle.finishes:
+                self._disturbed.last = max(self._disturbed.first, step - 1)
+            self._acted.set()
+
+    def _act(self, step: int) -> bool:
+        if self.step is None:
+            assert self._commit is not None, "armed by its commit"
+            lifecycle = self._action.lifecycle
+            limit_s = self._commit.resolve_limit_s
+            decision = self._commit.resolve(limit_s)
+            if decision is None:
+                self._failure = f"the job's store did not say within {limit_s:g} s what was decided"
+                if lifecycle.together:
+                    self._executor.report(self.command, UNKNOWN, None, Outcome(self._failure))
+                return False
+            if decision.step is None:
+                return False
+            self.step = step
+            self._disturbed = _DisturbedSteps(self.command.name, step)
+            self._executor.disturbed.append(self._disturbed)
+            self._executor.report(self.command, lifecycle.acts, step)
+        return self._action.boundary(step)
+
+
+class CommandExecutor:
+    """One per rank. The module's docstring says which thread calls what."""
 
     def __init__(
         self,
@@ -228,16 +227,16 @@ class Control:
         pace: Callable[[], Pace | None],
         makers: Mapping[str, Callable[[Command], Action]],
     ) -> None:
-        """``pace()``: where this rank is; None before it has measured a step. ``makers``: by command; they
-        raise ValueError with one line where there is nothing to act on.
+        """``pace()``: this rank's; None before it has measured a step. ``makers``: of actions, by command;
+        they raise ValueError with one line where there is nothing to act on.
         """
         self.armed: CommandExecution | None = None
-        """Whom the training thread has to tell of its boundaries; None nearly always."""
+        """What the training thread calls at its boundaries; None nearly always."""
         self.reports: deque[CommandReport] = deque()
         """To be sent, oldest first."""
         self.latest: CommandReport | None = None
-        """Said again to a hub that may not have heard it."""
-        self.disturbed: deque[_Stretch] = deque(maxlen=MAX_DISTURBED)
+        """Sent again to a hub that may not have it."""
+        self.disturbed: deque[_DisturbedSteps] = deque(maxlen=MAX_DISTURBED)
         self._rank = rank
         self._allowed = allowed
         self._pace = pace
@@ -249,7 +248,7 @@ class Control:
         self._ending = False
 
     def serve(self, waiting: deque[Command]) -> list[Command]:
-        """Take what the hub passed on, and see to it that nothing goes on in silence. Agent's thread.
+        """Take what the hub passed on, and time out a store that does not answer. Agent's thread.
 
         Returns the commands that this rank has accepted.
         """
@@ -265,8 +264,8 @@ class Control:
         if current is not None and monotonic() > self._silent_at_s:
             self._silent_at_s = float("inf")
             if current.undecided:
-                current.give_up(STORE_SILENT)
-                state = UNKNOWN if current.in_doubt else "failed"
+                current.withdraw(STORE_SILENT)
+                state = UNKNOWN if current.indeterminate else "failed"
                 self.report(current.command, state, None, Outcome(STORE_SILENT))
         return accepted
 
@@ -280,7 +279,7 @@ class Control:
     def close(self) -> None:
         """The job ends: stop what goes on, let a trace be written. On the thread that ends it."""
         current = self._current
-        self.let_go("the job ended first")
+        self._stop("the job ended first")
         writes = current is not None and current.writes
         give_up_s = monotonic() + (FINISH_S if writes else GIVE_UP_S)
         for thread in self._threads:
@@ -288,75 +287,75 @@ class Control:
             thread.join(max(0.0, give_up_s - monotonic()))
 
     @property
-    def owes(self) -> bool:
-        """Whether boundaries have to be told to what is under way, even by an agent that stepped aside."""
+    def pending(self) -> bool:
+        """Whether a command needs the step boundaries, even after the agent has disabled itself."""
         current = self._current
-        return current is not None and current.owes
+        return current is not None and current.pending
 
-    def part(self, reason: str) -> bool:
-        """The agent has stepped aside: take nothing more, let go of all that is not owed to other ranks.
+    def disable(self, reason: str) -> bool:
+        """The agent has disabled itself: take no more commands, stop all that other ranks do not wait for.
 
         On any of the job's threads, again and again until it returns True: nothing is left.
         """
         self._ending = True
-        if self.owes:
-            assert self._current is not None, "who owes is under way"
-            self._current.give_up(reason)
+        if self.pending:
+            assert self._current is not None, "it is what is pending"
+            self._current.withdraw(reason)
             return False
         if threading.current_thread() is not threading.main_thread():
             return False  # what holds torch.profiler can be stopped there only
-        self.let_go(reason)
+        self._stop(reason)
         return True
-
-    def let_go(self, reason: str) -> None:
-        """Stop what goes on, and take nothing more. On the training thread."""
-        self._ending = True
-        self.armed = None
-        if self._current is not None:
-            self._current.end(reason)
 
     def report(
         self, command: Command, state: str, step: int | None = None, outcome: Outcome = NOTHING_YET
     ) -> None:
-        """Say how far it is. Any thread."""
+        """Report how far it is. Any thread."""
         self.latest = CommandReport(
             self._rank, command.id, command.name, now_ns(), state, step,
             outcome.text, outcome.was, outcome.becomes,
         )  # fmt: skip
         self.reports.append(self.latest)
 
-    def sit_down(
+    def join_commit(
         self,
         command: Command,
         arm: Callable[[int], None],
-        mark: Callable[[int], Mark],
-        doubt_s: float = 0.0,
+        position: Callable[[int], Position],
+        resolve_limit_s: float = 0.0,
     ) -> TwoPhaseCommit:
-        """Take this rank's place in the agreement on a command. On the command's thread: it may block.
+        """Join the two-phase commit of a command. On the command's thread: it may block.
 
-        ``doubt_s``: how long to look for the decision should the store fail, if the other ranks wait for so
-        long. Raises RuntimeError where the job has no store to agree through.
+        ``resolve_limit_s``: how long to look for the decision should the store fail, if the other ranks
+        wait for so long. Raises RuntimeError where the job has no store.
         """
-        seat = find_participant(command.id)
+        participant = find_participant(command.id)
 
-        def renew() -> KeyValueStore:
-            board = find_participant(command.id).board
-            assert board is not None, "there were others a moment ago"
-            return board
+        def reconnect() -> KeyValueStore:
+            store = find_participant(command.id).store
+            assert store is not None, "there were others a moment ago"
+            return store
 
         return TwoPhaseCommit(
-            seat.board, seat.rank, seat.world_size, self._present, arm, mark,
-            renew=renew, doubt_s=min(doubt_s, seat.stands_s),
+            participant.store, participant.rank, participant.world_size, self._present, arm, position,
+            reconnect=reconnect, resolve_limit_s=min(resolve_limit_s, participant.max_stall_s),
         )  # fmt: skip
 
-    def done(self, undertaking: CommandExecution) -> None:
+    def done(self, execution: CommandExecution) -> None:
         """Its last report is out: the next command may come."""
         pace = self._pace()
-        for stretch in self.disturbed:
-            if stretch.last is None:
-                stretch.last = pace.step if pace is not None else stretch.first
-        if self._current is undertaking:
+        for disturbed in self.disturbed:
+            if disturbed.last is None:
+                disturbed.last = pace.step if pace is not None else disturbed.first
+        if self._current is execution:
             self._current = None
+
+    def _stop(self, reason: str) -> None:
+        """Stop what goes on, and take no more. On the training thread."""
+        self._ending = True
+        self.armed = None
+        if self._current is not None:
+            self._current.end(reason)
 
     def _take(self, command: Command) -> bool:
         """Accept a command, or refuse it and let the other ranks know."""
@@ -398,10 +397,10 @@ class Control:
         return "", ""
 
     def _decline(self, command: Command, why: str) -> None:
-        with contextlib.suppress(Exception):  # then the others wait for this rank, and give up
-            agreement = self.sit_down(command, lambda _step: None, lambda _step: NO_MARK)
-            agreement.refuse(f"refuses: {why}")
-            agreement.clean_up()
+        with contextlib.suppress(Exception):  # then the others wait for this rank, and time out
+            commit = self.join_commit(command, lambda _step: None, lambda _step: ANY_POSITION)
+            commit.refuse(f"refuses: {why}")
+            commit.clean_up()
 
     def _start(self, run: Callable[[], None]) -> None:
         if len(self._threads) < MAX_THREADS:
@@ -413,8 +412,8 @@ class Control:
         return pace
 
 
-def _parting_words(reason: str) -> str:
-    """What the other ranks are told."""
+def _withdrawal(reason: str) -> str:
+    """What the other ranks read."""
     return f"gave up: {reason}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from overlaptop.agent.telemetry import binding, pcie
 from overlaptop.agent.telemetry.gpu import GpuFacts, place, without_nvml
-from overlaptop.agent.telemetry.numa import GpuPlace, NumaWatch, gpu_node
+from overlaptop.agent.telemetry.numa import GpuPlace, NumaMonitor, gpu_node
 from overlaptop.agent.telemetry.nvml import Nvml, NvmlError
 from overlaptop.agent.telemetry.rates import Rates
 from overlaptop.agent.telemetry.topology import Topology
@@ -29,7 +29,7 @@ class JobGpu:
     name: str
 
 
-class Watch:
+class MachineMonitor:
     """What is known of the machine under one rank. One thread uses it; none of it is fatal but a bug."""
 
     def __init__(self, rank: int, host: str, gpu: JobGpu | None) -> None:
@@ -53,7 +53,7 @@ class Watch:
             except NvmlError as refusal:
                 self.close()
                 self._device = without_nvml(rank, gpu.name, gpu.pci_bus_id, str(refusal))
-        self._numa = NumaWatch(rank, self._topology, at, binding.said)
+        self._numa = NumaMonitor(rank, self._topology, at, binding.said)
 
     def first_facts(self) -> Iterator[Facts]:
         """Everything, one after the other as it is read."""

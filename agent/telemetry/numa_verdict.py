@@ -22,7 +22,7 @@ MUCH_BYTES = GIB >> 2
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class NumaVerdict:
     """What stands in NumaFacts under the same names."""
 
     state: str
@@ -31,7 +31,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class LaunchOptions:
     """What can be typed to start the job: which words its launcher and this machine know."""
 
     by_torchrun: bool
@@ -39,7 +39,7 @@ class Launch:
     """The installed torchrun has --numa-binding, and numactl, without which that refuses to work."""
 
     @classmethod
-    def of_this_process(cls, environ: Mapping[str, str] = os.environ) -> Launch:
+    def of_this_process(cls, environ: Mapping[str, str] = os.environ) -> LaunchOptions:
         """Find it out, without importing torch."""
         return cls(
             by_torchrun="TORCHELASTIC_RUN_ID" in environ,
@@ -72,35 +72,37 @@ class Situation:
     cgroup_cpus: frozenset[int] | None
     policy: MemoryPolicy | None
     memory_by_node: Mapping[int, int] | None
-    launch: Launch
+    launch: LaunchOptions
 
 
-def judge(situation: Situation) -> Verdict:
+def judge(situation: Situation) -> NumaVerdict:
     """Say how a rank is bound. Its CPUs count, and a memory policy that names nodes."""
     topology, gpu_node = situation.topology, situation.gpu_node
     if not topology.cpus_by_node:
         why = next((entry.reason for entry in topology.unknown if entry.name == "numa_nodes"), "")
-        return Verdict("unknown", f"the machine's NUMA nodes are not known: {why}")
+        return NumaVerdict("unknown", f"the machine's NUMA nodes are not known: {why}")
     if topology.only_node is not None:
-        return Verdict("one node", f"all CPUs are on node {topology.only_node}: there is nothing to choose")
+        return NumaVerdict(
+            "one node", f"all CPUs are on node {topology.only_node}: there is nothing to choose"
+        )
     if not situation.has_gpu:
-        return Verdict("no gpu", "the rank computes on no GPU that it could be near to")
+        return NumaVerdict("no gpu", "the rank computes on no GPU that it could be near to")
     if gpu_node is None:
-        return Verdict("unknown", "nothing tells on which node the rank's GPU is")
+        return NumaVerdict("unknown", "nothing tells on which node the rank's GPU is")
     if situation.cpus is None:
-        return Verdict("unknown", "nothing tells which CPUs the process may use")
+        return NumaVerdict("unknown", "nothing tells which CPUs the process may use")
     nodes = {node for cpu in situation.cpus if (node := topology.node_of_cpu(cpu)) is not None}
     if not nodes:
-        return Verdict("unknown", "the CPUs that the process may use are on no node that is known")
+        return NumaVerdict("unknown", "the CPUs that the process may use are on no node that is known")
     if gpu_node not in nodes:
-        return Verdict(
+        return NumaVerdict(
             "wrong node",
             f"runs on {_nodes(nodes)}, its GPU is on node {gpu_node}",
             _move(situation, gpu_node, nodes),
         )
     if nodes != {gpu_node}:
         near = _same_socket(topology, nodes, gpu_node)
-        return Verdict(
+        return NumaVerdict(
             "unbound",
             f"may run on {_nodes(nodes)}{near}, its GPU is on node {gpu_node}",
             _bind(situation, gpu_node),
@@ -108,13 +110,13 @@ def judge(situation: Situation) -> Verdict:
     return _judge_memory(situation, gpu_node)
 
 
-def _judge_memory(situation: Situation, gpu_node: int) -> Verdict:
+def _judge_memory(situation: Situation, gpu_node: int) -> NumaVerdict:
     """The CPUs are right; is the memory?"""
     where = f"runs on node {gpu_node} with its GPU"
     policy = situation.policy
     wanted = set(policy.nodes) - {situation.gpu_memory_node} if policy is not None else set()
     if policy is not None and wanted - {gpu_node}:
-        return Verdict(
+        return NumaVerdict(
             "unbound" if gpu_node in wanted else "wrong node",
             f"{where}, but takes memory from {_nodes(wanted)} ({policy.text})",
             _without_policy(situation, gpu_node, policy),
@@ -122,8 +124,8 @@ def _judge_memory(situation: Situation, gpu_node: int) -> Verdict:
     away = _memory_away(situation, gpu_node)
     if away:
         # It was there before the process was bound, or another process had it first.
-        return Verdict("bound", f"{where}, but {away}", _bind(situation, gpu_node))
-    return Verdict("bound", where)
+        return NumaVerdict("bound", f"{where}, but {away}", _bind(situation, gpu_node))
+    return NumaVerdict("bound", where)
 
 
 def _memory_away(situation: Situation, gpu_node: int) -> str:

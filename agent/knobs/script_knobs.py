@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from overlaptop.agent.control.action import Lifecycle, Outcome
-from overlaptop.agent.control.sequence_number import Standing, why_uncounted
-from overlaptop.agent.control.two_phase_commit import Mark
+from overlaptop.agent.control.sequence_numbers import SequenceNumbers, why_uncounted
+from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.wire import commands
 from overlaptop.wire.codec import MAX_CHOICES
 from overlaptop.wire.knobs import TORCH_KNOBS, Knob
@@ -102,7 +102,7 @@ class ScriptKnobs:
     def __init__(self) -> None:
         self._declared: dict[str, ScriptKnob] = {}
         self._lock = threading.Lock()
-        self._standing = Standing()
+        self._sequence_numbers = SequenceNumbers()
         self._counts = False
         """Whether the last step noted has a mark."""
 
@@ -162,10 +162,10 @@ class ScriptKnobs:
         world = distributed.group.WORLD
         return why_uncounted(world) if world.size() > 1 else ""
 
-    def action(self, knob: str, value: int | None) -> Turn:
+    def action(self, knob: str, value: int | None) -> ScriptKnobAction:
         """What gives one of them a value; None: its default."""
         turned = self._declared[knob]
-        return Turn(self, turned, turned.default if value is None else value)
+        return ScriptKnobAction(self, turned, turned.default if value is None else value)
 
     def note_step(self, step: int) -> None:
         """A step begins; on the training thread. Remembers where this rank stands, for `mark`."""
@@ -174,18 +174,18 @@ class ScriptKnobs:
         distributed = sys.modules["torch.distributed"]
         self._counts = distributed.is_available() and distributed.is_initialized()
         if self._counts:
-            self._standing.note(step, distributed.group.WORLD)
+            self._sequence_numbers.note(step, distributed.group.WORLD)
 
-    def mark(self, step: int, knob: ScriptKnob) -> Mark:
+    def position(self, step: int, knob: ScriptKnob) -> Position:
         """Where this rank stood among all when ``step`` began. Raises LookupError where that is unknown."""
-        where = f"{self._standing.at(step)} " if self._counts else ""
-        return Mark("all", f"{where}with {knob.name} {knob.value}")
+        where = f"{self._sequence_numbers.at(step)} " if self._counts else ""
+        return Position("all", f"{where}with {knob.name} {knob.value}")
 
 
-class Turn:
+class ScriptKnobAction:
     """One rank's part in giving a script's knob another value. See action.Action for threads."""
 
-    course: ClassVar[Lifecycle] = Lifecycle("changing", "changed", together=True)
+    lifecycle: ClassVar[Lifecycle] = Lifecycle("changing", "changed", together=True)
 
     def __init__(self, knobs: ScriptKnobs, knob: ScriptKnob, value: int) -> None:
         self._knobs = knobs
@@ -197,9 +197,9 @@ class Turn:
         """Why it cannot be changed: of itself it can, as who declares a knob reads it."""
         return self._knobs.refusal()
 
-    def mark(self, step: int) -> Mark:
+    def position(self, step: int) -> Position:
         """All have to act in the same place: the number of collectives may hang on the value."""
-        return self._knobs.mark(step, self._knob)
+        return self._knobs.position(step, self._knob)
 
     def boundary(self, step: int) -> bool:
         """The script finds the new value from here on; its first step with it is left out."""

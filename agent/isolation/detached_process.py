@@ -47,7 +47,7 @@ class _Context(ctypes.Structure):
     )
 
 
-def start_unrelated(argv: Sequence[str], environment: Mapping[str, str]) -> int:
+def start_detached(argv: Sequence[str], environment: Mapping[str, str]) -> int:
     """Start a program in a session of its own, with no signal blocked or ignored and its standard input and
     outputs on /dev/null; in ``/`` and without other descriptors, where glibc can do so. Returns its pid.
 
