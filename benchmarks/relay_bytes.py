@@ -26,7 +26,7 @@ from overlaptop.wire.codec import encode, frame
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import HubStatus, Message, StepDetail, StepTotals
 from overlaptop.wire.relaying import RelayJobs, RelayPong
-from tests.remote.near import NearEnd, RelayProcess
+from tests.relay.client import RelayClient, RelayProcess
 from tests.wire.conftest import KEY, Hubs, Rank
 
 SAMPLES_PER_S = 2.0
@@ -97,46 +97,50 @@ class Measured:
 
 def measure(what: str, process: RelayProcess, ranks: int, seconds: float) -> Measured:
     """Read for so long what comes."""
-    near = process.near
-    near.messages.clear()
-    before_bytes, before_cpu_s, began_s = near.received_bytes, cpu_s(process.process.pid), time.monotonic()
+    client = process.client
+    client.messages.clear()
+    before_bytes, before_cpu_s, began_s = (
+        client.received_bytes,
+        cpu_s(process.process.pid),
+        time.monotonic(),
+    )
     while time.monotonic() - began_s < seconds:
-        near.poll()
+        client.poll()
         time.sleep(0.01)
     took_s = time.monotonic() - began_s
     squeezed = zlib.compressobj(6)
     deflated = sum(
         len(squeezed.compress(frame(encode(each))) + squeezed.flush(zlib.Z_SYNC_FLUSH))
-        for each in near.messages
+        for each in client.messages
     )
     return Measured(
         what,
-        (near.received_bytes - before_bytes) / took_s,
+        (client.received_bytes - before_bytes) / took_s,
         deflated / took_s,
-        len(near.of(StepTotals)) / ranks / took_s,
-        len(near.of(StepDetail)) / took_s,
+        len(client.of(StepTotals)) / ranks / took_s,
+        len(client.of(StepDetail)) / took_s,
         (cpu_s(process.process.pid) - before_cpu_s) / took_s,
     )
 
 
-def narrow(near: NearEnd, bytes_per_s: int, seconds: float) -> str:
-    """What comes, and how late, where the near end reads no faster than a narrow line would let it.
+def narrow(client: RelayClient, bytes_per_s: int, seconds: float) -> str:
+    """What comes, and how late, where the client reads no faster than a narrow line would let it.
 
     The pipe holds 64 KiB besides, as ssh and TCP hold some.
     """
-    began_s, before_bytes = time.monotonic(), near.received_bytes
+    began_s, before_bytes = time.monotonic(), client.received_bytes
     lags_s: list[float] = []
     while (passed_s := time.monotonic() - began_s) < seconds:
-        may_read = int(passed_s * bytes_per_s) - (near.received_bytes - before_bytes)
-        near.poll(most_bytes=max(1, may_read))
-        steps = near.of(StepTotals)
+        may_read = int(passed_s * bytes_per_s) - (client.received_bytes - before_bytes)
+        client.poll(most_bytes=max(1, may_read))
+        steps = client.of(StepTotals)
         if steps and passed_s > seconds / 2:
             lags_s.append(time.time() - (steps[-1].start_ns + steps[-1].step_ns) / 1e9)
-            near.messages.clear()
+            client.messages.clear()
         time.sleep(0.05)
-    near.messages.clear()
-    near.hear(RelayPong)
-    pong = near.of(RelayPong)[-1]
+    client.messages.clear()
+    client.receive(RelayPong)
+    pong = client.of(RelayPong)[-1]
     return (
         f"a line of {bytes_per_s / 1024:g} KiB/s, all ranks' timelines: the newest step is "
         f"{statistics.median(lags_s):.1f} s old (at most {max(lags_s):.1f} s), "
@@ -151,17 +155,18 @@ def _sample(rank: int) -> DeviceSample:
     )  # fmt: skip
 
 
-def _history(near: NearEnd, ranks: int) -> str:
-    near.hear(RelayJobs, lambda jobs: bool(jobs.jobs))
-    began_s, before_bytes = time.monotonic(), near.received_bytes
-    near.select(KEY)
-    near.hear(StepTotals)
+def _history(client: RelayClient, ranks: int) -> str:
+    client.receive(RelayJobs, lambda jobs: bool(jobs.jobs))
+    began_s, before_bytes = time.monotonic(), client.received_bytes
+    client.select(KEY)
+    client.receive(StepTotals)
     first_s = time.monotonic() - began_s
-    near.hear(HubStatus)
-    steps = len(near.of(StepTotals)) // ranks
+    client.receive(HubStatus)
+    steps = len(client.of(StepTotals)) // ranks
     return (
         f"first steps after {first_s * 1000:.0f} ms, the whole history ({steps} steps a rank, "
-        f"{(near.received_bytes - before_bytes) / 1024:.0f} KiB) within {time.monotonic() - began_s:.1f} s"
+        f"{(client.received_bytes - before_bytes) / 1024:.0f} KiB) "
+        f"within {time.monotonic() - began_s:.1f} s"
     )
 
 
@@ -182,7 +187,7 @@ def main() -> None:
         job.begin()
         process = RelayProcess()
         print(f"{options.ranks} ranks at {options.steps_per_s:g} steps/s each")
-        print(_history(process.near, options.ranks))
+        print(_history(process.client, options.ranks))
         _show_all(process, job, options.ranks, options.seconds)
         job.end()
     finally:
@@ -193,16 +198,16 @@ def main() -> None:
 
 
 def _show_all(process: RelayProcess, job: Job, ranks: int, seconds: float) -> None:
-    near = process.near
+    client = process.client
     for what, detail_ranks in (
         ("watched: no timeline", ()),
         ("in detail: one rank's timelines", (0,)),
         ("in detail: all ranks' timelines", tuple(range(ranks))),
     ):
         job.watch(bool(detail_ranks))
-        near.join(detail_ranks)
+        client.join(detail_ranks)
         for _ in range(200):  # two seconds for what is still under way
-            near.poll()
+            client.poll()
             time.sleep(0.01)
         found = measure(what, process, ranks, seconds)
         print(
@@ -212,7 +217,7 @@ def _show_all(process: RelayProcess, job: Job, ranks: int, seconds: float) -> No
             f"  {found.cpu_share * 100:.1f} % of a core"
         )
     for bytes_per_s in (16 << 10, 4 << 10):
-        print(narrow(near, bytes_per_s, 4 * seconds))
+        print(narrow(client, bytes_per_s, 4 * seconds))
 
 
 if __name__ == "__main__":

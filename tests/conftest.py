@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import uuid
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+from tests.processes import MARKER, Traces
 from tests.warm import Warm
 
 
@@ -15,3 +21,25 @@ def warm() -> Iterator[Warm]:
     server = Warm()
     yield server
     server.close()
+
+
+@pytest.fixture
+def traces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Traces]:
+    """Finds what a test has started; what a failed one has left is killed."""
+    marker = uuid.uuid4().hex
+    monkeypatch.setenv(MARKER, marker)
+    left = Traces(marker)
+    yield left
+    for pid in left.alive():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def socket_dir(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A socket directory of the test's own."""
+    # Short: the path of a unix socket has 107 bytes.
+    folder = tmp_path_factory.mktemp("ot")
+    folder.chmod(0o700)
+    monkeypatch.setenv("OVERLAPTOP_DIR", str(folder))
+    return folder

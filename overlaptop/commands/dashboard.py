@@ -36,7 +36,7 @@ def run(key: str | None, look: tui.TuiOptions, hosts: Hosts | None = None) -> in
         return show(session, look if look.readonly else replace(look, starter=stage))
     finally:
         session.close()
-        stage.clear()
+        stage.close()
 
 
 def _run_on_hosts(key: str | None, look: tui.TuiOptions, hosts: Hosts) -> int:
@@ -49,7 +49,7 @@ def _run_on_hosts(key: str | None, look: tui.TuiOptions, hosts: Hosts) -> int:
         look = replace(look, connections=session)
         return show(session, look if look.readonly else replace(look, starter=stage))
     finally:
-        stage.clear()
+        stage.close()
         session.close()
 
 

@@ -12,9 +12,10 @@ from overlaptop.commands import dashboard
 from overlaptop.commands.stream import RecordWriter, stream
 from overlaptop.console import CommandError, say
 from overlaptop.fleet.job_session import JobSelector, JobSession
-from overlaptop.launch.launcher import Launcher, LaunchError, of_workload, place
+from overlaptop.launch.launcher import Launcher, of_workload, place
 from overlaptop.launch.local import LocalLauncher
 from overlaptop.launch.request import LaunchPhase, LaunchRequest
+from overlaptop.launch.supervised import LaunchError, SupervisedJob
 from overlaptop.workloads import catalog
 from overlaptop.workloads.options import OptionsError
 
@@ -91,17 +92,17 @@ def _show(order: LaunchRequest, look: tui.TuiOptions) -> int:
                 time.sleep(0.05)
         last = stage.status()
         if last.phase is LaunchPhase.OVER and last.failed:
-            return _verdict(stage.launcher)
+            return _verdict(stage.job)
         return status
     finally:
         session.close()
-        stage.clear()
+        stage.close()
 
 
-def _verdict(launcher: Launcher | None) -> int:
+def _verdict(job: SupervisedJob | None) -> int:
     """Say why the job failed."""
-    if launcher is None:
+    if job is None:
         raise CommandError("the job could not be started")
-    for line in launcher.complaint():
+    for line in job.complaint():
         print(line, file=sys.stderr)  # noqa: T201
-    raise CommandError(f"the job failed ({launcher.how_it_ended})", 2 if launcher.usage_error else 1)
+    raise CommandError(f"the job failed ({job.how_it_ended})", 2 if job.usage_error else 1)

@@ -19,7 +19,8 @@ from overlaptop.console.hosts import Hosts, pause
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
-from overlaptop.launch.launcher import Launcher, LaunchError, of_workload, place
+from overlaptop.launch.launcher import Launcher, of_workload, place
+from overlaptop.launch.supervised import LaunchError
 from overlaptop.models.bucket_sizes import MOST_WATCHED, Collector
 from overlaptop.tuning.search import Plan
 from overlaptop.tuning.state import SearchState

@@ -1,45 +1,24 @@
-"""Starts a workload under torchrun with an agent in each rank, and ends it with all that it started.
+"""Starts a workload under torchrun with an agent in each rank.
 
-The job runs below a supervisor process (supervisor.py) that ends it when we are gone, however we went.
 Nothing here imports torch: the dashboard offers to start a workload, and is quick to open.
 """
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import importlib.util
 import os
 import re
 import secrets
 import shlex
-import signal
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Self
 
-from overlaptop.launch import supervisor
-from overlaptop.wire.endpoints import JobRecord
+from overlaptop.launch.supervised import LaunchError, Lease, SupervisedJob
 from overlaptop.workloads import catalog
 from overlaptop.workloads.catalog import Workload
-
-GRACE_S = 4.0
-"""For torchrun to end its ranks, and for the hub to say goodbye."""
-STOP_LIMIT_S = 3 * GRACE_S + 2.0
-TAIL_BYTES = 64 << 10
-
-_TORCHRUN_REPORT = re.compile(r"^[EW]\d{4} \S+ \d+ \S*torch/distributed/elastic/")
-_RANK_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
-_RANK_PREFIX = re.compile(r"^\[rank(\d+)\]:\s?")
-_TORCHRUN_ADVICE = re.compile(r"^(\*+|Setting OMP_NUM_THREADS .*|\s*)$")
-
-
-class LaunchError(Exception):
-    """The job cannot be started; the message is one clear line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +91,15 @@ def _installed_gpus() -> int:
         finally:
             pynvml.nvmlShutdown()
     except Exception:  # noqa: BLE001 (no driver, no library, no permission: then the device files tell)
+        return gpu_device_files() or 0
+
+
+def gpu_device_files() -> int | None:
+    """How many GPUs the host shows, without asking a driver; None where that cannot be seen."""
+    try:
         return sum(re.fullmatch(r"nvidia\d+", entry.name) is not None for entry in Path("/dev").iterdir())
+    except OSError:
+        return None
 
 
 def _torch_folder() -> Path:
@@ -134,12 +121,8 @@ def _torch_has_cuda() -> bool:
     return built_for is not None
 
 
-class Launcher:
-    """One job: a script with its options, an agent in each of its ranks.
-
-    ``start`` once, then ``poll`` now and then; ``stop`` ends whatever is left and may be called at any
-    time, any number of times. Also a context manager that stops at the end of its block.
-    """
+class Launcher(SupervisedJob):
+    """One job: a script with its options, an agent in each of its ranks. ``start`` it once."""
 
     def __init__(
         self,
@@ -149,13 +132,12 @@ class Launcher:
         *,
         agent_options: Sequence[str] = (),
     ) -> None:
+        super().__init__()
         self.placement = placement or place()
         self._rendezvous = f"demo-{secrets.token_hex(4)}"
         self._script = str(script)
         self._options = tuple(options)
         self._agent_options = tuple(agent_options)
-        self._supervisor: subprocess.Popen[bytes] | None = None
-        self._log: BinaryIO | None = None
 
     @property
     def command(self) -> list[str]:
@@ -189,80 +171,10 @@ class Launcher:
         hides_gpus = self.placement.backend == "gloo" and usable_gpus() > 0
         return ("CUDA_VISIBLE_DEVICES= " if hides_gpus else "") + shlex.join(words)
 
-    def start(self) -> None:
-        """Start the job in a session of its own. Raises LaunchError where that cannot work."""
+    def start(self, lease: Lease | None = None) -> None:
+        """Start the job; with a lease it outlives us for a while. LaunchError where it cannot start."""
         _torch_folder()
-        self._log = tempfile.TemporaryFile(prefix="overlaptop-")  # noqa: SIM115 (lives as long as the job)
-        flags = fcntl.fcntl(self._log, fcntl.F_GETFL)
-        fcntl.fcntl(self._log, fcntl.F_SETFL, flags | os.O_APPEND)
-        try:
-            self._supervisor = subprocess.Popen(
-                [sys.executable, "-I", supervisor.__file__, str(GRACE_S), *self.command],
-                stdin=subprocess.PIPE,
-                stdout=self._log,
-                stderr=self._log,
-                start_new_session=True,
-                env=self._environment(),
-            )
-        except OSError as error:
-            raise LaunchError(f"cannot start {sys.executable}: {error.strerror}") from error
-
-    def poll(self) -> int | None:
-        """Return the job's exit status, or None while it runs."""
-        return self._supervisor.poll() if self._supervisor else None
-
-    def stop(self) -> None:
-        """End the job and wait until nothing of it is left (mostly well under a second)."""
-        if self._supervisor is None:
-            return
-        assert self._supervisor.stdin is not None
-        self._supervisor.stdin.close()  # the lifeline
-        try:
-            self._supervisor.wait(STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            for pid in supervisor.descendants(self._supervisor.pid):
-                supervisor.send(pid, signal.SIGKILL)
-            self._supervisor.kill()
-            self._supervisor.wait()
-
-    def output(self) -> list[str]:
-        """Return the last lines that the job wrote to stdout and stderr."""
-        if self._log is None:
-            return []
-        size_bytes = os.fstat(self._log.fileno()).st_size
-        tail = os.pread(self._log.fileno(), TAIL_BYTES, max(0, size_bytes - TAIL_BYTES))
-        return tail.decode(errors="replace").splitlines()
-
-    def owns(self, record: JobRecord) -> bool:
-        """Whether `record` describes this job: its hub or its ranks run below our supervisor."""
-        if self._supervisor is None:
-            return False
-        return any(
-            self._supervisor.pid in supervisor.ancestors(pid)
-            for pid in (record.hub_pid, record.starter_pid)
-            if pid
-        )
-
-    @property
-    def how_it_ended(self) -> str:
-        """The first rank to fail, else torchrun, in words: ``exit status 1``; empty while the job runs."""
-        status = self.poll()
-        return "" if status is None else how_it_ended(status, self.output())
-
-    @property
-    def usage_error(self) -> bool:
-        """Whether the job failed because its script refused its options (exit status 2)."""
-        return any("(exitcode: 2)" in line for line in self.output())
-
-    def complaint(self, max_lines: int = 12) -> list[str]:
-        """Return what the job said of its failure: the end of one rank's words, without torchrun's."""
-        return complaint(self.output(), max_lines)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+        self.supervise(self.command, self._environment(), lease)
 
     def _environment(self) -> dict[str, str]:
         environment = dict(os.environ)
@@ -290,43 +202,3 @@ def of_workload(
     # As a person would have typed it: this is the name that the dashboard shows.
     here, path = Path.cwd(), workload.path.resolve()
     return Launcher(path.relative_to(here) if path.is_relative_to(here) else path, options, placement)
-
-
-def how_it_ended(status: int, output: Iterable[str]) -> str:
-    """A job's exit in words: that of the first rank of which torchrun said that it failed, else `status`,
-    as a shell has it.
-    """
-    failed = next((match for line in output if (match := _RANK_FAILED.search(line))), None)
-    if failed is not None:
-        status = int(failed[1])
-        status = 128 - status if status < 0 else status
-    if status > 128:
-        try:
-            return f"killed by {signal.Signals(status - 128).name}"
-        except ValueError:
-            pass
-    return f"exit status {status}"
-
-
-def complaint(output: Iterable[str], max_lines: int) -> list[str]:
-    """Pick from a failed job's output the lines that say why it failed.
-
-    Each rank that fails says the same, and torchrun adds a page about itself: one rank's words are
-    kept, each line once.
-    """
-    lines: list[str] = []
-    speaker: str | None = None
-    for line in output:
-        if _TORCHRUN_REPORT.match(line) and lines:
-            break
-        if _TORCHRUN_ADVICE.match(line):
-            continue
-        prefix = _RANK_PREFIX.match(line)
-        if prefix:
-            speaker = speaker or prefix[1]
-            if prefix[1] != speaker:
-                continue
-            lines.append(line[prefix.end() :])
-        elif line not in lines:
-            lines.append(line)
-    return lines[-max_lines:]

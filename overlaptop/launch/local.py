@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from overlaptop.launch.launcher import JobPlacement, Launcher, LaunchError, of_workload, place
+from overlaptop.launch.launcher import JobPlacement, Launcher, of_workload, place
 from overlaptop.launch.request import LaunchPhase, LaunchPlan, LaunchRequest, LaunchStatus
+from overlaptop.launch.supervised import LaunchError, Lease, SupervisedJob
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.workloads.catalog import WORKLOADS, Workload
 from overlaptop.workloads.options import OptionsError
@@ -16,9 +17,9 @@ OUTPUT_LINES = 200
 
 
 class LocalLauncher:
-    """A JobLauncher for this machine (see tui.starting), and who ends what it started.
+    """A JobLauncher for this machine, which ends what it started.
 
-    Ending a job takes up to some seconds: a thread of its own does it, and starts what comes next. Orders
+    Ending a job takes up to some seconds: a thread of its own does it, and starts what comes next. Requests
     that come meanwhile replace each other; only the newest is run. Any thread may call any method.
     """
 
@@ -32,11 +33,11 @@ class LocalLauncher:
         self._launch = launch
         self._lock = threading.Lock()
         self._status = LaunchStatus()
-        self._launcher: Launcher | None = None
-        """Of the job that runs or ran last; it is replaced when that has ended."""
+        self._job: SupervisedJob | None = None
+        """That runs or ran last; it is replaced when it has ended."""
         self._label = ""
         """Of that job."""
-        self._next: Launcher | None = None
+        self._next: tuple[Launcher, Lease | None] | None = None
         """To be started as soon as nothing is left of the one before."""
         self._worker: threading.Thread | None = None
         self._closed = False
@@ -50,10 +51,9 @@ class LocalLauncher:
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:
         """What would be run for a request, or why it would not."""
-        workload = next((each for each in self.workloads if each.name == request.workload), None)
+        workload = self._workload(request)
         if workload is None:
-            names = ", ".join(each.name for each in self.workloads)
-            return LaunchPlan(request, f"no workload is called {request.workload!r}; there are: {names}")
+            return LaunchPlan(request, self._no_workload(request))
         try:
             given = workload.check(request.options)
             placement = place(request.nproc, str(given.get("device", "auto")))
@@ -68,115 +68,140 @@ class LocalLauncher:
             given=given,
         )
 
-    def start(self, plan: LaunchPlan) -> None:
+    def start(self, plan: LaunchPlan, lease: Lease | None = None) -> None:
         """End the job before and start this one, on a thread. Raises ValueError for a plan with a fault."""
-        workload = next((each for each in self.workloads if each.name == plan.request.workload), None)
+        workload = self._workload(plan.request)
         if plan.fault or workload is None:
-            raise ValueError(plan.fault or f"no workload is called {plan.request.workload!r}")
+            raise ValueError(plan.fault or self._no_workload(plan.request))
         placement = place(plan.request.nproc, str(plan.given.get("device", "auto")))
         launcher = self._launch(workload, plan.request.options, placement)
         with self._lock:
             if self._closed:
                 return
-            self._next = launcher
-            self._set(LaunchPhase.ENDING, plan)
-            self._wake()
+            self._next = launcher, lease
+            self._set_ending(plan)
 
     def stop(self) -> None:
         """End the job, on a thread; one that waits to be started is not."""
         with self._lock:
             if self._next is not None or self._runs():
                 self._next = None
-                self._set(LaunchPhase.ENDING, None)
-                self._wake()
+                self._set_ending(None)
 
     def status(self) -> LaunchStatus:
         """How the newest request goes."""
         with self._lock:
-            status, launcher = self._status, self._launcher
-            if status.phase is LaunchPhase.RUNNING and launcher is not None and launcher.poll() is not None:
+            status, job = self._status, self._job
+            if status.phase is LaunchPhase.RUNNING and job is not None and job.poll() is not None:
                 status = self._status = replace(
-                    status, phase=LaunchPhase.OVER, failed=launcher.poll() != 0, how=launcher.how_it_ended
+                    status, phase=LaunchPhase.OVER, failed=job.poll() != 0, how=job.how_it_ended
                 )
             return status
 
     def output(self) -> Sequence[str]:
         """The last lines of the newest job; of a failed one those that say why."""
-        with self._lock:
-            launcher = self._launcher
-        if launcher is None:
+        if (job := self.job) is None:
             return ()
-        return launcher.complaint(OUTPUT_LINES) if launcher.poll() else launcher.output()[-OUTPUT_LINES:]
+        return job.complaint(OUTPUT_LINES) if job.poll() else job.output()[-OUTPUT_LINES:]
 
     def owns(self, record: JobRecord) -> bool:
         """Whether `record` is the job that was started last."""
-        with self._lock:
-            launcher = self._launcher
-        return launcher is not None and launcher.owns(record)
+        return (job := self.job) is not None and job.owns(record)
 
     @property
     def running(self) -> str:
-        """Label of the job that ends when the stage is cleared; empty: none."""
+        """Label of the job that ends when this is closed; empty: none."""
         with self._lock:
             return self._label if self._runs() else ""
 
-    # For those who opened it
-
-    @property
-    def launcher(self) -> Launcher | None:
-        """Of the job that was started last."""
-        with self._lock:
-            return self._launcher
-
-    def clear(self) -> None:
+    def close(self) -> None:
         """End what was started, wait for its end, and start nothing more."""
         with self._lock:
             self._closed, self._next = True, None
             worker = self._worker
         if worker is not None:
             worker.join()
-        if (launcher := self.launcher) is not None:
-            launcher.stop()
+        if (job := self.job) is not None:
+            job.stop()
+
+    # Jobs with a lease
+
+    @property
+    def job(self) -> SupervisedJob | None:
+        """That was started last."""
+        with self._lock:
+            return self._job
+
+    @property
+    def superseded(self) -> bool:
+        """Whether a later process owns the job that was started last."""
+        return (job := self.job) is not None and job.superseded
+
+    def take_over(self, job: SupervisedJob, label: str, command_line: str) -> None:
+        """Own a job that another process has started."""
+        with self._lock:
+            self._job, self._label = job, label
+            self._status = LaunchStatus(
+                LaunchPhase.RUNNING, self._status.number + 1, None, command_line=command_line
+            )
+
+    def release(self) -> None:
+        """Give up the job that runs, or is about to: it waits for its next owner for as long as its lease
+        says. Start nothing more.
+        """
+        with self._lock:
+            self._closed, worker = True, self._worker
+        if worker is not None:
+            worker.join()
+        if (job := self.job) is not None:
+            job.release()
 
     # With the lock
 
-    def _runs(self) -> bool:
-        return self._launcher is not None and self._launcher.poll() is None
+    def _workload(self, request: LaunchRequest) -> Workload | None:
+        return next((each for each in self.workloads if each.name == request.workload), None)
 
-    def _set(self, phase: LaunchPhase, plan: LaunchPlan | None) -> None:
-        """A new request, or none."""
+    def _no_workload(self, request: LaunchRequest) -> str:
+        names = ", ".join(each.name for each in self.workloads)
+        return f"no workload is called {request.workload!r}; there are: {names}"
+
+    def _runs(self) -> bool:
+        return self._job is not None and self._job.poll() is None
+
+    def _set_ending(self, plan: LaunchPlan | None) -> None:
+        """A new request, or none: have the worker end what runs first."""
         self._status = LaunchStatus(
-            phase, self._status.number + 1, plan.request if plan else None,
+            LaunchPhase.ENDING, self._status.number + 1, plan.request if plan else None,
             plan.command_line if plan else "", self._label if self._runs() else "",
         )  # fmt: skip
-
-    def _wake(self) -> None:
-        """Have the worker see to what is to be done."""
         if self._worker is None:
             # A daemon: where this process is killed meanwhile, the supervisors end what is left.
-            self._worker = threading.Thread(target=self._work, name="overlaptop-stage", daemon=True)
+            self._worker = threading.Thread(target=self._work, name="overlaptop-launch", daemon=True)
             self._worker.start()
 
     # The worker
 
     def _work(self) -> None:
-        """End what runs, then start the newest request, if there is one by then."""
-        before = self.launcher
-        if before is not None:
+        """End what runs, then start what was requested last, if there is something by then."""
+        if (before := self.job) is not None:
             before.stop()
         with self._lock:
             self._worker = None
-            launcher, self._next = self._next, None
+            following, self._next = self._next, None
             status = self._status
-            if launcher is None:
+            if before is not None and before.superseded:
+                following = None  # whoever owns that job now carries out requests
+            if following is None:
                 self._status = LaunchStatus(number=status.number)
                 return
-            self._launcher, self._label = launcher, status.label
+            launcher, lease = following
+            self._job = None
             try:
-                launcher.start()
+                launcher.start(lease)
             except LaunchError as fault:
                 self._status = replace(
                     status, phase=LaunchPhase.OVER, ending="", failed=True, how=str(fault)
                 )
             else:
+                self._job, self._label = launcher, status.label
                 self._status = replace(status, phase=LaunchPhase.RUNNING, ending="")

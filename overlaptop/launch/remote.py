@@ -159,7 +159,7 @@ class RemoteLauncher:
 
     @property
     def running(self) -> str:
-        """Label of the job that ends when the stage is cleared; empty: none."""
+        """Label of the job that ends when this is closed; empty: none."""
         status = self.status()
         if status.phase is LaunchPhase.ENDING:
             return status.ending
@@ -167,7 +167,7 @@ class RemoteLauncher:
 
     # For those who opened it
 
-    def clear(self) -> None:
+    def close(self) -> None:
         """Have what was started ended. Waits until its host has heard of it, not for the end itself."""
         host = self._host
         if host is None or not self._is_under_way or not host.order(()):

@@ -1,7 +1,7 @@
-"""The far end of a line: what a hub of this host says goes out, what a dashboard elsewhere wants comes in.
+"""The relay: passes what a hub of this host sends to a client, a dashboard on another host, and back.
 
-What comes in is checked as if the near end had checked nothing. What goes out is bounded, see outbox.py and
-pacing.py. Nothing waits but the selector.
+What comes in is checked as if the client had checked nothing. What goes out is bounded (send_queue.py,
+rate_limit.py). Nothing waits but the selector.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import replace
 from selectors import EVENT_READ, EVENT_WRITE, PollSelector
 from typing import TYPE_CHECKING, Protocol
 
-from overlaptop.relay.rate_limit import Pace
+from overlaptop.relay.rate_limit import RateLimit
 from overlaptop.relay.send_queue import SendQueue
 from overlaptop.wire import commands, endpoints
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
@@ -41,40 +41,46 @@ if TYPE_CHECKING:
     from overlaptop.wire.links import LocalLink
 
 SILENCE_S = 15.0
-"""Without a word from the near end for so long, the relay ends: the line is frozen."""
+"""Without a message from the client for so long, the relay ends: the connection is frozen."""
 STUCK_S = 30.0
 """So it does where nothing could be written for so long."""
 _TICK_S = 0.25
 _FLUSH_S = 0.05
 """What comes within so long is written together."""
-_LOOK_S = 0.5
+_LIST_S = 0.5
 _REPEAT_JOBS_S = 2.0
 _OUTPUT_S = 2.0
-"""Between two statuses of an order of which only the output differs."""
+"""Between two statuses of a launch of which only the output differs."""
 _READ_BYTES = 1 << 16
 _WRITE_BYTES = 1 << 16
 _POLL_BYTES = 1 << 18
 _MAX_BAD_FRAMES = 16
-_NO_ORDERS = "this relay starts nothing"
+_NO_LAUNCHES = "this relay starts nothing"
 _READONLY = "this relay is read-only"
 
 
-class Orders(Protocol):
+class Launches(Protocol):
     """Starts bundled workloads of this host, one at a time."""
 
-    def take(self, order: RelayLaunch) -> None:
-        """Start what was ordered, in place of the one before, or end that; returns at once."""
+    def take(self, request: RelayLaunch) -> None:
+        """Start what is requested, in place of the one before, or end that; returns at once."""
 
     def status(self, jobs: Sequence[JobRecord]) -> RelayLaunchStatus | None:
-        """How the newest order goes; None: there has been none. ``jobs``: those that run on this host."""
+        """How the newest request goes; None: there was none, or it is not known yet. ``jobs``: those that
+        run on this host.
+        """
+
+    @property
+    def superseded(self) -> bool:
+        """Whether the client has come back over another connection for what was started."""
 
 
-class _LineOverError(Exception):
-    """The relay has nobody to speak to any more, and this is why."""
+class _ConnectionClosedError(Exception):
+    """The relay has no client any more, and this is why."""
 
 
 class Relay:
-    """One line's far end; ``run`` it once. It reads and writes two descriptors, and closes neither."""
+    """Serves one connection; ``run`` it once. It reads and writes two descriptors, and closes neither."""
 
     def __init__(
         self,
@@ -84,36 +90,31 @@ class Relay:
         version: str,
         gpus: int | None = None,
         readonly: bool = False,
-        orders: Orders | None = None,
-        wanted_elsewhere: Callable[[], bool] = lambda: False,
+        launcher: Launches | None = None,
         silence_s: float = SILENCE_S,
         list_jobs: Callable[[], Sequence[JobRecord]] = endpoints.list_jobs,
     ) -> None:
-        """``gpus``: how many this host has, None where it is not known. ``orders`` None: starts nothing.
-
-        ``wanted_elsewhere``: whether the near end has come back over another line, for what was started.
-        """
+        """``gpus``: how many this host has; None: not known. ``launcher`` None: starts nothing."""
         self._reads, self._writes = reads, writes
         self._readonly = readonly
-        self._orders = orders
-        self._wanted_elsewhere = wanted_elsewhere
+        self._launcher = launcher
         self._silence_s = silence_s
         self._list_jobs = list_jobs
         self._host = socket.gethostname()
         self._stopped = False
         now_s = time.monotonic()
-        self._pace = Pace(time.monotonic)
-        self._outbox = SendQueue(time.monotonic)
+        self._rate_limit = RateLimit(time.monotonic)
+        self._queue = SendQueue(time.monotonic)
         hello = RelayHello(
             PROTOCOL_VERSION, version, self._host, os.getpid(), gpus, time.time_ns(), readonly
         )
         self._unsent = MAGIC + frame(encode(hello))
         self._uncounted_bytes = len(MAGIC)
-        """Of what is unsent, that of which the near end does not say that it has arrived."""
-        self._wrote_s = self._heard_s = self._before_s = now_s
-        self._stood_still_s = float("-inf")
-        """When this process last found that it had been stopped: what it hears then may be old."""
-        self._flush_due_s = self._tick_due_s = self._look_due_s = self._repeat_due_s = now_s
+        """Of what is unsent, that which the client does not acknowledge."""
+        self._wrote_s = self._received_s = self._before_s = now_s
+        self._stopped_s = float("-inf")
+        """When this process last found that it had been stopped: what it reads then may be old."""
+        self._write_due_s = self._tick_due_s = self._list_due_s = self._repeat_due_s = now_s
         self._reader = FrameReader()
         self._bad_frames = 0
         self._ping: tuple[int, int] | None = None
@@ -124,9 +125,9 @@ class Relay:
         """Of the job that was selected, once there is one."""
         self._selected = ""
         self._link: LocalLink | None = None
-        self._link_said: RelayLink | None = None
+        self._sent_link: RelayLink | None = None
         self._detail_ranks: tuple[int, ...] = ()
-        self._order_said: RelayLaunchStatus | None = None
+        self._sent_launch_status: RelayLaunchStatus | None = None
         self._output_due_s = now_s
         self._selector = PollSelector()
         self._waits_to_write = False
@@ -134,31 +135,31 @@ class Relay:
     @property
     def queued_bytes(self) -> int:
         """What waits to be written."""
-        return self._outbox.queued_bytes + len(self._unsent)
+        return self._queue.queued_bytes + len(self._unsent)
 
     @property
     def dropped(self) -> int:
         """Frames that were left out, see SendQueue.dropped."""
-        return self._outbox.dropped
+        return self._queue.dropped
 
     def stop(self) -> None:
         """Have ``run`` return soon. To be called from a signal's handler, too."""
         self._stopped = True
 
     def run(self) -> str:
-        """Relay until the line ends; returns why it did, in words."""
+        """Relay until the connection ends; returns why it did, in words."""
         for descriptor in (self._reads, self._writes):
             os.set_blocking(descriptor, False)
         self._selector.register(self._reads, EVENT_READ)
         try:
-            self._flush(time.monotonic())
+            self._write(time.monotonic())
             while not self._stopped:
                 self._round()
             return "it was told to end"
-        except _LineOverError as end:
+        except _ConnectionClosedError as end:
             return str(end)
         finally:
-            self._hang_up()
+            self._leave_hub()
             self._selector.close()
 
     def _round(self) -> None:
@@ -166,48 +167,48 @@ class Relay:
         now_s = time.monotonic()
         if now_s - self._before_s > _TICK_S + 2.0:
             # This process was stopped: the silence was its own.
-            self._stood_still_s = now_s
-            self._heard_s += now_s - self._before_s
+            self._stopped_s = now_s
+            self._received_s += now_s - self._before_s
             self._wrote_s += now_s - self._before_s
         self._before_s = now_s
         if self._reads in ready:
             self._read()
         if self._writes in ready:
-            self._flush_due_s = now_s
+            self._write_due_s = now_s
         if now_s >= self._tick_due_s:
             self._tick_due_s = now_s + _TICK_S
             self._tick(now_s)
         self._take_from_hub()
-        self._flush(now_s)
+        self._write(now_s)
 
     def _wait_s(self) -> float:
         now_s = time.monotonic()
         wait_s = self._tick_due_s - now_s
         # Asked in any case: it is what quiets ZeroMQ's descriptor.
-        if self._link is not None and self._link.has_input and not self._outbox.is_full:
+        if self._link is not None and self._link.has_input and not self._queue.is_full:
             return 0.0
-        if (self._outbox or self._unsent or self._ping is not None) and not self._waits_to_write:
-            wait_s = min(wait_s, self._flush_due_s - now_s)
+        if (self._queue or self._unsent or self._ping is not None) and not self._waits_to_write:
+            wait_s = min(wait_s, self._write_due_s - now_s)
         return max(wait_s, 0.0)
 
     def _tick(self, now_s: float) -> None:
-        if now_s - self._heard_s > self._silence_s:
-            raise _LineOverError(f"nothing came from the near end for {self._silence_s:.0f} s")
+        if now_s - self._received_s > self._silence_s:
+            raise _ConnectionClosedError(f"nothing came from the client for {self._silence_s:.0f} s")
         if self._unsent and now_s - self._wrote_s > STUCK_S:
-            raise _LineOverError(f"the near end has read nothing for {STUCK_S:.0f} s")
-        if now_s >= self._look_due_s:
-            self._look_due_s = now_s + _LOOK_S
-            self._look(now_s)
+            raise _ConnectionClosedError(f"the client has read nothing for {STUCK_S:.0f} s")
+        if now_s >= self._list_due_s:
+            self._list_due_s = now_s + _LIST_S
+            self._list(now_s)
         if self._link is not None:
-            # Nobody looks at a timeline while nobody speaks.
-            silent = now_s - self._heard_s > LEASE_S
+            # Nobody looks at a timeline while the client is silent.
+            silent = now_s - self._received_s > LEASE_S
             self._link.watch(() if silent else self._detail_ranks)
-        self._see_link()
-        self._see_order(now_s)
-        self._outbox.set_line(self._pace.bytes_per_s)
-        self._outbox.tick()
+        self._update_link()
+        self._update_launch(now_s)
+        self._queue.set_bandwidth(self._rate_limit.bytes_per_s)
+        self._queue.tick()
 
-    # From the near end
+    # From the client
 
     def _read(self) -> None:
         try:
@@ -215,36 +216,36 @@ class Relay:
         except BlockingIOError:
             return
         except OSError as error:
-            raise _LineOverError(f"standard input failed: {error.strerror}") from None
+            raise _ConnectionClosedError(f"standard input failed: {error.strerror}") from None
         if not data:
-            raise _LineOverError("the near end hung up")
+            raise _ConnectionClosedError("the client closed the connection")
         received_ns = time.time_ns()
         try:
             payloads = self._reader.feed(data)
         except WireError as error:
-            raise _LineOverError(f"what came from the near end is no frame: {error}") from None
+            raise _ConnectionClosedError(f"what came from the client is no frame: {error}") from None
         for payload in payloads:
             try:
                 message = decode(payload)
             except WireError as error:
                 self._bad_frames += 1
                 if self._bad_frames > _MAX_BAD_FRAMES:
-                    raise _LineOverError(f"too much came that is no message: {error}") from None
+                    raise _ConnectionClosedError(f"too much came that is no message: {error}") from None
                 self._refuse(str(error))
                 continue
-            self._heard_s = time.monotonic()
-            self._obey(message, received_ns)
+            self._received_s = time.monotonic()
+            self._handle(message, received_ns)
 
-    def _obey(self, message: Message, received_ns: int) -> None:
+    def _handle(self, message: Message, received_ns: int) -> None:
         match message:
             case RelayPing():
                 self._ping = (message.number, received_ns)
-                self._pace.arrived(message.received_bytes)
+                self._rate_limit.acknowledge(message.received_bytes)
             case RelaySelect():
                 self._select(message.job)
             case RelayLimit():
-                self._pace.limit(message.bytes_per_s)
-                self._outbox.limit(message.hz)
+                self._rate_limit.limit(message.bytes_per_s)
+                self._queue.limit(message.hz)
             case Join(protocol=theirs):
                 if theirs == PROTOCOL_VERSION:
                     self._detail_ranks = message.detail_ranks
@@ -253,36 +254,36 @@ class Relay:
             case Command() | Search():
                 self._pass_on(message)
             case RelayLaunch():
-                self._order(message)
+                self._launch(message)
             case _:
-                self._refuse(f"a {type(message).__name__} is not for the far end")
+                self._refuse(f"a {type(message).__name__} is not for a relay")
 
     def _pass_on(self, message: Command | Search) -> None:
         what = commands.in_words(message) if isinstance(message, Command) else "a search"
         if self._readonly:
             self._refuse(f"{what}: {_READONLY}")
-        elif time.monotonic() - self._stood_still_s < 1.0:
+        elif time.monotonic() - self._stopped_s < 1.0:
             self._refuse(f"{what} may have waited for long: not passed on")
         elif self._link is None or not self._link.alive:
             self._refuse(f"{what}: there is no job")
         elif not (self._link.send(message) if isinstance(message, Command) else self._link.hold(message)):
-            self._refuse(f"{what}: the job's hub has said nothing yet")
+            self._refuse(f"{what}: the job's hub has sent nothing yet")
 
-    def _order(self, order: RelayLaunch) -> None:
-        why = _READONLY if self._readonly else _NO_ORDERS if self._orders is None else ""
-        if self._orders is None or why:
-            self._put_order_status(RelayLaunchStatus(order.number, "over", True, why, "", ()))
-        else:
-            self._orders.take(order)
+    def _launch(self, request: RelayLaunch) -> None:
+        if self._launcher is not None and not self._readonly:
+            self._launcher.take(request)
+            return
+        why = _READONLY if self._readonly else _NO_LAUNCHES
+        self._put_launch_status(RelayLaunchStatus(request.number, "over", True, why, "", ()))
 
     def _refuse(self, why: str) -> None:
-        if not self._outbox.is_full:
+        if not self._queue.is_full:
             text = f"relay on {self._host}: {why}"
-            self._outbox.put(encode(Notice(0, time.time_ns(), "warning", text)))
+            self._queue.put(encode(Notice(0, time.time_ns(), "warning", text)))
 
     # Jobs
 
-    def _look(self, now_s: float) -> None:
+    def _list(self, now_s: float) -> None:
         note = ""
         try:
             self._records = tuple(self._list_jobs())
@@ -291,7 +292,7 @@ class Relay:
         jobs = RelayJobs(tuple(map(RemoteJob.of, self._records[:MAX_JOBS])), note)
         if jobs != self._jobs or now_s >= self._repeat_due_s:
             self._jobs, self._repeat_due_s = jobs, now_s + _REPEAT_JOBS_S
-            self._outbox.put_newest(RelayJobs, _encode_jobs(jobs))
+            self._queue.put_newest(RelayJobs, _encode_jobs(jobs))
         if self._record is None and self._selected:
             self._join()
         for record in self._records:
@@ -299,21 +300,21 @@ class Relay:
                 self._record = record  # it may know of more ranks by now
 
     def _select(self, job: str) -> None:
-        self._hang_up()
-        self._outbox.begin()
-        self._selected, self._link_said = job, None
+        self._leave_hub()
+        self._queue.clear()
+        self._selected, self._sent_link = job, None
         if job:
             with suppress(EndpointError, OSError):
-                # As of now: the near end may know of a hub that took this one's place since the last look.
+                # As of now: the client may know of a hub that took this one's place since the last look.
                 self._records = tuple(self._list_jobs())
             self._join()
-            self._see_link()
+            self._update_link()
 
     def _join(self) -> None:
         self._record = next((record for record in self._records if record.job == self._selected), None)
         if self._record is None:
             return
-        self._say_link(RelayLink(self._selected, alive=True))
+        self._send_link(RelayLink(self._selected, alive=True))
         try:
             from overlaptop.wire.links import LocalLink  # 40 ms, and only where there is a job
 
@@ -324,54 +325,55 @@ class Relay:
         self._link.watch(self._detail_ranks)
         self._selector.register(self._link.descriptor, EVENT_READ)
 
-    def _hang_up(self) -> None:
+    def _leave_hub(self) -> None:
         if self._link is not None:
             self._selector.unregister(self._link.descriptor)
             self._link.close()
         self._link = self._record = None
 
-    def _see_link(self) -> None:
+    def _update_link(self) -> None:
         if not self._selected:
             return
         alive = self._link is not None and self._link.alive
         gone = not alive and (self._record is None or self._record.gone)
-        self._say_link(RelayLink(self._selected, alive, gone))
+        self._send_link(RelayLink(self._selected, alive, gone))
 
-    def _say_link(self, link: RelayLink) -> None:
-        if link != self._link_said:
-            self._link_said = link
-            self._outbox.put(encode(link))
+    def _send_link(self, link: RelayLink) -> None:
+        if link != self._sent_link:
+            self._sent_link = link
+            self._queue.put(encode(link))
 
     def _take_from_hub(self) -> None:
         if self._link is not None:
             # Polled for nothing where there is no room: the hub forgets whom it does not hear.
-            for payload in self._link.poll_raw(0 if self._outbox.is_full else _POLL_BYTES):
-                self._outbox.put(payload)
+            for payload in self._link.poll_raw(0 if self._queue.is_full else _POLL_BYTES):
+                self._queue.put(payload)
 
-    # Orders
+    # Launches
 
-    def _see_order(self, now_s: float) -> None:
-        if self._wanted_elsewhere():
-            raise _LineOverError("its near end has come back over another line")
-        status = self._orders.status(self._records) if self._orders is not None else None
-        said = self._order_said
-        if status is None or status == said:
+    def _update_launch(self, now_s: float) -> None:
+        if self._launcher is None:
             return
-        only_output = said is not None and replace(status, output=said.output) == said
+        if self._launcher.superseded:
+            raise _ConnectionClosedError("its client has come back over another connection")
+        status, sent = self._launcher.status(self._records), self._sent_launch_status
+        if status is None or status == sent:
+            return
+        only_output = sent is not None and replace(status, output=sent.output) == sent
         if not only_output or now_s >= self._output_due_s:
-            self._put_order_status(status)
+            self._put_launch_status(status)
             self._output_due_s = now_s + _OUTPUT_S
 
-    def _put_order_status(self, status: RelayLaunchStatus) -> None:
-        self._order_said = status
-        self._outbox.put_newest(RelayLaunchStatus, encode(status))
+    def _put_launch_status(self, status: RelayLaunchStatus) -> None:
+        self._sent_launch_status = status
+        self._queue.put_newest(RelayLaunchStatus, encode(status))
 
-    # To the near end
+    # To the client
 
-    def _flush(self, now_s: float) -> None:
-        if now_s < self._flush_due_s and self._ping is None:
+    def _write(self, now_s: float) -> None:
+        if now_s < self._write_due_s and self._ping is None:
             return
-        self._flush_due_s = now_s + _FLUSH_S
+        self._write_due_s = now_s + _FLUSH_S
         while self._unsent or self._fill():
             try:
                 sent = os.write(self._writes, self._unsent)
@@ -379,23 +381,23 @@ class Relay:
                 self._wait_to_write(True)
                 return
             except OSError as error:
-                raise _LineOverError(f"standard output failed: {error.strerror}") from None
-            self._pace.wrote(max(0, sent - self._uncounted_bytes))
+                raise _ConnectionClosedError(f"standard output failed: {error.strerror}") from None
+            self._rate_limit.sent(max(0, sent - self._uncounted_bytes))
             self._uncounted_bytes = max(0, self._uncounted_bytes - sent)
             self._wrote_s = now_s
             self._unsent = self._unsent[sent:]
         self._wait_to_write(False)
 
     def _fill(self) -> bool:
-        """Put the next frames in line to be written, as many as may be; returns whether there are any."""
-        self._wrote_s = self._before_s  # nothing waits: the line is not stuck
+        """Take the next frames to be written, as many as may be; returns whether there are any."""
+        self._wrote_s = self._before_s  # nothing waits: the connection is not stuck
         payloads: list[bytes] = []
         if self._ping is not None:
             (number, received_ns), self._ping = self._ping, None
-            dropped, every = self._outbox.dropped, self._outbox.every
+            dropped, every = self._queue.dropped, self._queue.every
             payloads.append(encode(RelayPong(number, received_ns, time.time_ns(), dropped, every)))
-        if (room_bytes := self._pace.room_bytes()) > 0:
-            payloads += self._outbox.take(min(room_bytes, _WRITE_BYTES))
+        if (room_bytes := self._rate_limit.room_bytes()) > 0:
+            payloads += self._queue.take(min(room_bytes, _WRITE_BYTES))
         self._unsent = b"".join(map(frame, payloads))
         return bool(payloads)
 

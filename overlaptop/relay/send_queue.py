@@ -1,7 +1,7 @@
-"""What the far end has still to send: bounded, and thinned where it comes faster than the line carries it.
+"""What a relay has still to send: bounded, and thinned where the connection carries less.
 
-Of what a hub says only the steps, their timelines and the samples of GPUs are ever left out. Steps go by
-their number, so that the same ones are left of every rank, here and on the other hosts.
+Of a hub's messages only steps, their timelines and samples of GPUs are ever left out. Steps go by their
+number, so that the same ones are left of every rank, here and on the other hosts.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import HubStatus, StepDetail, StepTotals, Welcome
 
 MAX_QUEUED_BYTES = 256 << 10
-"""Of steps and samples, and the same again of timelines; where the line carries little, less."""
+"""Of steps and samples, and the same again of timelines; where the connection carries little, less."""
 _MIN_QUEUED_BYTES = 8 << 10
 _QUEUE_S = 2.0
-"""The queue is of what the line carries in so long."""
+"""The queue is of what the connection carries in so long."""
 _FULL_BYTES = 1 << 20
 """What cannot be left out may fill the queue up to here; then nothing more is taken from the hub."""
 MAX_EVERY = 1024
 _MEASURED_WORTH = 4
 """Steps that carry lane totals are thinned so much less: where few are measured, these are looked at."""
-_CALM_S = 5.0
+_QUIET_S = 5.0
 """A queue that was less than half full for so long lets twice as many steps through again."""
 _DETAIL_SHARE = 3
-"""Timelines get one byte for so many of the rest, while there is more of both than the line carries."""
+"""Timelines get one byte for so many of the rest, while there is too much of both."""
 _TOTALS_FIELDS = 6
 """Of StepTotals, up to the first that only a measured step has."""
 
@@ -51,8 +51,8 @@ class SendQueue:
 
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
         self.dropped = 0
-        """Frames that the line was too narrow for. Not counted: what the user's own limit leaves out, and
-        steps from before this relay joined."""
+        """Frames that the connection was too narrow for. Not counted: what the user's own limit leaves
+        out, and steps from before this relay joined."""
         self._monotonic_s = monotonic_s
         self._stream: deque[_Frame] = deque()
         self._stream_bytes = self._loose_bytes = 0
@@ -60,7 +60,7 @@ class SendQueue:
         self._details: deque[_Frame] = deque()
         self._detail_bytes = 0
         self._detail_credit_bytes = 0
-        self._detail_turn: dict[int, int] = {}
+        self._detail_order: dict[int, int] = {}
         """Rank -> when one of its timelines was last sent, counted."""
         self._turns = 0
         self._newest: dict[type, bytes] = {}
@@ -98,16 +98,16 @@ class SendQueue:
         """What the user wants at most of steps, and of samples, of a rank a second; 0: all."""
         self._hz = hz
 
-    def set_line(self, bytes_per_s: float) -> None:
-        """What the line is thought to carry."""
+    def set_bandwidth(self, bytes_per_s: float) -> None:
+        """What the connection is thought to carry."""
         self._bound_bytes = int(min(max(bytes_per_s * _QUEUE_S, _MIN_QUEUED_BYTES), MAX_QUEUED_BYTES))
 
-    def begin(self) -> None:
-        """Another hub will speak: what is left of the one before is of no use."""
+    def clear(self) -> None:
+        """Another hub is joined: what is left of the one before is of no use."""
         self._stream.clear()
         self._details.clear()
         self._stream_bytes = self._loose_bytes = self._detail_bytes = self._detail_credit_bytes = 0
-        self._detail_turn.clear()
+        self._detail_order.clear()
         self._sampled_ns.clear()
         self._every = self._history_every = 1
         self._steps_per_s = 0.0
@@ -147,7 +147,7 @@ class SendQueue:
         now_s = self._monotonic_s()
         if self._stream_bytes > self._bound_bytes // 2:
             self._busy_s = now_s
-        elif self._every > 1 and now_s - self._busy_s > _CALM_S:
+        elif self._every > 1 and now_s - self._busy_s > _QUIET_S:
             self._every, self._busy_s = self._every // 2, now_s
 
     # What goes in
@@ -157,24 +157,24 @@ class SendQueue:
         if kind is Welcome:
             self._in_history, self._history_every = True, 1
         elif kind is HubStatus:
-            # The hub says it first once the history has been said.
+            # The first one ends the history.
             self._in_history = False
         if kind not in (StepTotals, StepDetail, DeviceSample):
             return _Frame(payload, None)
         fields = _TOTALS_FIELDS if kind is StepTotals else 2  # both others begin with two numbers as well
         values = codec.peek(payload, fields)
         if len(values) < fields or any(type(value) is not int for value in values[:2]):
-            return _Frame(payload, None)  # no hub says such a thing; whoever decodes it will refuse it
+            return _Frame(payload, None)  # no hub sends such a thing; whoever decodes it will refuse it
         frame = _Frame(payload, kind, values[0], values[1])
         if kind is StepTotals:
             frame.measured = values[5] is not None
             if not self._in_history:
-                self._learn_pace(values[3], frame.measured)
+                self._measure_rate(values[3], frame.measured)
         elif kind is StepDetail:
             frame.measured = True
         return frame
 
-    def _learn_pace(self, step_ns: object, measured: bool) -> None:
+    def _measure_rate(self, step_ns: object, measured: bool) -> None:
         if type(step_ns) is int and step_ns > 0:
             found = 1e9 / step_ns
             self._steps_per_s += (found - self._steps_per_s) * (0.05 if self._steps_per_s else 1.0)
@@ -214,7 +214,7 @@ class SendQueue:
         size_bytes = sum(len(frame.payload) for frame in kept)
         while size_bytes > self._bound_bytes and len(kept) > 1:
             # Those whose turn was last: else the same ranks would never be seen.
-            served = max(kept, key=lambda frame: self._detail_turn.get(frame.rank, -1))
+            served = max(kept, key=lambda frame: self._detail_order.get(frame.rank, -1))
             kept.remove(served)
             size_bytes -= len(served.payload)
         self.dropped += len(self._details) - len(kept)
@@ -271,7 +271,7 @@ class SendQueue:
             elif self._details and (
                 not self._stream or self._detail_credit_bytes >= len(self._details[0].payload)
             ):
-                yield self._next_detail()
+                yield self._take_detail()
             elif self._stream:
                 frame = self._stream.popleft()
                 self._count(frame, -1)
@@ -281,10 +281,10 @@ class SendQueue:
             else:
                 return
 
-    def _next_detail(self) -> bytes:
+    def _take_detail(self) -> bytes:
         frame = self._details.popleft()
         self._detail_bytes -= len(frame.payload)
         self._detail_credit_bytes = max(0, self._detail_credit_bytes - len(frame.payload))
         self._turns += 1
-        self._detail_turn[frame.rank] = self._turns
+        self._detail_order[frame.rank] = self._turns
         return frame.payload

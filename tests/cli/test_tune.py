@@ -23,9 +23,9 @@ from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.knobs import Knob
 from tests.advice.live_job import LiveJob
 from tests.fleet.builders import BUCKET_CAP_MB, info, step
+from tests.launch.jobs import Alone
 
 from .conftest import StartRanks, Traces, wait_until
-from .test_stage import Alone
 
 CODE = "DistributedDataParallel(model, bucket_cap_mb={value})"
 DDP = Path(__file__).parents[2] / "workloads" / "ddp.py"

@@ -41,7 +41,7 @@ from overlaptop.wire.messages import (
 )
 from overlaptop.wire.relaying import RelayJobs, RelayLink, RelaySelect
 from tests.fleet.fakes import record
-from tests.remote.near import NearEnd, RelayProcess
+from tests.relay.client import RelayClient, RelayProcess
 from tests.wire.conftest import KEY, Hubs, eventually, hubs, make_rank, make_viewer
 
 __all__ = ["hubs", "make_rank", "make_viewer"]  # fixtures
@@ -297,29 +297,29 @@ def test_another_users_relay_tells_nothing_and_passes_nothing_on(job: JobRecord,
 
     def relay() -> None:
         for descriptor in (near_reads, near_writes):
-            os.close(descriptor)  # or its input would not end with the near end
+            os.close(descriptor)  # or its input would not end with the client
         Relay(reads, writes, version="1.0").run()
 
     with stranger_process(relay):
         for descriptor in (reads, writes):
             os.close(descriptor)
-        near = NearEnd(near_reads, near_writes)
-        jobs = near.hear(RelayJobs)
+        client = RelayClient(near_reads, near_writes)
+        jobs = client.receive(RelayJobs)
         assert jobs.jobs == ()
         assert re.fullmatch(r".*/overlaptop-0 belongs to uid 0, not to you: set OVERLAPTOP_DIR", jobs.note)
-        near.say(
+        client.send(
             RelaySelect(KEY),
             Join(PROTOCOL_VERSION, (0, 1)),
             make_setting(KNOB, 100),
             Search("20260101-000000-fedcba", "the stranger", KNOB.name, 25),
         )
-        near.until(lambda: len(near.of(Notice)) == 2)
-        assert all(notice.text.endswith("there is no job") for notice in near.of(Notice))
-        assert near.of(RelayLink) == [RelayLink(KEY, False, True)]
-        assert {type(message).__name__ for message in near.messages} <= {
+        client.until(lambda: len(client.of(Notice)) == 2)
+        assert all(notice.text.endswith("there is no job") for notice in client.of(Notice))
+        assert client.of(RelayLink) == [RelayLink(KEY, False, True)]
+        assert {type(message).__name__ for message in client.messages} <= {
             "RelayHello", "RelayJobs", "RelayLink", "RelayPong", "Notice",
         }  # fmt: skip
-        near.close()
+        client.close()
     rank.listen()
     # The search of the job's own user has been silent meanwhile, so the hub undoes it.
     assert {command.search for command in rank.commands} <= {SEARCH.id}
@@ -474,11 +474,11 @@ def test_no_relay_no_list_and_no_hub_has_to_do_with_what_was_planted(planted, sh
     assert listed.returncode == 1
     assert re.fullmatch(rf"overlaptop: {re.escape(str(base))} .*({why}).*\n", listed.stderr)
     relay = RelayProcess()
-    jobs = relay.near.hear(RelayJobs)
+    jobs = relay.client.receive(RelayJobs)
     assert jobs.jobs == ()
     assert re.search(why, jobs.note)
-    relay.near.say(RelaySelect(KEY))
-    assert relay.near.hear(RelayLink) == RelayLink(KEY, False, True)
+    relay.client.send(RelaySelect(KEY))
+    assert relay.client.receive(RelayLink) == RelayLink(KEY, False, True)
     relay.close()
     assert mark.read_text() == ""
     assert not base.with_name("to be made").exists()

@@ -224,7 +224,7 @@ def test_a_relay_that_comes_after_takes_it_over():
     status = stage.status()
     assert (status.phase, status.label, status.how) == (LaunchPhase.RUNNING, "ddp on gpu-a", "")
     assert stage.running == "ddp on gpu-a"
-    stage.clear()
+    stage.close()
     assert host.orders[-1] == ((), None)
 
 
@@ -245,7 +245,7 @@ def test_what_is_asked_for_yet_is_ended_with_the_dashboard():
     host.says("running", job="job-1")
     stage.status()
     back(host, stage)
-    stage.clear()
+    stage.close()
     assert host.orders[-1] == ((), None)
 
 
@@ -273,12 +273,12 @@ def test_what_runs_is_ended_with_the_dashboard_and_its_host_is_given_time_to_hea
     stage = started(stage_of(host), "ddp")
     host.says("running")
     stage.status()
-    stage.clear()
+    stage.close()
     assert host.orders[-1] == ((), None)
     assert host.polls == 1
 
 
 def test_where_nothing_was_started_nothing_is_ended():
     host = Host("gpu-a")
-    stage_of(host).clear()
+    stage_of(host).close()
     assert host.orders == []

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from overlaptop.launch import supervisor
-
-from .conftest import Traces, wait_until
+from tests.processes import Traces, wait_until
 
 # What a job may do: a daemon in a session of its own, whose parent is gone, deaf to SIGTERM.
 DAEMON = """
@@ -30,7 +29,7 @@ def start(code: str, tmp_path: Path) -> tuple[subprocess.Popen[bytes], Path]:
     log = tmp_path / "log"
     with log.open("ab") as out:
         process = subprocess.Popen(
-            [sys.executable, "-I", supervisor.__file__, "0.5", sys.executable, "-c", code],
+            [sys.executable, "-I", supervisor.__file__, '{"grace_s": 0.5}', sys.executable, "-c", code],
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=out,

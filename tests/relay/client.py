@@ -1,4 +1,4 @@
-"""The near end of a relay as a test plays it, and a relay on a thread with pipes of its own."""
+"""A relay's client as a test plays it, and a relay on a thread with pipes of its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 M = TypeVar("M")
 
 
-class NearEnd:
+class RelayClient:
     """Speaks over two descriptors, which it closes."""
 
     def __init__(self, reads: int, writes: int) -> None:
@@ -41,7 +41,7 @@ class NearEnd:
         self._ping_due_s = 0.0
         self._number = 0
 
-    def say(self, *messages: Message) -> None:
+    def send(self, *messages: Message) -> None:
         self.write(b"".join(frame(encode(message)) for message in messages))
 
     def write(self, data: bytes) -> None:
@@ -57,7 +57,7 @@ class NearEnd:
             self._ping_due_s = time.monotonic() + _PING_S
             self._number += 1
             with contextlib.suppress(BrokenPipeError):
-                self.say(RelayPing(self._number, self.received_bytes))
+                self.send(RelayPing(self._number, self.received_bytes))
         try:
             data = os.read(self.reads, most_bytes)
         except BlockingIOError:
@@ -82,22 +82,22 @@ class NearEnd:
 
         return eventually(look)
 
-    def hear(self, kind: type[M], where: Callable[[M], bool] = lambda _: True) -> M:
+    def receive(self, kind: type[M], where: Callable[[M], bool] = lambda _: True) -> M:
         """The first message of this kind for which the predicate holds."""
         self.until(lambda: next(filter(where, self.of(kind)), None) is not None)
         return next(filter(where, self.of(kind)))
 
     def select(self, job: str, *detail_ranks: int) -> None:
         """Select a job that the host has, and forget what came before the answer."""
-        self.hear(RelayJobs, lambda jobs: any(each.job == job for each in jobs.jobs))
+        self.receive(RelayJobs, lambda jobs: any(each.job == job for each in jobs.jobs))
         self.messages.clear()
-        self.say(RelaySelect(job), Join(PROTOCOL_VERSION, detail_ranks))
-        said = self.hear(RelayLink, lambda link: link.job == job)
-        del self.messages[: self.messages.index(said)]
+        self.send(RelaySelect(job), Join(PROTOCOL_VERSION, detail_ranks))
+        answer = self.receive(RelayLink, lambda link: link.job == job)
+        del self.messages[: self.messages.index(answer)]
 
     def join(self, detail_ranks: tuple[int, ...]) -> None:
         """Ask for the timelines of these ranks."""
-        self.say(Join(PROTOCOL_VERSION, detail_ranks))
+        self.send(Join(PROTOCOL_VERSION, detail_ranks))
 
     def until_over(self) -> None:
         self.pings = False
@@ -108,20 +108,20 @@ class NearEnd:
             os.close(descriptor)
         self.reads = self.writes = -1
 
-    def hang_up(self) -> None:
+    def close_input(self) -> None:
         """Close the relay's standard input."""
         os.close(self.writes)
         self.writes = self.reads
 
 
 class RelayThread:
-    """A relay of this process, and the near end of its pipes."""
+    """A relay of this process, and its client."""
 
     def __init__(self, **options: object) -> None:
-        reads, near_writes = os.pipe()
-        near_reads, writes = os.pipe()
+        reads, client_writes = os.pipe()
+        client_reads, writes = os.pipe()
         self.relay = Relay(reads, writes, version="1.0", **options)
-        self.near = NearEnd(near_reads, near_writes)
+        self.client = RelayClient(client_reads, client_writes)
         self.why: str | None = None
         """Why it ended."""
         self._descriptors = (reads, writes)
@@ -137,11 +137,11 @@ class RelayThread:
         self.relay.stop()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
-        self.near.close()
+        self.client.close()
 
 
 class RelayProcess:
-    """``overlaptop relay --stdio``, as a near end starts it."""
+    """``overlaptop relay --stdio``, as a client starts it."""
 
     def __init__(self, *options: str) -> None:
         self.process = subprocess.Popen(
@@ -153,12 +153,12 @@ class RelayProcess:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         # Copies: Popen closes its own.
-        self.near = NearEnd(os.dup(self.process.stdout.fileno()), os.dup(self.process.stdin.fileno()))
+        self.client = RelayClient(os.dup(self.process.stdout.fileno()), os.dup(self.process.stdin.fileno()))
         self.process.stdin.close()
         self.process.stdout.close()
 
     def close(self) -> None:
-        self.near.close()
+        self.client.close()
         self.process.wait(PATIENCE_S)
         assert self.process.stderr is not None
         self.process.stderr.close()

@@ -9,75 +9,24 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from itertools import dropwhile
 from pathlib import Path
 
 import pytest
 
 from overlaptop.launch import launcher as launching
-from overlaptop.launch.launcher import Launcher
 from overlaptop.launch.local import LocalLauncher
 from overlaptop.launch.request import LaunchPhase, LaunchRequest, LaunchRequestError
-from overlaptop.workloads.catalog import WORKLOADS, Workload
-from overlaptop.workloads.options import Option, positive_int
+from overlaptop.workloads.catalog import WORKLOADS
+from tests.processes import Traces, wait_until
 
-from .conftest import Traces, wait_until
-
-LOG = "log"
-"""Each job adds a line to it: its name and number when it is up."""
-BODIES = {
-    "steady": "time.sleep(600)",
-    "other": "time.sleep(600)",
-    "deaf": "signal.signal(signal.SIGTERM, signal.SIG_IGN); say('deaf'); time.sleep(600)",
-    "broken": "raise ValueError('too large')",
-    "short": "pass",
-    "late": "time.sleep(0.3); os.kill(os.getpid(), signal.SIGKILL)",
-}
-HEAD = """
-import os, signal, sys, time
-def say(word):
-    with open({log!r}, "a") as log:
-        print(word, *sys.argv[1:], file=log)
-say({name!r} + " up")
-"""
-
-
-class Alone(Launcher):
-    """The script itself, without torchrun."""
-
-    @property
-    def command(self) -> list[str]:
-        words = super().command
-        of_agent = words[words.index("overlaptop.agent") + 1 :]
-        return [sys.executable, *dropwhile(lambda word: word.startswith("--"), of_agent)]
-
-    @property
-    def command_line(self) -> str:
-        return " ".join(self.command[1:])
-
-
-def workloads_in(folder: Path) -> list[Workload]:
-    found = []
-    for name, body in BODIES.items():
-        path = folder / f"{name}.py"
-        path.write_text(HEAD.format(log=str(folder / LOG), name=name) + body + "\n")
-        options = (Option("--size", "how large", positive_int, "N", default=1),)
-        found.append(Workload(name, path, f"{name} job", f"A {name} job.", options))
-    return found
-
-
-def stage_in(folder: Path) -> LocalLauncher:
-    return LocalLauncher(
-        workloads_in(folder), lambda workload, words, where: Alone(workload.path, words, where)
-    )
+from .jobs import LOG, Alone, launcher_in
 
 
 @pytest.fixture
-def stage(tmp_path: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalLauncher]:
-    monkeypatch.setattr(launching, "GRACE_S", 0.5)
-    made = stage_in(tmp_path)
+def stage(tmp_path: Path, traces: Traces, short_grace: None) -> Iterator[LocalLauncher]:
+    made = launcher_in(tmp_path)
     yield made
-    made.clear()
+    made.close()
     assert traces.alive() == []
 
 
@@ -172,7 +121,7 @@ def test_another_job_starts_only_when_nothing_is_left_of_the_one_before(
     start(stage, "steady", "--size", "2")
     assert wait_until(lambda: said() == ["steady up --size 2"])
     assert stage.running == "steady --size 2"
-    first = stage.launcher
+    first = stage.job
     start(stage, "other")
     status = stage.status()
     assert (status.phase, status.ending, status.label) == (LaunchPhase.ENDING, "steady --size 2", "other")
@@ -256,17 +205,17 @@ def test_a_job_that_somebody_else_started_goes_on(
         assert phase_is(stage, LaunchPhase.RUNNING)
         start(stage, "broken")
         assert phase_is(stage, LaunchPhase.OVER)
-        stage.clear()
+        stage.close()
         assert theirs.poll() is None
 
 
-def test_clearing_the_stage_in_the_middle_of_a_switch_starts_nothing(
+def test_clearing_the_launcher_in_the_middle_of_a_switch_starts_nothing(
     stage: LocalLauncher, said: Callable[[], list[str]], traces: Traces
 ) -> None:
     start(stage, "deaf")
     assert wait_until(lambda: "deaf" in said())
     start(stage, "steady")
-    stage.clear()
+    stage.close()
     assert traces.alive() == []
     start(stage, "steady")  # too late
     assert traces.alive() == []
@@ -281,9 +230,9 @@ def test_nothing_is_left_of_a_dashboard_that_is_killed_in_the_middle_of_a_switch
     old, ready, state = ("deaf", "deaf\n", "ENDING") if "old" in moment else ("steady", "up", "RUNNING")
     program = (
         "import sys, time; from pathlib import Path\n"
-        "from overlaptop.launch import launcher; launcher.GRACE_S = 1.0\n"
-        "from tests.cli.test_stage import LaunchRequest, LaunchPhase, stage_in, start, wait_until\n"
-        f"stage = stage_in(Path({str(tmp_path)!r})); start(stage, {old!r})\n"
+        "from overlaptop.launch import supervised; supervised.GRACE_S = 1.0\n"
+        "from tests.launch.test_local import LaunchRequest, LaunchPhase, launcher_in, start, wait_until\n"
+        f"stage = launcher_in(Path({str(tmp_path)!r})); start(stage, {old!r})\n"
         f"wait_until(lambda: {ready!r} in Path({str(tmp_path / LOG)!r}).read_text(), 60)\n"
         "start(stage, 'other')\n"
         f"wait_until(lambda: stage.status().phase is LaunchPhase.{state})\n"

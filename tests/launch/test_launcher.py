@@ -8,18 +8,9 @@ from pathlib import Path
 import pytest
 
 from overlaptop.launch import launcher
-from overlaptop.launch.launcher import (
-    JobPlacement,
-    Launcher,
-    LaunchError,
-    bundled,
-    complaint,
-    how_it_ended,
-    place,
-    visible_gpus,
-)
-
-from .conftest import Traces, wait_until
+from overlaptop.launch.launcher import JobPlacement, Launcher, bundled, place, visible_gpus
+from overlaptop.launch.supervised import LaunchError, complaint, how_it_ended
+from tests.processes import Traces, wait_until
 
 TWO_ON_GLOO = JobPlacement(2, "gloo")
 

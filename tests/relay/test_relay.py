@@ -1,4 +1,4 @@
-"""The far end of a line against real hubs: what comes through, what does not, and when it ends."""
+"""A relay against real hubs: what comes through, what does not, and when it ends."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from overlaptop.wire.relaying import (
     RelayPong,
     RelaySelect,
 )
-from tests.remote.near import RelayProcess, RelayThread
+from tests.relay.client import RelayProcess, RelayThread
 from tests.wire.conftest import KEY, eventually, hubs, make_rank, make_viewer, socket_dir
 from tests.wire.test_codec import messages, plain
 
@@ -83,21 +83,21 @@ def make_process(hubs) -> Iterator[Callable[..., RelayProcess]]:
 KNOB = Knob("bucket_cap_mb", 25, "25", "25", 1, 100)
 
 
-def steps_of(near, rank=0):
-    return [step.step for step in near.of(StepTotals) if step.rank == rank]
+def steps_of(client, rank=0):
+    return [step.step for step in client.of(StepTotals) if step.rank == rank]
 
 
 def test_it_says_who_it_is_and_which_jobs_there_are(hubs, make_process):
     record = hubs.start()
     process = make_process()
-    near = process.near
-    hello = near.hear(RelayHello)
-    assert near.messages[0] is hello
+    client = process.client
+    hello = client.receive(RelayHello)
+    assert client.messages[0] is hello
     assert (hello.protocol, hello.version, hello.host) == (
         PROTOCOL_VERSION, __version__, socket.gethostname(),
     )  # fmt: skip
     assert (hello.pid, hello.readonly) == (process.process.pid, False)
-    (job,) = near.hear(RelayJobs, lambda jobs: jobs.jobs).jobs
+    (job,) = client.receive(RelayJobs, lambda jobs: jobs.jobs).jobs
     assert job.record == replace(read_job(KEY), python="", import_path=())
     assert record.hub_pid == job.hub_pid
 
@@ -106,31 +106,30 @@ def test_a_job_that_is_selected_comes_with_its_history_and_goes_on_live(hubs, ma
     hubs.start()
     rank = make_rank().greet()
     rank.send(KnobFacts(0, (KNOB,)), *(rank.step(step) for step in range(50)))
-    near = make_process().near
-    near.select(KEY)
-    assert near.messages[0] == RelayLink(KEY, alive=True)
-    near.until(lambda: steps_of(near)[-1:] == [49])
-    assert steps_of(near) == list(range(50))
-    came = [type(message) for message in near.messages if not isinstance(message, RelayPong | RelayJobs)]
+    client = make_process().client
+    client.select(KEY)
+    assert client.messages[0] == RelayLink(KEY, alive=True)
+    client.until(lambda: steps_of(client)[-1:] == [49])
+    assert steps_of(client) == list(range(50))
+    came = [type(message) for message in client.messages if not isinstance(message, RelayPong | RelayJobs)]
     assert came[:4] == [RelayLink, Welcome, RankInfo, KnobFacts]
     rank.send(rank.step(50))
-    near.until(lambda: steps_of(near)[-1:] == [50])
+    client.until(lambda: steps_of(client)[-1:] == [50])
     rank.send(RankEnd(0, 1, clean=True))
-    near.hear(RankEnd)
+    client.receive(RankEnd)
 
 
-def test_what_the_hub_says_comes_byte_for_byte(hubs, make_rank, make_relay, make_viewer):
+def test_what_the_hub_sends_comes_byte_for_byte(hubs, make_rank, make_relay, make_viewer):
     hubs.start()
     rank = make_rank().greet()
     rank.send(rank.step(1), Notice(0, 5, "info", "hello"), GradientFacts(0, (4, 8), 2, "0", None))
-    viewer, near = make_viewer(), make_relay().near
-    near.select(KEY)
-    for side in (viewer, near):
-        side.hear(GradientFacts)
-        side.hear(StepTotals)
-        side.hear(Notice)
+    viewer, client = make_viewer(), make_relay().client
+    client.select(KEY)
+    for kind in (GradientFacts, StepTotals, Notice):
+        viewer.hear(kind)
+        client.receive(kind)
     kinds = (Welcome, RankInfo, GradientFacts, StepTotals, Notice)
-    assert [each for each in near.messages if isinstance(each, kinds)] == [
+    assert [each for each in client.messages if isinstance(each, kinds)] == [
         each for each in viewer.messages if isinstance(each, kinds)
     ]
 
@@ -139,46 +138,46 @@ def test_a_timeline_comes_while_it_is_asked_for(hubs, make_rank, make_relay):
     hubs.start()
     rank = make_rank().greet()
     assert rank.hear_watch() is False
-    near = make_relay().near
-    near.select(KEY, 0)
-    near.hear(RankInfo)
+    client = make_relay().client
+    client.select(KEY, 0)
+    client.receive(RankInfo)
     assert rank.hear_watch() is True
     rank.send(rank.detail(7))
-    assert near.hear(StepDetail) == rank.detail(7)
-    near.say(Join(PROTOCOL_VERSION, ()))
+    assert client.receive(StepDetail) == rank.detail(7)
+    client.send(Join(PROTOCOL_VERSION, ()))
     assert rank.hear_watch() is False
 
 
 def test_a_command_reaches_the_ranks_and_their_words_come_back(hubs, make_rank, make_relay):
     hubs.start()
     ranks = [make_rank(number).greet() for number in range(2)]
-    near = make_relay().near
-    near.select(KEY)
-    near.until(lambda: len(near.of(RankInfo)) == 2)
+    client = make_relay().client
+    client.select(KEY)
+    client.until(lambda: len(client.of(RankInfo)) == 2)
     command = commands.make_setting(KNOB, 50)
-    near.say(command)
+    client.send(command)
     for rank in ranks:
-        near.until(lambda rank=rank: rank.listen() or rank.commands)
+        client.until(lambda rank=rank: rank.listen() or rank.commands)
         assert [each.id for each in rank.commands] == [command.id]
         rank.answer(rank.commands[0], was="25", becomes="50")
-    near.until(lambda: len(near.of(CommandReport)) == 2)
-    assert {(report.rank, report.becomes) for report in near.of(CommandReport)} == {(0, "50"), (1, "50")}
-    assert near.hear(Command).id == command.id
+    client.until(lambda: len(client.of(CommandReport)) == 2)
+    assert {(report.rank, report.becomes) for report in client.of(CommandReport)} == {(0, "50"), (1, "50")}
+    assert client.receive(Command).id == command.id
 
 
 def test_a_search_is_held_through_it(hubs, make_rank, make_relay):
     hubs.start()
     make_rank().greet()
-    near = make_relay().near
-    near.select(KEY)
-    near.hear(RankInfo)
+    client = make_relay().client
+    client.select(KEY)
+    client.receive(RankInfo)
     search = commands.make_search(KNOB)
-    near.say(search)
-    assert near.hear(Search) == search
+    client.send(search)
+    assert client.receive(Search) == search
 
 
 def altered(command: Command, **changed: object) -> bytes:
-    """What no honest near end would send: a command with fields that encode refuses."""
+    """What no honest client would send: a command with fields that encode refuses."""
     row = msgpack.unpackb(encode(command))
     for name, value in changed.items():
         row[1 + list(Command.__dataclass_fields__).index(name)] = value
@@ -194,48 +193,48 @@ def altered(command: Command, **changed: object) -> bytes:
         ({"id": "../../x"}, "its id is not"),
     ],
 )
-def test_a_command_that_is_not_allowed_is_refused_here_whatever_the_near_end_checked(
+def test_a_command_that_is_not_allowed_is_refused_here_whatever_the_client_checked(
     hubs, make_rank, make_relay, changed, words
 ):
     hubs.start()
     rank = make_rank().greet()
-    near = make_relay().near
-    near.select(KEY)
-    near.hear(RankInfo)
-    near.write(altered(commands.make_setting(KNOB, 50), **changed))
-    notice = near.hear(Notice)
+    client = make_relay().client
+    client.select(KEY)
+    client.receive(RankInfo)
+    client.write(altered(commands.make_setting(KNOB, 50), **changed))
+    notice = client.receive(Notice)
     assert notice.level == "warning"
     assert notice.text.startswith(f"relay on {socket.gethostname()}: Command: ")
     assert words in notice.text
     good = commands.make_setting(KNOB, 50)
-    near.say(good)
-    near.until(lambda: rank.listen() or rank.commands)
+    client.send(good)
+    client.until(lambda: rank.listen() or rank.commands)
     assert [each.id for each in rank.commands] == [good.id]
 
 
 def test_a_read_only_relay_passes_nothing_on_and_starts_nothing(hubs, make_rank, make_process):
     hubs.start()
     rank = make_rank().greet()
-    near = make_process("--readonly").near
-    assert near.hear(RelayHello).readonly
-    near.select(KEY)
-    near.hear(RankInfo)
-    near.say(commands.make_setting(KNOB, 50), commands.make_search(KNOB), RelayLaunch(1, ("ddp",), None))
-    near.until(lambda: len(near.of(Notice)) == 2)
-    assert [notice.text.partition(": ")[2] for notice in near.of(Notice)] == [
+    client = make_process("--readonly").client
+    assert client.receive(RelayHello).readonly
+    client.select(KEY)
+    client.receive(RankInfo)
+    client.send(commands.make_setting(KNOB, 50), commands.make_search(KNOB), RelayLaunch(1, ("ddp",), None))
+    client.until(lambda: len(client.of(Notice)) == 2)
+    assert [notice.text.partition(": ")[2] for notice in client.of(Notice)] == [
         "set bucket_cap_mb 50: this relay is read-only",
         "a search: this relay is read-only",
     ]
-    status = near.hear(RelayLaunchStatus)
+    status = client.receive(RelayLaunchStatus)
     assert (status.phase, status.failed, status.how) == ("over", True, "this relay is read-only")
     rank.listen()
     assert rank.commands == []
 
 
 def test_a_command_for_no_job_is_refused(make_relay):
-    near = make_relay().near
-    near.say(commands.make_setting(KNOB, 50))
-    assert near.hear(Notice).text.endswith("set bucket_cap_mb 50: there is no job")
+    client = make_relay().client
+    client.send(commands.make_setting(KNOB, 50))
+    assert client.receive(Notice).text.endswith("set bucket_cap_mb 50: there is no job")
 
 
 def test_a_command_that_may_have_waited_while_the_relay_stood_still_is_refused(hubs, make_rank, make_relay):
@@ -249,166 +248,168 @@ def test_a_command_that_may_have_waited_while_the_relay_stood_still_is_refused(h
             time.sleep(2.5)  # as of a process that was stopped, and of a machine that slept
         return endpoints.list_jobs()
 
-    near = make_relay(list_jobs=list_jobs).near
-    near.select(KEY)
-    near.hear(RankInfo)
+    client = make_relay(list_jobs=list_jobs).client
+    client.select(KEY)
+    client.receive(RankInfo)
     stands_still.set()
     eventually(lambda: not stands_still.is_set())
-    near.say(commands.make_setting(KNOB, 50))
-    assert near.hear(Notice).text.endswith("set bucket_cap_mb 50 may have waited for long: not passed on")
+    client.send(commands.make_setting(KNOB, 50))
+    assert client.receive(Notice).text.endswith(
+        "set bucket_cap_mb 50 may have waited for long: not passed on"
+    )
     rank.listen()
     assert rank.commands == []
 
 
-def test_what_is_not_for_the_far_end_is_refused(make_relay):
-    near = make_relay().near
-    near.say(Watch(detail=True))
-    assert near.hear(Notice).text.endswith("a Watch is not for the far end")
+def test_what_is_not_for_a_relay_is_refused(make_relay):
+    client = make_relay().client
+    client.send(Watch(detail=True))
+    assert client.receive(Notice).text.endswith("a Watch is not for a relay")
 
 
 def test_it_answers_a_ping_with_its_own_clock(make_relay):
-    near = make_relay().near
-    near.pings = False
+    client = make_relay().client
+    client.pings = False
     before_ns = time.time_ns()
-    near.say(RelayPing(17))
-    pong = near.hear(RelayPong)
+    client.send(RelayPing(17))
+    pong = client.receive(RelayPong)
     assert pong.number == 17
     assert before_ns <= pong.received_ns <= pong.sent_ns <= time.time_ns()
     assert (pong.dropped, pong.every) == (0, 1)
 
 
-def test_a_near_end_that_stops_reading_loses_steps_and_nothing_else(hubs, make_rank, make_relay):
+def test_a_client_that_stops_reading_loses_steps_and_nothing_else(hubs, make_rank, make_relay):
     hubs.start()
     ranks = [make_rank(number).greet() for number in range(2)]
     relay = make_relay()
-    near = relay.near
-    near.select(KEY, 0, 1)
-    near.until(lambda: len(near.of(RankInfo)) == 2 and near.of(HubStatus))
-    near.messages.clear()
+    client = relay.client
+    client.select(KEY, 0, 1)
+    client.until(lambda: len(client.of(RankInfo)) == 2 and client.of(HubStatus))
+    client.messages.clear()
     peak_bytes = 0
     for turn in range(60):  # some 2 MB, into a pipe that nobody reads
         for rank in ranks:
             steps = range(turn * 300, turn * 300 + 300)
             rank.send(*(rank.step(step) for step in steps), rank.detail(steps[-1]))
             rank.send(Notice(rank.rank, turn, "info", f"turn {turn} of rank {rank.rank}"))
-        near.say(RelayPing(turn, near.received_bytes))
+        client.send(RelayPing(turn, client.received_bytes))
         peak_bytes = max(peak_bytes, relay.relay.queued_bytes)
         time.sleep(0.01)
     eventually(lambda: relay.relay.dropped > 0)
     assert peak_bytes < 1 << 20
     last = 60 * 300 - 1
-    near.until(lambda: len(near.of(Notice)) == 120)
-    dropped = near.hear(RelayPong, lambda pong: pong.dropped > 0)
+    client.until(lambda: len(client.of(Notice)) == 120)
+    dropped = client.receive(RelayPong, lambda pong: pong.dropped > 0)
     assert dropped.every > 1
     for rank in range(2):
-        notices = [notice.at_ns for notice in near.of(Notice) if notice.rank == rank]
+        notices = [notice.at_ns for notice in client.of(Notice) if notice.rank == rank]
         assert notices == list(range(60))
-        steps = steps_of(near, rank)
+        steps = steps_of(client, rank)
         assert steps == sorted(set(steps))
         assert len(steps) < last
-    assert near.hear(StepDetail, lambda detail: detail.step == last)
+    assert client.receive(StepDetail, lambda detail: detail.step == last)
     # The same steps are left of both, so that they can be compared.
-    both = set(steps_of(near, 0)) & set(steps_of(near, 1))
-    assert len(both) > 0.8 * len(steps_of(near))
+    both = set(steps_of(client, 0)) & set(steps_of(client, 1))
+    assert len(both) > 0.8 * len(steps_of(client))
 
 
 def test_the_user_s_limit_thins_the_steps_of_all_ranks_alike(hubs, make_rank, make_relay):
     hubs.start()
     ranks = [make_rank(number).greet() for number in range(2)]
-    near = make_relay().near
-    near.say(RelayLimit(0, 10.0))
-    near.select(KEY)
-    near.until(lambda: len(near.of(RankInfo)) == 2 and near.of(HubStatus))
+    client = make_relay().client
+    client.send(RelayLimit(0, 10.0))
+    client.select(KEY)
+    client.until(lambda: len(client.of(RankInfo)) == 2 and client.of(HubStatus))
     for rank in ranks:  # 100 steps a second
         rank.send(*(replace(rank.step(step), step_ns=10_000_000) for step in range(320)))
         rank.send(Notice(rank.rank, 1, "info", f"the last word of rank {rank.rank}"))
-    near.until(lambda: len(near.of(Notice)) == 2)
-    assert steps_of(near, 0) == steps_of(near, 1)
-    assert 10 <= len(steps_of(near)) <= 40
-    assert near.hear(RelayPong, lambda pong: pong.every > 1).dropped == 0, "the user wanted it so"
+    client.until(lambda: len(client.of(Notice)) == 2)
+    assert steps_of(client, 0) == steps_of(client, 1)
+    assert 10 <= len(steps_of(client)) <= 40
+    assert client.receive(RelayPong, lambda pong: pong.every > 1).dropped == 0, "the user wanted it so"
 
 
 def test_one_job_after_another_can_be_selected(hubs, make_rank, make_relay):
-    near = make_relay().near
+    client = make_relay().client
     for key in (KEY, "job-2"):
         hubs.start(key=key)
         rank = make_rank(key=key).greet()
         rank.send(Notice(0, 1, "info", f"this is {key}"))
     for key in ("job-2", KEY):
-        near.select(key)
-        assert near.hear(Welcome).job == key
-        assert near.hear(Notice).text == f"this is {key}"
-        near.hear(HubStatus)
-        assert {notice.text for notice in near.of(Notice)} == {f"this is {key}"}
-    near.messages.clear()
-    near.say(RelaySelect(""))
-    near.hear(RelayJobs)
-    near.messages.clear()
+        client.select(key)
+        assert client.receive(Welcome).job == key
+        assert client.receive(Notice).text == f"this is {key}"
+        client.receive(HubStatus)
+        assert {notice.text for notice in client.of(Notice)} == {f"this is {key}"}
+    client.messages.clear()
+    client.send(RelaySelect(""))
+    client.receive(RelayJobs)
+    client.messages.clear()
     rank.send(Notice(0, 1, "info", "nobody listens"))
-    near.hear(RelayJobs)
-    assert near.of(Notice) == []
+    client.receive(RelayJobs)
+    assert client.of(Notice) == []
 
 
 def test_a_job_that_begins_after_it_was_selected_is_joined(hubs, make_rank, make_relay):
-    near = make_relay().near
-    near.say(RelaySelect(KEY))
-    assert near.hear(RelayLink) == RelayLink(KEY, alive=False, gone=True)
+    client = make_relay().client
+    client.send(RelaySelect(KEY))
+    assert client.receive(RelayLink) == RelayLink(KEY, alive=False, gone=True)
     hubs.start()
     make_rank().greet()
-    near.hear(RelayLink, lambda link: link.alive)
-    near.hear(RankInfo)
+    client.receive(RelayLink, lambda link: link.alive)
+    client.receive(RankInfo)
 
 
 def test_a_job_ends_and_another_begins(hubs, make_rank, make_relay):
     first = hubs.start("--linger-s", "0.05")
     rank = make_rank().greet()
-    near = make_relay().near
-    near.select(KEY)
-    near.hear(RankInfo)
+    client = make_relay().client
+    client.select(KEY)
+    client.receive(RankInfo)
     rank.send(RankEnd(0, 1, clean=True))
     rank.close()
-    near.hear(RankEnd)
-    near.hear(RelayLink, lambda link: not link.alive)
-    near.hear(RelayJobs, lambda jobs: jobs.jobs == ())
+    client.receive(RankEnd)
+    client.receive(RelayLink, lambda link: not link.alive)
+    client.receive(RelayJobs, lambda jobs: jobs.jobs == ())
     hubs.start(key="job-2")
     make_rank(key="job-2").greet()
-    near.select("job-2")
-    assert near.hear(Welcome).job == "job-2"
+    client.select("job-2")
+    assert client.receive(Welcome).job == "job-2"
     assert process_start_time(first.hub_pid) is None
 
 
 def test_a_hub_that_is_killed_and_replaced_is_joined_when_it_is_selected_again(hubs, make_rank, make_relay):
     first = hubs.start()
     make_rank().greet()
-    near = make_relay().near
-    near.select(KEY)
-    near.hear(RankInfo)
+    client = make_relay().client
+    client.select(KEY)
+    client.receive(RankInfo)
     os.kill(first.hub_pid, signal.SIGKILL)
     # This process, which asked for the hub, lives on: it could start another.
-    assert near.hear(RelayLink, lambda link: not link.alive) == RelayLink(KEY, alive=False, gone=False)
+    assert client.receive(RelayLink, lambda link: not link.alive) == RelayLink(KEY, alive=False, gone=False)
     eventually(lambda: process_start_time(first.hub_pid) is None)
     second = hubs.start()
     make_rank().greet()
-    near.hear(RelayJobs, lambda jobs: [job.hub_pid for job in jobs.jobs] == [second.hub_pid])
-    near.select(KEY)
-    near.hear(RankInfo)
+    client.receive(RelayJobs, lambda jobs: [job.hub_pid for job in jobs.jobs] == [second.hub_pid])
+    client.select(KEY)
+    client.receive(RankInfo)
 
 
 def test_selecting_the_same_job_again_brings_the_history_again(hubs, make_rank, make_relay):
     hubs.start()
     rank = make_rank().greet()
     rank.send(rank.step(1))
-    near = make_relay().near
+    client = make_relay().client
     for _ in range(2):
-        near.select(KEY)
-        near.hear(Welcome)
-        assert near.hear(StepTotals).step == 1
+        client.select(KEY)
+        client.receive(Welcome)
+        assert client.receive(StepTotals).step == 1
 
 
 def test_a_directory_that_is_not_to_be_trusted_is_said_with_the_list(make_relay, socket_dir):
     socket_dir.chmod(0o755)
-    near = make_relay().near
-    jobs = near.hear(RelayJobs)
+    client = make_relay().client
+    jobs = client.receive(RelayJobs)
     assert jobs.jobs == ()
     assert "has mode 0755, not 0700" in jobs.note
 
@@ -417,11 +418,11 @@ def test_it_ends_when_its_standard_input_does_and_leaves_nothing_behind(hubs, ma
     hubs.start()
     rank = make_rank().greet()
     process = make_process()
-    process.near.select(KEY, 0)
-    process.near.hear(RankInfo)
+    process.client.select(KEY, 0)
+    process.client.receive(RankInfo)
     assert rank.hear_watch() is False
     assert rank.hear_watch() is True
-    process.near.hang_up()
+    process.client.close_input()
     assert process.process.wait(20) == 0
     assert process.process.stderr.read() == b""
     assert rank.hear_watch() is False, "the hub has forgotten it"
@@ -430,58 +431,58 @@ def test_it_ends_when_its_standard_input_does_and_leaves_nothing_behind(hubs, ma
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it(make_process, number):
     process = make_process()
-    process.near.hear(RelayHello)
+    process.client.receive(RelayHello)
     process.process.send_signal(number)
     assert process.process.wait(20) == 0
 
 
 def test_it_ends_where_nobody_reads_any_more(make_process):
     process = make_process()
-    process.near.hear(RelayHello)
-    os.close(process.near.reads)
-    process.near.reads = process.near.writes
+    process.client.receive(RelayHello)
+    os.close(process.client.reads)
+    process.client.reads = process.client.writes
     assert process.process.wait(20) == 0
     assert process.process.stderr.read() == b""
 
 
 def test_it_ends_when_nothing_comes_for_too_long(make_relay):
     relay = make_relay(silence_s=0.5)
-    relay.near.hear(RelayHello)
+    relay.client.receive(RelayHello)
     for _ in range(4):
-        relay.near.say(RelayPing(1))
+        relay.client.send(RelayPing(1))
         time.sleep(0.2)
-    relay.near.until_over()
-    assert relay.why == "nothing came from the near end for 0 s"
+    relay.client.until_over()
+    assert relay.why == "nothing came from the client for 0 s"
 
 
 def test_a_length_that_is_no_frame_s_ends_it(make_relay):
     relay = make_relay()
-    relay.near.hear(RelayHello)
-    relay.near.write((MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
-    relay.near.until_over()
-    assert relay.why.startswith("what came from the near end is no frame")
+    relay.client.receive(RelayHello)
+    relay.client.write((MAX_FRAME_BYTES + 1).to_bytes(4, "big"))
+    relay.client.until_over()
+    assert relay.why.startswith("what came from the client is no frame")
 
 
 def test_too_much_that_is_no_message_ends_it(make_relay):
     relay = make_relay()
-    relay.near.write(frame(b"rubbish") * 17)
-    relay.near.until_over()
+    relay.client.write(frame(b"rubbish") * 17)
+    relay.client.until_over()
     assert relay.why.startswith("too much came that is no message")
-    assert len(relay.near.of(Notice)) <= 16
+    assert len(relay.client.of(Notice)) <= 16
 
 
 def relayed(data: bytes) -> tuple[str, list[object]]:
     """What a relay with this as its whole input says, and why it ended."""
-    reads, near_writes = os.pipe()
-    near_reads, writes = os.pipe()
+    reads, client_writes = os.pipe()
+    client_reads, writes = os.pipe()
     try:
-        os.write(near_writes, data[: 1 << 15])
-        os.close(near_writes)
+        os.write(client_writes, data[: 1 << 15])
+        os.close(client_writes)
         why = Relay(reads, writes, version="1.0").run()
     finally:
         os.close(writes)
         os.close(reads)
-    with os.fdopen(near_reads, "rb") as file:
+    with os.fdopen(client_reads, "rb") as file:
         return why, [file.read()]
 
 
@@ -495,6 +496,6 @@ def relayed(data: bytes) -> tuple[str, list[object]]:
 def test_whatever_comes_in_it_ends_with_its_input_and_a_reason(socket_dir, data):
     why, (said,) = relayed(data)
     assert why.startswith(
-        ("the near end hung up", "what came from the near end is no frame", "too much came")
+        ("the client closed the connection", "what came from the client is no frame", "too much came")
     )
     assert said.startswith(b"\n\x00OVERLAPTOP RELAY 1\n")

@@ -1,0 +1,357 @@
+"""A job below its supervisor (supervisor.py): started, watched, ended, and handed from owner to owner."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from overlaptop.launch import supervisor
+from overlaptop.wire.endpoints import EndpointError, JobRecord, base_dir
+from overlaptop.wire.peers import check_listener
+
+GRACE_S = 4.0
+"""For torchrun to end its ranks, and for the hub to say goodbye."""
+STOP_LIMIT_S = 3 * GRACE_S + 2.0
+TAIL_BYTES = 64 << 10
+_MAX_ANSWER_BYTES = 1 << 20
+
+_TORCHRUN_REPORT = re.compile(r"^[EW]\d{4} \S+ \d+ \S*torch/distributed/elastic/")
+_RANK_FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
+_RANK_PREFIX = re.compile(r"^\[rank(\d+)\]:\s?")
+_TORCHRUN_ADVICE = re.compile(r"^(\*+|Setting OMP_NUM_THREADS .*|\s*)$")
+_EXIT = re.compile(supervisor.EXIT.replace(b"%d", rb"(\d+)"))
+
+
+class LaunchError(Exception):
+    """The job cannot be started; the message is one clear line."""
+
+
+class Handover:
+    """The socket at which a later process with the same key becomes the owner of a job.
+
+    It is passed from each supervisor to its owner, and to the supervisor of the job that replaces it:
+    whoever connects while one job is being replaced gets the next.
+    """
+
+    def __init__(self, key: str, path: str, listener: socket.socket) -> None:
+        self.key = key
+        self.path = path
+        self._listener = listener
+
+    @classmethod
+    def open(cls, key: str) -> Handover | None:
+        """A new one, in the socket directory; None where it cannot be: then there are no later owners."""
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            path = base_dir() / f"launch-{os.getpid()}-{key}.sock"
+            path.unlink(missing_ok=True)  # of another process that had this pid
+            listener.bind(os.fspath(path))
+            listener.listen()
+        except (OSError, EndpointError):
+            listener.close()
+            return None
+        return cls(key, os.fspath(path), listener)
+
+    def fileno(self) -> int:
+        """Descriptor of the listening socket."""
+        return self._listener.fileno()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody waits to become the owner."""
+        return _readable(self._listener, 0.0)
+
+    def close(self, *, unlink: bool) -> None:
+        """Close it here. ``unlink``: no supervisor holds it any more."""
+        self._listener.close()
+        if unlink:
+            with suppress(OSError):
+                os.unlink(self.path)  # noqa: PTH108
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """For a job that goes on for a while without its owner."""
+
+    seconds: float
+    handover: Handover
+    about: str
+    """What a later owner is told of the job."""
+
+
+class SupervisedJob:
+    """A job that this process owns.
+
+    ``stop`` ends whatever is left of it and may be called at any time, any number of times. Also a context
+    manager that stops at the end of its block. Any thread may call any method.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: socket.socket | None = None
+        """To the supervisor."""
+        self._process: subprocess.Popen[bytes] | None = None
+        """The supervisor, where it is our child."""
+        self._pid = 0
+        self._log = -1
+        self._received = b""
+        self._status: int | None = None
+        self._superseded = False
+
+    def __del__(self) -> None:
+        if self._log >= 0:
+            os.close(self._log)
+
+    def supervise(
+        self, command: Sequence[str], environment: Mapping[str, str], lease: Lease | None = None
+    ) -> None:
+        """Run a command in a session of its own. Raises LaunchError where that cannot work."""
+        with tempfile.TemporaryFile(prefix="overlaptop-") as log:
+            self._log = os.dup(log.fileno())
+        fcntl.fcntl(self._log, fcntl.F_SETFL, fcntl.fcntl(self._log, fcntl.F_GETFL) | os.O_APPEND)
+        settings: dict[str, object] = {"grace_s": GRACE_S}
+        if lease is not None:
+            handover = lease.handover
+            settings |= {"lease_s": lease.seconds, "about": lease.about, "key": handover.key}
+            settings |= {"listener": handover.fileno(), "path": handover.path}
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", supervisor.__file__, json.dumps(settings), *command],
+                    stdin=theirs.fileno(),
+                    stdout=self._log,
+                    stderr=self._log,
+                    start_new_session=True,
+                    env=environment,
+                    pass_fds=() if lease is None else (lease.handover.fileno(),),
+                )
+            except OSError as error:
+                ours.close()
+                raise LaunchError(f"cannot start {sys.executable}: {error.strerror}") from error
+        ours.setblocking(False)
+        self._connection, self._pid = ours, self._process.pid
+
+    def take_over(self, connection: socket.socket, pid: int, log: int, received: bytes) -> Self:
+        """Own the job of a supervisor that has answered at its handover socket."""
+        self._connection, self._pid, self._log, self._received = connection, pid, log, received
+        return self
+
+    def poll(self) -> int | None:
+        """Return the job's exit status, or None while it runs and is ours."""
+        with self._lock:
+            if self._status is None and self._connection is not None:
+                self._receive(self._connection)
+            return self._status
+
+    @property
+    def superseded(self) -> bool:
+        """Whether it has another owner now."""
+        self.poll()
+        return self._superseded
+
+    def stop(self) -> None:
+        """End the job and wait until nothing of it is left (mostly well under a second)."""
+        if (connection := self._connection) is None:
+            return
+        with suppress(OSError):
+            connection.send(b"end\n")
+        deadline_s = time.monotonic() + STOP_LIMIT_S
+        while self.poll() is None:
+            if time.monotonic() > deadline_s:
+                for pid in (*supervisor.descendants(self._pid), self._pid):
+                    supervisor.send(pid, signal.SIGKILL)
+            _readable(connection, 1.0)
+
+    def release(self) -> None:
+        """Give the job up: without a lease it is ended, else it waits for its next owner."""
+        if self.poll() is None and self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def output(self) -> list[str]:
+        """Return the last lines that the job wrote to stdout and stderr."""
+        if self._log < 0:
+            return []
+        size_bytes = os.fstat(self._log).st_size
+        tail = os.pread(self._log, TAIL_BYTES, max(0, size_bytes - TAIL_BYTES))
+        return tail.decode(errors="replace").splitlines()
+
+    def owns(self, record: JobRecord) -> bool:
+        """Whether `record` describes this job: its hub or its ranks run below our supervisor."""
+        if not self._pid:
+            return False
+        return any(
+            self._pid in supervisor.ancestors(pid) for pid in (record.hub_pid, record.starter_pid) if pid
+        )
+
+    @property
+    def how_it_ended(self) -> str:
+        """The first rank to fail, else torchrun, in words: ``exit status 1``; empty while the job runs."""
+        status = self.poll()
+        if self._superseded:
+            return "a later connection has taken it over"
+        return "" if status is None else how_it_ended(status, self.output())
+
+    @property
+    def usage_error(self) -> bool:
+        """Whether the job failed because its script refused its options (exit status 2)."""
+        return any("(exitcode: 2)" in line for line in self.output())
+
+    def complaint(self, max_lines: int = 12) -> list[str]:
+        """Return what the job wrote of its failure: the end of one rank's output, without torchrun's."""
+        return complaint(self.output(), max_lines)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _receive(self, connection: socket.socket) -> None:
+        try:
+            data = connection.recv(64)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._received += data
+        if match := _EXIT.search(self._received):
+            self._status = int(match[1])
+        elif supervisor.TAKEN in self._received:
+            self._status, self._superseded = 0, True
+        elif data:
+            return
+        else:  # the supervisor itself was killed, or could not begin
+            status = -signal.SIGKILL if self._process is None else self._process.wait()
+            self._status = status if status >= 0 else 128 - status
+        if self._process is not None and not self._superseded:
+            self._process.wait()
+        connection.close()
+
+
+class Takeover:
+    """Waits at a handover socket for the job's supervisor."""
+
+    def __init__(self, key: str, connection: socket.socket) -> None:
+        self._key = key
+        self._connection = connection
+        self._data = b""
+        self._descriptors: list[int] = []
+        self.failed = False
+        """No job is left to be taken over."""
+
+    @classmethod
+    def begin(cls, key: str) -> Takeover | None:
+        """Ask for the job that was started with this key; None: there is none, or none any more."""
+        try:
+            paths: Iterable[Path] = sorted(base_dir(create=False).glob(f"launch-*-{key}.sock"))
+        except (OSError, EndpointError):
+            return None
+        for path in paths:
+            connection = socket.socket(socket.AF_UNIX)
+            try:
+                connection.setblocking(False)
+                connection.connect(os.fspath(path))
+                check_listener(connection.fileno())
+                connection.send(key.encode())
+            except ConnectionRefusedError:  # whoever listened was killed
+                path.unlink(missing_ok=True)
+            except (OSError, EndpointError):
+                pass
+            else:
+                return cls(key, connection)
+            connection.close()
+        return None
+
+    def poll(self) -> tuple[SupervisedJob, Handover, str] | None:
+        """The job, its handover socket and what there is to know of it (Lease.about), once it is ours."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._connection, 1 << 16, 2)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data, descriptors = b"", []
+        self._data += data
+        self._descriptors += descriptors
+        answer_line, newline, rest = self._data.partition(b"\n")
+        if data and not newline and len(self._data) < _MAX_ANSWER_BYTES:
+            return None
+        try:
+            answer = json.loads(answer_line)
+            log, listener = self._descriptors
+        except ValueError:  # it has closed, or answers something else
+            self.close()
+            return None
+        handover = Handover(self._key, str(answer["path"]), socket.socket(fileno=listener))
+        job = SupervisedJob().take_over(self._connection, int(answer["pid"]), log, rest)
+        return job, handover, str(answer["about"])
+
+    def close(self) -> None:
+        """Ask no more."""
+        self.failed = True
+        self._connection.close()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors.clear()
+
+
+def how_it_ended(status: int, output: Iterable[str]) -> str:
+    """A job's exit in words: that of the first rank of which torchrun wrote that it failed, else `status`,
+    as a shell has it.
+    """
+    failed = next((match for line in output if (match := _RANK_FAILED.search(line))), None)
+    if failed is not None:
+        status = int(failed[1])
+        status = 128 - status if status < 0 else status
+    if status > 128:
+        with suppress(ValueError):
+            return f"killed by {signal.Signals(status - 128).name}"
+    return f"exit status {status}"
+
+
+def complaint(output: Iterable[str], max_lines: int) -> list[str]:
+    """Pick from a failed job's output the lines that say why it failed.
+
+    Each rank that fails writes the same, and torchrun adds a page about itself: one rank's lines are
+    kept, each once.
+    """
+    lines: list[str] = []
+    rank: str | None = None
+    for line in output:
+        if _TORCHRUN_REPORT.match(line) and lines:
+            break
+        if _TORCHRUN_ADVICE.match(line):
+            continue
+        prefix = _RANK_PREFIX.match(line)
+        if prefix:
+            rank = rank or prefix[1]
+            if prefix[1] != rank:
+                continue
+            lines.append(line[prefix.end() :])
+        elif line not in lines:
+            lines.append(line)
+    return lines[-max_lines:]
+
+
+def _readable(connection: socket.socket, wait_s: float) -> bool:
+    if (descriptor := connection.fileno()) < 0:
+        return False
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    return bool(poller.poll(wait_s * 1000))

@@ -1,0 +1,376 @@
+"""Jobs that a dashboard on another host starts through relays: what is carried out, and who owns them when
+connections are lost and had again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from overlaptop.launch import relayed, supervisor
+from overlaptop.launch.local import LocalLauncher
+from overlaptop.launch.relayed import RelayedLauncher
+from overlaptop.wire.relaying import RelayLaunch, RelayLaunchStatus
+from tests.processes import Traces, wait_until
+from tests.relay.client import RelayProcess
+
+from .jobs import launcher_in
+
+OWNER = "0123456789abcdef"
+STEADY = RelayLaunch(1, ("steady",), 1, OWNER)
+OTHER = RelayLaunch(2, ("other",), 1, OWNER)
+END = RelayLaunch(3, (), None, OWNER)
+
+
+def again(request: RelayLaunch) -> RelayLaunch:
+    return replace(request, again=True)
+
+
+class Relayed(RelayedLauncher):
+    """Of one relay, in this process."""
+
+    def __init__(self, local: LocalLauncher) -> None:
+        super().__init__(local)
+        self.local = local
+
+    def until(self, phase: str, number: int | None = None) -> RelayLaunchStatus:
+        """Its status once it has this phase, of the request with this number."""
+        found: list[RelayLaunchStatus] = []
+
+        def look() -> bool:
+            status = self.status(())
+            if status is None or status.phase != phase or number not in (None, status.number):
+                return False
+            found.append(status)
+            return True
+
+        assert wait_until(look), self.status(())
+        return found[-1]
+
+
+@pytest.fixture
+def relays(tmp_path: Path, traces: Traces, short_grace: None) -> Iterator[Callable[[], Relayed]]:
+    """Makes the launchers of relays of one host; none of their jobs outlives the test."""
+    made: list[Relayed] = []
+
+    def make() -> Relayed:
+        made.append(Relayed(launcher_in(tmp_path)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.local.close()
+        each.release()
+    assert wait_until(lambda: traces.alive() == [])
+
+
+@pytest.fixture
+def first(relays: Callable[[], Relayed]) -> Relayed:
+    """The launcher of a relay over which a job was started."""
+    made = relays()
+    made.take(STEADY)
+    made.until("running")
+    return made
+
+
+# One relay
+
+
+def test_a_workload_is_started_replaced_and_ended(relays: Callable[[], Relayed]) -> None:
+    relay = relays()
+    assert relay.status(()) is None, "nothing was requested"
+    relay.take(RelayLaunch(1, ("steady", "--size", "3"), 1))
+    running = relay.until("running")
+    assert (running.number, running.failed, running.job) == (1, False, "")
+    assert running.command_line.endswith("steady.py --size 3")
+    relay.take(OTHER)
+    relay.until("running", 2)
+    assert relay.local.running == "other (1 processes)"
+    relay.take(END)
+    relay.until("nothing", 3)
+    assert relay.local.running == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("nonsense",), "no workload is called 'nonsense'"),
+        (("steady", "--size", "x"), "argument --size"),
+        (("steady", "--size=1;reboot"), "argument --size"),
+        (("/bin/sh", "-c", "reboot"), "no workload is called '/bin/sh'"),
+    ],
+)
+def test_a_request_is_checked_where_it_is_carried_out(
+    relays: Callable[[], Relayed], words: tuple[str, ...], why: str
+) -> None:
+    relay = relays()
+    relay.take(RelayLaunch(1, words, None))
+    status = relay.until("over")
+    assert status.failed
+    assert why in status.how
+    assert relay.local.running == ""
+
+
+def test_a_job_that_fails_comes_with_what_it_wrote(relays: Callable[[], Relayed]) -> None:
+    relay = relays()
+    relay.take(RelayLaunch(1, ("broken",), 1))
+    status = relay.until("over")
+    assert status.failed
+    assert "ValueError: too large" in status.output
+
+
+def test_a_request_that_comes_while_another_is_planned_takes_its_place(
+    relays: Callable[[], Relayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay, may_go_on = relays(), threading.Event()
+    plan = relay.local.plan
+
+    def slow(request):
+        if request.workload == "steady":
+            may_go_on.wait(20)
+        return plan(request)
+
+    monkeypatch.setattr(relay.local, "plan", slow)
+    relay.take(STEADY)
+    relay.until("ending")
+    relay.take(OTHER)
+    relay.until("running", 2)
+    may_go_on.set()
+    assert relay.local.running.startswith("other")
+
+
+# The connection is lost
+
+
+def test_the_next_relay_owns_replaces_and_ends_the_job_as_the_first_would(
+    first: Relayed, relays: Callable[[], Relayed], socket_dir: Path
+) -> None:
+    (path,) = socket_dir.glob("launch-*")
+    assert path.name == f"launch-{os.getpid()}-{OWNER}.sock"
+    assert stat.S_ISSOCK(path.lstat().st_mode)
+    first.release()
+    after = relays()
+    after.take(again(STEADY))
+    status = after.until("running")
+    assert (status.number, status.failed) == (1, False)
+    assert "steady.py" in status.command_line
+    assert after.local.running.startswith("steady")
+    after.take(OTHER)
+    after.until("running", 2)
+    last = relays()
+    after.release()
+    last.take(again(OTHER))
+    last.until("running", 2)
+    last.take(END)
+    last.until("nothing", 3)
+    last.release()
+    assert list(socket_dir.glob("launch-*")) == []
+
+
+def test_a_job_ends_when_nobody_has_come_back_for_it_in_time(
+    relays: Callable[[], Relayed], socket_dir: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relayed, "LEASE_S", 0.5)
+    relay = relays()
+    relay.take(STEADY)
+    relay.until("running")
+    owned_until_s = time.monotonic() + 2 * relayed.LEASE_S
+    assert wait_until(lambda: time.monotonic() > owned_until_s)
+    assert relay.until("running"), "it has an owner: no time passes for it"
+    relay.release()
+    assert traces.alive() != []
+    assert wait_until(lambda: traces.alive() == [])
+    assert list(socket_dir.glob("launch-*")) == []
+    after = relays()
+    after.take(again(STEADY))
+    assert "the connection was lost" in after.until("over").how
+
+
+def test_who_comes_last_is_the_owner(first: Relayed, relays: Callable[[], Relayed]) -> None:
+    second = relays()
+    assert not first.superseded
+    second.take(again(STEADY))
+    second.until("running")
+    assert first.superseded
+    assert first.until("over").how == "a later connection has taken it over"
+    first.take(OTHER)
+    first.until("nothing")
+    assert second.until("running", 1), "who was the owner before replaces nothing"
+
+
+def test_a_relay_that_waits_for_requests_makes_way_for_a_later_one(
+    first: Relayed, relays: Callable[[], Relayed]
+) -> None:
+    first.take(END)
+    first.until("nothing")
+    second = relays()
+    second.take(again(END))
+    assert wait_until(lambda: first.superseded)
+    assert second.status(()) is None
+    first.release()
+    second.until("nothing", 3)
+
+
+def test_a_job_that_is_being_replaced_is_had_when_the_new_one_runs(
+    relays: Callable[[], Relayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay, may_go_on = relays(), threading.Event()
+    plan = relay.local.plan
+    monkeypatch.setattr(relay.local, "plan", lambda request: may_go_on.wait(20) and plan(request))
+    relay.take(STEADY)
+    after = relays()
+    after.take(again(STEADY))
+    assert after.status(()) is None
+    assert not relay.superseded
+    released = threading.Thread(target=relay.release)
+    released.start()
+    may_go_on.set()
+    after.until("running", 1)
+    released.join(20)
+    assert after.local.running.startswith("steady")
+
+
+def test_a_request_that_was_lost_with_the_connection_is_carried_out_by_the_next(
+    first: Relayed, relays: Callable[[], Relayed]
+) -> None:
+    first.release()
+    after = relays()
+    after.take(again(OTHER))
+    after.until("running", 2)
+    assert after.local.running.startswith("other")
+
+
+def test_another_dashboard_of_this_user_takes_nothing_over(
+    first: Relayed, relays: Callable[[], Relayed]
+) -> None:
+    theirs = relays()
+    theirs.take(again(replace(STEADY, owner="f" * 16)))
+    assert not theirs.until("over").failed
+    assert first.local.running.startswith("steady")
+    theirs.take(replace(OTHER, owner="f" * 16))
+    theirs.until("running", 2)
+    assert theirs.local.running.startswith("other"), "what it requests anew is its own"
+
+
+@pytest.mark.parametrize("there_is", ["nothing", "a stale socket", "an open directory"])
+def test_where_no_job_is_left_nothing_is_begun_anew(
+    relays: Callable[[], Relayed], socket_dir: Path, there_is: str
+) -> None:
+    if there_is == "a stale socket":
+        with socket.socket(socket.AF_UNIX) as stale:
+            stale.bind(str(socket_dir / f"launch-1-{OWNER}.sock"))
+    elif there_is == "an open directory":
+        first = relays()
+        first.take(STEADY)
+        first.until("running")
+        first.release()
+        socket_dir.chmod(0o755)
+    after = relays()
+    after.take(again(STEADY))
+    assert after.until("over").number == 1
+    assert after.local.running == ""
+    after = relays()
+    after.take(again(END))
+    after.until("nothing", 3)
+    socket_dir.chmod(0o700)
+    if there_is == "an open directory":
+        last = relays()
+        last.take(again(STEADY))
+        last.until("running")
+    else:
+        assert list(socket_dir.iterdir()) == []
+
+
+def test_a_job_whose_supervisor_was_killed_has_ended(first: Relayed, relays: Callable[[], Relayed]) -> None:
+    first.release()
+    after = relays()
+    after.take(again(STEADY))
+    after.until("running")
+    (supervisor_pid,) = {
+        pid
+        for pid in supervisor.descendants(os.getpid())
+        if b"supervisor.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    }
+    os.kill(supervisor_pid, 9)
+    status = after.until("over")
+    assert (status.failed, status.how) == (True, "killed by SIGKILL")
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xff\xff\xff", b"f" * 16, b"end\n"])
+def test_whoever_does_not_know_the_key_is_turned_away_and_the_job_goes_on(
+    first: Relayed, socket_dir: Path, data: bytes
+) -> None:
+    (path,) = socket_dir.glob("launch-*")
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.settimeout(20)
+        stranger.connect(str(path))
+        stranger.sendall(data)
+        with suppress(ConnectionResetError):
+            assert stranger.recv(1 << 16) == b""
+    assert not first.superseded
+    assert first.until("running")
+
+
+def test_a_socket_directory_with_too_long_a_name_costs_only_being_found(
+    relays: Callable[[], Relayed], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("a" * 100)
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("OVERLAPTOP_DIR", str(folder))
+    relay = relays()
+    relay.take(STEADY)
+    relay.until("running")
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.timeout(240)
+def test_a_real_job_goes_from_connection_to_connection_and_ends_with_the_last(
+    traces: Traces, socket_dir: Path
+) -> None:
+    small = ("--device", "cpu", "--matrix", "32", "--products", "2", "--size-mb", "0.1", "--data-ms", "50")
+    request = RelayLaunch(1, ("allreduce_matmul", *small), 1, OWNER)
+    with ExitStack() as stack:
+
+        def connected() -> RelayProcess:
+            made = RelayProcess()
+            stack.callback(made.close)
+            return made
+
+        def runs(relay: RelayProcess) -> RelayLaunchStatus:
+            return relay.client.receive(RelayLaunchStatus, lambda status: status.job != "")
+
+        first = connected()
+        assert first.process.stderr is not None
+        first.process.stderr.close()  # as where ssh was killed: nobody reads what it writes at the end
+        first.client.send(request)
+        begun = runs(first)
+
+        second = connected()  # while the first connection is frozen
+        second.client.send(again(request))
+        status = runs(second)
+        assert (status.number, status.phase, status.job) == (1, "running", begun.job)
+        first.client.until_over()
+        assert first.process.wait(20) == 0
+        second.process.kill()
+        second.process.wait(20)
+
+        third = connected()
+        third.client.send(again(request))
+        assert runs(third).job == begun.job
+        third.client.send(RelayLaunch(2, (), None, OWNER))
+        third.client.receive(
+            RelayLaunchStatus, lambda status: (status.number, status.phase) == (2, "nothing")
+        )
+        third.client.close_input()
+        assert third.process.wait(20) == 0
+    assert traces.alive() == []
+    assert list(socket_dir.glob("launch-*")) == []
