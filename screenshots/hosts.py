@@ -24,7 +24,7 @@ from tests.remote.hosts import DDP, NODES, SMALL, Job, Lab, why_not
 
 def lost(app: OverlaptopApp) -> bool:
     """Whether a host has been out of reach long enough to be called so."""
-    return any(node.lost for node in app.latest.nodes)
+    return any(node.lost for node in app.dashboard.latest.nodes)
 
 
 SCENES = (

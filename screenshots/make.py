@@ -62,14 +62,15 @@ class Scene:
 
 def compared(app: OverlaptopApp) -> bool:
     """Whether a change has been made, and is old enough to be judged."""
-    found = app.state.compared
+    found = app.dashboard.state.compared
     after = found.quantities[0].after if found is not None else None
     return after is not None and after.steps >= STEADY_STEPS
 
 
 def searched(app: OverlaptopApp) -> bool:
     """Whether a search has come to its result."""
-    return app.control.tuner is not None and app.control.tuner.picture.result is not None
+    tuner = app.dashboard.control.tuner
+    return tuner is not None and tuner.picture.result is not None
 
 
 SCENES = (
@@ -115,7 +116,7 @@ async def shoot(
     app = OverlaptopApp(session, look)
     async with app.run_test(size=(scene.columns, scene.rows)) as pilot:
         deadline_s = time.monotonic() + START_LIMIT_S
-        while app.is_running and not steady(app.latest.ranks, scene.links_s):
+        while app.is_running and not steady(app.dashboard.latest.ranks, scene.links_s):
             if words := end():
                 raise SystemExit(words)
             if time.monotonic() > deadline_s:

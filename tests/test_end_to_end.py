@@ -148,7 +148,7 @@ def overlap_shown(app, rank):
 
 
 def known(app, rank):
-    return app.latest.ranks[rank]
+    return app.dashboard.latest.ranks[rank]
 
 
 async def test_a_dashboard_beside_a_job_shows_each_rank_and_asks_for_the_chosen_ones_timeline_only(
@@ -183,18 +183,18 @@ async def test_a_pause_holds_the_picture_of_a_job_that_goes_on_and_its_timeline_
     jobs.running()
     app = OverlaptopApp(session)
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: app.state.lanes)
+        await until(pilot, lambda: app.dashboard.state.lanes)
         await pilot.press("space")
-        held = app.state.snapshot
+        held = app.dashboard.state.snapshot
         came = known(app, 0).last.step
         await until(pilot, lambda: known(app, 0).last.step > came + 10)
-        assert app.state.snapshot is held
+        assert app.dashboard.state.snapshot is held
         assert "paused since" in screen_text(app)
         await pilot.press("plus")
         assert "zoom 1.5×" in screen_text(app)
         await pilot.press("p")
-        await until(pilot, lambda: app.state.snapshot.ranks[0].last.step > came + 10)
-        steps = [step.step for step in app.state.snapshot.ranks[0].history]
+        await until(pilot, lambda: app.dashboard.state.snapshot.ranks[0].last.step > came + 10)
+        steps = [step.step for step in app.dashboard.state.snapshot.ranks[0].history]
         assert steps == list(range(steps[0], steps[-1] + 1))  # what came meanwhile is there, every step
 
 
@@ -211,7 +211,7 @@ async def test_a_dashboard_that_comes_late_sees_what_was_before_it(jobs, session
     app = OverlaptopApp(session)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: overlap_shown(app, 0) is not None)
-        for view in app.latest.ranks:
+        for view in app.dashboard.latest.ranks:
             earlier = [step for step in view.history if step.start_ns + step.step_ns < opened_ns]
             assert len(earlier) >= 10
             assert any(step.overlap is not None for step in earlier)
@@ -231,7 +231,7 @@ async def test_a_job_that_ends_is_said_to_have_ended_and_followed_when_it_starts
         last_step = known(app, 0).last.step
 
         jobs.start_again()
-        await until(pilot, lambda: app.latest.job.job != first_key and known(app, 0).last)
-        assert app.latest.job.job == session.job_key
+        await until(pilot, lambda: app.dashboard.latest.job.job != first_key and known(app, 0).last)
+        assert app.dashboard.latest.job.job == session.job_key
         assert known(app, 0).history[0].step < last_step
         await until(pilot, lambda: "● live" in screen_text(app) and overlap_shown(app, 1) is not None)

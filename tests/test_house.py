@@ -4,6 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -72,3 +73,17 @@ def test_the_links_between_the_documents_lead_somewhere() -> None:
     ]
     assert len({name for name, _ in links}) > 2
     assert [link for link in links if not (ROOT / Path(link[0]).parent / link[1]).exists()] == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = grimp.build_graph("overlaptop", exclude_type_checking_imports=False)
+    imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    # What is imported by none that is left, or imports none that is left, is in no circle.
+    left = set(imported)
+    while ends := {
+        module
+        for module in left
+        if not imported[module] & left or not any(module in imported[other] for other in left)
+    }:
+        left -= ends
+    assert sorted(left) == []

@@ -1,44 +1,58 @@
-"""The dashboard: reads the session often, draws seldom, and moves between screens."""
+"""The app: timers, themes, keys and which screen is on top. What keys do to the job is the Dashboard's."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import ClassVar
 
-from textual.app import SystemCommand
+from textual import events
+from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.screen import Screen
+from textual.theme import BUILTIN_THEMES
 
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.finished_session import FinishedSession
 from overlaptop.fleet.session import Session
-from overlaptop.launch.request import LaunchRequest
 from overlaptop.report.hosts import is_there
 from overlaptop.tui.capture.captures import refusal
-from overlaptop.tui.capture.profiler_reference import ProfilerReference, read_truth
+from overlaptop.tui.capture.profiler_reference import read_truth
+from overlaptop.tui.capture.screen import CaptureScreen
+from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.confirm import Confirm
-from overlaptop.tui.job_app import JobApp
+from overlaptop.tui.draw.themes import DARK, LIGHT, PALETTES, PLAIN, Look, Styles
+from overlaptop.tui.help.screen import HelpScreen, NoticesScreen
+from overlaptop.tui.hosts.screen import HostsScreen
+from overlaptop.tui.jobs.screen import JobsScreen
 from overlaptop.tui.keys import APP_KEYS, TRACE_KEYS
+from overlaptop.tui.machine.screen import MachineScreen
 from overlaptop.tui.options import MAX_REFRESH_HZ, TuiOptions
 from overlaptop.tui.overview.screen import OverviewScreen
+from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.screen import DashboardScreen
-from overlaptop.tui.tune.compared import Comparing
-from overlaptop.tui.workloads.earlier import EarlierJob
-from overlaptop.tui.workloads.started import Started
+from overlaptop.tui.search.screen import SearchScreen
+from overlaptop.tui.tune.screen import TuneScreen
+from overlaptop.tui.workloads.screen import WorkloadsScreen
 
 TICK_S, IDLE_TICK_S = 0.1, 0.25
 """How often the session is read while steps arrive, and when none have for a while."""
 
 
-class OverlaptopApp(JobApp):
+class OverlaptopApp(App[int]):
     """One job on the screen."""
 
     TITLE = "overlaptop"
+    ALLOW_SELECT: ClassVar[bool] = False
     ENABLE_COMMAND_PALETTE = True
     COMMAND_PALETTE_BINDING = "ctrl+p"
+    CSS = """
+    Screen { background: $background; color: $foreground; overflow: hidden; }
+    LineView { width: 100%; height: 1; }
+    """
     BINDINGS: ClassVar = [
         Binding(key.keys, key.action, key.words, priority="ctrl+c" in key.keys)
         for key in (*APP_KEYS, *TRACE_KEYS)
@@ -52,323 +66,138 @@ class OverlaptopApp(JobApp):
         *,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(session, options or TuiOptions(), clock_s)
-        self.comparing = Comparing(clock_s)
-        self.started = Started(self.options.starter, self.seen)
-        self._watched: frozenset[int] | None = None
+        """Raises ValueError where there is no such theme."""
+        options = options or TuiOptions()
+        plain = bool(os.environ.get("NO_COLOR")) or options.theme == PLAIN.name
+        super().__init__(ansi_color=True if plain else None)
+        name = PLAIN.name if plain else options.theme or DARK.name
+        if name not in PALETTES:
+            raise ValueError(f"no theme {name!r}: there are {', '.join(PALETTES)}")
+        look = Look(Styles(PALETTES[name]), options.ascii, textured=plain or options.ascii)
+        self.dashboard = Dashboard(session, options, look, clock_s)
+        self.dashboard.on_change = self.show
+        self._leaving = False
         self._tick_s = TICK_S
+        self._offer_themes(name)
 
     def get_default_screen(self) -> Screen[object]:
         """The overview lies below all others."""
-        return OverviewScreen(self.state)  # type: ignore[return-value]
+        return OverviewScreen(self.dashboard)  # type: ignore[return-value]
 
     def on_mount(self) -> None:
         """Start to read and to draw."""
-        if (lines := self.options.connections) is not None:
+        self.theme_changed_signal.subscribe(self, lambda _theme: self._take_theme())
+        options = self.dashboard.options
+        if (connections := options.connections) is not None:
             # At once, and not at the next tick: by how long an answer took the hosts' clocks are known.
-            asyncio.get_running_loop().add_reader(lines.fileno(), lines.receive)
-        self._show()
+            asyncio.get_running_loop().add_reader(connections.fileno(), connections.receive)
+        self.show()
         self.set_timer(self._tick_s, self._tick)
-        self.set_interval(1 / min(MAX_REFRESH_HZ, max(0.1, self.options.refresh_hz)), self._show)
+        self.set_interval(1 / min(MAX_REFRESH_HZ, max(0.1, options.refresh_hz)), self.show)
 
     def on_unmount(self) -> None:
-        """The lines are closed after this."""
-        if (lines := self.options.connections) is not None:
-            asyncio.get_running_loop().remove_reader(lines.fileno())
+        """The connections are closed after this."""
+        if (connections := self.dashboard.options.connections) is not None:
+            asyncio.get_running_loop().remove_reader(connections.fileno())
+
+    # Reading and drawing
 
     def _tick(self) -> None:
         """Read the session. Also while paused: what is not read would be dropped."""
         self.read()
-        # Of other hosts a picture takes longer to put together, and their lines are read as they speak.
-        quick = self.latest.fresh and self.options.connections is None
+        # A snapshot of other hosts takes longer to put together, and their connections are read at once.
+        quick = self.dashboard.latest.fresh and self.dashboard.options.connections is None
         self._tick_s = TICK_S if quick else min(IDLE_TICK_S, self._tick_s * 1.25)
         self.set_timer(self._tick_s, self._tick)
 
-    def _show(self) -> None:
-        """Draw the newest snapshot, unless the picture is held still."""
+    def read(self) -> None:
+        """Read the session; leave, where that waited for a search to end."""
+        self.dashboard.read()
+        if self._leaving and not self.dashboard.control.searching:
+            self.exit()
+
+    def show(self) -> None:
+        """Draw what was read last, and turn to the screen that it calls for."""
         if not self.screen_stack:
             return  # a last tick while the app closes
-        if self.state.paused_at_ns is None:
-            self._take_in()
-        else:
-            self.state.paused_now_ns = self.latest.at_ns
-        self._follow_the_start()
-        self._find_the_way()
-        self._watch()
-        self._look_at_captures()
+        self.dashboard.update()
+        self._follow_launch()
+        self._follow_jobs()
+        self._follow_captures()
+        self.dashboard.watch()
         if isinstance(self.screen, DashboardScreen):
             self.screen.redraw()
 
-    def _take_in(self) -> None:
-        """All that is drawn is of one moment."""
-        state, control = self.state, self.control
-        state.show(self.latest)
-        state.hand = control.changing.selected(self.latest)
-        state.change, state.newest_change = control.change, control.newest_change
-        state.change_is_news = control.change_is_news
-        state.searching = control.who_searches(self.latest)
-        earlier = self.seen.earlier
-        present = self.seen.present if earlier is not None else None
-        state.compared = self.comparing.take(state.snapshot, earlier, present)
-
-    def show_now(self) -> None:
-        """After something was asked for: what has become of it so far."""
-        self._show()
-
-    def show_chosen(self) -> None:
-        """After another rank was chosen: ask for its timeline and draw."""
-        self._watch()
-        if isinstance(self.screen, DashboardScreen):
-            self.screen.redraw()
-
-    def _watch(self) -> None:
-        """Ask for the chosen rank's timeline; for all while a search of ours fits its model to them."""
-        chosen = self.state.chosen
-        wanted = frozenset({chosen.rank} if chosen else ())
-        if self.control.needs_timelines:
-            from overlaptop.models.bucket_sizes import MOST_WATCHED
-
-            if len(self.latest.ranks) <= MOST_WATCHED:
-                wanted = frozenset(view.rank for view in self.latest.ranks)
-        if wanted != self._watched:
-            self._watched = wanted
-            self.session.watch(wanted)
-
-    def _follow_the_start(self) -> None:
+    def _follow_launch(self) -> None:
         """Turn to the job that was started as soon as it is there; say so if it failed."""
-        from overlaptop.tui.workloads.screen import WorkloadsScreen
-
-        if key := self.started.look(self.session):
-            if key != self.session.job_key:
-                self._turn_to(key)
+        session, started = self.dashboard.session, self.dashboard.started
+        if key := started.look(session):
+            if key != session.job_key:
+                self.dashboard.select_job(key)
+                self.action_overview()
             elif isinstance(self.screen, WorkloadsScreen):
                 self.action_overview()
-        news = self.started.news()
+        news = started.news()
         if news and not isinstance(self.screen, WorkloadsScreen):
             self.notify(f"{news} (w: more)", severity="error", timeout=10, markup=False)
 
-    def _find_the_way(self) -> None:
+    def _follow_jobs(self) -> None:
         """Where there is no job to be seen, or a choice of jobs, the list comes up by itself; and it goes
         when there is.
         """
-        from overlaptop.tui.jobs.screen import JobsScreen
-
-        top = self.screen
-        if self.state.snapshot.job is None:
-            if isinstance(top, OverviewScreen) and self.session.job_key is None:
-                self.push_screen(JobsScreen(self.state, self.session.job_key))
-        elif isinstance(top, JobsScreen) and top.opened_at != self.session.job_key:
+        top, key = self.screen, self.dashboard.session.job_key
+        if self.dashboard.state.snapshot.job is None:
+            if isinstance(top, OverviewScreen) and key is None:
+                self.push_screen(JobsScreen(self.dashboard, key))
+        elif isinstance(top, JobsScreen) and top.opened_at != key:
             self.pop_screen()
 
-    def open_job(self, key: str) -> None:
-        """Turn to another job of this machine, as the user asked."""
-        self.started.turned_elsewhere()
-        self._turn_to(key)
-
-    def _turn_to(self, key: str) -> None:
-        self.session.select(key)
-        self._watched = None
-        self.go_on()
-        self.read()
-        self.action_overview()
-        self._show()
-
-    async def start(self, order: LaunchRequest) -> str:
-        """Start a workload, and turn to it, in place of the one that was started here before. Returns why
-        that cannot be, empty: it is on its way.
-        """
-        starter = self.options.starter
-        if starter is None or self.options.readonly:
-            return "this dashboard starts nothing"
-        plan = await asyncio.to_thread(starter.plan, order)
-        if not plan.fault:
-            self.started.start(plan)
-            self._show()
-        return plan.fault
-
-    async def ask_to_start(
-        self, order: LaunchRequest, start: Callable[[LaunchRequest], Awaitable[None]]
-    ) -> None:
-        """Start a workload; ask first where that ends the one that was started here before."""
-        starter = self.options.starter
-
-        async def go() -> None:
-            self.screen.run_worker(partial(start, order), group="start", exclusive=True)
-
-        if starter is not None and starter.running:
-            await self.ask(Confirm(f"end {starter.running} and start {order.label}?", go))
-        else:
-            await go()
-
-    # Commands
-
-    def truth_of(self, capture: CommandView) -> ProfilerReference | None:
-        """What a capture's traces say, as far as that is known."""
-        return self.captures.truths.get(capture.id)
-
-    def _look_at_captures(self) -> None:
+    def _follow_captures(self) -> None:
         """Have the traces read once all are written: of captures asked for here, or looked at."""
-        from overlaptop.tui.capture.screen import CaptureScreen
-
-        for capture in self.captures.turned_away(self.latest.commands):
+        captures, commands = self.dashboard.captures, self.dashboard.latest.commands
+        for capture in captures.turned_away(commands):
             self.notify(f"{capture.words} was not made: {capture.reason}", markup=False)
-        looked_at = isinstance(self.screen, CaptureScreen)
-        for capture in self.captures.to_read(self.latest.commands, looked_at=looked_at):
-            self.run_worker(self._read_truth(capture), exit_on_error=False)
+        for capture in captures.to_read(commands, looked_at=isinstance(self.screen, CaptureScreen)):
+            self.run_worker(self._read_traces(capture), exit_on_error=False)
 
-    async def _read_truth(self, capture: CommandView) -> None:
-        elsewhere = any(is_there(view.node) for view in self.latest.ranks)
-        self.captures.truths[capture.id] = await read_truth(capture, elsewhere=elsewhere)
-        self._show()
+    async def _read_traces(self, capture: CommandView) -> None:
+        elsewhere = any(is_there(view.node) for view in self.dashboard.latest.ranks)
+        self.dashboard.captures.truths[capture.id] = await read_truth(capture, elsewhere=elsewhere)
+        self.show()
 
-    # Screens
+    # Keys
 
-    def action_overview(self) -> None:
-        """Close all that lies above it."""
-        while len(self.screen_stack) > 1:
-            self.pop_screen()
-        self.show_chosen()
+    async def on_event(self, event: events.Event) -> None:
+        """Do all that a key asks for before the next one is looked at: those that were typed right behind
+        it go to what it opened.
 
-    def action_close(self) -> None:
-        """Back to the screen below."""
-        if len(self.screen_stack) > 1:
-            self.pop_screen()
-
-    async def action_rank(self) -> None:
-        """Open the chosen rank."""
-        from overlaptop.tui.rank.screen import RankScreen
-
-        if self.state.chosen is not None and not isinstance(self.screen, RankScreen):
-            self.action_overview()
-            await self.push_screen(RankScreen(self.state))
-
-    async def action_capture(self) -> None:
-        """Ask for a capture."""
-        from overlaptop.tui.capture.screen import CaptureScreen
-
-        if self.state.snapshot.job is None:
+        Textual would first hand all keys that have come to what has the focus now.
+        """
+        top = self.screen_stack[-1] if self.screen_stack else None
+        if (
+            not isinstance(event, events.Key)
+            or event.is_forwarded
+            or not isinstance(top, DashboardScreen)
+            or not top.is_mounted  # its own queue keeps the key until then
+        ):
+            await super().on_event(event)
             return
-        if why := refusal(self.latest):
-            self.notify(f"no capture: {why}", markup=False)
-        elif isinstance(self.screen, CaptureScreen):
-            await self.screen.ask()
-        else:
-            self.action_overview()
-            await self.push_screen(CaptureScreen(self.state, asks=True))
+        self.app_focus = True  # as Textual has it of a terminal that sends keys
+        prompt = top.prompt
+        if prompt is not None:
+            prompt.take_focus()
+        if await self._check_bindings(event.key, priority=True):
+            return
+        if prompt is not None and await prompt.press(event):
+            return
+        if event.key == "escape" and prompt is None and self.dashboard.control.changing.take_back():
+            self.show()
+            return
+        await self._check_bindings(event.key)
 
-    async def action_captures(self) -> None:
-        """The newest capture."""
-        from overlaptop.tui.capture.screen import CaptureScreen
-
-        if isinstance(self.screen, CaptureScreen):
-            self.pop_screen()
-        elif self.state.snapshot.job is not None:
-            await self.push_screen(CaptureScreen(self.state, asks=False))
-
-    async def action_machine(self) -> None:
-        """The machine under the chosen rank."""
-        from overlaptop.tui.machine.screen import MachineScreen
-
-        if isinstance(self.screen, MachineScreen):
-            self.pop_screen()
-        elif self.state.snapshot.job is not None:
-            self.action_overview()
-            await self.push_screen(MachineScreen(self.state))
-
-    async def action_help(self) -> None:
-        """Keys and words."""
-        from overlaptop.tui.help.screen import HelpScreen
-
-        if isinstance(self.screen, HelpScreen):
-            self.pop_screen()
-        elif isinstance(self.screen, DashboardScreen):
-            await self.push_screen(HelpScreen(self.state, self.screen.title_in_help))
-
-    async def action_notices(self) -> None:
-        """What agents said."""
-        from overlaptop.tui.help.screen import NoticesScreen
-
-        await self._toggle(NoticesScreen)
-
-    async def action_hosts(self) -> None:
-        """The lines to other hosts."""
-        from overlaptop.tui.hosts.screen import HostsScreen
-
-        if self.state.snapshot.nodes:
-            await self._toggle(HostsScreen)
-        else:
-            self.notify("only this machine is watched; others are: overlaptop HOST ...", timeout=3)
-
-    async def action_jobs(self) -> None:
-        """The list of jobs."""
-        from overlaptop.tui.jobs.screen import JobsScreen
-
-        if not isinstance(self.screen, JobsScreen):
-            await self.push_screen(JobsScreen(self.state, self.session.job_key))
-
-    async def action_workloads(self) -> None:
-        """Workloads with their options, and what was tried."""
-        from overlaptop.tui.workloads.screen import WorkloadsScreen
-
-        starter = self.options.starter
-        if starter is None:
-            self.notify("no workload can be started from here", timeout=3)
-        elif not isinstance(self.screen, WorkloadsScreen):
-            self.clear_notifications()  # it says at more length how a job ended
-            await self.push_screen(WorkloadsScreen(self.state, starter))
-
-    @property
-    def earlier(self) -> EarlierJob | None:
-        """The newest other job that was watched, to compare the present one with."""
-        return self.seen.earlier
-
-    async def _toggle(self, kind: type[DashboardScreen]) -> None:
-        if isinstance(self.screen, kind):
-            self.pop_screen()
-        else:
-            await self.push_screen(kind(self.state))
-
-    async def action_tune(self) -> None:
-        """All knobs."""
-        from overlaptop.tui.tune.screen import TuneScreen
-
-        if isinstance(self.screen, TuneScreen):
-            self.pop_screen()
-        elif self.state.snapshot.job is not None:
-            self.action_overview()
-            await self.push_screen(TuneScreen(self.state))
-
-    async def action_search(self) -> None:
-        """The search for the best value; once more stops one of this dashboard."""
-        from overlaptop.tui.search.screen import SearchScreen
-
-        if isinstance(self.screen, SearchScreen):
-            await self.screen.again()
-        elif self.state.snapshot.job is not None:
-            self.action_overview()
-            await self.push_screen(SearchScreen(self.state))
-
-    def action_turn(self, steps: int) -> None:
-        """Another step of the trace, or the whole of it."""
-        if isinstance(self.session, FinishedSession):
-            self.session.turn(steps)
-            self.read()
-            self._show()
-
-    # The look
-
-    def action_pause(self) -> None:
-        """Hold the picture still, or let it go on."""
-        if self.state.paused_at_ns is not None:
-            self.go_on()
-        else:
-            self.state.paused_at_ns = self.state.paused_now_ns = self.latest.at_ns
-        self._show()
-
-    def action_textures(self) -> None:
-        """Glyphs besides colours; always so where there are none."""
-        self.state.textured = not self.state.textured or self.plain or self.options.ascii
-        self.redraw_everything()
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
+        """Under --readonly no key changes anything, and in a trace none turns to a job."""
+        return self.dashboard.state.offers(action)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """What the command palette offers: this app's keys by their words."""
@@ -379,4 +208,212 @@ class OverlaptopApp(JobApp):
                     key.action.replace("_", " "), key.words, getattr(self, f"action_{key.action}")
                 )
         for name in self.themes:
-            yield SystemCommand(f"theme {name}", "change the colours", lambda n=name: self.set_theme(n))
+            yield SystemCommand(
+                f"theme {name}", "change the colours", partial(setattr, self, "theme", name)
+            )
+
+    # Keys that change the job
+
+    def action_larger(self) -> None:
+        """The selected knob, one up."""
+        self._step(1)
+
+    def action_smaller(self) -> None:
+        """The selected knob, one down."""
+        self._step(-1)
+
+    def _select_knob(self) -> None:
+        """The one that the screen has a cursor on, where it has one."""
+        self.dashboard.select_knob(self.screen.knob if isinstance(self.screen, DashboardScreen) else "")
+
+    def _step(self, direction: int) -> None:
+        self._select_knob()
+        self.dashboard.control.step(self.dashboard.latest, direction)
+        self.show()
+
+    async def action_exact(self) -> None:
+        """Ask for a value of the selected knob."""
+        self._select_knob()
+        dashboard = self.dashboard
+        selected = dashboard.control.changing.ready(dashboard.latest)
+        if selected is None or not isinstance(self.screen, DashboardScreen):
+            self.show()  # why not
+            return
+        # Textual's Input takes 20 ms to import: not before it is needed.
+        from overlaptop.tui.tune import asking
+
+        take = partial(dashboard.answer, dashboard.control.type)
+        await self.screen.ask(asking.ask_for_value(selected.knob, take))
+
+    async def action_search(self) -> None:
+        """The search for the best value; once more stops one of this dashboard."""
+        if isinstance(self.screen, SearchScreen):
+            await self.screen.again()
+        elif self._has_job:
+            await self._open(SearchScreen(self.dashboard))
+
+    async def action_capture(self) -> None:
+        """Ask for a capture."""
+        if not self._has_job:
+            return
+        if why := refusal(self.dashboard.latest):
+            self.notify(f"no capture: {why}", markup=False)
+        elif isinstance(self.screen, CaptureScreen):
+            await self.screen.ask_for_steps()
+        else:
+            await self._open(CaptureScreen(self.dashboard, asks=True))
+
+    async def action_quit(self) -> None:
+        """Leave, at once where that changes no job; else ask."""
+        ends = self.dashboard.ends_on_leaving()
+        if ends and not self._leaving and isinstance(self.screen, DashboardScreen):
+            await self.screen.ask(Confirm(f"quit? {ends}", self.action_leave))
+        else:
+            await self.action_leave()
+
+    async def action_leave(self) -> None:
+        """Leave; a search of this dashboard first goes back to the value before. Once more: at once."""
+        control = self.dashboard.control
+        if self._leaving or not control.searching:
+            self.exit()
+            return
+        self._leaving = True
+        control.stop_search()
+        self.notify("going back to the value before the search; q leaves at once", timeout=10)
+        self.read()
+
+    # Screens
+
+    @property
+    def _has_job(self) -> bool:
+        return self.dashboard.state.snapshot.job is not None
+
+    def _to_overview(self) -> None:
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
+
+    async def _open(self, screen: DashboardScreen) -> None:
+        """Right above the overview."""
+        self._to_overview()
+        await self.push_screen(screen)
+
+    async def _toggle(self, kind: type[DashboardScreen], make: Callable[[], DashboardScreen]) -> None:
+        """Open a screen over what is there; close it where it is on top."""
+        if isinstance(self.screen, kind):
+            self.pop_screen()
+        else:
+            await self.push_screen(make())
+
+    def action_overview(self) -> None:
+        """Close all that lies above it."""
+        self._to_overview()
+        self.show()
+
+    async def action_rank(self) -> None:
+        """Open the chosen rank."""
+        if self.dashboard.state.chosen is not None and not isinstance(self.screen, RankScreen):
+            await self._open(RankScreen(self.dashboard))
+
+    async def action_machine(self) -> None:
+        """The machine under the chosen rank."""
+        if isinstance(self.screen, MachineScreen):
+            self.pop_screen()
+        elif self._has_job:
+            await self._open(MachineScreen(self.dashboard))
+
+    async def action_tune(self) -> None:
+        """All knobs."""
+        if isinstance(self.screen, TuneScreen):
+            self.pop_screen()
+        elif self._has_job:
+            await self._open(TuneScreen(self.dashboard))
+
+    async def action_captures(self) -> None:
+        """The newest capture."""
+        if self._has_job:
+            await self._toggle(CaptureScreen, partial(CaptureScreen, self.dashboard, asks=False))
+
+    async def action_help(self) -> None:
+        """Keys and words."""
+        about = self.screen.title_in_help if isinstance(self.screen, DashboardScreen) else ""
+        await self._toggle(HelpScreen, partial(HelpScreen, self.dashboard, about))
+
+    async def action_notices(self) -> None:
+        """What agents reported."""
+        await self._toggle(NoticesScreen, partial(NoticesScreen, self.dashboard))
+
+    async def action_hosts(self) -> None:
+        """The connections to other hosts."""
+        if self.dashboard.state.snapshot.nodes:
+            await self._toggle(HostsScreen, partial(HostsScreen, self.dashboard))
+        else:
+            self.notify("only this machine is watched; others are: overlaptop HOST ...", timeout=3)
+
+    async def action_jobs(self) -> None:
+        """The list of jobs."""
+        if not isinstance(self.screen, JobsScreen):
+            await self.push_screen(JobsScreen(self.dashboard, self.dashboard.session.job_key))
+
+    async def action_workloads(self) -> None:
+        """Workloads with their options, and what was tried."""
+        starter = self.dashboard.options.starter
+        if starter is None:
+            self.notify("no workload can be started from here", timeout=3)
+        elif not isinstance(self.screen, WorkloadsScreen):
+            self.clear_notifications()  # it says at more length how a job ended
+            await self.push_screen(WorkloadsScreen(self.dashboard, starter))
+
+    def action_turn(self, steps: int) -> None:
+        """Another step of the trace, or the whole of it."""
+        session = self.dashboard.session
+        if isinstance(session, FinishedSession):
+            session.turn(steps)
+            self.read()
+            self.show()
+
+    # The look
+
+    @property
+    def themes(self) -> list[str]:
+        """Those that can be chosen now; none where there are no colours."""
+        plain = self.dashboard.look.plain
+        return [] if plain else [name for name in PALETTES if name != PLAIN.name]
+
+    def action_next_theme(self) -> None:
+        """The next one that has colours."""
+        if not self.themes:
+            self.notify("no colours: NO_COLOR is set, or the plain theme was chosen", timeout=3)
+            return
+        self.theme = self.themes[(self.themes.index(self.theme) + 1) % len(self.themes)]
+
+    def action_pause(self) -> None:
+        """Hold the screen still, or let it go on."""
+        if self.dashboard.state.paused_at_ns is not None:
+            self.dashboard.resume()
+        else:
+            self.dashboard.pause()
+        self.show()
+
+    def action_textures(self) -> None:
+        """Glyphs besides colours; always so where there are none."""
+        look = self.dashboard.look
+        look.textured = not look.textured or look.plain or look.ascii
+        self._redraw_everything()
+
+    def _offer_themes(self, name: str) -> None:
+        """Only themes whose colours are made for bars."""
+        for palette in PALETTES.values():
+            if (palette is PLAIN) == self.dashboard.look.plain:
+                self.register_theme(palette.theme())
+        self.theme = name
+        for builtin in BUILTIN_THEMES:
+            self.unregister_theme(builtin)
+
+    def _take_theme(self) -> None:
+        palette = PALETTES.get(self.theme) or (DARK if self.current_theme.dark else LIGHT)
+        self.dashboard.look.styles = Styles(palette)
+        self._redraw_everything()
+
+    def _redraw_everything(self) -> None:
+        if isinstance(self.screen, DashboardScreen):
+            self.screen.redraw(everything=True)

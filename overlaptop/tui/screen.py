@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import ClassVar
 
 from textual import events
+from textual.app import ComposeResult
 from textual.screen import Screen
 from textual.widget import Widget
 
+from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.line_view import LineView
 from overlaptop.tui.draw.prompt import Prompt
-from overlaptop.tui.state import ViewState
-
-if TYPE_CHECKING:
-    from overlaptop.tui.app import OverlaptopApp
 
 Heights = tuple[tuple[Widget, int, int], ...]
 """Widgets from top to bottom, with the height of each (0: not shown) and the blank lines above it."""
@@ -26,15 +24,10 @@ class DashboardScreen(Screen[None]):
     title_in_help: ClassVar[str]
     """Whose keys and words the help opens on: one of glossary.SECTIONS."""
 
-    def __init__(self, state: ViewState) -> None:
+    def __init__(self, dashboard: Dashboard) -> None:
         super().__init__()
-        self.state = state
+        self.dashboard, self.state = dashboard, dashboard.state
         self._arranged: list[tuple[int, int]] = []
-
-    @property
-    def dashboard(self) -> OverlaptopApp:
-        """The app, by its own type."""
-        return cast("OverlaptopApp", self.app)
 
     @property
     def knob(self) -> str:
@@ -46,9 +39,20 @@ class DashboardScreen(Screen[None]):
         """What is typed in now: the newest one that is there."""
         return next((each for each in reversed(self.query(Prompt)) if each.is_mounted), None)
 
+    async def ask(self, prompt: Prompt) -> None:
+        """Put a question at the foot of the screen, in place of one that is there; the next key is its."""
+        await self.query(type(prompt)).remove()
+        await self.mount(prompt)
+        prompt.take_focus()
+
     def heights(self, width: int, height: int) -> Heights:
         """How the screen's lines are shared out."""
         raise NotImplementedError
+
+    def compose(self) -> ComposeResult:
+        """The widgets, from top to bottom."""
+        for widget, _, _ in self.heights(self.app.size.width, self.app.size.height):
+            yield widget
 
     def redraw(self, *, everything: bool = False) -> None:
         """Show the state as it is now; lays out again only if the shares have changed."""
@@ -56,6 +60,11 @@ class DashboardScreen(Screen[None]):
         for view in self.query(LineView):
             if view.display:
                 view.redraw(everything=everything)
+
+    def show_chosen(self) -> None:
+        """After another rank was chosen: ask for its timeline and draw."""
+        self.dashboard.watch()
+        self.redraw()
 
     def on_resize(self, event: events.Resize) -> None:
         """Share the lines out anew."""
@@ -68,6 +77,10 @@ class DashboardScreen(Screen[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
         """Under --readonly no key changes anything, and in a trace none turns to a job."""
         return self.state.offers(action)
+
+    def action_back(self) -> None:
+        """To the screen below."""
+        self.app.pop_screen()
 
     def _arrange(self, width: int = 0, height: int = 0) -> None:
         width, height = width or self.size.width, height or self.size.height

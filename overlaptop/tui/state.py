@@ -33,8 +33,6 @@ class ViewState:
     """Shared by all screens and written by their actions only."""
 
     snapshot: Snapshot
-    textured: bool = False
-    """Parts differ by glyph, not only by colour."""
     rank: int = 0
     """The chosen rank."""
     filter: Filter = field(default_factory=Filter)
@@ -187,11 +185,6 @@ class ViewState:
         if any(info.source == "none" for info in infos):
             return "the first step to end: an optimizer's, or overlaptop.agent.step()"
         return "the first whole step"
-
-    @property
-    def faded(self) -> bool:
-        """Whether the picture is the last of a job that cannot be seen any more."""
-        return self.snapshot.link in (LinkState.LOST, LinkState.STALE)
 
     @property
     def moving(self) -> bool:

@@ -56,8 +56,8 @@ def with_colors(monkeypatch):
 
 async def shown(app, pilot):
     """The screen after everything that is known has been drawn."""
-    app.latest = app.session.tick()
-    app._show()
+    app.dashboard.latest = app.dashboard.session.tick()
+    app.show()
     await pilot.pause()
     return screen_text(app)
 
@@ -158,7 +158,7 @@ async def test_enter_opens_the_rank_and_escape_comes_back():
         assert "rank 2" in await shown(app, pilot)
         await pilot.press("shift+tab", "escape")
         assert isinstance(app.screen, OverviewScreen)
-        assert app.state.rank == 1
+        assert app.dashboard.state.rank == 1
 
 
 async def test_pause_holds_the_picture_while_data_is_kept():
@@ -178,14 +178,14 @@ async def test_pause_holds_the_picture_while_data_is_kept():
         text = await shown(app, pilot)
         assert "paused" not in text
         assert "step 40" in text
-        assert len(app.state.snapshot.ranks[0].history) == 41
+        assert len(app.dashboard.state.snapshot.ranks[0].history) == 41
 
 
 async def test_sorting_goes_through_the_columns_and_back():
     app = app_of(running_job())
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("s")
-        assert app.state.sort_key == "overlap"
+        assert app.dashboard.state.sort_key == "overlap"
         await shown(app, pilot)
         assert table_ranks(app) == [3, 2, 1, 0]
         assert "overlap▲" in screen_text(app)
@@ -193,7 +193,7 @@ async def test_sorting_goes_through_the_columns_and_back():
         await shown(app, pilot)
         assert table_ranks(app) == [0, 1, 2, 3]
         await pilot.press("r", "s", "s", "s", "s", "s")
-        assert app.state.sort_key == "rank"
+        assert app.dashboard.state.sort_key == "rank"
 
 
 @pytest.mark.parametrize(("size", "least"), [(WIDE, 6), ((100, 30), 6), ((60, 20), 4)])
@@ -249,27 +249,27 @@ async def test_zoom_pan_and_reset():
     app = app_of(running_job())
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("plus", "z")
-        assert app.state.window.zoom == pytest.approx(2.25)
+        assert app.dashboard.state.window.zoom == pytest.approx(2.25)
         assert "zoom 2.25×" in await shown(app, pilot)
-        left = app.state.window.left
+        left = app.dashboard.state.window.left
         await pilot.press("right", "l")
-        assert app.state.window.left > left
+        assert app.dashboard.state.window.left > left
         await pilot.press("left", "h", "h")
-        assert app.state.window.left < left
+        assert app.dashboard.state.window.left < left
         await pilot.press("minus")
-        assert app.state.window.zoom == pytest.approx(1.5)
+        assert app.dashboard.state.window.zoom == pytest.approx(1.5)
         await pilot.press("0")
-        assert app.state.window.zoom == 1
+        assert app.dashboard.state.window.zoom == 1
 
 
 async def test_a_collective_can_be_chosen_and_zoomed_to():
     app = app_of(running_job())
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("enter", "down", "down")
-        assert app.state.collective == 1
+        assert app.dashboard.state.collective == 1
         await pilot.press("enter")
         # 35 to 45 of 80 ms with as much on each side.
-        assert app.state.window.bounds_ns(80) == (pytest.approx(25), pytest.approx(55))
+        assert app.dashboard.state.window.bounds_ns(80) == (pytest.approx(25), pytest.approx(55))
         assert "╰" in await shown(app, pilot)
 
 
@@ -285,7 +285,8 @@ async def test_the_zoom_to_a_collective_follows_it_from_step_to_step():
         session.say(*messages)
         session.clock.pass_s(HOLD_S)
         await shown(app, pilot)
-        return [round(at) for at in app.state.window.bounds_ns(app.state.lanes.detail.step_ns / MS)]
+        state = app.dashboard.state
+        return [round(at) for at in state.window.bounds_ns(state.lanes.detail.step_ns / MS)]
 
     async with app.run_test(size=WIDE) as pilot:
         await bounds_ms(pilot, next_step(40, 20, 40))
@@ -298,10 +299,10 @@ async def test_the_zoom_to_a_collective_follows_it_from_step_to_step():
         more = next_step(42, 15, 48)
         more = replace(more, collectives=(other, *more.collectives))
         assert await bounds_ms(pilot, more) == [38, 68]
-        assert app.state.collective == 2
+        assert app.dashboard.state.collective == 2
         # A step without it leaves the window where it is; the next one with it does not.
         assert await bounds_ms(pilot, next_step(43, 15)) == [38, 68]
-        assert app.state.collective is None
+        assert app.dashboard.state.collective is None
         await pilot.press("plus")
         assert await bounds_ms(pilot, next_step(44, 0, 40)) == [35, 55]
         # Who looks elsewhere stays there.
@@ -347,7 +348,7 @@ async def test_a_list_of_collectives_that_does_not_fit_says_how_many_more_there_
         assert below == ["…", str(40 - len(numbers)), "more"]
         await pilot.press("down", *["pagedown"] * 2)
         numbers, below = await listed()
-        assert numbers[-1] == app.state.collective == 20
+        assert numbers[-1] == app.dashboard.state.collective == 20
         assert below == ["…", "19", "more"]
         await pilot.press(*["pagedown"] * 2)
         numbers, below = await listed()
@@ -397,7 +398,7 @@ async def test_the_list_of_collectives_can_be_hidden_and_shown():
         assert "allgather_base  " not in await shown(app, pilot)
         await pilot.press("v", "full_stop")
         assert "allgather_base  " in await shown(app, pilot)
-        assert app.state.collective == 0
+        assert app.dashboard.state.collective == 0
 
 
 async def test_help_lists_every_key_and_the_words():
@@ -549,11 +550,11 @@ async def test_digits_turn_to_views():
 async def test_themes_go_round_and_come_back():
     app = app_of(running_job())
     async with app.run_test(size=WIDE) as pilot:
-        seen = [app.inks.palette.name]
+        seen = [app.theme]
         for _ in range(len(PALETTES) - 1):
             await pilot.press("t")
             await pilot.pause()
-            seen.append(app.inks.palette.name)
+            seen.append(app.theme)
         assert seen[0] == seen[-1]
         assert set(seen) == set(PALETTES) - {PLAIN.name}
 
@@ -575,7 +576,7 @@ async def test_a_click_chooses_a_rank_and_a_double_click_opens_it():
     async with app.run_test(size=WIDE) as pilot:
         await shown(app, pilot)
         await pilot.click(RankTable, offset=(10, 3))
-        assert app.state.rank == 2
+        assert app.dashboard.state.rank == 2
         await pilot.click(RankTable, offset=(10, 3), times=2)
         assert isinstance(app.screen, RankScreen)
 
@@ -586,7 +587,7 @@ async def test_a_click_on_a_header_sorts():
         await shown(app, pilot)
         header = next(line for line in screen_lines(app) if "exposed ms" in line)
         await pilot.click(RankTable, offset=(header.index("exposed ms") + 2, 0))
-        assert (app.state.sort_key, app.state.reverse) == ("exposed", True)
+        assert (app.dashboard.state.sort_key, app.dashboard.state.reverse) == ("exposed", True)
 
 
 async def test_the_wheel_zooms_the_timeline():
@@ -595,7 +596,7 @@ async def test_the_wheel_zooms_the_timeline():
         await shown(app, pilot)
         timeline = app.screen.query_one(Timeline)
         await pilot._post_mouse_events([MouseScrollUp], timeline, offset=(40, 3))
-        assert app.state.window.zoom > 1
+        assert app.dashboard.state.window.zoom > 1
 
 
 async def test_where_compute_is_an_upper_bound_the_figures_say_so():
@@ -804,8 +805,8 @@ async def test_only_lines_that_changed_are_drawn_again():
         table = app.screen.query_one(RankTable)
         before = list(table._strips)
         session.say(step(2, 40))
-        app.latest = session.tick()
-        app._show()
+        app.dashboard.latest = session.tick()
+        app.show()
         redrawn = [
             at for at, (old, new) in enumerate(zip(before, table._strips, strict=True)) if old is not new
         ]
@@ -1131,9 +1132,9 @@ async def test_drawing_is_seldom_although_reading_is_not():
     drawn = []
 
     class Counting(OverlaptopApp):
-        def _show(self):
+        def show(self):
             drawn.append(session.ticks)
-            super()._show()
+            super().show()
 
     session = running_job()
     async with Counting(session, TuiOptions(refresh_hz=2)).run_test(size=WIDE) as pilot:

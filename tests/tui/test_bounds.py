@@ -100,13 +100,13 @@ async def test_no_value_ends_a_screen():
         for number, size in enumerate(SIZES):
             await pilot.resize_terminal(*size)
             for key in ("1", "2", "m", "u", "5", "n"):
-                app.latest = seen[0]
+                app.dashboard.latest = seen[0]
                 await pilot.press("1", key)
                 # Steps have the most fields; when all others were tried, only where they are drawn.
                 tried = seen if key in "12" else seen[:70]
                 for snapshot in tried[number :: len(SIZES)]:
-                    app.latest = snapshot
-                    app._show()
+                    app.dashboard.latest = snapshot
+                    app.show()
                     app.screen._compositor.render_strips()
     assert len(seen) > 150
 

@@ -64,8 +64,8 @@ def lost_host():
 
 
 async def shown(app, pilot):
-    app.latest = app.session.tick()
-    app._show()
+    app.dashboard.latest = app.dashboard.session.tick()
+    app.show()
     await pilot.pause()
     return screen_text(app)
 
@@ -226,7 +226,7 @@ async def test_another_dashboards_capture_is_seen_and_read_here_as_well(folder):
     app = app_of(session)
     async with app.run_test(size=(160, 45)) as pilot:
         await shown(app, pilot)
-        assert app.truth_of(session.tick().commands[0]) is None  # nobody here has asked for it
+        assert app.dashboard.captures.truths == {}  # nobody here has asked for it
         await pilot.press("5")
         await shown(app, pilot)
         await app.workers.wait_for_complete()

@@ -155,7 +155,7 @@ async def test_the_overview_shows_the_job_before_beside_this_one(monkeypatch):
         session.fleet.apply(welcome(job="job-1"))
         session.say(status(), info(0), *steps_of(0, 0, 100))
         app.read()
-        app.show_now()
+        app.show()
         await pilot.pause()
         text = screen_text(app)
         assert "beside the job before: train.py" in text
@@ -178,7 +178,7 @@ async def test_thousands_of_collectives_are_told_as_a_number_is_written():
         session.fleet.apply(welcome(job="job-1"))
         session.say(status(), info(0), *many)
         app.read()
-        app.show_now()
+        app.show()
         await pilot.pause()
         assert "1,234 ±0" in screen_text(app)
         assert "e+03" not in screen_text(app)

@@ -28,8 +28,8 @@ def with_colors(monkeypatch):
 
 
 async def shown(app, pilot):
-    app.latest = app.session.tick()
-    app._show()
+    app.dashboard.latest = app.dashboard.session.tick()
+    app.show()
     await pilot.pause()
     return screen_text(app)
 
@@ -76,7 +76,7 @@ async def test_ranks_of_two_hosts_that_alternate_are_kept_together_and_the_curso
     async with app.run_test(size=(160, 45)) as pilot:
         await shown(app, pilot)
         await pilot.press("down", "down")
-        assert app.state.chosen.rank == 2
+        assert app.dashboard.state.chosen.rank == 2
         await pilot.press("S")  # the other way round: hosts as well
         await shown(app, pilot)
         assert rows_of(app) == ["gpu-b", 3, 2, "gpu-a", 1, 0]
@@ -190,9 +190,9 @@ async def test_a_click_below_a_host_s_line_chooses_the_rank_that_is_there():
         lines = screen_lines(app)
         at = next(y for y, line in enumerate(lines) if line.startswith("      3  "))
         await pilot.click(offset=(6, at))
-        assert app.state.chosen.rank == 3
+        assert app.dashboard.state.chosen.rank == 3
         await pilot.click(offset=(6, at - 2))  # the line of gpu-b
-        assert app.state.chosen.rank == 3
+        assert app.dashboard.state.chosen.rank == 3
 
 
 async def test_in_a_small_table_the_chosen_rank_is_in_sight_with_its_host():
@@ -322,7 +322,7 @@ async def test_a_workload_is_started_on_the_first_host_or_on_another_that_is_ask
         await pilot.press("enter")
         await pilot.pause()
         assert [(order.workload, order.host) for order in starter.orders] == [("ddp", "gpu-b")]
-        assert app.started.status.label == "ddp on gpu-b"
+        assert app.dashboard.started.status.label == "ddp on gpu-b"
 
 
 async def test_one_host_offers_no_other():

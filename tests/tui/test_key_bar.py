@@ -30,7 +30,7 @@ def holding(*options):
 
 async def foot(app, pilot):
     await pilot.pause()
-    app.show_now()
+    app.show()
     await pilot.pause()
     return screen_lines(app)[-1]
 

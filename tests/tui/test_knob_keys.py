@@ -43,9 +43,9 @@ def app_of(session, **options):
 
 async def shown(app, pilot, rest_s=0.0):
     """The screen after so much time, with all that is known and sent by then."""
-    app.session.clock.pass_s(rest_s)
+    app.dashboard.session.clock.pass_s(rest_s)
     app.read()
-    app.show_now()
+    app.show()
     await pilot.pause()
     return screen_text(app)
 
@@ -552,12 +552,12 @@ async def test_commas_and_full_stops_step_through_collectives():
     async with app.run_test(size=(160, 45)) as pilot:
         await shown(app, pilot)
         await pilot.press("full_stop", "full_stop")
-        assert app.state.collective == 1
+        assert app.dashboard.state.collective == 1
         await pilot.press("comma")
-        assert app.state.collective == 0
+        assert app.dashboard.state.collective == 0
         await pilot.press("2", "full_stop")
-        assert app.state.collective == 1
-        assert app.session.sent == []
+        assert app.dashboard.state.collective == 1
+        assert app.dashboard.session.sent == []
 
 
 async def test_there_is_no_prompt_where_there_is_no_job():

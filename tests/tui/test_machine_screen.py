@@ -46,8 +46,8 @@ def with_colors(monkeypatch):
 
 async def shown(app, pilot):
     """The screen after everything that is known has been drawn."""
-    app.latest = app.session.tick()
-    app._show()
+    app.dashboard.latest = app.dashboard.session.tick()
+    app.show()
     await pilot.pause()
     return screen_text(app)
 
@@ -118,16 +118,16 @@ async def test_arrows_choose_ranks_and_enter_opens_one():
         assert "▸ GPU 2  rank 2" in await shown(app, pilot)
         assert " GPU 2   NVIDIA H200   node 0   0000:3b:00.0" in screen_text(app)
         await pilot.press("right")
-        assert app.state.rank == 6
+        assert app.dashboard.state.rank == 6
         assert "▸ GPU 6  rank 6" in await shown(app, pilot)
         await pilot.press("right")
-        assert app.state.rank == 6
+        assert app.dashboard.state.rank == 6
         await pilot.press("h", "k")
-        assert app.state.rank == 1
+        assert app.dashboard.state.rank == 1
         await pilot.press("tab", "greater_than_sign", "shift+tab")
-        assert app.state.rank == 2
+        assert app.dashboard.state.rank == 2
         await pilot.press("end", "tab")
-        assert app.state.rank == 0
+        assert app.dashboard.state.rank == 0
         await pilot.press("less_than_sign", "enter")
         assert isinstance(app.screen, RankScreen)
         assert "rank 7" in await shown(app, pilot)
@@ -156,12 +156,12 @@ async def test_tab_turns_to_the_next_host_and_round():
         assert "rank 2" not in text
         await pilot.press("tab")
         text = await shown(app, pilot)
-        assert app.state.rank == 2
+        assert app.dashboard.state.rank == 2
         assert " gpu-b " in text
         assert "host 2 of 2" in text
         assert "▸ GPU 0  rank 2" in text
         await pilot.press("tab")
-        assert app.state.rank == 0
+        assert app.dashboard.state.rank == 0
         await pilot.press("down", "down")
         assert " gpu-b " in await shown(app, pilot)
 
@@ -410,7 +410,7 @@ async def test_ranks_that_share_a_gpu_stand_on_one_row_and_are_told_so():
         assert "! shared with rank 1: its figures are of all together" in text
         assert "not used by the job" in gpu_row(app, "GPU 1")
         await pilot.press("down")
-        assert app.state.rank == 1
+        assert app.dashboard.state.rank == 1
         assert "! shared with rank 0" in await shown(app, pilot)
         assert "▸ GPU 0  ranks 0 1" in screen_text(app)
 
@@ -509,7 +509,7 @@ async def test_the_map_is_not_drawn_again_for_nothing(monkeypatch):
         monkeypatch.setattr(MachineMap, "draw", lambda *_: drawn.append(1) or [])
         await shown(app, pilot)
         assert not drawn
-        app.session.say(sample(0, 0.5))
+        app.dashboard.session.say(sample(0, 0.5))
         await shown(app, pilot)
         assert drawn
 
@@ -640,15 +640,15 @@ async def test_the_overview_has_columns_for_links_and_numa():
         assert re.search(r"273 GB/s  57 %  1.40 GB/s   2 %     0 ~ ", rows[2])
         # The worst first, and what is unknown last.
         await pilot.press(*"sssss", "s")
-        assert app.state.sort_key == "nvlink"
+        assert app.dashboard.state.sort_key == "nvlink"
         await shown(app, pilot)
         assert table_ranks(app) == [1, 2, 0]
         await pilot.press("s", "s")
-        assert app.state.sort_key == "numa"
+        assert app.dashboard.state.sort_key == "numa"
         assert "NUMA▼" in await shown(app, pilot)
         assert table_ranks(app) == [1, 2, 0]
         await pilot.press("s")
-        assert app.state.sort_key == "rank"
+        assert app.dashboard.state.sort_key == "rank"
         await pilot.press("slash", *"misplaced", "enter")
         await pilot.pause()
         await shown(app, pilot)
@@ -663,7 +663,7 @@ async def test_a_job_without_gpus_has_no_columns_for_them(make, sorts):
         assert "NVLink" not in text
         assert "NUMA" not in text
         await pilot.press(*"s" * sorts)
-        assert app.state.sort_key == "rank"
+        assert app.dashboard.state.sort_key == "rank"
 
 
 async def test_a_gpu_without_nvlink_has_none_where_others_have_rates():

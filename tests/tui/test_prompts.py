@@ -43,9 +43,9 @@ async def burst(app, pilot, text):
 
 
 async def shown(app, pilot, rest_s=0.0):
-    app.session.clock.pass_s(rest_s)
+    app.dashboard.session.clock.pass_s(rest_s)
     app.read()
-    app.show_now()
+    app.show()
     await pilot.pause()
     return screen_text(app)
 
@@ -57,7 +57,7 @@ async def test_keys_right_behind_the_filters_own_are_the_filters():
         await burst(app, pilot, "/foo bar<")
         assert app.screen.prompt.words == "foo bar<"
         assert isinstance(app.screen, OverviewScreen)
-        assert app.state.paused_at_ns is None
+        assert app.dashboard.state.paused_at_ns is None
         assert session.sent == session.held == []
 
 
@@ -67,11 +67,11 @@ async def test_a_filter_its_enter_and_the_next_key_may_come_at_once():
         await burst(app, pilot, "/0-1\rs")
         await shown(app, pilot)
         assert app.screen.prompt is None
-        assert app.state.filter.words == "0-1"
-        assert app.state.sort_key == "overlap"
+        assert app.dashboard.state.filter.words == "0-1"
+        assert app.dashboard.state.sort_key == "overlap"
         assert set(table_ranks(app)) == {0, 1}
         await burst(app, pilot, "/3\x1b2")
-        assert app.state.filter.words == ""
+        assert app.dashboard.state.filter.words == ""
         assert isinstance(app.screen, RankScreen)
 
 

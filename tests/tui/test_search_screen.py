@@ -105,7 +105,7 @@ def app_of(session, **options):
 
 async def shown(app, pilot):
     app.read()
-    app.show_now()
+    app.show()
     await pilot.pause()
     return screen_text(app)
 
@@ -504,4 +504,4 @@ async def test_a_search_where_a_step_does_other_work_is_refused_at_the_prompt():
         await begin(pilot)
         said = " ".join(screen_text(app).split())
         assert "a step does another amount of work with another accumulation" in said
-        assert app.control.tuner is None
+        assert app.dashboard.control.tuner is None

@@ -121,12 +121,12 @@ async def test_a_job_has_no_keys_of_a_trace() -> None:
     async with app.run_test(size=(220, 50)) as pilot:
         await pilot.pause()
         assert "] step" not in screen_lines(app)[-1].replace("  ", " ")
-        before = app.state.snapshot.totals.step
+        before = app.dashboard.state.snapshot.totals.step
         await pilot.press("right_square_bracket")
         await pilot.press("question_mark")
         await pilot.pause()
         assert "the next step of the trace" not in screen_text(app)
-        assert app.state.snapshot.totals.step == before
+        assert app.dashboard.state.snapshot.totals.step == before
 
 
 async def test_a_trace_in_which_nothing_took_any_time_is_shown_as_that(tmp_path: Path) -> None:

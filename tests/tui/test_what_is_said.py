@@ -24,8 +24,8 @@ def with_colors(monkeypatch):
 
 async def shown(app, pilot):
     """The screen after everything that is known has been drawn."""
-    app.latest = app.session.tick()
-    app._show()
+    app.dashboard.latest = app.dashboard.session.tick()
+    app.show()
     await pilot.pause()
     return screen_text(app)
 

@@ -33,7 +33,7 @@ async def settled(app, pilot):
     await pilot.pause()
     await app.workers.wait_for_complete()
     app.read()
-    app.show_now()
+    app.show()
     await pilot.pause()
     return screen_text(app)
 
@@ -176,7 +176,7 @@ async def test_the_dashboard_turns_to_the_new_job_once_it_is_there_and_keeps_the
     app = app_of(session, starter=starter)
     async with app.run_test(size=WIDE) as pilot:
         await settled(app, pilot)
-        assert app.earlier is None
+        assert app.dashboard.jobs_seen.earlier is None
         await write(app, pilot, "--bucket-cap-mb 25 --seed 1", "enter", "y")
         await settled(app, pilot)
         starter.comes_up("job-3")
@@ -186,11 +186,9 @@ async def test_the_dashboard_turns_to_the_new_job_once_it_is_there_and_keeps_the
         await settled(app, pilot)
         assert isinstance(app.screen, OverviewScreen)
         assert session.selected == ["job-3"]
-        assert app.earlier is not None
-        assert (app.earlier.label, app.earlier.how) == ("ddp --bucket-cap-mb 25", "ended here")
-        assert {rank: len(steps) for rank, steps in app.earlier.steps.items()} == dict.fromkeys(
-            range(4), 40
-        )
+        earlier = app.dashboard.jobs_seen.earlier
+        assert (earlier.label, earlier.how) == ("ddp --bucket-cap-mb 25", "ended here")
+        assert {rank: len(steps) for rank, steps in earlier.steps.items()} == dict.fromkeys(range(4), 40)
         await pilot.press("w")
         lines = (await settled(app, pilot)).splitlines()
         at = next(at for at, line in enumerate(lines) if "watched so far" in line)
@@ -259,7 +257,9 @@ async def test_rows_of_one_job_differ_by_what_was_changed_at_every_width(size):
         for rank in (0, 1):
             session.say(step(rank, 41))
         await settled(app, pilot)
-        app.seen.tell("job-1", f"ddp {' '.join(f'--option-{at} {at}' for at in range(9))}", "")
+        app.dashboard.jobs_seen.tell(
+            "job-1", f"ddp {' '.join(f'--option-{at} {at}' for at in range(9))}", ""
+        )
         await pilot.press("w")
         now, before = watched_so_far((await settled(app, pilot)).splitlines())[:2]
         assert "bucket 100 MiB" in now
@@ -312,7 +312,7 @@ async def test_who_turned_to_another_job_meanwhile_stays_there():
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("w", "enter", "y")
         await settled(app, pilot)
-        app.open_job("job-2")
+        app.dashboard.open_job("job-2")
         starter.comes_up("job-3")
         session.jobs = (record("job-3"), *session.jobs)
         await settled(app, pilot)
@@ -404,7 +404,7 @@ async def test_planning_never_holds_up_the_screen():
     app = app_of(running_job(), starter=Slow())
     async with app.run_test(size=WIDE) as pilot:
         await write(app, pilot, "--seed 1")
-        app.show_now()
+        app.show()
         await pilot.pause()
         assert "looking at the machine" in screen_text(app)
         assert "--seed 1" in screen_text(app)
@@ -432,7 +432,7 @@ async def test_without_a_starter_and_under_readonly_nothing_is_started():
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("w")
         assert isinstance(app.screen, OverviewScreen)
-        assert await app.start(LaunchRequest("ddp")) == "this dashboard starts nothing"
+        assert await app.dashboard.start(LaunchRequest("ddp")) == "this dashboard starts nothing"
         assert starter.orders == []
         await pilot.press("o")
         assert isinstance(app.screen, JobsScreen)

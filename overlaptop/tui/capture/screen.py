@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from textual.app import ComposeResult
-
 from overlaptop.tui.capture.view import CaptureView
+from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.help.glossary import CAPTURE
 from overlaptop.tui.keys import CAPTURE_KEYS, bindings
 from overlaptop.tui.screen import DashboardScreen, Heights
-from overlaptop.tui.state import ViewState
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, KeyBar
 from overlaptop.wire import commands
@@ -32,24 +30,18 @@ class CaptureScreen(DashboardScreen):
     title_in_help = CAPTURE
     BINDINGS: ClassVar = bindings(CAPTURE_KEYS)
 
-    def __init__(self, state: ViewState, *, asks: bool) -> None:
+    def __init__(self, dashboard: Dashboard, *, asks: bool) -> None:
         """``asks``: begin with the prompt for a new one."""
-        super().__init__(state)
+        super().__init__(dashboard)
         self._asks = asks
-        self._header = JobHeader(state)
-        self._view = CaptureView(state)
-        self._keys = KeyBar(state, HINTS)
-
-    def compose(self) -> ComposeResult:
-        """From top to bottom."""
-        yield self._header
-        yield self._view
-        yield self._keys
+        self._header = JobHeader(dashboard)
+        self._view = CaptureView(dashboard)
+        self._keys = KeyBar(dashboard, HINTS)
 
     async def on_mount(self) -> None:
         """Ask at once, where that is what one came for."""
         if self._asks:
-            await self.ask()
+            await self.ask_for_steps()
 
     def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
         """All for the capture."""
@@ -60,13 +52,13 @@ class CaptureScreen(DashboardScreen):
             (self._keys, 1, 0),
         )
 
-    async def ask(self) -> None:
+    async def ask_for_steps(self) -> None:
         """Ask for the number of steps at the foot of the screen."""
         # Textual's Input takes 20 ms to import: not before it is needed.
         from overlaptop.tui.draw.line_prompt import LinePrompt
 
         hint = "enter: start   esc: not now"
-        await self.dashboard.ask(LinePrompt("steps to capture", str(DEFAULT_STEPS), hint, self._capture))
+        await self.ask(LinePrompt("steps to capture", str(DEFAULT_STEPS), hint, self._capture))
 
     def _capture(self, words: str) -> str:
         """Send the command, or return why not."""
@@ -80,7 +72,3 @@ class CaptureScreen(DashboardScreen):
     def action_move(self, lines: int) -> None:
         """Scroll."""
         self._view.scroll_lines(lines)
-
-    def action_back(self) -> None:
-        """To where one came from."""
-        self.dashboard.action_close()

@@ -7,7 +7,6 @@ from overlaptop.report.hosts import places
 from overlaptop.report.order import sees_gaps
 from overlaptop.text import AT_LEAST, AT_MOST, UNKNOWN, bounded, clock, count, duration, percent
 from overlaptop.tui.capture.profiler_reference import ProfilerReference, RankReference
-from overlaptop.tui.draw.scroll_view import ScrollView
 from overlaptop.tui.draw.segments import (
     BOLD,
     DIM,
@@ -26,6 +25,7 @@ from overlaptop.tui.draw.segments import (
 )
 from overlaptop.tui.overview.totals_line import overlap_ink
 from overlaptop.tui.state import ViewState
+from overlaptop.tui.view import ScrollView
 from overlaptop.wire.commands import CAPTURE
 from overlaptop.wire.messages import ENDED_BADLY, WRITTEN
 
@@ -83,7 +83,7 @@ class CaptureView(ScrollView):
         capture = newest_capture(self.state)
         if capture is None:
             return _what_it_is(self.state, width)
-        truth = self.dashboard.truth_of(capture)
+        truth = self.dashboard.captures.truths.get(capture.id)
         where = places(capture, self.state.snapshot.ranks)
         head = [_asked(capture, width), *_stages(capture, width), *_outcome(where, truth, width), ()]
         table = [_row(_header_cells(), width)]

@@ -9,7 +9,11 @@ from typing import NamedTuple
 
 from overlaptop.text import Unit, nice_step
 from overlaptop.tui.draw.segments import DIM, FAINT, Segment, StyledLine, TextStyle
-from overlaptop.tui.timeline.parts import EIGHTHS, LEVELS, PARTS
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+LEVELS = " ▁▂▃▄▅▆▇█"
+TEXTURES = {"compute": "█", "hidden": "▓", "exposed": "░", "copy": "▞", "idle": "·", "stall": "x"}
+"""The glyph of each kind of piece where colours cannot tell them apart; keys are those of the colours."""
 
 
 class Cell(NamedTuple):
@@ -116,7 +120,7 @@ def _shares(pieces: Sequence[Piece], at: int, left: float, size: float) -> list[
 def _solid(key: str, *, textured: bool) -> Cell:
     if not key:
         return Cell(" ", TextStyle())
-    return Cell(PARTS[key].texture, TextStyle(key)) if textured else Cell("█", TextStyle(key, key))
+    return Cell(TEXTURES[key], TextStyle(key)) if textured else Cell("█", TextStyle(key, key))
 
 
 def _precise(shares: Sequence[tuple[str, float]]) -> Cell:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from rich.segment import Segment
 from textual.geometry import Region, Size
@@ -11,12 +11,10 @@ from textual.widget import Widget
 
 from overlaptop.text import printable
 from overlaptop.tui.draw.segments import TEXT, StyledLine, TextStyle, faded, line_width
-from overlaptop.tui.state import ViewState
+from overlaptop.tui.draw.themes import Look
 
 if TYPE_CHECKING:
     from textual.events import Resize
-
-    from overlaptop.tui.app import OverlaptopApp
 
 _ASCII = str.maketrans(
     "–×µ·≤≥≈±●○■◌▸▾▲▼─│├┤╷╵…←→↑↓█▓░▒▞▁▂▃▄▅▆▇╰╯╭╮═✓✗━╸┬┴◆★▘▝▀▖▌▛▗▚▐▜▙▟",
@@ -29,19 +27,14 @@ class LineView(Widget):
 
     ALLOW_SELECT = False
     fades = True
-    """Goes pale when the job can no longer be seen."""
+    """Goes pale where all that is shown is old."""
 
-    def __init__(self, state: ViewState, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id)
-        self.state = state
+    def __init__(self, look: Look) -> None:
+        super().__init__()
+        self.look = look
         self._lines: list[StyledLine] = []
         self._strips: list[Strip | None] = []
         self._made_of: tuple[object, ...] | None = None
-
-    @property
-    def dashboard(self) -> OverlaptopApp:
-        """The app, by its own type."""
-        return cast("OverlaptopApp", self.app)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         """The lines to show in this many cells; missing ones stay blank."""
@@ -58,12 +51,12 @@ class LineView(Widget):
             return
         made_of = self.made_of()
         if made_of is not None:
-            made_of = (*made_of, width, height, self.state.faded, self.state.textured)
+            made_of = (*made_of, width, height, self.look.faded, self.look.textured)
             if made_of == self._made_of and not everything:
                 return
         self._made_of = made_of
         lines = self.draw(width, height)[:height]
-        if self.fades and self.state.faded:
+        if self.fades and self.look.faded:
             lines = [faded(line) for line in lines]
         lines += [()] * (height - len(lines))
         if everything or len(lines) != len(self._lines):
@@ -83,7 +76,7 @@ class LineView(Widget):
         """Textual asks for one line."""
         width = self.size.width
         if y >= len(self._lines):
-            return Strip.blank(width, self.dashboard.inks.style(TEXT))
+            return Strip.blank(width, self.look.styles.style(TEXT))
         strip = self._strips[y]
         if strip is None or strip.cell_length != width:
             strip = self._strips[y] = self._strip(self._lines[y], width)
@@ -102,11 +95,11 @@ class LineView(Widget):
         self.redraw(everything=True)
 
     def _strip(self, line: StyledLine, width: int) -> Strip:
-        inks, only_ascii = self.dashboard.inks, self.dashboard.options.ascii
-        segments = [Segment(_plain(text, only_ascii), inks.style(ink)) for text, ink in line]
+        styles, only_ascii = self.look.styles, self.look.ascii
+        segments = [Segment(_plain(text, only_ascii), styles.style(ink)) for text, ink in line]
         # What is left of the line takes its last run's background, as a chosen row does.
         rest = TextStyle(bg=line[-1].ink.bg if line and line[-1].ink.bg == "cursor" else "")
-        return Strip(segments).adjust_cell_length(width, inks.style(rest))
+        return Strip(segments).adjust_cell_length(width, styles.style(rest))
 
 
 def _difference(old: StyledLine, new: StyledLine, width: int) -> tuple[int, int]:

@@ -107,6 +107,24 @@ class Styles:
         return Style(color=Color.parse(fg), bgcolor=Color.parse(bg), bold=ink.bold)
 
 
+@dataclass
+class Look:
+    """How lines are drawn, for all views alike."""
+
+    styles: Styles
+    ascii: bool = False
+    """Only ASCII characters."""
+    textured: bool = False
+    """Parts differ by glyph, not only by colour."""
+    faded: bool = False
+    """What is shown is old."""
+
+    @property
+    def plain(self) -> bool:
+        """There are no colours."""
+        return not self.styles.palette.colors
+
+
 def _blend(color: str, towards: str, share: float) -> str:
     pairs = zip(Color.parse(color).get_truecolor(), Color.parse(towards).get_truecolor(), strict=True)
     return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)

@@ -6,18 +6,16 @@ import textwrap
 from collections.abc import Sequence
 from typing import ClassVar
 
-from textual.app import ComposeResult
-
 from overlaptop.fleet.notices import gathered
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report import troubles
 from overlaptop.text import clock, runs_of
-from overlaptop.tui.draw.scroll_view import ScrollView
+from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, TextStyle, paragraph
 from overlaptop.tui.help.glossary import NOTICES, OF_TRACES, OVERVIEW, RANK, SECTIONS, TIMELINE, WORDS
 from overlaptop.tui.keys import APP_KEYS, LIST_KEYS, TRACE_KEYS, Key, bindings
 from overlaptop.tui.screen import DashboardScreen, Heights
-from overlaptop.tui.state import ViewState
+from overlaptop.tui.view import ScrollView
 from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, Hint, KeyBar
 
 HINTS = (
@@ -48,9 +46,9 @@ class Page(ScrollView):
 class HelpPage(Page):
     """The keys and words of the screen that it was asked on, then all others."""
 
-    def __init__(self, state: ViewState, about: str) -> None:
+    def __init__(self, dashboard: Dashboard, about: str) -> None:
         """``about``: that screen's title here."""
-        super().__init__(state)
+        super().__init__(dashboard)
         self._about = about
 
     def lines(self, width: int) -> list[StyledLine]:
@@ -76,8 +74,7 @@ class HelpPage(Page):
     def _words(self, key: Key) -> str:
         if key.action != "quit" or not self.state.moving:
             return key.words
-        starter = self.dashboard.options.starter
-        ends = starter.running if starter is not None else ""
+        ends = self.dashboard.running
         return f"quit; {ends}, started here, ends; other jobs go on" if ends else "quit; the job goes on"
 
 
@@ -112,15 +109,10 @@ class PageScreen(DashboardScreen):
     BINDINGS: ClassVar = bindings(SCROLL_KEYS)
     hints: ClassVar[Sequence[tuple[str, str, str] | tuple[str, str, str, str] | Hint]] = HINTS
 
-    def __init__(self, state: ViewState, page: Page) -> None:
-        super().__init__(state)
+    def __init__(self, dashboard: Dashboard, page: Page) -> None:
+        super().__init__(dashboard)
         self._page = page
-        self._keys = KeyBar(state, self.hints)
-
-    def compose(self) -> ComposeResult:
-        """The page and its keys."""
-        yield self._page
-        yield self._keys
+        self._keys = KeyBar(dashboard, self.hints)
 
     def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
         """All for the page."""
@@ -131,17 +123,13 @@ class PageScreen(DashboardScreen):
         """Scroll."""
         self._page.scroll_lines(lines)
 
-    def action_back(self) -> None:
-        """To where one came from."""
-        self.dashboard.action_close()
-
 
 class HelpScreen(PageScreen):
     """Every key, and the words."""
 
-    def __init__(self, state: ViewState, about: str) -> None:
+    def __init__(self, dashboard: Dashboard, about: str) -> None:
         """``about``: as HelpPage."""
-        super().__init__(state, HelpPage(state, about))
+        super().__init__(dashboard, HelpPage(dashboard, about))
 
 
 class NoticesScreen(PageScreen):
@@ -149,8 +137,8 @@ class NoticesScreen(PageScreen):
 
     title_in_help = NOTICES
 
-    def __init__(self, state: ViewState) -> None:
-        super().__init__(state, NoticesPage(state))
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard, NoticesPage(dashboard))
 
 
 def _section(title: str, rows: list[tuple[str, str]], width: int) -> list[StyledLine]:

@@ -8,11 +8,11 @@ from typing import ClassVar
 from overlaptop.fleet.snapshot import LinkState, NodeView
 from overlaptop.report.hosts import carries, known_within, live_words
 from overlaptop.text import UNKNOWN, age, clock, duration, printable, runs_of
+from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, TextStyle, elided, paragraph
 from overlaptop.tui.help.glossary import HOSTS
 from overlaptop.tui.help.screen import Page, PageScreen
 from overlaptop.tui.keys import HOSTS_KEYS, bindings
-from overlaptop.tui.state import ViewState
 from overlaptop.tui.widgets.host_lines import state_words
 from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT
 
@@ -47,14 +47,14 @@ class HostsScreen(PageScreen):
     BINDINGS: ClassVar = bindings(HOSTS_KEYS)
     hints = HINTS
 
-    def __init__(self, state: ViewState) -> None:
-        super().__init__(state, HostsPage(state))
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard, HostsPage(dashboard))
 
     def action_retry(self) -> None:
         """Try those that are down at once."""
         if (lines := self.dashboard.options.connections) is not None:
             lines.retry()
-            self.dashboard.show_now()
+            self.dashboard.on_change()
 
 
 def _host_lines(node: NodeView, now_ns: int, width: int) -> list[StyledLine]:

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from textual import events
-from textual.app import ComposeResult
 from textual.message import Message
 
 from overlaptop.launch.request import LaunchRequest
 from overlaptop.text import age, printable
-from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
     BOLD,
     DIM,
@@ -28,9 +27,10 @@ from overlaptop.tui.draw.segments import (
 from overlaptop.tui.help.glossary import JOBS
 from overlaptop.tui.keys import LIST_KEYS, bindings
 from overlaptop.tui.screen import DashboardScreen, Heights
-from overlaptop.tui.state import ViewState
+from overlaptop.tui.view import JobView
 from overlaptop.tui.widgets.host_lines import told
 from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, KeyBar
+from overlaptop.tui.workloads.asking import ask_to_start
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.workloads.catalog import Workload
 
@@ -45,7 +45,7 @@ HINTS = (
 Choice = JobRecord | Workload
 
 
-class JobList(LineView):
+class JobList(JobView):
     """Jobs, then workloads, with one cursor through both."""
 
     fades = False
@@ -57,8 +57,8 @@ class JobList(LineView):
             super().__init__()
             self.choice = choice
 
-    def __init__(self, state: ViewState) -> None:
-        super().__init__(state)
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard)
         self.cursor = 0
         self.said = ""
         """Why the last workload could not be started."""
@@ -128,7 +128,7 @@ class JobList(LineView):
 
     def _how_to_start(self, width: int) -> StyledLine:
         starter = self.dashboard.options.starter
-        ends = starter.running if starter is not None else ""
+        ends = self.dashboard.running
         there = starter.hosts[0] if starter is not None and starter.hosts else ""
         items = [Item((Segment(f" start a bundled workload{there and f' on {there}'}", BOLD),))]
         if ends:
@@ -158,17 +158,12 @@ class JobsScreen(DashboardScreen):
     title_in_help = JOBS
     BINDINGS: ClassVar = bindings(LIST_KEYS)
 
-    def __init__(self, state: ViewState, opened_at: str | None) -> None:
-        super().__init__(state)
+    def __init__(self, dashboard: Dashboard, opened_at: str | None) -> None:
+        super().__init__(dashboard)
         self.opened_at = opened_at
         """The job that was on the screen before; the list goes when there is another one."""
-        self._list = JobList(state)
-        self._keys = KeyBar(state, HINTS)
-
-    def compose(self) -> ComposeResult:
-        """The list and its keys."""
-        yield self._list
-        yield self._keys
+        self._list = JobList(dashboard)
+        self._keys = KeyBar(dashboard, HINTS)
 
     def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
         """All for the list."""
@@ -193,13 +188,14 @@ class JobsScreen(DashboardScreen):
     def action_back(self) -> None:
         """To the job on the screen, where there is one."""
         if self.state.snapshot.job is not None:
-            self.dashboard.action_close()
+            super().action_back()
 
     async def _open(self, choice: Choice) -> None:
         if isinstance(choice, JobRecord):
             self.dashboard.open_job(choice.job)
+            await self.run_action("app.overview")
         else:
-            await self.dashboard.ask_to_start(LaunchRequest(choice.name), self._start)
+            await ask_to_start(self, LaunchRequest(choice.name), self._start)
 
     async def _start(self, order: LaunchRequest) -> None:
         fault = await self.dashboard.start(order)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.tui.draw.scroll_view import ScrollView
 from overlaptop.tui.draw.segments import DIM, Segment, StyledLine, TextStyle, crop, pad
 from overlaptop.tui.machine.account import account_lines
 from overlaptop.tui.machine.host import Gpu, Machine, host_of, machine_of
@@ -13,6 +12,7 @@ from overlaptop.tui.machine.peers import peer_lines
 from overlaptop.tui.machine.place import place_lines, verdict_lines
 from overlaptop.tui.machine.unknowns import no_gpu_lines, unknown_lines
 from overlaptop.tui.machine.words import paragraph
+from overlaptop.tui.view import ScrollView
 
 TWO_COLUMNS_FROM = 96
 AIRY_FROM = 14
@@ -72,7 +72,7 @@ class MachineDetail(ScrollView):
     def _columns(
         self, chosen: RankView, machine: Machine, width: int, height: int
     ) -> tuple[list[StyledLine], list[StyledLine]]:
-        gpu, textured = machine.gpu_of(chosen), self.state.textured
+        gpu, textured = machine.gpu_of(chosen), self.look.textured
         if gpu is None:
             left = _apart(verdict_lines(chosen, width), place_lines(chosen, width))
             return left, _apart(no_gpu_lines(chosen, width), unknown_lines(chosen, width))
@@ -95,7 +95,7 @@ class MachineDetail(ScrollView):
         )
 
     def _one_column(self, chosen: RankView, machine: Machine, width: int) -> list[list[StyledLine]]:
-        gpu, textured = machine.gpu_of(chosen), self.state.textured
+        gpu, textured = machine.gpu_of(chosen), self.look.textured
         if gpu is None:
             return [
                 verdict_lines(chosen, width),

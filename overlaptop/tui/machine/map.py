@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from overlaptop.text import byte_count, printable
-from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
     BOLD,
     DIM,
@@ -22,7 +22,7 @@ from overlaptop.tui.machine.host import Machine, Node, host_of, hosts, machine_o
 from overlaptop.tui.machine.panel import Panel
 from overlaptop.tui.machine.peers import fabric
 from overlaptop.tui.machine.words import plural
-from overlaptop.tui.state import ViewState
+from overlaptop.tui.view import JobView
 
 SIDE_BY_SIDE_FROM = 140
 """Cells from which two nodes stand beside each other."""
@@ -31,11 +31,11 @@ ROOMY_FROM, ROOMY_STACKED_FROM, DENSE_BELOW = 36, 48, 24
 only their GPUs are shown."""
 
 
-class MachineMap(LineView):
+class MachineMap(JobView):
     """A heading and a panel a node; keeps the chosen rank in sight where there are more lines than room."""
 
-    def __init__(self, state: ViewState) -> None:
-        super().__init__(state)
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard)
         self._first = 0
         self._screen_height = 0
         self._drawn: tuple[tuple[object, ...], list[StyledLine], int] | None = None
@@ -81,7 +81,7 @@ class MachineMap(LineView):
 
     def _all(self, width: int) -> tuple[list[StyledLine], int]:
         """Every line below the heading, and which of them the chosen rank is on."""
-        made_of = (*self.made_of(), width, self._screen_height, self.state.textured)
+        made_of = (*self.made_of(), width, self._screen_height, self.look.textured)
         if self._drawn is None or self._drawn[0] != made_of:
             self._drawn = (made_of, *self._whole(width))
         return self._drawn[1], self._drawn[2]
@@ -101,7 +101,7 @@ class MachineMap(LineView):
         panels = [
             Panel(
                 machine, node, chosen, size, boxed=roomy, dense=dense,
-                titled=number < beside or roomy, textured=self.state.textured,
+                titled=number < beside or roomy, textured=self.look.textured,
             )
             for number, node in enumerate(nodes)
         ]  # fmt: skip

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from textual.app import ComposeResult
-
 from overlaptop.fleet.snapshot import RankView
+from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.help.glossary import MACHINE
 from overlaptop.tui.keys import MACHINE_KEYS, bindings
 from overlaptop.tui.machine.detail import MachineDetail
 from overlaptop.tui.machine.host import host_of, hosts, machine_of
 from overlaptop.tui.machine.map import MachineMap
 from overlaptop.tui.screen import DashboardScreen, Heights
-from overlaptop.tui.state import ViewState
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.key_bar import HELP_HINT, KNOB_HINT, QUIT_HINT, KeyBar
 
@@ -38,19 +36,12 @@ class MachineScreen(DashboardScreen):
     title_in_help = MACHINE
     BINDINGS: ClassVar = bindings(MACHINE_KEYS)
 
-    def __init__(self, state: ViewState) -> None:
-        super().__init__(state)
-        self._header = JobHeader(state)
-        self._map = MachineMap(state)
-        self._detail = MachineDetail(state)
-        self._keys = KeyBar(state, HINTS)
-
-    def compose(self) -> ComposeResult:
-        """From top to bottom."""
-        yield self._header
-        yield self._map
-        yield self._detail
-        yield self._keys
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard)
+        self._header = JobHeader(dashboard)
+        self._map = MachineMap(dashboard)
+        self._detail = MachineDetail(dashboard)
+        self._keys = KeyBar(dashboard, HINTS)
 
     def heights(self, width: int, height: int) -> Heights:
         """The map first; where there is little height, half of it for the details, which scroll."""
@@ -110,13 +101,9 @@ class MachineScreen(DashboardScreen):
         """The details."""
         self._detail.scroll_lines(lines)
 
-    def action_back(self) -> None:
-        """To where one came from."""
-        self.dashboard.action_close()
-
     def _chosen(self) -> None:
         self._detail.first = 0
-        self.dashboard.show_chosen()
+        self.show_chosen()
 
 
 def _following(rows: list[RankView], chosen: RankView, direction: int) -> RankView:

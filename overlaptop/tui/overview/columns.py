@@ -76,7 +76,7 @@ class Scales:
     """What the first rank to end badly came to."""
 
     @classmethod
-    def of(cls, state: ViewState) -> Scales:
+    def of(cls, state: ViewState, *, textured: bool) -> Scales:
         """From all ranks, whether the filter shows them or not: a filter must not move the scale."""
         ranks = state.snapshot.ranks
         running = [view for view in ranks if not view.ended] or ranks
@@ -92,7 +92,7 @@ class Scales:
             unit=Unit.for_scale(max(bar_ns, round(typical_ns or 0)) or 1_000_000),
             spark_top_ns=history.scale_top_ns(typical_ns),
             a_column=history.steps_a_column(typical_ns, moving=state.moving),
-            textured=state.textured,
+            textured=textured,
             failure=first_failure(ranks),
         )
 

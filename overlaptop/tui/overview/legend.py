@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from overlaptop.tui.draw.line_view import LineView
 from overlaptop.tui.draw.segments import DIM, Item, Segment, StyledLine, TextStyle, fit
 from overlaptop.tui.timeline.parts import STALL, STEP_PARTS
+from overlaptop.tui.view import JobView
 
 
-class Legend(LineView):
+class Legend(JobView):
     """One line."""
 
     fades = False
 
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
         """Each part's glyph in its colour, and its word."""
-        textured, gap = self.state.textured, "   " if width >= 70 else "  "
+        textured, gap = self.look.textured, "   " if width >= 70 else "  "
         items = []
         for part in (*STEP_PARTS, STALL):
             word = part.word.removesuffix(" only") if width < 70 else part.word

@@ -11,16 +11,16 @@ from textual.message import Message
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.hosts import Group, groups
 from overlaptop.report.order import SORT_KEYS
-from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import BOLD, DIM, Segment, StyledLine, TextStyle, faded, on
 from overlaptop.tui.overview.columns import GAP, Column, Scales, aligned, columns_for, layout
-from overlaptop.tui.state import ViewState
+from overlaptop.tui.view import JobView
 from overlaptop.tui.widgets.host_lines import heading
 
 _MARGIN = 2
 
 
-class RankTable(LineView):
+class RankTable(JobView):
     """Header and rows; keeps the chosen rank in sight. A click chooses, a second one opens."""
 
     class Chosen(Message):
@@ -38,8 +38,8 @@ class RankTable(LineView):
             super().__init__()
             self.key = key
 
-    def __init__(self, state: ViewState, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(state, id=id)
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard)
         self._first = 0
 
     @property
@@ -55,7 +55,7 @@ class RankTable(LineView):
     def draw(self, width: int, height: int) -> list[StyledLine]:
         """The header line and what of the rows is in sight."""
         state = self.state
-        scales = Scales.of(state)
+        scales = Scales.of(state, textured=self.look.textured)
         columns = self._columns(width)
         header: list[Segment] = [Segment(" " * _MARGIN)]
         for column, size in columns:

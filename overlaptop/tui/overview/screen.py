@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from textual.app import ComposeResult
-
 from overlaptop.report.order import Filter, FilterError
+from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import joined, line_width
 from overlaptop.tui.help.glossary import OVERVIEW
 from overlaptop.tui.keys import OVERVIEW_KEYS, TIMELINE_KEYS, bindings
@@ -14,7 +13,6 @@ from overlaptop.tui.overview.legend import Legend
 from overlaptop.tui.overview.rank_table import RankTable
 from overlaptop.tui.overview.totals_line import TotalsLine, total_items
 from overlaptop.tui.screen import Heights
-from overlaptop.tui.state import ViewState
 from overlaptop.tui.timeline.actions import TimelineScreen
 from overlaptop.tui.timeline.collectives import Collectives
 from overlaptop.tui.timeline.history_chart import HistoryChart
@@ -56,29 +54,17 @@ class OverviewScreen(TimelineScreen):
     title_in_help = OVERVIEW
     BINDINGS: ClassVar = bindings((*OVERVIEW_KEYS, *TIMELINE_KEYS))
 
-    def __init__(self, state: ViewState) -> None:
-        super().__init__(state)
-        self._header = JobHeader(state)
-        self._totals = TotalsLine(state)
-        self._panel = ChangePanel(state)
-        self._table = RankTable(state)
-        self._legend = Legend(state)
-        self._timeline = Timeline(state)
-        self._collectives = Collectives(state)
-        self._history = HistoryChart(state)
-        self._keys = KeyBar(state, HINTS, tells_changes=False, offered=self._offered)
-
-    def compose(self) -> ComposeResult:
-        """From top to bottom."""
-        yield self._header
-        yield self._totals
-        yield self._table
-        yield self._legend
-        yield self._timeline
-        yield self._panel
-        yield self._collectives
-        yield self._history
-        yield self._keys
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard)
+        self._header = JobHeader(dashboard)
+        self._totals = TotalsLine(dashboard)
+        self._panel = ChangePanel(dashboard)
+        self._table = RankTable(dashboard)
+        self._legend = Legend(dashboard)
+        self._timeline = Timeline(dashboard)
+        self._collectives = Collectives(dashboard)
+        self._history = HistoryChart(dashboard)
+        self._keys = KeyBar(dashboard, HINTS, tells_changes=False, offered=self._offered)
 
     def heights(self, width: int, height: int) -> Heights:
         """Rows of ranks first, then the timeline, then its collectives; little screens lose the last.
@@ -146,7 +132,7 @@ class OverviewScreen(TimelineScreen):
     def action_move(self, rows: int) -> None:
         """Another rank."""
         self.state.move(rows)
-        self.dashboard.show_chosen()
+        self.show_chosen()
 
     def action_page(self, pages: int) -> None:
         """As many ranks on as are in sight."""
@@ -155,9 +141,9 @@ class OverviewScreen(TimelineScreen):
     async def on_rank_table_chosen(self, message: RankTable.Chosen) -> None:
         """A row was clicked."""
         self.state.choose(message.rank)
-        self.dashboard.show_chosen()
+        self.show_chosen()
         if message.opened:
-            await self.dashboard.action_rank()
+            await self.run_action("app.rank")
 
     def on_rank_table_sorted(self, message: RankTable.Sorted) -> None:
         """A header was clicked."""
@@ -184,7 +170,7 @@ class OverviewScreen(TimelineScreen):
         # Textual's Input takes 20 ms to import: not before it is needed.
         from overlaptop.tui.overview.filter_input import FilterInput
 
-        await self.dashboard.ask(FilterInput(self.state.filter.words, self._filter))
+        await self.ask(FilterInput(self.state.filter.words, self._filter))
 
     def _filter(self, words: str) -> str:
         """Apply it as far as it makes sense."""
@@ -192,10 +178,10 @@ class OverviewScreen(TimelineScreen):
             self.state.filter = Filter.parse(words)
         except FilterError as error:
             return str(error)
-        self.dashboard.show_chosen()
+        self.show_chosen()
         return ""
 
     def action_back(self) -> None:
         """Drop the filter."""
         self.state.filter = Filter()
-        self.dashboard.show_chosen()
+        self.show_chosen()

@@ -8,7 +8,6 @@ from overlaptop.fleet.knobs import NOT_ALLOWED
 from overlaptop.report.figures import Figures
 from overlaptop.report.order import stalls_apart
 from overlaptop.text import duration, ordinal, runs_of, shortened
-from overlaptop.tui.draw.line_view import LineView
 from overlaptop.tui.draw.segments import (
     BOLD,
     DIM,
@@ -23,6 +22,7 @@ from overlaptop.tui.draw.segments import (
 )
 from overlaptop.tui.state import ViewState, step_name
 from overlaptop.tui.tune.knob_values import short_name, with_unit
+from overlaptop.tui.view import JobView
 
 GOOD_OVERLAP, POOR_OVERLAP = 0.9, 0.6
 _REASON_CHARS = 36
@@ -31,7 +31,7 @@ _MOST_NAMED = 4
 """Ranks; beyond it they are counted."""
 
 
-class TotalsLine(LineView):
+class TotalsLine(JobView):
     """One line; two where it is narrow and there is height."""
 
     def draw(self, width: int, height: int) -> list[StyledLine]:

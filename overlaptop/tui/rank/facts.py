@@ -21,18 +21,18 @@ from overlaptop.text import (
 )
 from overlaptop.timeline.launch import launch_bound
 from overlaptop.tui.draw.bars import stacked_bar
-from overlaptop.tui.draw.line_view import LineView
 from overlaptop.tui.draw.segments import BOLD, DIM, Item, Segment, StyledLine, TextStyle, fit, wrap
 from overlaptop.tui.overview.columns import numa_cell
 from overlaptop.tui.overview.totals_line import overlap_ink
 from overlaptop.tui.state import ViewState, step_name
 from overlaptop.tui.timeline.parts import IDLE, PARTS, parts_of
+from overlaptop.tui.view import JobView
 from overlaptop.wire.messages import StepTotals
 
 MOSTLY = 0.99
 
 
-class RankFacts(LineView):
+class RankFacts(JobView):
     """Identity, then the step's parts, then the bar they make."""
 
     def full_height(self, width: int) -> int:
@@ -52,7 +52,7 @@ class RankFacts(LineView):
         if step is None:
             return [identity, (Segment(" no measured step yet", DIM),)]
         lines = wrap(self._parts(chosen, step), width - 1, max(1, height - 2))
-        bar = stacked_bar(parts_of(step), step.step_ns, width - 2, textured=self.state.textured)
+        bar = stacked_bar(parts_of(step), step.step_ns, width - 2, textured=self.look.textured)
         return [identity, *((Segment(" "), *line) for line in (*lines, bar))]
 
     def _parts(self, chosen: RankView, step: StepTotals) -> list[Item]:
@@ -64,7 +64,7 @@ class RankFacts(LineView):
         ]
         for key, value_ns in parts_of(step):
             known_ns = value_ns if key != IDLE.key or sees_gaps(chosen) else None
-            glyph = PARTS[key].texture if self.state.textured else "█"
+            glyph = PARTS[key].texture if self.look.textured else "█"
             name = (Segment(f"{glyph} ", TextStyle(key)), Segment(f"{PARTS[key].word} ", DIM))
             if known_ns:
                 share = percent(known_ns / step.step_ns)

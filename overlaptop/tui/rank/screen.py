@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from textual.app import ComposeResult
-
+from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.help.glossary import RANK
 from overlaptop.tui.keys import RANK_KEYS, TIMELINE_KEYS, bindings
 from overlaptop.tui.rank.facts import RankFacts
 from overlaptop.tui.screen import Heights
-from overlaptop.tui.state import ViewState
 from overlaptop.tui.timeline.actions import TimelineScreen
 from overlaptop.tui.timeline.collectives import Collectives
 from overlaptop.tui.timeline.history_chart import HistoryChart
@@ -42,23 +40,14 @@ class RankScreen(TimelineScreen):
     title_in_help = RANK
     BINDINGS: ClassVar = bindings((*RANK_KEYS, *TIMELINE_KEYS))
 
-    def __init__(self, state: ViewState) -> None:
-        super().__init__(state)
-        self._header = JobHeader(state)
-        self._facts = RankFacts(state)
-        self._timeline = Timeline(state)
-        self._collectives = Collectives(state)
-        self._history = HistoryChart(state)
-        self._keys = KeyBar(state, HINTS)
-
-    def compose(self) -> ComposeResult:
-        """From top to bottom."""
-        yield self._header
-        yield self._facts
-        yield self._timeline
-        yield self._collectives
-        yield self._history
-        yield self._keys
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard)
+        self._header = JobHeader(dashboard)
+        self._facts = RankFacts(dashboard)
+        self._timeline = Timeline(dashboard)
+        self._collectives = Collectives(dashboard)
+        self._history = HistoryChart(dashboard)
+        self._keys = KeyBar(dashboard, HINTS)
 
     def heights(self, width: int, height: int) -> Heights:
         """The timeline first, then facts, collectives and history."""
@@ -83,14 +72,10 @@ class RankScreen(TimelineScreen):
             (self._keys, foot, 0),
         )
 
-    def action_back(self) -> None:
-        """To the overview."""
-        self.dashboard.action_overview()
-
     def action_next_rank(self, rows: int) -> None:
         """The next one that passes the filter, in the table's order."""
         self.state.move(rows)
-        self.dashboard.show_chosen()
+        self.show_chosen()
 
     def action_fit_collective(self) -> None:
         """Zoom to the chosen collective, and go with it from step to step."""

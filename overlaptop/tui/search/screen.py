@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
-from textual.app import ComposeResult
-
+from overlaptop.tui.dashboard import Dashboard
+from overlaptop.tui.draw.confirm import Confirm
 from overlaptop.tui.help.glossary import SEARCH
 from overlaptop.tui.keys import SEARCH_KEYS, bindings
 from overlaptop.tui.screen import DashboardScreen, Heights
 from overlaptop.tui.search.view import SearchView
-from overlaptop.tui.state import ViewState
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, KeyBar
 
@@ -31,22 +31,16 @@ class SearchScreen(DashboardScreen):
     title_in_help = SEARCH
     BINDINGS: ClassVar = bindings(SEARCH_KEYS)
 
-    def __init__(self, state: ViewState) -> None:
-        super().__init__(state)
-        self._header = JobHeader(state)
-        self._view = SearchView(state)
-        self._keys = KeyBar(state, HINTS, offered=self._offered)
-
-    def compose(self) -> ComposeResult:
-        """From top to bottom."""
-        yield self._header
-        yield self._view
-        yield self._keys
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard)
+        self._header = JobHeader(dashboard)
+        self._view = SearchView(dashboard)
+        self._keys = KeyBar(dashboard, HINTS, offered=self._offered)
 
     async def on_mount(self) -> None:
         """Ask at once, where nothing was searched yet."""
         if self.dashboard.control.tuner is None:
-            await self.dashboard.ask_for_range()
+            await self._ask_for_range()
 
     def on_unmount(self) -> None:
         """Its question goes with it."""
@@ -73,16 +67,32 @@ class SearchScreen(DashboardScreen):
         if self.dashboard.control.searching:
             await self.action_stop()
         else:
-            await self.dashboard.ask_for_range()
+            await self._ask_for_range()
 
     async def action_stop(self) -> None:
-        """Back to the value before, if that is meant."""
-        await self.dashboard.stop_search()
+        """Ask whether to end the search of this dashboard and go back to the value before."""
+        if self.dashboard.control.searching:
+            asked = "stop the search and go back to the value before it?"
+            await self.ask(Confirm(asked, self._stop))
+
+    async def _stop(self) -> None:
+        self.dashboard.control.stop_search()
+        self.dashboard.on_change()
+
+    async def _ask_for_range(self) -> None:
+        """From where to where the selected knob is to be searched, unless it cannot be."""
+        dashboard, control = self.dashboard, self.dashboard.control
+        selected = control.changing.ready(dashboard.latest)
+        if selected is None or dashboard.latest.search is not None:
+            dashboard.on_change()
+            return
+        # Textual's Input takes 20 ms to import: not before it is needed.
+        from overlaptop.tui.tune import asking
+
+        control.prepare()
+        take = partial(dashboard.answer, control.search)
+        await self.ask(asking.ask_for_range(selected.knob, take, control.unprepare))
 
     def action_scroll(self, lines: int) -> None:
         """Move the table."""
         self._view.scroll_lines(lines)
-
-    def action_back(self) -> None:
-        """Leave it to go on."""
-        self.dashboard.action_close()

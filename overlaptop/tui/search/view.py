@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from overlaptop.text import UNKNOWN, Unit, count, duration
 from overlaptop.tui.draw import curve
 from overlaptop.tui.draw.curve import Axis, Mark, Point
-from overlaptop.tui.draw.scroll_view import ScrollView
 from overlaptop.tui.draw.segments import (
     BOLD,
     DIM,
@@ -26,6 +25,7 @@ from overlaptop.tui.draw.segments import (
     paragraph,
 )
 from overlaptop.tui.tune.knob_values import with_unit
+from overlaptop.tui.view import ScrollView
 
 if TYPE_CHECKING:
     from overlaptop.tuning.state import CurvePoint, SearchState

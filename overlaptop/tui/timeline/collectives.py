@@ -9,12 +9,12 @@ from textual import events
 from textual.message import Message
 
 from overlaptop.text import Unit, byte_count, percent
-from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import BOLD, DIM, Segment, StyledLine, TextStyle, elided, on, pad
 from overlaptop.tui.overview.totals_line import overlap_ink
-from overlaptop.tui.state import ViewState
 from overlaptop.tui.timeline.lanes import Lanes, hidden_share
 from overlaptop.tui.timeline.timeline import op_name
+from overlaptop.tui.view import JobView
 from overlaptop.wire.messages import CollectiveSpan
 
 # Name, cells at least, whether figures align right, and the width of the widget from which it is shown.
@@ -33,7 +33,7 @@ _OP, _GROUP = 1, 7
 _MARGIN = _GAP = 2
 
 
-class Collectives(LineView):
+class Collectives(JobView):
     """A list with a cursor; the timeline marks what it is on."""
 
     class Chosen(Message):
@@ -43,8 +43,8 @@ class Collectives(LineView):
             super().__init__()
             self.index = index
 
-    def __init__(self, state: ViewState, *, id: str | None = None) -> None:  # noqa: A002
-        super().__init__(state, id=id)
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard)
         self._first = 0
 
     def made_of(self) -> tuple[object, ...] | None:

@@ -6,14 +6,14 @@ from statistics import fmean
 
 from overlaptop.text import Unit, duration
 from overlaptop.tui.draw.bars import chart
-from overlaptop.tui.draw.line_view import LineView
 from overlaptop.tui.draw.segments import DIM, Item, Segment, StyledLine, TextStyle, fit
 from overlaptop.tui.timeline import history
+from overlaptop.tui.view import JobView
 
 _LABEL = 10
 
 
-class HistoryChart(LineView):
+class HistoryChart(JobView):
     """Half of the height each; a chart's scale stands at its left."""
 
     def made_of(self) -> tuple[object, ...] | None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from overlaptop.tui.draw.bars import TEXTURES
 from overlaptop.wire.messages import StepTotals
-
-EIGHTHS = " ▏▎▍▌▋▊▉█"
-LEVELS = " ▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,17 +14,20 @@ class Part:
 
     key: str
     word: str
-    texture: str
-    """Its glyph where colours cannot tell parts apart."""
     meaning: str
 
+    @property
+    def texture(self) -> str:
+        """Its glyph where colours cannot tell parts apart."""
+        return TEXTURES[self.key]
 
-COMPUTE = Part("compute", "compute only", "█", "kernels ran, no communication beside them")
-HIDDEN = Part("hidden", "hidden", "▓", "communication that ran while compute ran")
-EXPOSED = Part("exposed", "exposed", "░", "communication with no compute beside it")
-COPY = Part("copy", "copy only", "▞", "only host-device or device-local copies ran")
-IDLE = Part("idle", "idle", "·", "nothing ran")
-STALL = Part("stall", "stall", "x", "compute stood still at a wait for communication")
+
+COMPUTE = Part("compute", "compute only", "kernels ran, no communication beside them")
+HIDDEN = Part("hidden", "hidden", "communication that ran while compute ran")
+EXPOSED = Part("exposed", "exposed", "communication with no compute beside it")
+COPY = Part("copy", "copy only", "only host-device or device-local copies ran")
+IDLE = Part("idle", "idle", "nothing ran")
+STALL = Part("stall", "stall", "compute stood still at a wait for communication")
 STEP_PARTS = (COMPUTE, HIDDEN, EXPOSED, COPY, IDLE)
 PARTS = {part.key: part for part in (*STEP_PARTS, STALL)}
 

@@ -7,10 +7,10 @@ from textual import events
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.text import Unit, byte_count, clock, duration
 from overlaptop.tui.draw.bars import Cell, Piece, lane, ruler, runs
-from overlaptop.tui.draw.line_view import LineView
 from overlaptop.tui.draw.segments import BOLD, DIM, FAINT, Item, Segment, StyledLine, TextStyle, fit
 from overlaptop.tui.state import step_name
 from overlaptop.tui.timeline.lanes import Lanes
+from overlaptop.tui.view import JobView
 from overlaptop.wire.messages import PHASES, CollectiveSpan
 
 LABEL = 10
@@ -19,7 +19,7 @@ ZOOM_FACTOR = 1.5
 _SHORT = {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}
 
 
-class Timeline(LineView):
+class Timeline(JobView):
     """Title, phases, the lanes, the collectives' names, and an axis; as many of them as there is room."""
 
     @property
@@ -38,7 +38,7 @@ class Timeline(LineView):
         if lanes is None:
             return [self._title(width, None), (), (Segment("  " + self._why_not(), DIM),)]
         view = _View(
-            lanes, self.state.window.bounds_ns(lanes.detail.step_ns), width - LABEL - 1, self.state.textured
+            lanes, self.state.window.bounds_ns(lanes.detail.step_ns), width - LABEL - 1, self.look.textured
         )
         title = self._title(width, lanes)
         if height <= 2:

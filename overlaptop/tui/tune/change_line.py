@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from overlaptop.tui.draw.line_view import LineView
 from overlaptop.tui.draw.segments import (
     BOLD,
     DIM,
@@ -15,12 +14,13 @@ from overlaptop.tui.draw.segments import (
     paragraph,
 )
 from overlaptop.tui.tune.changing import Change, knob_words
+from overlaptop.tui.view import JobView
 
 MOST_LINES = 4
 _GLYPHS = {"pending": ("◌", "warning"), "changed": ("●", "good"), "failed": ("✗", "error")}
 
 
-class ChangeLine(LineView):
+class ChangeLine(JobView):
     """Of the newest one, whoever asked for it and be it a search. Empty where nothing was changed."""
 
     fades = False

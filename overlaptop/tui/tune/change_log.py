@@ -9,7 +9,6 @@ from pathlib import PurePath
 from overlaptop.fleet.commands import FAILED, CommandView
 from overlaptop.report.hosts import is_there
 from overlaptop.text import clock, shortened
-from overlaptop.tui.draw.scroll_view import ScrollView
 from overlaptop.tui.draw.segments import (
     BOLD,
     DIM,
@@ -27,6 +26,7 @@ from overlaptop.tui.draw.segments import (
 from overlaptop.tui.tune.changing import change_words, who_asked
 from overlaptop.tui.tune.earlier_changes import JobChanges
 from overlaptop.tui.tune.knob_values import SCRIPT, short_name
+from overlaptop.tui.view import ScrollView
 from overlaptop.wire.messages import CHANGED
 
 _WHO_CELLS, _NARROW = 34, 90

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from overlaptop.text import UNKNOWN, Unit, shortened
-from overlaptop.tui.draw.line_view import LineView
 from overlaptop.tui.draw.segments import (
     BOLD,
     DIM,
@@ -23,6 +22,7 @@ from overlaptop.tui.state import ViewState
 from overlaptop.tui.tune.change_line import change_lines
 from overlaptop.tui.tune.changing import Change
 from overlaptop.tui.tune.compared import Compared
+from overlaptop.tui.view import JobView
 
 if TYPE_CHECKING:
     from overlaptop.stats.comparison import Quantity
@@ -37,7 +37,7 @@ _WIDE = 78
 _FIGURE_CELLS, _VERDICT_CELLS = 16, 36
 
 
-class ChangePanel(LineView):
+class ChangePanel(JobView):
     """How the newest change goes, and what the newest one that was made has brought."""
 
     def draw(self, width: int, height: int) -> list[StyledLine]:

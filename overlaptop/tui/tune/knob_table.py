@@ -7,7 +7,7 @@ from textual.message import Message
 
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.text import shortened
-from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
     BOLD,
     DIM,
@@ -26,6 +26,7 @@ from overlaptop.tui.draw.segments import (
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.tune.changing import NOTHING
 from overlaptop.tui.tune.knob_values import SCRIPT, allowed_words, code_line, with_unit
+from overlaptop.tui.view import JobView
 
 # Header, and the width of the widget from which it is shown.
 _COLUMNS = (("knob", 0), ("now", 0), (SCRIPT, 60), ("allowed", 74), ("whose", 100), ("", 0))
@@ -37,7 +38,7 @@ _WHAT_THEY_ARE = (
 )
 
 
-class KnobTable(LineView):
+class KnobTable(JobView):
     """One row a knob, with a cursor."""
 
     class Chosen(Message):
@@ -47,8 +48,8 @@ class KnobTable(LineView):
             super().__init__()
             self.index, self.opened = index, opened
 
-    def __init__(self, state: ViewState) -> None:
-        super().__init__(state)
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard)
         self.cursor = 0
         self._first = 0
 
@@ -88,11 +89,11 @@ class KnobTable(LineView):
             self.post_message(self.Chosen(index, event.chain >= 2))
 
 
-class KnobDetail(LineView):
+class KnobDetail(JobView):
     """All that is known of the chosen knob, in sentences."""
 
-    def __init__(self, state: ViewState, table: KnobTable) -> None:
-        super().__init__(state)
+    def __init__(self, dashboard: Dashboard, table: KnobTable) -> None:
+        super().__init__(dashboard)
         self._table = table
 
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from textual.app import ComposeResult
-
+from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.help.glossary import TUNE
 from overlaptop.tui.keys import TUNE_KEYS, bindings
 from overlaptop.tui.screen import DashboardScreen, Heights
-from overlaptop.tui.state import ViewState
 from overlaptop.tui.tune.change_line import ChangeLine
 from overlaptop.tui.tune.change_log import ChangeLog
 from overlaptop.tui.tune.knob_table import KnobDetail, KnobTable
@@ -37,26 +35,17 @@ class TuneScreen(DashboardScreen):
     title_in_help = TUNE
     BINDINGS: ClassVar = bindings(TUNE_KEYS)
 
-    def __init__(self, state: ViewState) -> None:
-        super().__init__(state)
-        self._header = JobHeader(state)
-        self._table = KnobTable(state)
-        self._detail = KnobDetail(state, self._table)
-        self._line = ChangeLine(state)
-        self._log = ChangeLog(state)
-        self._keys = KeyBar(state, HINTS, tells_changes=False)
-        hand = state.hand.knob.name if state.hand is not None else ""
-        names = [each.knob.name for each in state.snapshot.knobs]
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard)
+        self._header = JobHeader(dashboard)
+        self._table = KnobTable(dashboard)
+        self._detail = KnobDetail(dashboard, self._table)
+        self._line = ChangeLine(dashboard)
+        self._log = ChangeLog(dashboard)
+        self._keys = KeyBar(dashboard, HINTS, tells_changes=False)
+        hand = self.state.hand.knob.name if self.state.hand is not None else ""
+        names = [each.knob.name for each in self.state.snapshot.knobs]
         self._table.cursor = names.index(hand) if hand in names else 0
-
-    def compose(self) -> ComposeResult:
-        """From top to bottom."""
-        yield self._header
-        yield self._table
-        yield self._detail
-        yield self._line
-        yield self._log
-        yield self._keys
 
     @property
     def knob(self) -> str:
@@ -95,19 +84,15 @@ class TuneScreen(DashboardScreen):
 
     def action_take(self) -> None:
         """From now on keys change the chosen one."""
-        self.dashboard.take_in_hand()
-        self.dashboard.show_now()
+        self.dashboard.select_knob(self.knob)
+        self.dashboard.on_change()
 
     def action_restore(self) -> None:
         """The chosen knob back to what the script gave."""
-        self.dashboard.take_in_hand()
+        self.dashboard.select_knob(self.knob)
         self.dashboard.control.restore(self.dashboard.latest)
-        self.dashboard.show_now()
+        self.dashboard.on_change()
 
     def action_scroll(self, lines: int) -> None:
         """Move the log."""
         self._log.scroll_lines(lines)
-
-    def action_back(self) -> None:
-        """To where one came from."""
-        self.dashboard.action_close()

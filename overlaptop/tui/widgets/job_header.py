@@ -12,13 +12,13 @@ from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report import troubles
 from overlaptop.report.hosts import LINK_GLYPHS, live_words
 from overlaptop.text import age, clock, duration, printable
-from overlaptop.tui.draw.line_view import LineView
 from overlaptop.tui.draw.segments import BOLD, DIM, Item, Segment, StyledLine, TextStyle, fit, joined
 from overlaptop.tui.state import ViewState, step_name
+from overlaptop.tui.view import JobView
 from overlaptop.wire.messages import RankInfo
 
 
-class JobHeader(LineView):
+class JobHeader(JobView):
     """One line, and a second one where there is height for it."""
 
     fades = False

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from textual import events
 
-from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
     DIM,
     KEY,
@@ -20,9 +20,9 @@ from overlaptop.tui.draw.segments import (
     joined,
     line_width,
 )
-from overlaptop.tui.state import ViewState
 from overlaptop.tui.tune.changing import knob_words
 from overlaptop.tui.tune.knob_values import short_name
+from overlaptop.tui.view import JobView
 from overlaptop.wire.knobs import BUCKET_CAP_MB
 
 _TOLD_SHARE = 60
@@ -56,7 +56,7 @@ class _Placed(NamedTuple):
     hint: Hint
 
 
-class KeyBar(LineView):
+class KeyBar(JobView):
     """``hints``: key as shown, word, action, and perhaps a short word, the most important first.
 
     Those with a short word all stay in sight, the last ones with it, as long as there is any room for that;
@@ -67,7 +67,7 @@ class KeyBar(LineView):
 
     def __init__(
         self,
-        state: ViewState,
+        dashboard: Dashboard,
         hints: Sequence[tuple[str, str, str] | tuple[str, str, str, str] | Hint],
         *,
         tells_changes: bool = True,
@@ -76,7 +76,7 @@ class KeyBar(LineView):
         """``tells_changes``: also say how a change of a knob goes, as nothing else on this screen does.
         ``offered``: whether an action does something just now; None: all do.
         """
-        super().__init__(state)
+        super().__init__(dashboard)
         self._hints = [Hint(*hint) for hint in hints]
         self._tells_changes = tells_changes
         self._offered = offered
@@ -126,8 +126,7 @@ class KeyBar(LineView):
 
     @property
     def _ends_a_job(self) -> bool:
-        starter = self.dashboard.options.starter
-        return starter is not None and bool(starter.running)
+        return bool(self.dashboard.running)
 
     def _placed(self, width: int) -> tuple[list[_Placed], str]:
         """The hints that are shown, and the gap between them: with words as long as there is room for while

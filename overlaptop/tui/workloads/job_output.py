@@ -6,7 +6,6 @@ import textwrap
 
 from overlaptop.launch.request import LaunchPhase, LaunchStatus
 from overlaptop.text import printable
-from overlaptop.tui.draw.line_view import LineView
 from overlaptop.tui.draw.segments import (
     BOLD,
     DIM,
@@ -18,11 +17,12 @@ from overlaptop.tui.draw.segments import (
     elided,
     paragraph,
 )
+from overlaptop.tui.view import JobView
 
 LONGEST_LINE = 500
 
 
-class JobWords(LineView):
+class JobWords(JobView):
     """A title, then its last lines, the newest at the foot unless one has scrolled back."""
 
     fades = False

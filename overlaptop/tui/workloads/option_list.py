@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from overlaptop.text import UNKNOWN
-from overlaptop.tui.draw.scroll_view import ScrollView
+from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, TextStyle, elided
-from overlaptop.tui.state import ViewState
+from overlaptop.tui.view import ScrollView
 from overlaptop.tui.workloads.form import FormState, OptionRow
 
 _GIVEN = TextStyle("accent", bold=True)
@@ -17,8 +17,8 @@ class OptionList(ScrollView):
 
     fades = False
 
-    def __init__(self, state: ViewState, draft: FormState) -> None:
-        super().__init__(state)
+    def __init__(self, dashboard: Dashboard, draft: FormState) -> None:
+        super().__init__(dashboard)
         self._draft = draft
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from overlaptop.launch.request import LaunchPhase
 from overlaptop.text import printable
-from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
     DIM,
     KEY,
@@ -17,19 +17,19 @@ from overlaptop.tui.draw.segments import (
     paragraph,
     wrap,
 )
-from overlaptop.tui.state import ViewState
+from overlaptop.tui.view import JobView
 from overlaptop.tui.workloads.form import FormState
 
 _COMMAND_ROWS, _EFFECT_ROWS, _FAULT_ROWS = 3, 3, 6
 
 
-class PlanView(LineView):
+class PlanView(JobView):
     """A line of words, or two, then the command line."""
 
     fades = False
 
-    def __init__(self, state: ViewState, draft: FormState) -> None:
-        super().__init__(state)
+    def __init__(self, dashboard: Dashboard, draft: FormState) -> None:
+        super().__init__(dashboard)
         self._draft = draft
 
     def full_height(self, width: int) -> int:

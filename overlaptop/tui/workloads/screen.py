@@ -16,14 +16,15 @@ from overlaptop.launch.request import (
     LaunchRequest,
     LaunchRequestError,
 )
+from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.confirm import Confirm
-from overlaptop.tui.draw.line_view import LineView
 from overlaptop.tui.draw.segments import DIM, Item, Segment, StyledLine, TextStyle, fit
 from overlaptop.tui.help.glossary import WORKLOADS
 from overlaptop.tui.keys import WORKLOADS_KEYS, bindings
 from overlaptop.tui.screen import DashboardScreen, Heights
-from overlaptop.tui.state import ViewState
+from overlaptop.tui.view import JobView
 from overlaptop.tui.widgets.key_bar import HELP_HINT, KeyBar
+from overlaptop.tui.workloads.asking import ask_to_start
 from overlaptop.tui.workloads.form import FormState
 from overlaptop.tui.workloads.job_output import JobWords
 from overlaptop.tui.workloads.option_list import OptionList
@@ -49,11 +50,11 @@ _WORDS_RUNNING, _WORDS_FAILED = 6, 12
 """Lines for what a job wrote, of one that failed before all others have what they need."""
 
 
-class _Title(LineView):
+class _Title(JobView):
     fades = False
 
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
-        running = self.dashboard.options.starter.running if self.dashboard.options.starter else ""
+        running = self.dashboard.running
         runs = Item((Segment(f"{running} runs, started here ", TextStyle("live")),), 1)
         name = Item(
             (Segment(" overlaptop", TextStyle("accent", bold=True)), Segment("   run a workload", DIM))
@@ -67,18 +68,18 @@ class WorkloadsScreen(DashboardScreen):
     title_in_help = WORKLOADS
     BINDINGS: ClassVar = bindings(WORKLOADS_KEYS)
 
-    def __init__(self, state: ViewState, starter: JobLauncher) -> None:
-        super().__init__(state)
+    def __init__(self, dashboard: Dashboard, starter: JobLauncher) -> None:
+        super().__init__(dashboard)
         self._starter = starter
         self._draft = FormState.beginning_with(starter.workloads, starter.status().request)
         self._draft.host = self._draft.host or next(iter(starter.hosts), "")
-        self._head = _Title(state)
-        self._workloads = WorkloadList(state, self._draft)
-        self._options = OptionList(state, self._draft)
-        self._tried = TriedTable(state)
-        self._words = JobWords(state)
-        self._plan = PlanView(state, self._draft)
-        self._keys = KeyBar(state, HINTS, tells_changes=False, offered=self._offered)
+        self._head = _Title(dashboard)
+        self._workloads = WorkloadList(dashboard, self._draft)
+        self._options = OptionList(dashboard, self._draft)
+        self._tried = TriedTable(dashboard)
+        self._words = JobWords(dashboard)
+        self._plan = PlanView(dashboard, self._draft)
+        self._keys = KeyBar(dashboard, HINTS, tells_changes=False, offered=self._offered)
         self._input: OrderInput | None = None
 
     def compose(self) -> ComposeResult:
@@ -171,15 +172,11 @@ class WorkloadsScreen(DashboardScreen):
     async def action_end(self) -> None:
         """Ask whether to end what was started here."""
         if running := self._starter.running:
-            await self.dashboard.ask(Confirm(f"end {running}?", self._end))
+            await self.ask(Confirm(f"end {running}?", self._end))
 
     async def _end(self) -> None:
         self._starter.stop()
-        self.dashboard.show_now()
-
-    def action_back(self) -> None:
-        """To where one came from."""
-        self.dashboard.action_close()
+        self.dashboard.on_change()
 
     async def action_run(self) -> None:
         """Run it; asks first where it ends another one."""
@@ -194,7 +191,7 @@ class WorkloadsScreen(DashboardScreen):
         if plan is not None and plan.request == order and plan.fault:
             return
         if status.phase is not LaunchPhase.ENDING or status.request != order:
-            await self.dashboard.ask_to_start(order, self._run)
+            await ask_to_start(self, order, self._run)
 
     def _turned(self) -> None:
         self._options.first = 0

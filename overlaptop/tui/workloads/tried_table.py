@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from overlaptop import text
 from overlaptop.text import AT_LEAST, AT_MOST, bounded, count, duration, percent, printable
-from overlaptop.tui.draw.line_view import LineView
 from overlaptop.tui.draw.segments import (
     BOLD,
     DIM,
@@ -18,13 +17,14 @@ from overlaptop.tui.draw.segments import (
     line_width,
     pad,
 )
+from overlaptop.tui.view import JobView
 from overlaptop.tui.workloads.earlier import RUNS, EarlierJob
 
 _LABEL_LEAST = 30
 _MARGIN = 1
 
 
-class TriedTable(LineView):
+class TriedTable(JobView):
     """A title that is also the header, then a line for each job and setting of its knobs."""
 
     fades = False
@@ -32,12 +32,12 @@ class TriedTable(LineView):
     @property
     def full_height(self) -> int:
         """Lines that it would fill; 0: nothing was tried."""
-        jobs = len(self.dashboard.seen.all)
+        jobs = len(self.dashboard.jobs_seen.all)
         return 1 + jobs if jobs else 0
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         """The newest ones."""
-        seen = self.dashboard.seen
+        seen = self.dashboard.jobs_seen
         jobs, present = list(reversed(seen.all))[: max(0, height - 1)], seen.present
         columns = _columns(jobs, width)
         label = width - 3 - _MARGIN - sum(size + 2 for _, _, size in columns)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from textual import events
 from textual.message import Message
 
-from overlaptop.tui.draw.line_view import LineView
+from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import BOLD, DIM, Item, Segment, StyledLine, TextStyle, fit, on
-from overlaptop.tui.state import ViewState
+from overlaptop.tui.view import JobView
 from overlaptop.tui.workloads.form import FormState
 
 
-class WorkloadList(LineView):
+class WorkloadList(JobView):
     """A line each: name and summary."""
 
     fades = False
@@ -23,8 +23,8 @@ class WorkloadList(LineView):
             super().__init__()
             self.at = at
 
-    def __init__(self, state: ViewState, draft: FormState) -> None:
-        super().__init__(state)
+    def __init__(self, dashboard: Dashboard, draft: FormState) -> None:
+        super().__init__(dashboard)
         self._draft = draft
         self._first = 0
 

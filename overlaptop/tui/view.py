@@ -1,20 +1,30 @@
-"""A view of more lines than fit, moved by keys and by the wheel."""
+"""JobView and ScrollView: widgets that draw lines about the job."""
 
 from __future__ import annotations
 
 from textual import events
 
+from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.line_view import LineView
-from overlaptop.tui.state import ViewState
 
 WHEEL_LINES = 3
 
 
-class ScrollView(LineView):
-    """Draws from the line `first` on; `draw` keeps that within what there is."""
+class JobView(LineView):
+    """A LineView that is given the dashboard."""
 
-    def __init__(self, state: ViewState) -> None:
-        super().__init__(state)
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard.look)
+        self.dashboard, self.state = dashboard, dashboard.state
+
+
+class ScrollView(JobView):
+    """More lines than fit, moved by keys and by the wheel: draws from the line `first` on; `draw` keeps
+    that within what there is.
+    """
+
+    def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__(dashboard)
         self.first = 0
 
     def scroll_lines(self, lines: int) -> None:

@@ -1,0 +1,158 @@
+"""Dashboard: what screens and widgets are given: the session, what is shown of it, and what keys do to the
+job. No Textual in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from overlaptop.fleet.session import Session
+from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.launch.request import LaunchRequest
+from overlaptop.tui.capture.captures import Captures
+from overlaptop.tui.draw.themes import Look
+from overlaptop.tui.options import TuiOptions
+from overlaptop.tui.state import ViewState
+from overlaptop.tui.tune.compared import Comparing
+from overlaptop.tui.tune.control import Control
+from overlaptop.tui.tune.knob_values import ValueRefusedError
+from overlaptop.tui.workloads.earlier import JobsSeen
+from overlaptop.tui.workloads.started import Started
+from overlaptop.wire.messages import Command
+
+
+class Dashboard:
+    """One job at a time. Nothing here blocks but `start`, which waits in a thread."""
+
+    def __init__(
+        self,
+        session: Session,
+        options: TuiOptions,
+        look: Look,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.session, self.options, self.look = session, options, look
+        self.latest: Snapshot = session.tick()
+        """The newest, also while the screen is paused."""
+        self.state = ViewState(self.latest, readonly=options.readonly)
+        """What is on the screen."""
+        self.control = Control(session, clock_s)
+        self.captures = Captures()
+        self.jobs_seen = JobsSeen()
+        self.started = Started(options.starter, self.jobs_seen)
+        self.on_change: Callable[[], object] = lambda: None
+        """Called where something was asked for: its state so far is to be drawn. The app's."""
+        self._comparing = Comparing(clock_s)
+        self._watched: frozenset[int] | None = None
+
+    @property
+    def running(self) -> str:
+        """The job that was started from here and runs, in words; empty: none does."""
+        return self.options.starter.running if self.options.starter is not None else ""
+
+    def read(self) -> None:
+        """Take in what has arrived, and send what is due."""
+        self.latest = self.session.tick()
+        key = self.latest.job.job if self.latest.job is not None else ""
+        self.jobs_seen.see(self.latest, next((each for each in self.session.jobs if each.job == key), None))
+        self.control.tick(self.latest)
+
+    def update(self) -> None:
+        """Put the newest snapshot into the state, unless that is paused: all that is drawn is of one
+        moment.
+        """
+        state, control = self.state, self.control
+        if state.paused_at_ns is not None:
+            state.paused_now_ns = self.latest.at_ns
+            return
+        state.show(self.latest)
+        state.hand = control.changing.selected(self.latest)
+        state.change, state.newest_change = control.change, control.newest_change
+        state.change_is_news = control.change_is_news
+        state.searching = control.who_searches(self.latest)
+        earlier = self.jobs_seen.earlier
+        present = self.jobs_seen.present if earlier is not None else None
+        state.compared = self._comparing.take(state.snapshot, earlier, present)
+        self.look.faded = state.snapshot.link in (LinkState.LOST, LinkState.STALE)
+
+    def watch(self) -> None:
+        """Ask for the chosen rank's timeline; for all while a search of ours fits its model to them."""
+        chosen = self.state.chosen
+        wanted = frozenset({chosen.rank} if chosen else ())
+        if self.control.needs_timelines:
+            from overlaptop.models.bucket_sizes import MOST_WATCHED
+
+            if len(self.latest.ranks) <= MOST_WATCHED:
+                wanted = frozenset(view.rank for view in self.latest.ranks)
+        if wanted != self._watched:
+            self._watched = wanted
+            self.session.watch(wanted)
+
+    def pause(self) -> None:
+        """Hold what is shown still; data is still read."""
+        self.state.paused_at_ns = self.state.paused_now_ns = self.latest.at_ns
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        self.state.paused_at_ns = self.state.paused_now_ns = None
+
+    def select_knob(self, name: str) -> None:
+        """Keys change this knob from now on; empty: the one that they changed so far. What becomes of it is
+        to be seen.
+        """
+        self.resume()
+        if name:
+            self.control.changing.take(name)
+
+    def answer(self, act: Callable[[Snapshot, str], None], words: str) -> str:
+        """Do what was typed at a prompt; returns what is wrong with it, empty: nothing."""
+        try:
+            act(self.latest, words)
+        except ValueRefusedError as fault:
+            return str(fault)
+        self.resume()
+        self.on_change()
+        return ""
+
+    def send(self, command: Command) -> str:
+        """Send the job a command of a capture; returns why that cannot be, empty: it is on its way."""
+        fault = self.session.send(command)
+        if not fault:
+            self.captures.asked(command.id)
+            self.read()
+            self.on_change()
+        return fault
+
+    def open_job(self, key: str) -> None:
+        """Watch the job that the user chose, also where another one is being started."""
+        self.started.turned_elsewhere()
+        self.select_job(key)
+
+    def select_job(self, key: str) -> None:
+        """Watch another job from now on."""
+        self.session.select(key)
+        self._watched = None
+        self.resume()
+        self.read()
+
+    async def start(self, order: LaunchRequest) -> str:
+        """Start a workload, in place of the one that was started here before. Returns why that cannot be,
+        empty: it is on its way.
+        """
+        starter = self.options.starter
+        if starter is None or self.options.readonly:
+            return "this dashboard starts nothing"
+        plan = await asyncio.to_thread(starter.plan, order)
+        if not plan.fault:
+            self.started.start(plan)
+            self.on_change()
+        return plan.fault
+
+    def ends_on_leaving(self) -> str:
+        """What becomes of a job when the dashboard goes, in words; empty: nothing."""
+        ends = [f"{self.running}, started here, ends"] if self.running else []
+        if self.control.searching:
+            ends.append("the search stops and goes back to the value before it")
+        return "; ".join(ends)
