@@ -1,7 +1,7 @@
 """What the kernels source does with CUPTI's records, a hundred thousand steps of it: time and memory.
 
 Run it as ``python benchmarks/replay.py [--steps 100000]``; no GPU is needed. The records are those of two
-bursts on an H200, byte for byte (tests/agent/data/README.md), read again and again, each time a burst
+bursts on an H200, byte for byte (tests/agent/sources/data/README.md), read again and again, each time a burst
 later: CUPTI's buffers, the steps between the marks, the breakdown; and apart from these the look-up of the
 collectives, which the source does not do for each burst.
 """
@@ -32,7 +32,7 @@ from overlaptop.agent.sources.kernel_steps import StreamMark, TracedStep, read_s
 from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.messages import StepTotals
 
-DATA = Path(__file__).resolve().parent.parent / "tests" / "agent" / "data"
+DATA = Path(__file__).resolve().parent.parent / "tests" / "agent" / "sources" / "data"
 NAMES = ("ddp", "fsdp2")
 
 CHUNKS = 100

@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from overlaptop.workloads.catalog import WORKLOADS
-
-from .conftest import socket_directory
+from tests.agent.conftest import socket_directory
 
 pytestmark = pytest.mark.gpu
 

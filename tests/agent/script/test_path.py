@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Run
+from tests.agent.conftest import Run
 
 AGENT = ("-m", "overlaptop.agent")
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))

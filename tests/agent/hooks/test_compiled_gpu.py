@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from .conftest import Run
+from tests.agent.conftest import Run
+
 from .test_compiled import JOB, compare
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-DDP = Path(__file__).resolve().parents[2] / "workloads" / "ddp.py"
+DDP = Path(__file__).resolve().parents[3] / "workloads" / "ddp.py"
 SMALL = ("--layers", "2", "--width", "64", "--batch", "2", "--seq", "32")
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from overlaptop.wire import commands
+from tests.agent.commanded import PATIENT_S, jobs_in, watchers
 
 from .changes import changed, switched
-from .commanded import PATIENT_S, jobs_in, watchers
 
 pytestmark = pytest.mark.gpu
 

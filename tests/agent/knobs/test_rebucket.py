@@ -15,10 +15,10 @@ from overlaptop.wire import commands
 from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.knobs import GradientFacts, Knob
 from overlaptop.wire.messages import ENDED_BADLY
+from tests.agent.commanded import Job, jobs_in, losses_alone, watchers
+from tests.agent.conftest import socket_directory
 
 from .changes import switched
-from .commanded import Job, jobs_in, losses_alone, watchers
-from .conftest import socket_directory
 
 BUCKET_CAP_MB = Knob("bucket_cap_mb", None, "", "", 1, 10_000)
 VARIANTS = (

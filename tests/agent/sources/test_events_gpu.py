@@ -10,7 +10,7 @@ import torch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
-DDP = Path(__file__).resolve().parents[2] / "workloads" / "ddp.py"
+DDP = Path(__file__).resolve().parents[3] / "workloads" / "ddp.py"
 NPROC = 2
 two_gpus = pytest.mark.skipif(torch.cuda.device_count() < NPROC, reason="an all-reduce needs two GPUs")
 

@@ -13,9 +13,9 @@ from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.knobs.fsdp_units import ExecutionOrder, FsdpUnits
 from overlaptop.agent.knobs.prefetch import OWN_LISTS, PrefetchAction, PrefetchPass, chain_depth
 from overlaptop.wire import commands
+from tests.agent.commanded import PATIENT_S, jobs_in, watchers
 
 from .changes import changed
-from .commanded import PATIENT_S, jobs_in, watchers
 
 VARIANTS = (
     "plain",

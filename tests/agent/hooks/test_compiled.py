@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from overlaptop.agent.isolation.compiling import uncompiled
+from tests.agent.conftest import Finished, Run
 
 from .compiled_job import STEPS
-from .conftest import Finished, Run
 
 JOB = Path(__file__).parent / "compiled_job.py"
 

@@ -15,8 +15,8 @@ from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, Num
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
-ROOT = Path(__file__).resolve().parents[2]
-JOBS = Path(__file__).parent / "gpu_jobs"
+ROOT = Path(__file__).resolve().parents[3]
+JOBS = Path(__file__).parents[1] / "sources" / "gpu_jobs"
 DDP = ROOT / "workloads" / "ddp.py"
 NPROC = 2
 STRETCHES = ("nvlink_tx", "nvlink_rx", "pcie_rx", "pcie_tx")

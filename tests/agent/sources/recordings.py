@@ -21,7 +21,7 @@ from overlaptop.agent.sources.kernel_names import KernelNames
 from overlaptop.agent.sources.kernel_steps import MARK_WORDS, StreamMark
 from overlaptop.timeline.lanes import LaneRules
 
-_PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "replay.py"
+_PATH = Path(__file__).resolve().parents[3] / "benchmarks" / "replay.py"
 _SPEC = importlib.util.spec_from_file_location("overlaptop_replay", _PATH)
 assert _SPEC is not None
 assert _SPEC.loader is not None

@@ -19,9 +19,8 @@ from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.messages import ENDED_BADLY
-
-from .commanded import Job, jobs_in, losses_alone, watchers
-from .conftest import socket_directory
+from tests.agent.commanded import Job, jobs_in, losses_alone, watchers
+from tests.agent.conftest import socket_directory
 
 TRAINING = '''
     """Two layers under DDP; ends after argv[1] steps, or when the file `stop` is there."""

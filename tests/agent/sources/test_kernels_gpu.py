@@ -12,7 +12,7 @@ import torch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 JOBS = Path(__file__).parent / "gpu_jobs"
 DDP = ROOT / "workloads" / "ddp.py"
 FSDP2 = ROOT / "benchmarks" / "jobs" / "fsdp2.py"

@@ -490,7 +490,7 @@ def test_bundled_workloads_are_known_by_where_they_lie(tmp_path, monkeypatch):
     for workload in WORKLOADS:
         assert is_bundled(str(workload.path), module=False)
     assert is_bundled("overlaptop.workloads.ddp", module=True)
-    monkeypatch.chdir(Path(__file__).parents[2])
+    monkeypatch.chdir(Path(__file__).parents[3])
     assert is_bundled("workloads/ddp.py", module=False)
     assert is_bundled("overlaptop/workloads/../workloads/ddp.py", module=False)
 
