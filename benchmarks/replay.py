@@ -1,9 +1,9 @@
 """What the kernels source does with CUPTI's records, a hundred thousand steps of it: time and memory.
 
 Run it as ``python benchmarks/replay.py [--steps 100000]``; no GPU is needed. The records are those of two
-bursts on an H200, byte for byte (tests/agent/sources/data/README.md), read again and again, each time a burst
-later: CUPTI's buffers, the steps between the marks, the breakdown; and apart from these the look-up of the
-collectives, which the source does not do for each burst.
+bursts on an H200, byte for byte (tests/agent/sources/data/README.md), read again and again, each time a
+burst later: CUPTI's buffers, the steps between the marks, the breakdown; and apart from these the look-up
+of the collectives, which the source does not do for each burst.
 """
 
 from __future__ import annotations

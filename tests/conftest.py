@@ -10,9 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.processes import MARKER, Traces
 from tests.warm import Warm
+
+settings.register_profile("overlaptop", deadline=None)  # other processes may have the CPU
+settings.load_profile("overlaptop")
 
 
 @pytest.fixture(scope="session")

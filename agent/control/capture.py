@@ -1,4 +1,4 @@
-"""The ground truth on demand: torch.profiler on all ranks over the same steps, a Chrome trace each.
+"""Captures: torch.profiler on all ranks over the same steps, a Chrome trace each.
 
 The agreed step warms the profiler up, so that what starting costs (a second, where CUPTI has to be
 loaded) falls into no recorded step; then as many steps as were asked for are recorded.
@@ -99,7 +99,7 @@ class Capture:
         notice: Callable[[str, str], None],
     ) -> None:
         """``key`` names the folder; ``cwd``: where the job was started, below which it is made;
-        ``notice(level, text)`` tells the dashboards, on any thread.
+        ``notice(level, text)`` is sent to the dashboards, from any thread.
         """
         self._key = key
         self._steps = steps
@@ -116,7 +116,7 @@ class Capture:
         """Why there is no trace."""
 
     def position(self, step: int) -> Position:
-        """A rank profiles by itself: nothing depends on where the others are."""
+        """A rank profiles by itself, wherever the others are."""
         del step
         return ANY_POSITION
 
@@ -153,7 +153,7 @@ class Capture:
             return Outcome(str(write(results.save, folder, opened, self._rank)))
 
     def abandon(self) -> None:
-        """Stop without a trace. A process that ends while the profiler runs would crash."""
+        """Stop without a trace: a process that ends while the profiler runs would crash."""
         self._stop()
         self._results = None
 
@@ -276,7 +276,7 @@ def write(save: Callable[[str], None], folder: Path, opened: int, rank: int) -> 
     """Save a trace and compress it; the name ``rank<r>.json.gz`` is given to a whole file only.
 
     ``opened``: a descriptor of `folder`, through which all is written, whatever its path means by now.
-    ``save(path)`` writes JSON. torch's does so with the GIL held (some 130 MB/s), and says nothing when
+    ``save(path)`` writes JSON. torch's does so with the GIL held (some 130 MB/s), and reports nothing when
     it fails: then there is no file. Raises OSError.
     """
     name, through = f"rank{rank}.json.gz", Path(f"/proc/self/fd/{opened}")

@@ -1,4 +1,4 @@
-"""A rank's place among those that agree on something, in the job's own store."""
+"""Finds this rank's number and key-value store for a two-phase commit: the job's own store."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from overlaptop.agent.hooks.process_groups import shortest_timeout_s
 
 STORE_TIMEOUT = timedelta(seconds=5)
 SHARE_OF_TIMEOUT = 0.25
-"""Others may have waited for this rank before, and will again: well below what torch lets them wait."""
+"""Others may have waited for this rank before, and will again: well below their timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """A rank's place in the job's store."""
+    """The rank as a participant of a two-phase commit."""
 
     store: KeyValueStore | None
-    """None where there is nobody to agree with."""
+    """None where there are no other ranks."""
     rank: int
     world_size: int
     max_stall_s: float
-    """The longest that this rank may stand still at a step, so that no collective of another one gives up
-    for it: NCCL's do after 10 minutes, unless the job says otherwise, and end the job."""
+    """The longest that this rank may stand still at a step without another one's collective timing out:
+    NCCL's do after 10 minutes, unless the job says otherwise, and end the job."""
 
 
 def find_participant(key: str) -> Participant:
-    """Find this rank's place among those that agree on ``key``, on a connection of its own. May block.
+    """The rank as a participant of the commit named ``key``, on a connection of its own. May block.
 
     Raises RuntimeError where there are other ranks and no store that can be shared with the job.
     """
@@ -50,7 +50,7 @@ def find_participant(key: str) -> Participant:
     # Public all, but torch forgot to say so.
     store = dist.PrefixStore(f"overlaptop/{key}", own)  # type: ignore[attr-defined]
     timeout_s = shortest_timeout_s()
-    # Where nobody tells, the longest: to give up where others act ends the job for certain.
+    # Where no timeout is known, the longest: to withdraw where others act ends the job for certain.
     max_stall_s = RESOLVE_TOGETHER_S if timeout_s is None else timeout_s * SHARE_OF_TIMEOUT
     return Participant(store, rank, world_size, max_stall_s)
 

@@ -13,7 +13,7 @@
 So no rank acts alone, whichever of them stops or dies on the way. A rank that comes to the planned step
 before it knows the decision tries to abort, and learns by that what was decided.
 
-A store's calls may block for as long as its server stands still: they belong on a thread of their own,
+A store's calls may block for as long as its server does not answer: they belong on a thread of their own,
 on a connection of their own (`store.clone()`), where they hold up nobody.
 """
 
@@ -36,9 +36,9 @@ NOTICE_S = 1.0
 """At least so long before the planned step the plan is made, by the ranks' shortest recent step."""
 LEAST_NOTICE_STEPS = 2
 RESOLVE_S = 5.0
-"""The longest that a training thread stands at the planned step to learn what was decided."""
+"""The longest that a training thread waits at the planned step for the decision."""
 SETTLE_S = 30.0
-"""For all ranks to read the decision, before rank 0 takes the keys away."""
+"""For all ranks to read the decision, before rank 0 deletes the keys."""
 
 COMMIT = "commit"
 _ABORT = "abort"
@@ -63,7 +63,7 @@ class KeyValueStore(Protocol):
         """Count up; returns the sum."""
 
     def delete_key(self, key: str) -> bool:
-        """Take a key away."""
+        """Delete a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,10 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a rank stood in what it does together with others, when some step began."""
+    """How far a rank was in what it does together with others, when some step began."""
 
     group: str
-    """Who they are; ranks of another group are not compared with it."""
+    """The others; ranks of another group are not compared with it."""
     text: str
     """Must be the same on all of them: ``after 1,050 collectives``."""
 
@@ -120,7 +120,7 @@ class TwoPhaseCommit:
         another one, on a new connection; ``resolve_limit_s``: how long to look for a decision through it.
 
         ``arm(step)`` makes the training thread call `resolve` at this step's beginning; what it has
-        armed stays so until the caller learns the decision. ``mark(step)``: of a step that has begun;
+        armed stays so until the caller learns the decision. ``position(step)``: of a step that has begun;
         raises LookupError where it is not known.
         """
         self._shared_store = store
@@ -167,7 +167,7 @@ class TwoPhaseCommit:
         return self._decided.is_set()
 
     def refuse(self, reason: str) -> Decision:
-        """Tell all that this rank takes no part."""
+        """Let all ranks know that this one takes no part."""
         decision = (
             self._abort(self._rank, reason) if self._shared_store is not None else Decision(None, reason)
         )
@@ -175,7 +175,7 @@ class TwoPhaseCommit:
         return decision
 
     def resolve(self, limit_s: float = RESOLVE_S) -> Decision | None:
-        """The decision, now: the training thread stands at the planned step. Any thread.
+        """The decision, now: the training thread waits at the planned step. Any thread.
 
         Where it is not known yet this tries to abort. None: the store did not answer within `limit_s`,
         and this rank must not act.
@@ -188,7 +188,7 @@ class TwoPhaseCommit:
         return self._decision
 
     def abandon(self, reason: str, *, job_ends: bool = False) -> None:
-        """Give up as soon as may be, unless all have agreed already. Any thread; does not wait.
+        """Withdraw as soon as possible, unless all have agreed already. Any thread; does not wait.
 
         Where this rank has not `voted` by then, it never will, and nobody acts.
         """
@@ -198,7 +198,7 @@ class TwoPhaseCommit:
         self._wake.set()
 
     def clean_up(self, settle_s: float = SETTLE_S) -> None:
-        """Take the keys away, once every rank has read the decision.
+        """Delete the keys, once every rank has read the decision.
 
         Before that a rank that finds no decision would believe there is none. Where some rank never
         reads it, the decision stays behind: a few bytes.
@@ -301,7 +301,7 @@ class TwoPhaseCommit:
         return Pace(int(step), int(step_ns))
 
     def _compare_positions(self, since: int) -> Decision | None:
-        """Abort where ranks stood in different places when step ``since`` began: theirs is not ours."""
+        """Abort where ranks had different positions when step ``since`` began."""
         first: dict[str, tuple[int, str]] = {}
         for rank in range(self._world_size):
             among, _, words = self._store.get(f"armed/{rank}").decode(errors="replace").partition("\n")

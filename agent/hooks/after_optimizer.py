@@ -1,8 +1,8 @@
-"""Acts between two steps rather than inside an optimizer's last one.
+"""Runs what a command does at a step boundary behind the optimizer's step, not inside it.
 
-torch annotates an optimizer's step for its profiler and calls the hooks inside that annotation. What
-begins an annotation of its own there would overlap torch's, and neither trace viewers nor the profiler's
-stack of annotations can bear that. So what is to be done at a boundary waits for the annotation's end.
+torch annotates an optimizer's step for its profiler and calls the hooks inside that annotation. An
+annotation that began there would overlap torch's, which neither trace viewers nor the profiler's stack of
+annotations support. So what is to be done at a boundary waits for the annotation's end.
 """
 
 from __future__ import annotations

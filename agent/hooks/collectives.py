@@ -32,10 +32,10 @@ LISTS_COALESCED_WHEN_UNEVEN = ("allgather_", "reduce_scatter_")
 
 
 class CollectiveHooks:
-    """Tells the source of each collective as it is issued, and brackets waits inside the dispatcher."""
+    """Calls the source at each collective as it is issued, and at each wait inside the dispatcher."""
 
     def __init__(self, barrier: FaultBarrier, source: Callable[[], HookedSource | None]) -> None:
-        """``source()`` is asked at each call: None before the first step boundary."""
+        """``source()`` is called each time: None before the first step boundary."""
         self._source = source
         self._library: Any = None
         self._functional: Any = None
@@ -112,7 +112,7 @@ class CollectiveHooks:
         return source, token
 
     def _held_back(self, call: CollectiveCall | None) -> bool:
-        """Whether this call waits for its group's coalescing to end; its launch is told then."""
+        """Whether this call waits for its group's coalescing to end, which launches it."""
         calls = self._coalescing.get(call.group) if call is not None else None
         if call is None or calls is None:
             return False

@@ -1,4 +1,4 @@
-"""What torch tells of process groups: how many collectives were begun, and how long others wait for one."""
+"""What torch knows of process groups: how many collectives were begun, and how long others wait for one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from overlaptop.agent.isolation.job_exceptions import raised_by_job
 def collectives_begun(group: Any) -> tuple[int, ...] | None:
     """How many collectives this rank has begun in a group, by backend; None where one does not count them.
 
-    A group may have a backend for each kind of device (``cpu:gloo,cuda:nccl``), and torch itself tells the
-    count of one of them only, which may be the one that nobody uses.
+    A group may have a backend for each kind of device (``cpu:gloo,cuda:nccl``), and torch itself gives the
+    count of one of them only, which may be the unused one.
     """
     try:
         begun = [backend._get_sequence_number_for_group() for backend in _backends(group)]  # noqa: SLF001 - nothing public tells
@@ -24,8 +24,8 @@ def collectives_begun(group: Any) -> tuple[int, ...] | None:
 
 
 def shortest_timeout_s() -> float | None:
-    """The soonest after which torch gives up a collective of this process that others do not join, as it
-    then ends the job: of the groups that tell; None where none does.
+    """The shortest timeout of this process's groups: torch ends a job whose ranks do not all join a
+    collective in time. None where no group has a known one.
     """
     import torch.distributed as dist
 
@@ -41,9 +41,7 @@ def shortest_timeout_s() -> float | None:
 
 
 def _backends(group: Any) -> list[Any]:
-    """What carries a group's collectives, each once. Raises AttributeError or RuntimeError where torch does
-    not tell.
-    """
+    """A group's backends, each once. Raises AttributeError or RuntimeError where torch hides them."""
     found: list[Any] = []
     for device in group._device_types:  # noqa: SLF001 - nothing public lists them
         backend = group._get_backend(device)  # noqa: SLF001

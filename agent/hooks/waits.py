@@ -18,7 +18,7 @@ class WaitHooks:
     """Patches what Python code calls to wait. Waits deep in C++ are bracketed in collectives.py."""
 
     def __init__(self, barrier: FaultBarrier, source: Callable[[], HookedSource | None]) -> None:
-        """``source()`` is asked at each wait: None before the first step boundary."""
+        """``source()`` is called each time: None before the first step boundary."""
         self._source = source
         self._begin = barrier.guarded("the wait hook, before", self._before)
         self._end = barrier.guarded("the wait hook, after", self._after)

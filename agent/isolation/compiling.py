@@ -1,8 +1,8 @@
 """Keeps torch.compile from compiling the agent's hooks.
 
-While compiled code runs, Dynamo is asked about every Python function that is called outside of a graph,
-hooks and kernels that C++ calls among them, and would trace it. What is written beside a function's code
-here tells it to run that one as it is. It imports nothing, and costs nothing where nobody compiles.
+While compiled code runs, Dynamo traces every Python function that is called outside of a graph, hooks and
+kernels that C++ calls among them. A strategy set on a function's code object makes it run that one as is.
+Setting it imports nothing, and costs nothing where nobody compiles.
 """
 
 from __future__ import annotations

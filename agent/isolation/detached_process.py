@@ -1,9 +1,8 @@
-"""Starts a program that is no child of this process: no ``wait()`` of the job's returns it, and no SIGCHLD
-tells of it.
+"""Starts a program that is no child of this process: no ``wait()`` and no SIGCHLD of the job tells of it.
 
-A child is told of by the signal that its ``clone()`` names. One that names none is left out by every
-``wait()`` that does not ask for such. But executing a program brings SIGCHLD back, so that child starts the
-program in turn, by ``posix_spawn``, and ends; the program then belongs to init.
+A child's end is announced by the signal that its ``clone()`` names. One that names none is left out by
+every ``wait()`` that does not ask for such. But executing a program brings SIGCHLD back, so that child
+starts the program in turn, by ``posix_spawn``, and ends; the program then belongs to init.
 
 As in vfork(), the child has its parent's memory, and the calling thread stands until it has ended: nothing
 is copied (a copy of a process whose memory a network card writes to is a danger to it), and nothing of

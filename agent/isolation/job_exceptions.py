@@ -1,9 +1,9 @@
-"""Tells what the job throws into our code from outside: a signal handler's exception, above all.
+"""Tells exceptions that the job throws into the agent's code from the agent's own faults.
 
 Python runs a handler in the middle of whatever its main thread does, so also of a hook of ours; and a
 thread may throw an exception into another (PyThreadState_SetAsyncExc). Neither is a fault of ours, and both
 belong to the script. A handler's exception may be of any class (TimeoutError, which is an OSError, is
-usual), so each ``except`` on the job's threads that could swallow one asks here.
+usual), so each ``except`` on the job's threads that could swallow one calls `raised_by_job`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 R = TypeVar("R")
 
 TRIES = 8
-_ONLY_LOOKS = ("RESUME", "JUMP_BACKWARD")
-"""Instructions that raise nothing by themselves, and at which Python looks for signals."""
-_WORDLESS = (MemoryError, StopIteration)
-"""What C code raises without a word."""
+_SIGNAL_CHECKS = ("RESUME", "JUMP_BACKWARD")
+"""Instructions that raise nothing by themselves, and at which Python handles signals."""
+_WITHOUT_MESSAGE = (MemoryError, StopIteration)
+"""What C code raises without a message."""
 
 
 def raised_by_job(fault: BaseException) -> bool:
@@ -30,22 +30,22 @@ def raised_by_job(fault: BaseException) -> bool:
     at = fault.__traceback__
     while at is not None:
         instruction = opcode.opname[at.tb_frame.f_code.co_code[at.tb_lasti]]
-        if instruction in _ONLY_LOOKS:
+        if instruction in _SIGNAL_CHECKS:
             return True
         if at.tb_next is None:
-            # From C code that was called here, which would say what is wrong; or thrown in by a thread.
-            return "CALL" in instruction and not fault.args and not isinstance(fault, _WORDLESS)
+            # From C code that was called here, which would have a message; or thrown in by a thread.
+            return "CALL" in instruction and not fault.args and not isinstance(fault, _WITHOUT_MESSAGE)
         handlers = _handlers() if handlers is None else handlers
         called = at.tb_next.tb_frame
-        if called.f_code in handlers or _is_given(called, at.tb_frame):
+        if called.f_code in handlers or _takes_frame(called, at.tb_frame):
             return True
         at = at.tb_next
     return False
 
 
 def run_to_completion(call: Callable[[], R]) -> R:
-    """Call what must not be left half done: again, where the job throws something into it, which is raised
-    when it has been done.
+    """Call what must not be left half done: again where the job throws something into it, which is raised
+    once the call has returned.
     """
     thrown: BaseException | None = None
     for left in reversed(range(TRIES)):
@@ -61,7 +61,7 @@ def run_to_completion(call: Callable[[], R]) -> R:
     return done
 
 
-def _is_given(called: FrameType, interrupted: FrameType) -> bool:
+def _takes_frame(called: FrameType, interrupted: FrameType) -> bool:
     """Whether a function has its caller's frame as an argument: handlers have, and hardly anything else."""
     code = called.f_code
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4)  # 4: *arguments

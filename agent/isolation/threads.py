@@ -1,11 +1,11 @@
-"""The agent's own threads, of which the job sees nothing.
+"""The agent's own threads, which the job does not see.
 
 They are not in ``threading.enumerate()``: a script may join all that is there, or wait until it is alone.
 They take none of the job's signals: one that the job has blocked is for the thread that waits for it. And
 they end with the interpreter.
 
 Nothing on them may ask for ``threading.current_thread()``, which would list them for good. Logging does:
-they say what there is to say through `barrier.warn`.
+they log through `fault_barrier.warn`.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Thread:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it has not come to its end."""
+        """Whether it has not ended."""
         return not self._ended.is_set()
 
     def join(self, limit_s: float) -> None:
-        """Wait until it has ended, no longer than so."""
+        """Wait until it has ended, for `limit_s` at most."""
         self._ended.wait(limit_s)
 
     def _main(self) -> None:

@@ -15,7 +15,7 @@ FIRST_CAP_BYTES = MIB
 
 
 class BucketKnob:
-    """Tells of the bucket size and of the gradients that fill the buckets. See knobs.KnobProvider."""
+    """Tells of the bucket size and of the gradients that fill the buckets. See registry.KnobProvider."""
 
     def __init__(self, models: DdpModels) -> None:
         self._models = models
@@ -62,11 +62,11 @@ class BucketKnob:
         return RebucketAction(None if value is None else value * MIB, self._models)
 
     def note_step(self, step: int) -> None:
-        """See knobs.KnobProvider."""
+        """See registry.KnobProvider."""
         self._models.note_step(step)
 
     def gradients(self, rank: int) -> GradientFacts | None:
-        """See knobs.GradientSource."""
+        """See registry.GradientSource."""
         known = self._models.only()
         if isinstance(known, str):
             return None

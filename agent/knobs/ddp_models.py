@@ -1,4 +1,4 @@
-"""Knows the job's DistributedDataParallel models without keeping them alive, and where each rank stands.
+"""Knows the job's DistributedDataParallel models without keeping them alive, and each rank's position.
 
 Models are noted when the script makes them, so that nothing has to search for them. What torch keeps no
 record of is noted as well: which of them were compiled, and which reduce by a hook in C++.
@@ -58,7 +58,7 @@ class KnownModel:
 
 
 class DdpModels:
-    """The models of this process. Noted on the job's threads, asked about on any."""
+    """The models of this process. Noted on the job's threads, read on any."""
 
     def __init__(self, barrier: FaultBarrier) -> None:
         self._barrier = barrier
@@ -71,7 +71,7 @@ class DdpModels:
         self._steps = 0
         """That have begun since a reducer was made last."""
         self.made = 0
-        """How many the script has made since the agent was there."""
+        """How many the script has made since the agent's start."""
 
     def install(self) -> None:
         """Note each model from now on. Stays for good."""
@@ -106,14 +106,14 @@ class DdpModels:
         self._watch_join()
 
     def note_step(self, step: int) -> None:
-        """A step begins; on the training thread. Remembers where this rank stands, for `mark`."""
+        """A step begins; on the training thread. Remembers this rank's position."""
         model = self._only()
         if model is not None:
             self._steps += 1
             self._sequence_numbers.note(step, model.process_group)
 
     def position(self, step: int) -> Position:
-        """Where this rank stood when ``step`` began. Raises LookupError where that is not known."""
+        """The rank's position when ``step`` began. Raises LookupError where it is not known."""
         model, begun = self._only(), self._sequence_numbers.at(step)
         if model is None:
             raise LookupError("has not one DistributedDataParallel model")

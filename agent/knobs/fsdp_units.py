@@ -1,7 +1,7 @@
 """Knows the job's FSDP2 units without keeping them alive, and learns in which order they run.
 
 A unit is what one call of fully_shard() shards and gathers as a whole. torch keeps one state for each, and
-in it, for either pass, the list of the units whose weights it asks for ahead.
+in it, for either pass, the list of the units whose weights it prefetches.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ExecutionOrder:
 
 
 class FsdpUnits:
-    """The units of this process. Noted on the job's threads, asked about on any."""
+    """The units of this process. Noted on the job's threads, read on any."""
 
     def __init__(self, barrier: FaultBarrier) -> None:
         self._barrier = barrier
@@ -58,7 +58,7 @@ class FsdpUnits:
 
     @property
     def made(self) -> int:
-        """How many the script has made since the agent was there."""
+        """How many the script has made since the agent's start."""
         return len(self._noted)
 
     def install(self) -> None:
@@ -87,15 +87,15 @@ class FsdpUnits:
         self._optimizers[id(optimizer)] = weakref.ref(optimizer), self._step
 
     def note_step(self, step: int) -> None:
-        """A step begins; on the training thread. Remembers where this rank stands, for `mark`."""
+        """A step begins; on the training thread. Remembers this rank's position."""
         self._step = step
         if self._noted and (group := self._group()) is not None:
             self._sequence_numbers.note(step, group)
 
     def position(self, step: int, words: str) -> Position:
-        """Where this rank stood when ``step`` began, and more ``words`` that must be alike on all ranks.
+        """The rank's position when ``step`` began; ``words``: more that must be alike on all ranks.
 
-        Raises LookupError where that is not known.
+        Raises LookupError where it is not known.
         """
         name = str(getattr(self._group(), "group_name", ""))
         return Position(name, f"{self._sequence_numbers.at(step)} with {words}")

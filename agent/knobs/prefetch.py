@@ -1,9 +1,9 @@
 """Changes how far ahead FSDP2 gathers weights while the job trains.
 
-Each unit has, for either pass, a list of the units whose weights it asks for when it is reached. A depth of
-2 means: the next two in the order in which they run. That order is learned in the agreed step; the lists
-are given at the boundary behind it, on all ranks alike, so that all go on to gather in the same order.
-Depth 0 is empty lists: FSDP2's own way. What the script itself had given can be told, and given back.
+Each unit has, for either pass, a list of the units that it prefetches when it is reached. A depth of 2
+means: the next two in the order in which they run. That order is learned in the agreed step; the lists are
+set at the boundary behind it, on all ranks alike, so that all go on to gather in the same order. Depth 0 is
+empty lists: FSDP2's own way. The script's own lists are recognized, and can be restored.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Lists = Mapping[Unit, tuple[Unit, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """What the agent has given."""
+class _Applied:
+    """The lists that the agent has set."""
 
     depth: int
     lists: Lists
@@ -53,7 +53,7 @@ class _WithGradients(list[Any]):
 
 
 class PrefetchPass:
-    """One of the two passes: what its lists are. They are given on the training thread only."""
+    """Prefetching in one of the two passes. Lists are set on the training thread only."""
 
     def __init__(self, units: FsdpUnits, name: str, own_way: str) -> None:
         """``name``: ``forward`` or ``backward``; ``own_way``: what FSDP2 does by itself, in words."""
@@ -61,7 +61,7 @@ class PrefetchPass:
         self.knob = PREFETCH[name]
         self.units = units
         self._own_way = own_way
-        self._given: _Given | None = None
+        self._applied: _Applied | None = None
 
     @property
     def depth(self) -> int | None:
@@ -70,11 +70,11 @@ class PrefetchPass:
 
     @property
     def original(self) -> int | None:
-        """The depth that the script gave; None as for `depth`."""
+        """The depth that the script had set; None as for `depth`."""
         return self._depth_of(self._original())
 
-    def give(self, depth: int, order: ExecutionOrder) -> None:
-        """Give the lists of a depth."""
+    def apply(self, depth: int, order: ExecutionOrder) -> None:
+        """Set the lists of a depth."""
         ran = order.entered if self.name == "forward" else [units[::-1] for units in order.left]
         ahead: dict[Unit, tuple[Unit, ...]] = {}
         for units in ran:
@@ -89,16 +89,16 @@ class PrefetchPass:
         if self.name == "forward":
             for state in self.units.alive():
                 state._states_to_forward_prefetch = _WithGradients(state._states_to_forward_prefetch)  # noqa: SLF001
-        self._given = _Given(depth, lists, original)
+        self._applied = _Applied(depth, lists, original)
 
-    def give_back(self) -> None:
-        """Give the lists that the script itself gave."""
+    def restore(self) -> None:
+        """Set the lists that the script itself had set."""
         original = self._original()
         self._set(original)
-        self._given = None
+        self._applied = None
 
     def facts(self, most: int, refusal: str) -> Knob:
-        """What a dashboard is told; ``refusal`` as in Knob."""
+        """What is sent to a dashboard; ``refusal`` as in Knob."""
         depth, original = self.depth, self.original
         order = "their forward" if self.name == "forward" else "their backward"
         return Knob(
@@ -126,27 +126,27 @@ class PrefetchPass:
         }
 
     def _original(self) -> Lists:
-        """What the script gave last: the present lists, but for those that the agent gave."""
+        """The script's own lists: the present ones, but for those that the agent has set."""
         present = self._present()
-        given = self._still_given(present)
-        return present if given is None else {**present, **given.original}
+        applied = self._still_applied(present)
+        return present if applied is None else {**present, **applied.original}
 
-    def _still_given(self, lists: Lists) -> _Given | None:
-        """What the agent gave, unless the script has given others since."""
-        given = self._given
-        if given is None:
+    def _still_applied(self, lists: Lists) -> _Applied | None:
+        """What the agent has set, unless the script has set others since."""
+        applied = self._applied
+        if applied is None:
             return None
         # Units of a model that is not trained just now are not among these: they say nothing.
-        told = (unit for unit in given.lists if unit in lists)
-        return given if all(lists[unit] == given.lists[unit] for unit in told) else None
+        present = (unit for unit in applied.lists if unit in lists)
+        return applied if all(lists[unit] == applied.lists[unit] for unit in present) else None
 
     def _depth_of(self, lists: Lists) -> int | None:
-        if (given := self._still_given(lists)) is not None:
-            return given.depth
+        if (applied := self._still_applied(lists)) is not None:
+            return applied.depth
         return chain_depth([(unit(), [each() for each in asks]) for unit, asks in lists.items()])
 
     def _set(self, lists: Lists) -> None:
-        """All lists are made before the first is given, so that a fault leaves them as they were."""
+        """All lists are made before the first is set, so that a fault leaves them as they were."""
         made = []
         for unit, asks in lists.items():
             state = unit()
@@ -163,7 +163,7 @@ class PrefetchAction:
     lifecycle: ClassVar[Lifecycle] = Lifecycle("changing", "changed", together=True)
 
     def __init__(self, changed: PrefetchPass, depth: int | None) -> None:
-        """``depth``: None for what the script itself gave."""
+        """``depth``: None for what the script itself had set."""
         self._pass = changed
         self._units = changed.units
         self._depth = depth
@@ -183,7 +183,7 @@ class PrefetchAction:
         )
 
     def boundary(self, step: int) -> bool:
-        """Learn the order of units in the agreed step, give the lists behind it, leave out one step more.
+        """Learn the order of units in the agreed step, set the lists behind it, leave out one step more.
 
         Raises RuntimeError where no unit has run, alike on all ranks.
         """
@@ -193,15 +193,15 @@ class PrefetchAction:
             order = self._units.learned()
             if not any(order.entered):
                 raise RuntimeError("none of its FSDP2 modules made a forward pass")
-            assert self._depth is not None, "what the script gave needs no order"
-            self._pass.give(self._depth, order)
+            assert self._depth is not None, "the script's own lists need no order"
+            self._pass.apply(self._depth, order)
             return self._done(step)
         self._was = in_words(self._pass.depth)
         if self._depth is not None and self._depth == self._pass.depth:
             self._outcome = Outcome(f"{self._pass.knob} is {self._was} already", self._was, self._was)
             return False
         if self._depth is None or self._depth == self._pass.original:
-            self._pass.give_back()
+            self._pass.restore()
             return self._done(step)
         self._units.learn()
         self._learns = True
@@ -212,7 +212,7 @@ class PrefetchAction:
         return self._outcome
 
     def abandon(self) -> None:
-        """Watch no longer. What has been given stays, as on the other ranks."""
+        """Watch no longer. Lists that are set stay, as on the other ranks."""
         self._units.forget()
 
     def _done(self, step: int) -> bool:
@@ -225,7 +225,7 @@ class PrefetchAction:
         return True
 
     def _lacks_memory(self) -> str:
-        """Why this rank's GPU has not the memory for it, judged by the peak so far; empty: it has."""
+        """Why this rank's GPU lacks the memory for it, by the peak so far; empty: it does not."""
         import torch
 
         present = self._pass.depth or 0
@@ -248,7 +248,7 @@ class PrefetchAction:
 
 
 class PrefetchKnobs:
-    """Both passes' knobs. See knobs.KnobProvider."""
+    """Both passes' knobs. See registry.KnobProvider."""
 
     def __init__(self, units: FsdpUnits) -> None:
         self._units = units
@@ -277,11 +277,11 @@ class PrefetchKnobs:
         return tuple(each.facts(most, refusal) for each in self._passes.values())
 
     def action(self, knob: str, value: int | None) -> PrefetchAction:
-        """What gives a pass this depth; None: what the script gave."""
+        """What gives a pass this depth; None: the script's own."""
         return PrefetchAction(self._passes[knob], value)
 
     def note_step(self, step: int) -> None:
-        """See knobs.KnobProvider."""
+        """See registry.KnobProvider."""
         self._units.note_step(step)
 
 

@@ -5,7 +5,7 @@ at first: at the agreed step, just before the first forward pass whose gradients
 reducer has done its work and the new one's has not begun, also where gradients accumulate over several
 backward passes, and where a script looks one batch ahead. The new reducer learns in one step in which order
 gradients come, and makes the buckets of the size that was asked for in the next one, as in a job's first
-two steps; rank 0 tells the others how it made them.
+two steps; rank 0 sends the others how it made them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RebucketAction:
     lifecycle: ClassVar[Lifecycle] = Lifecycle("changing", "changed", together=True)
 
     def __init__(self, bytes_cap: int | None, models: DdpModels) -> None:
-        """``bytes_cap``: of a bucket, as DDP's bucket_cap_mb says it in MiB; None: as it was made with."""
+        """``bytes_cap``: DDP's bucket_cap_mb in bytes; None: the one that the model was made with."""
         self._bytes_cap = bytes_cap
         self._models = models
         self._known: KnownModel | None = None

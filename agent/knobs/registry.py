@@ -1,4 +1,4 @@
-"""The knobs of this process: what of its job can be changed while it runs, and by whom.
+"""The knobs of this process: what of its job can be changed while it runs.
 
 Each kind of knob has a provider: DDP's buckets, FSDP2's prefetch, what the script declares. A provider
 says what there is, and makes the action that changes it; nothing else here knows one kind from another.
@@ -29,7 +29,7 @@ class KnobProvider(Protocol):
 
     @property
     def changes(self) -> int:
-        """Goes up when there may be a knob more; cheap, and asked for all the time."""
+        """Goes up when there may be a knob more; cheap, and read all the time."""
 
     def knobs(self) -> Sequence[Knob]:
         """What there is now, with present values. On the agent's thread."""
@@ -38,7 +38,7 @@ class KnobProvider(Protocol):
         """What gives one of them a value on this rank; None: the one that the script gave."""
 
     def note_step(self, step: int) -> None:
-        """A step begins: remember where this rank stands, if that matters. On the training thread."""
+        """A step begins: remember this rank's position, if it matters. On the training thread."""
 
 
 class Knobs:
@@ -81,7 +81,7 @@ class Knobs:
 
 
 class KnobPublisher:
-    """Tells the hub of this process's knobs: when there are any, and when anything in them changes."""
+    """Sends this process's knobs to the hub: when there are any, and when anything in them changes."""
 
     def __init__(self, knobs: Knobs, gradients: GradientSource) -> None:
         self._knobs = knobs
@@ -99,7 +99,7 @@ class KnobPublisher:
         self._look_at_s = 0.0
 
     def serve(self, sender: Sender, rank: int) -> None:
-        """Send what there is to tell; called in each round of the agent's thread."""
+        """Send what is new; called in each round of the agent's thread."""
         if sender.connections == 0:
             return
         if sender.connections != self._sent_on:
@@ -128,7 +128,7 @@ class KnobPublisher:
 
 
 class GradientSource(Protocol):
-    """Who knows the gradients of the job's DDP model."""
+    """What knows the gradients of the job's DDP model."""
 
     def gradients(self, rank: int) -> GradientFacts | None:
         """Those of the one model that there is, the same object while it is the same model; else None."""

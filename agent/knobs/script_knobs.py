@@ -72,7 +72,7 @@ class ScriptKnob:
         )  # fmt: skip
 
     def facts(self, refusal: str = "") -> Knob:
-        """What a dashboard is told of it; ``refusal`` as in Knob."""
+        """What is sent to a dashboard; ``refusal`` as in Knob."""
         least, most, choices = self._allowed
         allowed = f"choices={choices}" if choices else f"least={least}, most={most}"
         return Knob(
@@ -97,14 +97,14 @@ Allowed = tuple[int, int, tuple[int, ...]]
 
 
 class ScriptKnobs:
-    """All that this process's script has declared. Declared and read on its threads, told of on any."""
+    """All that this process's script has declared. Declared and read on its threads, described on any."""
 
     def __init__(self) -> None:
         self._declared: dict[str, ScriptKnob] = {}
         self._lock = threading.Lock()
         self._sequence_numbers = SequenceNumbers()
         self._counts = False
-        """Whether the last step noted has a mark."""
+        """Whether the last step noted has a count."""
 
     def declare(
         self,
@@ -168,7 +168,7 @@ class ScriptKnobs:
         return ScriptKnobAction(self, turned, turned.default if value is None else value)
 
     def note_step(self, step: int) -> None:
-        """A step begins; on the training thread. Remembers where this rank stands, for `mark`."""
+        """A step begins; on the training thread. Remembers this rank's position."""
         if not self._declared:
             return
         distributed = sys.modules["torch.distributed"]
@@ -177,7 +177,7 @@ class ScriptKnobs:
             self._sequence_numbers.note(step, distributed.group.WORLD)
 
     def position(self, step: int, knob: ScriptKnob) -> Position:
-        """Where this rank stood among all when ``step`` began. Raises LookupError where that is unknown."""
+        """The rank's position among all when ``step`` began. Raises LookupError where it is not known."""
         where = f"{self._sequence_numbers.at(step)} " if self._counts else ""
         return Position("all", f"{where}with {knob.name} {knob.value}")
 
@@ -194,11 +194,11 @@ class ScriptKnobAction:
         self._outcome = Outcome("")
 
     def refusal(self) -> str:
-        """Why it cannot be changed: of itself it can, as who declares a knob reads it."""
+        """Why it cannot be changed, if it cannot."""
         return self._knobs.refusal()
 
     def position(self, step: int) -> Position:
-        """All have to act in the same place: the number of collectives may hang on the value."""
+        """All have to act at the same position: the number of collectives may depend on the value."""
         return self._knobs.position(step, self._knob)
 
     def boundary(self, step: int) -> bool:

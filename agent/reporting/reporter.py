@@ -1,4 +1,4 @@
-"""From a measured step to the messages that tell of it."""
+"""From a measured step to its messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from overlaptop.timeline.collectives import sum_links_where_known, sum_where_kno
 from overlaptop.wire.messages import CollectiveSpan, PhaseSpan, StepDetail, StepTotals
 
 MAX_SEGMENTS = 512
-"""Segments of one lane that travel; a terminal has fewer cells."""
+"""Segments of one lane that are sent; a terminal has fewer cells."""
 MAX_COLLECTIVES = 1024
 MAX_STEP = 1 << 62
 
@@ -60,8 +60,8 @@ def totals(measured: StepSpans, rank: int, dropped: int) -> StepTotals:
 def best_detailed(steps: Iterable[StepSpans], most: int) -> list[StepSpans]:
     """Of steps that are ready together, those whose detail is sent: `most` at most, in their order.
 
-    Ranks send at times of their own, and who compares them needs the same steps of all: so those whose
-    numbers divide by the highest powers of two, and of such the newest.
+    A comparison of ranks needs the same steps of all, and each rank sends at times of its own: so those
+    whose numbers divide by the highest powers of two, and of these the newest.
     """
     fit = [step for step in steps if step.detailed and step.named]
     fit.sort(key=lambda each: ((each.step & -each.step) or MAX_STEP, each.step), reverse=True)

@@ -1,4 +1,4 @@
-"""The rank's line to its node's hub: a unix socket of the standard library, never blocking.
+"""The rank's connection to its node's hub: a unix socket of the standard library, never blocking.
 
 libzmq stays out of the training process: its I/O thread calls abort() in faults as ordinary as running
 out of descriptors. All here happens on the agent's own thread; what does not fit is dropped and counted.
@@ -22,8 +22,8 @@ from overlaptop.wire.processes import is_alive, process_start_time
 MAX_QUEUED_BYTES = 1 << 20
 RECEIVE_BYTES = 1 << 16
 HEARTBEAT_S = 1.0
-"""After so long without anything to say the rank says who it is once more: of one that says nothing the hub
-knows that it is stopped."""
+"""After so long without a message the rank sends its RankInfo again: the hub takes a silent rank for a
+stopped one."""
 FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 30.0
 MAX_COMMANDS = 8
@@ -33,22 +33,22 @@ class Sender:
     """Queues messages for the hub, keeps the connection, and starts a hub where there is none."""
 
     def __init__(self, job: str, script: str, world_size: int, starts_hub: bool) -> None:
-        """``starts_hub``: this rank is the one of its node that sees to a hub."""
+        """``starts_hub``: this rank is the one of its node that starts hubs."""
         self.dropped = 0
-        """Messages that did not fit, or could not be told, since the start."""
+        """Messages that did not fit, or could not be encoded, since the start."""
         self.watched = False
-        """Somebody looks at this rank's timeline."""
+        """A dashboard shows this rank's timeline."""
         self.commands: deque[Command] = deque(maxlen=MAX_COMMANDS)
-        """What the hub passed on, oldest first, for whoever obeys it."""
+        """What the hub passed on, oldest first."""
         self.connections = 0
-        """Times that a hub was reached: one more, and it may be another that knows nothing yet."""
+        """Connections made so far; after each new one the hub may be another, which has nothing yet."""
         self._job = job
         self._script = script
         self._world_size = world_size
         self._starts_hub = starts_hub
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
-        self._underway = b""
+        self._partial = b""
         self._wrote_s = 0.0
         self._info: RankInfo | None = None
         self._info_due = False
@@ -59,12 +59,12 @@ class Sender:
         self._retry_at = 0.0
         self._hub_retry_s = 1.0
         self._hub_retry_at = 0.0
-        self._told = False
+        self._warned = False
         self._starter: tuple[int, int | None] = (0, None)
         """The hub's first process, which forks and ends at once: its pid and when it started."""
 
     def introduce(self, info: RankInfo) -> None:
-        """Say who this rank is: first on each connection, and again when it changes."""
+        """Set the RankInfo, which is sent first on each connection, and again when it changes."""
         if info != self._info:
             self._info, self._info_due = info, True
 
@@ -78,21 +78,21 @@ class Sender:
             self.dropped += 1
 
     def put_step(self, message: StepTotals | StepDetail) -> None:
-        """The same; what cannot be told, as a step of no length or of months, is dropped and counted."""
+        """The same; what cannot be encoded, as a step of no length or of months, is dropped and counted."""
         try:
             self.put(message)
         except codec.WireError:
             self.dropped += 1
 
     def pump(self) -> None:
-        """Do what can be done at once: connect, write, read. Call it some times a second."""
+        """Connect, write and read as far as that does not block. Call it some times a second."""
         if self._info is None:
             return
         if self._socket is None and monotonic() >= self._retry_at:
             try:
                 self._connect()
             except endpoints.EndpointError as refusal:
-                self._no_line(str(refusal))
+                self._refuse(str(refusal))
         if self._socket is not None:
             if monotonic() - self._wrote_s > HEARTBEAT_S:
                 self._info_due = True
@@ -105,70 +105,70 @@ class Sender:
     @property
     def drained(self) -> bool:
         """Whether everything queued has been written."""
-        return not self._queue and not self._underway and not self._info_due
+        return not self._queue and not self._partial and not self._info_due
 
     def disconnect(self) -> None:
-        """Let the connection go; a frame half written is lost with it."""
+        """Close the connection; a frame half written is lost with it."""
         if self._socket is not None:
             if self._still_ours(self._socket):
                 self._socket.close()
             else:
                 self._socket.detach()  # the job closed our descriptor; the number may be its own now
         self._socket = None
-        self._underway = b""
+        self._partial = b""
         self.watched = False
 
     def _connect(self) -> None:
-        line: socket.socket | None = None
+        connection: socket.socket | None = None
         try:
             path = endpoints.ranks_socket(self._job)
-            line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            line.setblocking(False)
-            line.connect(str(path))
-            peers.check_listener(line.fileno())
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.setblocking(False)
+            connection.connect(str(path))
+            peers.check_listener(connection.fileno())
         except (FileNotFoundError, ConnectionRefusedError):
-            self._retry_later(line)
+            self._retry_later(connection)
             self._start_hub()
         except endpoints.EndpointError:
-            if line is not None:
-                line.close()
+            if connection is not None:
+                connection.close()
             raise
         except OSError as fault:  # out of descriptors, a stopped hub's backlog is full, ...
-            self._retry_later(line)
+            self._retry_later(connection)
             if fault.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS):
-                self._tell(os.strerror(fault.errno))
+                self._warn_once(os.strerror(fault.errno))
         else:
-            self._socket = line
-            stat = os.fstat(line.fileno())
+            self._socket = connection
+            stat = os.fstat(connection.fileno())
             self._identity = (stat.st_dev, stat.st_ino)
             self._reader = codec.FrameReader()
             self._info_due = True
             self.connections += 1
             self._retry_s, self._hub_retry_s = FIRST_RETRY_S, 1.0
 
-    def _no_line(self, why: str) -> None:
-        """The socket directory cannot be used: nobody can watch until somebody mends it."""
+    def _refuse(self, why: str) -> None:
+        """The socket directory cannot be used until somebody repairs it."""
         self._retry_at = monotonic() + LAST_RETRY_S
-        self._tell(why)
+        self._warn_once(why)
 
-    def _tell(self, why: str) -> None:
-        if not self._told:
-            self._told = True
+    def _warn_once(self, why: str) -> None:
+        if not self._warned:
+            self._warned = True
             warn(f"no dashboard can see this rank: {why}")
 
-    def _retry_later(self, line: socket.socket | None) -> None:
-        if line is not None:
-            line.close()
+    def _retry_later(self, connection: socket.socket | None) -> None:
+        if connection is not None:
+            connection.close()
         self._retry_at = monotonic() + self._retry_s
         self._retry_s = min(LAST_RETRY_S, self._retry_s * 1.5)
 
     def _start_hub(self) -> None:
-        """Start a hub, ever more rarely where they do not stay. Two at once settle it by their lock."""
+        """Start a hub, ever more rarely where they do not stay. Of two at once its lock keeps one."""
         if not self._starts_hub or monotonic() < self._hub_retry_at or is_alive(*self._starter):
             return
         self._hub_retry_at = monotonic() + self._hub_retry_s
         self._hub_retry_s = min(LAST_RETRY_S, self._hub_retry_s * 2)
-        writable.check(self._job)  # a hub that ends at once says so to nobody
+        writable.check(self._job)  # the error of a hub that ends at once is seen by nobody
         argv, environment = endpoints.hub_command(
             self._job, self._script, self._world_size, os.getpid(), _working_directory()
         )
@@ -186,30 +186,30 @@ class Sender:
         if not self._still_ours(self._socket):
             raise ConnectionResetError
 
-    def _still_ours(self, line: socket.socket) -> bool:
+    def _still_ours(self, connection: socket.socket) -> bool:
         """Whether the descriptor is still our socket: a job may close all descriptors from 3 up."""
         try:
-            stat = os.fstat(line.fileno())
+            stat = os.fstat(connection.fileno())
         except OSError:
             return False
         return (stat.st_dev, stat.st_ino) == self._identity
 
     def _write(self) -> None:
         assert self._socket is not None
-        if self._info_due and self._info is not None and not self._underway:
-            self._underway = codec.frame(codec.encode(self._info))
+        if self._info_due and self._info is not None and not self._partial:
+            self._partial = codec.frame(codec.encode(self._info))
             self._info_due = False
-        while self._underway or self._queue:
-            if not self._underway:
-                self._underway = self._queue.popleft()
-                self._queued_bytes -= len(self._underway)
+        while self._partial or self._queue:
+            if not self._partial:
+                self._partial = self._queue.popleft()
+                self._queued_bytes -= len(self._partial)
             self._check_still_ours()
             try:
-                sent = self._socket.send(self._underway, socket.MSG_NOSIGNAL)
+                sent = self._socket.send(self._partial, socket.MSG_NOSIGNAL)
             except BlockingIOError:
                 return
             self._wrote_s = monotonic()
-            self._underway = self._underway[sent:]
+            self._partial = self._partial[sent:]
 
     def _read(self) -> None:
         assert self._socket is not None

@@ -1,4 +1,4 @@
-"""The protocol behind which sources of spans stand, and what a measured step is made of."""
+"""The protocol of all sources of spans, and what a measured step is made of."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class StepSpans:
 
 
 class Source(Protocol):
-    """Turns what the hooks see into spans.
+    """Turns the hooks' calls into spans.
 
     The hooks call everything but `take` and `stop` on the job's threads, so each call must return at once
     and never wait for the device. `take` and `stop` run on the agent's own thread.
@@ -129,7 +129,7 @@ class Source(Protocol):
 
     @property
     def gave_up(self) -> str:
-        """Why this source can measure no more, so that another has to take over; empty while it can."""
+        """Why this source can measure no more, and another has to take over; empty while it can."""
 
     def start(self) -> None:
         """Begin; raises RuntimeError with the reason when the source cannot work here."""
@@ -142,7 +142,7 @@ class Source(Protocol):
 
     @property
     def outstanding(self) -> int:
-        """Callbacks into Python that other threads still owe; Python must not end before they came."""
+        """Callbacks into Python that other threads still have to make; Python must not end before."""
 
     def boundary(self, step: int) -> None:
         """`step` begins here, and the one before it ends. Never inside the capture of a CUDA graph."""
@@ -156,7 +156,7 @@ class Source(Protocol):
 
 @runtime_checkable
 class HookedSource(Source, Protocol):
-    """A source that has to be told of each collective, and of each wait for one, as it is issued."""
+    """A source that the hooks call at each collective, and at each wait for one, as it is issued."""
 
     def issue(self, describe: Callable[[], CollectiveCall | None]) -> Any:
         """A collective is about to be issued. Returns a token for `issued`, None for nothing to do.

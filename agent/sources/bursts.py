@@ -73,7 +73,7 @@ class Burst:
             self._set(self.marks[-1].step, edge)
 
     def end(self) -> None:
-        """Give up: what has been marked is not to be read."""
+        """Break it off: what has been marked is not to be read."""
         self.broken = True
         self.finished.set()
 
@@ -174,11 +174,11 @@ class Schedule:
 
 
 def next_on_grid(began_s: float, period_s: float) -> float:
-    """When to do again what began then, not sooner than about so much later: at a whole multiple of a power
-    of two seconds.
+    """The time of the next burst, about `period_s` after the last or later: a multiple of a power of two
+    seconds.
 
-    By that all ranks trace the same steps, although each has a period of its own: a rank that is slowed
-    makes all others wait, so it had better be all at once; and steps can be compared.
+    So all ranks trace the same steps, although each has its own period: their steps can be compared, and a
+    traced rank, which is slower, does not make untraced ones wait.
     """
     grid_s = 2.0 ** math.ceil(math.log2(period_s))
     return math.ceil((began_s + grid_s / 2) / grid_s) * grid_s

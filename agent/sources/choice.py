@@ -1,4 +1,4 @@
-"""Which source a rank gets: kernels where CUPTI is free, events on other GPUs, else the host's clock."""
+"""Chooses a rank's source: kernels where CUPTI is free, events on other GPUs, else the host's clock."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def computes_on_cuda(optimizer: Any) -> bool:
 
 
 def cuda_device_of(optimizer: Any) -> int | None:
-    """The GPU that this optimizer's parameters live on; None: they do not say."""
+    """The GPU that this optimizer's parameters are on; None: not known."""
     return next((p.device.index for p in _parameters(optimizer) if p.is_cuda), None)
 
 

@@ -1,10 +1,10 @@
-"""Which collective launched which of NCCL's kernels: told by the order of both, never guessed.
+"""Joins NCCL's kernels to the collectives that launched them: by the order of both, never by guess.
 
 Between two marks the host issued some collectives, in an order that the flight recorder keeps, and CUPTI
 saw some of NCCL's kernels launched, in an order that it keeps too. Where as many kernels as launches were
 issued, and each kernel is of its launch's kind, they belong together one by one. A launch of several
-operations at once may become any number of kernels: with one such among the others, what the others leave
-over is its own. Anything else stays unmatched.
+operations may become any number of kernels: where there is one such, it gets the kernels that the others
+leave over. Anything else stays unmatched.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from overlaptop.agent.sources.kernel_steps import NcclKernel, TracedStep
 
 @dataclass(frozen=True, slots=True)
 class CollectiveLaunch:
-    """What the flight recorder tells of one launch of NCCL."""
+    """One launch of NCCL, by the flight recorder."""
 
     call: CollectiveCall
     unix_ns: int
@@ -47,13 +47,13 @@ def join(step: TracedStep, launches: Sequence[CollectiveLaunch]) -> JoinedStep:
     """Join a step's kernels to `launches`, which are sorted by time and hold at least the step's."""
     times: list[CollectiveTimes] = []
     kernels_ns = matched_ns = 0
-    for stretch in step.intervals:
-        first = bisect_left(launches, stretch.from_unix_ns, key=_issued)
-        stop = bisect_left(launches, stretch.to_unix_ns, key=_issued)
-        logged = [kernel for kernel in stretch.kernels if not kernel.replayed]
+    for interval in step.intervals:
+        first = bisect_left(launches, interval.from_unix_ns, key=_issued)
+        stop = bisect_left(launches, interval.to_unix_ns, key=_issued)
+        logged = [kernel for kernel in interval.kernels if not kernel.replayed]
         matched = match(logged, launches[first:stop])
         groups: list[tuple[CollectiveCall | None, list[NcclKernel]]] = [
-            (None, [kernel]) for kernel in stretch.kernels if kernel.replayed
+            (None, [kernel]) for kernel in interval.kernels if kernel.replayed
         ]
         if matched is None:
             groups += [(None, [kernel]) for kernel in logged]

@@ -5,7 +5,7 @@ boundary once the device has passed them: nothing here ever waits for the device
 
 - A collective on the current stream (``async_op=False`` with NCCL) lies between two events on it.
 - An asynchronous one starts when it is issued, or when the one before it on its group's own stream ends;
-  its end is an event that its future records on a stream which waits for just that.
+  its end is an event on a stream of the agent's own that waits for its future.
 - `elapsed_time` is a float32 of milliseconds, exact to 0.06 us over a second; so each step is read from
   its own start, and the starts are chained.
 """
@@ -39,7 +39,7 @@ MAX_PENDING_STEPS = 32
 MAX_UNTAKEN_STEPS = 4096
 END_STREAM_PRIORITY = -2
 """torch deals streams out of a pool of 32 for each priority, in turn. Hardly anybody takes any of this
-one (NCCL's are of 0, FSDP's of -1), so that no stream of the job comes to wait where the agent listens."""
+one (NCCL's are of 0, FSDP's of -1), so that no stream of the job is one that waits for collectives."""
 MAX_END_STREAMS = 16
 NS_PER_MS = 1_000_000
 
@@ -165,7 +165,7 @@ class EventsSource:
         return collective
 
     def issued(self, token: RecordedCollective[Event], work: Any) -> None:
-        """Record its end: on the current stream where it ran there, else where its future hears it."""
+        """Record its end: on the current stream where it ran there, else behind its future."""
         started = perf_counter_ns()
         stream = self._current_stream()
         if work is None:
@@ -200,7 +200,7 @@ class EventsSource:
             torch.cuda.set_stream(stream)
 
     def _timeable(self, call: CollectiveCall) -> bool:
-        """Whether events on this source's device can see this call; says why where they cannot."""
+        """Whether events on this source's device can time this call; sets the reason where they cannot."""
         if call.backend != "nccl":
             self.reason = f"steps with {call.op} on {call.backend} are left out: its end is hidden"
             return False
@@ -217,7 +217,7 @@ class EventsSource:
         return False
 
     def _end_stream(self, key: object) -> Any:
-        """The stream on which the ends of one group's collectives are heard; None: there are too many."""
+        """The stream on which the ends of a group's collectives are recorded; None: too many groups."""
         end_stream = self._end_streams.get(key)
         if end_stream is None and len(self._end_streams) < MAX_END_STREAMS:
             end_stream = self._end_streams[key] = torch.cuda.Stream(
@@ -237,7 +237,7 @@ class EventsSource:
         self.lost += 1
 
     def wait_begin(self, stream: Any = None) -> Event | None:
-        """Mark where the compute stream may come to stand; waits of other streams stall nobody."""
+        """Mark where the compute stream may come to stand; waits of other streams are no stall."""
         recording = self._recording
         if recording is None or not recording.detailed:
             return None
@@ -303,7 +303,7 @@ class EventsSource:
 
         try:
             read = recording.converted(to_ns)
-        except RuntimeError as fault:  # a mark on a stream that _passed did not ask
+        except RuntimeError as fault:  # a mark on a stream that _passed did not query
             if raised_by_job(fault):
                 raise
             self._chain_ns = 0
@@ -333,7 +333,7 @@ class EventsSource:
 
 
 def _passed(recording: RecordedStep[Event]) -> bool:
-    """Whether the device has passed every mark. On one stream, the last mark speaks for those before."""
+    """Whether the device has passed every mark: on each stream, the last one."""
     if not recording.complete:
         return False
     last = {each.stream_key: each.end for each in recording.collectives}

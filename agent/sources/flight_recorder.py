@@ -70,7 +70,7 @@ class FlightRecorder:
         It asks CUDA events whether they have passed: never call this while a CUDA graph is captured.
 
         Raises:
-            FlightRecorderError: it is switched off, or says what is not understood.
+            FlightRecorderError: it is switched off, or its dump is not understood.
         """
         dump = self._dump(includeCollectives=True, includeStackTraces=False, onlyActive=False)
         try:
@@ -114,7 +114,7 @@ def launches_of(
     of one rank.
     """
     members = {name: json.loads(group["ranks"]) for name, group in groups.items()}
-    near = {name: len(ranks) for name, ranks in members.items() if on_this_node(ranks)}
+    local = {name: len(ranks) for name, ranks in members.items() if on_this_node(ranks)}
     log = [entry for entry in entries if len(members.get(entry["process_group"][0], ())) != 1]
     coalesced: dict[_Sequence, list[Mapping[str, Any]]] = {
         _sequence(entry): [] for entry in log if entry["profiling_name"] == _COALESCED
@@ -126,9 +126,9 @@ def launches_of(
             if parts is not None:
                 parts.append(entry)
             elif _bytes(entry) != 0:
-                launches.append(_launch(entry, [entry], near))
+                launches.append(_launch(entry, [entry], local))
         elif parts and any(_bytes(part) != 0 for part in parts):
-            launches.append(_launch(entry, parts, near))
+            launches.append(_launch(entry, parts, local))
     return launches
 
 
@@ -143,11 +143,11 @@ def _sequence(entry: Mapping[str, Any]) -> _Sequence:
 
 
 def _launch(
-    entry: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], near: Mapping[str, int]
+    entry: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], local: Mapping[str, int]
 ) -> CollectiveLaunch:
-    """`near`: the sizes of the groups that have all their ranks on this node."""
+    """`local`: the sizes of the groups that have all their ranks on this node."""
     names = sorted(set(map(_op, parts)))
-    ranks = near.get(entry["process_group"][0])
+    ranks = local.get(entry["process_group"][0])
     together = entry["profiling_name"] == _COALESCED
     return CollectiveLaunch(
         call=CollectiveCall(

@@ -1,6 +1,6 @@
 """Knows when a CUDA graph is being captured, and keeps a capture from beginning for a moment.
 
-During a capture, no thread may ask a CUDA event whether it has passed: that ends the capture in an error.
+During a capture, no thread may query a CUDA event: the capture would fail.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ BUDGET = 0.02
 """Share of a step that the agent's own thread may take for it, averaged over steps: a share of the GIL."""
 MAX_WAITING_STEPS = 4096
 """Finished steps not yet taken; past that new ones are not kept, and counted."""
-PATIENCE_STEPS = 16
+TIMEOUT_STEPS = 16
 """A step whose collectives have not ended when so many more have finished is given up, and counted."""
 
 
@@ -51,7 +51,7 @@ class HostSource:
         self._blocking: dict[int, RecordedCollective[int]] = {}
         """By thread: the call without a future for which that thread is about to wait."""
         self._outstanding: set[int] = set()
-        """Collectives whose future still has to call back."""
+        """Collectives whose future has not called back."""
 
     @property
     def detail_every(self) -> int:
@@ -114,9 +114,9 @@ class HostSource:
             recording.invalid = True
             self.lost += 1
             return None
-        forsaken = self._blocking.pop(threading.get_ident(), None)
-        if forsaken is not None:
-            self.failed(forsaken)
+        unended = self._blocking.pop(threading.get_ident(), None)
+        if unended is not None:
+            self.failed(unended)
         collective = RecordedCollective(call, now_ns())
         recording.collectives.append(collective)
         return collective
@@ -197,7 +197,7 @@ class HostSource:
         while self._finished:
             if self._finished[0].complete:
                 taken.append(self._assemble(self._finished.popleft()))
-            elif len(self._finished) > PATIENCE_STEPS:
+            elif len(self._finished) > TIMEOUT_STEPS:
                 self._finished.popleft()
                 self.lost += 1
             else:

@@ -102,7 +102,7 @@ class TracedStep:
     @property
     def kernel_count(self) -> int:
         """NCCL's kernels that were launched in this step."""
-        return sum(len(stretch.kernels) for stretch in self.intervals)
+        return sum(len(interval.kernels) for interval in self.intervals)
 
 
 def read_steps(

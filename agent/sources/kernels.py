@@ -40,7 +40,7 @@ from overlaptop.timeline.lanes import LaneRules
 
 ROUND_S = 0.1
 """The longest that `take` waits for a burst to end."""
-PATIENCE_S, PATIENCE_STEPS = 15.0, 50
+DRAIN_TIMEOUT_S, DRAIN_TIMEOUT_STEPS = 15.0, 50
 """CUPTI may keep for so long, and so many more steps, what the GPU must by then have finished."""
 MAX_BURST_S, MAX_BURST_TIMES = 5.0, 4
 """A burst that lasts so long, and so many times as long as its steps should, is given up: the job has
@@ -116,7 +116,7 @@ class KernelsSource:
         return self._tracer.outstanding
 
     def start(self) -> None:
-        """Refuse where CUPTI is not there, not known, or somebody else's."""
+        """Raises RuntimeError where CUPTI is absent, of an unknown version, or in use by another tool."""
         tool = tool_in()
         if tool is not None:
             raise RuntimeError(f"{tool} holds CUPTI")
@@ -135,18 +135,18 @@ class KernelsSource:
         self._captures.install()
 
     def stop(self) -> None:
-        """Give CUPTI up for good."""
+        """Release CUPTI for good."""
         with self._lock:
             self._paused = True
-            self._let_go()
+            self._release()
 
     def pause(self) -> None:
-        """Give CUPTI up for a while: torch.profiler is about to take it. On a thread of the job's."""
+        """Release CUPTI for a while: torch.profiler is about to take it. On a thread of the job's."""
         with self._lock:
             if not self._paused:
                 self._paused = True
                 self.reason = PAUSED
-                self._let_go()
+                self._release()
 
     def resume(self) -> None:
         """torch.profiler has let go of it."""
@@ -212,7 +212,7 @@ class KernelsSource:
         elif self._state in (_State.CHECKING, _State.DRAINING):
             self._tracer.gather()
             if not self._tracer.complete:
-                self._mind_patience()
+                self._check_drain_timeout()
             elif self._state is _State.CHECKING:
                 self._end_check(self._tracer.taken())
             else:
@@ -238,7 +238,7 @@ class KernelsSource:
             self._begin_drain(_State.CHECKING)
 
     def _end_check(self, activities: Activities) -> None:
-        """Go to work, or check once more, or give up."""
+        """Start measuring, or check once more, or give up."""
         assert self._check is not None
         fault = self._check.fault_in(activities, self._tracer.clock_offset_ns)
         if not fault:
@@ -268,10 +268,10 @@ class KernelsSource:
         self._drain_began_s, self._drain_began_step = monotonic(), self._step
         self._state = state
 
-    def _mind_patience(self) -> None:
+    def _check_drain_timeout(self) -> None:
         """Give up when buffers stay away long after the GPU must have finished with them."""
-        overdue = monotonic() - self._drain_began_s > PATIENCE_S
-        if overdue and self._step - self._drain_began_step > PATIENCE_STEPS:
+        overdue = monotonic() - self._drain_began_s > DRAIN_TIMEOUT_S
+        if overdue and self._step - self._drain_began_step > DRAIN_TIMEOUT_STEPS:
             self._give_up(TAKEN_OVER)
 
     def _end_burst(self, activities: Activities) -> None:
@@ -295,8 +295,8 @@ class KernelsSource:
         self._last_first_step = steps[0].step
 
     def _launches(self, steps: list[TracedStep]) -> list[CollectiveLaunch] | None:
-        """What the host issued in these steps; None when it is not the time to ask, or nobody knows."""
-        if not any(stretch.kernels for step in steps for stretch in step.intervals):
+        """What the host issued in these steps; None when it is not due to be read, or not known."""
+        if not any(interval.kernels for step in steps for interval in step.intervals):
             return []
         began_s = self._schedule.began_s
         if not self._log.due(began_s, watched=self.watched):
@@ -311,10 +311,10 @@ class KernelsSource:
     def _give_up(self, why: str) -> None:
         """Have the agent take another source."""
         self.gave_up = why
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
-        """Forget what is under way, whose steps are then timed by the host like others, and free CUPTI."""
+    def _release(self) -> None:
+        """Drop the burst under way, whose steps are then timed by the host, and release CUPTI."""
         if self._burst is not None:
             self._burst.end()
             self._burst = None
@@ -357,8 +357,8 @@ def step_spans(step: TracedStep, launches: list[CollectiveLaunch] | None, *, fin
     elif final:
         collectives = tuple(
             CollectiveTimes(unmatched(kernel, step.device), kernel.start_ns, kernel.end_ns)
-            for stretch in step.intervals
-            for kernel in stretch.kernels
+            for interval in step.intervals
+            for kernel in interval.kernels
         )
     return StepSpans(
         step=step.step,

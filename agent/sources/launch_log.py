@@ -1,4 +1,4 @@
-"""When to read what the host has issued from torch's flight recorder: a dump holds the GIL for a while."""
+"""Reads torch's flight recorder at most every few seconds: a dump holds the GIL for a while."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LaunchLog:
         try:
             self._recorder = FlightRecorder()
         except FlightRecorderError as refusal:
-            self._say(str(refusal))
+            self._set_reason(str(refusal))
 
     def due(self, burst_began_s: float, *, watched: bool) -> bool:
         """Whether to read it for a burst that began then, Unix time."""
@@ -48,11 +48,13 @@ class LaunchLog:
             launches = self._recorder.read(from_unix_ns)
         except FlightRecorderError as refusal:
             self._recorder = None
-            self._say(str(refusal))
+            self._set_reason(str(refusal))
             return None
-        self._say("" if launches is not None else "the flight recorder is short: set TORCH_FR_BUFFER_SIZE")
+        self._set_reason(
+            "" if launches is not None else "the flight recorder is short: set TORCH_FR_BUFFER_SIZE"
+        )
         self._read_s, self._took_s = burst_began_s, monotonic() - began_s
         return launches
 
-    def _say(self, why: str) -> None:
+    def _set_reason(self, why: str) -> None:
         self.reason = f"collectives have no names: {why}" if why else ""

@@ -24,7 +24,7 @@ _CAUSES = {
     0x20: "thermal, by the driver",
     0x40: "thermal, by the hardware",
     0x80: "power brake",
-    0x200: "store limit",
+    0x200: "board limit",
     0x400: "reliability",
 }
 

@@ -66,7 +66,7 @@ class Telemetry:
         """How many connections the hub had then."""
 
     def follow(self, find: Callable[[], JobGpu | None]) -> None:
-        """MachineMonitor the GPU that `find` names, None for a job on none; called on the job's thread."""
+        """Watch the GPU that `find` names, None for a job on none; called on the job's thread."""
         if self._over:
             return
         try:

@@ -1,4 +1,4 @@
-"""The buffers that CUPTI fills, given out and taken back in two callbacks.
+"""The buffers that CUPTI fills, handed out and taken back in two callbacks.
 
 CUPTI asks for a buffer on whichever thread launches the next kernel, once in a thousand launches or so,
 and gives it back on a thread of its own. Both callbacks are as short as Python can be.

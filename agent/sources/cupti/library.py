@@ -49,7 +49,7 @@ class Cupti:
         return now_ns.value
 
     def register(self, request: Any, complete: Any) -> None:
-        """Say who gives buffers out and who takes them back. The two must stay alive for good.
+        """Register the callbacks that give buffers out and take them back. They must stay alive for good.
 
         Times are then in Unix ns: torch.profiler has CUPTI count the processor's ticks and never undoes it.
         """

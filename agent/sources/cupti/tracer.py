@@ -69,9 +69,9 @@ class Tracer:
             self._disable()
 
     def hand_over(self) -> None:
-        """Give CUPTI up to somebody else in this process, at once.
+        """Release CUPTI to another user in this process, at once.
 
-        Buffers of ours must not end up in their hands, so all come back, complete or not.
+        Our buffers must not go to that one, so all come back, complete or not.
         """
         with self._lock:
             if self._tracing or self._buffers.outstanding:

@@ -19,7 +19,7 @@ from tests.agent.conftest import socket_directory
 pytestmark = pytest.mark.gpu
 
 STEPS = 5
-PATIENCE_S = 100.0
+TIMEOUT_S = 100.0
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def overlaptop(*words):
 
 
 def test_a_capture_on_nccl_holds_the_kernels_of_its_steps_and_can_be_analysed(job, tmp_path):
-    give_up_s = time.monotonic() + PATIENCE_S
+    give_up_s = time.monotonic() + TIMEOUT_S
     while True:
         made = overlaptop("capture", "--steps", str(STEPS), "--json")
         if made.returncode == 0 or time.monotonic() > give_up_s:

@@ -96,8 +96,8 @@ def test_a_unit_without_weights_of_its_own_asks_for_those_behind_it_only(monkeyp
     monkeypatch.setattr(units, "alive", lambda: list(entered))
     order = ExecutionOrder(*((tuple(map(weakref.ref, each)),) for each in (entered, left)))
     forward, backward = (PrefetchPass(units, name, "") for name in ("forward", "backward"))
-    forward.give(2, order)
-    backward.give(2, order)
+    forward.apply(2, order)
+    backward.apply(2, order)
     assert [state._states_to_forward_prefetch for state in entered] == [
         [first, second], [first, second], [second, third], [third, fourth], [third, fourth], [fourth], [],
     ]  # fmt: skip
@@ -303,11 +303,11 @@ DROPPED = """
     units.learn()
     for model in (second, third):
         model.train(1)
-    backward.give(1, units.learned())
+    backward.apply(1, units.learned())
     print("given", len(own), backward.depth, backward.original)
     second.train(TRAINED_STEPS)
     print("rests", len(units.alive()), backward.depth, backward.original)
-    backward.give_back()
+    backward.restore()
     third.train(1)
     after = {id(state): state._states_to_backward_prefetch for state in units.alive()}
     print("given back", after == own, backward.depth, backward.original)

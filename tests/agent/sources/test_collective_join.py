@@ -96,8 +96,8 @@ def test_each_kernel_of_fsdp2_is_of_its_collectives_kind():
     for step in burst.steps():
         began = {
             (kernel.start_ns, kernel.end_ns): kernel.collective
-            for stretch in step.intervals
-            for kernel in stretch.kernels
+            for interval in step.intervals
+            for kernel in interval.kernels
         }
         for each in join(step, burst.launches()).collectives:
             assert began[each.start_ns, each.end_ns] == kind_of[each.call.op]
@@ -245,7 +245,7 @@ def test_a_step_without_collectives_has_none():
 
 
 def issue(chance, count, several_at=()):
-    """A stretch of `count` launches, each with the kernels that it truly became, in the order of launch."""
+    """`count` launches, each with the kernels that it truly became, in the order of launch."""
     truth = []
     for number in range(count):
         kind = chance.choice(KINDS)

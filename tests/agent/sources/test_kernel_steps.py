@@ -77,9 +77,9 @@ def test_a_recorded_burst_has_its_steps_and_each_its_collectives(name, numbers, 
     steps = recording(name).steps()
     assert [step.step for step in steps] == numbers
     for step in steps:
-        kinds = [kernel.collective for stretch in step.intervals for kernel in stretch.kernels]
+        kinds = [kernel.collective for interval in step.intervals for kernel in interval.kernels]
         assert {kind: kinds.count(kind) for kind in set(kinds)} == nccl_kernels
-        assert not any(kernel.replayed for stretch in step.intervals for kernel in stretch.kernels)
+        assert not any(kernel.replayed for interval in step.intervals for kernel in interval.kernels)
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -116,7 +116,9 @@ def test_the_phases_of_a_recorded_step_come_in_their_order_within_it(name):
 def test_a_stretch_lies_between_two_neighbouring_marks(name):
     burst = recording(name)
     bounds = [
-        (stretch.from_unix_ns, stretch.to_unix_ns) for step in burst.steps() for stretch in step.intervals
+        (interval.from_unix_ns, interval.to_unix_ns)
+        for step in burst.steps()
+        for interval in step.intervals
     ]
     unix_ns = [mark.unix_ns for mark in burst.marks]
     assert bounds == list(itertools.pairwise(unix_ns))
@@ -190,8 +192,8 @@ def test_an_edge_that_was_not_recorded_joins_its_two_stretches():
     [whole] = burst.steps()
     assert [each for each, _ in step.edges] == [each for each in EDGES if each is not Edge.BACKWARD_END]
     assert len(step.intervals) == len(whole.intervals) - 1
-    assert sum((stretch.kernels for stretch in step.intervals), ()) == sum(
-        (stretch.kernels for stretch in whole.intervals), ()
+    assert sum((interval.kernels for interval in step.intervals), ()) == sum(
+        (interval.kernels for interval in whole.intervals), ()
     )
 
 
@@ -226,7 +228,7 @@ def test_what_ran_in_a_step_is_told_by_the_gpus_clock_and_what_was_issued_by_the
     first, second = read(trace)
     assert flat(first.compute, first.comm) == [(110, 150), (195, 200)]
     assert flat(second.compute, second.comm) == [(202, 260), (200, 230)]
-    assert [len(stretch.kernels) for stretch in (*first.intervals, *second.intervals)] == [1, 0]
+    assert [len(interval.kernels) for interval in (*first.intervals, *second.intervals)] == [1, 0]
     [kernel] = first.intervals[0].kernels
     assert (kernel.start_ns, kernel.end_ns) == (195, 230)
 
@@ -353,8 +355,8 @@ def test_every_ns_of_a_step_is_in_the_lanes_of_what_ran_in_it(issued):
             for ns in range(max(100, start_ns), min(250, start_ns + length_ns))
         }
         assert {ns for start, end in lane.tolist() for ns in range(start, end)} == expected
-    [stretch] = step.intervals
-    assert [(kernel.start_ns, kernel.end_ns - kernel.start_ns) for kernel in stretch.kernels] == [
+    [interval] = step.intervals
+    assert [(kernel.start_ns, kernel.end_ns - kernel.start_ns) for kernel in interval.kernels] == [
         (start_ns, length_ns) for what, start_ns, length_ns, _ in issued if what == ALL_REDUCE
     ]
 

@@ -455,7 +455,7 @@ def test_buffers_that_stay_away_say_so_too_but_only_after_a_long_time_and_many_s
     gpu.holds = True
     job.until(lambda: not gpu.tracing)
     gpu.now_ns += 3_600 * 10**9  # the job validates, or waits for its data
-    job.run(kernels.PATIENCE_STEPS - 5)
+    job.run(kernels.DRAIN_TIMEOUT_STEPS - 5)
     assert job.source.gave_up == ""
     job.run(10)
     assert job.source.gave_up == kernels.TAKEN_OVER
@@ -466,7 +466,7 @@ def test_many_short_steps_alone_do_not_try_its_patience(gpu):
     job.until_tracing()
     gpu.holds = True
     job.until(lambda: not gpu.tracing)
-    job.run(3 * kernels.PATIENCE_STEPS)  # 1.5 s
+    job.run(3 * kernels.DRAIN_TIMEOUT_STEPS)  # 1.5 s
     assert job.source.gave_up == ""
     gpu.holds = False
     job.run(10)

@@ -118,7 +118,7 @@ def test_its_thread_imports_nothing(run_ranks) -> None:
     import importlib.abc, importlib.machinery, threading
     import torch
 
-    class MachineMonitor(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    class ImportsSeen(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         def find_spec(self, name, path, target=None):
             if threading.current_thread() is not threading.main_thread():
                 print(name, flush=True)
@@ -132,7 +132,7 @@ def test_its_thread_imports_nothing(run_ranks) -> None:
             pass
 
     sys.modules.pop("pynvml")
-    sys.meta_path.insert(0, MachineMonitor())
+    sys.meta_path.insert(0, ImportsSeen())
     """
     )
     job = run_ranks(JOB.format(before=before), nproc=1, arguments=("2",))

@@ -1,4 +1,4 @@
-"""KnownModel bytes across NVLink and PCIe, one stretch of time after another, on two GPUs of one process.
+"""Known bytes across NVLink and PCIe, one stretch of time after another, on two GPUs of one process.
 
     links.py [--seconds 5]
 
