@@ -1,4 +1,4 @@
-"""The house as ARCHITECTURE.md describes it: what is where, and what must not grow."""
+"""The repository as ARCHITECTURE.md describes it, and the documents: their links, sizes, modules named."""
 
 import re
 import tomllib
@@ -64,15 +64,67 @@ def test_the_agent_is_one_module_under_one_name_however_it_is_found() -> None:
     assert Path(overlaptop.workloads.__file__).resolve() == ROOT / "workloads" / "__init__.py"
 
 
+def _documents() -> list[Path]:
+    return [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        ROOT / "benchmarks" / "README.md",
+    ]
+
+
+def _anchors(document: Path) -> set[str]:
+    """Those of its headings, as GitHub makes them."""
+    headings = re.findall(
+        r"^#+ (.+)$", re.sub(r"^```.*?^```", "", document.read_text(), flags=re.S | re.M), re.M
+    )
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _leads_nowhere(document: Path, link: str) -> bool:
+    path, _, anchor = link.partition("#")
+    target = document.parent / path if path else document
+    return not target.exists() or bool(anchor and anchor not in _anchors(target))
+
+
 def test_the_links_between_the_documents_lead_somewhere() -> None:
     links = [
-        (name, target)
-        for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/remote.md")
-        for target in re.findall(r"\]\(([^)#\s]+)", (ROOT / name).read_text())
-        if "://" not in target
+        (document, link)
+        for document in _documents()
+        for link in re.findall(r"\]\(([^)\s]+)", document.read_text())
+        if "://" not in link
     ]
-    assert len({name for name, _ in links}) > 2
-    assert [link for link in links if not (ROOT / Path(link[0]).parent / link[1]).exists()] == []
+    assert len({document for document, _ in links}) > 2
+    assert [(str(document), link) for document, link in links if _leads_nowhere(document, link)] == []
+
+
+def test_each_document_can_be_reached_from_the_readme() -> None:
+    reached, ahead = set(), [ROOT / "README.md"]
+    while ahead:
+        document = ahead.pop()
+        reached.add(document)
+        for link in re.findall(r"\]\(([^)#\s]+\.md)", document.read_text()):
+            target = (document.parent / link).resolve()
+            if target.is_relative_to(ROOT) and target not in reached:
+                ahead.append(target)
+    assert set(_documents()) - reached == set()
+
+
+@pytest.mark.parametrize(("name", "size_bytes"), [("README.md", 10_240), ("ARCHITECTURE.md", 12_288)])
+def test_a_document_to_begin_with_is_short(name: str, size_bytes: int) -> None:
+    assert (ROOT / name).stat().st_size <= size_bytes
+
+
+def test_the_modules_that_the_documents_name_are_there() -> None:
+    named = {
+        (document.name, path)
+        for document in _documents()
+        if document.name != "CHANGELOG.md"
+        for path in re.findall(r"`([\w./]+\.py)`", document.read_text())
+        if "/" in path
+    }
+    files = [path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py") if ".venv" not in path.parts]
+    missing = [each for each in named if not any(f"/{file}".endswith(f"/{each[1]}") for file in files)]
+    assert missing == []
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
