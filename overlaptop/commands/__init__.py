@@ -1,1 +1,19 @@
-"""The commands, one module each. stdout is data, stderr is talk; heavy imports are inside ``run``."""
+"""The commands, one module each: ``parser()`` has its options and help, ``run(words)`` does it.
+
+A module is light to import, since ``--help`` needs no more; ``run`` imports what does the work.
+"""
+
+from __future__ import annotations
+
+COMMANDS = {
+    "analyze": "analyze",
+    "capture": "capture",
+    "changes": "changes",
+    "demo": "demo",
+    "doctor": "doctor",
+    "estimate": "estimate",
+    "relay": "relay",
+    "set": "setting",
+    "tune": "tune",
+}
+"""What a command line may begin with, and its module; all else is a host or an option of ``watch``."""

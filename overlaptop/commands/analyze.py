@@ -2,134 +2,64 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Sequence
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from overlaptop.console import CommandError, say
-from overlaptop.fleet.records import rank_record, step_record
-from overlaptop.formats.files import TraceError
-from overlaptop.formats.job import TracedJob, analyze
-from overlaptop.timeline.lanes import LaneRules, parse_rule
+from overlaptop.console.arguments import add_look, look_of, make_parser
 
-if TYPE_CHECKING:
-    from overlaptop.fleet.finished_session import FinishedSession
-    from overlaptop.tui import TuiOptions
+DESCRIPTION = """\
+Show what torch.profiler traces say of overlap: in the dashboard, or as a table where stdout is no terminal.
+PATH is one trace (.json or .json.gz), or a folder with one for each rank. ProfilerStep annotations make the
+steps; without them, the whole trace is one.
+"""
+EPILOG = """\
+--json prints a line for each rank and step, as overlaptop --json does, and then one for each rank over the
+whole trace, from its first GPU activity to its last: {"type": "rank", "rank", "overlap", "comm_ns",
+"hidden_ns", "exposed_ns", "compute_ns", "copy_only_ns", "idle_ns"}.
 
-USAGE_STATUS = 2
-_MISSING_NAMED = 8
+--hta takes these rank lines by the rules of HolisticTraceAnalysis 0.5.0 (get_comm_comp_overlap), which
+defines overlap in the same way. Four things differ:
+  window         where the traces have two ProfilerSteps or more, it leaves out what was launched before the
+                 trace began, and what was launched after the last ProfilerStep had begun on the GPU
+  rounding       it rounds starts up and ends down to whole microseconds
+  communication  only kernels called nccl*Kernel*: peer-to-peer copies are memory, and other libraries'
+                 kernels (NVSHMEM, symmetric memory, DeepEP, ...) computation
+  computation    not kernels with Sync or Memcpy in their names; synchronisation events with a stream are
 
-
-def run(path: Path, lane_rules: Sequence[str], *, by_hta: bool, look: TuiOptions | None) -> int:
-    """Show the trace or traces at `path` on the screen, or, where there is none, as a table.
-
-    `look` is the dashboard's; None: print records instead. The screen shows steps, which `by_hta` does not
-    change: with it, the table comes in any case.
-    """
-    on_screen = look is not None and sys.stdin.isatty() and sys.stdout.isatty() and not by_hta
-    job = _analyze(path, lane_rules, by_hta=by_hta, detailed=on_screen)
-    if job.missing and path.is_dir():
-        say(f"{path}: {_missing(job)}")
-    if look is None:
-        _print_records(job)
-    elif on_screen:
-        from overlaptop.commands import dashboard
-
-        dashboard.require_screen(look)
-        return dashboard.show(session_of(job), look)
-    else:
-        print(_table(job, by_hta=by_hta, ascii_only=look.ascii))  # noqa: T201
-    sys.stdout.flush()
-    return 0
+A folder is refused as a whole when one of its traces cannot be used, or when two are of the same rank.
+exit status: 0; 2 for a usage error and for a file that is no trace, is cut off or cannot be read.
+"""
 
 
-def _analyze(path: Path, lane_rules: Sequence[str], *, by_hta: bool, detailed: bool) -> TracedJob:
-    try:
-        rules = LaneRules(parse_rule(rule) for rule in lane_rules)
-        return analyze(path, rules, by_hta=by_hta, detailed=detailed)
-    except (TraceError, ValueError) as fault:
-        raise CommandError(str(fault), USAGE_STATUS) from fault
-
-
-def _print_records(job: TracedJob) -> None:
-    # All at once: there may be tens of thousands, and whoever reads them waits for the last.
-    records = [step_record(job.name, summary.info, step) for summary in job.ranks for step in summary.steps]
-    records += [
-        rank_record(summary.info.rank, whole, compute_exact=summary.info.compute_exact)
-        for summary, whole in zip(job.ranks, job.whole, strict=True)
-    ]
-    sys.stdout.write("".join(json.dumps(record) + "\n" for record in records))
-
-
-def session_of(job: TracedJob) -> FinishedSession:
-    """The job behind the face that a dashboard and a table look at."""
-    from overlaptop.fleet.finished_session import FinishedRank, FinishedSession
-    from overlaptop.wire.messages import PROTOCOL_VERSION, Notice, Welcome
-
-    over_ns = max(whole.start_ns + whole.step_ns for whole in job.whole)
-    ranks = [
-        FinishedRank(summary.info, whole, summary.steps, summary.details)
-        for summary, whole in zip(job.ranks, job.whole, strict=True)
-    ]
-    notices = [Notice(job.ranks[0].info.rank, over_ns, "warning", _missing(job))] if job.missing else []
-    welcome = Welcome(
-        protocol=PROTOCOL_VERSION,
-        job=job.name,
-        host="",
-        script=str(job.path),
-        world_size=job.world_size,
-        started_ns=min(whole.start_ns for whole in job.whole),
+def parser() -> argparse.ArgumentParser:
+    """Its options."""
+    parser = make_parser("overlaptop analyze", DESCRIPTION, EPILOG)
+    parser.add_argument("path", type=Path, metavar="PATH", help="a trace, or a folder of them")
+    parser.add_argument(
+        "--json", action="store_true", help="print records instead of opening the dashboard"
     )
-    try:
-        return FinishedSession(welcome, ranks, notices, over_ns)
-    except ValueError as fault:
-        raise CommandError(f"{job.path}: {fault}", USAGE_STATUS) from fault
-
-
-def _table(job: TracedJob, *, by_hta: bool, ascii_only: bool) -> str:
-    """The whole traces: all ranks together, and below it each one."""
-    from overlaptop import text
-    from overlaptop.commands import once
-    from overlaptop.console.table import Table
-
-    table = Table(["rank", "steps", "overlap", "exposed", "hidden", "compute", "comm", "copy only", "idle"])
-    for summary, whole in zip(job.ranks, job.whole, strict=True):
-        exact = summary.info.compute_exact
-        table.add(
-            [
-                str(summary.info.rank),
-                text.count(len(summary.steps)),
-                text.bounded(text.percent(whole.overlap), text.AT_MOST, exact=exact),
-                text.bounded(text.duration(whole.exposed_ns), text.AT_LEAST, exact=exact),
-                text.bounded(text.duration(whole.hidden_ns), text.AT_MOST, exact=exact),
-                text.bounded(text.duration(whole.compute_ns), text.AT_MOST, exact=exact),
-                text.duration(whole.comm_ns),
-                text.duration(whole.copy_only_ns),
-                text.duration(whole.idle_ns if exact else None),
-            ]
-        )
-    exact = all(summary.info.compute_exact for summary in job.ranks)
-    comm_ns, hidden_ns = (
-        sum(getattr(whole, name) or 0 for whole in job.whole) for name in ("comm_ns", "hidden_ns")
+    parser.add_argument(
+        "--hta",
+        action="store_true",
+        help="whole traces by HolisticTraceAnalysis's rules (see below); without --json: as a table",
     )
-    overlap = text.percent(hidden_ns / comm_ns if comm_ns else None)
-    lines = [
-        once.title(session_of(job).tick()),
-        f"whole trace{', as HolisticTraceAnalysis counts' if by_hta else ''}, all ranks   "
-        f"overlap {text.bounded(overlap, text.AT_MOST, exact=exact)}   "
-        f"hidden {text.bounded(text.duration(hidden_ns), text.AT_MOST, exact=exact)} "
-        f"of {text.duration(comm_ns)}",
-        table.render(),
-    ]
-    if not exact:
-        lines.append("≤ ≥: without a GPU compute is an upper bound")
-    page = "\n".join(lines)
-    return once.plain(page) if ascii_only else page
+    parser.add_argument(
+        "--lane",
+        action="append",
+        default=[],
+        metavar="LANE=REGEX",
+        help="put GPU activities whose name matches into compute, comm or copy: comm=my_allreduce "
+        "(repeat it; the first match wins)",
+    )
+    add_look(parser)
+    return parser
 
 
-def _missing(job: TracedJob) -> str:
-    named = ", ".join(map(str, job.missing[:_MISSING_NAMED]))
-    more = len(job.missing) - _MISSING_NAMED
-    return f"no trace of rank {named}{f' and {more} more' if more > 0 else ''} of {job.world_size}"
+def run(words: list[str]) -> int:
+    """Read the traces, and show them."""
+    options = parser().parse_args(words)
+    from overlaptop.console import analyze
+
+    return analyze.run(
+        options.path, options.lane, by_hta=options.hta, look=None if options.json else look_of(options)
+    )

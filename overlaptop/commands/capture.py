@@ -2,80 +2,43 @@
 
 from __future__ import annotations
 
-import json
-import sys
+import argparse
 
-from overlaptop.console import CommandError, say
-from overlaptop.console.choice import join
-from overlaptop.console.following import send, views
-from overlaptop.console.hosts import Hosts, home_of
-from overlaptop.fleet.commands import FAILED, SENT, CommandView, RankProgress
-from overlaptop.fleet.session import Session
-from overlaptop.report.hosts import path_there
-from overlaptop.text import printable
-from overlaptop.wire import commands
-from overlaptop.wire.messages import ENDED_BADLY, WRITTEN, Command
+from overlaptop.console.arguments import add_hosts, hosts_of, job_key, make_parser, positive
 
+DESCRIPTION = """\
+Have all ranks of a running job run torch.profiler for N steps, from the same step on, and write a Chrome
+trace each (rank0.json.gz, ...) to a new folder below overlaptop-captures, where the job was started. A
+bundled workload obeys; a job of your own does when it was started with --control:
 
-def run(key: str | None, steps: int, hosts: Hosts | None = None, *, as_json: bool) -> int:
-    """Capture `steps` steps of the job called `key`, or of the only one.
-
-    Progress goes to stderr; stdout gets a line for each rank as soon as its trace is written: the path, or
-    a record. Raises CommandError when a rank did not write one.
-    """
-    try:
-        command = commands.make(commands.CAPTURE, {"steps": steps})
-    except ValueError as error:
-        raise CommandError(str(error), 2) from error
-    session = join(key, hosts)
-    try:
-        send(session, command)
-        return follow(session, command, as_json=as_json)
-    finally:
-        session.close()
+  torchrun --nproc-per-node=8 -m overlaptop.agent --control train.py
+"""
+EPILOG = """\
+stdout gets a line for each rank whose trace is written, stderr the progress. A record holds type
+("capture"), job, id, rank, state, step (that on which the ranks agreed: the profiler warms up in it), path,
+reason, live_overlap (a fraction: measured by the agent in the steps just before; null: not known) and host
+(the one on which the path is, as --host names it; null: this machine). Without --json it is host:path.
+exit status: 0 when all ranks have written, 1 when not, 2 for a usage error, 130 after Ctrl-C (the job and
+a capture under way go on).
+"""
 
 
-def follow(session: Session, command: Command, *, as_json: bool) -> int:
-    """Say how far a command that was sent is, until every rank has said its last word."""
-    told = SENT
-    written: set[int] = set()
-    for capture in views(session, command):
-        if capture.state not in (told, FAILED):
-            told = capture.state
-            say(_words(capture))
-        for rank in capture.ranks:
-            if rank.rank not in written and (rank.state == WRITTEN or (as_json and capture.done)):
-                written.add(rank.rank)
-                home = home_of(session, rank.rank)
-                said = (
-                    _record(session.job_key, home, capture, rank)
-                    if as_json
-                    else printable(path_there(home, rank.text))
-                )
-                print(said)  # noqa: T201
-                sys.stdout.flush()
-    if capture.state == FAILED:
-        raise CommandError(f"no capture: {capture.reason}")
-    return 0
-
-
-def _words(capture: CommandView) -> str:
-    steps = f" on step {capture.step}" if capture.state == "agreed" else ""
-    return f"{capture.words}: {capture.state}{steps}"
-
-
-def _record(job: str | None, home: str, capture: CommandView, rank: RankProgress) -> str:
-    return json.dumps(
-        {
-            "type": "capture",
-            "job": job,
-            "id": capture.id,
-            "rank": rank.rank,
-            "state": rank.state,
-            "step": capture.step,
-            "path": rank.text if rank.state == WRITTEN else None,
-            "reason": rank.text if rank.state in ENDED_BADLY else None,
-            "live_overlap": rank.live_overlap,
-            "host": home or None,
-        }
+def parser() -> argparse.ArgumentParser:
+    """Its options."""
+    parser = make_parser("overlaptop capture", DESCRIPTION, EPILOG)
+    parser.add_argument(
+        "--steps", type=positive, default=5, metavar="N", help="steps to record, 1 to 100 (default 5)"
     )
+    parser.add_argument("--job", type=job_key, metavar="KEY", help="the job, as --list names it")
+    parser.add_argument("--json", action="store_true", help="print a record for each rank, not its path")
+    add_hosts(parser)
+    return parser
+
+
+def run(words: list[str]) -> int:
+    """Capture, and follow it until all ranks have written."""
+    options = parser().parse_args(words)
+    hosts = hosts_of(options)
+    from overlaptop.console import capture
+
+    return capture.run(options.job, options.steps, hosts, as_json=options.json)

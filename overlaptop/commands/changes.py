@@ -2,56 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import sys
-from datetime import UTC, datetime
+import argparse
 
-from overlaptop.console import CommandError, say
-from overlaptop.console.table import Table
-from overlaptop.text import UNKNOWN, count
-from overlaptop.wire import change_log
-from overlaptop.wire.change_log import Change
-from overlaptop.wire.endpoints import EndpointError
+from overlaptop.console.arguments import job_key, make_parser
 
-
-def run(key: str | None, *, as_json: bool) -> int:
-    """Print the last changes, oldest first: a row or a record each; of one job only with `key`."""
-    try:
-        changes = change_log.read(key)
-    except EndpointError as fault:
-        raise CommandError(str(fault)) from fault
-    if as_json:
-        for change in changes:
-            print(json.dumps({"type": "change", **dataclasses.asdict(change)}))  # noqa: T201
-    elif changes:
-        print(render(changes))  # noqa: T201
-    else:
-        say("nothing was changed yet" + ("" if key is None else f" of job {key}"))
-    sys.stdout.flush()
-    return 0
+DESCRIPTION = """\
+Show the last 200 changes of the settings of your jobs on this machine, oldest first: when, from what to
+what, who asked (or which search), and where one was not made, why.
+"""
+EPILOG = """\
+A record of --json holds type ("change"), at_ns (Unix time), job, script, host, by, search (id; empty: a
+person asked), knob, was, becomes (what was asked for where it was not made), step, outcome (changed,
+refused, busy, failed, unknown) and reason. They come from changes.jsonl in the folder of the jobs' sockets,
+whose older part is changes.jsonl.1, some 2 MB in all. exit status: 0; 2 for a usage error.
+"""
 
 
-def render(changes: list[Change]) -> str:
-    """A row for each change, times in this machine's own zone."""
-    table = Table(
-        ["at", "job", "knob", "from", "to", "step", "outcome", "by", "why not"],
-        left={"at", "job", "knob", "outcome", "by", "why not"},
-    )
-    for change in changes:
-        at = datetime.fromtimestamp(change.at_ns / 1e9, UTC).astimezone()
-        by = change.by + (f" (search {change.search})" if change.search else "")
-        table.add(
-            [
-                at.strftime("%Y-%m-%d %H:%M:%S"),
-                change.job,
-                change.knob,
-                change.was or UNKNOWN,
-                change.becomes or UNKNOWN,
-                count(change.step),
-                change.outcome,
-                by,
-                change.reason,
-            ]
-        )
-    return table.render()
+def parser() -> argparse.ArgumentParser:
+    """Its options."""
+    parser = make_parser("overlaptop changes", DESCRIPTION, EPILOG)
+    parser.add_argument("--job", type=job_key, metavar="KEY", help="of this job only")
+    parser.add_argument("--json", action="store_true", help="print records, not a table")
+    return parser
+
+
+def run(words: list[str]) -> int:
+    """Print the log."""
+    options = parser().parse_args(words)
+    from overlaptop.console import changes
+
+    return changes.run(options.job, as_json=options.json)

@@ -2,70 +2,48 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import argparse
 
-from overlaptop.console import CommandError
-from overlaptop.doctor.findings import Finding, Status, works
-from overlaptop.doctor.installed import check_installation
-from overlaptop.remote.bootstrap import far_words
-from overlaptop.text import printable
+from overlaptop.console.arguments import add_hosts, hosts_of, make_parser
 
-if TYPE_CHECKING:
-    from overlaptop.console.hosts import Hosts
+DESCRIPTION = """\
+Say what will work: the interpreter, torch, NCCL, CUPTI and NVML, what this user may do, the socket
+directory, the jobs that run, ssh, the terminal, the clock. With HOST also what will work there, how it is
+reached, and how far its clock is from ours; ssh asks nothing meanwhile. One line for each finding, with
+what to do. Nothing is changed, nothing needs root, and a check that hangs is given up.
 
-_STATUS_WIDTH = max(len(status.value) for status in Status)
-_CHECK_WIDTH = len("overlaptop")
-
-
-def run(python: str, hosts: Hosts | None, *, as_json: bool) -> int:
-    """Look at this machine, then at the hosts; give 0 where monitoring will work on all of them, else 1.
-
-    ``python``: the interpreter here that jobs train with; empty: this one.
-    """
-    if hosts is not None:
-        try:
-            far_words(hosts.python, hosts.remote_dir, doctor=True)
-        except ValueError as reason:
-            raise CommandError(str(reason), 2) from reason
-    whole = check_installation()
-    if not works([whole]):
-        _tell("", [whole], as_json=as_json)
-        return 1
-    # These need what may have been missing.
-    from overlaptop.doctor import here
-    from overlaptop.doctor.facts import Facts
-
-    facts = Facts(python=python or sys.executable, named=bool(python))
-    good = _tell("", here.examine(facts), as_json=as_json)
-    if hosts is not None:
-        from overlaptop.doctor import hosts as others
-
-        for target, findings in others.examine(hosts.targets, facts, hosts.python, hosts.remote_dir):
-            good &= _tell(target.name, findings, as_json=as_json)
-    return 0 if good else 1
+  overlaptop doctor --python ~/venv/bin/python                the interpreter that trains here
+  overlaptop doctor me@gpu-a gpu-b                            here and there
+"""
+EPILOG = """\
+A finding is ok, a warning (monitoring works, but shows less), a fault (it does not work) or unknown (it
+could not be looked at). --python without HOST is the interpreter here: what it lacks is a fault then, and
+else a warning, since jobs may have another one.
+A record of --json holds type ("check"), host (as it was named; empty: here), check, status, finding and
+remedy (empty: none is needed); one of type "doctor" ends each host, with works (true or false).
+exit status: 0 when monitoring will work here and on each host, 1 when not, 2 for a usage error.
+"""
 
 
-def _tell(host: str, findings: Iterable[Finding], *, as_json: bool) -> bool:
-    """Print what was found of a host (empty: here) as it comes; whether monitoring will work there."""
-    if not as_json:
-        print(printable(host) if host else f"here ({os.uname().nodename})", flush=True)  # noqa: T201
-    seen = []
-    for finding in findings:
-        seen.append(finding)
-        if as_json:
-            line = json.dumps(finding.record(host))
-        else:
-            check, status = printable(finding.check), finding.status.value
-            line = f"  {status:{_STATUS_WIDTH}}  {check:{_CHECK_WIDTH}}  {printable(finding.line)}"
-        print(line, flush=True)  # noqa: T201
-    good = works(seen)
-    if as_json:
-        print(json.dumps({"type": "doctor", "host": host, "works": good}), flush=True)  # noqa: T201
-    else:
-        where = f"on {printable(host)}" if host else "here"
-        print(f"monitoring will {'work' if good else 'not work'} {where}", flush=True)  # noqa: T201
-    return good
+def parser() -> argparse.ArgumentParser:
+    """Its options."""
+    usage = "overlaptop doctor [HOST ...] [--python PATH] [--json]"
+    parser = make_parser("overlaptop doctor", DESCRIPTION, EPILOG, usage)
+    parser.add_argument("--json", action="store_true", help="print a record for each finding")
+    add_hosts(parser, as_words=True)
+    return parser
+
+
+def run(words: list[str]) -> int:
+    """Look, and print the findings."""
+    parsed = parser()
+    options = parsed.parse_intermixed_args(words)
+    if options.rate:
+        parsed.error("--rate is for watching a host")
+    python = ""
+    if not (options.host or options.hosts or options.via):
+        python, options.python = options.python, ""
+    hosts = hosts_of(options)
+    from overlaptop.console import doctor
+
+    return doctor.run(python, hosts, as_json=options.json)

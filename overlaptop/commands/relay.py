@@ -1,56 +1,41 @@
-"""``overlaptop relay --stdio``: what a dashboard on another host starts here to reach this host's jobs."""
+"""``overlaptop relay --stdio``: what a dashboard elsewhere starts on this host, over ssh."""
 
 from __future__ import annotations
 
-import os
-import signal
-from contextlib import suppress
+import argparse
 
-from overlaptop import __version__
-from overlaptop.console import CommandError, say
-from overlaptop.launch.launcher import gpu_device_files
-from overlaptop.launch.local import LocalLauncher
-from overlaptop.launch.relayed import LEASE_S, RelayedLauncher
-from overlaptop.relay.relay import Relay
+from overlaptop.console.arguments import make_parser
+
+DESCRIPTION = """\
+The far end of `overlaptop HOST`, which starts it on that host: it joins this user's jobs there, and sends
+what they measure over its standard output. It opens no port, and ends when its standard input does, or
+when nothing has come from there for 15 seconds. Where a key should only show the jobs of its user, its line
+in ~/.ssh/authorized_keys may begin with
+
+  restrict,command="/path/to/python -m overlaptop relay --stdio --readonly"
+"""
+EPILOG = """\
+stdout carries at most 512 KiB a second, and less where the line is narrow or the near end wants it so. A
+workload that was started through it is ended 60 seconds after the line, if that has not come back by then.
+exit status: 0, or 2 for a usage error. environment: OVERLAPTOP_DIR.
+"""
 
 
-def run(*, readonly: bool) -> int:
-    """Relay over standard input and output until the client closes its end."""
-    if os.isatty(0) or os.isatty(1):
-        raise CommandError(
-            "relay --stdio is not for a terminal: `overlaptop HOST` starts it on that host", 2
-        )
-    # What some library prints must not come between the frames.
-    reads, writes = os.dup(0), os.dup(1)
-    _redirect_to_null(0, os.O_RDONLY)
-    os.dup2(2, 1)
-    local = LocalLauncher()
-    launcher = RelayedLauncher(local)
-    relay = Relay(
-        reads,
-        writes,
-        version=__version__,
-        gpus=gpu_device_files(),
-        readonly=readonly,
-        launcher=launcher,
+def parser() -> argparse.ArgumentParser:
+    """Its options."""
+    parser = make_parser("overlaptop relay", DESCRIPTION, EPILOG)
+    parser.add_argument(
+        "--stdio", action="store_true", required=True, help="speak over standard input and output"
     )
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda _number, _frame: relay.stop())
-    why = relay.run()
-    os.close(writes)
-    os.close(reads)
-    if launcher.under_way:
-        with suppress(OSError):  # with the connection its standard error may be gone, too
-            say(f"{why}; {local.running or 'what was requested'} goes on for {LEASE_S:.0f} s")
-        with suppress(OSError):
-            # The host's sshd waits for whoever could still write.
-            for descriptor in (1, 2):
-                _redirect_to_null(descriptor, os.O_WRONLY)
-    launcher.release()
-    return 0
+    parser.add_argument(
+        "--readonly", action="store_true", help="pass no command on to a job, and start nothing"
+    )
+    return parser
 
 
-def _redirect_to_null(descriptor: int, flags: int) -> None:
-    null = os.open(os.devnull, flags)
-    os.dup2(null, descriptor)
-    os.close(null)
+def run(words: list[str]) -> int:
+    """Relay until standard input ends."""
+    options = parser().parse_args(words)
+    from overlaptop.console import relay
+
+    return relay.run(readonly=options.readonly)

@@ -2,162 +2,66 @@
 
 from __future__ import annotations
 
-import json
-import sys
-import time
+import argparse
+import re
 
-from overlaptop.console import CommandError, say
-from overlaptop.console.choice import join
-from overlaptop.console.following import TICK_S, send, settle, views
-from overlaptop.console.hosts import Hosts, pause
-from overlaptop.console.table import Table
-from overlaptop.fleet.commands import FAILED, SENT, CommandView
-from overlaptop.fleet.knobs import JobKnob
-from overlaptop.fleet.session import Session
-from overlaptop.fleet.snapshot import Snapshot
-from overlaptop.text import UNKNOWN as NOT_KNOWN
-from overlaptop.text import printable
-from overlaptop.wire import commands
-from overlaptop.wire.knobs import Knob
-from overlaptop.wire.messages import CHANGED, UNKNOWN, Command
+from overlaptop.console.arguments import add_hosts, hosts_of, job_key, make_parser
 
-KNOBS_S = 2.0
-"""For a job that has just begun to say what can be changed of it, or is being changed."""
+DESCRIPTION = """\
+Change a setting of a running job, on all its ranks in the same step, or on none. Without NAME=VALUE: show
+what can be changed of the job, to what, and what cannot just now and why. A bundled workload obeys; a job
+of your own does when it was started with --control:
 
+  torchrun --nproc-per-node=8 -m overlaptop.agent --control train.py
 
-def run(key: str | None, name: str, value: int | None, hosts: Hosts | None = None) -> int:
-    """Set the knob `name` of the job called `key`, or of the only one, to `value` (None: the script's).
-
-    Progress goes to stderr; stdout gets one line: from what to what, and at which step. Raises CommandError
-    when not every rank has changed it, or when that is not known.
-    """
-    session = join(key, hosts)
-    try:
-        found = find_knob(session, name)
-        command = command_for(found.knob, value)
-        if found.refusal:
-            raise CommandError(f"not changed: {found.refusal}")
-        if (search := session.tick().search) is not None and search.knob == name:
-            say(f"{search.by} searches for the best {name}: that ends with your change")
-        send(session, command)
-        return follow(session, command)
-    finally:
-        session.close()
+NAME=script gives back the value that the script gave. Among others there is:
+  bucket_cap_mb  MiB a bucket of its DistributedDataParallel model, 1 to 10000. Its buckets are made anew
+                 between two steps; gradients stay what they were, but for the order of sums with more than
+                 two ranks. The model must be the only one, and not compiled
+"""
+EPILOG = """\
+stdout gets a line when all ranks have changed it (bucket_cap_mb 25 -> 50 at step 1234), stderr progress. A
+record of --json holds type ("knob"), job, knob, value (null: no whole number, or not known), value_text,
+original_text (the script's own), least, most, choices (null: all between), unit, owner, about, code (the
+line that makes a value permanent), differs (true while ranks have different values) and refusal (null: it
+can be changed). overlaptop changes lists what was changed, from what to what, and by whom.
+The agreed step and the one or two after it, until the new buckets are in use, are left out of the figures.
+exit status: 0 when all ranks have changed it, 1 when none has and when one failed, 2 for a usage error, 130
+after Ctrl-C (the job and a change under way go on).
+"""
 
 
-def show(key: str | None, hosts: Hosts | None = None, *, as_json: bool) -> int:
-    """Print what can be changed of the job called `key`, or of the only one: a table, or a record each."""
-    session = join(key, hosts)
-    try:
-        snapshot = await_knobs(session)
-    finally:
-        session.close()
-    if as_json:
-        for each in snapshot.knobs:
-            print(json.dumps(_record(session.job_key, each)))  # noqa: T201
-    elif snapshot.knobs:
-        print(render(snapshot.knobs))  # noqa: T201
-    else:
-        say("nothing can be changed of this job")
-    if snapshot.search is not None:
-        say(f"{snapshot.search.by} searches for the best {snapshot.search.knob}")
-    sys.stdout.flush()
-    return 0
-
-
-def await_knobs(session: Session) -> Snapshot:
-    """What the job says of its knobs, once all ranks say the same, or the best that KNOBS_S brings."""
-    settle(session)
-    give_up_s = time.monotonic() + KNOBS_S
-    while True:
-        snapshot = session.tick()
-        if snapshot.knobs and not any(each.differs for each in snapshot.knobs):
-            return snapshot
-        if time.monotonic() >= give_up_s:
-            return snapshot
-        pause(session, TICK_S)
-
-
-def find_knob(session: Session, name: str) -> JobKnob:
-    """What the job says of this knob. CommandError, status 2, where it has none of that name."""
-    known = await_knobs(session).knobs
-    found = next((each for each in known if each.knob.name == name), None)
-    if found is None:
-        there_is = ", ".join(each.knob.name for each in known) or "nothing"
-        raise CommandError(f"{name} cannot be set; of this job there is: {there_is}", 2)
-    return found
-
-
-def command_for(knob: Knob, value: int | None) -> Command:
-    """The command that gives a knob this value; None: the script's. CommandError, status 2, if not."""
-    try:
-        return commands.make_restoring(knob) if value is None else commands.make_setting(knob, value)
-    except ValueError as error:
-        raise CommandError(str(error), 2) from error
-
-
-def follow(session: Session, command: Command) -> int:
-    """Say how far a command that was sent is, and in the end what became of it."""
-    told = SENT
-    for change in views(session, command):
-        if change.state not in (told, FAILED, UNKNOWN, CHANGED):
-            told = change.state
-            say(_words(change))
-    if change.state == FAILED:
-        partly = any(rank.state == CHANGED for rank in change.ranks)
-        raise CommandError(change.reason if partly else f"not changed: {change.reason}")
-    if change.state == UNKNOWN:
-        raise CommandError(f"not known whether it was changed: {change.reason}")
-    for line in sorted({rank.text for rank in change.ranks}):  # one, as all ranks do the same
-        print(printable(line))  # noqa: T201
-    sys.stdout.flush()
-    return 0
-
-
-def render(knobs: tuple[JobKnob, ...]) -> str:
-    """A row for each knob, and below a line for each that cannot be changed just now."""
-    table = Table(
-        ["knob", "value", "script", "allowed", "of", "what it does"],
-        left={"knob", "allowed", "of", "what it does"},
+def parser() -> argparse.ArgumentParser:
+    """Its options."""
+    parser = make_parser("overlaptop set", DESCRIPTION, EPILOG)
+    parser.add_argument(
+        "change", type=_change, nargs="?", metavar="NAME=VALUE", help="what to set, and to what"
     )
-    for each in knobs:
-        knob = each.knob
-        value = (knob.value_text or NOT_KNOWN) + (" (ranks differ)" if each.differs else "")
-        table.add(
-            [knob.name, value, knob.original_text or NOT_KNOWN, allowed(knob), knob.owner, knob.about]
-        )
-    refusals = [f"{each.knob.name} cannot be changed now: {each.refusal}" for each in knobs if each.refusal]
-    return "\n".join([table.render(), *map(printable, refusals)])
+    parser.add_argument("--job", type=job_key, metavar="KEY", help="the job, as --list names it")
+    parser.add_argument(
+        "--json", action="store_true", help="without NAME=VALUE: print records, not a table"
+    )
+    add_hosts(parser)
+    return parser
 
 
-def allowed(knob: Knob) -> str:
-    """``1 to 10000 MiB``, ``1, 2, 4 or 8``."""
-    *others, last = map(str, knob.choices or (knob.least, knob.most))
-    values = f"{', '.join(others)}{' or ' if knob.choices else ' to '}{last}" if others else last
-    return f"{values} {knob.unit}".rstrip()
+def run(words: list[str]) -> int:
+    """Show the knobs, or change one."""
+    parsed = parser()
+    options = parsed.parse_args(words)
+    if options.json and options.change is not None:
+        parsed.error("--json goes without NAME=VALUE")
+    hosts = hosts_of(options)
+    from overlaptop.console import setting
+
+    if options.change is None:
+        return setting.show(options.job, hosts, as_json=options.json)
+    name, value = options.change
+    return setting.run(options.job, name, value, hosts)
 
 
-def _words(change: CommandView) -> str:
-    step = f" on step {change.step}" if change.state == "agreed" else ""
-    return f"{change.words}: {change.state}{step}"
-
-
-def _record(job: str | None, each: JobKnob) -> dict[str, object]:
-    knob = each.knob
-    return {
-        "type": "knob",
-        "job": job,
-        "knob": knob.name,
-        "value": knob.value,
-        "value_text": knob.value_text or None,
-        "original_text": knob.original_text or None,
-        "least": knob.least,
-        "most": knob.most,
-        "choices": knob.choices or None,
-        "unit": knob.unit or None,
-        "owner": knob.owner,
-        "about": knob.about,
-        "code": knob.code or None,
-        "differs": each.differs,
-        "refusal": each.refusal or None,
-    }
+def _change(text: str) -> tuple[str, int | None]:
+    name, _, value = text.partition("=")
+    if not (name and re.fullmatch(r"-?[0-9]{1,9}|script", value)):
+        raise argparse.ArgumentTypeError(f"must be NAME=VALUE with a whole number or script, not {text!r}")
+    return name, None if value == "script" else int(value)

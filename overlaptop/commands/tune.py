@@ -2,286 +2,91 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from types import FrameType
+import argparse
+import re
 
-from overlaptop import text
-from overlaptop.console import CommandError, say, search_report
-from overlaptop.console.choice import join
-from overlaptop.console.hosts import Hosts, pause
-from overlaptop.fleet.job_session import JobSelector, JobSession
-from overlaptop.fleet.session import Session
-from overlaptop.fleet.snapshot import LinkState, Snapshot
-from overlaptop.launch.launcher import Launcher, of_workload, place
-from overlaptop.launch.supervised import LaunchError
-from overlaptop.models.bucket_sizes import MOST_WATCHED, Collector
-from overlaptop.tuning.search import Plan
-from overlaptop.tuning.state import SearchState
-from overlaptop.tuning.tuner import Tuner
-from overlaptop.wire.knobs import Knob
-from overlaptop.workloads import catalog
-from overlaptop.workloads.options import OptionsError
+from overlaptop.console.arguments import add_hosts, cut_at_dashes, hosts_of, job_key, make_parser, positive
+from overlaptop.wire.lease import LEASE_S
 
-TICK_S = 0.05
-KNOBS_S = 5.0
-"""For a job whose steps are counted to say what can be changed of it."""
-STARTING_S = 600.0
-"""For a job to finish its first step: it may load or compile a model first."""
-LATE_S = 60.0
-"""For the other ranks, once one has."""
-TOLD_S = 5.0
-"""After so long without a step it is said what is waited for."""
-MOST_NAMED = 8
-"""Ranks."""
-END_LIMIT_S = 5.0
-"""From a hub's word that every rank has gone to torchrun's exit."""
+DESCRIPTION = f"""\
+Find the best value of a setting by measurement: on a running job, or on SCRIPT, which is started under
+torchrun, with an agent that allows it, and ended afterwards. SCRIPT is a bundled workload's name, or the
+path of a script of your own; what follows -- goes to it:
+
+  overlaptop tune --range 1:400                               bucket_cap_mb of the job that runs here
+  overlaptop tune train.py --nproc 2 --range 1:400 -- --epochs 3
+
+Windows of steps with one value each are measured in turns, round by round. A value that takes longer beyond
+doubt is left out from then on (after one window only where it takes far longer, for the machine may have
+changed meanwhile), and more values are tried around the best. It ends when none can be better
+than the best by more than 1 %, with 95 % confidence, or when the budget is spent: unless --budget says
+otherwise, a third of the steps that nine values, each measured so well, would take, and at most 2,000.
+
+The running job goes on with the value that it had before, unless --keep is given; so it does after Ctrl-C,
+SIGTERM, and when this command dies: then its hub goes back after {LEASE_S:.0f} seconds of silence. A change
+by somebody else meanwhile ends the search, and stays.
+"""
+EPILOG = """\
+stdout gets a table of the values (their step time, in what interval it lies with 95 % confidence, what the
+model of the job's buckets predicts of it, and how far that is off) and at last one line: the best setting,
+what it saves, how sure, which one the job has now, and the line of code that makes the best one permanent.
+So it does after Ctrl-C, with what was measured until then. stderr gets the progress. With --json, a record
+for each window ("window"), then one for each value ("point") and one for the result ("result"); times are
+ns, shares fractions, null is unknown.
+exit status: 0 when a best value is told (known: false in the result's record where the budget was spent
+first), 1 when it was ended before (the job ended or refused, somebody else changed it: what was found so
+far is told), 2 for a usage error, 130 after Ctrl-C and 143 after SIGTERM, once the value is what it was.
+"""
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What is to be found, and how."""
-
-    knob: str
-    least: int | None
-    most: int | None
-    """None: as far as makes sense for the knob."""
-    budget_steps: int | None
-    keep: bool
-    """Leave the best value set."""
-    as_json: bool
-
-
-def run_on_job(key: str | None, wish: Wish, hosts: Hosts | None = None) -> int:
-    """Search on the job called `key`, or on the only one. Its value is restored, unless `wish.keep`."""
-    session = join(key, hosts)
-    try:
-        return _Search(session, wish).run()
-    finally:
-        session.close()
-
-
-def run_on_script(script: str, options: Sequence[str], nproc: int | None, wish: Wish) -> int:
-    """Start a bundled workload or a script of one's own under torchrun, search, and end it."""
-    try:
-        launcher = _launcher(script, options, nproc)
-        say(f"{script} on {launcher.placement.in_words}")
-        with launcher:
-            launcher.start()
-            session = JobSession(JobSelector(matches=launcher.owns))
-            try:
-                return _Search(session, wish, launcher).run()
-            finally:
-                session.close()
-    except LaunchError as fault:
-        raise CommandError(str(fault)) from fault
+def parser() -> argparse.ArgumentParser:
+    """Its options."""
+    usage = "overlaptop tune [SCRIPT] [options] [-- script's options]"
+    parser = make_parser("overlaptop tune", DESCRIPTION, EPILOG, usage)
+    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="start this (default: a running job)")
+    parser.add_argument(
+        "--knob", default="bucket_cap_mb", metavar="NAME", help="the setting (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--range",
+        type=_range,
+        metavar="A:B",
+        help="from A to B (default: 1:400 for bucket_cap_mb, else all that is allowed)",
+    )
+    parser.add_argument("--budget", type=positive, metavar="STEPS", help="spend at most so many steps")
+    parser.add_argument("--job", type=job_key, metavar="KEY", help="the running job, as --list names it")
+    parser.add_argument("--keep", action="store_true", help="leave the running job with the best value")
+    parser.add_argument(
+        "--nproc", type=positive, metavar="N", help="SCRIPT's processes (default: one a GPU, else 2)"
+    )
+    parser.add_argument("--json", action="store_true", help="print records, not a table and a line")
+    add_hosts(parser)
+    return parser
 
 
-def _launcher(script: str, options: Sequence[str], nproc: int | None) -> Launcher:
-    workload = catalog.find(script)
-    if workload is None:
-        if not Path(script).is_file():
-            names = ", ".join(each.name for each in catalog.WORKLOADS)
-            raise CommandError(f"no script {script}, and no workload of that name; there are: {names}", 2)
-        return Launcher(script, options, place(nproc), agent_options=("--control",))
-    try:
-        given = workload.check(options)
-    except OptionsError as fault:
-        raise CommandError(f"{workload.name}: {fault}", 2) from fault
-    return of_workload(workload, options, place(nproc, str(given.get("device", "auto"))))
+def run(words: list[str]) -> int:
+    """Search on a running job, or on a script that is started for it."""
+    own, script_options = cut_at_dashes(words)
+    parsed = parser()
+    options = parsed.parse_args(own)
+    if options.script is None and (options.nproc is not None or "--" in words):
+        parsed.error("--nproc and what follows -- go with SCRIPT")
+    if options.script is not None and (options.job is not None or options.keep):
+        parsed.error("--job and --keep are for a job that runs: give no SCRIPT with them")
+    hosts = hosts_of(options)
+    if options.script is not None and hosts is not None:
+        parsed.error("SCRIPT is started here: give no host with it")
+    from overlaptop.console import tune
+
+    least, most = options.range or (None, None)
+    wish = tune.Wish(options.knob, least, most, options.budget, options.keep, options.json)
+    if options.script is None:
+        return tune.run_on_job(options.job, wish, hosts)
+    return tune.run_on_script(options.script, script_options, options.nproc, wish)
 
 
-class _Search:
-    """One search, from the first look at the job to its last line."""
-
-    def __init__(self, session: Session, wish: Wish, launcher: Launcher | None = None) -> None:
-        self._session, self._wish, self._launcher = session, wish, launcher
-        self._collector = Collector()
-        """Sees the job from the first look on: a GPU's timelines come every few seconds only."""
-        self._told = 0
-        """Windows."""
-
-    def run(self) -> int:
-        with _told_to_end() as asked:
-            knob = self._find_knob(asked)
-            if knob is None:
-                return asked()
-            wish = self._wish
-            try:
-                plan = Plan(budget_steps=wish.budget_steps)
-                tuner = Tuner(
-                    self._session,
-                    knob,
-                    wish.least,
-                    wish.most,
-                    plan=plan,
-                    keep=wish.keep,
-                    collector=self._collector,
-                )
-            except ValueError as error:
-                raise CommandError(str(error), 2) from error
-            stopped = False
-            while not tuner.over:
-                if asked() and not stopped:
-                    stopped = True
-                    tuner.stop()
-                    if self._launcher is not None:
-                        break  # the job ends, and its value with it
-                    say(f"{knob.name} goes back to {knob.value_text}; once more to leave at once")
-                tuner.tick(self._look())
-                self._tell(tuner.picture)
-                pause(self._session, TICK_S)
-        picture = tuner.picture
-        self._conclude(picture)
-        if stopped and not picture.failed:
-            return asked()
-        if picture.why:
-            raise self._job_ended() or CommandError(picture.why)
-        return 0
-
-    def _look(self) -> Snapshot:
-        snapshot = self._session.tick()
-        if len(snapshot.ranks) <= MOST_WATCHED:
-            self._session.watch([view.rank for view in snapshot.ranks])
-        return snapshot
-
-    def _job_ended(self) -> CommandError | None:
-        """What to say of the job that was started here, if it has ended by itself."""
-        launcher = self._launcher
-        if launcher is None:
-            return None
-        snapshot = self._session.tick()
-        ending = snapshot.link is LinkState.ENDED or any(view.ended for view in snapshot.ranks)
-        deadline_s = time.monotonic() + END_LIMIT_S * ending
-        while launcher.poll() is None:
-            if time.monotonic() > deadline_s:
-                return None
-            time.sleep(TICK_S)
-        if launcher.poll() == 0:
-            return CommandError("the job ended before the search did: give it more steps")
-        for line in launcher.complaint():
-            print(text.printable(line), file=sys.stderr)  # noqa: T201
-        return CommandError(f"the job failed ({launcher.how_it_ended})", 2 if launcher.usage_error else 1)
-
-    def _find_knob(self, asked: Callable[[], int]) -> Knob | None:
-        """The knob, once steps are counted and it is known; None: told to end."""
-        name, since_s = self._wish.knob, None
-        first_step = _FirstStep()
-        while not asked():
-            gone = self._launcher is not None and self._launcher.poll() is not None
-            snapshot = self._look()
-            if snapshot.link is LinkState.LIVE:
-                self._collector.add(snapshot)
-            found = next((each for each in snapshot.knobs if each.knob.name == name), None)
-            if gone or snapshot.link is LinkState.ENDED:
-                raise self._job_ended() or CommandError("the job ended")
-            # Steps of the past are not of the present value.
-            stepping = not snapshot.replaying and all(view.last is not None for view in snapshot.ranks)
-            if snapshot.ranks and stepping:
-                since_s = since_s or time.monotonic()
-                if found is not None and not found.differs:
-                    if found.refusal:
-                        raise CommandError(f"{name} cannot be changed: {found.refusal}")
-                    return found.knob
-                if time.monotonic() - since_s > KNOBS_S and found is not None:
-                    raise CommandError(f"ranks have different values of {name}: set it first")
-                if time.monotonic() - since_s > KNOBS_S:
-                    there_is = ", ".join(each.knob.name for each in snapshot.knobs) or "nothing"
-                    raise CommandError(f"{name} cannot be set; of this job there is: {there_is}", 2)
-            else:
-                first_step.wait(snapshot)
-            pause(self._session, TICK_S)
-        return None
-
-    def _tell(self, picture: SearchState) -> None:
-        for window in picture.windows[self._told :]:
-            self._told += 1
-            if self._wish.as_json:
-                self._put(search_report.window_record(self._session.job_key, picture, window))
-            say(search_report.window_words(picture, window))
-
-    def _conclude(self, picture: SearchState) -> None:
-        """Print what was found, if anything was, and which value the job has."""
-        if picture.result is None:
-            say("; ".join(filter(None, ("nothing was measured yet", self._left(picture)))))
-            return
-        if self._wish.as_json:
-            for point in picture.points:
-                self._put(search_report.point_record(self._session.job_key, picture, point))
-            self._put(search_report.result_record(self._session.job_key, picture))
-        else:
-            print(search_report.table(picture))  # noqa: T201
-            print(text.printable(search_report.last_line(picture, self._left(picture))), flush=True)  # noqa: T201
-        if picture.result.spent:
-            say(f"{search_report.steps(picture.steps_spent)} were not enough: --budget allows more")
-
-    def _left(self, picture: SearchState) -> str:
-        """Which value the job has; empty: it ends with this command."""
-        return picture.left if self._launcher is None else ""
-
-    def _put(self, record: dict[str, object]) -> None:
-        print(json.dumps(record), flush=True)  # noqa: T201
-
-
-class _FirstStep:
-    """Waits for every rank's first step, and not for ever."""
-
-    def __init__(self) -> None:
-        self._began_s = time.monotonic()
-        self._stepped_s: float | None = None
-        """When the first rank had finished one."""
-        self._told = False
-
-    def wait(self, snapshot: Snapshot) -> None:
-        """Look once more. CommandError: it has taken too long."""
-        now_s = time.monotonic()
-        late = [view.rank for view in snapshot.ranks if view.last is None]
-        if self._stepped_s is None and len(late) < len(snapshot.ranks):
-            self._stepped_s = now_s
-        since_s, limit_s = self._began_s, STARTING_S
-        if self._stepped_s is not None:
-            since_s, limit_s = self._stepped_s, LATE_S
-        who = _ranks(late) if late else "the job"
-        if now_s - since_s > limit_s:
-            others = ", and the others have" if self._stepped_s is not None else ""
-            raise CommandError(
-                f"{who} finished no step within {limit_s:.0f} s{others}: nothing can be measured"
-            )
-        if not self._told and now_s - since_s > TOLD_S:
-            self._told = True
-            say(f"waits for the first step of {who}")
-
-
-def _ranks(numbers: Sequence[int]) -> str:
-    """``rank 1``, ``ranks 1, 3``."""
-    more = len(numbers) - MOST_NAMED
-    named = ", ".join(map(str, numbers[:MOST_NAMED])) + (f" and {more} more" if more > 0 else "")
-    return f"rank{'s' * (len(numbers) != 1)} {named}"
-
-
-@contextmanager
-def _told_to_end() -> Iterator[Callable[[], int]]:
-    """Ctrl-C and SIGTERM leave time to put things back: gives the exit status asked for, 0 while none is.
-
-    A second one ends at once.
-    """
-    status = 0
-
-    def hear(signum: int, _frame: FrameType | None) -> None:
-        nonlocal status
-        if status:
-            raise SystemExit(128 + signum)
-        status = 128 + signum
-
-    before = {signum: signal.signal(signum, hear) for signum in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: status
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
+def _range(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(-?[0-9]{1,9}):(-?[0-9]{1,9})", text)
+    if found is None or int(found[1]) > int(found[2]):
+        raise argparse.ArgumentTypeError(f"must be A:B, two whole numbers with A <= B, not {text!r}")
+    return int(found[1]), int(found[2])

@@ -34,7 +34,7 @@ class Hosts:
 
 
 def named(options: argparse.Namespace) -> Hosts | None:
-    """Of options that parsers.add_hosts has added; None where no host is named.
+    """Of options that arguments.add_hosts has added; None where no host is named.
 
     Raises CommandError with status 2 for what names no host, and for options that go with one.
     """

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.commands.once import settle
-from overlaptop.commands.stream import RecordWriter
+from overlaptop.console.once import settle
+from overlaptop.console.stream import RecordWriter
 from overlaptop.fleet.job_session import JobSession
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire.endpoints import list_jobs

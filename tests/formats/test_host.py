@@ -11,7 +11,7 @@ from overlaptop.formats import files, job, kineto
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.summary import summarize
 from overlaptop.timeline.lanes import LaneRules, parse_rule
-from tests.cli.traces import BASE_NS, kernel
+from tests.formats.traces import BASE_NS, kernel
 
 DATA = Path(__file__).parent / "data"
 US = 1000

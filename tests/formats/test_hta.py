@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from overlaptop.formats import chrome, files, hta, kineto
 from overlaptop.formats.summary import summarize
 from overlaptop.timeline.lanes import LaneRules
-from tests.cli.traces import kernel, launch, mark, nccl, text, trace
+from tests.formats.traces import kernel, launch, mark, nccl, text, trace
 
 DATA = Path(__file__).parent / "data"
 RECORDED = json.loads((DATA / "hta-0.5.0.json").read_text())

@@ -6,7 +6,7 @@ from overlaptop.formats import job, workers
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
-from tests.cli.traces import event, kernel, launch, mark, nccl, write
+from tests.formats.traces import event, kernel, launch, mark, nccl, write
 
 EVENTS = (kernel(0, 10), nccl(5, 10))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from overlaptop.formats import chrome, kineto
 from overlaptop.formats.files import TraceError
 from overlaptop.timeline.lanes import Lane, LaneRules, parse_rule
-from tests.cli.traces import BASE_NS, event, kernel, launch, mark, nccl, text, trace
+from tests.formats.traces import BASE_NS, event, kernel, launch, mark, nccl, text, trace
 
 PATH = Path("some/trace.json")
 

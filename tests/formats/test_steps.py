@@ -5,7 +5,7 @@ from pathlib import Path
 from overlaptop.formats import kineto
 from overlaptop.formats.steps import Step, find_steps
 from overlaptop.timeline.lanes import LaneRules
-from tests.cli.traces import BASE_NS, kernel, launch, mark, nccl, text
+from tests.formats.traces import BASE_NS, kernel, launch, mark, nccl, text
 
 US = 1000
 

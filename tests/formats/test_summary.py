@@ -11,7 +11,7 @@ from overlaptop.formats import kineto
 from overlaptop.formats.summary import summarize
 from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.messages import CollectiveSpan
-from tests.cli.traces import BASE_NS, kernel, launch, mark, nccl, text
+from tests.formats.traces import BASE_NS, kernel, launch, mark, nccl, text
 
 US = 1000
 NAMED = {

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from unittest import mock
 
-from overlaptop.commands import once
+from overlaptop.console import once
 from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.records import device_record, step_record
 from overlaptop.fleet.snapshot import Snapshot

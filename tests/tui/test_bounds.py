@@ -5,8 +5,8 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
 
-from overlaptop.commands.once import render
-from overlaptop.commands.stream import RecordWriter
+from overlaptop.console.once import render
+from overlaptop.console.stream import RecordWriter
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.tune.knob_values import ValueRefusedError, parsed, stepped

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.commands.analyze import session_of
+from overlaptop.console.analyze import session_of
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
-from tests.cli.traces import kernel, small_job, write
+from tests.formats.traces import kernel, small_job, write
 from tests.tui.fakes import app_of, running_job, screen_lines, screen_text
 
 DATA = Path(__file__).parent.parent / "formats" / "data"

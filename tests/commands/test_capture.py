@@ -5,8 +5,7 @@ import json
 import pytest
 
 from overlaptop import cli
-from overlaptop.commands import capture
-from overlaptop.console import CommandError, following
+from overlaptop.console import CommandError, capture, following
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
 from overlaptop.wire.messages import Command, CommandReport, HubStatus, RankEnd

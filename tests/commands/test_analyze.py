@@ -16,9 +16,9 @@ from overlaptop.cli import main
 from overlaptop.fleet.records import step_record
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
+from tests.formats.traces import kernel, small_job, text, write
 
 from .test_terminal import LEAVE_ALTERNATE_SCREEN, Terminal
-from .traces import kernel, small_job, text, write
 
 DATA = Path(__file__).parent.parent / "formats" / "data"
 RECORDED = json.loads((DATA / "hta-0.5.0.json").read_text())

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from overlaptop import cli
-from overlaptop.commands import setting
-from overlaptop.console import CommandError, following
+from overlaptop.console import CommandError, following, setting
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import Knob, KnobFacts

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from overlaptop import cli
-from overlaptop.commands import parsers
-from overlaptop.commands.once import render, settle
-from overlaptop.commands.stream import is_lost
+from overlaptop.commands import watch
 from overlaptop.console import CommandError, hosts
 from overlaptop.console.hosts import ConnectionReporter, Hosts, connect
+from overlaptop.console.once import render, settle
+from overlaptop.console.stream import is_lost
 from overlaptop.remote.targets import Target
 from tests.fleet.builders import status, step, welcome
 from tests.remote.lines import FAR_ENDS, runs
@@ -30,7 +30,7 @@ def far_end(behaviour: str) -> str:
 
 
 def named(*words: str) -> Hosts | None:
-    return hosts.named(parsers.watch_parser().parse_intermixed_args(words))
+    return hosts.named(watch.parser().parse_intermixed_args(words))
 
 
 def words_of(*words: str) -> list[str]:

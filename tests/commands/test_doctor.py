@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from overlaptop import __version__
-from overlaptop.commands import doctor
+from overlaptop.console import doctor
 from overlaptop.doctor.findings import fault
 from tests.doctor.ssh_hosts import make_ssh
 

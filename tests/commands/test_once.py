@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.commands.once import render, settle
 from overlaptop.console import CommandError
+from overlaptop.console.once import render, settle
 from overlaptop.console.table import Table
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire.messages import HubStatus, Message, RankEnd

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from overlaptop import cli
-from overlaptop.commands import tune
-from overlaptop.console import search_report
+from overlaptop.console import search_report, tune
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.tuning.search import Plan
 from overlaptop.tuning.state import MeasuredWindow

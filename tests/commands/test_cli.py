@@ -41,7 +41,7 @@ def test_importing_the_package_and_its_help_load_nothing_heavy(code: str) -> Non
 
 
 def test_no_command_loads_torch() -> None:
-    code = "from overlaptop.commands import dashboard, demo, jobs, once, stream"
+    code = "from overlaptop.console import dashboard, demo, jobs, once, stream"
     assert loaded_by(code).isdisjoint({"torch", "textual"})
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.commands.stream import RecordWriter, stream
 from overlaptop.console import CommandError
+from overlaptop.console.stream import RecordWriter, stream
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire.messages import AGENT_DISABLED, Message, Notice
 
@@ -107,7 +107,7 @@ def test_what_the_agent_has_counted_itself_and_a_rank_that_begins_anew_are_not_c
 
 
 def test_ranks_of_another_node_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overlaptop.commands.stream.UNSEEN_LIMIT_S", 0.0)
+    monkeypatch.setattr("overlaptop.console.stream.UNSEEN_LIMIT_S", 0.0)
     enough, records = played(PlayedSession([WELCOME, rank_info(0)], [totals(0, 0)]), steps=1)
     assert enough
     assert places(records) == [(0, 0)]

@@ -3,7 +3,7 @@
 import pytest
 
 from overlaptop import cli
-from overlaptop.commands import dashboard
+from overlaptop.console import dashboard
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import Knob
 

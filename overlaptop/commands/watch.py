@@ -1,0 +1,140 @@
+"""``overlaptop [HOST ...]``: the dashboard, ``--once``, ``--json`` and ``--list``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+
+from overlaptop import __version__
+from overlaptop.commands import COMMANDS
+from overlaptop.console import CommandError
+from overlaptop.console.arguments import (
+    add_hosts,
+    add_look,
+    hosts_of,
+    job_key,
+    look_of,
+    make_parser,
+    positive,
+)
+
+DESCRIPTION = """\
+Show, while a multi-GPU training job runs, whether its communication hides behind compute.
+
+  torchrun --nproc-per-node=8 -m overlaptop.agent train.py    the job, an agent in each rank
+  overlaptop                                                  the dashboard, in another terminal
+  overlaptop me@gpu-a gpu-b                                   the same for a job on other hosts, over ssh
+  overlaptop demo                                             both at once, with a bundled job
+  overlaptop capture                                          torch.profiler on all ranks, for 5 steps
+  overlaptop set bucket_cap_mb=50                             another bucket size for its DDP model
+  overlaptop tune                                             the best bucket size, found by measurement
+  overlaptop changes                                          what was changed of your jobs, and by whom
+  overlaptop analyze PATH                                     the same for torch.profiler traces
+  overlaptop doctor                                           what will work here, or on a HOST, and why not
+  overlaptop estimate --help                                  pen and paper: overlap, bucket size, prefetch
+"""
+EPILOG = """\
+exit status: 0, or 1 when there is no job or it failed, 2 for a usage error or when --job is needed,
+130 after Ctrl-C. stdout carries data, stderr talk.
+environment: OVERLAPTOP_DIR, the folder of the jobs' sockets (mode 0700); OVERLAPTOP_SSH, the ssh to run;
+NO_COLOR.
+"""
+
+_ALSO_MEANT = {
+    "list": "--list",
+    "jobs": "--list",
+    "once": "--once",
+    "status": "--once",
+    "json": "--json",
+    "help": "--help",
+    "version": "--version",
+}
+"""What may be typed as a command and is an option."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Its options."""
+    parser = make_parser(
+        "overlaptop",
+        DESCRIPTION,
+        EPILOG,
+        "overlaptop [HOST ...] [options]\n       overlaptop demo [options] (see: overlaptop demo --help)\n"
+        "       overlaptop analyze PATH [options] (see: overlaptop analyze --help)",
+    )
+    parser.add_argument("--version", action="version", version=f"overlaptop {__version__}")
+    parser.add_argument("--job", type=job_key, metavar="KEY", help="the job to watch, as --list names it")
+    parser.add_argument("--list", action="store_true", help="list the jobs that run here or there, and end")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print a line of JSON for each rank and step, until the job ends",
+    )
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="print the present state as a table (--json: as records), and end",
+    )
+    parser.add_argument(
+        "--steps", type=positive, metavar="N", help="with --json: end after N steps of each rank"
+    )
+    parser.add_argument(
+        "--wait", action="store_true", help="with --json or --once: wait for a job where there is none"
+    )
+    parser.add_argument(
+        "--readonly",
+        action="store_true",
+        help="the dashboard only shows: it changes, captures and starts nothing",
+    )
+    add_hosts(parser, as_words=True)
+    add_look(parser)
+    return parser
+
+
+def run(words: list[str]) -> int:
+    """Watch jobs of this machine or of other hosts."""
+    parsed = parser()
+    options = parsed.parse_intermixed_args(words)
+    if misplaced := next((word for word in options.host if word in COMMANDS), None):
+        parsed.error(f"{misplaced} is a command and comes first; a host of that name is ssh://{misplaced}")
+    if options.steps is not None and (options.once or not options.json):
+        parsed.error("--steps goes with --json")
+    if options.list and (options.once or options.wait or options.job is not None):
+        parsed.error("--list goes with no other option than --json, and hosts")
+    try:
+        return _watch(options)
+    except CommandError as failure:
+        # Only now: a host may have any name.
+        if meant := _meant(options.host):
+            raise CommandError(f"{failure}; did you mean: overlaptop {meant}", failure.status) from failure
+        raise
+
+
+def _watch(options: argparse.Namespace) -> int:
+    hosts = hosts_of(options)
+    if options.list:
+        from overlaptop.console import jobs
+
+        return jobs.run(hosts, as_json=options.json)
+    if options.once:
+        from overlaptop.console import once
+
+        return once.run(
+            options.job, hosts, as_json=options.json, ascii_only=options.ascii, wait=options.wait
+        )
+    if options.json:
+        from overlaptop.console import stream
+
+        return stream.run(options.job, options.steps, hosts, wait=options.wait)
+    from overlaptop.console import dashboard
+
+    return dashboard.run(options.job, replace(look_of(options), readonly=options.readonly), hosts)
+
+
+def _meant(words: Sequence[str]) -> str:
+    """The command or option that one of these words, taken for hosts, may have been meant for; or empty."""
+    from difflib import get_close_matches
+
+    meant = {**{name: name for name in COMMANDS}, **_ALSO_MEANT}
+    close = (get_close_matches(word, meant, 1, cutoff=0.75) for word in words)
+    return next((meant[found[0]] for found in close if found), "")

@@ -1,0 +1,150 @@
+"""What command lines have in common: options that several commands take, and what they stand for.
+
+Light: ``--help`` imports nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from overlaptop.console.hosts import Hosts
+    from overlaptop.tui import TuiOptions
+
+HOST_OPTIONS = ("host", "hosts", "via", "python", "remote_dir", "rate")
+"""What add_hosts gives a value to."""
+_BYTES = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
+_MAX_BYTES_PER_S = 10**12
+_HOSTS = """\
+HOST is whatever ssh takes (me@gpu-a, or a name of ~/.ssh/config), ssh://me@gpu-a:2222,
+docker://CONTAINER, kubectl://[NAMESPACE/]POD[/CONTAINER], srun://JOBID[/NODE], local://, or
+slurm:JOBID for all nodes of a Slurm job. A host that is called like one of the commands above is
+ssh://demo. Nothing has to be installed there but what the job itself uses, and no port is opened.
+ssh asks for passwords and host keys before the screen opens.
+"""
+_HOSTS_BRIEF = """\
+The job runs on these hosts; what HOST may be `overlaptop --help` says.
+"""
+
+
+def make_parser(
+    prog: str, description: str, epilog: str | None = None, usage: str | None = None
+) -> argparse.ArgumentParser:
+    """A parser that leaves the lines of its texts as they are, and takes no option by its beginning."""
+    return argparse.ArgumentParser(
+        prog=prog,
+        description=description,
+        epilog=epilog,
+        usage=usage,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def add_hosts(parser: argparse.ArgumentParser, *, as_words: bool = False) -> None:
+    """The options that name other hosts; `as_words`: as bare words also. See `hosts_of`."""
+    about = _HOSTS if as_words else _HOSTS_BRIEF
+    group = parser.add_argument_group("other hosts", about)
+    if as_words:
+        parser.add_argument("host", nargs="*", metavar="HOST", help="watch the jobs of this host instead")
+    else:
+        group.add_argument(
+            "--host", action="append", default=[], metavar="HOST", help="of this host (repeat it)"
+        )
+    group.add_argument(
+        "--hosts", type=Path, metavar="FILE", help="more hosts: one a line, # begins a comment"
+    )
+    group.add_argument(
+        "--via",
+        action="append",
+        default=[],
+        metavar="COMMAND",
+        help="the host that this command prefix reaches: 'sudo -u trainer', 'ssh -J login gpu-a'",
+    )
+    group.add_argument(
+        "--python", default="", metavar="PATH", help="the interpreter there (default: its newest job's)"
+    )
+    group.add_argument(
+        "--remote-dir", default="", metavar="DIR", help="the folder of the jobs' sockets there"
+    )
+    group.add_argument(
+        "--rate",
+        type=_bytes_per_s,
+        default=0,
+        metavar="BYTES",
+        help="a second from each host at most: 20k, 1M (default 512 KiB, and less on a narrow line)",
+    )
+
+
+def hosts_of(options: argparse.Namespace) -> Hosts | None:
+    """The hosts that the command line names; None: none. Raises CommandError with status 2."""
+    if not any(vars(options)[name] for name in HOST_OPTIONS):
+        return None
+    from overlaptop.console import hosts
+
+    return hosts.named(options)
+
+
+def add_look(parser: argparse.ArgumentParser) -> None:
+    """The options of the dashboard's look. See `look_of`."""
+    look = parser.add_argument_group("the screen")
+    look.add_argument(
+        "--ascii", "--no-unicode", action="store_true", help="draw with ASCII characters only"
+    )
+    look.add_argument("--theme", metavar="NAME", help="the dashboard's colours; t changes them")
+    look.add_argument(
+        "--refresh",
+        type=_refresh_hz,
+        default=4.0,
+        metavar="HZ",
+        help="redraws a second, 0.1 to 10 (default 4); lower it on a slow line",
+    )
+
+
+def look_of(options: argparse.Namespace) -> TuiOptions:
+    """What `add_look`'s options say."""
+    from overlaptop.tui import TuiOptions
+
+    return TuiOptions(ascii=options.ascii, theme=options.theme, refresh_hz=options.refresh)
+
+
+def cut_at_dashes(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Our own words, and those after ``--``. By hand: argparse would take a workload's options for ours."""
+    cut = words.index("--") if "--" in words else len(words)
+    return list(words[:cut]), list(words[cut + 1 :])
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on."""
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= 10**9):
+        raise argparse.ArgumentTypeError(f"must be a positive whole number, not {text!r}")
+    return int(text)
+
+
+def job_key(text: str) -> str:
+    """A job's key, as --list names it."""
+    if not re.fullmatch(r"[a-z0-9-]{1,40}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no job's key; --list names them")
+    return text
+
+
+def _bytes_per_s(text: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,3})?)([kKmMgG]?)(?:i?[bB])?(?:/s)?", text)
+    value = round(float(found[1]) * _BYTES[found[2].lower()]) if found else 0
+    if not 1_000 <= value <= _MAX_BYTES_PER_S:
+        raise argparse.ArgumentTypeError(f"must be 1k bytes a second or more, as 20k or 1M, not {text!r}")
+    return value
+
+
+def _refresh_hz(text: str) -> float:
+    try:
+        refresh_hz = float(text)
+    except ValueError:
+        refresh_hz = 0.0
+    if not 0.1 <= refresh_hz <= 10:
+        raise argparse.ArgumentTypeError(f"must be from 0.1 to 10, not {text!r}")
+    return refresh_hz

@@ -1,0 +1,57 @@
+"""``overlaptop changes``: the log of what was changed of this user's jobs on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from datetime import UTC, datetime
+
+from overlaptop.console import CommandError, say
+from overlaptop.console.table import Table
+from overlaptop.text import UNKNOWN, count
+from overlaptop.wire import change_log
+from overlaptop.wire.change_log import Change
+from overlaptop.wire.endpoints import EndpointError
+
+
+def run(key: str | None, *, as_json: bool) -> int:
+    """Print the last changes, oldest first: a row or a record each; of one job only with `key`."""
+    try:
+        changes = change_log.read(key)
+    except EndpointError as fault:
+        raise CommandError(str(fault)) from fault
+    if as_json:
+        for change in changes:
+            print(json.dumps({"type": "change", **dataclasses.asdict(change)}))  # noqa: T201
+    elif changes:
+        print(render(changes))  # noqa: T201
+    else:
+        say("nothing was changed yet" + ("" if key is None else f" of job {key}"))
+    sys.stdout.flush()
+    return 0
+
+
+def render(changes: list[Change]) -> str:
+    """A row for each change, times in this machine's own zone."""
+    table = Table(
+        ["at", "job", "knob", "from", "to", "step", "outcome", "by", "why not"],
+        left={"at", "job", "knob", "outcome", "by", "why not"},
+    )
+    for change in changes:
+        at = datetime.fromtimestamp(change.at_ns / 1e9, UTC).astimezone()
+        by = change.by + (f" (search {change.search})" if change.search else "")
+        table.add(
+            [
+                at.strftime("%Y-%m-%d %H:%M:%S"),
+                change.job,
+                change.knob,
+                change.was or UNKNOWN,
+                change.becomes or UNKNOWN,
+                count(change.step),
+                change.outcome,
+                by,
+                change.reason,
+            ]
+        )
+    return table.render()

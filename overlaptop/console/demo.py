@@ -1,0 +1,107 @@
+"""``overlaptop demo``: start a bundled workload, watch it, end it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from overlaptop import tui
+from overlaptop.console import CommandError, dashboard, say
+from overlaptop.console.stream import RecordWriter, stream
+from overlaptop.fleet.job_session import JobSelector, JobSession
+from overlaptop.launch.launcher import Launcher, of_workload, place
+from overlaptop.launch.local import LocalLauncher
+from overlaptop.launch.request import LaunchPhase, LaunchRequest
+from overlaptop.launch.supervised import LaunchError, SupervisedJob
+from overlaptop.workloads import catalog
+from overlaptop.workloads.options import OptionsError
+
+END_LIMIT_S = 5.0
+"""From a hub's word that every rank has gone to torchrun's exit."""
+
+
+def run(
+    name: str,
+    options: Sequence[str],
+    *,
+    nproc: int | None,
+    steps: int | None,
+    look: tui.TuiOptions | None,
+) -> int:
+    """Run workload `name` with `options` until it ends, we are told to end, or `steps` are done.
+
+    `look` is the dashboard's, from which another workload may be run instead; None: print records.
+    """
+    workload = catalog.find(name)
+    if look is not None:
+        dashboard.require_screen(look)
+    if workload is None:
+        names = ", ".join(each.name for each in catalog.WORKLOADS)
+        raise CommandError(f"no workload is called {name!r}; there are: {names}", 2)
+    if {"-h", "--help"} & set(options):
+        print(workload.parser().format_help())  # noqa: T201
+        return 0
+    try:
+        given = workload.check(options)
+        placement = place(nproc, str(given.get("device", "auto")))
+        say(f"{workload.name} on {placement.in_words}")
+        if look is None:
+            with of_workload(workload, options, placement) as launcher:
+                launcher.start()
+                return _print_records(launcher, steps)
+    except OptionsError as fault:
+        raise CommandError(f"{workload.name}: {fault}", 2) from fault
+    except LaunchError as fault:
+        raise CommandError(str(fault)) from fault
+    if steps is not None:
+        # The job itself stops then, and the dashboard goes on showing its last steps.
+        options = ["--steps", str(steps), *options]
+    return _show(LaunchRequest(workload.name, tuple(options), nproc), look)
+
+
+def _print_records(launcher: Launcher, steps: int | None) -> int:
+    session = JobSession(JobSelector(matches=launcher.owns))
+    writer = RecordWriter(sys.stdout, steps)
+    try:
+        if stream(session, writer, job_gone=lambda: launcher.poll() is not None):
+            return 0
+    finally:
+        session.close()
+    deadline_s = time.monotonic() + END_LIMIT_S
+    while launcher.poll() is None and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    return _verdict(launcher) if launcher.poll() else 0
+
+
+def _show(order: LaunchRequest, look: tui.TuiOptions) -> int:
+    """Open the dashboard on what `order` starts; other workloads may be started from it instead."""
+    stage = LocalLauncher()
+    session = JobSession(JobSelector(matches=stage.owns))
+    try:
+        plan = stage.plan(order)
+        if plan.fault:
+            raise CommandError(plan.fault)
+        stage.start(plan)
+        status = dashboard.show(session, replace(look, starter=stage))
+        if any(view.ended for view in session.tick().ranks):
+            deadline_s = time.monotonic() + END_LIMIT_S
+            while stage.running and time.monotonic() < deadline_s:
+                time.sleep(0.05)
+        last = stage.status()
+        if last.phase is LaunchPhase.OVER and last.failed:
+            return _verdict(stage.job)
+        return status
+    finally:
+        session.close()
+        stage.close()
+
+
+def _verdict(job: SupervisedJob | None) -> int:
+    """Say why the job failed."""
+    if job is None:
+        raise CommandError("the job could not be started")
+    for line in job.complaint():
+        print(line, file=sys.stderr)  # noqa: T201
+    raise CommandError(f"the job failed ({job.how_it_ended})", 2 if job.usage_error else 1)
