@@ -11,7 +11,7 @@ from overlaptop.console import CommandError, say
 from overlaptop.console.table import Table
 from overlaptop.text import UNKNOWN, count
 from overlaptop.wire import change_log
-from overlaptop.wire.change_log import Change
+from overlaptop.wire.change_log import LoggedChange
 from overlaptop.wire.endpoints import EndpointError
 
 
@@ -32,7 +32,7 @@ def run(key: str | None, *, as_json: bool) -> int:
     return 0
 
 
-def render(changes: list[Change]) -> str:
+def render(changes: list[LoggedChange]) -> str:
     """A row for each change, times in this machine's own zone."""
     table = Table(
         ["at", "job", "knob", "from", "to", "step", "outcome", "by", "why not"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 
 from overlaptop.fleet.commands import CommandBook
@@ -16,7 +16,7 @@ from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, Num
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
 from overlaptop.wire.messages import (
     Command,
-    CommandReport,
+    CommandOutcome,
     HubStatus,
     Message,
     Notice,
@@ -237,9 +237,8 @@ class Fleet:
                     self._notices.append(message)
             case Command():
                 self._commands.add(message)
-            case CommandReport():
-                if (rank := self._rank(message.rank)) is not None:
-                    self._commands.report(message, rank.steps)
+            case CommandOutcome():
+                self._commands.take(message, self._steps_of)
             case RankEnd():
                 if (rank := self._rank(message.rank)) is not None:
                     rank.end = message
@@ -301,7 +300,9 @@ class Fleet:
             notices=tuple(self._notices),
             fresh=fresh,
             commands=self._commands.views(
-                {view.rank: not view.ended for view in views if view.info is not None}, now_ns
+                (view.rank for view in views if view.info is not None and not view.ended),
+                now_ns,
+                over=self._link is LinkState.ENDED,
             ),
             knobs=job_knobs((view.info, view.knobs) for view in views if alone and not view.ended),
             search=self._search,
@@ -323,6 +324,10 @@ class Fleet:
                 self._by_gpu = None
             self._ranks[number] = _Rank(number)
         return self._ranks[number]
+
+    def _steps_of(self, number: int) -> Sequence[StepTotals]:
+        rank = self._ranks.get(number)
+        return rank.steps if rank is not None else ()
 
     def _add_step(self, step: StepTotals) -> None:
         rank = self._rank(step.rank)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from operator import itemgetter
 
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, KnobFacts
 from overlaptop.wire.messages import (
-    Command,
     CommandReport,
     Notice,
     RankEnd,
@@ -34,16 +32,12 @@ _MAX_STEPS = 1 << 17
 _MIN_STEPS_OF_RANK = 64
 _MAX_STEP_BYTES_OF_RANK = 1 << 20
 _MAX_NOTICES_OF_RANK = 32
-_MAX_REPORTS_OF_RANK = 64
-_MAX_REPORT_BYTES_OF_RANK = 1 << 16
 _MAX_SAMPLES_OF_RANK = 128
 """Of its GPU: a minute of two a second."""
 _MAX_SAMPLES = 1 << 16
 """Of all ranks together."""
 _MIN_SAMPLES_OF_RANK = 16
 _MAX_SAMPLE_BYTES_OF_RANK = 1 << 18
-_MAX_COMMANDS = 64
-"""A search for a knob's best value gives dozens."""
 
 _Kept = tuple[int, float, bytes]
 """Number of arrival, time of arrival in seconds, frame."""
@@ -73,55 +67,30 @@ class _Recent:
 
 
 @dataclass(slots=True)
-class _Reports:
-    """One rank's newest word on each command, in the order in which they came."""
-
-    newest: dict[str, _Kept] = field(default_factory=dict)
-    size_bytes: int = 0
-
-    def keep(self, command: str, kept: _Kept) -> None:
-        self.drop(command)
-        self.newest[command] = kept
-        self.size_bytes += len(kept[2])
-        while len(self.newest) > _MAX_REPORTS_OF_RANK or self.size_bytes > _MAX_REPORT_BYTES_OF_RANK:
-            self.drop(next(iter(self.newest)))
-
-    def drop(self, command: str) -> None:
-        if (older := self.newest.pop(command, None)) is not None:
-            self.size_bytes -= len(older[2])
-
-
-@dataclass(slots=True)
 class _RankHistory:
     info: bytes | None = None
     pid: int | None = None
     notices: deque[_Kept] = field(default_factory=lambda: deque(maxlen=_MAX_NOTICES_OF_RANK))
-    reports: _Reports = field(default_factory=_Reports)
     steps: _Recent = field(default_factory=lambda: _Recent(_MAX_STEP_BYTES_OF_RANK))
     detail: bytes | None = None
     facts: dict[type, bytes] = field(default_factory=dict)
     samples: _Recent = field(default_factory=lambda: _Recent(_MAX_SAMPLE_BYTES_OF_RANK))
     end: bytes | None = None
 
-    def introduce(self, info: RankInfo, payload: bytes) -> bool:
-        """Take what a rank says of itself; returns whether it is another process than before."""
-        replaced = self.pid not in (None, info.pid)
-        if replaced:
-            # Where the one before it ran, and on what, is not its own.
+    def introduce(self, info: RankInfo, payload: bytes) -> None:
+        """Take what a rank says of itself."""
+        if self.pid not in (None, info.pid):
+            # Where the process before it ran, and on what, is not its own.
             self.facts.clear()
             self.samples.clear()
         self.info, self.pid, self.end = payload, info.pid, None
-        return replaced
 
 
 class JobHistory:
-    """The last minutes of every rank, and the last commands."""
+    """The last minutes of every rank."""
 
     def __init__(self) -> None:
         self._ranks: dict[int, _RankHistory] = {}
-        self._commands: deque[tuple[str, _Kept]] = deque(maxlen=_MAX_COMMANDS)
-        self._forgotten: deque[str] = deque(maxlen=_MAX_COMMANDS)
-        """Ids of commands to processes that are gone."""
         self._arrivals = itertools.count()
 
     def has_room_for(self, rank: int) -> bool:
@@ -134,8 +103,7 @@ class JobHistory:
         of_rank = self._ranks.setdefault(message.rank, _RankHistory())
         match message:
             case RankInfo():
-                if of_rank.introduce(message, payload):
-                    self._forget_commands(tuple(of_rank.reports.newest))
+                of_rank.introduce(message, payload)
             case StepTotals():
                 share = _MAX_STEPS // len(self._ranks)
                 of_rank.steps.keep(kept, max(_MIN_STEPS_OF_RANK, min(share, _MAX_STEPS_OF_RANK)))
@@ -143,8 +111,6 @@ class JobHistory:
                 of_rank.detail = payload
             case Notice():
                 of_rank.notices.append(kept)
-            case CommandReport():
-                of_rank.reports.keep(message.command, kept)
             case RankEnd():
                 of_rank.end = payload
             case MachineFacts() | DeviceFacts() | NumaFacts() | KnobFacts() | GradientFacts():
@@ -152,27 +118,6 @@ class JobHistory:
             case DeviceSample():
                 share = _MAX_SAMPLES // len(self._ranks)
                 of_rank.samples.keep(kept, max(_MIN_SAMPLES_OF_RANK, min(share, _MAX_SAMPLES_OF_RANK)))
-
-    def knows_command(self, command_id: str) -> bool:
-        """Whether it was kept."""
-        return command_id in self._forgotten or any(key == command_id for key, _ in self._commands)
-
-    def keep_command(self, command: Command, payload: bytes, now_s: float) -> bool:
-        """Remember a command; returns whether it is a new one."""
-        if self.knows_command(command.id):
-            return False
-        self._commands.append((command.id, (next(self._arrivals), now_s, payload)))
-        return True
-
-    def _forget_commands(self, ids: Collection[str]) -> None:
-        """What a process was told that another one has taken the place of: it holds for nobody any more."""
-        self._forgotten.extend(ids)
-        kept = [each for each in self._commands if each[0] not in ids]
-        self._commands.clear()
-        self._commands.extend(kept)
-        for of_rank in self._ranks.values():
-            for command in ids:
-                of_rank.reports.drop(command)
 
     def replay(self) -> list[bytes]:
         """The frames that bring a new dashboard up to date: who the ranks are and what they run on, what
@@ -182,9 +127,7 @@ class JobHistory:
         heard = heapq.merge(
             *(of_rank.steps.frames for of_rank in ranks),
             *(of_rank.notices for of_rank in ranks),
-            *(of_rank.reports.newest.values() for of_rank in ranks),
             *(of_rank.samples.frames for of_rank in ranks),
-            [kept for _, kept in self._commands],
             key=itemgetter(0),
         )
         return [

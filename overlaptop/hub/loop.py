@@ -12,17 +12,17 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from selectors import EVENT_READ, DefaultSelector
 
-from overlaptop.hub.commands import CommandBroker, Lines, say
+from overlaptop.hub.commands import CommandBroker, log_line
 from overlaptop.hub.dashboards import MAX_DASHBOARDS, DashboardServer
 from overlaptop.hub.history import MAX_RANKS, FromRank, JobHistory
 from overlaptop.hub.ranks import RankServer
 from overlaptop.wire import commands, endpoints
-from overlaptop.wire.codec import encode
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
     Command,
+    CommandReport,
     RankEnd,
     RankInfo,
     StepDetail,
@@ -96,7 +96,7 @@ class Hub:
             bad_frames=lambda: self._ranks.bad_frames,
             health=lambda: (self._ranks.connected, self._job_ended, self._ranks.silent(time.monotonic())),
             command=self._take_command,
-            search=lambda search: self._desk.take_search(search),
+            search=lambda search: self._broker.take_search(search),
         )
         self._ranks = RankServer(
             options.job,
@@ -106,16 +106,12 @@ class Hub:
             deliver=self._deliver,
             may_enter=self._history.has_room_for,
         )
-        self._desk = CommandBroker(
+        self._broker = CommandBroker(
             self._record,
-            self._history,
-            Lines(
-                ranks=lambda: self._ranks.numbers,
-                command=self._ranks.command,
-                publish=lambda payload: self._dashboards.publish(payload, droppable=False),
-                deliver=self._deliver,
-            ),
-            options.search_lease_s,
+            connected_ranks=lambda: self._ranks.numbers,
+            send_to_ranks=self._ranks.command,
+            publish=lambda payload: self._dashboards.publish(payload, droppable=False),
+            lease_s=options.search_lease_s,
             awaits_ranks=len(earlier.rank_pids) if earlier is not None else 0,
         )
         self._selector.register(self._dashboards.descriptor, EVENT_READ, _nothing)
@@ -135,7 +131,7 @@ class Hub:
                 # This process was stopped: the silence was its own, not the dashboards'.
                 self._stood_still_s = now_s
                 self._dashboards.extend_leases(now_s - before_s)
-                self._desk.extend(now_s - before_s)
+                self._broker.extend(now_s - before_s)
                 self._ranks.extend(now_s - before_s)
             before_s = now_s
             self._dashboards.receive(now_s)
@@ -144,6 +140,7 @@ class Hub:
                 self._tick(now_s)
             if self._record_due_s is not None and now_s >= self._record_due_s:
                 self._write_record(now_s)
+            self._broker.settle()
             line_full = self._dashboards.flush()
             self._ranks.watch(self._dashboards.watched)
         self._end()
@@ -151,8 +148,10 @@ class Hub:
     def _deliver(self, message: FromRank, payload: bytes) -> None:
         """A message from a rank, or the hub's word that a rank's connection broke."""
         now_s = time.monotonic()
+        self._broker.receive(message, now_s)
+        if isinstance(message, CommandReport):
+            return  # dashboards are sent what the reports of all ranks amount to
         self._history.keep(message, payload, now_s)
-        self._desk.hear(message, now_s)
         if isinstance(message, StepDetail):
             self._dashboards.publish_detail(message.rank, payload)
             return
@@ -164,17 +163,16 @@ class Hub:
     def _take_command(self, command: Command) -> None:
         """A dashboard's command, unless it may be old."""
         if time.monotonic() - self._stood_still_s < _TICK_S:
-            say(f"{commands.in_words(command)} may have waited for long: not passed on")
+            log_line(f"{commands.in_words(command)} may have waited for long: not passed on")
             return
-        self._desk.take_command(command)
+        self._broker.take_command(command)
 
     def _replay(self) -> list[bytes]:
-        search = self._desk.search
-        return [*self._history.replay(), *([encode(search)] if search is not None else [])]
+        return [*self._history.replay(), *self._broker.replay()]
 
     def _tick(self, now_s: float) -> None:
         self._ranks.tick(now_s)
-        self._desk.tick(now_s)
+        self._broker.tick(now_s)
         self._dashboards.expire(now_s)
         self._dashboards.publish_status()
         if now_s - self._freshened_s > _FRESHEN_S:
@@ -183,7 +181,7 @@ class Hub:
                 for path in (self._folder, *self._folder.iterdir()):
                     os.utime(path)
         if not self._can_be_found():
-            say("the job's folder was taken away: ending, so that the ranks start another hub")
+            log_line("the job's folder was taken away: ending, so that the ranks start another hub")
             self._terminated = True
 
     @property
@@ -254,7 +252,7 @@ class Hub:
         try:
             endpoints.write_job(self._record)
         except OSError as error:
-            say(f"cannot write job.json: {error.strerror}")
+            log_line(f"cannot write job.json: {error.strerror}")
             self._record_due_s = now_s + _TICK_S
 
     def _listen_to_signals(self) -> None:
@@ -271,7 +269,7 @@ class Hub:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
     def _end(self) -> None:
-        self._desk.close()
+        self._broker.close()
         self._dashboards.publish_status()
         self._dashboards.flush()
         with suppress(OSError):

@@ -16,7 +16,6 @@ from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
     Command,
-    CommandReport,
     HubStatus,
     Join,
     Message,
@@ -334,7 +333,7 @@ def _shifted(message: Message, to_near_ns: Callable[[int], int]) -> Message:
     match message:
         case StepTotals() | StepDetail():
             return replace(message, start_ns=to_near_ns(message.start_ns))
-        case Notice() | RankEnd() | CommandReport() | Command() | HubStatus() | DeviceSample():
+        case Notice() | RankEnd() | Command() | HubStatus() | DeviceSample():
             return replace(message, at_ns=to_near_ns(message.at_ns))
         case Welcome():
             return replace(message, started_ns=to_near_ns(message.started_ns))

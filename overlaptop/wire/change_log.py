@@ -34,7 +34,7 @@ _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class LoggedChange:
     """One command about a knob, and what became of it on one node."""
 
     at_ns: int
@@ -66,7 +66,7 @@ def path() -> Path:
     return base_dir(create=False) / NAME
 
 
-def append(change: Change) -> None:
+def append(change: LoggedChange) -> None:
     """Write one line. Never waits. Raises OSError or EndpointError where it cannot be written."""
     line = (json.dumps(_to_record(change), ensure_ascii=False) + "\n").encode(errors="replace")
     log = _open_for_writing(path())
@@ -76,7 +76,7 @@ def append(change: Change) -> None:
         os.close(log)
 
 
-def read(job: str | None = None, newest: int = NEWEST) -> list[Change]:
+def read(job: str | None = None, newest: int = NEWEST) -> list[LoggedChange]:
     """The last changes, oldest first; ``job``: of this one only. What is no change is passed over.
 
     A log that is not there has none. Raises EndpointError where the socket directory is not to be trusted.
@@ -87,7 +87,7 @@ def read(job: str | None = None, newest: int = NEWEST) -> list[Change]:
     return list(islice(wanted, newest))[::-1]
 
 
-def _last_words(latest_first: Iterable[Change]) -> Iterator[Change]:
+def _last_words(latest_first: Iterable[LoggedChange]) -> Iterator[LoggedChange]:
     """Without what a later line has corrected."""
     told: set[tuple[str, str, str]] = set()
     for change in latest_first:
@@ -127,7 +127,7 @@ def _open_regular(path: Path, flags: int) -> int:
     raise OSError(f"{path} is not a file")
 
 
-def _changes(log: Path) -> Iterator[Change]:
+def _changes(log: Path) -> Iterator[LoggedChange]:
     """Those of one file, the latest first; of a file that cannot be read there are none."""
     try:
         with os.fdopen(_open_regular(log, os.O_RDONLY | _FLAGS), "rb") as file:
@@ -142,7 +142,7 @@ def _changes(log: Path) -> Iterator[Change]:
             yield change
 
 
-def _to_record(change: Change) -> dict[str, object]:
+def _to_record(change: LoggedChange) -> dict[str, object]:
     at = datetime.fromtimestamp(change.at_ns // _MS / 1000, UTC)
     record = {
         "at": at.isoformat(timespec="milliseconds"),
@@ -166,7 +166,7 @@ def _clipped(text: str) -> str:
     return text if len(text) <= _MAX_TEXT_CHARS else text[: _MAX_TEXT_CHARS - 1] + "…"
 
 
-def _from_line(line: bytes) -> Change | None:
+def _from_line(line: bytes) -> LoggedChange | None:
     try:
         values = json.loads(line if len(line) <= _MAX_LINE_BYTES else b"")
         at_ns = round(datetime.fromisoformat(values["at"]).timestamp() * 1000) * _MS
@@ -181,4 +181,4 @@ def _from_line(line: bytes) -> Change | None:
         return None
     if not (step is None or type(step) is int):
         return None
-    return Change(at_ns=at_ns, was=was, becomes=becomes, step=step, outcome=outcome, **texts)
+    return LoggedChange(at_ns=at_ns, was=was, becomes=becomes, step=step, outcome=outcome, **texts)

@@ -34,12 +34,15 @@ from overlaptop.wire.devices import (
 )
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
 from overlaptop.wire.messages import (
+    LOST,
+    OUTCOME_STATES,
     PHASES,
     REPORT_STATES,
     SOURCES,
     Argument,
     CollectiveSpan,
     Command,
+    CommandOutcome,
     CommandReport,
     HubStatus,
     Join,
@@ -48,6 +51,7 @@ from overlaptop.wire.messages import (
     PhaseSpan,
     RankEnd,
     RankInfo,
+    RankOutcome,
     StepDetail,
     StepTotals,
     TurnedAway,
@@ -59,6 +63,7 @@ MAX_FRAME_BYTES = 1 << 20
 MAX_PHASES = 1024
 MAX_COLLECTIVES = 4096
 MAX_ARGUMENTS = 8
+MAX_RANK_OUTCOMES = 4096
 MAX_PARTS = 256
 """Nodes, adapters, GPUs or links of one machine."""
 MAX_KNOBS = 64
@@ -143,6 +148,10 @@ _SPECIAL: dict[str, tuple[Check, Check]] = {
     "PhaseSpan.name": _both(checks.one_of(PHASES)),
     "Notice.level": _both(checks.one_of(NOTICE_LEVELS)),
     "CommandReport.state": _both(checks.one_of(REPORT_STATES)),
+    "CommandOutcome.state": _both(checks.one_of(OUTCOME_STATES)),
+    "RankOutcome.reported": _both(checks.one_of(OUTCOME_STATES)),
+    "RankOutcome.state": _both(checks.one_of(OUTCOME_STATES)),
+    "RankOutcome.lost": _both(checks.one_of(LOST)),
     "Knob.choices": _both(checks.many(checks.int64, MAX_CHOICES)),
     "GradientFacts.size_bytes": _both(checks.many(checks.whole(*BOUNDS["Count"]), MAX_GRADIENTS)),
     "GpuLink.kind": _both(checks.one_of(LINK_KINDS)),
@@ -197,6 +206,7 @@ for _cls, _limit in (
     (PhaseSpan, MAX_PHASES),
     (CollectiveSpan, MAX_COLLECTIVES),
     (Argument, MAX_ARGUMENTS),
+    (RankOutcome, MAX_RANK_OUTCOMES),
     (Unknown, MAX_WORDS),
     (NumaNode, MAX_PARTS),
     (Nic, MAX_PARTS),
@@ -233,6 +243,7 @@ _BY_TAG: dict[int, _Shape] = {
     17: _shape(GradientFacts),
     18: _shape(Search),
     19: _shape(TurnedAway),
+    20: _shape(CommandOutcome),
     32: _shape(relaying.RelayHello),
     33: _shape(relaying.RelayJobs),
     34: _shape(relaying.RelaySelect),

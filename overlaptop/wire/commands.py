@@ -13,7 +13,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -192,23 +192,6 @@ def in_words(command: Command) -> str:
         return " ".join([command.name, command.knob, *(str(each.value) for each in command.arguments)])
     said = ", ".join(f"{each.name} {each.value}" for each in command.arguments)
     return f"{command.name} ({said})" if said else command.name
-
-
-def reason(bad: Iterable[tuple[int, str, str]], changed: Collection[int] = ()) -> str:
-    """Why a command came to nothing, or not to all, with the number of the rank that it is about.
-
-    ``bad``: rank, state and text of those where it ended badly, of which there is one at least.
-    ``changed``: the ranks that have made the change all the same.
-    """
-    if changed:
-        numbers = ", ".join(map(str, sorted(changed)))
-        return f"changed on rank{'s' * (len(changed) > 1)} {numbers} only: {reason(bad)}"
-    # What is said of another rank ("rank 3 does not answer") is better known than what follows from it.
-    rank, state, text = min(bad, key=lambda each: not each[2].startswith("rank "))
-    if text.startswith("rank "):
-        return text
-    verb = {"refused": "refused", "busy": "is busy"}.get(state, "failed")
-    return f"rank {rank} {verb}: {text}"
 
 
 def _new_id(now_ns: int) -> str:

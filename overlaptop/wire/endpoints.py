@@ -8,7 +8,7 @@
         job.json          JobRecord
         hub.log           the hub's stderr
         search.msgpack    the search that goes on, for a hub that takes this one's place
-        changes.json      the changes that are under way, likewise
+        commands.msgpack  the commands that are under way, likewise
       changes.jsonl       what was changed of any job, see change_log.py
       relay-<pid>-<owner>.sock    where a relay that keeps a job is found, see relay/handover.py
 
@@ -37,14 +37,14 @@ from overlaptop.wire.trust import check_folders_above, check_private_dir, make_p
 LOCK_NAME = "hub.lock"
 LOG_NAME = "hub.log"
 SEARCH_NAME = "search.msgpack"
-CHANGES_NAME = "changes.json"
+COMMANDS_NAME = "commands.msgpack"
 MAX_LOG_BYTES = 1 << 16
 _RANKS_NAME = "ranks.sock"
 _RECORD_NAME = "job.json"
 
 _KEY = re.compile(r"[a-z0-9-]{1,40}")
 _OUR_FILES = re.compile(
-    r"hub\.lock|hub\.log|ranks\.sock|dash-\d+\.sock|(job\.json|search\.msgpack|changes\.json)(\.\d+)?"
+    r"hub\.lock|hub\.log|ranks\.sock|dash-\d+\.sock|(job\.json|search\.msgpack|commands\.msgpack)(\.\d+)?"
 )
 
 _MAX_SOCKET_PATH_BYTES = 107
@@ -230,7 +230,7 @@ def forget_under_way(folder: Path) -> None:
     """Removes what a hub kept there for the next one of its job: another job has the key now, as the one
     after it has where both meet at the same port. The caller holds the lock.
     """
-    for name in (SEARCH_NAME, CHANGES_NAME):
+    for name in (SEARCH_NAME, COMMANDS_NAME):
         with suppress(OSError):
             (folder / name).unlink()
 

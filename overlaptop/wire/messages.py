@@ -15,7 +15,7 @@ from overlaptop.wire.knobs import GradientFacts, KnobFacts, Search
 from overlaptop.wire.lease import LEASE_S as LEASE_S
 from overlaptop.wire.relaying import RelayMessage
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 """Raised by one when an older peer could no longer understand what is sent."""
 
 SOURCES = ("kernels", "events", "host", "none")
@@ -249,21 +249,30 @@ class Command:
     """Id of the search for the best value that it belongs to; empty: a person asked for this one."""
 
 
+SENT = "sent"
+ACCEPTED = "accepted"
 UNKNOWN = "unknown"
-UNDER_WAY = ("accepted", UNKNOWN, "agreed", "recording", "writing", "changing")
+UNDER_WAY = (ACCEPTED, UNKNOWN, "agreed", "recording", "writing", "changing")
 WRITTEN = "written"
 CHANGED = "changed"
+FAILED = "failed"
 ENDED_WELL = (WRITTEN, CHANGED)
-ENDED_BADLY = ("refused", "busy", "failed")
+ENDED_BADLY = ("refused", "busy", FAILED)
 REPORT_STATES = (*UNDER_WAY, *ENDED_WELL, *ENDED_BADLY)
 """What a rank says of a command, in this order. A capture is ``recording``, ``writing`` and ``written``; a
 setting is ``changing`` and ``changed``. ``unknown``: the rank cannot learn whether all have agreed; if it
 ever does, it says what came of it."""
 
+OUTCOME_STATES = (SENT, *REPORT_STATES)
+"""``sent``: nothing was reported yet."""
+ENDED, SILENT, UNREACHABLE = "ended", "silent", "unreachable"
+LOST = ("", ENDED, SILENT, UNREACHABLE)
+"""Why a rank's final report is not awaited any more; empty: it is, or it has come."""
+
 
 @dataclass(frozen=True, slots=True)
 class CommandReport:
-    """A rank's word on a command: how far it is, or why it does not do it."""
+    """Rank -> hub: how far a command is on this rank, or why it does not carry it out."""
 
     rank: int
     command: str
@@ -281,6 +290,46 @@ class CommandReport:
     """``changed``: the value before, as Knob.value_text has it."""
     becomes: str = ""
     """``changed``: the value since."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankOutcome:
+    """One rank's part of a CommandOutcome."""
+
+    rank: int
+    reported: str
+    """The rank's newest CommandReport.state; ``sent``: none came."""
+    state: str
+    """The same; of a lost rank ``failed`` or ``unknown``."""
+    text: str
+    """As CommandReport.text; of a lost rank: why."""
+    lost: str = ""
+    """One of LOST."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOutcome:
+    """Hub -> every dashboard, whenever it changes: what has become of a command on the hub's ranks.
+
+    Made by outcome.py alone.
+    """
+
+    command: str
+    """The command's id."""
+    state: str
+    """What the slowest rank has reached; ``failed`` as soon as one failed. Else ``unknown`` where a lost
+    rank may have made a change: it may still turn out to be made, or not."""
+    reason: str
+    """Why it failed or is unknown, with the number of the rank; else empty."""
+    step: Count | None
+    """The step from which on all ranks act."""
+    done: bool
+    """No rank's report is awaited any more."""
+    ranks: tuple[RankOutcome, ...]
+    """By rank: every one that was expected to report, or did."""
+    was: str = ""
+    """As CommandReport has it, once a rank has reported it."""
+    becomes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +391,7 @@ Message = (
     | HubStatus
     | Command
     | CommandReport
+    | CommandOutcome
     | MachineFacts
     | DeviceFacts
     | NumaFacts

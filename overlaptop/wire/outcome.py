@@ -1,42 +1,199 @@
-"""What to say of a command whose ranks will not all say their last word: not made, or not known.
+"""What becomes of a command, judged from its ranks' reports. Pure, and the only place that judges.
 
-All ranks act or none does. So while one of them may still have acted, nobody can say that a change was not
-made; whoever learns of it later says what is true.
+All ranks act or none does. So while a lost rank may still have acted, nobody can say that a change was not
+made: its outcome is unknown, not failed. A report that comes later corrects it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from overlaptop.wire.commands import CHANGES
-from overlaptop.wire.messages import UNKNOWN
+from overlaptop.wire.messages import (
+    ACCEPTED,
+    CHANGED,
+    ENDED,
+    ENDED_BADLY,
+    ENDED_WELL,
+    FAILED,
+    OUTCOME_STATES,
+    SENT,
+    UNDER_WAY,
+    UNKNOWN,
+    UNREACHABLE,
+    Command,
+    CommandOutcome,
+    CommandReport,
+    RankOutcome,
+)
 
 ANSWER_S = 15.0
-"""Longer than ranks wait for each other: past that one that has said nothing will say nothing."""
-_ACCEPTED = "accepted"
-_FAILED = "failed"
+"""Longer than ranks wait for each other: a rank that has reported nothing by then will report nothing."""
+_FINAL = (*ENDED_WELL, *ENDED_BADLY)
+_PROGRESS = (SENT, *UNDER_WAY, *ENDED_WELL)
 
 
-def is_in_doubt(name: str, states: Iterable[str], *, all_ended: bool) -> bool:
-    """Whether a command may have been obeyed although ranks were lost before their last word on it.
+@dataclass(slots=True)
+class CommandExecution:
+    """What ranks have reported of one command."""
+
+    command: Command
+    ranks: dict[int, RankOutcome]
+    step: int | None = None
+    was: str = ""
+    becomes: str = ""
+
+    @classmethod
+    def begin(cls, command: Command, ranks: Iterable[int]) -> CommandExecution:
+        """A command that is passed on to these ranks."""
+        return cls(command, {rank: RankOutcome(rank, SENT, SENT, "") for rank in ranks})
+
+    @classmethod
+    def resume(cls, command: Command, outcome: CommandOutcome) -> CommandExecution:
+        """The execution that had this outcome."""
+        known = {each.rank: each for each in outcome.ranks}
+        return cls(command, known, outcome.step, outcome.was, outcome.becomes)
+
+    def report(self, report: CommandReport) -> None:
+        """Take a rank's report. One that comes late takes nothing back."""
+        rank = self.ranks.get(report.rank)
+        if rank is not None and _stage(report.state) < _stage(rank.reported):
+            self.ranks[report.rank] = replace(rank, lost="")
+        else:
+            self.ranks[report.rank] = RankOutcome(report.rank, report.state, report.state, report.text)
+        if report.step is not None:
+            self.step = max(report.step, self.step or 0)
+        self.was, self.becomes = self.was or report.was, self.becomes or report.becomes
+
+    def lose(self, rank: int, lost: str) -> bool:
+        """The rank's final report is not awaited any more. ``lost``: one of LOST.
+
+        Returns whether that is new: not of a rank that was not asked, or has made its final report.
+        """
+        known = self.ranks.get(rank)
+        if known is None or known.reported in _FINAL or known.lost == lost:
+            return False
+        self.ranks[rank] = replace(known, lost=lost)
+        return True
+
+    def lose_all(self, lost: str) -> None:
+        """As `lose`, for every rank."""
+        for rank in tuple(self.ranks):
+            self.lose(rank, lost)
+
+    def outcome(self) -> CommandOutcome:
+        """What has become of it so far."""
+        numbers = sorted(self.ranks)
+        return _judged(
+            self.command, [self.ranks[rank] for rank in numbers], self.step, self.was, self.becomes
+        )
+
+
+def merged(
+    command: Command, outcomes: Sequence[CommandOutcome], unreachable: Mapping[int, str]
+) -> CommandOutcome:
+    """What has become of one command on several hubs' ranks together.
 
     Args:
-        name: of the command. A capture of which a rank tells nothing is none.
-        states: the newest word of each rank that has said anything.
-        all_ended: no rank is left that could still say what came of it.
+        command: the same for all hubs.
+        outcomes: one of each hub, at least one.
+        unreachable: ranks that cannot be asked any more, and why.
     """
-    # A rank says that all have agreed a second before they act: a job that ended before that made nothing.
-    return name in CHANGES and (not all_ended or any(state != _ACCEPTED for state in states))
+    ranks: dict[int, RankOutcome] = {}
+    for outcome in outcomes:
+        for each in outcome.ranks:
+            ranks.setdefault(each.rank, each)
+    for rank, why in unreachable.items():
+        known = ranks.get(rank)
+        if known is not None and not known.lost and known.reported not in _FINAL:
+            ranks[rank] = replace(known, text=why, lost=UNREACHABLE)
+    if not ranks and not all(outcome.done for outcome in outcomes):
+        return outcomes[0] if not outcomes[0].done else outcomes[-1]
+    return _judged(
+        command,
+        [ranks[rank] for rank in sorted(ranks)],
+        max((each.step for each in outcomes if each.step is not None), default=None),
+        next((each.was for each in outcomes if each.was), ""),
+        next((each.becomes for each in outcomes if each.becomes), ""),
+    )
 
 
-def of_lost(rank: int, *, ended: bool, in_doubt: bool) -> tuple[str, str]:
-    """The state and the words of a rank that will say nothing more, or has long said nothing."""
-    if in_doubt:
-        return UNKNOWN, f"rank {rank} " + ("ended before it had said" if ended else "has not said")
-    return _FAILED, f"rank {rank} " + ("ended before it was done" if ended else "does not answer")
+def logged_state(outcome: CommandOutcome) -> str:
+    """The outcome's state in one word of the log: what one rank refuses fails on the others."""
+    if outcome.state != FAILED:
+        return outcome.state
+    states = {each.state for each in outcome.ranks}
+    return next((state for state in ENDED_BADLY if state in states), FAILED)
 
 
-def doubt(unknown: Iterable[tuple[int, str]]) -> str:
-    """Why it is not known whether a command was obeyed. ``unknown``: rank and text of those in doubt."""
-    rank, text = min(unknown, key=lambda each: not each[1].startswith("rank "))
-    return text if text.startswith("rank ") else f"rank {rank} cannot tell: {text}"
+def _judged(
+    command: Command, ranks: Sequence[RankOutcome], step: int | None, was: str, becomes: str
+) -> CommandOutcome:
+    indeterminate = _may_have_acted(command, ranks)
+    judged = tuple(_judged_rank(each, command, indeterminate=indeterminate) for each in ranks)
+    failed = [each for each in judged if each.state in ENDED_BADLY]
+    unknown = [each for each in judged if each.state == UNKNOWN]
+    reason = ""
+    if not judged:
+        state, reason = FAILED, "no rank is there to answer"
+    elif failed:
+        state, reason = FAILED, _why_failed(failed, [each.rank for each in judged if each.state == CHANGED])
+    elif unknown:
+        state, reason = UNKNOWN, _why_unknown(unknown)
+    else:
+        state = min((each.state for each in judged), key=_PROGRESS.index)
+    return CommandOutcome(
+        command=command.id,
+        state=state,
+        reason=reason,
+        step=step,
+        done=all(each.state in (*_FINAL, UNKNOWN) for each in judged),
+        ranks=judged,
+        was=was,
+        becomes=becomes,
+    )
+
+
+def _may_have_acted(command: Command, ranks: Iterable[RankOutcome]) -> bool:
+    """Whether a lost rank may have made a change. A capture of which a rank reports nothing is none."""
+    # A rank reports that all have agreed a second before they act: a job that ended before made nothing.
+    return command.name in CHANGES and any(
+        each.reported not in (SENT, ACCEPTED) or each.lost != ENDED for each in ranks
+    )
+
+
+def _judged_rank(each: RankOutcome, command: Command, *, indeterminate: bool) -> RankOutcome:
+    if not each.lost:
+        return each
+    if each.lost == UNREACHABLE:
+        return replace(each, state=UNKNOWN if command.name in CHANGES else FAILED)
+    ended = each.lost == ENDED
+    if indeterminate:
+        text = "ended before it had said" if ended else "has not said"
+        return replace(each, state=UNKNOWN, text=f"rank {each.rank} {text}")
+    text = "ended before it was done" if ended else "does not answer"
+    return replace(each, state=FAILED, text=f"rank {each.rank} {text}")
+
+
+def _why_failed(failed: Iterable[RankOutcome], changed: Sequence[int] = ()) -> str:
+    """``changed``: the ranks that have made the change all the same."""
+    if changed:
+        numbers = ", ".join(map(str, changed))
+        return f"changed on rank{'s' * (len(changed) > 1)} {numbers} only: {_why_failed(failed)}"
+    # What is said of another rank ("rank 3 does not answer") is better known than what follows from it.
+    first = min(failed, key=lambda each: not each.text.startswith("rank "))
+    if first.text.startswith("rank "):
+        return first.text
+    verb = {"refused": "refused", "busy": "is busy"}.get(first.state, "failed")
+    return f"rank {first.rank} {verb}: {first.text}"
+
+
+def _why_unknown(unknown: Iterable[RankOutcome]) -> str:
+    first = min(unknown, key=lambda each: not each.text.startswith("rank "))
+    return first.text if first.text.startswith("rank ") else f"rank {first.rank} cannot tell: {first.text}"
+
+
+def _stage(state: str) -> int:
+    """How far a state is; the rank's thread that acts may report before the one that agrees."""
+    return OUTCOME_STATES.index(state)

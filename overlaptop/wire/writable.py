@@ -18,7 +18,7 @@ _WAY_OUT = "make room, or set OVERLAPTOP_DIR to another directory"
 def check(key: str) -> None:
     """Make the job's folder and write a file in it. Raises EndpointError where that cannot be."""
     folder = endpoints.job_dir(key, create=True)
-    file = folder / f"{endpoints.CHANGES_NAME}.{os.getpid()}"
+    file = folder / f"{endpoints.COMMANDS_NAME}.{os.getpid()}"
     try:
         try:
             file.write_bytes(bytes(_TRIED_BYTES))

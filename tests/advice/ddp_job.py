@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from overlaptop.fleet.fleet import Fleet
 from overlaptop.models.alpha_beta import AlphaBeta
 from overlaptop.models.buckets import MIB, Compute, GradientList, predict
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
 from overlaptop.wire.messages import CollectiveSpan, CommandReport, PhaseSpan, StepDetail
 from tests.fleet.builders import BUCKET_CAP_MB, MS, T0, Clock, info, step, welcome
+from tests.fleet.hub import PlayedFleet
 
 GROUP = "0 default_pg"
 SIZES = [2 * MIB] * 30 + [12 * MIB]
@@ -26,7 +26,7 @@ class DdpJob:
         self, *, source="kernels", ranks=2, noise=0.01, slowdown=0.0, late_ns=0, first_cap=None, cap=25
     ):
         """Rank 0 is ready `late_ns` after the others for each bucket, which start and wait for it."""
-        self.fleet = Fleet(Clock())
+        self.fleet = PlayedFleet(Clock())
         self.source, self.ranks, self.noise = source, ranks, noise
         self.slowdown, self.late_ns, self.first_cap = slowdown, late_ns, first_cap
         self.random = np.random.default_rng(5)

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
 from overlaptop.wire.messages import Command, CommandReport, RankEnd
 from tests.fleet.builders import BUCKET_CAP_MB, MS, Clock, info, status, step, welcome
+from tests.fleet.hub import PlayedFleet
 
 TICK_S = 0.25
 
@@ -36,7 +36,7 @@ class LiveJob:
         seed: int = 0,
     ) -> None:
         self.clock = Clock()
-        self.fleet = Fleet(self.clock)
+        self.fleet = PlayedFleet(self.clock)
         self.step_ms, self.noise = step_ms, noise
         self.knob = knob
         self.value = knob.value

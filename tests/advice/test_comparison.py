@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.fleet.fleet import HISTORY_STEPS, Fleet
+from overlaptop.fleet.fleet import HISTORY_STEPS
 from overlaptop.stats.comparison import (
     KEPT_STEPS,
     MOST_RANKS,
@@ -21,6 +21,7 @@ from overlaptop.wire import commands
 from overlaptop.wire.knobs import KnobFacts
 from overlaptop.wire.messages import CommandReport
 from tests.fleet.builders import BUCKET_CAP_MB, Clock, info, step, unmeasured, welcome
+from tests.fleet.hub import PlayedFleet
 
 
 class Job:
@@ -28,7 +29,7 @@ class Job:
 
     def __init__(self, ranks=2):
         self.clock = Clock()
-        self.fleet = Fleet(self.clock)
+        self.fleet = PlayedFleet(self.clock)
         self.ranks = ranks
         self.at = 0
         self.cap = 25

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, NodeShare, NumaFacts
 from overlaptop.wire.messages import HubStatus, Message, RankEnd, RankInfo, StepTotals, Welcome
+from tests.fleet.hub import PlayedFleet
 
 WELCOME = Welcome(
     protocol=1,
@@ -86,7 +86,7 @@ class PlayedSession:
     def __init__(self, *batches: Sequence[Message], link: LinkState = LinkState.LIVE) -> None:
         self._batches = list(batches)
         self._now_ns = WELCOME.started_ns
-        self._fleet = Fleet(lambda: self._now_ns)
+        self._fleet = PlayedFleet(lambda: self._now_ns)
         self._link = link
 
     def tick(self) -> Snapshot:

@@ -9,9 +9,9 @@ import pytest
 
 from overlaptop import cli
 from overlaptop.wire import change_log
-from overlaptop.wire.change_log import Change
+from overlaptop.wire.change_log import LoggedChange
 
-MADE = Change(
+MADE = LoggedChange(
     at_ns=1_700_000_000_123_000_000, job="job-1", script="train.py", host="gpu-a", by="me@gpu-a, pid 7",
     search="", knob="bucket_cap_mb", was="25", becomes="50", step=1234, outcome="changed", reason="",
 )  # fmt: skip

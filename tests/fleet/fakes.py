@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from overlaptop.wire.endpoints import JobRecord
 
 from .builders import T0
+from .hub import PlayedHub
 
 
 def record(job="job-1", *, hub_pid=1, script="train.py", cwd="/work", **changes):
@@ -26,9 +27,10 @@ class FakeLink:
     watched: frozenset = frozenset()
     inbox: list = field(default_factory=list)
     sent: list = field(default_factory=list)
+    _hub: PlayedHub = field(default_factory=PlayedHub)
 
     def say(self, *messages):
-        self.inbox += messages
+        self.inbox += self._hub.publish(*messages)
         self.last_heard_s = 0.0
 
     def poll(self):

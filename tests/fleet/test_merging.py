@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from overlaptop.fleet.commands import together
-from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.merging import Merger, Part, out_of_reach
 from overlaptop.fleet.snapshot import LinkState, NodeView
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import KnobFacts
-from overlaptop.wire.messages import CommandReport, Notice, RankEnd
+from overlaptop.wire.messages import CommandReport, Notice
 
 from .builders import BUCKET_CAP_MB, MS, T0, Clock, S, info, sample, status, step, welcome
+from .hub import PlayedFleet
 
 
 class Nodes:
@@ -22,7 +22,7 @@ class Nodes:
         self.clock = Clock()
         self.merger = Merger()
         self.names = [f"gpu-{letter}" for letter in "abcdefgh"[:count]]
-        self.fleets = [Fleet(self.clock, name) for name in self.names]
+        self.fleets = [PlayedFleet(self.clock, name) for name in self.names]
         self.links = [(LinkState.LIVE, T0, "")] * count
         for index, fleet in enumerate(self.fleets):
             fleet.apply(welcome(world_size=world_size or 2 * count))
@@ -139,11 +139,11 @@ def test_the_line_to_the_job_is_the_best_of_its_nodes(nodes, states, together):
 
 
 def test_a_node_that_has_no_rank_of_the_job_says_nothing_of_its_line(nodes):
-    nodes.fleets[1] = Fleet(nodes.clock, "gpu-b")
+    nodes.fleets[1] = PlayedFleet(nodes.clock, "gpu-b")
     nodes.lose(0, LinkState.ENDED, "waiting for it to start again")
     nodes.lose(1, LinkState.WAITING, "the job is not there")
     assert nodes.seen().link is LinkState.ENDED
-    nodes.fleets[0] = Fleet(nodes.clock, "gpu-a")
+    nodes.fleets[0] = PlayedFleet(nodes.clock, "gpu-a")
     seen = nodes.seen(waiting="waiting for a job on gpu-a, gpu-b")
     assert (seen.link, seen.link_note) == (LinkState.WAITING, "waiting for a job on gpu-a, gpu-b")
     assert seen.job is None
@@ -230,14 +230,6 @@ def test_a_command_stands_where_the_slowest_rank_of_any_node_is(nodes):
     assert view_of(nodes) is view  # nothing is worked out twice
 
 
-def test_one_rank_that_refuses_fails_the_command_of_all(nodes):
-    command = setting(nodes)
-    nodes.say(1, report(3, command, "refused", text="start the job with --control to allow commands"))
-    view = view_of(nodes)
-    assert view.state == "failed"
-    assert view.reason.startswith("rank 3 refused: start the job")
-
-
 def test_of_a_node_that_stays_lost_it_is_not_known_what_it_did_until_it_says_so(nodes):
     command = setting(nodes)
     for rank in range(4):
@@ -255,33 +247,6 @@ def test_of_a_node_that_stays_lost_it_is_not_known_what_it_did_until_it_says_so(
     for rank in (2, 3):
         nodes.say(1, report(rank, command, "changed", step=40))
     assert (view_of(nodes).state, view_of(nodes).done) == ("changed", True)
-
-
-def test_a_capture_on_a_node_that_stays_lost_has_failed(nodes):
-    command = replace(commands.make(commands.CAPTURE, {"steps": 5}), at_ns=T0)
-    for node in (0, 1):
-        nodes.say(
-            node, command, report(2 * node, command, "agreed"), report(2 * node + 1, command, "agreed")
-        )
-    nodes.lose(1)
-    nodes.clock.pass_s(16)
-    assert (view_of(nodes).state, view_of(nodes).reason) == (
-        "failed", "rank 2 is on gpu-b, which cannot be reached",
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(("others", "state"), [("accepted", "failed"), ("changed", "unknown")])
-def test_ranks_that_ended_early_may_have_acted_if_those_of_another_node_did(nodes, others, state):
-    command = setting(nodes)
-    for rank in (0, 1):
-        nodes.say(0, report(rank, command, "accepted"), RankEnd(rank, T0, False))
-    alone = nodes.fleets[0].snapshot().commands[0]
-    assert (alone.state, alone.reason) == ("failed", "rank 0 ended before it was done")
-    for rank in (2, 3):
-        nodes.say(1, report(rank, command, others), *([RankEnd(rank, T0, False)] * (others == "accepted")))
-    view = view_of(nodes)
-    assert (view.state, view.done) == (state, True)
-    assert view.reason == ("rank 0 ended before it had said" if state == "unknown" else alone.reason)
 
 
 def test_a_command_of_which_one_hub_has_not_heard_is_that_of_the_others(nodes):

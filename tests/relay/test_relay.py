@@ -25,7 +25,7 @@ from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
     Command,
-    CommandReport,
+    CommandOutcome,
     HubStatus,
     Join,
     Notice,
@@ -160,8 +160,9 @@ def test_a_command_reaches_the_ranks_and_their_words_come_back(hubs, make_rank, 
         client.until(lambda rank=rank: rank.listen() or rank.commands)
         assert [each.id for each in rank.commands] == [command.id]
         rank.answer(rank.commands[0], was="25", becomes="50")
-    client.until(lambda: len(client.of(CommandReport)) == 2)
-    assert {(report.rank, report.becomes) for report in client.of(CommandReport)} == {(0, "50"), (1, "50")}
+    outcome = client.until(lambda: [each for each in client.of(CommandOutcome) if each.done])[0]
+    assert (outcome.state, outcome.becomes) == ("changed", "50")
+    assert [each.rank for each in outcome.ranks] == [0, 1]
     assert client.receive(Command).id == command.id
 
 

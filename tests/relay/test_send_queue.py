@@ -12,7 +12,7 @@ from overlaptop.relay.send_queue import MAX_EVERY, MAX_QUEUED_BYTES, SendQueue
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import (
-    CommandReport,
+    CommandOutcome,
     HubStatus,
     Notice,
     RankEnd,
@@ -28,7 +28,7 @@ STATUS = HubStatus(1, 2, 0, job_ended=False)
 RANK = RankInfo(
     "job-1", 0, 0, 2, "gpu-a", 1, "train.py", "cpu", "gloo", "host", "", False, 1, "2.13.0",
 )  # fmt: skip
-REPORT = CommandReport(0, "20260101-000000-abcdef", "set", 1, "changed", 7, "")
+OUTCOME = CommandOutcome("20260101-000000-abcdef", "changed", "", 7, True, ())
 STEP = StepTotals(0, 0, 0, 50_000_000, *[1] * 14)
 
 
@@ -80,7 +80,7 @@ def of(kind, messages):
 
 
 def test_what_fits_goes_out_as_it_came_in(queue):
-    sent = [RANK, step(1), sample(1), step(2), REPORT, RankEnd(0, 1, clean=True)]
+    sent = [RANK, step(1), sample(1), step(2), OUTCOME, RankEnd(0, 1, clean=True)]
     put(queue, *sent)
     assert queue.queued_bytes == sum(len(encode(message)) for message in sent)
     assert take(queue) == sent
@@ -107,13 +107,13 @@ def test_facts_and_reports_are_never_left_out_and_their_order_stays(queue):
     for number in range(20_000):
         put(queue, step(number, number % 4), sample(number, number % 4), detail(number, number % 4))
         if generator.random() < 0.01:
-            lasting.append(generator.choice((RANK, REPORT, Notice(0, number, "info", "x"), STATUS)))
+            lasting.append(generator.choice((RANK, OUTCOME, Notice(0, number, "info", "x"), STATUS)))
             put(queue, lasting[-1])
     # Some more, since what cannot be left out is no part of the bound.
     lasting_bytes = sum(len(encode(message)) for message in lasting)
     assert queue.queued_bytes <= 2 * MAX_QUEUED_BYTES + lasting_bytes
     left = take(queue)
-    assert of((RankInfo, CommandReport, Notice, HubStatus), left) == lasting
+    assert of((RankInfo, CommandOutcome, Notice, HubStatus), left) == lasting
     assert queue.dropped == 60_000 - (len(left) - len(lasting))
 
 

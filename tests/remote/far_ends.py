@@ -17,7 +17,6 @@ from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
     Command,
-    CommandReport,
     HubStatus,
     Join,
     Message,
@@ -26,6 +25,7 @@ from overlaptop.wire.messages import (
     Search,
     Welcome,
 )
+from overlaptop.wire.outcome import CommandExecution
 from overlaptop.wire.relaying import (
     MAGIC,
     RelayHello,
@@ -103,7 +103,7 @@ def serve(ahead_ns: int = 0) -> None:
                 ranks = ",".join(map(str, message.detail_ranks))
                 say(Notice(0, now_ns, "info", f"joined {ranks}"), HubStatus(now_ns, 2, 0, False))
             case Command():
-                say(CommandReport(0, message.id, message.name, now_ns, "accepted", None, ""))
+                say(CommandExecution.begin(message, (0,)).outcome())
             case Search():
                 say(message)
             case RelayLimit():

@@ -18,6 +18,7 @@ from overlaptop.remote.link import RemoteHost
 from overlaptop.remote.targets import Target
 from overlaptop.report import hosts as nodes
 from overlaptop.tui.draw.segments import line_width
+from overlaptop.tui.widgets import host_lines
 from overlaptop.wire.codec import FrameReader, decode, encode, frame
 from overlaptop.wire.messages import PROTOCOL_VERSION, Message, Welcome
 from overlaptop.wire.relaying import MAGIC, RelayHello, RelayJobs, RelayLink, RelayPong, RemoteJob
@@ -137,7 +138,7 @@ class NearEnd:
                 for sample in snapshot.fresh_samples
             ]
         for group in nodes.groups(snapshot.ranks, snapshot.nodes, empty=True):
-            line = nodes.heading(group, snapshot.at_ns, 80)
+            line = host_lines.heading(group, snapshot.at_ns, 80)
             assert line_width(line) <= 80
             told.append("".join(run.text for run in line))
         told.append(nodes.live_words(snapshot))

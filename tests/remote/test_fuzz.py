@@ -20,7 +20,17 @@ from overlaptop.fleet.snapshot import LinkState
 from overlaptop.remote.link import MAX_SAMPLE_CHARS
 from overlaptop.wire.codec import WireError, decode, encode, frame
 from overlaptop.wire.devices import Unknown
-from overlaptop.wire.messages import CommandReport, HubStatus, RankEnd, RankInfo, StepDetail, StepTotals
+from overlaptop.wire.messages import (
+    Argument,
+    Command,
+    CommandOutcome,
+    HubStatus,
+    RankEnd,
+    RankInfo,
+    RankOutcome,
+    StepDetail,
+    StepTotals,
+)
 from overlaptop.wire.relaying import MAGIC, RelayHello
 from tests.remote.overhearing import ANSWER, JOB, OPENING, START_NS, NearEnd, framed, near_ends
 from tests.remote.test_frames import cut
@@ -39,7 +49,7 @@ def of_this_job(draw):
     changed = {"rank": draw(few_ranks)} if hasattr(message, "rank") else {}
     if getattr(message, "job", None) is not None and isinstance(message.job, str):
         changed["job"] = JOB
-    if isinstance(message, CommandReport):
+    if isinstance(message, CommandOutcome):
         changed["command"] = "20260101-000000-abcdef"
     return replace(message, **changed)
 
@@ -126,7 +136,9 @@ def test_steps_whose_times_cannot_be(numbers, steps, asked_step):
     row[2 : 2 + len(numbers)] = numbers
     near.hear(frame(msgpack.packb(row)))
     near.hear(framed(*(replace(step, rank=0) for step in steps)))
-    near.hear(framed(CommandReport(0, "20260101-000000-abcdef", "capture", 1, "agreed", asked_step, "")))
+    command = Command("20260101-000000-abcdef", "capture", (Argument("steps", 5),), "me", 1)
+    agreed = RankOutcome(0, "agreed", "agreed", "")
+    near.hear(framed(command, CommandOutcome(command.id, "agreed", "", asked_step, False, (agreed,))))
     near.hear(framed(replace(SAMPLE, rank=0), HubStatus(1, 1, 0, False)), passed_s=5.0)
     has_kept_its_head(near)
 

@@ -21,7 +21,7 @@ from overlaptop.remote.targets import Target
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import Command, CommandReport, HubStatus, Message, Notice, Welcome
+from overlaptop.wire.messages import Command, CommandOutcome, HubStatus, Message, Notice, Welcome
 from tests.remote.far_ends import AHEAD_NS, JOB, STARTED_NS
 from tests.remote.lines import Lines, eventually
 from tests.wire.conftest import Hubs, Rank, hubs, make_rank, socket_dir
@@ -126,7 +126,7 @@ def test_commands_and_searches_reach_the_hub_once_it_has_spoken(lines: Lines) ->
     watched.hear(Welcome)
     asked = command()
     assert watched.link.send(asked)
-    assert watched.hear(CommandReport).command == asked.id
+    assert watched.hear(CommandOutcome).command == asked.id
     assert watched.link.hold(SEARCH)
     assert watched.hear(Search) == SEARCH
 
@@ -155,7 +155,7 @@ def test_a_link_lives_through_a_drop_of_its_line(watched: Watched) -> None:
     assert watched.host.up
     assert any(notice.text == "joined 1" for notice in watched.of(Notice))
     assert watched.link.send(command())
-    watched.hear(CommandReport)
+    watched.hear(CommandOutcome)
 
 
 def test_a_hub_that_has_ended_and_a_job_that_is_gone_are_told_apart(watched: Watched) -> None:
@@ -176,7 +176,7 @@ def test_another_link_takes_the_place_of_the_one_before(watched: Watched) -> Non
     watched.hear(Welcome)
     first.close()
     assert watched.link.send(command())
-    watched.hear(CommandReport)
+    watched.hear(CommandOutcome)
 
 
 def test_what_the_far_end_dropped_counts_from_the_links_begin(watched: Watched) -> None:

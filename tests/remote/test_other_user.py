@@ -220,7 +220,7 @@ def test_no_file_of_a_job_can_be_seen_read_or_changed(job: JobRecord, socket_dir
     files = files_of_the_job()
     names = {path.name for path in files}
     assert {KEY, "job.json", "hub.lock", "hub.log", "ranks.sock", job.dashboard_socket} <= names
-    assert {endpoints.SEARCH_NAME, endpoints.CHANGES_NAME} & names
+    assert {endpoints.SEARCH_NAME, endpoints.COMMANDS_NAME} & names
     for act in (
         os.stat,
         os.listdir,

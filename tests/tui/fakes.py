@@ -1,10 +1,10 @@
 """A session that shows what a test tells it, and what is on the app's screen as text."""
 
-from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.options import TuiOptions
 from tests.fleet.builders import MS, Clock, detail, info, status, step, welcome
+from tests.fleet.hub import PlayedFleet
 
 
 class FakeSession:
@@ -12,7 +12,7 @@ class FakeSession:
 
     def __init__(self, *messages, link=LinkState.LIVE, jobs=(), job_key="job-1"):
         self.clock = Clock()
-        self.fleet = Fleet(self.clock)
+        self.fleet = PlayedFleet(self.clock)
         self.fleet.set_link(link, "" if link is LinkState.LIVE else "waiting for a job")
         self.jobs = tuple(jobs)
         self.job_key = job_key

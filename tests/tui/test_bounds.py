@@ -29,7 +29,7 @@ from tests.fleet.builders import (
     welcome,
 )
 from tests.wire.extremes import at_bounds
-from tests.wire.test_codec import COMMAND, GRADIENTS, MACHINE, REPORT, SEARCH
+from tests.wire.test_codec import COMMAND, GRADIENTS, MACHINE, OUTCOME, SEARCH
 
 from .fakes import FakeSession, app_of
 
@@ -51,7 +51,7 @@ STEP = step(0, 5)
 LONGEST = replace(STEP, **NO_PARTS, step_ns=MAX_DURATION_NS)
 SHORTEST = replace(STEP, **NO_PARTS, step_ns=1)
 TRIED = (
-    (STEP, LONGEST, SHORTEST), (REPORT, replace(REPORT, name="set")),
+    (STEP, LONGEST, SHORTEST), (OUTCOME,),
     *((each,) for each in (
         detail(0, 5), info(0), MACHINE, device(0), numa(0), sample(0, 5), GRADIENTS, COMMAND, SEARCH,
         Notice(0, T0, "info", "a word"), RankEnd(0, T0, clean=True), KnobFacts(0, (BUCKET_CAP_MB,)),
@@ -59,7 +59,13 @@ TRIED = (
     )),
 )  # fmt: skip
 """Of each kind one or more, which come one after the other: the newest hides the one before."""
-NOT_SHOWN = {"Watch", "Join", "TurnedAway", *(each.__name__ for each in RelayMessage.__args__)}
+NOT_SHOWN = {
+    "Watch",
+    "Join",
+    "CommandReport",
+    "TurnedAway",
+    *(each.__name__ for each in RelayMessage.__args__),
+}
 """They go to hubs, relays and ranks, or are one text."""
 
 
@@ -67,7 +73,7 @@ def rounds():
     """Messages that come together, of each kind one."""
     kinds = [[each for base in bases for each in at_bounds(base)] for bases in TRIED]
     for together in zip_longest(*kinds):
-        # The command first: nothing is made of a report of one that is not known.
+        # The command first: nothing is made of an outcome of one that is not known.
         yield [COMMAND, *(decode(encode(each)) for each in together if each is not None)]
 
 

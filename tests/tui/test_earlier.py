@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.stats.comparison import compare_steps
 from overlaptop.tui.workloads.earlier import KEPT_STEPS, MAX_JOBS, WITH_STEPS, JobsSeen, job_of
@@ -15,6 +14,7 @@ from overlaptop.wire.knobs import Knob, KnobFacts
 from overlaptop.wire.messages import CommandReport, RankEnd
 from tests.fleet.builders import MS, Clock, info, status, step, welcome
 from tests.fleet.fakes import record
+from tests.fleet.hub import PlayedFleet
 
 
 class Watched:
@@ -24,7 +24,7 @@ class Watched:
 
     def __init__(self):
         self.homes = {}
-        self.fleet = Fleet(Clock())
+        self.fleet = PlayedFleet(Clock())
         self.seen = JobsSeen()
         self.fleet.set_link(LinkState.LIVE)
 
@@ -108,7 +108,7 @@ def test_a_job_that_was_started_here_is_compared_with_the_one_whose_place_it_too
 def test_a_job_of_which_nobody_knows_where_it_runs_is_compared_with_none():
     seen = JobsSeen()
     for key in ("first", "second"):
-        fleet = Fleet(Clock())
+        fleet = PlayedFleet(Clock())
         for message in (welcome(job=key), info(0, job=key), step(0, 0)):
             fleet.apply(message)
         seen.see(fleet.snapshot())

@@ -28,6 +28,7 @@ from overlaptop.wire.endpoints import (
 from overlaptop.wire.links import LocalLink
 from overlaptop.wire.messages import (
     Command,
+    CommandOutcome,
     CommandReport,
     Message,
     RankInfo,
@@ -174,6 +175,10 @@ class Viewer:
     def hear(self, kind: type[M], where: Callable[[M], bool] = lambda _: True) -> M:
         """The first message of this kind for which the predicate holds."""
         return self.until(lambda: next(iter(filter(where, self.of(kind))), None))
+
+    def hear_end(self, command: Command) -> CommandOutcome:
+        """What has become of this command, once it is done."""
+        return self.hear(CommandOutcome, lambda outcome: outcome.command == command.id and outcome.done)
 
     def hear_ranks(self, count: int) -> None:
         """Waits until the hub has let this viewer in, and so many ranks."""

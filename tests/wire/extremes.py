@@ -20,7 +20,17 @@ from overlaptop.wire.devices import (
     Unknown,
 )
 from overlaptop.wire.knobs import Knob
-from overlaptop.wire.messages import PHASES, REPORT_STATES, SOURCES, Argument, CollectiveSpan, PhaseSpan
+from overlaptop.wire.messages import (
+    LOST,
+    OUTCOME_STATES,
+    PHASES,
+    REPORT_STATES,
+    SOURCES,
+    Argument,
+    CollectiveSpan,
+    PhaseSpan,
+    RankOutcome,
+)
 
 LONG = "wide 測 " * 40
 HOSTILE = "\x1b]0;x\x07\u202e\r\n[red]{value}"
@@ -31,6 +41,10 @@ EDGES: dict[str, tuple[Any, ...]] = {
     "PhaseSpan.name": PHASES,
     "Notice.level": codec.NOTICE_LEVELS,
     "CommandReport.state": REPORT_STATES,
+    "CommandOutcome.state": OUTCOME_STATES,
+    "RankOutcome.reported": OUTCOME_STATES,
+    "RankOutcome.state": OUTCOME_STATES,
+    "RankOutcome.lost": LOST,
     "GpuLink.kind": LINK_KINDS,
     "NumaFacts.state": NUMA_STATES,
     "Knob.choices": ((), (-(1 << 31),), (1 << 31, 0, -(1 << 31))),
@@ -53,6 +67,7 @@ INNER = {
         PhaseSpan("forward", 0, 9),
         CollectiveSpan("allreduce_", 1 << 20, "default_pg", True, 20, 30),
         Argument("steps", 5),
+        RankOutcome(1, "accepted", "unknown", "rank 1 has not said", "silent"),
         Unknown("power_mw", "not supported"),
         NumaNode(0, "0-31", 1 << 36),
         Nic("mlx5_0", 0, 100_000_000_000),

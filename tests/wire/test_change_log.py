@@ -13,10 +13,10 @@ from dataclasses import replace
 import pytest
 
 from overlaptop.wire import change_log
-from overlaptop.wire.change_log import MAX_BYTES, Change
+from overlaptop.wire.change_log import MAX_BYTES, LoggedChange
 from overlaptop.wire.endpoints import EndpointError
 
-CHANGE = Change(
+CHANGE = LoggedChange(
     at_ns=1_700_000_000_123_000_000, job="job-1", script="train.py", host="gpu-a", by="me@gpu-a, pid 7",
     search="", knob="bucket_cap_mb", was="25", becomes="50", step=1234, outcome="changed", reason="",
 )  # fmt: skip

@@ -31,12 +31,15 @@ from overlaptop.wire.devices import (
 )
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
 from overlaptop.wire.messages import (
+    LOST,
+    OUTCOME_STATES,
     PHASES,
     REPORT_STATES,
     SOURCES,
     Argument,
     CollectiveSpan,
     Command,
+    CommandOutcome,
     CommandReport,
     HubStatus,
     Join,
@@ -45,6 +48,7 @@ from overlaptop.wire.messages import (
     PhaseSpan,
     RankEnd,
     RankInfo,
+    RankOutcome,
     StepDetail,
     StepTotals,
     TurnedAway,
@@ -76,6 +80,8 @@ BY_NAME = {
     "source": st.sampled_from(SOURCES),
     "level": st.sampled_from(codec.NOTICE_LEVELS),
     "state": st.sampled_from(REPORT_STATES),
+    "reported": st.sampled_from(OUTCOME_STATES),
+    "lost": st.sampled_from(LOST),
     "detail_ranks": st.lists(ranks, max_size=20).map(tuple),
     "silent_ranks": st.lists(ranks, max_size=20).map(tuple),
 }
@@ -207,6 +213,7 @@ MESSAGES = {
         )
     },
 }
+MESSAGES[CommandOutcome] = built(CommandOutcome, ranks=several(built(RankOutcome)))
 messages = st.one_of(*MESSAGES.values())
 
 plain = st.recursive(
@@ -218,6 +225,9 @@ plain = st.recursive(
 STEP = StepTotals(3, 7, 1, 5, 2, 2, *[1] * 12)
 COMMAND = Command("20260101-000000-abcdef", "capture", (Argument("steps", 5),), "me@here, pid 1", 1)
 REPORT = CommandReport(0, COMMAND.id, "capture", 1, "written", 7, "/there/rank0.json.gz")
+OUTCOME = CommandOutcome(
+    COMMAND.id, "written", "", 7, True, (RankOutcome(0, "written", "written", "/there/rank0.json.gz"),)
+)
 MACHINE = MachineFacts(0, "gpu-a", (NumaNode(0, "0-31", 1 << 36),), (Nic("mlx5_0", 0, None),), ())
 DEVICE = DeviceFacts(
     0, "GPU-1", "NVIDIA H200", "0000:1b:00.0", "4.0", 18, 450_000_000_000, 5, 5, 16, 16, 63_000_000_000,

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from overlaptop.hub.commands import PATIENCE_S, RETURN_S, CommandBroker, Lines
-from overlaptop.hub.history import JobHistory
+from overlaptop.hub.commands import PATIENCE_S, RETURN_S, CommandBroker
 from overlaptop.wire import commands
 from overlaptop.wire.codec import decode
 from overlaptop.wire.endpoints import JobRecord, job_dir
-from overlaptop.wire.messages import LEASE_S, Command, CommandReport
+from overlaptop.wire.knobs import Search
+from overlaptop.wire.messages import LEASE_S, Command, CommandOutcome, CommandReport
 from tests.fleet.builders import BUCKET_CAP_MB
 
 
@@ -24,26 +24,32 @@ class Office:
             1, "job-1", "train.py", "/", "here", 2, "python", 1, 1, 1, 1, 1, "dash-1.sock", ()
         )
         self.ranks = (0, 1)
-        self.told, self.published, self.refused = [], [], []
-        lines = Lines(
-            ranks=lambda: self.ranks,
-            command=lambda payload: self.told.append(commands.in_words(decode(payload))),
+        self.told, self.published = [], []
+        self.desk = CommandBroker(
+            record,
+            connected_ranks=lambda: self.ranks,
+            send_to_ranks=lambda payload: self.told.append(commands.in_words(decode(payload))),
             publish=lambda payload: self.published.append(decode(payload)),
-            deliver=self.deliver,
+            lease_s=LEASE_S,
+            awaits_ranks=awaits_ranks,
         )
-        self.desk = CommandBroker(record, JobHistory(), lines, LEASE_S, awaits_ranks)
 
-    def deliver(self, report, _payload):
-        self.refused.append((report.rank, report.text))
-        self.desk.hear(report, time.monotonic())
+    def take(self, command):
+        self.desk.take_command(command)
+        self.desk.settle()
+
+    def of(self, kind):
+        return [each for each in self.published if isinstance(each, kind)]
 
     def end(self, command, state="changed"):
         for rank in self.ranks:
             report = CommandReport(rank, command.id, command.name, 1, state, 7, "")
-            self.desk.hear(report, time.monotonic())
+            self.desk.receive(report, time.monotonic())
+        self.desk.settle()
 
     def later(self, seconds):
         self.desk.tick(time.monotonic() + seconds)
+        self.desk.settle()
 
 
 @pytest.fixture
@@ -63,32 +69,34 @@ def search_at(office):
 
 def test_what_a_person_asks_is_told_to_all_ranks_and_dashboards_at_once(office):
     for command in (setting(50), setting(100), commands.make(commands.CAPTURE, {"steps": 1})):
-        office.desk.take_command(command)
+        office.take(command)
     assert office.told == ["set bucket_cap_mb 50", "set bucket_cap_mb 100", "capture (steps 1)"]
-    assert [commands.in_words(each) for each in office.published] == office.told
+    assert [commands.in_words(each) for each in office.of(Command)] == office.told
 
 
 def test_during_a_searchs_own_change_a_persons_waits_and_the_searchs_next_is_refused(office):
     search = search_at(office)
     own, persons = setting(50, search), setting(100)
     for command in (own, persons, persons, commands.make(commands.CAPTURE, {"steps": 1})):
-        office.desk.take_command(command)
+        office.take(command)
     assert office.told == ["set bucket_cap_mb 50", "capture (steps 1)"]  # no knob: that waits for nothing
-    office.desk.take_command(setting(60, search))
-    assert office.refused == [(rank, f"{persons.by} changes something just now") for rank in (0, 1)]
+    office.take(setting(60, search))
+    refused = office.of(CommandOutcome)[-1]
+    assert refused.reason == f"rank 0 refused: {persons.by} changes something just now"
+    assert [each.state for each in refused.ranks] == ["refused", "refused"]
     office.end(own)
     assert office.told[2:] == ["set bucket_cap_mb 100"]
-    office.desk.take_command(persons)  # asked again, as by a dashboard that heard nothing
+    office.take(persons)  # asked again, as by a dashboard that heard nothing
     office.end(persons)
     assert office.told[3:] == []
-    assert office.desk.search == office.published[-1]
-    assert office.desk.search.over
+    assert office.of(Search)[-1].over
+    assert decode(office.desk.replay()[-1]) == office.of(Search)[-1]
 
 
 def test_a_persons_change_does_not_wait_for_ever(office):
     search = search_at(office)
-    office.desk.take_command(setting(50, search))
-    office.desk.take_command(setting(100))
+    office.take(setting(50, search))
+    office.take(setting(100))
     office.later(PATIENCE_S - 1)
     assert len(office.told) == 1
     office.later(PATIENCE_S + 1)
@@ -96,8 +104,8 @@ def test_a_persons_change_does_not_wait_for_ever(office):
 
 
 def test_a_change_that_waits_when_the_hub_ends_is_not_made_behind_its_back(office):
-    office.desk.take_command(setting(50, search_at(office)))
-    office.desk.take_command(setting(100))
+    office.take(setting(50, search_at(office)))
+    office.take(setting(100))
     office.desk.close()
     assert office.told == ["set bucket_cap_mb 50"]
 
@@ -105,9 +113,9 @@ def test_a_change_that_waits_when_the_hub_ends_is_not_made_behind_its_back(offic
 def test_those_who_wait_are_bounded_and_keep_their_order(office):
     search = search_at(office)
     own = setting(50, search)
-    office.desk.take_command(own)
+    office.take(own)
     for value in range(100, 110):
-        office.desk.take_command(setting(value))
+        office.take(setting(value))
     assert office.told[1:] == ["set bucket_cap_mb 108", "set bucket_cap_mb 109"]
     office.end(own)
     assert office.told[3:] == [f"set bucket_cap_mb {value}" for value in range(100, 108)]
@@ -116,15 +124,15 @@ def test_those_who_wait_are_bounded_and_keep_their_order(office):
 def test_a_silent_search_is_not_undone_where_a_person_has_changed_its_knob_meanwhile(office):
     search = search_at(office)
     own, persons = setting(50, search), setting(100)
-    office.desk.take_command(own)
-    office.desk.take_command(persons)
+    office.take(own)
+    office.take(persons)
     office.later(LEASE_S + 1)
     office.end(own)
     office.later(LEASE_S + 2)
     office.end(persons)
     office.later(LEASE_S + 3)
     assert office.told == ["set bucket_cap_mb 50", "set bucket_cap_mb 100"]
-    assert office.desk.search.over
+    assert office.of(Search)[-1].over
 
 
 def test_a_silent_search_is_undone_once_and_by_the_hub(office):
@@ -134,7 +142,7 @@ def test_a_silent_search_is_undone_once_and_by_the_hub(office):
     office.later(LEASE_S + 1)
     office.later(LEASE_S + 2)
     assert office.told == ["restore bucket_cap_mb"]
-    (undone,) = (each for each in office.published if isinstance(each, Command))
+    (undone,) = office.of(Command)
     assert undone.by == f"{search.by} (silent; undone by the hub)"
 
 
@@ -163,5 +171,6 @@ def test_a_rank_that_never_comes_back_is_not_awaited_for_ever(socket_dir):
 
 def test_without_ranks_a_refusal_has_nobody_to_speak_for(office):
     office.ranks = ()
-    office.desk.take_command(setting(50, commands.make_search(BUCKET_CAP_MB)))
-    assert (office.told, office.refused, len(office.published)) == ([], [], 1)
+    office.take(setting(50, commands.make_search(BUCKET_CAP_MB)))
+    assert (office.told, [type(each) for each in office.published]) == ([], [Command, CommandOutcome])
+    assert office.published[1].reason == "no rank is there to answer"

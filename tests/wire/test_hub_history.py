@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from overlaptop.hub.history import JobHistory
-from overlaptop.wire import commands
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.devices import (
     DeviceFacts,
@@ -16,7 +15,7 @@ from overlaptop.wire.devices import (
     NumaFacts,
     Unknown,
 )
-from overlaptop.wire.messages import CommandReport, HubStatus, RankEnd, RankInfo
+from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo
 
 INFO = RankInfo(
     job="job-1", rank=0, local_rank=0, world_size=2, host="here", pid=1, script="train.py", device="cpu",
@@ -86,44 +85,12 @@ def test_samples_of_minutes_ago_are_forgotten(history):
     assert samples(keep(history, sample(2), now_s=1000.0)) == [2]
 
 
-def report(number, state="accepted", text=""):
-    return CommandReport(0, f"2026-{number:08}", "set", 1, state, None, text)
-
-
-def test_of_each_command_a_late_dashboard_hears_a_ranks_newest_word(history):
-    first, second = report(1), report(2)
-    changed = report(1, "changed")
-    assert keep(history, first, second, changed) == [second, changed]
-    heard = keep(history, *(report(number) for number in range(100)))
-    assert heard == [report(number) for number in range(36, 100)]
-
-
-def test_long_reports_stay_within_their_bytes(history):
-    keep(history, *(report(number, "failed", "x" * 4000) for number in range(64)))
-    heard = [decode(payload) for payload in history.replay()]
-    assert 8 < len(heard) < 17
-    assert heard[-1] == report(63, "failed", "x" * 4000)
-
-
 def test_another_process_in_a_ranks_place_does_not_inherit_where_the_first_one_ran(history):
     keep(history, INFO, NUMA, DEVICE, sample(1))
     assert len(keep(history, replace(INFO, backend="nccl"))) == 4
     again = replace(INFO, pid=2)
     assert keep(history, again) == [again]
     assert keep(history, sample(2)) == [again, sample(2)]
-
-
-def test_what_was_told_to_a_process_that_is_gone_is_not_told_to_a_late_dashboard(history):
-    other = replace(INFO, rank=1, pid=2)
-    old, asked = (commands.make(commands.RESTORE, {}, knob="bucket_cap_mb") for _ in range(2))
-    keep(history, INFO, other)
-    for command in (old, asked):
-        assert history.keep_command(command, encode(command), 0.0)
-    said = CommandReport(0, old.id, old.name, 1, "changed", 40, "")
-    keep(history, said, replace(said, rank=1))
-    again = replace(INFO, pid=3)
-    assert keep(history, again) == [again, other, asked]
-    assert not history.keep_command(old, encode(old), 0.0)  # asked once more by one that heard no answer
 
 
 def test_a_dashboard_that_comes_late_hears_facts_and_samples_and_then_live_ones(

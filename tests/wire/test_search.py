@@ -14,7 +14,7 @@ from overlaptop.hub.search import SearchLease
 from overlaptop.wire import commands
 from overlaptop.wire.codec import encode
 from overlaptop.wire.knobs import Knob, Search
-from overlaptop.wire.messages import LEASE_S, Command, CommandReport, HubStatus
+from overlaptop.wire.messages import LEASE_S, Command, CommandOutcome, HubStatus
 from tests.fleet.builders import BUCKET_CAP_MB
 
 OTHER_KNOB = Knob("accumulation", 4, "4", "4", 1, 8)
@@ -237,12 +237,9 @@ def test_a_second_search_is_not_taken_and_what_it_asks_is_refused_in_every_ranks
     foreign = commands.make_setting(BUCKET_CAP_MB, 400, search=other.id)
     own = commands.make_setting(BUCKET_CAP_MB, 50, search=mine.id)
     ask(second, foreign)
-    for rank in (0, 1):
-        said = second.hear(
-            CommandReport, lambda said, rank=rank: (said.rank, said.command) == (rank, foreign.id)
-        )
-        assert said.state == "refused"
-        assert said.text == f"{mine.by} searches for the best bucket_cap_mb"
+    outcome = second.hear_end(foreign)
+    assert [each.state for each in outcome.ranks] == ["refused", "refused"]
+    assert outcome.reason == f"rank 0 refused: {mine.by} searches for the best bucket_cap_mb"
     ask(first, own)
     assert [next_command(rank, wait_until).id for rank in ranks] == [own.id, own.id]
     first.hear(Command, lambda heard: heard.id == own.id)
@@ -259,7 +256,7 @@ def test_a_person_may_change_the_knob_during_a_search_and_ends_it_by_that(job, w
     for rank in ranks:
         assert next_command(rank, wait_until).id == change.id
         rank.answer(change, "accepted")
-    searching.hear(CommandReport, lambda said: said.rank == 1)
+    searching.hear(CommandOutcome, lambda outcome: outcome.state == "accepted")
     assert searching.of(Search) == [search]  # asked for is not yet made
     for rank in ranks:
         rank.answer(change)
@@ -267,8 +264,7 @@ def test_a_person_may_change_the_knob_during_a_search_and_ends_it_by_that(job, w
     late = commands.make_setting(BUCKET_CAP_MB, 7, search=search.id)
     searching.link.hold(search)
     ask(searching, late)
-    said = searching.hear(CommandReport, lambda said: said.command == late.id)
-    assert (said.state, said.text) == ("refused", "the search that asks has ended")
+    assert searching.hear_end(late).reason == "rank 0 refused: the search that asks has ended"
 
 
 def test_a_persons_change_that_fails_or_is_of_another_knob_leaves_the_search(job, wait_until):
@@ -284,7 +280,7 @@ def test_a_persons_change_that_fails_or_is_of_another_knob_leaves_the_search(job
         for rank in ranks:
             assert next_command(rank, wait_until).id == change.id
             rank.answer(change, state)
-        searching.hear(CommandReport, lambda said, key=change.id: (said.rank, said.command) == (1, key))
+        searching.hear_end(change)
     own = commands.make_setting(BUCKET_CAP_MB, 50, search=search.id)
     searching.link.hold(search)
     ask(searching, own)

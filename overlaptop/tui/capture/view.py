@@ -131,7 +131,8 @@ def _stages(capture: CommandView, width: int) -> list[StyledLine]:
     """The way from sent to written, as far as every rank has come."""
     if capture.state == FAILED:
         return _paragraphs((progress_words(capture),), width, TextStyle("error", bold=True))
-    at = STAGES.index(capture.state)
+    # Another host's hub may publish a state that no capture has.
+    at = STAGES.index(capture.state) if capture.state in STAGES else 0
     items = []
     for index, stage in enumerate(STAGES):
         named = stage

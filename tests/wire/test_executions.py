@@ -10,10 +10,11 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.hub.changes import END_S, ChangesUnderWay
+from overlaptop.hub.executions import END_S, CommandExecutions
 from overlaptop.wire import change_log, commands
+from overlaptop.wire.codec import decode
 from overlaptop.wire.knobs import KnobFacts, Search
-from overlaptop.wire.messages import Command, CommandReport, HubStatus, RankEnd
+from overlaptop.wire.messages import Command, CommandOutcome, CommandReport, HubStatus, RankEnd
 from overlaptop.wire.outcome import ANSWER_S
 from tests.fleet.builders import BUCKET_CAP_MB, info
 
@@ -21,28 +22,48 @@ SETTING = commands.make_setting(BUCKET_CAP_MB, 50)
 
 
 class Node:
-    """ChangesUnderWay, and what it said."""
+    """CommandExecutions of a hub, and how each command ended."""
 
     def __init__(self, path):
         self.ended = []
-        self.changes = ChangesUnderWay(self.ended.append, path, 0.0)
+        self.published = []
+        self.executions = CommandExecutions(self.on_end, path, 0.0)
+
+    def on_end(self, each):
+        self.ended.append((each.execution.command, each.outcome))
+
+    def settle(self):
+        self.published += map(decode, self.executions.settle())
 
     def begin(self, command=SETTING, ranks=(0, 1)):
-        self.changes.begin(command, ranks, 0.0)
+        self.executions.begin(command, ranks, 0.0)
+        self.settle()
+
+    def receive(self, message, at_s=0.0):
+        self.executions.receive(message, at_s)
+        self.settle()
 
     def report(self, rank, state, text="", at_s=0.0, **said):
         report = CommandReport(rank, said.pop("command", SETTING).id, "set", 1, state, None, text)
-        self.changes.hear(replace(report, **said), at_s)
+        self.receive(replace(report, **said), at_s)
+
+    def tick(self, at_s):
+        self.executions.tick(at_s)
+        self.settle()
+
+    @property
+    def under_way(self):
+        return self.executions.under_way
 
     @property
     def outcome(self):
-        (only,) = self.ended
-        return only.outcome, only.reason
+        ((_, only),) = self.ended
+        return only.state, only.reason
 
 
 @pytest.fixture
 def node(tmp_path):
-    return Node(tmp_path / "changes.json")
+    return Node(tmp_path / "commands.msgpack")
 
 
 def test_a_change_has_ended_when_every_rank_has_changed(node):
@@ -50,27 +71,11 @@ def test_a_change_has_ended_when_every_rank_has_changed(node):
     node.report(0, "changed", step=7, was="25", becomes="50")
     node.report(1, "accepted")
     assert node.ended == []
-    assert len(node.changes) == 1
+    assert node.under_way == (SETTING,)
     node.report(1, "changed", step=7, was="25", becomes="50")
-    (ended,) = node.ended
-    assert (ended.outcome, ended.was, ended.becomes, ended.step) == ("changed", "25", "50", 7)
-    assert len(node.changes) == 0
-
-
-@pytest.mark.parametrize(
-    ("said", "outcome", "reason"),
-    [
-        ({0: "changed", 1: "failed"}, "failed", "changed on rank 0 only: rank 1 failed: why 1"),
-        ({0: "failed", 1: "refused"}, "refused", "rank 0 failed: why 0"),
-        ({0: "busy", 1: "failed"}, "busy", "rank 0 is busy: why 0"),
-        ({0: "refused", 1: "refused"}, "refused", "rank 0 refused: why 0"),
-    ],
-)
-def test_what_one_rank_does_not_do_is_not_changed(node, said, outcome, reason):
-    node.begin()
-    for rank, state in said.items():
-        node.report(rank, state, f"why {rank}")
-    assert node.outcome == (outcome, reason)
+    ((_, ended),) = node.ended
+    assert (ended.state, ended.was, ended.becomes, ended.step) == ("changed", "25", "50", 7)
+    assert node.under_way == ()
 
 
 def test_a_rank_that_ends_or_says_nothing_is_not_waited_for_and_nobody_says_that_it_failed(tmp_path):
@@ -78,35 +83,19 @@ def test_a_rank_that_ends_or_says_nothing_is_not_waited_for_and_nobody_says_that
     for node in (ended, silent, hangs):
         node.begin()
         node.report(0, "changed")
-    ended.changes.hear(RankEnd(1, 1, clean=False), 0.0)
+    ended.receive(RankEnd(1, 1, clean=False))
     assert ended.outcome == ("unknown", "rank 1 ended before it had said")
 
-    silent.changes.tick(ANSWER_S)
+    silent.tick(ANSWER_S)
     assert silent.ended == []
-    silent.changes.tick(ANSWER_S + 1)
+    silent.tick(ANSWER_S + 1)
     assert silent.outcome == ("unknown", "rank 1 has not said")
 
     hangs.report(1, "agreed", at_s=5.0)
-    hangs.changes.tick(END_S)
+    hangs.tick(END_S)
     assert hangs.ended == []
-    hangs.changes.tick(END_S + 6)
+    hangs.tick(END_S + 6)
     assert hangs.outcome == ("unknown", "rank 1 has not said")
-
-
-def test_a_job_that_ends_before_its_ranks_have_agreed_changes_nothing(node):
-    node.begin()
-    node.report(0, "accepted")
-    for rank in (1, 0):
-        node.changes.hear(RankEnd(rank, 1, clean=False), 0.0)
-    assert node.outcome == ("failed", "rank 0 ended before it was done")
-
-
-def test_a_lost_rank_that_others_say_kept_all_from_acting_leaves_no_doubt(node):
-    node.begin()
-    node.changes.tick(ANSWER_S + 1)
-    node.ended.clear()
-    node.report(0, "failed", "rank 1 does not answer")
-    assert node.outcome == ("failed", "rank 1 does not answer")
 
 
 @pytest.mark.parametrize(
@@ -120,9 +109,8 @@ def test_a_rank_that_says_later_what_came_of_it_is_believed(node, said, truth):
     assert node.outcome == ("unknown", "rank 1 cannot tell: the job's store does not answer")
     for state in said:
         node.report(1, state, "why")
-    first, second = node.ended
-    assert (first.command, first.outcome) == (second.command, "unknown")
-    assert second.outcome == truth
+    (_, first), (_, second) = node.ended
+    assert (first.state, second.state) == ("unknown", truth)
     node.report(1, said[-1], "why")  # said again, to a hub that may not have heard it
     assert len(node.ended) == 2
 
@@ -131,25 +119,25 @@ def test_a_connection_that_broke_without_the_rank_having_ended_is_no_last_word(n
     node.begin()
     for rank in (0, 1):
         node.report(rank, "accepted")
-        node.changes.hear(RankEnd(rank, 1, clean=False), 0.0)
+        node.receive(RankEnd(rank, 1, clean=False))
     assert node.outcome == ("failed", "rank 0 ended before it was done")
     for rank in (0, 1):
         node.report(rank, "changed", step=7)
-    assert [each.outcome for each in node.ended] == ["failed", "unknown", "changed"]
+    assert [each.state for _, each in node.ended] == ["failed", "unknown", "changed"]
 
 
 def test_a_process_that_another_has_taken_the_place_of_is_not_waited_for(node):
-    node.changes.hear(info(1, pid=41), 0.0)
+    node.receive(info(1, pid=41))
     node.begin()
     node.report(0, "changed")
-    node.changes.hear(info(1, pid=41), 0.0)
+    node.receive(info(1, pid=41))
     assert node.ended == []
-    node.changes.hear(info(1, pid=42), 0.0)
+    node.receive(info(1, pid=42))
     assert node.outcome == ("unknown", "rank 1 ended before it had said")
 
 
 def test_a_hub_that_takes_the_place_of_another_hears_the_rest_from_the_ranks(tmp_path):
-    path = tmp_path / "changes.json"
+    path = tmp_path / "commands.msgpack"
     first = Node(path)
     done, restoring = SETTING, commands.make_restoring(BUCKET_CAP_MB)
     for command in (done, restoring, commands.make(commands.CAPTURE, {"steps": 1})):
@@ -157,19 +145,18 @@ def test_a_hub_that_takes_the_place_of_another_hears_the_rest_from_the_ranks(tmp
     for rank in (0, 1):
         first.report(rank, "changed", command=done)
     second = Node(path)
-    assert second.changes.commands == (restoring,)
+    assert second.under_way[0] == restoring
     second.report(0, "changed", command=restoring, was="50", becomes="25", step=9)
     assert second.ended == []
     second.report(1, "changed", command=restoring, was="50", becomes="25", step=9)
-    (ended,) = second.ended
-    assert (ended.command, ended.outcome, ended.was, ended.becomes) == (restoring, "changed", "50", "25")
-    assert not path.exists()
+    ((command, ended),) = second.ended
+    assert (command, ended.state, ended.was, ended.becomes) == (restoring, "changed", "50", "25")
 
 
 def test_a_change_of_which_no_rank_tells_the_next_hub_is_not_known_to_be_made(tmp_path):
-    Node(tmp_path / "changes.json").begin()
-    second = Node(tmp_path / "changes.json")
-    second.changes.tick(ANSWER_S + 1)
+    Node(tmp_path / "commands.msgpack").begin()
+    second = Node(tmp_path / "commands.msgpack")
+    second.tick(ANSWER_S + 1)
     assert second.outcome == ("unknown", "rank 0 has not said")
 
 
@@ -177,31 +164,32 @@ def test_a_change_of_which_no_rank_tells_the_next_hub_is_not_known_to_be_made(tm
     "text", ["", "{", "3", "[3]", '[{"command": "zz", "ranks": [0]}]', '[{"command": "00", "ranks": 3}]']
 )
 def test_a_file_that_is_no_list_of_changes_is_passed_over(tmp_path, text):
-    (tmp_path / "changes.json").write_text(text)
-    assert Node(tmp_path / "changes.json").changes.commands == ()
+    (tmp_path / "commands.msgpack").write_text(text)
+    assert Node(tmp_path / "commands.msgpack").under_way == ()
 
 
 def test_an_end_that_begins_another_change_disturbs_none_that_ends_with_it(tmp_path):
     first, second, third = (commands.make_setting(BUCKET_CAP_MB, value) for value in (50, 60, 70))
     ended = []
 
-    def on_end(outcome):
-        ended.append(outcome.command)
-        if outcome.command == first:
-            changes.begin(third, (), 0.0)
+    def on_end(each):
+        ended.append(each.execution.command)
+        if ended[-1] == first:
+            executions.begin(third, (), 0.0)
 
-    changes = ChangesUnderWay(on_end, tmp_path / "changes.json", 0.0)
+    executions = CommandExecutions(on_end, tmp_path / "commands.msgpack", 0.0)
     for command in (first, second):
-        changes.begin(command, (0,), 0.0)
-    changes.hear(RankEnd(0, 1, clean=False), 0.0)
+        executions.begin(command, (0,), 0.0)
+    executions.receive(RankEnd(0, 1, clean=False), 0.0)
+    executions.settle()
     assert sorted(each.id for each in ended) == sorted(each.id for each in (first, second, third))
-    assert len(changes) == 0
+    assert executions.under_way == ()
 
 
 def test_a_time_in_which_the_hub_stood_still_is_not_the_ranks_silence(node):
     node.begin()
-    node.changes.extend(100.0)
-    node.changes.tick(100.0 + ANSWER_S)
+    node.executions.extend(100.0)
+    node.tick(100.0 + ANSWER_S)
     assert node.ended == []
 
 
@@ -210,27 +198,16 @@ def test_without_ranks_nothing_is_changed_and_without_the_hub_nobody_knows(node,
     assert node.outcome == ("failed", "no rank is there to answer")
     other = Node(tmp_path / "other.json")
     other.begin()
-    other.changes.close()
+    other.executions.close()
     assert other.outcome == ("unknown", "the hub ended first")
-
-
-def test_a_change_that_was_not_made_is_logged_with_the_present_value_and_the_wanted_one(node):
-    knob = replace(BUCKET_CAP_MB, value=40, value_text="40")
-    node.changes.hear(KnobFacts(1, (BUCKET_CAP_MB,)), 0.0)
-    node.changes.hear(KnobFacts(0, (knob,)), 0.0)
-    node.changes.hear(KnobFacts(1, (BUCKET_CAP_MB,)), 0.0)
-    restoring = commands.make_restoring(BUCKET_CAP_MB)
-    for command in (SETTING, restoring):
-        node.begin(command, ranks=(0,))
-        node.report(0, "refused", command=command)
-    assert [(ended.was, ended.becomes) for ended in node.ended] == [("40", "50"), ("40", "25")]
 
 
 def test_commands_without_end_take_bounded_memory(node):
     for _ in range(200):
         node.begin(commands.make_setting(BUCKET_CAP_MB, 50))
-    assert len(node.changes) <= 64
-    assert {ended.outcome for ended in node.ended} == {"unknown"}
+    assert len(node.under_way) <= 64
+    assert {ended.state for _, ended in node.ended} == {"unknown"}
+    assert len(node.executions.replay()) <= 2 * 128
 
 
 # The hub as a process
@@ -263,7 +240,7 @@ def test_every_command_about_a_knob_is_logged_once_with_what_became_of_it(job, w
             said = {"was": "25", "becomes": "50"} if state == "changed" else {"text": "why"}
             rank.answer(command, "accepted")
             rank.answer(command, state, **said)
-        viewer.hear(CommandReport, lambda said, key=command.id: (said.command, said.rank) == (key, 1))
+        viewer.hear_end(command)
     ask(viewer, foreign)
     changes = wait_until(lambda: len(read := change_log.read()) == 3 and read)
     assert [change.outcome for change in changes] == ["changed", "failed", "refused"]
@@ -292,7 +269,7 @@ def test_a_hub_that_is_ended_in_the_middle_of_a_change_says_that_nobody_knows(jo
     ranks, viewer = job
     ask(viewer, SETTING)
     ranks[0].answer(SETTING)
-    viewer.hear(CommandReport)
+    viewer.hear(CommandOutcome)
     os.kill(hubs.record().hub_pid, signal.SIGTERM)
     (change,) = wait_until(change_log.read)
     assert (change.outcome, change.reason) == ("unknown", "the hub ended first")
@@ -304,7 +281,7 @@ def test_what_was_under_way_when_a_hub_was_killed_is_logged_by_the_next_one(
     ranks, viewer = job
     ask(viewer, SETTING)
     ranks[0].answer(SETTING, was="25", becomes="50")
-    viewer.hear(CommandReport)
+    viewer.hear(CommandOutcome)
     killed = hubs.record()
     os.kill(killed.hub_pid, signal.SIGKILL)
     wait_until(lambda: not killed.hub_alive)
@@ -336,7 +313,7 @@ def test_what_was_under_way_in_a_job_that_died_with_its_hub_is_none_of_the_next_
         starter.wait()
     for each in (rank, viewer):
         each.close()
-    assert (folder / "changes.json").exists()
+    assert (folder / "commands.msgpack").exists()
     assert (folder / "search.msgpack").exists()
 
     hubs.start()
@@ -345,7 +322,7 @@ def test_what_was_under_way_in_a_job_that_died_with_its_hub_is_none_of_the_next_
     late.hear_ranks(1)
     late.hear(HubStatus)
     assert late.of(Command) == late.of(Search) == []
-    assert not (folder / "changes.json").exists()
+    assert not (folder / "commands.msgpack").exists()
     assert change_log.read() == []
 
 

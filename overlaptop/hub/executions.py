@@ -1,0 +1,225 @@
+"""The commands that the hub has passed on, and what becomes of each on its ranks.
+
+What the reports amount to is outcome.py's to say. Here is what only the hub knows: which ranks were asked,
+which have ended, and which say nothing. A hub that takes the place of another finds in the job's folder
+which commands were under way, and receives the rest from the ranks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from overlaptop.hub.history import FromRank
+from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
+from overlaptop.wire.endpoints import read_regular
+from overlaptop.wire.knobs import Knob, KnobFacts
+from overlaptop.wire.messages import (
+    ENDED,
+    SENT,
+    SILENT,
+    UNKNOWN,
+    Command,
+    CommandOutcome,
+    CommandReport,
+    RankEnd,
+    RankInfo,
+)
+from overlaptop.wire.outcome import ANSWER_S, CommandExecution, logged_state
+
+END_S = 600.0
+"""Since a rank's last report. Past that it is not waited for: it hangs, or its steps take minutes."""
+_MAX_UNDER_WAY = _MAX_DONE = 64
+"""Commands. A search for a knob's best value gives dozens."""
+_MAX_FILE_BYTES = 1 << 18
+_SHORT_CHARS = 40
+"""Of a rank's text, where those of very many ranks do not fit into one frame."""
+
+
+@dataclass(slots=True)
+class HubExecution:
+    """One command, and how the hub follows it."""
+
+    execution: CommandExecution
+    reported_s: float
+    """When a rank reported last, or the command was passed on."""
+    knob: Knob | None
+    """As it was when the command was passed on."""
+    outcome: CommandOutcome
+    """The newest one."""
+    ended_as: str = ""
+    """The final state that was passed to ``ended`` last."""
+    forgotten: bool = False
+    """Another process has taken the place of one that reported on it: it holds for no rank any more."""
+
+
+class CommandExecutions:
+    """The last commands. Times are those of a monotonic clock.
+
+    Reports are taken in one by one, and judged together by `settle`.
+    """
+
+    def __init__(self, ended: Callable[[HubExecution], None], path: Path, now_s: float) -> None:
+        """``ended``: called when a command is done, and once more where it turns out to be otherwise.
+
+        ``path``: where the commands under way are kept for the hub that comes after this one.
+        """
+        self._ended = ended
+        self._path = path
+        self._knobs_of: int | None = None
+        """The lowest rank that has described its knobs."""
+        self._knobs: dict[str, Knob] = {}
+        self._pids: dict[int, int] = {}
+        self._dirty: set[str] = set()
+        """Ids of the commands about which something new is known."""
+        self._all: dict[str, HubExecution] = {
+            execution.command.id: HubExecution(execution, now_s, None, execution.outcome())
+            for execution in _kept(path)
+        }
+
+    @property
+    def under_way(self) -> tuple[Command, ...]:
+        """Those that are not done, oldest first."""
+        return tuple(each.execution.command for each in self._all.values() if not each.outcome.done)
+
+    def knows(self, command_id: str) -> bool:
+        """Whether this command was passed on before."""
+        return command_id in self._all
+
+    def replay(self) -> list[bytes]:
+        """The frames that tell a new dashboard of the commands, oldest first."""
+        frames = []
+        for each in self._all.values():
+            if not each.forgotten:
+                frames += [encode(each.execution.command), _encoded(each.outcome)]
+        return frames
+
+    def begin(self, command: Command, ranks: Collection[int], now_s: float) -> None:
+        """A command is passed on to these ranks."""
+        execution = CommandExecution.begin(command, ranks)
+        self._all[command.id] = HubExecution(
+            execution, now_s, self._knobs.get(command.knob), execution.outcome()
+        )
+        self._dirty.add(command.id)
+        for oldest in self.under_way[:-_MAX_UNDER_WAY]:
+            self._all[oldest.id].execution.lose_all(SILENT)
+            self._dirty.add(oldest.id)
+        self._keep()
+
+    def receive(self, message: FromRank, now_s: float) -> None:
+        """Take a rank's message, or the hub's in its name."""
+        match message:
+            case KnobFacts() if self._knobs_of is None or message.rank <= self._knobs_of:
+                self._knobs_of = message.rank
+                self._knobs = {knob.name: knob for knob in message.knobs}
+            case CommandReport() if (known := self._all.get(message.command)) is not None:
+                known.reported_s = now_s
+                known.execution.report(message)
+                self._dirty.add(message.command)
+            case RankInfo():
+                # Another process in the rank's place, while the hub still held the one before's connection.
+                if self._pids.get(message.rank, message.pid) != message.pid:
+                    self._lose(message.rank)
+                    self._forget(message.rank)
+                self._pids[message.rank] = message.pid
+            case RankEnd():
+                self._lose(message.rank)
+                if message.rank == self._knobs_of:
+                    self._knobs_of = None
+
+    def settle(self) -> list[bytes]:
+        """Judge what is new; returns the frames for dashboards."""
+        frames = []
+        # One at a time: whoever is called about an end may begin another command.
+        while self._dirty:
+            self._dirty.remove(key := min(self._dirty))
+            each = self._all[key]
+            outcome = each.execution.outcome()
+            if not each.forgotten:
+                frames.append(_encoded(outcome))
+            was_done, each.outcome = each.outcome.done, outcome
+            if outcome.done != was_done:
+                self._keep()
+            if outcome.done and logged_state(outcome) != each.ended_as:
+                each.ended_as = logged_state(outcome)
+                self._ended(each)
+        return frames
+
+    def tick(self, now_s: float) -> None:
+        """Once a second: wait no longer for ranks that report nothing."""
+        for key, each in self._all.items():
+            silent_s = now_s - each.reported_s
+            if each.outcome.done or silent_s <= ANSWER_S:
+                continue
+            for rank in each.outcome.ranks:
+                is_silent = silent_s > (ANSWER_S if rank.reported == SENT else END_S)
+                if is_silent and not rank.lost and each.execution.lose(rank.rank, SILENT):
+                    self._dirty.add(key)
+
+    def extend(self, lost_s: float) -> None:
+        """After a time in which the hub itself could not listen."""
+        for each in self._all.values():
+            each.reported_s += lost_s
+
+    def close(self) -> None:
+        """The hub ends first."""
+        self.settle()
+        for each in self._all.values():
+            if not each.outcome.done:
+                each.outcome = replace(each.outcome, state=UNKNOWN, reason="the hub ended first", done=True)
+                self._ended(each)
+
+    def _lose(self, rank: int) -> None:
+        for key, each in self._all.items():
+            if each.execution.lose(rank, ENDED):
+                self._dirty.add(key)
+
+    def _forget(self, rank: int) -> None:
+        for each in self._all.values():
+            known = each.execution.ranks.get(rank)
+            each.forgotten |= known is not None and known.reported != SENT
+
+    def _keep(self) -> None:
+        """Drop the oldest that are done, and write those under way for the next hub."""
+        done = [key for key, each in self._all.items() if each.outcome.done and key not in self._dirty]
+        for key in done[: max(0, len(done) - _MAX_DONE)]:
+            del self._all[key]
+        under_way = [each for each in self._all.values() if not each.outcome.done]
+        # Without the file the next hub knows of nothing that was under way, and logs nothing.
+        with suppress(OSError):
+            if not under_way:
+                self._path.unlink(missing_ok=True)
+                return
+            draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+            draft.write_bytes(
+                b"".join(
+                    frame(encode(each.execution.command)) + frame(_encoded(each.outcome))
+                    for each in under_way
+                )
+            )
+            draft.replace(self._path)
+
+
+def _encoded(outcome: CommandOutcome) -> bytes:
+    try:
+        return encode(outcome)
+    except WireError:
+        ranks = (replace(each, text=each.text[:_SHORT_CHARS]) for each in outcome.ranks)
+        return encode(replace(outcome, ranks=tuple(ranks)))
+
+
+def _kept(path: Path) -> Iterable[CommandExecution]:
+    """The commands that were under way when the hub before this one died."""
+    command: Command | None = None
+    try:
+        for payload in FrameReader().feed(read_regular(path, _MAX_FILE_BYTES)):
+            message = decode(payload)
+            if isinstance(message, Command):
+                command = message
+            elif isinstance(message, CommandOutcome) and command and command.id == message.command:
+                yield CommandExecution.resume(command, message)
+    except (OSError, WireError):
+        return

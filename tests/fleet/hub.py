@@ -1,0 +1,68 @@
+"""What a hub publishes of its ranks' messages: their reports come to dashboards as outcomes."""
+
+from pathlib import Path
+from typing import get_args
+
+from overlaptop.fleet.fleet import Fleet
+from overlaptop.hub.executions import CommandExecutions
+from overlaptop.hub.history import FromRank
+from overlaptop.wire.codec import decode
+from overlaptop.wire.commands import CHANGES, RESTORE
+from overlaptop.wire.messages import Argument, Command, CommandReport, RankEnd, RankInfo
+
+
+class PlayedHub:
+    """A hub without a process. A report on a command that it was not given begins that command."""
+
+    def __init__(self):
+        self._executions = CommandExecutions(lambda _: None, Path("/nowhere/commands"), 0.0)
+        self._ranks = set()
+
+    def publish(self, *messages):
+        """These messages as dashboards receive them."""
+        published = []
+        for message in messages:
+            match message:
+                case RankInfo():
+                    self._ranks.add(message.rank)
+                case RankEnd():
+                    self._ranks.discard(message.rank)
+                case Command() if not self._executions.knows(message.id):
+                    self._executions.begin(message, sorted(self._ranks), 0.0)
+                case CommandReport() if not self._executions.knows(message.command):
+                    self._executions.begin(_unheard(message), sorted(self._ranks), 0.0)
+            if isinstance(message, get_args(FromRank)):
+                self._executions.receive(message, 0.0)
+            if not isinstance(message, CommandReport):
+                published.append(message)
+            published += map(decode, self._executions.settle())
+        return published
+
+    def silence(self, seconds):
+        """So long nothing was received; returns what is published of it."""
+        self._executions.tick(seconds)
+        return [decode(frame) for frame in self._executions.settle()]
+
+
+def _unheard(report):
+    """A command of the report's kind."""
+    if report.name in CHANGES:
+        return Command(report.command, RESTORE, (), "", 0, "a_knob")
+    return Command(report.command, report.name, (Argument("steps", 1),), "", 0)
+
+
+class PlayedFleet(Fleet):
+    """A Fleet behind a PlayedHub."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self._hub = PlayedHub()
+
+    def apply(self, message):
+        for each in self._hub.publish(message):
+            super().apply(each)
+
+    def silence(self, seconds):
+        """Ranks have reported nothing for so long."""
+        for each in self._hub.silence(seconds):
+            super().apply(each)
