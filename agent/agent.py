@@ -224,14 +224,12 @@ class Agent:
         if self._collectives_hooked or self._options.phases_only or not dist.is_available():
             return
         from overlaptop.agent.hooks.collectives import CollectiveHooks
-        from overlaptop.agent.hooks.waits import WaitHooks
 
-        hooks = [each(self.barrier, self._hooked_source) for each in (CollectiveHooks, WaitHooks)]
+        hooks = CollectiveHooks(self.barrier, self._hooked_source)
 
         def install() -> None:
             self._collectives_hooked = True
-            for each in hooks:
-                each.install()
+            hooks.install()
 
         run_uninterrupted(self.barrier.guarded("hooking collectives", install))
 

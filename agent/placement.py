@@ -24,7 +24,7 @@ class RankPlacement:
     world_size: int
     host: str
     starts_hub: bool
-    """Whether this rank sees to its node's hub: the node's first, or any where nobody says who that is."""
+    """Whether this rank starts its node's hub: the node's first, or any where that one is not known."""
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> RankPlacement | None:
@@ -38,16 +38,18 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> RankPlacement |
     ):
         values = [environ.get(name, "") for name in (rank, world)]
         if all(value.isdecimal() for value in values):
-            return _place(int(values[0]), int(values[1]), environ.get(local, ""), environ)
+            return of_process_group(int(values[0]), int(values[1]), environ, local)
     return None
 
 
-def of_process_group(rank: int, world_size: int, environ: Mapping[str, str] = os.environ) -> RankPlacement:
-    """The placement of a process whose rank only its process group knows (`torch.multiprocessing`)."""
-    return _place(rank, world_size, environ.get("LOCAL_RANK", ""), environ)
+def of_process_group(
+    rank: int, world_size: int, environ: Mapping[str, str] = os.environ, local: str = "LOCAL_RANK"
+) -> RankPlacement:
+    """The placement of a process whose rank only its process group knows (`torch.multiprocessing`).
 
-
-def _place(rank: int, world_size: int, local_rank: str, environ: Mapping[str, str]) -> RankPlacement:
+    ``local``: the environment variable that may name its local rank.
+    """
+    local_rank = environ.get(local, "")
     known = local_rank.isdecimal()
     return RankPlacement(
         job=job_key(environ),
@@ -61,14 +63,7 @@ def _place(rank: int, world_size: int, local_rank: str, environ: Mapping[str, st
 
 def alone() -> RankPlacement:
     """The placement of a process that belongs to no group."""
-    return RankPlacement(
-        job=process_key(os.getpid()),
-        rank=0,
-        local_rank=0,
-        world_size=1,
-        host=socket.gethostname(),
-        starts_hub=True,
-    )
+    return RankPlacement(process_key(os.getpid()), 0, 0, 1, socket.gethostname(), starts_hub=True)
 
 
 def job_key(environ: Mapping[str, str] = os.environ) -> str:
@@ -78,13 +73,7 @@ def job_key(environ: Mapping[str, str] = os.environ) -> str:
     The parent process would do as well, but for wrappers (`torchrun --no-python ./wrap.sh`) that give
     each rank a parent of its own.
     """
-    names = (
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "TORCHELASTIC_RUN_ID",
-        "SLURM_JOB_ID",
-        "SLURM_STEP_ID",
-    )
+    names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID")
     shared = "\0".join(environ.get(name, "") for name in names)
     if not shared.strip("\0"):
         return process_key(os.getpid())

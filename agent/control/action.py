@@ -42,6 +42,16 @@ class Outcome:
     """The value since."""
 
 
+SETTING = Lifecycle("changing", "changed", together=True)
+"""Of every action that changes a setting."""
+
+
+def change(name: str, was: str, becomes: str, step: int) -> Outcome:
+    """The outcome of changing a setting at ``step``."""
+    text = f"{name} is {becomes} already" if was == becomes else f"{name} {was} -> {becomes} at step {step}"
+    return Outcome(text, was, becomes)
+
+
 class Action(Protocol):
     """What a command does on one rank, once all ranks have agreed on a step."""
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensor
 
 from overlaptop.agent import placement
 from overlaptop.agent.hooks.patching import replace
+from overlaptop.agent.hooks.waits import WaitHooks, is_traced
 from overlaptop.agent.isolation.compiling import transparent, uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
@@ -32,20 +32,18 @@ LISTS_COALESCED_WHEN_UNEVEN = ("allgather_", "reduce_scatter_")
 
 
 class CollectiveHooks:
-    """Calls the source at each collective as it is issued, and at each wait inside the dispatcher."""
+    """Calls the source at each collective as it is issued, and at each wait for one."""
 
     def __init__(self, barrier: FaultBarrier, source: Callable[[], HookedSource | None]) -> None:
         """``source()`` is called each time: None before the first step boundary."""
         self._source = source
+        self._waits = WaitHooks(barrier, source)
         self._library: Any = None
         self._functional: Any = None
         self._issue = barrier.guarded("the collective hook, before", self._before)
         self._issued = barrier.guarded("the collective hook, after", self._after)
         self._failed = barrier.guarded("the collective hook, on failure", self._on_failure)
-        self._wait_begin = barrier.guarded("the wait hook, before", self._before_wait)
-        self._wait_end = barrier.guarded("the wait hook, after", self._after_wait)
-        self._mixed_begin = barrier.guarded("the end-of-backward hook, before", self._before_mixed)
-        self._mixed_end = barrier.guarded("the end-of-backward hook, after", self._after_mixed)
+        self._mixed_begin = barrier.guarded("the end-of-backward hook", self._before_mixed)
         self._coalescing_begin = barrier.guarded("the coalescing hook, begin", self._begin_coalescing)
         self._coalescing_end = barrier.guarded("the coalescing hook, end", self._end_coalescing)
         self._bracketed_task = -1
@@ -65,6 +63,7 @@ class CollectiveHooks:
         wait_tensor = torch.ops._c10d_functional.wait_tensor.default  # noqa: SLF001
         self._functional.impl("wait_tensor", self._wait_kernel(wait_tensor, after), KEY, with_keyset=True)
         self._patch_coalescing()
+        self._waits.install()
 
     def _kernel(self, op: Any, after: Any) -> Callable[..., Any]:
         describe = _Describe(op, self._local_groups)
@@ -86,16 +85,16 @@ class CollectiveHooks:
         return transparent(kernel)
 
     def _wait_kernel(self, op: Any, after: Any) -> Callable[..., Any]:
-        begin, end = self._wait_begin, self._wait_end
+        begin, end = self._waits.begin, self._waits.end
         redispatch = op._handle.redispatch_boxed  # noqa: SLF001 - as above
 
         def kernel(keys: Any, *args: Any) -> Any:
-            token = begin(args[0])
+            token = None if is_traced(args[0]) else begin(None)
             try:
                 return redispatch(keys & after, *args)
             finally:
                 if token is not None:
-                    end(token)
+                    end(token, Wait.PURE)
 
         return transparent(kernel)
 
@@ -129,17 +128,6 @@ class CollectiveHooks:
         source, collective = token
         source.failed(collective)
 
-    def _before_wait(self, tensor: torch.Tensor | None = None) -> Any:
-        if tensor is not None and _is_traced(tensor):
-            return None
-        source = self._source()
-        token = source.wait_begin() if source is not None else None
-        return None if token is None else (source, token)
-
-    def _after_wait(self, token: tuple[HookedSource, Any]) -> None:
-        source, mark = token
-        source.wait_end(mark, Wait.PURE)
-
     def _bracket_end_of_backward(self) -> None:
         """Bracket DDP's wait for its all-reduces, which C++ does in a callback at the end of backward.
 
@@ -153,13 +141,9 @@ class CollectiveHooks:
         _queue_callback(self._mixed_begin)
 
     def _before_mixed(self) -> None:
-        token = self._before_wait()
+        token = self._waits.begin(None)
         if token is not None:
-            _queue_callback(uncompiled(lambda: self._mixed_end(token)))
-
-    def _after_mixed(self, token: tuple[HookedSource, Any]) -> None:
-        source, mark = token
-        source.wait_end(mark, Wait.MIXED)
+            _queue_callback(uncompiled(lambda: self._waits.end(token, Wait.MIXED)))
 
     def _patch_coalescing(self) -> None:
         """Coalesced operations are launched together when the group's coalescing ends, in no op."""
@@ -237,7 +221,7 @@ class _Describe:
     def __call__(self, args: tuple[Any, ...]) -> CollectiveCall | None:
         """Describe one call; None for fake and meta tensors: a compiler tracing, not a job running."""
         first = next((t for i in (*self._in_at, *self._out_at) for t in _tensors(args[i])), None)
-        if first is not None and _is_traced(first):
+        if first is not None and is_traced(first):
             return None
         group = dist.ProcessGroup.unbox(args[self._group_at])
         at = self._async_at
@@ -262,11 +246,6 @@ class _Describe:
         """Whether all tensors that go in, and all that come out, are of one size."""
         sides = ([t.numel() for i in at for t in _tensors(args[i])] for at in (self._in_at, self._out_at))
         return all(len(set(sizes)) <= 1 for sizes in sides)
-
-
-def _is_traced(tensor: torch.Tensor) -> bool:
-    """Whether a compiler traces with it, and no job runs."""
-    return tensor.is_meta or isinstance(tensor, FakeTensor)
 
 
 def _c10d_ops() -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensor
 
 from overlaptop.agent.hooks.patching import replace
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
@@ -20,8 +21,9 @@ class WaitHooks:
     def __init__(self, barrier: FaultBarrier, source: Callable[[], HookedSource | None]) -> None:
         """``source()`` is called each time: None before the first step boundary."""
         self._source = source
-        self._begin = barrier.guarded("the wait hook, before", self._before)
-        self._end = barrier.guarded("the wait hook, after", self._after)
+        self.begin = barrier.guarded("the wait hook, before", self._before)
+        """``begin(stream, tensor=None)``: a token for `end`; None: the wait is not measured."""
+        self.end = barrier.guarded("the wait hook, after", self._after)
 
     def install(self) -> None:
         """Put the hooks in. They stay until the process ends."""
@@ -33,7 +35,7 @@ class WaitHooks:
         replace(dist, "_broadcast_coalesced", partial(self._bracketed, Wait.MIXED))
 
     def _bracketed(self, wait: Wait, call: Callable[..., Any]) -> Callable[..., Any]:
-        begin, end = self._begin, self._end
+        begin, end = self.begin, self.end
 
         def bracketed(*args: Any, **kwargs: Any) -> Any:
             token = begin(None)
@@ -46,7 +48,7 @@ class WaitHooks:
         return bracketed
 
     def _bracketed_on_stream(self, wait: Callable[..., Any]) -> Callable[..., Any]:
-        begin, end = self._begin, self._end
+        begin, end = self.begin, self.end
 
         def bracketed_wait(event: Any, stream: Any = None) -> None:
             token = begin(stream)
@@ -58,11 +60,18 @@ class WaitHooks:
 
         return bracketed_wait
 
-    def _before(self, stream: Any) -> Any:
+    def _before(self, stream: Any, tensor: torch.Tensor | None = None) -> Any:
+        if tensor is not None and is_traced(tensor):
+            return None
         source = self._source()
         token = source.wait_begin(stream) if source is not None else None
         return None if token is None else (source, token)
 
     def _after(self, token: tuple[HookedSource, Any], wait: Wait) -> None:
-        source, mark = token
-        source.wait_end(mark, wait)
+        source, began = token
+        source.wait_end(began, wait)
+
+
+def is_traced(tensor: torch.Tensor) -> bool:
+    """Whether a compiler traces with it, and no job runs."""
+    return tensor.is_meta or isinstance(tensor, FakeTensor)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from overlaptop.agent.control.action import Lifecycle, Outcome
+from overlaptop.agent.control.action import SETTING, Lifecycle, Outcome, change
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.knobs.fsdp_units import ExecutionOrder, FsdpUnits, Unit, param_groups, weight_bytes
 from overlaptop.wire.knobs import PREFETCH, Knob
@@ -160,7 +160,7 @@ class PrefetchPass:
 class PrefetchAction:
     """One rank's part in giving one pass another depth. See action.Action for threads."""
 
-    lifecycle: ClassVar[Lifecycle] = Lifecycle("changing", "changed", together=True)
+    lifecycle: ClassVar[Lifecycle] = SETTING
 
     def __init__(self, changed: PrefetchPass, depth: int | None) -> None:
         """``depth``: None for what the script itself had set."""
@@ -198,7 +198,7 @@ class PrefetchAction:
             return self._done(step)
         self._was = in_words(self._pass.depth)
         if self._depth is not None and self._depth == self._pass.depth:
-            self._outcome = Outcome(f"{self._pass.knob} is {self._was} already", self._was, self._was)
+            self._outcome = change(self._pass.knob, self._was, self._was, step)
             return False
         if self._depth is None or self._depth == self._pass.original:
             self._pass.restore()
@@ -216,12 +216,7 @@ class PrefetchAction:
         self._units.forget()
 
     def _done(self, step: int) -> bool:
-        becomes = in_words(self._pass.depth)
-        if self._was == becomes:
-            text = f"{self._pass.knob} is {becomes} already"
-        else:
-            text = f"{self._pass.knob} {self._was} -> {becomes} at step {step}"
-        self._outcome = Outcome(text, self._was, becomes)
+        self._outcome = change(self._pass.knob, self._was, in_words(self._pass.depth), step)
         return True
 
     def _lacks_memory(self) -> str:

@@ -14,11 +14,12 @@ import dataclasses
 from functools import partial
 from typing import Any, ClassVar
 
-from overlaptop.agent.control.action import Lifecycle, Outcome
+from overlaptop.agent.control.action import SETTING, Lifecycle, Outcome, change
 from overlaptop.agent.control.sequence_numbers import why_uncounted
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
 from overlaptop.agent.knobs.ddp_models import BucketCaps, DdpModels, KnownModel
+from overlaptop.wire.knobs import BUCKET_CAP_MB
 
 NO_FORWARD_STEPS = 16
 """Steps without a forward pass that reduces, after which the change is given up; the same on all ranks."""
@@ -36,7 +37,7 @@ _CONFIG_NEEDS = {"bucket_bytes_cap", "first_bucket_bytes_cap", "per_bucket_bytes
 class RebucketAction:
     """One rank's part in giving the job's DDP model another bucket size. See action.Action for threads."""
 
-    lifecycle: ClassVar[Lifecycle] = Lifecycle("changing", "changed", together=True)
+    lifecycle: ClassVar[Lifecycle] = SETTING
 
     def __init__(self, bytes_cap: int | None, models: DdpModels) -> None:
         """``bytes_cap``: DDP's bucket_cap_mb in bytes; None: the one that the model was made with."""
@@ -160,12 +161,11 @@ class RebucketAction:
         if why := self._why_not():
             raise RuntimeError(why)
         old, new = BucketCaps.of(model), self._wanted(model)
+        self._outcome = change(BUCKET_CAP_MB, old.mb, new.mb, step)
         if old == new:
-            self._outcome = Outcome(f"bucket_cap_mb is {new.mb} already", old.mb, new.mb)
             return False
         self._forget()
         self._watch = model.register_forward_pre_hook(self._before_forward)
-        self._outcome = Outcome(f"bucket_cap_mb {old.mb} -> {new.mb} at step {step}", old.mb, new.mb)
         return True
 
     def _wanted(self, model: Any) -> BucketCaps:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from overlaptop.agent.control.action import Lifecycle, Outcome
+from overlaptop.agent.control.action import SETTING, Lifecycle, Outcome, change
 from overlaptop.agent.control.sequence_numbers import SequenceNumbers, why_uncounted
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.wire import commands
@@ -185,7 +185,7 @@ class ScriptKnobs:
 class ScriptKnobAction:
     """One rank's part in giving a script's knob another value. See action.Action for threads."""
 
-    lifecycle: ClassVar[Lifecycle] = Lifecycle("changing", "changed", together=True)
+    lifecycle: ClassVar[Lifecycle] = SETTING
 
     def __init__(self, knobs: ScriptKnobs, knob: ScriptKnob, value: int) -> None:
         self._knobs = knobs
@@ -203,9 +203,7 @@ class ScriptKnobAction:
 
     def boundary(self, step: int) -> bool:
         """The script finds the new value from here on; its first step with it is left out."""
-        name, was, becomes = self._knob.name, str(self._knob.value), str(self._value)
-        text = f"{name} is {was} already" if was == becomes else f"{name} {was} -> {becomes} at step {step}"
-        self._outcome = Outcome(text, was, becomes)
+        self._outcome = change(self._knob.name, str(self._knob.value), str(self._value), step)
         self._knob._value = self._value  # noqa: SLF001 - nobody else may
         return False
 

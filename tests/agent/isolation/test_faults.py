@@ -106,27 +106,27 @@ HOOKS_AND_THREADS = [
     "sources.host.HostSource.start",
     "agent.Agent._choose_source",
     "agent.Agent._info",
-    "ddp_models.DdpModels._note",
-    "ddp_models.DdpModels.note_step",
-    "fsdp_units.FsdpUnits.install",
-    "fsdp_units.FsdpUnits.note_step",
-    "knobs.KnobPublisher.serve",
-    "script_knobs.ScriptKnobs.note_step",
-    "collectives._Describe.__call__",
-    "collectives._work_of",
-    "collectives._queue_callback",
-    "collectives._c10d_ops",
-    "reporter.totals",
-    "sender.Sender.put",
-    "sender.Sender.pump",
-    "steps._enclosing_steps",
-    "steps.StepHooks._patch_backward",
-    "steps.StepHooks._consider_boundary",
-    "waits.WaitHooks.install",
+    "knobs.ddp_models.DdpModels._note",
+    "knobs.ddp_models.DdpModels.note_step",
+    "knobs.fsdp_units.FsdpUnits.install",
+    "knobs.fsdp_units.FsdpUnits.note_step",
+    "knobs.registry.KnobPublisher.serve",
+    "knobs.script_knobs.ScriptKnobs.note_step",
+    "hooks.collectives._Describe.__call__",
+    "hooks.collectives._work_of",
+    "hooks.collectives._queue_callback",
+    "hooks.collectives._c10d_ops",
+    "reporting.reporter.totals",
+    "reporting.sender.Sender.put",
+    "reporting.sender.Sender.pump",
+    "hooks.steps._enclosing_steps",
+    "hooks.steps.StepHooks._patch_backward",
+    "hooks.steps.StepHooks._consider_boundary",
+    "hooks.waits.WaitHooks.install",
 ]
 
 
-UNABLE_TO_TELL = ("agent.Agent._info", "sender.Sender.put", "sender.Sender.pump")
+UNABLE_TO_TELL = ("agent.Agent._info", "reporting.sender.Sender.put", "reporting.sender.Sender.pump")
 """Without these there is no line to the dashboard: the log alone says it."""
 
 
