@@ -1,6 +1,6 @@
 """Processes that have torch already: small jobs take a fraction of the time that its import takes.
 
-A server imports what jobs import and forks a process for each order, which then is what a new Python with
+A server imports what jobs import and forks a process for each request, which then is what a new Python with
 the same words would be: it has the environment, the folder and the output that it is given, and runs the
 script or the module as its main program. What differs: torch is there before the script's first line,
 ``/proc/PID/cmdline`` is the server's, and in the end, once Python's exit functions have been called, the
@@ -38,21 +38,21 @@ LAUNCHER_VARIABLES = (
     "MASTER_PORT",
     "TORCHELASTIC_RUN_ID",
 )
-MAX_ORDER_BYTES = 1 << 17
+MAX_REQUEST_BYTES = 1 << 17
 START_LIMIT_S = 100.0
 WORD = struct.Struct("q")
-"""What the server says of a process: its number, and later its exit status."""
+"""What the server answers about a process: its number, and later its exit status."""
 
 
 class WarmProcess:
     """One process of the server's: what tests use of a subprocess.Popen."""
 
-    def __init__(self, words: list[str], said: int) -> None:
-        """``said``: where to read what the server says of it."""
+    def __init__(self, words: list[str], answers: int) -> None:
+        """``answers``: where the server's answers about it are read."""
         self.args = words
         self.returncode: int | None = None
-        self._said = said
-        self.pid = self._hear(START_LIMIT_S)
+        self._answers = answers
+        self.pid = self._receive(START_LIMIT_S)
 
     def poll(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -61,13 +61,13 @@ class WarmProcess:
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            self.returncode = self._hear(timeout)
-            os.close(self._said)
+            self.returncode = self._receive(timeout)
+            os.close(self._answers)
         return self.returncode
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            with contextlib.suppress(ProcessLookupError):  # it ended since; the server says so soon
+            with contextlib.suppress(ProcessLookupError):  # it ended since; the server answers so soon
                 os.kill(self.pid, number)
 
     def terminate(self) -> None:
@@ -76,10 +76,10 @@ class WarmProcess:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def _hear(self, limit_s: float | None) -> int:
-        if not select.select([self._said], [], [], limit_s)[0]:
+    def _receive(self, limit_s: float | None) -> int:
+        if not select.select([self._answers], [], [], limit_s)[0]:
             raise subprocess.TimeoutExpired(self.args, limit_s or 0.0)
-        word = os.read(self._said, WORD.size)
+        word = os.read(self._answers, WORD.size)
         if not word:
             raise ConnectionError("the server of warm processes has ended")
         return int(WORD.unpack(word)[0])
@@ -94,7 +94,7 @@ class Warm:
     def __init__(self) -> None:
         run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
         self._address = f"\0overlaptop-warm-{run}"
-        self._line: socket.socket | None = None
+        self._connection: socket.socket | None = None
 
     def start(
         self, words: list[str], environment: dict[str, str], folder: Path, out: int, err: int
@@ -103,45 +103,45 @@ class Warm:
 
         OMP_NUM_THREADS is 1 whatever the environment says: it was read before.
         """
-        order = {"words": words, "environment": environment, "folder": str(folder)}
-        frame = json.dumps(order).encode()
+        request = {"words": words, "environment": environment, "folder": str(folder)}
+        frame = json.dumps(request).encode()
         try:
-            return self._order(words, frame, [out, err])
-        except ConnectionError:  # its last other user left just then, and it with him
+            return self._request(words, frame, [out, err])
+        except ConnectionError:  # its last other user left just then, and the server ended
             self.close()
-            return self._order(words, frame, [out, err])
+            return self._request(words, frame, [out, err])
 
     def close(self) -> None:
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
-    def _order(self, words: list[str], frame: bytes, outputs: list[int]) -> WarmProcess:
+    def _request(self, words: list[str], frame: bytes, outputs: list[int]) -> WarmProcess:
         """Raises ConnectionError where there is no server any more."""
-        if self._line is None:
-            self._line = self._find_server()
-        heard, said = os.pipe()
+        if self._connection is None:
+            self._connection = self._find_server()
+        answers, answering = os.pipe()
         try:
-            socket.send_fds(self._line, [frame], [*outputs, said])
+            socket.send_fds(self._connection, [frame], [*outputs, answering])
         finally:
-            os.close(said)
-        return WarmProcess(words, heard)
+            os.close(answering)
+        return WarmProcess(words, answers)
 
     def _find_server(self) -> socket.socket:
-        """A line to the server, which is started by whoever has its address first."""
+        """A connection to the server, which is started by whoever binds its address first."""
         while True:
-            line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with contextlib.suppress(ConnectionRefusedError):
-                line.connect(self._address)
-                return line
+                connection.connect(self._address)
+                return connection
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
                 try:
                     listener.bind(self._address)
                 except OSError:  # somebody else has it since
-                    line.close()
+                    connection.close()
                     continue
                 listener.listen()
-                line.connect(self._address)  # first: the server goes when it has no line any more
+                connection.connect(self._address)  # first: the server goes when it has no client any more
                 subprocess.Popen(
                     [sys.executable, __file__, str(listener.fileno())],
                     pass_fds=[listener.fileno()],
@@ -149,7 +149,7 @@ class Warm:
                     env={**os.environ, "OMP_NUM_THREADS": "1"},
                     start_new_session=True,
                 )
-                return line
+                return connection
 
 
 class WarmRanks:
@@ -164,7 +164,7 @@ class WarmRanks:
     ) -> None:
         """``ranks``: 0 is one process that no launcher started."""
         port = str(free_port())
-        shared = {name: word for name, word in os.environ.items() if name not in LAUNCHER_VARIABLES}
+        shared = environment()
         places = [{**place(rank, ranks), "MASTER_PORT": port} for rank in range(ranks)] or [{}]
         self._processes = [
             warm.start(words, {**shared, **each}, folder, out.fileno(), err.fileno()) for each in places
@@ -200,6 +200,11 @@ class WarmRanks:
             process.kill()
 
 
+def environment() -> dict[str, str]:
+    """The tests' own, less what a launcher of theirs has set."""
+    return {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
+
+
 def place(rank: int, ranks: int) -> dict[str, str]:
     """What torchrun tells a rank of a job on one node, less the port at which they meet."""
     return {
@@ -224,77 +229,77 @@ def text_of(file: IO[str]) -> str:
 
 
 def serve(listener: socket.socket) -> tuple[dict, list[int]]:
-    """Fork for each order until the last other end has gone. Returns in the new processes alone.
+    """Fork for each request until the last client has gone. Returns in the new processes alone.
 
-    What it returns is the order, and the descriptors to write to.
+    What it returns is the request, and the descriptors to write to.
     """
     threads = list(Path("/proc/self/task").iterdir())
     assert len(threads) == 1, f"{len(threads)} threads: a fork loses all but one"
     with selectors.DefaultSelector() as selector:
         selector.register(listener, selectors.EVENT_READ)
         running: dict[int, tuple[int, int, socket.socket]] = {}
-        lines: set[socket.socket] = set()
+        connections: set[socket.socket] = set()
         while True:
             for key, _ in selector.select():
                 if key.fd in running:
                     selector.unregister(key.fd)
-                    pid, said, _ = running.pop(key.fd)
+                    pid, answers, _ = running.pop(key.fd)
                     ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
                     with contextlib.suppress(BrokenPipeError):  # nobody waits for it
-                        os.write(said, WORD.pack(ended))
-                    os.close(said)
+                        os.write(answers, WORD.pack(ended))
+                    os.close(answers)
                     os.close(key.fd)
                     continue
-                line = key.fileobj
-                assert isinstance(line, socket.socket)
-                if line is listener:
-                    line = listener.accept()[0]
-                    if peer_uid(line) == os.geteuid():
-                        lines.add(line)
-                        selector.register(line, selectors.EVENT_READ)
+                connection = key.fileobj
+                assert isinstance(connection, socket.socket)
+                if connection is listener:
+                    connection = listener.accept()[0]
+                    if peer_uid(connection) == os.geteuid():
+                        connections.add(connection)
+                        selector.register(connection, selectors.EVENT_READ)
                     continue
-                order, descriptors, _, _ = socket.recv_fds(line, MAX_ORDER_BYTES, 3)
-                if not order:
+                request, descriptors, _, _ = socket.recv_fds(connection, MAX_REQUEST_BYTES, 3)
+                if not request:
                     for pid, _, whose in running.values():
-                        if whose is line:
+                        if whose is connection:
                             os.kill(pid, signal.SIGKILL)
-                    selector.unregister(line)
-                    line.close()
-                    lines.remove(line)
-                    if not lines:
+                    selector.unregister(connection)
+                    connection.close()
+                    connections.remove(connection)
+                    if not connections:
                         raise SystemExit
                     continue
-                *outputs, said = descriptors
+                *outputs, answers = descriptors
                 pid = os.fork()
                 if pid == 0:
-                    for each in (listener, *lines):
+                    for each in (listener, *connections):
                         each.close()
-                    return json.loads(order), outputs
-                os.write(said, WORD.pack(pid))
+                    return json.loads(request), outputs
+                os.write(answers, WORD.pack(pid))
                 for output in outputs:
                     os.close(output)
                 descriptor = os.pidfd_open(pid)
-                running[descriptor] = pid, said, line
+                running[descriptor] = pid, answers, connection
                 selector.register(descriptor, selectors.EVENT_READ)
 
 
-def peer_uid(line: socket.socket) -> int:
+def peer_uid(connection: socket.socket) -> int:
     """Whose process is at the other end."""
     told = struct.Struct("3i")  # its pid, uid and gid
-    return int(told.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, told.size))[1])
+    return int(told.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, told.size))[1])
 
 
-def become(order: dict, outputs: list[int]) -> None:
-    """Be the process that was ordered, to its end."""
+def become(request: dict, outputs: list[int]) -> None:
+    """Be the process that was requested, to its end."""
     for target, output in enumerate(outputs, start=1):
         os.dup2(output, target)
     os.closerange(3, 1 << 10)  # what is of the server's
     os.environ.clear()
-    os.environ.update(order["environment"])
-    os.chdir(order["folder"])
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
     status = 1
     try:
-        run(*order["words"])
+        run(*request["words"])
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)

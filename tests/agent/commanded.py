@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from overlaptop.fleet.job_session import JobSession
 from overlaptop.wire import commands
-from tests.warm import LAUNCHER_VARIABLES, Warm, WarmRanks
-
-from .conftest import socket_directory
+from tests.warm import Warm, WarmRanks, environment
 
 PATIENT_S = 90.0
 AGENT = ("-m", "overlaptop.agent", "--control")
+
+
+@contextlib.contextmanager
+def socket_directory() -> Iterator[Path]:
+    """A socket directory of its own, short enough for a unix socket's path."""
+    with tempfile.TemporaryDirectory(prefix="ot-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OVERLAPTOP_DIR", f"{folder}/s")
+        yield Path(folder) / "s"
 
 
 class Job:
@@ -43,15 +52,14 @@ class Job:
             if warm is not None:
                 self.process = WarmRanks(warm, all_words, 2, folder, log, log)
                 return
-            own = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
                  *all_words],
-                cwd=folder, env={**own, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log,
+                cwd=folder, env={**environment(), "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log,
             )  # fmt: skip
 
     def end(self) -> int:
-        """Have it end by itself; returns its exit status. Not while a dashboard is there: see Watching."""
+        """Have it end by itself; returns its exit status. Not while a dashboard is there: see Dashboard."""
         (self.folder / "stop").touch()
         return self.process.wait(PATIENT_S)
 
@@ -72,7 +80,7 @@ class Job:
                 self.process.wait()
 
 
-@contextmanager
+@contextlib.contextmanager
 def jobs_in(tmp_path: Path, training: str, warm: Warm | None = None):
     """What launches jobs in a socket directory of their own; they are ended behind it.
 
@@ -99,13 +107,13 @@ def losses_alone(start, job: Job) -> list[str]:
     return alone.losses()
 
 
-@contextmanager
+@contextlib.contextmanager
 def watchers():
     """What makes dashboards without a screen; they are closed behind it."""
     made = []
 
     def make():
-        made.append(Watching())
+        made.append(Dashboard())
         return made[-1]
 
     yield make
@@ -113,7 +121,7 @@ def watchers():
         each.close()
 
 
-class Watching:
+class Dashboard:
     """A dashboard without a screen."""
 
     def __init__(self) -> None:

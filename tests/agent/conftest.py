@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import selectors
 import socket
 import subprocess
@@ -22,7 +21,8 @@ import pytest
 from overlaptop.agent.placement import job_key, process_key
 from overlaptop.wire import codec, endpoints
 from overlaptop.wire.messages import Message, Notice, RankInfo, StepDetail, StepTotals, Watch
-from tests.warm import LAUNCHER_VARIABLES, Warm, WarmProcess, free_port, text_of
+from tests.agent.commanded import Job, jobs_in, socket_directory, watchers
+from tests.warm import Warm, WarmProcess, environment, free_port, text_of
 
 RANK_TIMEOUT_S = 100
 
@@ -105,14 +105,6 @@ class ListeningHub:
             line.sendall(codec.frame(codec.encode(Watch(detail=True))))
 
 
-@contextlib.contextmanager
-def socket_directory() -> Iterator[Path]:
-    """A socket directory of its own, short enough for a unix socket's path."""
-    with tempfile.TemporaryDirectory(prefix="ot-") as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OVERLAPTOP_DIR", f"{folder}/s")
-        yield Path(folder) / "s"
-
-
 @pytest.fixture
 def sockets() -> Iterator[Path]:
     """A socket directory of this test's own."""
@@ -134,6 +126,32 @@ def run_ranks_once(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Iter
     """The same for a job that several tests of a module look at."""
     with socket_directory():
         yield functools.partial(run_job, warm, tmp_path_factory.mktemp("job"))
+
+
+@pytest.fixture(scope="module")
+def shared(request, tmp_path_factory, warm) -> Iterator[Job]:
+    """A job of the module's TRAINING, for tests that leave it as it was."""
+    with socket_directory():
+        job = Job(tmp_path_factory.mktemp("shared"), request.module.TRAINING, warm=warm)
+        yield job
+        try:
+            assert job.end() == 0, job.log()
+        finally:
+            job.close()
+
+
+@pytest.fixture
+def start(request, tmp_path, warm):
+    """Starts jobs of the module's TRAINING for one test, in a socket directory of its own."""
+    with jobs_in(tmp_path, request.module.TRAINING, warm) as launch:
+        yield launch
+
+
+@pytest.fixture
+def watch():
+    """Makes dashboards without a screen."""
+    with watchers() as make:
+        yield make
 
 
 def run_job(
@@ -161,8 +179,7 @@ def run_job(
     else:
         path = folder / "train.py"
         path.write_text(textwrap.dedent(script))
-    own = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
-    shared = {**own, "OMP_NUM_THREADS": "1"}
+    shared = {**environment(), "OMP_NUM_THREADS": "1"}
     if launched:
         shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(nproc)}
     hub = ListeningHub(job_key(shared)) if listen and launched else None

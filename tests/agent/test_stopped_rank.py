@@ -5,11 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-import pytest
-
 from overlaptop.fleet.trouble import Kind, trouble_of
-
-from .commanded import jobs_in, watchers
 
 TRAINING = """
 import sys, time
@@ -27,20 +23,9 @@ for _ in range(int(sys.argv[1])):
 """
 
 
-@pytest.fixture
-def start(tmp_path, warm):
-    with jobs_in(tmp_path, TRAINING, warm) as launch:
-        yield launch
-
-
-@pytest.fixture
-def watching():
-    with watchers() as make:
-        yield make()
-
-
-def test_a_stopped_rank_is_named_until_it_goes_on_and_a_killed_one_as_the_first_to_die(start, watching):
+def test_a_stopped_rank_is_named_until_it_goes_on_and_a_killed_one_as_the_first_to_die(start, watch):
     start()
+    watching = watch()
     pid = watching.until_it_trains().ranks[1].info.pid
 
     def told(snapshot):

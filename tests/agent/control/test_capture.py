@@ -19,8 +19,7 @@ from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.messages import ENDED_BADLY
-from tests.agent.commanded import Job, jobs_in, losses_alone, watchers
-from tests.agent.conftest import socket_directory
+from tests.agent.commanded import jobs_in, losses_alone
 
 TRAINING = '''
     """Two layers under DDP; ends after argv[1] steps, or when the file `stop` is there."""
@@ -83,33 +82,6 @@ BARE = """
 """
 
 
-@pytest.fixture(scope="module")
-def sockets():
-    with socket_directory() as path:
-        yield path
-
-
-@pytest.fixture(scope="module")
-def shared(sockets, tmp_path_factory, warm):
-    """Tests that leave the job as it was share one."""
-    job = Job(tmp_path_factory.mktemp("shared"), TRAINING, warm=warm)
-    yield job
-    assert job.end() == 0, job.log()
-
-
-@pytest.fixture
-def start(sockets, tmp_path, warm):
-    """A job of the test's own, in a socket directory of its own."""
-    with jobs_in(tmp_path, TRAINING, warm) as launch:
-        yield launch
-
-
-@pytest.fixture
-def watch():
-    with watchers() as make:
-        yield make
-
-
 def read(path):
     with gzip.open(path) as file:
         return json.load(file)
@@ -156,7 +128,7 @@ def test_a_rank_that_is_killed_in_the_middle_ends_the_job_as_it_would_without_us
 
 
 @pytest.mark.slow
-def test_a_job_that_ends_in_the_middle_of_a_capture_ends_well(sockets, tmp_path, watch):
+def test_a_job_that_ends_in_the_middle_of_a_capture_ends_well(tmp_path, watch):
     # Under torchrun: what a thread inside the store does to Python's end shows nowhere else.
     with jobs_in(tmp_path, BARE) as start:
         job = start()

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from overlaptop.workloads.catalog import WORKLOADS
-from tests.agent.conftest import socket_directory
+from tests.agent.commanded import socket_directory
 
 pytestmark = pytest.mark.gpu
 

@@ -65,7 +65,7 @@ class Fake:
         self.abandoned = True
 
 
-class Job:
+class CommandedRank:
     """A rank without a process group, whose training is the test's own thread."""
 
     def __init__(self, action=None, *, allowed=True, step=10, measured=True):
@@ -78,8 +78,8 @@ class Job:
             {commands.CAPTURE: lambda command: self.action},
         )
 
-    def hear(self, *said):
-        return self.executor.serve(deque(said))
+    def receive(self, *waiting):
+        return self.executor.serve(deque(waiting))
 
     def train(self):
         """One step; as the agent does at its boundary."""
@@ -91,11 +91,11 @@ class Job:
     def train_until(self, *states):
         give_up_s = time.monotonic() + 20
         while self.executor.latest is None or self.executor.latest.state not in states:
-            assert time.monotonic() < give_up_s, self.said
+            assert time.monotonic() < give_up_s, self.reported
             self.train()
 
     @property
-    def said(self):
+    def reported(self):
         return [(report.state, report.step, report.text) for report in self.executor.reports]
 
     def close(self):
@@ -107,7 +107,7 @@ def make_job():
     jobs = []
 
     def make(*args, **kwargs):
-        jobs.append(Job(*args, **kwargs))
+        jobs.append(CommandedRank(*args, **kwargs))
         return jobs[-1]
 
     yield make
@@ -123,14 +123,14 @@ def capture(steps=2, **changes):
 def test_a_command_is_accepted_agreed_done_and_reported_step_by_step(make_job):
     job = make_job()
     command = capture()
-    assert job.hear(command) == [command]
+    assert job.receive(command) == [command]
     job.train_until(*ENDED)
     # 300 ms a step and a second's notice: four steps, and two for safety.
     first = job.action.seen[0]
     assert 10 + 6 <= first <= 10 + 6 + 100  # steps passed until its thread looked
     assert job.action.seen == [first, first + 1]
     order = ("accepted", "agreed", "recording", "writing", "written")
-    assert sorted(job.said, key=lambda said: order.index(said[0])) == [
+    assert sorted(job.reported, key=lambda said: order.index(said[0])) == [
         ("accepted", None, ""),
         ("agreed", first, ""),
         ("recording", first, ""),
@@ -143,7 +143,7 @@ def test_a_command_is_accepted_agreed_done_and_reported_step_by_step(make_job):
 
 def test_it_acts_on_the_training_thread_only_and_nothing_stays_armed(make_job):
     job = make_job()
-    job.hear(capture())
+    job.receive(capture())
     job.train_until(*ENDED)
     assert job.action.threads == {threading.current_thread()}
     assert job.executor.armed is None
@@ -166,7 +166,7 @@ def test_it_acts_on_the_training_thread_only_and_nothing_stays_armed(make_job):
 )
 def test_what_is_not_allowed_is_refused_here_too_whoever_passed_it_on(make_job, job, command, state, words):
     job = make_job(**job)
-    assert job.hear(capture(**command)) == []
+    assert job.receive(capture(**command)) == []
     (report,) = job.executor.reports
     assert report.state == state
     assert words in report.text
@@ -179,7 +179,7 @@ def test_what_there_is_nothing_to_act_on_for_is_refused_with_the_makers_words(ma
 
     job = make_job()
     job.executor._makers = {commands.SET: make}
-    assert job.hear(commands.make(commands.SET, {"value": 1}, knob="depth")) == []
+    assert job.receive(commands.make(commands.SET, {"value": 1}, knob="depth")) == []
     (report,) = job.executor.reports
     assert (report.state, report.text) == ("refused", "there is no knob depth; there is: none")
 
@@ -187,7 +187,7 @@ def test_what_there_is_nothing_to_act_on_for_is_refused_with_the_makers_words(ma
 def test_a_change_says_what_the_value_was_and_what_it_becomes(make_job):
     job = make_job(Fake(lifecycle=Lifecycle("changing", "changed", together=True), result="depth 1 -> 2"))
     job.action.finish = lambda: Outcome("depth 1 -> 2", "1", "2")
-    job.hear(capture())
+    job.receive(capture())
     job.train_until("changed")
     report = job.executor.reports[-1]
     assert (report.state, report.was, report.becomes) == ("changed", "1", "2")
@@ -196,31 +196,31 @@ def test_a_change_says_what_the_value_was_and_what_it_becomes(make_job):
 def test_a_second_command_is_answered_busy_and_the_first_goes_on(make_job):
     job = make_job()
     first, second = capture(), capture()
-    job.hear(first)
+    job.receive(first)
     job.train_until("accepted", "agreed")
-    job.hear(second)
+    job.receive(second)
     assert [(r.state, r.text) for r in job.executor.reports if r.command == second.id] == [
         ("busy", "another command is under way: capture (steps 2)")
     ]
     job.train_until("written")
     third = capture()
-    assert job.hear(third) == [third]
+    assert job.receive(third) == [third]
 
 
 def test_the_same_command_heard_twice_is_obeyed_once(make_job):
     job = make_job()
     command = capture()
-    assert job.hear(command, command) == [command]
+    assert job.receive(command, command) == [command]
     job.train_until(*ENDED)
-    assert job.hear(command) == []
+    assert job.receive(command) == []
     assert len(job.action.seen) == 2
 
 
 def test_an_action_that_fails_on_the_training_thread_is_reported_and_let_go(make_job):
     job = make_job(Fake(fails_at=1))
-    job.hear(capture())
+    job.receive(capture())
     job.train_until(*ENDED)
-    assert job.said[-1] == ("failed", None, "OSError: no space left on device")
+    assert job.reported[-1] == ("failed", None, "OSError: no space left on device")
     assert job.action.abandoned
     job.train()
     assert len(job.action.seen) == 1
@@ -228,15 +228,15 @@ def test_an_action_that_fails_on_the_training_thread_is_reported_and_let_go(make
 
 def test_an_action_that_comes_to_nothing_is_reported_with_the_reason(make_job):
     job = make_job(Fake(result=RuntimeError("torch could not write its trace")))
-    job.hear(capture())
+    job.receive(capture())
     job.train_until(*ENDED)
-    assert job.said[-1] == ("failed", None, "RuntimeError: torch could not write its trace")
+    assert job.reported[-1] == ("failed", None, "RuntimeError: torch could not write its trace")
 
 
 def test_steps_are_known_to_be_disturbed_from_the_agreed_one_until_all_is_written(make_job):
     job = make_job()
     job.action.may_finish.clear()
-    job.hear(capture())
+    job.receive(capture())
     job.train_until("writing")
     first, now = job.action.seen[0], job.step
     assert [job.executor.disturbed_by(step) for step in (first - 1, first, now, now + 50)] == [
@@ -253,10 +253,10 @@ def test_steps_are_known_to_be_disturbed_from_the_agreed_one_until_all_is_writte
 def test_what_finishes_in_no_time_disturbs_no_step_after_its_last_boundary(make_job):
     job = make_job(Fake(steps=3, lifecycle=Lifecycle("changing", "changed"), result="1 -> 2"))
     command = capture()
-    job.hear(command)
+    job.receive(command)
     job.train_until("changed")
     first = job.action.seen[0]
-    assert [said for said in job.said if said[0] in ("changing", "changed", "writing")] == [
+    assert [said for said in job.reported if said[0] in ("changing", "changed", "writing")] == [
         ("changing", first, ""), ("changed", first, "1 -> 2"),
     ]  # fmt: skip
     # The third boundary began a step that is the job's own again.
@@ -267,18 +267,18 @@ def test_what_finishes_in_no_time_disturbs_no_step_after_its_last_boundary(make_
 
 def test_a_job_that_ends_in_the_middle_lets_go_on_the_thread_that_ends_it(make_job):
     job = make_job(Fake(steps=1000))
-    job.hear(capture())
+    job.receive(capture())
     job.train_until("recording")
     job.train()
     job.close()
     assert job.action.abandoned
-    assert job.said[-1] == ("failed", None, "the job ended first")
+    assert job.reported[-1] == ("failed", None, "the job ended first")
     assert job.executor.armed is None
 
 
 def test_an_agent_that_disables_itself_in_the_middle_lets_go_on_the_jobs_next_call(make_job):
     job = make_job(Fake(steps=1000))
-    job.hear(capture())
+    job.receive(capture())
     job.train_until("recording")
     barrier = FaultBarrier(lambda level, text: None)
     hook = barrier.guarded("a hook", lambda: None)
@@ -302,8 +302,8 @@ def test_an_agent_that_disables_itself_once_all_have_agreed_still_acts_with_the_
     measured = []
     measure = barrier.guarded("measuring", lambda: measured.append(job.step))
     boundary = barrier.guarded("the boundary", job.train, at_boundaries=True)
-    job.hear(capture())
-    while "agreed" not in [state for state, _, _ in job.said]:
+    job.receive(capture())
+    while "agreed" not in [state for state, _, _ in job.reported]:
         boundary()
     assert job.action.seen == []
     barrier.disable("elsewhere", RuntimeError("a fault"))
@@ -313,7 +313,7 @@ def test_an_agent_that_disables_itself_once_all_have_agreed_still_acts_with_the_
         measure()
     first = job.action.seen[0]
     assert job.action.seen == [first, first + 1]
-    assert job.said[-1] == ("changed", first, "1 -> 2")
+    assert job.reported[-1] == ("changed", first, "1 -> 2")
     assert measured == []
     stood = job.step
     boundary()
@@ -325,14 +325,14 @@ def test_an_agent_that_disables_itself_before_all_have_agreed_does_not_act(make_
     find_participant = executor.find_participant
     monkeypatch.setattr(executor, "find_participant", lambda key: thaw.wait() and find_participant(key))
     job = make_job(Fake(lifecycle=Lifecycle("changing", "changed", together=True)))
-    job.hear(capture())
+    job.receive(capture())
     assert not job.executor.disable("the agent disabled itself")
     thaw.set()
     while job.executor.pending:
         job.train()
     assert job.executor.disable("the agent disabled itself")
     assert job.action.seen == []
-    assert job.said[-1] == ("failed", None, "the agent disabled itself")
+    assert job.reported[-1] == ("failed", None, "the agent disabled itself")
 
 
 def test_a_command_that_its_rank_gave_up_is_not_obeyed_when_the_store_comes_back(make_job, monkeypatch):
@@ -341,16 +341,16 @@ def test_a_command_that_its_rank_gave_up_is_not_obeyed_when_the_store_comes_back
     find_participant = executor.find_participant
     monkeypatch.setattr(executor, "find_participant", lambda key: thaw.wait() and find_participant(key))
     monkeypatch.setattr(executor, "STORE_SILENT_S", 0.0)
-    job.hear(capture())
-    while job.said[-1][0] != "failed":
-        job.hear()
+    job.receive(capture())
+    while job.reported[-1][0] != "failed":
+        job.receive()
     thaw.set()
     for thread in job.executor._threads:
         thread.join(30.0)
     for _ in range(30):
         job.train()
     assert job.action.seen == []
-    assert job.said[-1] == ("failed", None, executor.STORE_SILENT)
+    assert job.reported[-1] == ("failed", None, executor.STORE_SILENT)
 
 
 def test_a_store_that_is_silent_is_said_though_another_command_was_refused_meanwhile(make_job, monkeypatch):
@@ -359,22 +359,22 @@ def test_a_store_that_is_silent_is_said_though_another_command_was_refused_meanw
     find_participant = executor.find_participant
     monkeypatch.setattr(executor, "find_participant", lambda key: thaw.wait() and find_participant(key))
     command = capture()
-    job.hear(command)
+    job.receive(command)
     job.train_until("accepted")
-    job.hear(capture())
-    assert job.said[-1][0] == "busy"
+    job.receive(capture())
+    assert job.reported[-1][0] == "busy"
     job.executor._silent_at_s = 0.0
-    job.hear()
+    job.receive()
     assert job.executor.reports[-1].command == command.id
-    assert job.said[-1] == ("failed", None, executor.STORE_SILENT)
+    assert job.reported[-1] == ("failed", None, executor.STORE_SILENT)
     thaw.set()
 
 
 def test_a_job_that_ends_before_the_agreed_step_does_not_act(make_job):
     job = make_job()
-    job.hear(capture())
+    job.receive(capture())
     job.close()
-    assert job.said[-1] == ("failed", None, "the job ended first")
+    assert job.reported[-1] == ("failed", None, "the job ended first")
     assert not job.action.abandoned
     assert job.action.seen == []
 
@@ -382,11 +382,11 @@ def test_a_job_that_ends_before_the_agreed_step_does_not_act(make_job):
 def test_a_trace_that_is_being_written_when_the_job_ends_is_waited_for(make_job):
     job = make_job()
     job.action.may_finish.clear()
-    job.hear(capture())
+    job.receive(capture())
     job.train_until("writing")
     threading.Timer(0.1, job.action.may_finish.set).start()
     job.close()
-    assert job.said[-1][0] == "written"
+    assert job.reported[-1][0] == "written"
 
 
 def test_a_store_that_stands_still_is_said_and_ever_more_threads_are_not_started(make_job, monkeypatch):
@@ -399,15 +399,15 @@ def test_a_store_that_stands_still_is_said_and_ever_more_threads_are_not_started
 
     monkeypatch.setattr(executor, "find_participant", stuck)
     monkeypatch.setattr(executor, "STORE_SILENT_S", 0.0)
-    job.hear(capture())
-    while job.said[-1][0] != "failed":
-        job.hear()
-    assert job.said[-1] == ("failed", None, "the job's store does not answer")
+    job.receive(capture())
+    while job.reported[-1][0] != "failed":
+        job.receive()
+    assert job.reported[-1] == ("failed", None, "the job's store does not answer")
     before = threading.active_count()
     for _ in range(20):
-        job.hear(capture())
+        job.receive(capture())
     assert threading.active_count() <= before + executor.MAX_THREADS
-    assert job.said[-1][2].startswith("the job's store does not answer: earlier commands")
+    assert job.reported[-1][2].startswith("the job's store does not answer: earlier commands")
     thaw.set()
 
 
@@ -443,7 +443,7 @@ def voted(make_job, monkeypatch):
     job = make_job(
         Fake(steps=1, lifecycle=Lifecycle("changing", "changed", together=True), result="1 -> 2")
     )
-    job.hear(capture())
+    job.receive(capture())
     assert silent.voted.wait(20)
     yield job, silent
     silent.thaw.set()
@@ -453,12 +453,12 @@ def voted(make_job, monkeypatch):
 def test_a_rank_that_has_voted_does_not_say_that_it_failed_before_it_knows(voted, decided, end):
     job, silent = voted
     job.executor._silent_at_s = 0.0
-    job.hear()
-    assert job.said[-1] == ("unknown", None, executor.STORE_SILENT)
+    job.receive()
+    assert job.reported[-1] == ("unknown", None, executor.STORE_SILENT)
     silent.store.set("decision", decided)
     silent.thaw.set()
     job.train_until(*ENDED, "changed")
-    assert job.said[-1][0] == end
+    assert job.reported[-1][0] == end
     assert len(job.action.seen) == (end == "changed")
 
 
@@ -467,9 +467,9 @@ def test_a_rank_whose_store_is_gone_once_it_has_voted_does_not_say_that_it_faile
     silent.gone = True
     silent.thaw.set()
     give_up_s = time.monotonic() + 20
-    while job.said[-1][0] not in (*ENDED, "unknown") and time.monotonic() < give_up_s:
+    while job.reported[-1][0] not in (*ENDED, "unknown") and time.monotonic() < give_up_s:
         time.sleep(0.001)
-    assert job.said[-1] == ("unknown", None, "RuntimeError: Connection reset by peer")
+    assert job.reported[-1] == ("unknown", None, "RuntimeError: Connection reset by peer")
     for _ in range(40):
         job.train()
     assert job.action.seen == []
@@ -480,7 +480,7 @@ def test_a_rank_that_never_learns_the_decision_stands_no_longer_than_the_others_
     job.step = 29
     job.train()  # stands at the planned step
     words = "the job's store did not say within 0.2 s what was decided"
-    assert job.said[-1] == ("unknown", None, words)
+    assert job.reported[-1] == ("unknown", None, words)
     job.train()
     assert job.action.seen == []
     assert job.executor.armed is None

@@ -15,8 +15,7 @@ from overlaptop.wire import commands
 from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.knobs import GradientFacts, Knob
 from overlaptop.wire.messages import ENDED_BADLY
-from tests.agent.commanded import Job, jobs_in, losses_alone, watchers
-from tests.agent.conftest import socket_directory
+from tests.agent.commanded import losses_alone
 
 from .changes import switched
 
@@ -71,31 +70,6 @@ TRAINING = '''
     Path(f"losses{rank}").write_text("\\n".join(map(repr, losses)))
     dist.destroy_process_group()
 '''
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory, warm):
-    """Tests that leave the job as it was share one."""
-    with socket_directory():
-        job = Job(tmp_path_factory.mktemp("shared"), TRAINING, warm=warm)
-        yield job
-        try:
-            assert job.end() == 0, job.log()
-        finally:
-            job.close()
-
-
-@pytest.fixture
-def start(tmp_path, warm):
-    """A job of the test's own, in a socket directory of its own."""
-    with jobs_in(tmp_path, TRAINING, warm) as launch:
-        yield launch
-
-
-@pytest.fixture
-def watch():
-    with watchers() as make:
-        yield make
 
 
 def set_size(dashboard, mb):

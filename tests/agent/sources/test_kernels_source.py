@@ -156,7 +156,7 @@ def install(patch, gpu):
         patch.setattr(module, "monotonic", lambda: gpu.now_ns / 1e9)
 
 
-class Job:
+class MeasuredJob:
     """A training loop, and the agent's thread that takes its steps."""
 
     def __init__(self, gpu, every=1, **options):
@@ -227,7 +227,7 @@ def in_thread(call):
 
 
 def test_bursts_are_traced_and_the_steps_between_them_timed_by_the_host(gpu):
-    job = Job(gpu, every=10)
+    job = MeasuredJob(gpu, every=10)
     job.run(300)
     assert job.numbers() == list(range(len(job.taken)))
     assert len(job.taken) >= 300 - 70
@@ -243,7 +243,7 @@ def test_bursts_are_traced_and_the_steps_between_them_timed_by_the_host(gpu):
 
 
 def test_a_traced_step_has_its_lanes_phases_collectives_and_launch_lead(gpu):
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     job.until(job.detailed)
     step = job.detailed()[0]
     totals = reporter.totals(step, 0, 0)
@@ -260,7 +260,7 @@ def test_a_traced_step_has_its_lanes_phases_collectives_and_launch_lead(gpu):
 
 
 def test_steps_timed_by_the_host_are_moved_to_when_the_gpu_ran_them(gpu):
-    job = Job(gpu, every=20)
+    job = MeasuredJob(gpu, every=20)
     job.run(200)
     ends_at = [each.end_ns for each in job.taken]
     begins_at = [each.start_ns for each in job.taken]
@@ -273,7 +273,7 @@ def test_steps_timed_by_the_host_are_moved_to_when_the_gpu_ran_them(gpu):
 
 
 def test_the_source_says_how_often_it_saw_kernels_lately(gpu):
-    job = Job(gpu, every=10)
+    job = MeasuredJob(gpu, every=10)
     assert job.source.detail_every == 10
     job.run(400)
     assert 5 <= job.source.detail_every <= 20
@@ -284,7 +284,7 @@ def test_it_needs_no_hook_on_collectives(gpu):
 
 
 def test_steps_before_the_flight_recorder_is_read_again_have_no_names_and_say_so(gpu):
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     job.run(200)
     named, unnamed = (
         [each for each in job.detailed() if each.named is is_named] for is_named in (True, False)
@@ -300,7 +300,7 @@ def test_steps_before_the_flight_recorder_is_read_again_have_no_names_and_say_so
 def test_a_dashboard_that_looks_gets_more(gpu):
     seen = []
     for watched in (False, True):
-        job = Job(gpu, every=None)
+        job = MeasuredJob(gpu, every=None)
         job.source.watched = watched
         job.run(2_000)
         seen.append(len(job.detailed()))
@@ -392,7 +392,7 @@ def test_the_jobs_own_work_around_and_within_the_check_does_not_spoil_it():
 
 def test_a_check_is_tried_again_before_the_source_gives_up(gpu):
     gpu.swallows_marks = True
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     job.run(kernels.CHECKS - 1)
     assert job.source.gave_up == ""
     gpu.swallows_marks = False
@@ -403,7 +403,7 @@ def test_a_check_is_tried_again_before_the_source_gives_up(gpu):
 
 def test_a_source_whose_check_fails_gives_up_and_says_what_was_wrong(gpu):
     gpu.swallows_marks = True
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     job.until(lambda: job.source.gave_up, limit=2 * kernels.CHECKS)
     assert job.source.gave_up == (
         "CUPTI's records are not what they should be: the marks did not come back"
@@ -422,7 +422,7 @@ def test_a_source_whose_check_fails_gives_up_and_says_what_was_wrong(gpu):
 
 @pytest.mark.parametrize("after_steps", [0, 40])
 def test_a_cupti_that_refuses_is_given_up_with_its_own_words(gpu, after_steps):
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     job.run(after_steps)
     gpu.refuses = True
     job.until(lambda: job.source.gave_up)
@@ -432,7 +432,7 @@ def test_a_cupti_that_refuses_is_given_up_with_its_own_words(gpu, after_steps):
 
 
 def test_records_of_somebody_elses_are_a_reason_to_give_up(gpu):
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     job.until_tracing()
     gpu.delivers_badly = True
     job.until(lambda: job.source.gave_up)
@@ -441,7 +441,7 @@ def test_records_of_somebody_elses_are_a_reason_to_give_up(gpu):
 
 
 def test_marks_that_come_back_no_more_say_that_somebody_has_taken_over(gpu):
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     job.until_tracing()
     gpu.swallows_marks = True
     job.until(lambda: job.source.gave_up)
@@ -450,7 +450,7 @@ def test_marks_that_come_back_no_more_say_that_somebody_has_taken_over(gpu):
 
 
 def test_buffers_that_stay_away_say_so_too_but_only_after_a_long_time_and_many_steps(gpu):
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     job.until_tracing()
     gpu.holds = True
     job.until(lambda: not gpu.tracing)
@@ -462,7 +462,7 @@ def test_buffers_that_stay_away_say_so_too_but_only_after_a_long_time_and_many_s
 
 
 def test_many_short_steps_alone_do_not_try_its_patience(gpu):
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     job.until_tracing()
     gpu.holds = True
     job.until(lambda: not gpu.tracing)
@@ -481,13 +481,13 @@ def test_many_short_steps_alone_do_not_try_its_patience(gpu):
 def test_a_tool_that_holds_cupti_is_a_reason_not_to_start(gpu, monkeypatch, variable, tool):
     monkeypatch.setenv(variable, "1")
     with pytest.raises(RuntimeError, match=f"{tool} holds CUPTI"):
-        Job(gpu)
+        MeasuredJob(gpu)
 
 
 def test_a_torch_for_the_cpu_is_a_reason_not_to_start(gpu, monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(RuntimeError, match="not one for CUDA"):
-        Job(gpu)
+        MeasuredJob(gpu)
 
 
 def test_without_a_flight_recorder_collectives_go_by_their_kernels_and_the_reason_says_so(gpu, monkeypatch):
@@ -495,7 +495,7 @@ def test_without_a_flight_recorder_collectives_go_by_their_kernels_and_the_reaso
         raise FlightRecorderError("this torch has none")
 
     monkeypatch.setattr(launch_log, "FlightRecorder", refuse)
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     assert job.source.reason == "collectives have no names: this torch has none"
     job.until(job.detailed)
     [step] = job.detailed()[:1]
@@ -512,7 +512,7 @@ def test_a_flight_recorder_that_fails_later_is_not_asked_again(gpu, monkeypatch)
             raise FlightRecorderError("it is off")
 
     monkeypatch.setattr(launch_log, "FlightRecorder", Failing)
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     job.run(400)
     assert len(asked) == 1
     assert job.source.reason == "collectives have no names: it is off"
@@ -523,7 +523,7 @@ def test_a_flight_recorder_that_fails_later_is_not_asked_again(gpu, monkeypatch)
 
 
 def test_a_burst_of_which_records_were_lost_has_no_lane_totals(gpu):
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     job.until_tracing()
     gpu.lost += 1
     steps_then = job.next_step
@@ -539,7 +539,7 @@ def test_a_burst_of_which_records_were_lost_has_no_lane_totals(gpu):
 
 
 def test_a_burst_of_which_a_mark_could_not_be_set_is_not_read(gpu):
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     job.until_tracing()
     gpu.refuses_marks = True
     job.run(5)
@@ -552,14 +552,14 @@ def test_a_burst_of_which_a_mark_could_not_be_set_is_not_read(gpu):
 
 def test_a_stream_that_takes_no_mark_at_the_start_is_a_reason_to_give_up(gpu):
     gpu.refuses_marks = True
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     job.run(1)
     assert job.source.gave_up == "no mark can be set on the compute stream"
     assert not gpu.tracing
 
 
 def test_a_burst_that_holds_more_than_can_be_kept_is_ended_and_the_next_is_shorter(gpu):
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     job.until(lambda: len(job.detailed()) > 50)
     job.until_tracing()
     gpu.exhausted = True
@@ -576,7 +576,7 @@ def test_a_burst_that_holds_more_than_can_be_kept_is_ended_and_the_next_is_short
 
 
 def test_a_burst_that_the_job_leaves_for_something_else_is_ended(gpu):
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     job.until_tracing()
     gpu.now_ns += int(0.5 * kernels.MAX_BURST_S * 1e9)
     job.take()
@@ -596,7 +596,7 @@ def test_a_burst_that_the_job_leaves_for_something_else_is_ended(gpu):
 
 
 def test_no_burst_begins_while_a_graph_is_captured(gpu):
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     job.run(2)  # the check is done
     graph = torch.cuda.CUDAGraph()
     starts = gpu.starts
@@ -610,7 +610,7 @@ def test_no_burst_begins_while_a_graph_is_captured(gpu):
 
 
 def test_no_edge_is_marked_while_a_graph_is_captured(gpu, monkeypatch):
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     job.until_tracing()
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     marks = len(gpu.trace.marks)
@@ -641,14 +641,14 @@ STATES = {
     "new": lambda job: None,
     "checking": to_checking,
     "idle": to_idle,
-    "tracing": Job.until_tracing,
+    "tracing": MeasuredJob.until_tracing,
     "draining": to_draining,
 }
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_profiler_gets_cupti_at_once_in_each_state_and_the_source_comes_back_after_it(gpu, state):
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     STATES[state](job)
     assert in_thread(job.source.pause)
     gpu.holds = False
@@ -669,7 +669,7 @@ def test_a_profiler_gets_cupti_at_once_in_each_state_and_the_source_comes_back_a
 
 
 def test_pausing_waits_for_the_agents_thread_and_no_longer(gpu):
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     to_draining(job)
     within, go_on = threading.Event(), threading.Event()
 
@@ -694,7 +694,7 @@ def test_pausing_waits_for_the_agents_thread_and_no_longer(gpu):
 
 
 def test_a_profiler_prepared_enabled_and_disabled_pauses_once(gpu):
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     job.run(10)
     handed_over = gpu.handed_over
     job.source.pause()
@@ -711,7 +711,7 @@ def test_a_profiler_prepared_enabled_and_disabled_pauses_once(gpu):
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_source_can_be_stopped_in_each_state_and_lets_go_of_cupti(gpu, state):
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     STATES[state](job)
     assert in_thread(job.source.stop)
     assert gpu.handed_over > 0
@@ -720,7 +720,7 @@ def test_a_source_can_be_stopped_in_each_state_and_lets_go_of_cupti(gpu, state):
 
 @pytest.mark.parametrize("state", STATES)
 def test_nothing_is_traced_any_more_once_it_was_stopped(gpu, state):
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     STATES[state](job)
     job.source.stop()
     gpu.holds = False
@@ -730,14 +730,14 @@ def test_nothing_is_traced_any_more_once_it_was_stopped(gpu, state):
 
 
 def test_buffers_that_cupti_still_has_are_waited_for_at_the_end(gpu):
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     assert job.source.outstanding == 0
     job.until_tracing()
     assert job.source.outstanding == 1
 
 
 def test_nobody_who_takes_means_no_more_memory(gpu):
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     for _ in range(kernels.MAX_WAITING_STEPS):
         job.step()
     gpu.launches.clear()
@@ -758,7 +758,7 @@ def test_nobody_who_takes_means_no_more_memory(gpu):
 
 def test_traced_steps_that_nobody_took_in_time_are_not_kept_for_ever(gpu, monkeypatch):
     monkeypatch.setattr(kernels, "MAX_WAITING_STEPS", 8)
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
 
     def fall_behind(times):
         for _ in range(times):
@@ -790,7 +790,7 @@ def test_whatever_happens_each_step_comes_out_once_and_in_order(seed):
     gpu = Gpu()
     with pytest.MonkeyPatch.context() as patch:
         install(patch, gpu)
-        job = Job(gpu, every=chance.choice([1, 2, 5, None]))
+        job = MeasuredJob(gpu, every=chance.choice([1, 2, 5, None]))
         job.run(3)  # the check is done
         graph = torch.cuda.CUDAGraph()
         happenings = {
@@ -833,7 +833,7 @@ def test_whatever_happens_each_step_comes_out_once_and_in_order(seed):
 
 def test_two_threads_lose_no_step(gpu):
     """The job's thread and the agent's, as they really run: at the same time."""
-    job = Job(gpu)
+    job = MeasuredJob(gpu)
     done = threading.Event()
 
     def agent():
