@@ -33,7 +33,7 @@ def run(key: str | None, look: tui.TuiOptions, hosts: Hosts | None = None) -> in
     session = JobSession(JobSelector(key=key), readonly=look.readonly)
     stage = LocalLauncher()
     try:
-        return show(session, look if look.readonly else replace(look, starter=stage))
+        return show(session, look if look.readonly else replace(look, launcher=stage))
     finally:
         session.close()
         stage.close()
@@ -47,7 +47,7 @@ def _run_on_hosts(key: str | None, look: tui.TuiOptions, hosts: Hosts) -> int:
     stage = RemoteLauncher(session)
     try:
         look = replace(look, connections=session)
-        return show(session, look if look.readonly else replace(look, starter=stage))
+        return show(session, look if look.readonly else replace(look, launcher=stage))
     finally:
         stage.close()
         session.close()

@@ -84,7 +84,7 @@ def _show(order: LaunchRequest, look: tui.TuiOptions) -> int:
         if plan.fault:
             raise CommandError(plan.fault)
         stage.start(plan)
-        status = dashboard.show(session, replace(look, starter=stage))
+        status = dashboard.show(session, replace(look, launcher=stage))
         if any(view.ended for view in session.tick().ranks):
             deadline_s = time.monotonic() + END_LIMIT_S
             while stage.running and time.monotonic() < deadline_s:

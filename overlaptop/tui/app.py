@@ -20,7 +20,7 @@ from overlaptop.fleet.finished_session import FinishedSession
 from overlaptop.fleet.session import Session
 from overlaptop.report.hosts import is_there
 from overlaptop.tui.capture.captures import refusal
-from overlaptop.tui.capture.profiler_reference import read_truth
+from overlaptop.tui.capture.profiler_reference import read_reference
 from overlaptop.tui.capture.screen import CaptureScreen
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.confirm import Confirm
@@ -130,14 +130,14 @@ class OverlaptopApp(App[int]):
 
     def _follow_launch(self) -> None:
         """Turn to the job that was started as soon as it is there; say so if it failed."""
-        session, started = self.dashboard.session, self.dashboard.started
-        if key := started.look(session):
+        session, launch = self.dashboard.session, self.dashboard.launch
+        if key := launch.look(session):
             if key != session.job_key:
                 self.dashboard.select_job(key)
                 self.action_overview()
             elif isinstance(self.screen, WorkloadsScreen):
                 self.action_overview()
-        news = started.news()
+        news = launch.news()
         if news and not isinstance(self.screen, WorkloadsScreen):
             self.notify(f"{news} (w: more)", severity="error", timeout=10, markup=False)
 
@@ -162,7 +162,7 @@ class OverlaptopApp(App[int]):
 
     async def _read_traces(self, capture: CommandView) -> None:
         elsewhere = any(is_there(view.node) for view in self.dashboard.latest.ranks)
-        self.dashboard.captures.truths[capture.id] = await read_truth(capture, elsewhere=elsewhere)
+        self.dashboard.captures.references[capture.id] = await read_reference(capture, elsewhere=elsewhere)
         self.show()
 
     # Keys
@@ -356,12 +356,12 @@ class OverlaptopApp(App[int]):
 
     async def action_workloads(self) -> None:
         """Workloads with their options, and what was tried."""
-        starter = self.dashboard.options.starter
-        if starter is None:
+        launcher = self.dashboard.options.launcher
+        if launcher is None:
             self.notify("no workload can be started from here", timeout=3)
         elif not isinstance(self.screen, WorkloadsScreen):
             self.clear_notifications()  # it says at more length how a job ended
-            await self.push_screen(WorkloadsScreen(self.dashboard, starter))
+            await self.push_screen(WorkloadsScreen(self.dashboard, launcher))
 
     def action_turn(self, steps: int) -> None:
         """Another step of the trace, or the whole of it."""

@@ -19,7 +19,7 @@ from overlaptop.tui.tune.compared import Comparing
 from overlaptop.tui.tune.control import Control
 from overlaptop.tui.tune.knob_values import ValueRefusedError
 from overlaptop.tui.workloads.earlier import JobsSeen
-from overlaptop.tui.workloads.started import Started
+from overlaptop.tui.workloads.launch import LaunchFollower
 from overlaptop.wire.messages import Command
 
 
@@ -41,7 +41,7 @@ class Dashboard:
         self.control = Control(session, clock_s)
         self.captures = Captures()
         self.jobs_seen = JobsSeen()
-        self.started = Started(options.starter, self.jobs_seen)
+        self.launch = LaunchFollower(options.launcher, self.jobs_seen)
         self.on_change: Callable[[], object] = lambda: None
         """Called where something was asked for: its state so far is to be drawn. The app's."""
         self._comparing = Comparing(clock_s)
@@ -50,7 +50,7 @@ class Dashboard:
     @property
     def running(self) -> str:
         """The job that was started from here and runs, in words; empty: none does."""
-        return self.options.starter.running if self.options.starter is not None else ""
+        return self.options.launcher.running if self.options.launcher is not None else ""
 
     def read(self) -> None:
         """Take in what has arrived, and send what is due."""
@@ -68,7 +68,7 @@ class Dashboard:
             state.paused_now_ns = self.latest.at_ns
             return
         state.show(self.latest)
-        state.hand = control.changing.selected(self.latest)
+        state.selected_knob = control.changing.selected(self.latest)
         state.change, state.newest_change = control.change, control.newest_change
         state.change_is_news = control.change_is_news
         state.searching = control.who_searches(self.latest)
@@ -127,7 +127,7 @@ class Dashboard:
 
     def open_job(self, key: str) -> None:
         """Watch the job that the user chose, also where another one is being started."""
-        self.started.turned_elsewhere()
+        self.launch.turned_elsewhere()
         self.select_job(key)
 
     def select_job(self, key: str) -> None:
@@ -137,16 +137,16 @@ class Dashboard:
         self.resume()
         self.read()
 
-    async def start(self, order: LaunchRequest) -> str:
+    async def start(self, request: LaunchRequest) -> str:
         """Start a workload, in place of the one that was started here before. Returns why that cannot be,
         empty: it is on its way.
         """
-        starter = self.options.starter
-        if starter is None or self.options.readonly:
+        launcher = self.options.launcher
+        if launcher is None or self.options.readonly:
             return "this dashboard starts nothing"
-        plan = await asyncio.to_thread(starter.plan, order)
+        plan = await asyncio.to_thread(launcher.plan, request)
         if not plan.fault:
-            self.started.start(plan)
+            self.launch.start(plan)
             self.on_change()
         return plan.fault
 

@@ -26,7 +26,7 @@ APP_KEYS = (
         "right_square_bracket",
         "]",
         "larger",
-        "a larger bucket size, or value of the knob taken in hand under Tune; quick presses are one change",
+        "a larger bucket size, or value of the knob selected under Tune; quick presses are one change",
     ),
     Key("left_square_bracket", "[", "smaller", "a smaller one; esc takes a change back until it is sent"),
     Key("b", "b", "exact", "type an exact value of it; or: script, for the one that the script gave"),
@@ -37,7 +37,7 @@ APP_KEYS = (
     Key("n,3", "n  3", "notices", "notices from agents"),
     Key("o,4", "o  4", "jobs", "other jobs, and workloads to start"),
     Key("w", "w", "workloads", "run a workload, or the same with other options; what was tried so far"),
-    Key("c", "c", "capture", "have all ranks run torch.profiler for some steps: the ground truth"),
+    Key("c", "c", "capture", "have all ranks run torch.profiler for some steps: the reference"),
     Key("1", "1", "overview", "overview"),
     Key("2", "2", "rank", "the chosen rank"),
     Key("5", "5", "captures", "the newest capture: progress, folder, overlap beside the live one"),
@@ -123,7 +123,7 @@ CAPTURE_KEYS = tuple(key for key in LIST_KEYS if key.action != "open")
 TUNE_KEYS = (
     Key("up,k", "↑  k", "move(-1)", "previous knob"),
     Key("down,j", "↓  j", "move(1)", "next knob"),
-    Key("enter", "enter", "take", "take the knob in hand: [ ] and b change it, on every screen"),
+    Key("enter", "enter", "select", "select the knob: [ ] and b change it, on every screen"),
     Key("r", "r", "restore", "back to the value that the script gave"),
     Key("pagedown", "page down", "scroll(8)", "scroll the log of changes"),
     Key("pageup", "page up", "scroll(-8)", "scroll back"),
@@ -149,7 +149,7 @@ SEARCH_KEYS = (
 _CHANGING = frozenset(
     (
         *("capture", "larger", "smaller", "exact", "search", "workloads"),
-        *("take", "restore", "stop", "run", "end"),
+        *("select", "restore", "stop", "run", "end"),
     )
 )
 

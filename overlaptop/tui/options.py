@@ -14,7 +14,7 @@ MAX_REFRESH_HZ = 10.0
 class TuiOptions:
     """How the dashboard looks and what it may start."""
 
-    starter: JobLauncher | None = None
+    launcher: JobLauncher | None = None
     """Starts workloads; what it has started ends with the dashboard. None: none may be started."""
     ascii: bool = False
     """Only ASCII characters, for terminals whose font lacks block characters or draws them two wide."""

@@ -51,7 +51,7 @@ class ViewState:
     most_collectives: int = 0
     """The most that a step was seen to have: their list keeps that much room, for the same reason as
     copies_seen."""
-    hand: JobKnob | None = None
+    selected_knob: JobKnob | None = None
     """The knob that keys change."""
     change: Change | None = None
     """The newest change of a knob that a person asked for."""
@@ -215,10 +215,16 @@ class ViewState:
         )
 
     @property
+    def selected_name(self) -> str:
+        """Of the knob that keys change; empty: there is none."""
+        return self.selected_knob.knob.name if self.selected_knob is not None else ""
+
+    @property
     def can_change(self) -> bool:
-        """Whether the knob in hand obeys keys."""
+        """Whether keys change the selected knob."""
         here = self.moving and self.snapshot.link is not LinkState.ENDED
-        return here and not self.readonly and self.hand is not None and not self.hand.refusal
+        knob = self.selected_knob
+        return here and not self.readonly and knob is not None and not knob.refusal
 
     @property
     def exact(self) -> bool:

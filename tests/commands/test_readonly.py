@@ -17,7 +17,7 @@ def test_it_starts_no_workload_and_its_session_refuses_whoever_asks(
     said = []
 
     def show(session, look):
-        said.append((look.readonly, look.starter is None))
+        said.append((look.readonly, look.launcher is None))
         said.append(
             {session.send(commands.make_setting(KNOB, 50)), session.hold(commands.make_search(KNOB))}
         )

@@ -43,8 +43,8 @@ from overlaptop.wire.messages import AGENT_DISABLED, CollectiveSpan, Notice, Ran
 from tests.fleet.builders import T0, detail, info, status, step, unmeasured, welcome
 
 from .fakes import MS, FakeSession, app_of, running_job, screen_lines, screen_text, table_ranks
+from .launchers import FakeLauncher, record
 from .machines import cpu_only
-from .starters import FakeStarter, record
 
 WIDE = (160, 45)
 
@@ -436,10 +436,10 @@ async def test_help_lists_every_key_and_the_words():
     ],
 )
 async def test_help_says_whether_a_job_ends_with_the_dashboard(running, words):
-    starter = None if running is None else FakeStarter()
+    launcher = None if running is None else FakeLauncher()
     if running:
-        starter.running = running
-    app = app_of(running_job(), starter=starter)
+        launcher.running = running
+    app = app_of(running_job(), launcher=launcher)
     async with app.run_test(size=(160, 200)) as pilot:
         await pilot.press("question_mark")
         assert words in await shown(app, pilot)
@@ -766,10 +766,10 @@ async def test_the_last_picture_of_a_lost_job_is_pale():
     async with app.run_test(size=WIDE) as pilot:
         await shown(app, pilot)
         table = app.screen.query_one(RankTable)
-        assert not any(run.ink.faded for run in table._lines[1])
+        assert not any(run.style.faded for run in table._lines[1])
         session.fleet.set_link(LinkState.LOST, "")
         await shown(app, pilot)
-        assert all(run.ink.faded for run in table._lines[1])
+        assert all(run.style.faded for run in table._lines[1])
 
 
 async def test_a_timeline_stands_still_for_a_second():
@@ -1046,9 +1046,9 @@ async def test_a_filter_is_not_markup():
 
 
 async def test_without_a_job_workloads_are_offered_and_started():
-    starter = FakeStarter()
+    launcher = FakeLauncher()
     session = FakeSession(link=LinkState.WAITING, job_key=None)
-    app = app_of(session, starter=starter)
+    app = app_of(session, launcher=launcher)
     async with app.run_test(size=WIDE) as pilot:
         text = await shown(app, pilot)
         assert isinstance(app.screen, JobsScreen)
@@ -1057,12 +1057,12 @@ async def test_without_a_job_workloads_are_offered_and_started():
         assert "-m overlaptop.agent" in text
         await pilot.press("enter")
         await app.workers.wait_for_complete()
-        assert starter.orders == [LaunchRequest("ddp")]
+        assert launcher.orders == [LaunchRequest("ddp")]
 
 
 async def test_a_workload_that_cannot_start_says_why():
     session = FakeSession(link=LinkState.WAITING, job_key=None)
-    app = app_of(session, starter=FakeStarter(torch=False))
+    app = app_of(session, launcher=FakeLauncher(torch=False))
     async with app.run_test(size=WIDE) as pilot:
         await shown(app, pilot)
         await pilot.press("enter")
@@ -1070,15 +1070,15 @@ async def test_a_workload_that_cannot_start_says_why():
         assert "ddp cannot be started: torch is not installed here" in await shown(app, pilot)
 
 
-async def test_the_starters_word_is_shown_until_its_job_is_there():
-    starter = FakeStarter()
-    starter.start(starter.plan(LaunchRequest("ddp")))
-    starter.comes_up()
+async def test_the_launchers_message_is_shown_until_its_job_is_there():
+    launcher = FakeLauncher()
+    launcher.start(launcher.plan(LaunchRequest("ddp")))
+    launcher.comes_up()
     session = FakeSession(link=LinkState.WAITING, job_key=None)
-    app = app_of(session, starter=starter)
+    app = app_of(session, launcher=launcher)
     async with app.run_test(size=WIDE) as pilot:
         assert "ddp is starting" in await shown(app, pilot)
-        starter.comes_up("job-1")
+        launcher.comes_up("job-1")
         session.jobs = (record("job-1"),)
         session.job_key = "job-1"
         session.fleet.set_link(LinkState.LIVE)

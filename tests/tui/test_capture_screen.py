@@ -226,7 +226,7 @@ async def test_another_dashboards_capture_is_seen_and_read_here_as_well(folder):
     app = app_of(session)
     async with app.run_test(size=(160, 45)) as pilot:
         await shown(app, pilot)
-        assert app.dashboard.captures.truths == {}  # nobody here has asked for it
+        assert app.dashboard.captures.references == {}  # nobody here has asked for it
         await pilot.press("5")
         await shown(app, pilot)
         await app.workers.wait_for_complete()
@@ -303,9 +303,9 @@ async def test_an_analysis_that_fails_is_said_in_its_own_last_line():
         "import sys; sys.exit('overlaptop: rank0.json.gz: no GPU activity in it')",
     ]
     found = await run(words)
-    assert found.said == "the traces cannot be analysed: rank0.json.gz: no GPU activity in it"
-    assert (await run(["/no/such/program"])).said.startswith("the traces cannot be analysed")
-    assert (await run([sys.executable, "-c", ""])).said == "the analysis names no rank"
+    assert found.note == "the traces cannot be analysed: rank0.json.gz: no GPU activity in it"
+    assert (await run(["/no/such/program"])).note.startswith("the traces cannot be analysed")
+    assert (await run([sys.executable, "-c", ""])).note == "the analysis names no rank"
 
 
 def test_only_whole_step_records_count():

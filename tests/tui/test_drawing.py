@@ -21,8 +21,8 @@ def painted(line):
     for run in line:
         for glyph in run.text:
             share = EIGHTHS.index(glyph) / 8
-            cells[run.ink.fg] = cells.get(run.ink.fg, 0) + share
-            cells[run.ink.bg] = cells.get(run.ink.bg, 0) + 1 - share
+            cells[run.style.fg] = cells.get(run.style.fg, 0) + share
+            cells[run.style.bg] = cells.get(run.style.bg, 0) + 1 - share
     return cells
 
 
@@ -45,8 +45,8 @@ def test_each_part_takes_its_share_of_the_bar_to_an_eighth_at_each_edge(lengths,
 
 def test_a_bar_shows_edges_to_an_eighth():
     whole, edge = stacked_bar([("compute", 11), ("hidden", 5)], 16, 2, textured=False)
-    assert (whole.text, whole.ink.fg) == ("█", "compute")
-    assert (edge.text, edge.ink.fg, edge.ink.bg) == ("▍", "compute", "hidden")
+    assert (whole.text, whole.style.fg) == ("█", "compute")
+    assert (edge.text, edge.style.fg, edge.style.bg) == ("▍", "compute", "hidden")
 
 
 def test_a_bar_of_a_shorter_step_ends_earlier():
@@ -133,14 +133,14 @@ def test_the_bars_scale_is_round_and_no_shorter_than_the_longest_step(longest_ns
 
 
 def test_a_sparkline_starts_at_zero_and_marks_what_is_off_its_scale():
-    runs = sparkline([0.0, 4.0, 8.0, 9.0, None], 8.0, ink=PLAIN)
+    runs = sparkline([0.0, 4.0, 8.0, 9.0, None], 8.0, style=PLAIN)
     assert "".join(run.text for run in runs) == "▁▄█▲ "
-    assert runs[0].ink == PLAIN
-    assert runs[1].ink.fg not in KEYS  # no colour of a step's part
+    assert runs[0].style == PLAIN
+    assert runs[1].style.fg not in KEYS  # no colour of a step's part
 
 
 def test_a_chart_stacks_its_rows():
-    rows = chart([8.0, 4.0, 9.0], 8.0, 2, ink=PLAIN)
+    rows = chart([8.0, 4.0, 9.0], 8.0, 2, style=PLAIN)
     assert ["".join(run.text for run in row) for row in rows] == ["█ ▲", "███"]
 
 
@@ -186,4 +186,4 @@ def test_a_gauge_is_empty_only_where_there_is_nothing_or_nothing_is_known():
     assert "".join(run.text for run in gauge(1e-6, 8, PLAIN, textured=True)) == "╸" + "·" * 7
     part, track = gauge(0.25, 8, PLAIN, textured=False)
     assert (part.text, track.text) == ("━" * 2, "━" * 6)
-    assert part.ink != track.ink
+    assert part.style != track.style

@@ -101,7 +101,7 @@ def test_a_job_that_was_started_here_is_compared_with_the_one_whose_place_it_too
     watched.homes["second"] = {"script": "fsdp.py"}
     for key in ("first", "second"):
         watched.job(key)
-        watched.seen.tell(key, key, "")
+        watched.seen.describe(key, key, "")
     assert watched.seen.earlier.job == "first"
 
 
@@ -119,9 +119,9 @@ def test_a_job_of_which_nobody_knows_where_it_runs_is_compared_with_none():
 def test_a_jobs_name_is_what_was_asked_for_where_it_was_started_here():
     watched = Watched()
     watched.job("first")
-    watched.seen.tell("first", "ddp --layers 8", "torchrun ddp.py --layers 8")
+    watched.seen.describe("first", "ddp --layers 8", "torchrun ddp.py --layers 8")
     assert watched.seen.present.label == "ddp --layers 8"
-    watched.seen.tell("first", "ddp --layers 8", "torchrun ddp.py --layers 8", "ended here")
+    watched.seen.describe("first", "ddp --layers 8", "torchrun ddp.py --layers 8", "ended here")
     watched.job("second")
     earlier = watched.seen.earlier
     assert (earlier.label, earlier.command_line, earlier.how) == (
@@ -133,8 +133,8 @@ def test_a_jobs_name_is_what_was_asked_for_where_it_was_started_here():
 def test_a_job_that_ended_without_a_step_is_listed_and_one_with_steps_keeps_them():
     watched = Watched()
     watched.job("first")
-    watched.seen.tell_end("first", "ddp", "", "killed by SIGKILL")
-    watched.seen.tell_end("second", "ddp --layers 9", "", "exit status 1")
+    watched.seen.describe_end("first", "ddp", "", "killed by SIGKILL")
+    watched.seen.describe_end("second", "ddp --layers 9", "", "exit status 1")
     assert [(job.label, job.how, job.figures.step_ns is None) for job in watched.seen.all] == [
         ("ddp", "killed by SIGKILL", False),
         ("ddp --layers 9", "exit status 1", True),
@@ -198,7 +198,7 @@ def test_a_row_is_named_by_what_was_asked_for_and_the_values_of_all_knobs():
     watched = Watched()
     knobbed(watched)
     assert watched.seen.present.named == "first.py, bucket 25 MiB, depth 1"
-    watched.seen.tell("first", "ddp --layers 8", "torchrun ddp.py --layers 8")
+    watched.seen.describe("first", "ddp --layers 8", "torchrun ddp.py --layers 8")
     assert watched.seen.present.named == "ddp --layers 8, bucket 25 MiB, depth 1"
     assert [setting.changed for setting in watched.seen.present.settings] == [False, False]
 
@@ -303,7 +303,7 @@ def test_how_a_job_ended_is_said_of_its_last_settings_only():
     watched = Watched()
     knobbed(watched)
     change(watched, BUCKET, "50", 20)
-    watched.seen.tell("first", "ddp", "torchrun ddp.py", "ended here")
+    watched.seen.describe("first", "ddp", "torchrun ddp.py", "ended here")
     watched.job("second")
     assert [job.how for job in watched.seen.all] == ["changed", "ended here", "runs"]
 
@@ -365,7 +365,7 @@ def test_what_is_kept_is_bounded():
     watched = Watched()
     for number in range(MAX_JOBS + 5):
         watched.job(f"job{number}", steps=3, ranks=1)
-        watched.seen.tell_end("", "broken", "", "exit status 1")
+        watched.seen.describe_end("", "broken", "", "exit status 1")
     assert len(watched.seen.all) <= MAX_JOBS + 1
     left = [job for job in watched.seen.all if job.job != watched.seen.present.job]
     assert sum(bool(job.steps) for job in left) == WITH_STEPS

@@ -17,7 +17,7 @@ from tests.fleet.fakes import record
 
 from .clusters import Cluster, FakeLines
 from .fakes import app_of, running_job, screen_lines, screen_text, table_ranks
-from .starters import FakeStarter
+from .launchers import FakeLauncher
 
 SIZES = ((160, 45), (100, 30), (60, 20))
 
@@ -286,7 +286,7 @@ async def test_the_list_of_jobs_names_their_hosts_and_what_is_wrong_with_the_oth
     third.jobs = []
     cluster.hosts.append(third)
     cluster = rebuilt(cluster)
-    app = OverlaptopApp(cluster.session, TuiOptions(starter=FakeStarter(hosts=("gpu-a", "gpu-b"))))
+    app = OverlaptopApp(cluster.session, TuiOptions(launcher=FakeLauncher(hosts=("gpu-a", "gpu-b"))))
     async with app.run_test(size=size) as pilot:
         text = await shown(app, pilot)
         assert isinstance(app.screen, JobsScreen)
@@ -307,8 +307,8 @@ def rebuilt(cluster):
 
 
 async def test_a_workload_is_started_on_the_first_host_or_on_another_that_is_asked_for():
-    starter = FakeStarter(hosts=("gpu-a", "gpu-b"))
-    app = app_of(Cluster("gpu-a", "gpu-b").live(), starter=starter)
+    launcher = FakeLauncher(hosts=("gpu-a", "gpu-b"))
+    app = app_of(Cluster("gpu-a", "gpu-b").live(), launcher=launcher)
     async with app.run_test(size=(100, 30)) as pilot:
         await shown(app, pilot)
         await pilot.press("w")
@@ -321,12 +321,12 @@ async def test_a_workload_is_started_on_the_first_host_or_on_another_that_is_ask
         assert "runs on gpu-b" in await shown(app, pilot)
         await pilot.press("enter")
         await pilot.pause()
-        assert [(order.workload, order.host) for order in starter.orders] == [("ddp", "gpu-b")]
-        assert app.dashboard.started.status.label == "ddp on gpu-b"
+        assert [(order.workload, order.host) for order in launcher.orders] == [("ddp", "gpu-b")]
+        assert app.dashboard.launch.status.label == "ddp on gpu-b"
 
 
 async def test_one_host_offers_no_other():
-    app = app_of(Cluster("gpu-a").live(), starter=FakeStarter(hosts=("gpu-a",)))
+    app = app_of(Cluster("gpu-a").live(), launcher=FakeLauncher(hosts=("gpu-a",)))
     async with app.run_test(size=(160, 45)) as pilot:
         await pilot.press("w")
         await pilot.pause()
@@ -338,15 +338,15 @@ async def test_one_host_offers_no_other():
 async def test_a_workload_whose_line_is_lost_is_not_said_to_run():
     from overlaptop.launch.request import LaunchPhase
 
-    starter = FakeStarter(hosts=("gpu-a",))
-    app = app_of(Cluster("gpu-a").live(), starter=starter)
+    launcher = FakeLauncher(hosts=("gpu-a",))
+    app = app_of(Cluster("gpu-a").live(), launcher=launcher)
     async with app.run_test(size=(160, 45)) as pilot:
         await pilot.press("w", "enter")
         await pilot.pause()
-        starter.comes_up("job-1")
-        starter.running = ""
-        starter.now = replace(starter.now, phase=LaunchPhase.UNKNOWN, how="the line to gpu-a is lost")
-        starter.hosts = ()
+        launcher.comes_up("job-1")
+        launcher.running = ""
+        launcher.now = replace(launcher.now, phase=LaunchPhase.UNKNOWN, how="the line to gpu-a is lost")
+        launcher.hosts = ()
         await pilot.press("w")
         await pilot.pause()
         assert "ddp on gpu-a: the line to gpu-a is lost" in await shown(app, pilot)

@@ -10,7 +10,7 @@ from overlaptop.tui.overview.screen import OverviewScreen
 
 from .fakes import app_of, running_job, screen_lines
 from .knobs import ACCUMULATION, BUCKET, controlled_job
-from .starters import FakeStarter
+from .launchers import FakeLauncher
 
 WIDTHS = (200, 160, 120, 100, 80, 60)
 
@@ -21,11 +21,11 @@ def with_colors(monkeypatch):
 
 
 def holding(*options):
-    """A starter whose job runs."""
-    starter = FakeStarter()
-    starter.start(starter.plan(LaunchRequest("ddp", options)))
-    starter.comes_up("job-1")
-    return starter
+    """A launcher whose job runs."""
+    launcher = FakeLauncher()
+    launcher.start(launcher.plan(LaunchRequest("ddp", options)))
+    launcher.comes_up("job-1")
+    return launcher
 
 
 async def foot(app, pilot):
@@ -43,7 +43,7 @@ def keys_in(line):
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("knob", [BUCKET, replace(ACCUMULATION, name="prefetch_backward")])
 async def test_the_keys_that_matter_most_are_at_the_foot_of_the_overview_at_every_width(held, knob):
-    app = app_of(controlled_job(knob), starter=holding() if held else FakeStarter())
+    app = app_of(controlled_job(knob), launcher=holding() if held else FakeLauncher())
     async with app.run_test(size=(250, 20)) as pilot:
         for width in WIDTHS:
             await pilot.resize_terminal(width, 20)
@@ -55,7 +55,7 @@ async def test_the_keys_that_matter_most_are_at_the_foot_of_the_overview_at_ever
 
 @pytest.mark.parametrize("keys", ["", "enter", "2", "m", "u", "o", "n", "c escape", "5", "a escape"])
 async def test_help_is_at_the_foot_of_every_screen_at_every_width(keys):
-    app = app_of(controlled_job(), starter=holding())
+    app = app_of(controlled_job(), launcher=holding())
     async with app.run_test(size=(250, 24)) as pilot:
         if keys:
             await pilot.press(*keys.split())
@@ -65,7 +65,7 @@ async def test_help_is_at_the_foot_of_every_screen_at_every_width(keys):
 
 
 async def test_where_one_types_help_has_another_key():
-    app = app_of(controlled_job(), starter=holding())
+    app = app_of(controlled_job(), launcher=holding())
     async with app.run_test(size=(60, 24)) as pilot:
         await pilot.press("w")
         assert "F1" in keys_in(await foot(app, pilot))
@@ -83,7 +83,7 @@ async def test_where_one_types_help_has_another_key():
     ],
 )
 async def test_each_other_screen_has_its_own_keys_at_its_foot_where_it_is_narrow(pressed, keys):
-    app = app_of(controlled_job(), starter=holding())
+    app = app_of(controlled_job(), launcher=holding())
     async with app.run_test(size=(60, 24)) as pilot:
         await pilot.press(pressed)
         line = await foot(app, pilot)
@@ -93,29 +93,29 @@ async def test_each_other_screen_has_its_own_keys_at_its_foot_where_it_is_narrow
 
 @pytest.mark.parametrize(("width", "words"), [(160, "q  quit and end the job  "), (60, "q end job")])
 async def test_q_says_that_the_job_ends_where_it_does(width, words):
-    starter = holding()
-    app = app_of(controlled_job(), starter=starter)
+    launcher = holding()
+    app = app_of(controlled_job(), launcher=launcher)
     async with app.run_test(size=(width, 20)) as pilot:
         assert words in await foot(app, pilot)
-        starter.running = ""
+        launcher.running = ""
         line = await foot(app, pilot)
         assert "end" not in line
         assert "quit" in line
 
 
 async def test_a_key_that_ends_the_job_is_offered_only_while_one_runs():
-    starter = FakeStarter()
-    app = app_of(running_job(), starter=starter)
+    launcher = FakeLauncher()
+    app = app_of(running_job(), launcher=launcher)
     async with app.run_test(size=(160, 24)) as pilot:
         await pilot.press("w")
         assert "F9" not in await foot(app, pilot)
-        starter.running = "ddp"
+        launcher.running = "ddp"
         assert "F9  end the job" in await foot(app, pilot)
 
 
 @pytest.mark.parametrize("width", [160, 60])
 async def test_a_click_on_a_hint_does_what_it_says(width):
-    app = app_of(controlled_job(), starter=holding())
+    app = app_of(controlled_job(), launcher=holding())
     async with app.run_test(size=(width, 20)) as pilot:
         line = await foot(app, pilot)
         await pilot.click(offset=(line.index(" u ") + 1, 19))
@@ -130,7 +130,7 @@ async def test_a_click_on_a_hint_does_what_it_says(width):
 
 async def test_every_key_of_the_foot_of_the_overview_is_bound():
     bound = {key.action for key in APP_KEYS}
-    app = app_of(controlled_job(), starter=holding())
+    app = app_of(controlled_job(), launcher=holding())
     async with app.run_test(size=(250, 20)) as pilot:
         await foot(app, pilot)
         assert isinstance(app.screen, OverviewScreen)

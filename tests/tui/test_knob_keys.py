@@ -320,7 +320,7 @@ async def test_tune_lists_every_knob_and_why_one_cannot_be_changed(size):
         said = " ".join((await shown(app, pilot)).split())
         assert "bucket_cap_mb" in said
         assert "batches that share one optimizer step" in said
-        assert "in hand [ ]" in said
+        assert "selected [ ]" in said
         await pilot.press("down")
         said = " ".join((await shown(app, pilot)).split())
         assert "bucket_cap_mb (DistributedDataParallel): how large DDP's buckets of gradients are." in said
@@ -338,7 +338,7 @@ async def test_the_line_of_code_is_whole_also_where_it_is_narrow():
     assert BUCKET.code.replace("{value}", "400") in "".join(line.strip() for line in lines.splitlines())
 
 
-async def test_in_tune_keys_mean_the_knob_under_the_cursor_and_it_stays_in_hand():
+async def test_in_tune_keys_mean_the_knob_under_the_cursor_and_it_stays_selected():
     session = controlled_job(BUCKET, ACCUMULATION)
     app = app_of(session)
     async with app.run_test(size=(100, 30)) as pilot:

@@ -470,7 +470,7 @@ async def test_a_gpu_whose_node_nobody_knows_is_shown_apart():
 @pytest.mark.parametrize(
     ("prepare", "words"),
     [
-        (lambda session: None, "Rank 0 has said nothing of its machine yet; with --no-telemetry"),
+        (lambda session: None, "Rank 0 has not reported its machine yet; with --no-telemetry"),
         (lambda session: session.say(RankEnd(0, T0, clean=True)), "Rank 0 ended before"),
     ],
 )

@@ -18,7 +18,7 @@ from overlaptop.wire import commands
 
 from .fakes import FakeSession, running_job, screen_text, table_ranks
 from .knobs import BUCKET, controlled_job, with_value
-from .starters import FakeStarter, record
+from .launchers import FakeLauncher, record
 
 SIZES = ((160, 45), (60, 20))
 NAMED = {"\r": "enter", "\x1b": "escape"}
@@ -108,12 +108,12 @@ async def test_an_answer_and_the_next_key_may_come_at_once():
 
 
 async def test_options_may_be_typed_at_once_behind_the_key_for_workloads():
-    starter = FakeStarter()
-    app = app_of(running_job(), starter=starter)
+    launcher = FakeLauncher()
+    app = app_of(running_job(), launcher=launcher)
     async with app.run_test(size=SIZES[0]) as pilot:
         await burst(app, pilot, "w--seed 7\r")
         assert isinstance(app.screen, WorkloadsScreen)
-        assert starter.orders == [LaunchRequest("ddp", ("--seed", "7"))]
+        assert launcher.orders == [LaunchRequest("ddp", ("--seed", "7"))]
 
 
 async def test_a_prompt_keeps_its_keys_after_a_click_elsewhere():
@@ -128,37 +128,37 @@ async def test_a_prompt_keeps_its_keys_after_a_click_elsewhere():
 
 def job_of_ours():
     """A job that was started from here, and its dashboard."""
-    starter = FakeStarter()
-    starter.start(starter.plan(LaunchRequest("ddp")))
-    starter.comes_up("job-1")
+    launcher = FakeLauncher()
+    launcher.start(launcher.plan(LaunchRequest("ddp")))
+    launcher.comes_up("job-1")
     session = controlled_job()
     session.jobs = (record("job-1", "ddp.py"),)
-    return starter, app_of(session, starter=starter)
+    return launcher, app_of(session, launcher=launcher)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("keys", [("o", "down", "down", "enter"), ("w", "down", "enter")])
 async def test_a_workload_replaces_a_running_one_only_after_a_yes(size, keys):
-    starter, app = job_of_ours()
+    launcher, app = job_of_ours()
     async with app.run_test(size=size) as pilot:
         await pilot.press(*keys)
         assert "end ddp and start fsdp? y: yes esc: no" in " ".join((await shown(app, pilot)).split())
         await pilot.press("enter", "space", "q", "escape")
         await shown(app, pilot)
-        assert starter.orders == [LaunchRequest("ddp")]
+        assert launcher.orders == [LaunchRequest("ddp")]
         await pilot.press("enter", "y")
         await app.workers.wait_for_complete()
-        assert starter.orders == [LaunchRequest("ddp"), LaunchRequest("fsdp")]
+        assert launcher.orders == [LaunchRequest("ddp"), LaunchRequest("fsdp")]
 
 
 async def test_where_nothing_runs_that_was_started_here_a_workload_starts_at_once():
-    starter = FakeStarter()
+    launcher = FakeLauncher()
     session = FakeSession(link=LinkState.WAITING, job_key=None)
-    app = app_of(session, starter=starter)
+    app = app_of(session, launcher=launcher)
     async with app.run_test(size=SIZES[0]) as pilot:
         await shown(app, pilot)
         await burst(app, pilot, "\r")
-        assert starter.orders == [LaunchRequest("ddp")]
+        assert launcher.orders == [LaunchRequest("ddp")]
 
 
 @pytest.mark.parametrize("yes", ["y", "ctrl+c"])

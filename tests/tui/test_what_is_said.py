@@ -91,7 +91,7 @@ async def test_the_header_and_the_notices_name_a_silent_rank_in_red_and_take_it_
         assert "● rank 2 silent for 1 m 10 s" in text
         assert "● live" not in text
         [run] = [r for r in app.screen.query_one(JobHeader)._lines[0] if "silent" in r.text]
-        assert run.ink.fg == "error"
+        assert run.style.fg == "error"
         assert text.count("○ silent since") == 1
         assert text.count("○ no step since") == 3
         await pilot.press("n")

@@ -1,4 +1,4 @@
-"""The workloads' screen, driven through Textual's pilot, over a starter without processes."""
+"""The workloads' screen, driven through Textual's pilot, over a launcher without processes."""
 
 import threading
 
@@ -17,7 +17,7 @@ from tests.fleet.builders import info, status, step, welcome
 
 from .fakes import FakeSession, app_of, running_job, screen_lines, screen_text
 from .knobs import ACCUMULATION, BUCKET, controlled_job, obey, tell, with_value
-from .starters import FakeStarter, record
+from .launchers import FakeLauncher, record
 
 WIDE = (160, 45)
 SIZES = (WIDE, (100, 30), (60, 20))
@@ -40,12 +40,12 @@ async def settled(app, pilot):
 
 def started_here():
     """A job that was started from here, and another one that was not."""
-    starter = FakeStarter()
-    starter.start(starter.plan(LaunchRequest("ddp", ("--bucket-cap-mb", "25"))))
-    starter.comes_up("job-1")
+    launcher = FakeLauncher()
+    launcher.start(launcher.plan(LaunchRequest("ddp", ("--bucket-cap-mb", "25"))))
+    launcher.comes_up("job-1")
     session = running_job()
     session.jobs = (record("job-1", "ddp.py"), record("job-2", "mine.py"))
-    return starter, session
+    return launcher, session
 
 
 def field(app, name):
@@ -71,7 +71,7 @@ def comes_up(session, job, script="ddp.py", *, steps=30, comm=10):
 
 
 async def test_w_shows_every_option_of_a_workload_with_its_default_and_the_command_line():
-    app = app_of(running_job(), starter=FakeStarter())
+    app = app_of(running_job(), launcher=FakeLauncher())
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("w")
         text = await settled(app, pilot)
@@ -88,7 +88,7 @@ async def test_w_shows_every_option_of_a_workload_with_its_default_and_the_comma
 
 
 async def test_what_is_typed_is_what_would_be_run():
-    app = app_of(running_job(), starter=FakeStarter())
+    app = app_of(running_job(), launcher=FakeLauncher())
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("w", *"--layers 8")
         text = await settled(app, pilot)
@@ -101,16 +101,16 @@ async def test_what_is_typed_is_what_would_be_run():
 
 
 async def test_the_order_before_is_there_to_be_changed():
-    starter, session = started_here()
-    app = app_of(session, starter=starter)
+    launcher, session = started_here()
+    app = app_of(session, launcher=launcher)
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("w", "backspace", "0")
         assert "torchrun --nproc-per-node=2 ddp.py --bucket-cap-mb 20" in await settled(app, pilot)
 
 
 async def test_each_workload_keeps_what_was_typed_for_it():
-    starter = FakeStarter()
-    app = app_of(running_job(), starter=starter)
+    launcher = FakeLauncher()
+    app = app_of(running_job(), launcher=launcher)
     async with app.run_test(size=WIDE) as pilot:
         await write(app, pilot, "--layers 8", "down")
         await write(app, pilot, "--prefetch-forward 1", "up")
@@ -121,7 +121,7 @@ async def test_each_workload_keeps_what_was_typed_for_it():
         assert "allreduce_matmul.py" in await settled(app, pilot)
         await pilot.press("enter")
         await settled(app, pilot)
-        assert starter.orders == [LaunchRequest("allreduce_matmul")]
+        assert launcher.orders == [LaunchRequest("allreduce_matmul")]
 
 
 @pytest.mark.parametrize(
@@ -134,28 +134,28 @@ async def test_each_workload_keeps_what_was_typed_for_it():
 )
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_wrong_option_is_said_and_ends_nothing(typed, fault, size):
-    starter, session = started_here()
-    app = app_of(session, starter=starter)
+    launcher, session = started_here()
+    app = app_of(session, launcher=launcher)
     async with app.run_test(size=size) as pilot:
         await write(app, pilot, typed, "enter")
         text = await settled(app, pilot)
         assert fault in " ".join(" ".join(text.split("\n")).split())
-        assert starter.orders == [LaunchRequest("ddp", ("--bucket-cap-mb", "25"))]
-        assert starter.now.phase is LaunchPhase.RUNNING
+        assert launcher.orders == [LaunchRequest("ddp", ("--bucket-cap-mb", "25"))]
+        assert launcher.now.phase is LaunchPhase.RUNNING
 
 
 async def test_a_wrong_number_of_processes_is_said():
-    starter = FakeStarter()
-    app = app_of(running_job(), starter=starter)
+    launcher = FakeLauncher()
+    app = app_of(running_job(), launcher=launcher)
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("w", "tab", "x", "enter")
         assert "processes: must be a whole number from 1 to 256, not 'x'" in await settled(app, pilot)
-        assert starter.orders == []
+        assert launcher.orders == []
 
 
 async def test_the_screen_says_what_ends_and_what_goes_on():
-    starter, session = started_here()
-    app = app_of(session, starter=starter)
+    launcher, session = started_here()
+    app = app_of(session, launcher=launcher)
     async with app.run_test(size=WIDE) as pilot:
         await write(app, pilot, "--bucket-cap-mb 25 --seed 1")
         text = await settled(app, pilot)
@@ -165,21 +165,21 @@ async def test_the_screen_says_what_ends_and_what_goes_on():
         await pilot.press("enter", "y")
         text = await settled(app, pilot)
         assert "ending ddp --bucket-cap-mb 25, then ddp --bucket-cap-mb 25 --seed 1" in text
-        assert starter.orders[1:] == [LaunchRequest("ddp", ("--bucket-cap-mb", "25", "--seed", "1"))]
+        assert launcher.orders[1:] == [LaunchRequest("ddp", ("--bucket-cap-mb", "25", "--seed", "1"))]
         await pilot.press("enter")  # twice is once
         await settled(app, pilot)
-        assert len(starter.orders) == 2
+        assert len(launcher.orders) == 2
 
 
 async def test_the_dashboard_turns_to_the_new_job_once_it_is_there_and_keeps_the_earlier_one():
-    starter, session = started_here()
-    app = app_of(session, starter=starter)
+    launcher, session = started_here()
+    app = app_of(session, launcher=launcher)
     async with app.run_test(size=WIDE) as pilot:
         await settled(app, pilot)
         assert app.dashboard.jobs_seen.earlier is None
         await write(app, pilot, "--bucket-cap-mb 25 --seed 1", "enter", "y")
         await settled(app, pilot)
-        starter.comes_up("job-3")
+        launcher.comes_up("job-3")
         assert "--seed 1 is starting" in await settled(app, pilot)
         assert isinstance(app.screen, WorkloadsScreen)
         comes_up(session, "job-3")
@@ -215,7 +215,7 @@ def watched_so_far(lines):
 
 async def test_a_row_names_the_knobs_and_a_change_of_one_begins_another():
     session = controlled_job(BUCKET, ACCUMULATION)
-    app = app_of(session, starter=FakeStarter())
+    app = app_of(session, launcher=FakeLauncher())
     async with app.run_test(size=WIDE) as pilot:
         await settled(app, pilot)
         command = make_setting(BUCKET, 100)
@@ -238,7 +238,7 @@ async def test_a_row_names_the_knobs_and_a_change_of_one_begins_another():
 
 @pytest.mark.parametrize(("exact", "marks"), [(True, 0), (False, 1)])
 async def test_where_figures_are_bounds_the_table_says_so_as_the_overview_does(exact, marks):
-    app = app_of(running_job(exact=exact), starter=FakeStarter())
+    app = app_of(running_job(exact=exact), launcher=FakeLauncher())
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("w")
         (row,) = watched_so_far((await settled(app, pilot)).splitlines())
@@ -248,7 +248,7 @@ async def test_where_figures_are_bounds_the_table_says_so_as_the_overview_does(e
 @pytest.mark.parametrize("size", SIZES)
 async def test_rows_of_one_job_differ_by_what_was_changed_at_every_width(size):
     session = controlled_job(BUCKET, ACCUMULATION)
-    app = app_of(session, starter=FakeStarter())
+    app = app_of(session, launcher=FakeLauncher())
     async with app.run_test(size=size) as pilot:
         command = make_setting(BUCKET, 100)
         session.say(command)
@@ -257,7 +257,7 @@ async def test_rows_of_one_job_differ_by_what_was_changed_at_every_width(size):
         for rank in (0, 1):
             session.say(step(rank, 41))
         await settled(app, pilot)
-        app.dashboard.jobs_seen.tell(
+        app.dashboard.jobs_seen.describe(
             "job-1", f"ddp {' '.join(f'--option-{at} {at}' for at in range(9))}", ""
         )
         await pilot.press("w")
@@ -269,13 +269,13 @@ async def test_rows_of_one_job_differ_by_what_was_changed_at_every_width(size):
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_job_that_cannot_even_be_started_says_why_in_full(size):
-    starter = FakeStarter()
-    app = app_of(running_job(), starter=starter)
+    launcher = FakeLauncher()
+    app = app_of(running_job(), launcher=launcher)
     async with app.run_test(size=size) as pilot:
         await write(app, pilot, "--seed 1", "enter")
         await settled(app, pilot)
         why = "/opt/pytorch/bin/python cannot be run: no such file, or it may not be executed by this user"
-        starter.fails(why)
+        launcher.fails(why)
         text = await settled(app, pilot)
         assert f"ddp --seed 1 ended: {why}" in " ".join(text.split())
         assert any(" F1 " in line for line in text.splitlines()[-1:])
@@ -286,7 +286,7 @@ async def test_a_job_that_cannot_even_be_started_says_why_in_full(size):
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_long_fault_of_an_option_is_one_line_of_words_and_none_is_lost(size):
-    app = app_of(running_job(), starter=FakeStarter())
+    app = app_of(running_job(), launcher=FakeLauncher())
     words = "--steps 1 --nonesuch-option-with-a-long-name and some words that belong to no option at all"
     async with app.run_test(size=size) as pilot:
         await write(app, pilot, words, "enter")
@@ -296,7 +296,7 @@ async def test_a_long_fault_of_an_option_is_one_line_of_words_and_none_is_lost(s
 
 @pytest.mark.parametrize("size", [(100, 30), (60, 20)])
 async def test_what_an_option_does_is_not_cut_without_a_mark(size):
-    app = app_of(running_job(), starter=FakeStarter())
+    app = app_of(running_job(), launcher=FakeLauncher())
     async with app.run_test(size=size) as pilot:
         await pilot.press("w", "down")
         lines = (await settled(app, pilot)).splitlines()
@@ -307,13 +307,13 @@ async def test_what_an_option_does_is_not_cut_without_a_mark(size):
 
 
 async def test_who_turned_to_another_job_meanwhile_stays_there():
-    starter, session = started_here()
-    app = app_of(session, starter=starter)
+    launcher, session = started_here()
+    app = app_of(session, launcher=launcher)
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("w", "enter", "y")
         await settled(app, pilot)
         app.dashboard.open_job("job-2")
-        starter.comes_up("job-3")
+        launcher.comes_up("job-3")
         session.jobs = (record("job-3"), *session.jobs)
         await settled(app, pilot)
         assert session.selected == ["job-2"]
@@ -321,12 +321,12 @@ async def test_who_turned_to_another_job_meanwhile_stays_there():
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_job_that_fails_shows_how_and_its_last_lines_and_can_be_scrolled(size):
-    starter, session = started_here()
-    app = app_of(session, starter=starter)
+    launcher, session = started_here()
+    app = app_of(session, launcher=launcher)
     async with app.run_test(size=size) as pilot:
         await pilot.press("w", "enter", "y")
         await settled(app, pilot)
-        starter.fails(
+        launcher.fails(
             "exit status 1", *(f"line {at} of it" for at in range(99)), "ValueError: too \x1b large"
         )
         text = await settled(app, pilot)
@@ -341,11 +341,11 @@ async def test_a_job_that_fails_shows_how_and_its_last_lines_and_can_be_scrolled
 
 
 async def test_a_failure_is_told_on_every_other_screen_once():
-    starter, session = started_here()
-    app = app_of(session, starter=starter)
+    launcher, session = started_here()
+    app = app_of(session, launcher=launcher)
     async with app.run_test(size=WIDE) as pilot:
         await settled(app, pilot)
-        starter.fails("killed by SIGKILL", "")
+        launcher.fails("killed by SIGKILL", "")
         await settled(app, pilot)
         await settled(app, pilot)
         (told,) = app._notifications
@@ -353,55 +353,55 @@ async def test_a_failure_is_told_on_every_other_screen_once():
 
 
 async def test_a_job_that_never_came_up_is_listed_with_its_end():
-    starter, session = started_here()
-    app = app_of(session, starter=starter)
+    launcher, session = started_here()
+    app = app_of(session, launcher=launcher)
     async with app.run_test(size=WIDE) as pilot:
         await write(app, pilot, "--bucket-cap-mb 25 --layers 9", "enter", "y")
         await settled(app, pilot)
-        starter.comes_up()
-        starter.fails("exit status 1", "out of memory")
+        launcher.comes_up()
+        launcher.fails("exit status 1", "out of memory")
         lines = (await settled(app, pilot)).splitlines()
         (row,) = (line for line in lines if line.strip().startswith("ddp --bucket-cap-mb 25 --layers 9  "))
         assert row.split()[5:] == ["–", "–", "–", "–", "exit", "status", "1"]
 
 
 async def test_a_job_that_gave_way_before_its_first_step_is_listed_too():
-    starter = FakeStarter()
-    app = app_of(FakeSession(link=LinkState.WAITING, job_key=None), starter=starter)
+    launcher = FakeLauncher()
+    app = app_of(FakeSession(link=LinkState.WAITING, job_key=None), launcher=launcher)
     async with app.run_test(size=WIDE) as pilot:
         for seed in (1, 2):
             await write(app, pilot, f"--seed {seed}", "enter", *("y",) * (seed > 1))
             await settled(app, pilot)
-            starter.comes_up()
+            launcher.comes_up()
             text = await settled(app, pilot)
         (row,) = (line for line in text.splitlines() if line.startswith("   ddp --seed 1 "))
         assert row.split()[3:] == ["–", "–", "–", "–", "ended", "here"]
 
 
 async def test_f9_ends_what_was_started_here():
-    starter, session = started_here()
-    app = app_of(session, starter=starter)
+    launcher, session = started_here()
+    app = app_of(session, launcher=launcher)
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("w", "f9")
         assert "end ddp --bucket-cap-mb 25?   y: yes   esc: no" in screen_text(app)
         await pilot.press("escape", "f9", "n")
-        assert starter.stops == 0
+        assert launcher.stops == 0
         await pilot.press("f9", "y")
-        assert starter.stops == 1
-        starter.running = ""
+        assert launcher.stops == 1
+        launcher.running = ""
         await pilot.press("f9", "y")
-        assert starter.stops == 1
+        assert launcher.stops == 1
 
 
 async def test_planning_never_holds_up_the_screen():
     looked = threading.Event()
 
-    class Slow(FakeStarter):
+    class Slow(FakeLauncher):
         def plan(self, order):
             assert looked.wait(20)
             return super().plan(order)
 
-    app = app_of(running_job(), starter=Slow())
+    app = app_of(running_job(), launcher=Slow())
     async with app.run_test(size=WIDE) as pilot:
         await write(app, pilot, "--seed 1")
         app.show()
@@ -413,7 +413,7 @@ async def test_planning_never_holds_up_the_screen():
 
 
 async def test_a_click_chooses_a_workload():
-    app = app_of(running_job(), starter=FakeStarter())
+    app = app_of(running_job(), launcher=FakeLauncher())
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("w")
         await settled(app, pilot)
@@ -422,39 +422,39 @@ async def test_a_click_chooses_a_workload():
         assert "options of fsdp" in await settled(app, pilot)
 
 
-async def test_without_a_starter_and_under_readonly_nothing_is_started():
+async def test_without_a_launcher_and_under_readonly_nothing_is_started():
     app = app_of(running_job())
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("w")
         assert isinstance(app.screen, OverviewScreen)
-    starter = FakeStarter()
-    app = app_of(running_job(), starter=starter, readonly=True)
+    launcher = FakeLauncher()
+    app = app_of(running_job(), launcher=launcher, readonly=True)
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("w")
         assert isinstance(app.screen, OverviewScreen)
         assert await app.dashboard.start(LaunchRequest("ddp")) == "this dashboard starts nothing"
-        assert starter.orders == []
+        assert launcher.orders == []
         await pilot.press("o")
         assert isinstance(app.screen, JobsScreen)
         assert "start a bundled workload" not in await settled(app, pilot)
 
 
 async def test_the_list_of_jobs_says_what_a_start_ends():
-    starter, session = started_here()
-    app = app_of(session, starter=starter)
+    launcher, session = started_here()
+    app = app_of(session, launcher=launcher)
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("o")
         assert "in place of ddp --bucket-cap-mb 25" in await settled(app, pilot)
 
 
 async def test_without_a_job_the_screen_opens_and_starts_one():
-    starter = FakeStarter()
-    app = app_of(FakeSession(link=LinkState.WAITING, job_key=None), starter=starter)
+    launcher = FakeLauncher()
+    app = app_of(FakeSession(link=LinkState.WAITING, job_key=None), launcher=launcher)
     async with app.run_test(size=WIDE) as pilot:
         assert isinstance(app.screen, JobsScreen)
         await write(app, pilot, "--layers 2", "enter")
         await settled(app, pilot)
-        assert starter.orders == [LaunchRequest("ddp", ("--layers", "2"))]
+        assert launcher.orders == [LaunchRequest("ddp", ("--layers", "2"))]
         await pilot.press("escape")
         assert "ending" not in await settled(app, pilot)
         assert isinstance(app.screen, JobsScreen)
@@ -467,12 +467,12 @@ async def test_every_key_of_the_screen_has_an_action():
 
 @pytest.mark.parametrize("failed", [False, True])
 async def test_it_fits_every_size(failed):
-    starter, session = started_here()
-    app = app_of(session, starter=starter)
+    launcher, session = started_here()
+    app = app_of(session, launcher=launcher)
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("w")
         if failed:
-            starter.fails("exit status 1", *map(str, range(50)))
+            launcher.fails("exit status 1", *map(str, range(50)))
         for size in (*SIZES, (40, 12), (20, 5), (10, 3), (2, 1)):
             await pilot.resize_terminal(*size)
             await settled(app, pilot)
@@ -484,9 +484,9 @@ async def test_it_fits_every_size(failed):
 
 
 async def test_ascii_means_ascii():
-    starter, session = started_here()
-    starter.lines = ["größer"]
-    app = app_of(session, starter=starter, ascii=True)
+    launcher, session = started_here()
+    launcher.lines = ["größer"]
+    app = app_of(session, launcher=launcher, ascii=True)
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("w")
         assert (await settled(app, pilot)).isascii()

@@ -29,7 +29,7 @@ class Captures:
     """Of one job, as long as this dashboard looks at it."""
 
     def __init__(self) -> None:
-        self.truths: dict[str, ProfilerReference] = {}
+        self.references: dict[str, ProfilerReference] = {}
         """By the capture's id."""
         self._asked: set[str] = set()
 
@@ -49,8 +49,8 @@ class Captures:
             each
             for each in commands
             if each.state == WRITTEN
-            and each.id not in self.truths
+            and each.id not in self.references
             and (looked_at or each.id in self._asked)
         ]
-        self.truths.update((each.id, READING) for each in found)
+        self.references.update((each.id, READING) for each in found)
         return found

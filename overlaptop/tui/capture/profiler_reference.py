@@ -40,7 +40,7 @@ class ProfilerReference:
     """What is known of one capture's traces."""
 
     ranks: dict[int, RankReference]
-    said: str
+    note: str
     """Why there are no figures (yet); empty where there are."""
 
 
@@ -58,7 +58,7 @@ def command_for(folder: str) -> list[str]:
     return [sys.executable, "-P", "-m", "overlaptop", "analyze", folder, "--json"]
 
 
-async def read_truth(capture: CommandView, *, elsewhere: bool = False) -> ProfilerReference:
+async def read_reference(capture: CommandView, *, elsewhere: bool = False) -> ProfilerReference:
     """Analyse the traces of a capture that every rank has written. ``elsewhere``: some on other hosts."""
     if elsewhere and not all(Path(each.text).is_file() for each in capture.ranks):
         # Where the hosts share their files, they are here as well.
@@ -68,12 +68,12 @@ async def read_truth(capture: CommandView, *, elsewhere: bool = False) -> Profil
         return ProfilerReference({}, "the ranks wrote to different folders: analyse them one by one")
     if not (Path(folder).is_absolute() and Path(folder).is_dir()):
         return ProfilerReference({}, "the folder is not on this machine")
-    truth = await run(command_for(folder))
-    return replace(truth, said=truth.said.replace(f"{folder}/", ""))  # it stands above already
+    reference = await run(command_for(folder))
+    return replace(reference, note=reference.note.replace(f"{folder}/", ""))  # it stands above already
 
 
 async def run(words: Sequence[str]) -> ProfilerReference:
-    """Run the analysis and read its records; whatever goes wrong is said in one line."""
+    """Run the analysis and read its records; whatever goes wrong is told in one line."""
     try:
         process = await asyncio.create_subprocess_exec(
             *words,
@@ -92,9 +92,9 @@ async def run(words: Sequence[str]) -> ProfilerReference:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
     if process.returncode:
-        said = (err.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+        text = (err.decode(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
         return ProfilerReference(
-            {}, f"the traces cannot be analysed: {said.removeprefix('overlaptop: ')}"[:500]
+            {}, f"the traces cannot be analysed: {text.removeprefix('overlaptop: ')}"[:500]
         )
     ranks = parse(out.decode(errors="replace"))
     return ProfilerReference(ranks, "" if ranks else "the analysis names no rank")

@@ -1,4 +1,4 @@
-"""The ground truth on demand: asks for a capture, follows it, and shows it beside the live figures."""
+"""The profiler as a reference: asks for a capture, follows it, and shows it beside the live figures."""
 
 from __future__ import annotations
 

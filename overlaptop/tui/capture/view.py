@@ -83,30 +83,30 @@ class CaptureView(ScrollView):
         capture = newest_capture(self.state)
         if capture is None:
             return _what_it_is(self.state, width)
-        truth = self.dashboard.captures.truths.get(capture.id)
+        reference = self.dashboard.captures.references.get(capture.id)
         where = places(capture, self.state.snapshot.ranks)
-        head = [_asked(capture, width), *_stages(capture, width), *_outcome(where, truth, width), ()]
+        head = [_asked(capture, width), *_stages(capture, width), *_outcome(where, reference, width), ()]
         table = [_row(_header_cells(), width)]
         exact = {view.rank: sees_gaps(view) for view in self.state.snapshot.ranks}
         table += [
-            _row(_cells(each, truth, live_exact=exact.get(each.rank, True)), width)
+            _row(_cells(each, reference, live_exact=exact.get(each.rank, True)), width)
             for each in capture.ranks
         ]
         rows = len(table) - 1
         room = max(1, height - len(head) - 1)
         self.first = max(0, min(self.first, rows - room))
         lines = [*head, table[0], *table[1 + self.first : 1 + self.first + room]]
-        bounds = truth is not None and not all(found.exact for found in truth.ranks.values())
+        bounds = reference is not None and not all(found.exact for found in reference.ranks.values())
         explained = _paragraphs(_EXPLAINED + _BOUNDS * bounds, width)
         return [*lines, (), *explained] if height >= len(lines) + 1 + len(explained) else lines
 
 
 def _what_it_is(state: ViewState, width: int) -> list[StyledLine]:
-    said = (
+    text = (
         "All ranks run torch.profiler for some steps, from the same step on, and write a Chrome trace "
         "each. The job goes on; these steps take longer, and figures leave them out.",
     )
-    lines: list[StyledLine] = [(Segment(" No capture yet", BOLD),), (), *_paragraphs(said, width, TEXT)]
+    lines: list[StyledLine] = [(Segment(" No capture yet", BOLD),), (), *_paragraphs(text, width, TEXT)]
     infos = [view.info for view in state.snapshot.ranks if view.info is not None]
     if infos and not any(info.control_allowed for info in infos):
         warned = ("This job obeys no commands: start it with --control to allow them.",)
@@ -147,12 +147,12 @@ def _stages(capture: CommandView, width: int) -> list[StyledLine]:
     return [(Segment(" "), *line) for line in wrap(items, width - 1, 3)]
 
 
-def _outcome(where: list[str], truth: ProfilerReference | None, width: int) -> list[StyledLine]:
+def _outcome(where: list[str], reference: ProfilerReference | None, width: int) -> list[StyledLine]:
     lines = [
         line for place in where[:_PLACES] for line in folded(place, width, TextStyle("accent", bold=True))
     ]
-    if truth is not None and truth.said:
-        lines += _paragraphs((truth.said,), width, TextStyle("warning"))
+    if reference is not None and reference.note:
+        lines += _paragraphs((reference.note,), width, TextStyle("warning"))
     return lines
 
 
@@ -161,9 +161,9 @@ def _header_cells() -> tuple[StyledLine, ...]:
 
 
 def _cells(
-    rank: RankProgress, truth: ProfilerReference | None, *, live_exact: bool
+    rank: RankProgress, reference: ProfilerReference | None, *, live_exact: bool
 ) -> tuple[StyledLine, ...]:
-    found = truth.ranks.get(rank.rank) if truth is not None else None
+    found = reference.ranks.get(rank.rank) if reference is not None else None
     profiled = found.overlap if found is not None else None
     color = "good" if rank.state == WRITTEN else "error" if rank.state in ENDED_BADLY else "text"
     exact = found is None or found.exact
@@ -201,5 +201,5 @@ def _row(cells: tuple[StyledLine, ...], width: int) -> StyledLine:
     return crop(line, width)
 
 
-def _paragraphs(texts: tuple[str, ...], width: int, ink: TextStyle = DIM) -> list[StyledLine]:
-    return [line for text in texts for line in paragraph(text, width, ink)]
+def _paragraphs(texts: tuple[str, ...], width: int, style: TextStyle = DIM) -> list[StyledLine]:
+    return [line for text in texts for line in paragraph(text, width, style)]

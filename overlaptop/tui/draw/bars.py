@@ -1,4 +1,4 @@
-"""Bars, sparklines and axes as runs of text, exact to an eighth of a cell. Pure functions."""
+"""Bars, sparklines and axes as segments, exact to an eighth of a cell. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ TEXTURES = {"compute": "█", "hidden": "▓", "exposed": "░", "copy": "▞", 
 
 
 class Cell(NamedTuple):
-    """One cell of a bar: a glyph and its ink."""
+    """One cell of a bar: a glyph and its style."""
 
     glyph: str
-    ink: TextStyle
+    style: TextStyle
 
 
 class Piece(NamedTuple):
@@ -31,11 +31,10 @@ class Piece(NamedTuple):
     key: str
 
 
-def runs(cells: Iterable[Cell]) -> StyledLine:
-    """Neighbours of one ink as one run each."""
-    return tuple(
-        Segment("".join(c.glyph for c in group), ink) for ink, group in groupby(cells, lambda c: c.ink)
-    )
+def to_segments(cells: Iterable[Cell]) -> StyledLine:
+    """Neighbours of one style as one segment each."""
+    groups = groupby(cells, lambda cell: cell.style)
+    return tuple(Segment("".join(cell.glyph for cell in group), style) for style, group in groups)
 
 
 def stacked_bar(
@@ -50,7 +49,7 @@ def stacked_bar(
     return lane(pieces, 0, max(scale_ns, 1), width, textured=textured)
 
 
-def gauge(share: float | None, width: int, ink: TextStyle, *, textured: bool) -> StyledLine:
+def gauge(share: float | None, width: int, style: TextStyle, *, textured: bool) -> StyledLine:
     """How full something is: a line of ``width`` cells, the first ``share`` (in [0, 1]) of it drawn to half
     a cell; at least half a cell where it is not empty. None, not known: nothing of it.
 
@@ -59,8 +58,8 @@ def gauge(share: float | None, width: int, ink: TextStyle, *, textured: bool) ->
     filled = min(1.0, max(0.0, share or 0.0)) * max(width, 0)
     whole, half = divmod(max(round(2 * filled), 1 if filled else 0), 2)
     track = Cell("·", FAINT) if textured else Cell("━", TextStyle("track"))
-    edge = [Cell("╸", ink)] * half
-    return runs([*[Cell("━", ink)] * whole, *edge, *[track] * (width - whole - half)])
+    edge = [Cell("╸", style)] * half
+    return to_segments([*[Cell("━", style)] * whole, *edge, *[track] * (width - whole - half)])
 
 
 def lane(pieces: Sequence[Piece], start: float, end: float, width: int, *, textured: bool) -> StyledLine:
@@ -77,28 +76,28 @@ def lane(pieces: Sequence[Piece], start: float, end: float, width: int, *, textu
         while at < len(pieces) and pieces[at].end <= left:
             at += 1
         piece = pieces[at] if at < len(pieces) else Piece(end, end, "")
-        # Whole cells of one kind are most of a lane: they are drawn as one run, whatever their number.
+        # Whole cells of one kind are most of a lane: they are drawn as one segment, whatever their number.
         edge, key = (piece.start, "") if piece.start > left else (piece.end, piece.key)
         whole = (
             min(width - column, int((edge - left) / size + 1e-6)) if at < len(pieces) else width - column
         )
         if whole:
             cell = _solid(key, textured=textured)
-            _append(drawn, cell.glyph * whole, cell.ink)
+            _append(drawn, cell.glyph * whole, cell.style)
             column += whole
             continue
         shares = _shares(pieces, at, left, size)
         cell = _textured(shares) if textured else _precise(shares)
-        _append(drawn, cell.glyph, cell.ink)
+        _append(drawn, cell.glyph, cell.style)
         column += 1
     return tuple(drawn)
 
 
-def _append(drawn: list[Segment], text: str, ink: TextStyle) -> None:
-    if drawn and drawn[-1].ink == ink:
-        drawn[-1] = Segment(drawn[-1].text + text, ink)
+def _append(drawn: list[Segment], text: str, style: TextStyle) -> None:
+    if drawn and drawn[-1].style == style:
+        drawn[-1] = Segment(drawn[-1].text + text, style)
     else:
-        drawn.append(Segment(text, ink))
+        drawn.append(Segment(text, style))
 
 
 def _shares(pieces: Sequence[Piece], at: int, left: float, size: float) -> list[tuple[str, float]]:
@@ -167,7 +166,7 @@ OVER = Cell("▲", TextStyle("bright", bold=True))
 """The end of a column that is longer than the scale."""
 
 
-def sparkline(values: Sequence[float | None], top: float, *, ink: TextStyle) -> StyledLine:
+def sparkline(values: Sequence[float | None], top: float, *, style: TextStyle) -> StyledLine:
     """One column a value on a scale from 0 to ``top``; None leaves a gap, more than ``top`` is `OVER`."""
 
     def cell(value: float | None) -> Cell:
@@ -175,12 +174,12 @@ def sparkline(values: Sequence[float | None], top: float, *, ink: TextStyle) -> 
             return Cell(" ", DIM)
         if value > top:
             return OVER
-        return Cell(LEVELS[max(1, round(8 * value / top))], ink)
+        return Cell(LEVELS[max(1, round(8 * value / top))], style)
 
-    return runs(cell(value) for value in values)
+    return to_segments(cell(value) for value in values)
 
 
-def chart(values: Sequence[float | None], top: float, rows: int, *, ink: TextStyle) -> list[StyledLine]:
+def chart(values: Sequence[float | None], top: float, rows: int, *, style: TextStyle) -> list[StyledLine]:
     """A sparkline ``rows`` cells tall, first the uppermost row."""
     lines: list[StyledLine] = []
     for row in range(rows - 1, -1, -1):
@@ -192,8 +191,8 @@ def chart(values: Sequence[float | None], top: float, rows: int, *, ink: TextSty
             level = round(8 * rows * min(value, top) / top) - 8 * row
             level = max(level, 1) if row == 0 else level
             over = value > top and row == rows - 1
-            cells.append(OVER if over else Cell(LEVELS[min(8, max(0, level))], ink))
-        lines.append(runs(cells))
+            cells.append(OVER if over else Cell(LEVELS[min(8, max(0, level))], style))
+        lines.append(to_segments(cells))
     return lines
 
 
@@ -209,7 +208,7 @@ def ruler(start_ns: float, end_ns: float, width: int, unit: Unit, *, line: bool 
     glyphs = ["─" if line else " "] * width
     for column, label in labels:
         glyphs[column : column + len(label) + 1] = f"{label} "[: width - column]
-    return runs(Cell(glyph, FAINT if glyph in "─╷" else DIM) for glyph in glyphs)
+    return to_segments(Cell(glyph, FAINT if glyph in "─╷" else DIM) for glyph in glyphs)
 
 
 def _labels(

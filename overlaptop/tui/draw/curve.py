@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from overlaptop.text import Unit, nice_step
-from overlaptop.tui.draw.bars import Cell, runs
+from overlaptop.tui.draw.bars import Cell, to_segments
 from overlaptop.tui.draw.segments import DIM, FAINT, Item, Segment, StyledLine, TextStyle, fit
 
 LABEL_CELLS = 10
@@ -27,7 +27,7 @@ class Mark:
     """What a point is: its glyph says so without colours too."""
 
     glyph: str
-    ink: TextStyle
+    style: TextStyle
     word: str
 
 
@@ -106,16 +106,16 @@ def plot(
     _dot(grid, line, level)
     ranked = sorted(points, key=lambda point: MARKS.index(point.mark), reverse=True)
     for point in ranked:
-        _bar(grid, axis.column(point.value), level(point.high_ns), level(point.low_ns), point.mark.ink)
+        _bar(grid, axis.column(point.value), level(point.high_ns), level(point.low_ns), point.mark.style)
     for point in ranked:
         row, column = min(rows - 1, max(0, int(level(point.ns)))), axis.column(point.value)
-        grid[row][column] = Cell(point.mark.glyph, point.mark.ink)
+        grid[row][column] = Cell(point.mark.glyph, point.mark.style)
     labels: dict[int, str] = {}
     if bounds is not None:
         unit = Unit.for_scale(int(top_ns))
         labels = {rows - 1: unit.text(round(bottom_ns)), 0: f"{unit.text(round(top_ns))} {unit.name}"}
     return [
-        (Segment(f"{labels.get(at, ''):>{LABEL_CELLS - 1}} ", DIM), Segment("│", FAINT), *runs(row))
+        (Segment(f"{labels.get(at, ''):>{LABEL_CELLS - 1}} ", DIM), Segment("│", FAINT), *to_segments(row))
         for at, row in enumerate(grid)
     ]
 
@@ -146,7 +146,7 @@ def legend(marks: Collection[Mark], width: int, *, predicted: bool) -> StyledLin
     """
     shown = [mark for mark in MARKS if mark in marks]
     items = [
-        Item((Segment(mark.glyph, mark.ink), Segment(f" {mark.word}", DIM)), at + 1 if at < 2 else at + 3)
+        Item((Segment(mark.glyph, mark.style), Segment(f" {mark.word}", DIM)), at + 1 if at < 2 else at + 3)
         for at, mark in enumerate(shown)
     ]
     if shown:
@@ -212,12 +212,12 @@ def _dot(
         grid[row][column] = Cell(_QUADRANTS[quarters], PREDICTED)
 
 
-def _bar(grid: list[list[Cell]], column: int, top: float, bottom: float, ink: TextStyle) -> None:
+def _bar(grid: list[list[Cell]], column: int, top: float, bottom: float, style: TextStyle) -> None:
     rows = len(grid)
     first, last = max(0, int(top)), min(rows - 1, int(bottom))
     for row in range(first, last + 1):
         capped = "┬" if row == first and top >= 0 else "┴" if row == last and bottom < rows else "│"
-        grid[row][column] = Cell("│" if first == last else capped, ink)
+        grid[row][column] = Cell("│" if first == last else capped, style)
 
 
 def _ticks(axis: Axis) -> list[int]:

@@ -76,7 +76,7 @@ class LineView(Widget):
         """Textual asks for one line."""
         width = self.size.width
         if y >= len(self._lines):
-            return Strip.blank(width, self.look.styles.style(TEXT))
+            return Strip.blank(width, self.look.styles.rich(TEXT))
         strip = self._strips[y]
         if strip is None or strip.cell_length != width:
             strip = self._strips[y] = self._strip(self._lines[y], width)
@@ -96,10 +96,10 @@ class LineView(Widget):
 
     def _strip(self, line: StyledLine, width: int) -> Strip:
         styles, only_ascii = self.look.styles, self.look.ascii
-        segments = [Segment(_plain(text, only_ascii), styles.style(ink)) for text, ink in line]
-        # What is left of the line takes its last run's background, as a chosen row does.
-        rest = TextStyle(bg=line[-1].ink.bg if line and line[-1].ink.bg == "cursor" else "")
-        return Strip(segments).adjust_cell_length(width, styles.style(rest))
+        segments = [Segment(_plain(text, only_ascii), styles.rich(style)) for text, style in line]
+        # What is left of the line takes its last segment's background, as a chosen row does.
+        rest = TextStyle(bg=line[-1].style.bg if line and line[-1].style.bg == "cursor" else "")
+        return Strip(segments).adjust_cell_length(width, styles.rich(rest))
 
 
 def _difference(old: StyledLine, new: StyledLine, width: int) -> tuple[int, int]:

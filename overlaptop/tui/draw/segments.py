@@ -1,4 +1,5 @@
-"""Runs of text in named inks, and lines made of them: what a widget draws, before any colour is known.
+"""Styled text: segments in named styles, and lines made of them: what a widget draws, before any colour
+is known.
 
 Lines compare by value, so a widget repaints only those that changed.
 """
@@ -29,10 +30,10 @@ class TextStyle(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Text in one ink."""
+    """Text in one style."""
 
     text: str
-    ink: TextStyle = TextStyle()
+    style: TextStyle = TextStyle()
 
 
 StyledLine = tuple[Segment, ...]
@@ -55,17 +56,17 @@ class Item(NamedTuple):
 
 def line_width(line: Iterable[Segment]) -> int:
     """Cells that a line takes."""
-    return sum(_width(run.text) for run in line)
+    return sum(_width(segment.text) for segment in line)
 
 
 def crop(line: Iterable[Segment], width: int) -> StyledLine:
     """The line's first ``width`` cells."""
     kept: list[Segment] = []
-    for run in line:
+    for segment in line:
         if width <= 0:
             break
-        size = _width(run.text)
-        kept.append(run if size <= width else run._replace(text=set_cell_size(run.text, width)))
+        size = _width(segment.text)
+        kept.append(segment if size <= width else segment._replace(text=set_cell_size(segment.text, width)))
         width -= size
     return tuple(kept)
 
@@ -75,42 +76,42 @@ def elided(line: StyledLine, width: int) -> StyledLine:
 
     Blanks at its end are no words.
     """
-    text = "".join(run.text for run in line)
+    text = "".join(segment.text for segment in line)
     if line_width(line) - (len(text) - len(text.rstrip(" "))) <= width:
         return crop(line, width)
     kept = crop(line, width - 1)
-    return (*kept, Segment("…", kept[-1].ink)) if kept else crop(line, width)
+    return (*kept, Segment("…", kept[-1].style)) if kept else crop(line, width)
 
 
-def pad(line: StyledLine, width: int, ink: TextStyle = TEXT) -> StyledLine:
+def pad(line: StyledLine, width: int, style: TextStyle = TEXT) -> StyledLine:
     """The line cropped or filled with blanks to exactly ``width`` cells."""
     missing = width - line_width(line)
     if missing < 0:
         return crop(line, width)
-    return (*line, Segment(" " * missing, ink)) if missing else line
+    return (*line, Segment(" " * missing, style)) if missing else line
 
 
 def on(line: Iterable[Segment], bg: str, *, reverse: bool = False) -> StyledLine:
-    """The line over a background, where its runs have none of their own."""
+    """The line over a background, where its segments have none of their own."""
     return tuple(
-        Segment(run.text, run.ink._replace(bg=run.ink.bg or bg, reverse=reverse or run.ink.reverse))
-        for run in line
+        Segment(text, style._replace(bg=style.bg or bg, reverse=reverse or style.reverse))
+        for text, style in line
     )
 
 
 def faded(line: Iterable[Segment]) -> StyledLine:
-    """The line in pale inks: what it says is no longer so."""
-    return tuple(Segment(run.text, run.ink._replace(faded=True)) for run in line)
+    """The line in pale styles: what it says is no longer so."""
+    return tuple(Segment(text, style._replace(faded=True)) for text, style in line)
 
 
 def joined(lines: Sequence[StyledLine], gap: str = "   ") -> StyledLine:
     """Lines one after another on one line."""
-    runs: list[Segment] = []
+    segments: list[Segment] = []
     for line in lines:
-        if runs and line:
-            runs.append(Segment(gap))
-        runs.extend(line)
-    return tuple(runs)
+        if segments and line:
+            segments.append(Segment(gap))
+        segments.extend(line)
+    return tuple(segments)
 
 
 def fit(left: Sequence[Item], right: Sequence[Item], width: int, gap: str = "   ") -> StyledLine:
@@ -143,7 +144,7 @@ def wrap(items: Sequence[Item], width: int, rows: int, gap: str = "   ") -> list
 
 
 def paragraph(
-    text: str, width: int, ink: TextStyle = DIM, *, indent: int = 1, rows: int = 8
+    text: str, width: int, style: TextStyle = DIM, *, indent: int = 1, rows: int = 8
 ) -> list[StyledLine]:
     """Words over as many lines as they need, at most ``rows``: then the last one ends in ``…``."""
     room = max(1, width - indent - 1)
@@ -155,21 +156,21 @@ def paragraph(
             lines += chop_cells(word, room)  # a path, say, that is longer than a line
     if len(lines) > rows:
         lines[rows - 1 :] = [f"{lines[rows - 1]} {lines[rows]}"]
-    return [(Segment(" " * indent, ink), *elided((Segment(line, ink),), room)) for line in lines]
+    return [(Segment(" " * indent, style), *elided((Segment(line, style),), room)) for line in lines]
 
 
-def folded(text: str, width: int, ink: TextStyle) -> list[StyledLine]:
+def folded(text: str, width: int, style: TextStyle) -> list[StyledLine]:
     """A path or a line of code over as many lines as it needs: it is there to be copied."""
     room = max(10, width - 2)
-    return [(Segment(" "), Segment(text[at : at + room], ink)) for at in range(0, len(text), room)]
+    return [(Segment(" "), Segment(text[at : at + room], style)) for at in range(0, len(text), room)]
 
 
 def code_to_keep(code: str, width: int, what: str = "it") -> list[StyledLine]:
     """The line of code that makes a value permanent, beside its title where both fit, else below it."""
-    ink, title = TextStyle("accent", bold=True), Segment(f" to make {what} permanent:", DIM)
+    style, title = TextStyle("accent", bold=True), Segment(f" to make {what} permanent:", DIM)
     if len(title.text) + len(code) + 2 <= width:
-        return [(title, Segment(" "), Segment(code, ink))]
-    return [(title,), *folded(code, width, ink)]
+        return [(title, Segment(" "), Segment(code, style))]
+    return [(title,), *folded(code, width, style)]
 
 
 def _without_last(items: Sequence[Item], priority: int) -> list[Item]:

@@ -1,4 +1,4 @@
-"""The colours behind the inks' names, as Textual themes; and styles made of both.
+"""The colours behind the styles' names, as Textual themes; and styles made of both.
 
 The lanes' colours differ in lightness as well as hue, so that they stay apart for colour-blind eyes, and
 each has a contrast of 3 to 1 or more against the screen.
@@ -75,7 +75,7 @@ PLAIN = Palette("overlaptop-plain", True, {})
 PALETTES = {palette.name: palette for palette in (DARK, LIGHT, CONTRAST, PLAIN)}
 
 FADE = 0.6
-"""How far a faded ink goes towards the background."""
+"""How far a faded style goes towards the background."""
 
 
 class Styles:
@@ -83,28 +83,28 @@ class Styles:
 
     def __init__(self, palette: Palette) -> None:
         self.palette = palette
-        self._styles: dict[TextStyle, Style] = {}
+        self._made: dict[TextStyle, Style] = {}
 
-    def style(self, ink: TextStyle) -> Style:
-        """The style of ``ink``; never a style without attributes' owner, which NO_COLOR would trip on."""
-        style = self._styles.get(ink)
-        if style is None:
-            style = self._styles[ink] = self._make(ink)
-        return style
+    def rich(self, style: TextStyle) -> Style:
+        """Rich's style; never one without attributes' owner, which NO_COLOR would trip on."""
+        made = self._made.get(style)
+        if made is None:
+            made = self._made[style] = self._make(style)
+        return made
 
-    def _make(self, ink: TextStyle) -> Style:
+    def _make(self, style: TextStyle) -> Style:
         colors = self.palette.colors
         if not colors:
-            pale = ink.faded or ink.fg in ("dim", "faint")
-            return Style(bold=ink.bold, dim=pale and not ink.reverse, reverse=ink.reverse)
+            pale = style.faded or style.fg in ("dim", "faint")
+            return Style(bold=style.bold, dim=pale and not style.reverse, reverse=style.reverse)
         background = colors["screen"]
-        fg, bg = colors[ink.fg], colors[ink.bg] if ink.bg else background
-        if ink.eighths < WHOLE:
-            fg = bg = _blend(fg, bg, 1 - ink.eighths / WHOLE)
-        if ink.faded:
+        fg, bg = colors[style.fg], colors[style.bg] if style.bg else background
+        if style.eighths < WHOLE:
+            fg = bg = _blend(fg, bg, 1 - style.eighths / WHOLE)
+        if style.faded:
             fg = _blend(fg, background, FADE)
-            bg = _blend(bg, background, FADE) if ink.bg != "cursor" else bg
-        return Style(color=Color.parse(fg), bgcolor=Color.parse(bg), bold=ink.bold)
+            bg = _blend(bg, background, FADE) if style.bg != "cursor" else bg
+        return Style(color=Color.parse(fg), bgcolor=Color.parse(bg), bold=style.bold)
 
 
 @dataclass

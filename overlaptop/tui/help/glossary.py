@@ -121,7 +121,7 @@ WORDS = (
     Word(
         "knob",
         "a setting of the running job: DDP's bucket_cap_mb, FSDP2's depth of prefetch, or what the script "
-        "declares with overlaptop.agent.knob(). All ranks change at one step; [ ] shows the one in hand",
+        "declares with overlaptop.agent.knob(). All ranks change at one step; [ ] marks the selected one",
         _CHANGES,
     ),
     Word(

@@ -86,8 +86,8 @@ class NoticesPage(Page):
         notices = gathered(self.state.snapshot.notices)
         lines: list[StyledLine] = [(Segment(" Notices", BOLD), Segment("  newest first", DIM)), ()]
         if (trouble := trouble_of(self.state.snapshot)) is not None:
-            ink = TextStyle(troubles.color(trouble), bold=True)
-            lines += [*paragraph(troubles.in_full(trouble), width, ink, indent=2, rows=4), ()]
+            style = TextStyle(troubles.color(trouble), bold=True)
+            lines += [*paragraph(troubles.in_full(trouble), width, style, indent=2, rows=4), ()]
         elif not notices:
             return [*lines, (Segment("  none: nothing is wrong that an agent knows of", DIM),)]
         for notice in reversed(notices):

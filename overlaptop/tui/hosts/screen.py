@@ -58,19 +58,19 @@ class HostsScreen(PageScreen):
 
 
 def _host_lines(node: NodeView, now_ns: int, width: int) -> list[StyledLine]:
-    said = state_words(node, now_ns)
+    status = state_words(node, now_ns)
     if node.link is LinkState.WAITING:
-        said = (Segment("◌ waiting", TextStyle("warning")),)
+        status = (Segment("◌ waiting", TextStyle("warning")),)
     elif node.link is LinkState.LIVE:
-        said = (
-            *said,
+        status = (
+            *status,
             Segment(f" since {clock(node.since_ns)} ({age((now_ns - node.since_ns) / 1e9)})", DIM),
         )
     name = Segment(f" {printable(node.name)}", TextStyle("accent", bold=True))
-    lines: list[StyledLine] = [elided((name, Segment("   "), *said), width)]
+    lines: list[StyledLine] = [elided((name, Segment("   "), *status), width)]
     if node.note:
-        ink = TEXT if node.link is LinkState.WAITING else TextStyle("warning")
-        lines += paragraph(printable(node.note), width, ink, indent=_INDENT)
+        style = TEXT if node.link is LinkState.WAITING else TextStyle("warning")
+        lines += paragraph(printable(node.note), width, style, indent=_INDENT)
     lines += _fact("ranks", runs_of(node.ranks) or "none of this job")
     lines += _fact("clock", _clock(node))
     if node.link is LinkState.LIVE or node.bytes_per_s is not None:
@@ -84,8 +84,8 @@ def _host_lines(node: NodeView, now_ns: int, width: int) -> list[StyledLine]:
     return lines
 
 
-def _fact(label: str, said: str) -> list[StyledLine]:
-    return [(Segment(" " * _INDENT), Segment(f"{label:<{_LABEL}}", DIM), Segment(said, TEXT))]
+def _fact(label: str, text: str) -> list[StyledLine]:
+    return [(Segment(" " * _INDENT), Segment(f"{label:<{_LABEL}}", DIM), Segment(text, TEXT))]
 
 
 def _clock(node: NodeView) -> str:

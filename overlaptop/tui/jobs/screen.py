@@ -28,7 +28,7 @@ from overlaptop.tui.help.glossary import JOBS
 from overlaptop.tui.keys import LIST_KEYS, bindings
 from overlaptop.tui.screen import DashboardScreen, Heights
 from overlaptop.tui.view import JobView
-from overlaptop.tui.widgets.host_lines import told
+from overlaptop.tui.widgets.host_lines import host_status
 from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, KeyBar
 from overlaptop.tui.workloads.asking import ask_to_start
 from overlaptop.wire.endpoints import JobRecord
@@ -60,7 +60,7 @@ class JobList(JobView):
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
         self.cursor = 0
-        self.said = ""
+        self.fault = ""
         """Why the last workload could not be started."""
         self._choice_at: dict[int, int] = {}
 
@@ -72,7 +72,7 @@ class JobList(JobView):
     @property
     def _workloads(self) -> Sequence[Workload]:
         options = self.dashboard.options
-        return options.starter.workloads if options.starter is not None and not options.readonly else ()
+        return options.launcher.workloads if options.launcher is not None and not options.readonly else ()
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         """Two sections; scrolled so that the cursor is in sight."""
@@ -98,8 +98,8 @@ class JobList(JobView):
                 items = [Item((Segment(f"{workload.name:<17} ", BOLD), Segment(workload.summary, DIM)))]
                 lines.append(self._line(index, items, width))
             lines.append(())
-        if self.said:
-            lines += [*paragraph(printable(self.said), width, TextStyle("warning"), rows=4), ()]
+        if self.fault:
+            lines += [*paragraph(printable(self.fault), width, TextStyle("warning"), rows=4), ()]
         if self.state.snapshot.nodes:
             lines += [*self._hosts(width), ()]
         if not jobs:
@@ -123,13 +123,15 @@ class JobList(JobView):
         """The lines to them, and why one is not reached."""
         snapshot = self.state.snapshot
         lines: list[StyledLine] = [(Segment(" hosts", BOLD), Segment("  H: more", DIM))]
-        lines += [elided((Segment("   "), *told(node, snapshot.at_ns)), width) for node in snapshot.nodes]
+        lines += [
+            elided((Segment("   "), *host_status(node, snapshot.at_ns)), width) for node in snapshot.nodes
+        ]
         return lines
 
     def _how_to_start(self, width: int) -> StyledLine:
-        starter = self.dashboard.options.starter
+        launcher = self.dashboard.options.launcher
         ends = self.dashboard.running
-        there = starter.hosts[0] if starter is not None and starter.hosts else ""
+        there = launcher.hosts[0] if launcher is not None and launcher.hosts else ""
         items = [Item((Segment(f" start a bundled workload{there and f' on {there}'}", BOLD),))]
         if ends:
             items.append(Item((Segment(f"in place of {ends}", TextStyle("warning")),)))
@@ -139,11 +141,11 @@ class JobList(JobView):
         """The name, and what is going on: beside it where that fits, else below."""
         name = Segment(" overlaptop", TextStyle("accent", bold=True))
         waiting = "choose a job" if jobs else "waiting for a job"
-        words = printable(self.dashboard.started.said or self.state.snapshot.link_note or waiting)
-        said = Segment(f"   {words}", TextStyle("warning"))
-        if line_width((name, said)) < width:
-            return [(name, said)]
-        return [(name,), *paragraph(words, width, said.ink, rows=4)]
+        words = printable(self.dashboard.launch.message or self.state.snapshot.link_note or waiting)
+        message = Segment(f"   {words}", TextStyle("warning"))
+        if line_width((name, message)) < width:
+            return [(name, message)]
+        return [(name,), *paragraph(words, width, message.style, rows=4)]
 
     def _line(self, index: int, items: list[Item], width: int) -> StyledLine:
         cursor = index == self.cursor
@@ -197,9 +199,9 @@ class JobsScreen(DashboardScreen):
         else:
             await ask_to_start(self, LaunchRequest(choice.name), self._start)
 
-    async def _start(self, order: LaunchRequest) -> None:
-        fault = await self.dashboard.start(order)
-        self._list.said = f"{order.workload} cannot be started: {fault}" if fault else ""
+    async def _start(self, request: LaunchRequest) -> None:
+        fault = await self.dashboard.start(request)
+        self._list.fault = f"{request.workload} cannot be started: {fault}" if fault else ""
         self.redraw()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.traffic import Traffic
 from overlaptop.text import rate, whole_percent
-from overlaptop.tui.draw.bars import Cell, runs
+from overlaptop.tui.draw.bars import Cell, to_segments
 from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, TextStyle
 from overlaptop.tui.machine.words import paragraph, titled
 
@@ -53,11 +53,11 @@ def _rest(measured: int | None, explained: int | None) -> int | None:
     return None if measured is None or explained is None else measured - explained
 
 
-def _row(name: str, label: int, figures: tuple[int | None, ...], ink: TextStyle) -> StyledLine:
+def _row(name: str, label: int, figures: tuple[int | None, ...], style: TextStyle) -> StyledLine:
     cells = [
         Segment(
             f"{'unknown' if each is None else rate(each) if each >= 0 else 'none':>{_FIGURE}}",
-            ink if each else DIM,
+            style if each else DIM,
         )
         for each in figures
     ]
@@ -79,8 +79,8 @@ def _verdict(traffic: Traffic, width: int, *, textured: bool) -> tuple[Segment, 
     share = 1 - explained / measured if measured else -1.0
     warned = TextStyle("warning", bold=True)
     if share < -NOTABLE_SHARE:
-        said = "the collectives account for more than the counters saw"
-        return Segment("! does not add up", warned), paragraph(said, width, TextStyle("warning"))
+        text = "the collectives account for more than the counters saw"
+        return Segment("! does not add up", warned), paragraph(text, width, TextStyle("warning"))
     share = max(0.0, share)
     is_pcie = traffic.over == "pcie"
     bar = _bar(share, width, TextStyle("copy" if is_pcie else "exposed"), textured=textured)
@@ -92,19 +92,19 @@ def _verdict(traffic: Traffic, width: int, *, textured: bool) -> tuple[Segment, 
     )
     if share <= NOTABLE_SHARE:
         return Segment("✓ explained", TextStyle("good", bold=True)), [shown]
-    said = f"{whole_percent(share)} unexplained"
+    text = f"{whole_percent(share)} unexplained"
     if is_pcie:  # where a job's batches come in: nothing to be warned of
-        return Segment(said, BOLD), [
+        return Segment(text, BOLD), [
             shown,
             *paragraph("copies of the job's own, or somebody else's traffic", width),
         ]
     meaning = paragraph("somebody else's traffic, or copies of the job's own", width, TextStyle("warning"))
-    return Segment(f"! {said}", warned), [shown, *meaning]
+    return Segment(f"! {text}", warned), [shown, *meaning]
 
 
-def _bar(share: float, width: int, ink: TextStyle, *, textured: bool) -> StyledLine:
-    """What is explained, and in ``ink`` the share that is not."""
+def _bar(share: float, width: int, style: TextStyle, *, textured: bool) -> StyledLine:
+    """What is explained, and in ``style`` the share that is not."""
     size = max(1, min(_BAR_MOST, width - 18))
     rest = round(size * share)
     filled, empty = ("▓", "░") if textured else ("█", "█")
-    return runs([*[Cell(filled, TextStyle("hidden"))] * (size - rest), *[Cell(empty, ink)] * rest])
+    return to_segments([*[Cell(filled, TextStyle("hidden"))] * (size - rest), *[Cell(empty, style)] * rest])

@@ -31,8 +31,8 @@ class MachineDetail(ScrollView):
             return None
         host = host_of(chosen)
         beside = tuple((view.machine, view.device) for view in snapshot.ranks if host_of(view) == host)
-        told = (chosen.numa, chosen.sample, chosen.traffic, chosen.ended, chosen.info is None)
-        return (chosen.rank, self.first, snapshot.link, beside, *told)
+        facts = (chosen.numa, chosen.sample, chosen.traffic, chosen.ended, chosen.info is None)
+        return (chosen.rank, self.first, snapshot.link, beside, *facts)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         """The lines in sight; where some are not, the last one says so."""
@@ -60,8 +60,8 @@ class MachineDetail(ScrollView):
             low = height < AIRY_FROM
             lines = [line for part in parts for line in part] if low else _apart(*parts)
         if chosen.ended:
-            said = f" rank {chosen.rank} ended: these are its last figures"
-            lines = [(Segment(said, TextStyle("warning")),), *lines]
+            text = f" rank {chosen.rank} ended: these are its last figures"
+            lines = [(Segment(text, TextStyle("warning")),), *lines]
         self.first = max(0, min(self.first, len(lines) - height))
         below = len(lines) - self.first - height
         shown = lines[self.first : self.first + height]
@@ -135,15 +135,15 @@ def _shared(chosen: RankView, gpu: Gpu) -> list[StyledLine]:
     others = [str(view.rank) for view in gpu.ranks if view.rank != chosen.rank]
     if not others:
         return []
-    said = (
+    text = (
         f"! shared with rank{'s' * (len(others) > 1)} {', '.join(others)}: its figures are of all together"
     )
-    return [(Segment(f"   {said}", TextStyle("warning")),)]
+    return [(Segment(f"   {text}", TextStyle("warning")),)]
 
 
 def _why_nothing(chosen: RankView) -> str:
     if chosen.ended:
-        return f"Rank {chosen.rank} ended before it had said anything of its machine."
+        return f"Rank {chosen.rank} ended before it had reported its machine."
     if chosen.info is None:
         return f"Nothing is known of the machine: rank {chosen.rank} has not been seen yet."
-    return f"Rank {chosen.rank} has said nothing of its machine yet; with --no-telemetry it never will."
+    return f"Rank {chosen.rank} has not reported its machine yet; with --no-telemetry it never will."

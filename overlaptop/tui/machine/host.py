@@ -30,7 +30,7 @@ class Gpu:
         """``GPU 3``."""
         return f"GPU {UNKNOWN if self.index is None else self.index}"
 
-    def teller(self, chosen: RankView | None) -> RankView | None:
+    def reporting_rank(self, chosen: RankView | None) -> RankView | None:
         """The rank whose word on this GPU is shown: the chosen one, else one that has measured it."""
         for view in self.ranks:
             if chosen is not None and view.rank == chosen.rank:
@@ -150,10 +150,10 @@ def _gpus(here: Sequence[RankView]) -> tuple[Gpu, ...]:
     return tuple(sorted(gpus, key=lambda gpu: (gpu.index is None, gpu.index or 0, gpu.pci_bus_id)))
 
 
-def _node(said: int | None, ranks: Sequence[RankView]) -> int | None:
+def _node(reported: int | None, ranks: Sequence[RankView]) -> int | None:
     """By the machine's facts, else by a rank's."""
-    if said is not None:
-        return said
+    if reported is not None:
+        return reported
     return next(
         (view.numa.gpu_node for view in ranks if view.numa and view.numa.gpu_node is not None), None
     )

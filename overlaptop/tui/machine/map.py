@@ -44,7 +44,7 @@ class MachineMap(JobView):
         """What this host's ranks have said, and which is chosen."""
         chosen, views = self.state.chosen, self.state.snapshot.ranks
         host = host_of(chosen) if chosen is not None else ""
-        said = tuple(
+        facts = tuple(
             (
                 view.rank,
                 view.machine,
@@ -58,7 +58,7 @@ class MachineMap(JobView):
             for view in views
             if host_of(view) == host
         )
-        return (host, chosen.rank if chosen is not None else None, len(hosts(views)), said)
+        return (host, chosen.rank if chosen is not None else None, len(hosts(views)), facts)
 
     def full_height(self, width: int, screen_height: int) -> int:
         """Lines beyond which nothing more is drawn, on a screen of that size."""
@@ -115,8 +115,8 @@ class MachineMap(JobView):
             lines += [(Segment(" "), *joined(each, "  ")) for each in zip(*drawn, strict=True)]
         bare = [node for node in machine.nodes if node.bare]
         lines += [_bare(node, width) for node in bare]
-        if not dense and (said := fabric(machine)):
-            lines.append(_rail(said, width))
+        if not dense and (text := fabric(machine)):
+            lines.append(_rail(text, width))
         return lines, at
 
 
@@ -124,9 +124,9 @@ def _bare(node: Node, width: int) -> StyledLine:
     """A node of memory only."""
     assert node.facts is not None
     whose = "a GPU's memory" if node.facts.is_gpu_memory else "memory only"
-    said = f"{whose}, {byte_count(node.facts.memory_bytes)}, no CPUs"
+    text = f"{whose}, {byte_count(node.facts.memory_bytes)}, no CPUs"
     return crop(
-        (Segment("   node ", DIM), Segment(str(node.number), BOLD), Segment(f"  {said}", DIM)), width
+        (Segment("   node ", DIM), Segment(str(node.number), BOLD), Segment(f"  {text}", DIM)), width
     )
 
 
@@ -141,8 +141,8 @@ def _title(machine: Machine, known: list[str], more: str, width: int) -> StyledL
         left.append(Item((Segment("○ out of reach", TextStyle("warning")),)))
     if machine.gpus:
         names = Counter(gpu.name for gpu in machine.gpus if gpu.name).most_common()
-        said = " + ".join(f"{number} × {name}" for name, number in names) or f"{len(machine.gpus)} GPUs"
-        left.append(Item((Segment(said),), 2))
+        text = " + ".join(f"{number} × {name}" for name, number in names) or f"{len(machine.gpus)} GPUs"
+        left.append(Item((Segment(text),), 2))
         if used < len(machine.gpus):
             left.append(Item((Segment(f"{used} used by the job", DIM),), 3))
     if nodes:
@@ -155,13 +155,13 @@ def _title(machine: Machine, known: list[str], more: str, width: int) -> StyledL
     return fit(left, right, width)
 
 
-def _rail(said: str, width: int) -> StyledLine:
+def _rail(text: str, width: int) -> StyledLine:
     """A line that all nodes stand on."""
-    rest = max(0, width - len(said) - 8)
+    rest = max(0, width - len(text) - 8)
     return crop(
         (
             Segment(" ═══ ", TextStyle("history")),
-            Segment(said, TEXT),
+            Segment(text, TEXT),
             Segment(" " + "═" * rest, TextStyle("history")),
         ),
         width - 1,

@@ -23,13 +23,13 @@ def link_lines(view: RankView, gpu: Gpu, width: int, *, textured: bool) -> list[
     if device is None:
         return []
     node = "node unknown" if gpu.node is None else f"node {gpu.node}"
-    said = [
+    items = [
         Item((Segment(f" {gpu.label}", BOLD),)),
         Item((Segment(gpu.name or "name unknown"),), 1),
         Item((Segment(node, DIM),), 2),
         Item((Segment(gpu.pci_bus_id, DIM),), 3),
     ]
-    lines = [fit(said, [], width), *_links(device, now, _Meters(width, textured=textured))]
+    lines = [fit(items, [], width), *_links(device, now, _Meters(width, textured=textured))]
     if pcie_is_turned_down(view):
         best = pcie_words(device.pcie_generation_max, device.pcie_width_max)
         warned = (
@@ -102,7 +102,7 @@ class _Meters:
         # Where there is little room the figures matter more.
         self.gauge = min(_GAUGE_MOST, room) if room >= _GAUGE_LEAST else 0
 
-    def rate(self, label: str, direction: str, known: Rate, ink: TextStyle) -> StyledLine:
+    def rate(self, label: str, direction: str, known: Rate, style: TextStyle) -> StyledLine:
         if known.bytes_per_s is None:
             return self.words(label, direction, "unknown")
         if known.peak_bytes_per_s is None:
@@ -110,33 +110,34 @@ class _Meters:
         else:
             of = f" of {rate(known.peak_bytes_per_s)}"
             figures = (Segment(gigabytes_per_s(known.bytes_per_s), BOLD), Segment(of, DIM))
-        return self._line(label, direction, known.share, ink, figures)
+        return self._line(label, direction, known.share, style, figures)
 
     def share(self, label: str, share: float | None) -> StyledLine:
         return self._line(label, "", share, TextStyle("compute"), ())
 
     def amount(
-        self, label: str, used: int | None, most: int | None, said: Callable[[int | None], str]
+        self, label: str, used: int | None, most: int | None, words_of: Callable[[int | None], str]
     ) -> StyledLine:
         share = used / most if used is not None and most else None
         figures: StyledLine = ()
         if used is not None and most is not None:
-            figures = (Segment(_of(said(used), said(most)), BOLD), Segment(f" of {said(most)}", DIM))
+            part, whole = words_of(used), words_of(most)
+            figures = (Segment(_of(part, whole), BOLD), Segment(f" of {whole}", DIM))
         elif used is not None:
-            figures = (Segment(said(used), BOLD),)
+            figures = (Segment(words_of(used), BOLD),)
         return self._line(label, "", share, TextStyle("history"), figures)
 
-    def words(self, label: str, direction: str, said: str) -> StyledLine:
-        return (Segment(f"   {label:<{_LABEL}}{direction:<3}", DIM), Segment(said, DIM))
+    def words(self, label: str, direction: str, text: str) -> StyledLine:
+        return (Segment(f"   {label:<{_LABEL}}{direction:<3}", DIM), Segment(text, DIM))
 
     def _line(
-        self, label: str, direction: str, share: float | None, ink: TextStyle, figures: StyledLine
+        self, label: str, direction: str, share: float | None, style: TextStyle, figures: StyledLine
     ) -> StyledLine:
         if share is None and not figures:
             return self.words(label, direction, "unknown")
         bar: StyledLine = (Segment(" " * self.gauge),)
         if share is not None:
-            bar = gauge(share, self.gauge, ink, textured=self.textured)
+            bar = gauge(share, self.gauge, style, textured=self.textured)
         percent = whole_percent(share) if share is not None else ""
         return (
             Segment(f"   {label:<{_LABEL}}{direction:<3}", DIM),

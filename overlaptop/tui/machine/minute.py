@@ -75,7 +75,7 @@ def pcie_minute(view: RankView, width: int, rows: int) -> list[StyledLine]:
 def _charts(
     view: RankView,
     name: str,
-    ink: TextStyle,
+    style: TextStyle,
     peak: int | None,
     directions: tuple[tuple[str, Value], ...],
     width: int,
@@ -91,7 +91,7 @@ def _charts(
     each = column_s(room)
     lines = [titled(f"{name}, one minute", Segment(f"{scale}; a column is {each} s", DIM))]
     for direction, values in drawn.items():
-        charted = chart(values, top, rows, ink=ink)
+        charted = chart(values, top, rows, style=style)
         labels = [direction, *[""] * (rows - 1)]
         lines += [
             (Segment(f"   {label:<4}", DIM), *line) for label, line in zip(labels, charted, strict=True)

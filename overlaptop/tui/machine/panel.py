@@ -146,13 +146,13 @@ class Panel:
 
     def _gpu(self, gpu: Gpu, chosen: RankView) -> StyledLine:
         sizes = self._sizes()
-        view = gpu.teller(chosen)
+        view = gpu.reporting_rank(chosen)
         if view is None:
             return (Segment(f"{gpu.label:<7}", FAINT), Segment("not used by the job", FAINT))
         known, of = (nvlink_rate(view), nvlink_of) if self.nvlink else (pcie_rate(view), pcie_of)
         top = known.peak_bytes_per_s or 0
         sample = view.sample
-        ink = NVLINK if self.nvlink else PCIE
+        style = NVLINK if self.nvlink else PCIE
         farthest = max(gpu.ranks, key=lambda each: misplacement(each) or 0).numa
         glyph, color = NUMA_MARKS[farthest.state if farthest is not None else "unknown"]
         history = columns(view.samples, sizes.get("spark", 0), of)
@@ -161,8 +161,8 @@ class Panel:
             "gpu": (Segment(gpu.label, BOLD),),
             "rank": (Segment(_rank_words(gpu), TEXT),),
             "mark": (Segment(glyph, TextStyle(color, bold=True)),),
-            "spark": (*sparkline(history, top, ink=ink), Segment(blank)),
-            "bar": gauge(known.share, sizes["bar"], ink, textured=self.textured),
+            "spark": (*sparkline(history, top, style=style), Segment(blank)),
+            "bar": gauge(known.share, sizes["bar"], style, textured=self.textured),
             "rate": rate_cell(known),
             "pcie": _pcie(view),
             "sm": (Segment(whole_percent(sample.sm_activity if sample else None), TEXT),),
@@ -175,7 +175,7 @@ class Panel:
 
 def _clean(line: StyledLine) -> StyledLine:
     """The line as it will be on the screen: a box must know how wide that is."""
-    return tuple(Segment(printable(text), ink) for text, ink in line)
+    return tuple(Segment(printable(text), style) for text, style in line)
 
 
 def _pcie(view: RankView) -> StyledLine:
@@ -187,8 +187,8 @@ def _rank_words(gpu: Gpu) -> str:
     numbers = [str(view.rank) for view in gpu.ranks]
     if len(numbers) == 1:
         return f"rank {numbers[0]}"
-    said = "ranks " + " ".join(numbers)
-    return said if len(said) <= 10 else f"{len(numbers)} ranks"
+    text = "ranks " + " ".join(numbers)
+    return text if len(text) <= 10 else f"{len(numbers)} ranks"
 
 
 def _heading(node: Node) -> StyledLine:
@@ -222,8 +222,8 @@ def _nics(node: Node, chosen: RankView) -> StyledLine:
 
 def _rank(view: RankView, node: Node) -> StyledLine:
     """A rank without a GPU on a node where it may run."""
-    said = here(view.numa, node.number) if view.numa is not None else []
-    return (Segment(f"rank {view.rank:<6}", BOLD), Segment("".join(f"{part:<14}" for part in said)))
+    parts = here(view.numa, node.number) if view.numa is not None else []
+    return (Segment(f"rank {view.rank:<6}", BOLD), Segment("".join(f"{part:<14}" for part in parts)))
 
 
 def _presence(chosen: RankView, node: Node) -> StyledLine:
@@ -232,10 +232,10 @@ def _presence(chosen: RankView, node: Node) -> StyledLine:
     if numa is None or node.number is None:
         return ()
     astray = numa.state == "wrong node" and node.number != numa.gpu_node
-    said = " · ".join(here(numa, node.number))
-    if not said:
+    text = " · ".join(here(numa, node.number))
+    if not text:
         return (Segment(f"nothing of rank {chosen.rank} is here", FAINT),)
     return (
         Segment(f"rank {chosen.rank} here: ", DIM),
-        Segment(said, TextStyle("warning") if astray else TEXT),
+        Segment(text, TextStyle("warning") if astray else TEXT),
     )

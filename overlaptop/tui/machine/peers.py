@@ -26,8 +26,8 @@ def peer_lines(view: RankView, gpu: Gpu, machine: Machine, width: int) -> list[S
     links = view.device.links if view.device is not None else ()
     if not links:
         alone = len(machine.gpus) == 1
-        said = "no other GPU here" if alone else "unknown"
-        return [titled("links", Segment(f"of {gpu.label} to others: {said}", DIM))]
+        text = "no other GPU here" if alone else "unknown"
+        return [titled("links", Segment(f"of {gpu.label} to others: {text}", DIM))]
     alike: dict[str, list[str]] = {}
     for link in links:
         peers = alike.setdefault(_words(link), [])
@@ -35,9 +35,9 @@ def peer_lines(view: RankView, gpu: Gpu, machine: Machine, width: int) -> list[S
         if peer not in peers:
             peers.append(peer)
     lines: list[StyledLine] = [titled("links", Segment(f"of {gpu.label}", DIM))]
-    for said, peers in alike.items():
+    for text, peers in alike.items():
         wrapped = paragraph(_together(peers), width, indent=_LABEL + 3)
-        head = Segment(f"   {said:<{_LABEL}}", DIM) if len(said) < _LABEL else Segment(f"   {said}  ", DIM)
+        head = Segment(f"   {text:<{_LABEL}}", DIM) if len(text) < _LABEL else Segment(f"   {text}  ", DIM)
         lines += [(head, *wrapped[0][1:]), *wrapped[1:]]
     return lines
 
@@ -59,7 +59,7 @@ def _together(labels: list[str]) -> str:
 
 
 def fabric(machine: Machine) -> str:
-    """How this machine's GPUs reach one another, in words; empty where nobody has said."""
+    """How this machine's GPUs reach one another, in words; empty where nobody has text."""
     devices = [view.device for view in machine.ranks if view.device is not None and view.device.links]
     if not devices:
         return ""
@@ -71,5 +71,5 @@ def fabric(machine: Machine) -> str:
     if "nvlink" in kinds:
         return "NVLink from GPU to GPU"
     paths = sorted({link.path for device in devices for link in device.links if link.path})
-    said = ", ".join(f"{path}: {_PATHS[path]}" if path in _PATHS else path for path in paths)
-    return f"no NVLink: GPU to GPU over PCIe{f' ({said})' if said else ''}"
+    text = ", ".join(f"{path}: {_PATHS[path]}" if path in _PATHS else path for path in paths)
+    return f"no NVLink: GPU to GPU over PCIe{f' ({text})' if text else ''}"

@@ -23,8 +23,8 @@ def verdict_lines(view: RankView, width: int) -> list[StyledLine]:
     """How the rank lies to its GPU, why, and what to type."""
     numa = view.numa
     if numa is None:
-        said = f"unknown: rank {view.rank} has said nothing of it yet"
-        return [titled("NUMA"), *paragraph(said, width, DIM)]
+        text = f"unknown: rank {view.rank} has not reported it yet"
+        return [titled("NUMA"), *paragraph(text, width, DIM)]
     glyph, color = NUMA_MARKS[numa.state]
     verdict = (Segment(f"{glyph} {_STATES[numa.state]}", TextStyle(color, bold=True)),)
     lines: list[StyledLine] = [titled("NUMA", Segment(f"rank {view.rank}  ", DIM), *verdict)]
@@ -41,8 +41,8 @@ def place_lines(view: RankView, width: int) -> list[StyledLine]:
     lines: list[StyledLine] = []
     if view.numa is not None:
         lines.append(titled("process", Segment(f"of rank {view.rank}", DIM)))
-        for label, said in _facts(view.numa):
-            lines += _labelled(label, said or "unknown", width, TEXT if said else DIM)
+        for label, text in _facts(view.numa):
+            lines += _labelled(label, text or "unknown", width, TEXT if text else DIM)
     return lines
 
 
@@ -50,15 +50,15 @@ def _advice(advice: str, width: int) -> list[StyledLine]:
     """What to type; where that needs more than one line, each way to do it begins one below the label, so
     that no command is broken that need not be.
     """
-    ink = TextStyle("accent", bold=True)
-    beside = _labelled("to mend it", advice, width, ink)
+    style = TextStyle("accent", bold=True)
+    beside = _labelled("to mend it", advice, width, style)
     if len(beside) == 1:
         return beside
     first, *others = advice.split(", or ")
     ways = (first, *(f"or {other}" for other in others))
     return [
         (Segment("   to mend it", DIM),),
-        *(line for way in ways for line in paragraph(way, width, ink, 5)),
+        *(line for way in ways for line in paragraph(way, width, style, 5)),
     ]
 
 
@@ -78,11 +78,11 @@ def _facts(numa: NumaFacts) -> list[tuple[str, str]]:
     return facts
 
 
-def _labelled(label: str, said: str, width: int, ink: TextStyle) -> list[StyledLine]:
+def _labelled(label: str, text: str, width: int, style: TextStyle) -> list[StyledLine]:
     """The words beside a label, and below them where they need more than one line."""
     indent = _LABEL + 5
     head = (Segment(f"   {label:<{indent - 3}}", DIM),)
-    lines = paragraph(said, width, ink, indent)
+    lines = paragraph(text, width, style, indent)
     if not lines:
         return [head]
     first = lines[0][1:]

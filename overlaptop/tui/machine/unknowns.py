@@ -19,8 +19,8 @@ def unknown_lines(view: RankView, width: int) -> list[StyledLine]:
     """
     why_no_gpu = _why_no_gpu(view)
     by_reason: dict[str, list[str]] = {}
-    for told in (view.sample, view.device, view.numa, view.machine):
-        for unknown in told.unknown if told is not None else ():
+    for source in (view.sample, view.device, view.numa, view.machine):
+        for unknown in source.unknown if source is not None else ():
             if unknown.reason == why_no_gpu:
                 continue
             names = by_reason.setdefault(unknown.reason, [])
@@ -35,10 +35,10 @@ def unknown_lines(view: RankView, width: int) -> list[StyledLine]:
 def no_gpu_lines(view: RankView, width: int) -> list[StyledLine]:
     """Of a rank without a GPU: why."""
     if view.device is None:
-        said = f"unknown: rank {view.rank} has said nothing of it yet"
+        text = f"unknown: rank {view.rank} has not reported it yet"
     else:
-        said = f"none: {_why_no_gpu(view) or 'the rank computes on none that is known'}"
-    return [titled("GPU"), *paragraph(said, width, DIM)]
+        text = f"none: {_why_no_gpu(view) or 'the rank computes on none that is known'}"
+    return [titled("GPU"), *paragraph(text, width, DIM)]
 
 
 def _why_no_gpu(view: RankView) -> str:

@@ -19,11 +19,11 @@ def plural(number: int, noun: str) -> str:
     return f"{count(number)} {noun}{'s' * (number != 1)}"
 
 
-def paragraph(text: str, width: int, ink: TextStyle = TEXT, indent: int = 3) -> list[StyledLine]:
+def paragraph(text: str, width: int, style: TextStyle = TEXT, indent: int = 3) -> list[StyledLine]:
     """Words over as many lines as they need."""
-    words = [Item((Segment(word, ink),)) for word in text.split()]
+    words = [Item((Segment(word, style),)) for word in text.split()]
     lines = wrap(words, max(8, width - indent - 1), len(words) or 1, " ")
-    return [(Segment(" " * indent, ink), *line) for line in lines] if words else []
+    return [(Segment(" " * indent, style), *line) for line in lines] if words else []
 
 
 def titled(title: str, *more: Segment) -> StyledLine:
@@ -37,22 +37,22 @@ def here(numa: NumaFacts, node: int | None) -> list[str]:
         sum(share.amount for share in shares if share.node == node)
         for shares in (numa.cpu_nodes, numa.threads_by_node, numa.memory_by_node)
     )
-    said = []
+    parts = []
     if cpus:
-        said.append(plural(cpus, "CPU"))
+        parts.append(plural(cpus, "CPU"))
     if threads:
-        said.append(plural(threads, "thread"))
+        parts.append(plural(threads, "thread"))
     if memory:
-        said.append(byte_count(memory))
-    return said
+        parts.append(byte_count(memory))
+    return parts
 
 
 def by_node(shares: Iterable[NodeShare], noun: str = "") -> str:
     """``34 threads on node 0, 2 on node 1``; without a noun, bytes. Most first."""
-    said: list[str] = []
+    parts: list[str] = []
     for share in sorted(shares, key=lambda each: -each.amount):
         if share.amount:
             figure = byte_count(share.amount) if not noun else count(share.amount)
-            first = f" {noun}{'s' * (share.amount != 1)}" if noun and not said else ""
-            said.append(f"{figure}{first} on node {share.node}")
-    return ", ".join(said)
+            first = f" {noun}{'s' * (share.amount != 1)}" if noun and not parts else ""
+            parts.append(f"{figure}{first} on node {share.node}")
+    return ", ".join(parts)

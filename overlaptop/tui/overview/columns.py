@@ -127,11 +127,11 @@ def _timed(words: str) -> Callable[[Scales, int], StyledLine]:
 
 
 def _time(
-    value: Callable[[RankView], int | None], ink: TextStyle = TEXT
+    value: Callable[[RankView], int | None], style: TextStyle = TEXT
 ) -> Callable[[RankView, Scales, int], StyledLine]:
     def cell(view: RankView, scales: Scales, _width: int) -> StyledLine:
         value_ns = value(view)
-        return (Segment(scales.unit.text(value_ns), DIM if value_ns is None else ink),)
+        return (Segment(scales.unit.text(value_ns), DIM if value_ns is None else style),)
 
     return cell
 
@@ -163,14 +163,14 @@ def _bar(view: RankView, scales: Scales, width: int) -> StyledLine:
                 "phases only" if view.info and view.info.detail_every == 0 else "not measured yet", DIM
             ),
         )
-    said = _condition(view, scales)
-    if not said:
+    text = _condition(view, scales)
+    if not text:
         return bar
-    line = crop(faded(bar), max(0, width - len(said) - 2))
-    ink = TextStyle("warning") if view.last is not None else DIM  # nothing is wrong before the first step
+    line = crop(faded(bar), max(0, width - len(text) - 2))
+    style = TextStyle("warning") if view.last is not None else DIM  # nothing is wrong before the first step
     if view.silent or (scales.failure is not None and view.rank in scales.failure.ranks):
-        ink = TextStyle("error", bold=True)
-    return (*line, Segment("  " if line else ""), *elided((Segment(said, ink),), width))
+        style = TextStyle("error", bold=True)
+    return (*line, Segment("  " if line else ""), *elided((Segment(text, style),), width))
 
 
 def _condition(view: RankView, scales: Scales) -> str:
@@ -189,7 +189,7 @@ def _condition(view: RankView, scales: Scales) -> str:
 
 def _history(view: RankView, scales: Scales, width: int) -> StyledLine:
     values = history.columns(view.history, width, scales.a_column, lambda step: step.step_ns)
-    return sparkline(values, scales.spark_top_ns, ink=TextStyle("history"))
+    return sparkline(values, scales.spark_top_ns, style=TextStyle("history"))
 
 
 def _history_header(scales: Scales, width: int) -> StyledLine:
@@ -198,9 +198,9 @@ def _history_header(scales: Scales, width: int) -> StyledLine:
     top = Unit.for_scale(scales.spark_top_ns)
     words = f"0–{top.brief(scales.spark_top_ns)} {top.name}"
     longer = f"{words} · max of {scales.a_column}" if scales.a_column > 1 else f"{words} · each step"
-    for said in (longer.replace("max of", "slowest of"), longer, words):
-        if len(said) <= width:
-            return (Segment(said, DIM),)
+    for text in (longer.replace("max of", "slowest of"), longer, words):
+        if len(text) <= width:
+            return (Segment(text, DIM),)
     return crop((Segment(words, DIM),), width)
 
 
@@ -293,8 +293,8 @@ def layout(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
 def aligned(line: StyledLine, width: int, *, right: bool) -> StyledLine:
     """The line in a cell of that width."""
     if len(line) == 1 and line[0].text.isascii() and len(line[0].text) <= width:
-        text, ink = line[0]
-        return (Segment(text.rjust(width) if right else text.ljust(width), ink),)
+        text, style = line[0]
+        return (Segment(text.rjust(width) if right else text.ljust(width), style),)
     line = crop(line, width)
     blank = " " * (width - line_width(line))
     if not blank:

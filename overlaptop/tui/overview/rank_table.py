@@ -143,7 +143,7 @@ def _row(view: RankView, columns: list[tuple[Column, int]], scales: Scales, *, c
 
 def _marked(title: StyledLine, width: int, *, down: bool) -> StyledLine:
     """The header of the column that is sorted by."""
-    words = "".join(run.text for run in title).strip()
+    words = "".join(segment.text for segment in title).strip()
     return (Segment(f"{words[: max(0, width - 1)]}{'▼' if down else '▲'}", BOLD),)
 
 

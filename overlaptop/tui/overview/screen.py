@@ -64,7 +64,7 @@ class OverviewScreen(TimelineScreen):
         self._timeline = Timeline(dashboard)
         self._collectives = Collectives(dashboard)
         self._history = HistoryChart(dashboard)
-        self._keys = KeyBar(dashboard, HINTS, tells_changes=False, offered=self._offered)
+        self._keys = KeyBar(dashboard, HINTS, shows_change=False, offered=self._offered)
 
     def heights(self, width: int, height: int) -> Heights:
         """Rows of ranks first, then the timeline, then its collectives; little screens lose the last.

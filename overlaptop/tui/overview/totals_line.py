@@ -56,9 +56,9 @@ def total_items(state: ViewState) -> list[Item]:
     totals, ranks = state.snapshot.totals, state.snapshot.ranks
     figures = Figures.of(totals, exact=state.exact)
 
-    def item(name: str, figure: str, cells: int, ink: TextStyle = BOLD, *more: Segment) -> Item:
+    def item(name: str, figure: str, cells: int, style: TextStyle = BOLD, *more: Segment) -> Item:
         # As wide as its figures get: what follows must not move with each of them.
-        return Item((Segment(f"{name} ", DIM), Segment(f"{figure:<{cells}}", ink), *more))
+        return Item((Segment(f"{name} ", DIM), Segment(f"{figure:<{cells}}", style), *more))
 
     seen = state.exact or totals.idle_ns is not None
     known_idle = item("idle", figures.idle, 8, DIM if totals.idle_ns is None else BOLD)
@@ -85,10 +85,10 @@ def total_items(state: ViewState) -> list[Item]:
 
 
 def _knob(state: ViewState) -> list[Item]:
-    """The knob in hand: its value, and the keys that change it or why nothing does."""
-    if state.hand is None:
+    """The selected knob: its value, and the keys that change it or why nothing does."""
+    if state.selected_knob is None:
         return []
-    knob, change = state.hand.knob, state.change
+    knob, change = state.selected_knob.knob, state.change
     value = Segment(with_unit(knob.value_text, knob.unit), BOLD)
     if change is not None and change.state == "pending" and change.knob == knob.name and change.becomes:
         value = Segment(f"{change.was} → {change.becomes}".lstrip(), TextStyle("warning", bold=True))
@@ -101,10 +101,10 @@ def _knob(state: ViewState) -> list[Item]:
 
 
 def _why_fixed(state: ViewState) -> str:
-    assert state.hand is not None
+    assert state.selected_knob is not None
     if state.readonly:
         return "(read-only)"
-    why = state.hand.refusal
+    why = state.selected_knob.refusal
     if not why:
         return ""  # the job is over, or a file: the header says so
     if why == NOT_ALLOWED:
@@ -152,7 +152,7 @@ def _sampling(state: ViewState) -> list[Item]:
     if not every:
         return []
     words = {0: "phases only", 1: "collectives in every step"}
-    said = words.get(every[-1], f"collectives in every {ordinal(every[-1])} step")
+    text = words.get(every[-1], f"collectives in every {ordinal(every[-1])} step")
     if len(every) > 1:
-        said += ", on some ranks" if every[0] == 0 else " or oftener"
-    return [Item((Segment(said, DIM),))]
+        text += ", on some ranks" if every[0] == 0 else " or oftener"
+    return [Item((Segment(text, DIM),))]

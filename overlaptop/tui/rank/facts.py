@@ -117,14 +117,14 @@ def _place(chosen: RankView) -> list[StyledLine]:
             share = Segment(f" {whole_percent(known.share):<5}", DIM)
             parts.append((Segment(f"{name} ", DIM), Segment(f"{rate(known.bytes_per_s):<9}", BOLD), share))
     if chosen.numa is not None and numa_matters(chosen):
-        said = f" {chosen.numa.state}" if chosen.numa.state != "bound" else ""
+        text = f" {chosen.numa.state}" if chosen.numa.state != "bound" else ""
         mark = numa_cell(chosen)
-        parts.append((Segment("NUMA ", DIM), *mark, Segment(said, mark[-1].ink)))
+        parts.append((Segment("NUMA ", DIM), *mark, Segment(text, mark[-1].style)))
     return parts
 
 
 def _identity(chosen: RankView) -> list[Item]:
-    said = [Item((Segment(f" rank {chosen.rank}", BOLD),))]
+    items = [Item((Segment(f" rank {chosen.rank}", BOLD),))]
     if (info := chosen.info) is not None:
         for name, value in (
             ("on", chosen.node), ("host", info.host), ("device", info.device), ("backend", info.backend),
@@ -132,8 +132,8 @@ def _identity(chosen: RankView) -> list[Item]:
             ("torch", info.torch_version),
         ):  # fmt: skip
             if value:
-                said.append(Item((Segment(f"{name} ", DIM), Segment(value)), len(said)))
-    return said
+                items.append(Item((Segment(f"{name} ", DIM), Segment(value)), len(items)))
+    return items
 
 
 def _known(number: int) -> str:

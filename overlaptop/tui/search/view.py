@@ -61,8 +61,8 @@ class SearchView(ScrollView):
             return lines
         if search is not None:
             who = f" {search.by} searches for the best {search.knob}"
-            said = "Its changes are in the log under Tune (u). A change made here would end it."
-            return [(), (Segment(who, BOLD),), (), *paragraph(said, width, TEXT)]
+            text = "Its changes are in the log under Tune (u). A change made here would end it."
+            return [(), (Segment(who, BOLD),), (), *paragraph(text, width, TEXT)]
         return [(), (Segment(" No search yet", BOLD),), (), *paragraph(_WHAT_IT_IS, width, TEXT, rows=12)]
 
 
@@ -97,9 +97,9 @@ def search_lines(
 
 def _status(picture: SearchState, width: int, of: str) -> list[StyledLine]:
     """What it does, what it has cost, and how long it may take; what the best is so far."""
-    ink = TextStyle("error" if picture.failed else "good" if picture.over else "warning", bold=True)
+    style = TextStyle("error" if picture.failed else "good" if picture.over else "warning", bold=True)
     glyph = "✗" if picture.failed else "■" if picture.over else "◆"
-    title = Item((Segment(f" {glyph} ", ink), Segment(f"search for the best {picture.knob.name}", BOLD)))
+    title = Item((Segment(f" {glyph} ", style), Segment(f"search for the best {picture.knob.name}", BOLD)))
     steps = picture.steps_spent
     items = [
         title,
@@ -115,7 +115,7 @@ def _status(picture: SearchState, width: int, of: str) -> list[StyledLine]:
     if of:
         lines += paragraph(of, width, TextStyle("warning", bold=True), rows=2)
     if picture.doing and not picture.over:
-        lines += paragraph(picture.doing, width, ink, rows=2)
+        lines += paragraph(picture.doing, width, style, rows=2)
     if picture.best is not None and len(picture.points) > 1 and picture.result is None:
         lines.append(_best_so_far(picture, width))
     return lines
@@ -124,9 +124,9 @@ def _status(picture: SearchState, width: int, of: str) -> list[StyledLine]:
 def _best_so_far(picture: SearchState, width: int) -> StyledLine:
     """What the star stands for while nothing is decided."""
     best = with_unit(str(picture.best), picture.knob.unit)
-    told = f": shortest step so far, {picture.best_words}".removesuffix(", ")
+    rest = f": shortest step so far, {picture.best_words}".removesuffix(", ")
     return elided(
-        (Segment(f" {curve.BEST.glyph} ", curve.BEST.ink), Segment(best, BOLD), Segment(told, DIM)), width
+        (Segment(f" {curve.BEST.glyph} ", curve.BEST.style), Segment(best, BOLD), Segment(rest, DIM)), width
     )
 
 
@@ -142,8 +142,8 @@ def _outcome(picture: SearchState, width: int) -> list[StyledLine]:
             picture.why, width, TextStyle("error" if picture.failed else "warning", bold=True), rows=3
         )
     if picture.result is not None:
-        ink = TextStyle("good", bold=True) if picture.result.known else BOLD
-        lines += paragraph(picture.result.line, width, ink, rows=4)
+        style = TextStyle("good", bold=True) if picture.result.known else BOLD
+        lines += paragraph(picture.result.line, width, style, rows=4)
     if picture.left:
         lines += paragraph(picture.left, width, BOLD, rows=2)
     if picture.result is not None and picture.result.code:
@@ -244,7 +244,7 @@ def _cells(picture: SearchState, point: CurvePoint, unit: Unit) -> tuple[StyledL
     pale = mark is curve.HOPELESS
     figure = DIM if pale else BOLD if best else TEXT
     return (
-        (Segment(mark.glyph, mark.ink),),
+        (Segment(mark.glyph, mark.style),),
         (Segment(with_unit(str(point.value), picture.knob.unit), DIM if pale else BOLD),),
         (Segment(unit.text(round(point.step_ns)), figure),),
         (Segment(_reach(point, unit), DIM),),

@@ -51,11 +51,11 @@ class HistoryChart(JobView):
             if n
             else ()
         )
-        said = [Item((Segment(words, DIM),), 1) for words in (f"each column {each}", *figures)]
+        items = [Item((Segment(words, DIM),), 1) for words in (f"each column {each}", *figures)]
         return [
-            fit([Item((Segment(" step time", TextStyle(bold=True)),)), *said], [], width),
+            fit([Item((Segment(" step time", TextStyle(bold=True)),)), *items], [], width),
             *_scaled(
-                chart(times, top_ns, rows, ink=TextStyle("history")), f"{unit.brief(top_ns)} {unit.name}"
+                chart(times, top_ns, rows, style=TextStyle("history")), f"{unit.brief(top_ns)} {unit.name}"
             ),
             fit(
                 [
@@ -65,7 +65,7 @@ class HistoryChart(JobView):
                 [],
                 width,
             ),
-            *_scaled(chart(overlaps, 1.0, rows, ink=TextStyle("hidden")), "100 %"),
+            *_scaled(chart(overlaps, 1.0, rows, style=TextStyle("hidden")), "100 %"),
         ]
 
 

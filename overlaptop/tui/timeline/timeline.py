@@ -6,7 +6,7 @@ from textual import events
 
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.text import Unit, byte_count, clock, duration
-from overlaptop.tui.draw.bars import Cell, Piece, lane, ruler, runs
+from overlaptop.tui.draw.bars import Cell, Piece, lane, ruler, to_segments
 from overlaptop.tui.draw.segments import BOLD, DIM, FAINT, Item, Segment, StyledLine, TextStyle, fit
 from overlaptop.tui.state import step_name
 from overlaptop.tui.timeline.lanes import Lanes
@@ -80,8 +80,8 @@ class Timeline(JobView):
                 left.append(Item((Segment(f"{name} ", DIM), Segment(duration(spent_ns))), 4))
         moved = sum(c.bytes or 0 for c in detail.collectives)
         if detail.collectives:
-            said = f"{len(detail.collectives)} collective{'s' * (len(detail.collectives) != 1)}"
-            left.append(Item((Segment(said), Segment(f" · {byte_count(moved)}", DIM)), 5))
+            text = f"{len(detail.collectives)} collective{'s' * (len(detail.collectives) != 1)}"
+            left.append(Item((Segment(text), Segment(f" · {byte_count(moved)}", DIM)), 5))
         right = []
         if window.zoom > 1:
             start_ns, end_ns = window.bounds_ns(detail.step_ns)
@@ -153,7 +153,7 @@ class _View:
             name = next(name for name in names if len(name) <= max(0, size - 2))
             words = f"├{name:─^{size - 2}}┤" if size > 1 else "│"
             cells[left:right] = [Cell(glyph, TextStyle("text", phase.name)) for glyph in words]
-        return (_label("phase"), *runs(cells))
+        return (_label("phase"), *to_segments(cells))
 
     def names(self, chosen: int | None) -> StyledLine:
         """Under the comm lane, where there is room: which collective begins here; the chosen one marked."""
@@ -173,12 +173,12 @@ class _View:
             room = max(right, self._next_start(index)) - left - 1
             name = f"│{op_name(collective)}"
             # Whole words only: half a figure is another figure.
-            said = (f"{name} {byte_count(collective.bytes)}", name)
-            words = next((words for words in said if len(words) <= room), "│")
+            labels = (f"{name} {byte_count(collective.bytes)}", name)
+            words = next((words for words in labels if len(words) <= room), "│")
             if left >= free and left + len(words) <= self.width:
                 cells[left : left + len(words)] = [Cell(glyph, DIM) for glyph in words]
                 free = left + len(words)
-        return (_label(""), *runs(cells))
+        return (_label(""), *to_segments(cells))
 
     def _next_start(self, index: int) -> int:
         after = self.lanes.detail.collectives[index + 1 : index + 2]

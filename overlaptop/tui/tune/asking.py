@@ -1,4 +1,4 @@
-"""The questions about the knob in hand, for the foot of any screen."""
+"""The questions about the selected knob, for the foot of any screen."""
 
 from __future__ import annotations
 

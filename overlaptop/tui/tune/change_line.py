@@ -42,24 +42,24 @@ def change_lines(change: Change, width: int, right: Item | None = None) -> list[
     ``right``: for the right edge of the first line, where there is room.
     """
     glyph, color = _GLYPHS[change.state]
-    ink = TextStyle(color, bold=True)
+    style = TextStyle(color, bold=True)
     values = knob_words(change)
     by: StyledLine = (Segment("by ", DIM), Segment(change.by)) if change.by else ()
     rights = [right] if right is not None else []
     if values and len(values) + len(change.words) + line_width(by) + 12 > width:
         head = fit(
-            [Item((Segment(f" {glyph} ", ink), Segment(values, BOLD))), *([Item(by, 2)] if by else [])],
+            [Item((Segment(f" {glyph} ", style), Segment(values, BOLD))), *([Item(by, 2)] if by else [])],
             rights,
             width,
         )
-        return [head, *paragraph(change.words, width, ink, indent=3, rows=MOST_LINES - 1)]
+        return [head, *paragraph(change.words, width, style, indent=3, rows=MOST_LINES - 1)]
     if not values and len(change.words) + 4 > width:
-        first, *more = paragraph(change.words, width, ink, indent=3, rows=MOST_LINES)
-        return [(Segment(f" {glyph} ", ink), *first[1:]), *more]
-    said = Segment(change.words, ink if change.state != "changed" else TextStyle(color))
+        first, *more = paragraph(change.words, width, style, indent=3, rows=MOST_LINES)
+        return [(Segment(f" {glyph} ", style), *first[1:]), *more]
+    status = Segment(change.words, style if change.state != "changed" else TextStyle(color))
     line: StyledLine = (
-        Segment(f" {glyph} ", ink),
+        Segment(f" {glyph} ", style),
         *((Segment(values, BOLD), Segment("  ")) if values else ()),
-        said,
+        status,
     )
     return [fit([Item(line), *([Item(by, 1)] if by else [])], rights, width)]

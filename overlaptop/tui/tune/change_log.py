@@ -108,15 +108,15 @@ def _rows(view: CommandView, who: str, cells: tuple[int, int, int], width: int) 
         *pad((Segment(shortened(who, asked), DIM),), asked),
         Segment("  "),
     )
-    ink = (
+    style = (
         TextStyle("error")
         if view.state == FAILED
         else TextStyle("good" if view.state == CHANGED else "warning")
     )
     words = change_words(view)
     if line_width(head) + len(words) <= width - 1:
-        return [(*head, Segment(words, ink))]
-    return [elided(head, width), *paragraph(words, width, ink, indent=11, rows=3)]
+        return [(*head, Segment(words, style))]
+    return [elided(head, width), *paragraph(words, width, style, indent=11, rows=3)]
 
 
 def _values(view: CommandView) -> StyledLine:

@@ -70,15 +70,15 @@ def panel_lines(
     sizes = [
         2 + max(line_width((Segment(row[at]),)) for row in (header, *rows)) for at in range(len(header))
     ]
-    told = (Segment("  ", DIM), *_in_short(compared))
-    lines.append(_row(header, sizes, (DIM, DIM, DIM), told, width))
+    summary = (Segment("  ", DIM), *_in_short(compared))
+    lines.append(_row(header, sizes, (DIM, DIM, DIM), summary, width))
     for row, quantity in zip(rows, compared.quantities, strict=True):
-        ink = _ink(quantity)
-        said = (
-            Segment(f"{_glyph(quantity)} ", ink),
-            Segment(_verdict(quantity, width - sum(sizes) - 5), ink),
+        style = _ink(quantity)
+        verdict = (
+            Segment(f"{_glyph(quantity)} ", style),
+            Segment(_verdict(quantity, width - sum(sizes) - 5), style),
         )
-        lines.append(_row(row, sizes, (DIM, TEXT, BOLD), said, width))
+        lines.append(_row(row, sizes, (DIM, TEXT, BOLD), verdict, width))
     lines.append(_meanings(width))
     return lines[:height]
 
@@ -116,14 +116,14 @@ def _meanings(width: int) -> StyledLine:
 def _row(
     words: tuple[str, str, str],
     sizes: list[int],
-    inks: tuple[TextStyle, TextStyle, TextStyle],
-    said: StyledLine,
+    styles: tuple[TextStyle, TextStyle, TextStyle],
+    verdict: StyledLine,
     width: int,
 ) -> StyledLine:
     line: list[Segment] = [Segment("   ")]
-    for word, size, ink in zip(words, sizes, inks, strict=True):
-        line += pad((Segment(word, ink),), size)
-    return elided((*line, *said), width)
+    for word, size, style in zip(words, sizes, styles, strict=True):
+        line += pad((Segment(word, style),), size)
+    return elided((*line, *verdict), width)
 
 
 def _brief(change: Change | None, compared: Compared | None, width: int) -> list[StyledLine]:

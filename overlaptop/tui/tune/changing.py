@@ -1,4 +1,4 @@
-"""Changing a knob by keys: which one is in hand, what it is to be, and how far that is. No screen in it."""
+"""Changing a knob by keys: which one is selected, its new value, and how far that is. No screen in it."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ class Changing:
         return replace(self._followed(snapshot, newest), by=who_asked(newest, self.own, own_searches))
 
     def ready(self, snapshot: Snapshot) -> JobKnob | None:
-        """The knob in hand, if it can be changed; else None, and `change` says why not."""
+        """The selected knob, if it can be changed; else None, and `change` says why not."""
         self._fault = None
         held = self.selected(snapshot)
         if snapshot.link is LinkState.TRACE:

@@ -83,8 +83,8 @@ class Comparing:
             title = f"beside the job before: {earlier.named}"
             heads = what_differs(earlier, present) if present is not None else ("", "")
             quantities = compare_steps(before, after, same_work=_same_work(snapshot, earlier, present))
-            told = Compared(title, heads[0] or "before", heads[1] or "now", "", quantities)
-            self._beside, self._beside_s = (earlier.job, told), now_s
+            result = Compared(title, heads[0] or "before", heads[1] or "now", "", quantities)
+            self._beside, self._beside_s = (earlier.job, result), now_s
         return self._beside[1]
 
 
@@ -110,12 +110,14 @@ def what_differs(one: EarlierJob, other: EarlierJob) -> tuple[str, str]:
     ``bucket 50 MiB``, ``--layers 2``. Both are empty where nothing is known to differ.
     """
     knobs = _knobs_that_differ(one, other)
-    told = {left.knob for left, _ in knobs}
+    named = {left.knob for left, _ in knobs}
     sides = ([left.words for left, _ in knobs], [right.words for _, right in knobs])
     parts = [_parts(each.label) for each in (one, other)]
     for side, own, others in zip(sides, parts, reversed(parts), strict=True):
         side += [
-            part for part in own if part not in others and part[2:].split()[0].replace("-", "_") not in told
+            part
+            for part in own
+            if part not in others and part[2:].split()[0].replace("-", "_") not in named
         ]
     if not any(sides):
         return "", ""

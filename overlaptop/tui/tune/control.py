@@ -93,9 +93,9 @@ class Control:
             self._change.command, self._change.state,
         ):  # fmt: skip
             self._change_s = now_s
-        self._tell(snapshot)
+        self._follow(snapshot)
 
-    def _tell(self, snapshot: Snapshot) -> None:
+    def _follow(self, snapshot: Snapshot) -> None:
         self._change = self.changing.change(snapshot)
         self._newest = self.changing.newest(snapshot, self.search_ids)
 
@@ -138,7 +138,7 @@ class Control:
     def step(self, snapshot: Snapshot, direction: int) -> None:
         """A key for the next value up or down."""
         self.changing.step(snapshot, direction, self._clock_s())
-        self._tell(snapshot)
+        self._follow(snapshot)
 
     def type(self, snapshot: Snapshot, words: str) -> None:
         """A value was typed. Raises ValueRefusedError."""
@@ -167,7 +167,7 @@ class Control:
         return self.searching or self._collector is not None
 
     def search(self, snapshot: Snapshot, words: str) -> None:
-        """Begin to search for the best value of the knob in hand in the range that was typed.
+        """Begin to search for the best value of the selected knob in the range that was typed.
 
         Raises ValueRefusedError, whose text is for the prompt.
         """

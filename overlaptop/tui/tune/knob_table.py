@@ -67,8 +67,8 @@ class KnobTable(JobView):
         knobs = self.state.snapshot.knobs
         if self.chosen is None:
             return [(Segment(f" {NOTHING}", BOLD),), (), *paragraph(_WHAT_THEY_ARE, width)]
-        hand = self.state.hand.knob.name if self.state.hand is not None else ""
-        rows = [_cells(each, selected=each.knob.name == hand, state=self.state) for each in knobs]
+        selected = self.state.selected_name
+        rows = [_cells(each, selected=each.knob.name == selected, state=self.state) for each in knobs]
         header: tuple[StyledLine, ...] = tuple((Segment(name, DIM),) for name, _ in _COLUMNS)
         sizes = [
             max(_LEAST_CELLS, *(min(_MOST_CELLS, line_width(row[at])) for row in (header, *rows)))
@@ -83,7 +83,7 @@ class KnobTable(JobView):
         return lines
 
     def on_click(self, event: events.Click) -> None:
-        """Choose the row; take it in hand at the second click."""
+        """Choose the row; select the knob at the second click."""
         index = self._first + event.y - 1
         if event.y > 0 and index < len(self.state.snapshot.knobs):
             self.post_message(self.Chosen(index, event.chain >= 2))
@@ -145,20 +145,20 @@ def _cells(job_knob: JobKnob, *, selected: bool, state: ViewState) -> tuple[Styl
     if change is not None and change.state == "pending" and change.knob == knob.name and change.becomes:
         now = (Segment(f"{change.was} → {change.becomes}", TextStyle("warning", bold=True)),)
     if job_knob.refusal:
-        said: StyledLine = (Segment(f"fixed: {job_knob.refusal}", DIM),)
+        note: StyledLine = (Segment(f"fixed: {job_knob.refusal}", DIM),)
     elif state.readonly:
-        said = (Segment("read-only", DIM),)
+        note = (Segment("read-only", DIM),)
     elif selected:
-        said = (Segment("in hand ", TextStyle("good", bold=True)), Segment("[ ]", KEY))
+        note = (Segment("selected ", TextStyle("good", bold=True)), Segment("[ ]", KEY))
     else:
-        said = (Segment("enter takes it in hand", DIM),)
+        note = (Segment("enter selects it", DIM),)
     return (
         (Segment(knob.name, BOLD),),
         now,
         (Segment(with_unit(knob.original_text, knob.unit)),),
         (Segment(allowed_words(knob)),),
         (Segment(shortened(knob.owner, _MOST_CELLS), DIM),),
-        said,
+        note,
     )
 
 

@@ -21,7 +21,7 @@ HINTS = (
     ("b", "exact value", "app.exact", "exact"),
     ("r", "the script's", "screen.restore", "script's"),
     ("a", "search", "app.search", "search"),
-    ("enter", "take in hand", "screen.take"),
+    ("enter", "select", "screen.select"),
     ("↑ ↓", "knob", "screen.move(1)"),
     ("page down", "scroll the log", "screen.scroll(8)"),
     QUIT_HINT,
@@ -42,10 +42,10 @@ class TuneScreen(DashboardScreen):
         self._detail = KnobDetail(dashboard, self._table)
         self._line = ChangeLine(dashboard)
         self._log = ChangeLog(dashboard)
-        self._keys = KeyBar(dashboard, HINTS, tells_changes=False)
-        hand = self.state.hand.knob.name if self.state.hand is not None else ""
+        self._keys = KeyBar(dashboard, HINTS, shows_change=False)
         names = [each.knob.name for each in self.state.snapshot.knobs]
-        self._table.cursor = names.index(hand) if hand in names else 0
+        selected = self.state.selected_name
+        self._table.cursor = names.index(selected) if selected in names else 0
 
     @property
     def knob(self) -> str:
@@ -74,7 +74,7 @@ class TuneScreen(DashboardScreen):
         """A row was clicked."""
         self._table.cursor = message.index
         if message.opened and not self.state.readonly:
-            self.action_take()
+            self.action_select()
         self.redraw()
 
     def action_move(self, rows: int) -> None:
@@ -82,7 +82,7 @@ class TuneScreen(DashboardScreen):
         self._table.cursor = max(0, self._table.cursor + rows)
         self.redraw()
 
-    def action_take(self) -> None:
+    def action_select(self) -> None:
         """From now on keys change the chosen one."""
         self.dashboard.select_knob(self.knob)
         self.dashboard.on_change()

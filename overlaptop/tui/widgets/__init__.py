@@ -1,1 +1,1 @@
-"""The dashboard's widgets: each draws lines of runs and repaints those that changed."""
+"""The dashboard's widgets: each draws styled lines and repaints those that changed."""

@@ -25,7 +25,7 @@ def heading(group: Group, now_ns: int, width: int) -> StyledLine:
     node = group.node
     if node is None:
         return _ruled((Segment("── ", FAINT), Segment(printable(group.words), DIM)), (), width)
-    left: StyledLine = (Segment("── ", FAINT), *told(node, now_ns))
+    left: StyledLine = (Segment("── ", FAINT), *host_status(node, now_ns))
     right = []
     if node.link is LinkState.LIVE:
         if node.residual_ns is not None:
@@ -42,7 +42,7 @@ def state_words(node: NodeView, now_ns: int) -> StyledLine:
     return (Segment(f"{glyph} {state_of(node)}{since(node, now_ns)}".rstrip(), TextStyle(color)),)
 
 
-def told(node: NodeView, now_ns: int) -> StyledLine:
+def host_status(node: NodeView, now_ns: int) -> StyledLine:
     """``gpu-a  ● live``, and where the line is not, why."""
     line: StyledLine = (
         Segment(f"{printable(node.name)}  ", TextStyle("accent")),

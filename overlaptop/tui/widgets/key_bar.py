@@ -25,7 +25,7 @@ from overlaptop.tui.tune.knob_values import short_name
 from overlaptop.tui.view import JobView
 from overlaptop.wire.knobs import BUCKET_CAP_MB
 
-_TOLD_SHARE = 60
+_CHANGE_SHARE = 60
 """Per cent of the line for how a change goes: keys stay in sight."""
 
 
@@ -44,7 +44,7 @@ HELP_HINT = Hint("?", "help", "app.help", "")
 QUIT_HINT = Hint("q", "quit", "app.quit", "quit")
 """Its words say where it ends a job."""
 KNOB_HINT = ("[ ]", "", "app.larger")
-"""Its words are the name of the knob in hand."""
+"""Its words are the name of the selected knob."""
 STEP_HINT = ("[ ]", "step", "app.turn(1)", "step")
 """Of a trace."""
 
@@ -70,15 +70,15 @@ class KeyBar(JobView):
         dashboard: Dashboard,
         hints: Sequence[tuple[str, str, str] | tuple[str, str, str, str] | Hint],
         *,
-        tells_changes: bool = True,
+        shows_change: bool = True,
         offered: Callable[[str], bool] | None = None,
     ) -> None:
-        """``tells_changes``: also say how a change of a knob goes, as nothing else on this screen does.
+        """``shows_change``: also show how a change of a knob goes, as nothing else on this screen does.
         ``offered``: whether an action does something just now; None: all do.
         """
         super().__init__(dashboard)
         self._hints = [Hint(*hint) for hint in hints]
-        self._tells_changes = tells_changes
+        self._shows_change = shows_change
         self._offered = offered
 
     @property
@@ -91,9 +91,9 @@ class KeyBar(JobView):
             if self._offered is not None and not self._offered(hint.action):
                 continue
             if hint.action == KNOB_HINT[2]:
-                if not self.state.can_change or self.state.hand is None:
+                if not self.state.can_change:
                     continue
-                name = self.state.hand.knob.name
+                name = self.state.selected_name
                 word, short = ("bucket size", short_name(name)) if name == BUCKET_CAP_MB else (name, "knob")
                 hint = hint._replace(word=word, short=short)
             elif hint.action == QUIT_HINT.action and self._ends_a_job:
@@ -105,13 +105,13 @@ class KeyBar(JobView):
 
     def made_of(self) -> tuple[object, ...]:
         """What is offered, and what is told."""
-        return (self._told(), *self.hints)
+        return (self._change_line(), *self.hints)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
         """One line."""
-        told = self._told_in(width)
+        change = self._change_line_in(width)
         placed, gap = self._placed(width)
-        return [fit([Item(each.line) for each in placed], [Item(told)] if told else [], width, gap)]
+        return [fit([Item(each.line) for each in placed], [Item(change)] if change else [], width, gap)]
 
     async def on_click(self, event: events.Click) -> None:
         """Do what the hint under the pointer says."""
@@ -132,8 +132,8 @@ class KeyBar(JobView):
         """The hints that are shown, and the gap between them: with words as long as there is room for while
         no important hint has to go.
         """
-        told = self._told_in(width)
-        room = width - (line_width(told) + 2 if told else 0)
+        change = self._change_line_in(width)
+        room = width - (line_width(change) + 2 if change else 0)
         hints = self.hints
         important = [at for at, hint in enumerate(hints) if hint.short is not None]
         for gap, shortened in [(gap, n) for gap in ("  ", " ") for n in range(len(important) + 1)]:
@@ -148,19 +148,19 @@ class KeyBar(JobView):
             del placed[goes]
         return placed, gap
 
-    def _told_in(self, width: int) -> StyledLine:
-        return elided(self._told(), _TOLD_SHARE * width // 100)
+    def _change_line_in(self, width: int) -> StyledLine:
+        return elided(self._change_line(), _CHANGE_SHARE * width // 100)
 
-    def _told(self) -> StyledLine:
+    def _change_line(self) -> StyledLine:
         """How the newest change goes, until it has been made; a failure stays."""
         change = self.state.change
-        if not self._tells_changes or change is None or self.state.panel_hidden:
+        if not self._shows_change or change is None or self.state.panel_hidden:
             return ()
         if change.state == "changed" and not self.state.change_is_news:
             return ()
-        ink = TextStyle({"failed": "error", "changed": "good"}.get(change.state, "warning"), bold=True)
+        style = TextStyle({"failed": "error", "changed": "good"}.get(change.state, "warning"), bold=True)
         parts: list[StyledLine] = [
-            (Segment(words, ink),) for words in (knob_words(change), change.words) if words
+            (Segment(words, style),) for words in (knob_words(change), change.words) if words
         ]
         return (*joined(parts, ": "), Segment(" "))
 

@@ -53,7 +53,7 @@ class Figures(NamedTuple):
 
     @classmethod
     def of(cls, steps: Mapping[int, Sequence[StepTotals]]) -> Figures:
-        """The same centres that a comparison of these steps shows: advice.comparison says what they are."""
+        """The same centres that a comparison of these steps shows: stats.comparison defines them."""
         if not any(steps.values()):
             return cls()
         # numpy takes 100 ms to import: not before there is something to measure.
@@ -168,7 +168,7 @@ class JobsSeen:
         self._filed: list[_Filed] = []
         self._last: Snapshot | None = None
         """The newest with a job that has made a step."""
-        self._told: dict[str, _Told] = {}
+        self._descriptions: dict[str, _Description] = {}
         """By job, of those that were started from here."""
         self._homes: dict[str, tuple[str, str, str]] = {}
         """By job, its script, folder and host."""
@@ -199,19 +199,17 @@ class JobsSeen:
         self._last = snapshot
         self._file_settings_before(snapshot)
 
-    def tell(self, job: str, label: str, command_line: str, how: str = "") -> None:
-        """Say what was asked for, of a job that was started from here, and how it ended, if it did."""
-        self._told[job] = _Told(label, command_line, how)
+    def describe(self, job: str, label: str, command_line: str, how: str = "") -> None:
+        """Record what a job that was started from here was asked for, and how it ended, if it did."""
+        self._descriptions[job] = _Description(label, command_line, how)
         self._present = None
-        while len(self._told) > 2 * MAX_JOBS:
-            del self._told[next(iter(self._told))]
+        while len(self._descriptions) > 2 * MAX_JOBS:
+            del self._descriptions[next(iter(self._descriptions))]
 
-    def tell_end(self, job: str, label: str, command_line: str, how: str) -> None:
-        """Say how a job ended; one that never made a step is listed too. `job` is empty where it had no key
-        yet.
-        """
+    def describe_end(self, job: str, label: str, command_line: str, how: str) -> None:
+        """Record how a job ended, also one that never made a step. ``job``: empty without a key."""
         if job and (job == self._job_in_sight or any(each.job.job == job for each in self._filed)):
-            self.tell(job, label, command_line, how)
+            self.describe(job, label, command_line, how)
         else:
             self._count_on(in_sight=False)
             self._file(self._jobs, EarlierJob(job, label, command_line, how))
@@ -222,7 +220,7 @@ class JobsSeen:
         if self._last is None:
             return None
         if self._present is None or self._present[0] is not self._last:
-            self._present = self._last, self._as_told(job_of(self._last))
+            self._present = self._last, self._described(job_of(self._last))
         return self._present[1]
 
     @property
@@ -232,7 +230,7 @@ class JobsSeen:
         """
         left = (each.job for each in reversed(self._filed))
         found = next((job for job in left if job.steps and self._is_alike(job.job)), None)
-        return None if found is None else self._as_told(found)
+        return None if found is None else self._described(found)
 
     @property
     def all(self) -> Sequence[EarlierJob]:
@@ -241,7 +239,7 @@ class JobsSeen:
         """
         present = self.present
         listed = [each for each in self._filed if present is None or not _same(each.job, present)]
-        listed = [_Filed(each.number, self._as_told(each.job)) for each in listed]
+        listed = [_Filed(each.number, self._described(each.job)) for each in listed]
         if present is not None:
             listed.append(_Filed(self._number_in_sight, present))
         return [each.job for each in sorted(listed, key=lambda each: each.number)]
@@ -257,7 +255,7 @@ class JobsSeen:
         present = self._job_in_sight
         if job == present:
             return False
-        if job in self._told and present in self._told:
+        if job in self._descriptions and present in self._descriptions:
             return True
         return job in self._homes and self._homes[job] == self._homes.get(present)
 
@@ -296,12 +294,12 @@ class JobsSeen:
             number, left = self._filed[at]
             self._filed[at] = _Filed(number, replace(left, steps={}))
 
-    def _as_told(self, job: EarlierJob) -> EarlierJob:
-        told = self._told.get(job.job)
-        if told is None:
+    def _described(self, job: EarlierJob) -> EarlierJob:
+        description = self._descriptions.get(job.job)
+        if description is None:
             return job
-        how = job.how if job.how == CHANGED_SINCE else told.how or job.how
-        return replace(job, label=told.label, command_line=told.command_line, how=how)
+        how = job.how if job.how == CHANGED_SINCE else description.how or job.how
+        return replace(job, label=description.label, command_line=description.command_line, how=how)
 
 
 class _Filed(NamedTuple):
@@ -310,7 +308,7 @@ class _Filed(NamedTuple):
     job: EarlierJob
 
 
-class _Told(NamedTuple):
+class _Description(NamedTuple):
     label: str
     command_line: str
     how: str

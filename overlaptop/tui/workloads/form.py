@@ -1,4 +1,4 @@
-"""An order in the making: the workload under the cursor and what was typed for it. Pure."""
+"""The form of a launch request: the workload under the cursor and what was typed for it. Pure."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ class FormState:
     """Options as they were typed, by workload: going to another one and back loses nothing."""
     nproc: str = ""
     host: str = ""
-    """Where it is to run; empty: where the starter takes it to by itself."""
+    """Where it is to run; empty: where the launcher takes it to by itself."""
     plan: LaunchPlan | None = None
     """Of what is typed now; None until it is known."""
 
     @classmethod
-    def beginning_with(cls, workloads: Sequence[Workload], order: LaunchRequest | None) -> FormState:
-        """With that order typed already, so that one figure of it can be changed."""
-        draft = cls(workloads)
+    def beginning_with(cls, workloads: Sequence[Workload], request: LaunchRequest | None) -> FormState:
+        """With that request typed already, so that one figure of it can be changed."""
+        form = cls(workloads)
         names = [workload.name for workload in workloads]
-        if order is not None and order.workload in names:
-            draft.at = names.index(order.workload)
-            draft.typed[order.workload] = shlex.join(order.options)
-            draft.nproc = "" if order.nproc is None else str(order.nproc)
-            draft.host = order.host
-        return draft
+        if request is not None and request.workload in names:
+            form.at = names.index(request.workload)
+            form.typed[request.workload] = shlex.join(request.options)
+            form.nproc = "" if request.nproc is None else str(request.nproc)
+            form.host = request.host
+        return form
 
     @property
     def workload(self) -> Workload:
@@ -75,7 +75,7 @@ class FormState:
             self.host = hosts[(at + 1) % len(hosts)]
             self.plan = None
 
-    def order(self) -> LaunchRequest:
+    def request(self) -> LaunchRequest:
         """What is typed. Raises LaunchRequestError where that cannot be read."""
         return LaunchRequest.parse(self.workload.name, self.options, self.nproc, self.host)
 

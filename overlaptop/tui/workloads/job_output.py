@@ -31,20 +31,20 @@ class JobWords(JobView):
 
     def full_height(self, width: int) -> int:
         """Lines that it would fill, roughly; 0: there is nothing to be said."""
-        starter, status = self.dashboard.options.starter, self.dashboard.started.status
-        if starter is None or status.phase in (LaunchPhase.NOTHING, LaunchPhase.ENDING):
+        launcher, status = self.dashboard.options.launcher, self.dashboard.launch.status
+        if launcher is None or status.phase in (LaunchPhase.NOTHING, LaunchPhase.ENDING):
             return 0
-        lines = len(starter.output())
+        lines = len(launcher.output())
         return len(_title(status, width)) + lines if lines or status.failed else 0
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         """The title and what fits below it."""
-        starter, status = self.dashboard.options.starter, self.dashboard.started.status
-        if starter is None:
+        launcher, status = self.dashboard.options.launcher, self.dashboard.launch.status
+        if launcher is None:
             return []
         lines = [
             part
-            for line in starter.output()
+            for line in launcher.output()
             for part in textwrap.wrap(
                 printable(line.expandtabs(4))[:LONGEST_LINE], max(16, width - 4), drop_whitespace=False
             )
@@ -54,13 +54,13 @@ class JobWords(JobView):
         below = max(0, height - len(title))
         self._back = max(0, min(self._back, len(lines) - below))
         end = len(lines) - self._back
-        ink = TextStyle("error") if status.failed else TEXT
+        style = TextStyle("error") if status.failed else TEXT
         if below and (end < len(lines) or end > below):
             place = Segment(f"  lines {max(0, end - below) + 1}–{end} of {len(lines)}", DIM)
             title = [*title[:-1], elided((*title[-1], place), width)]
         return [
             *title,
-            *(crop((Segment(f"   {line}", ink),), width) for line in lines[max(0, end - below) : end]),
+            *(crop((Segment(f"   {line}", style),), width) for line in lines[max(0, end - below) : end]),
         ]
 
     def scroll_lines(self, lines: int) -> None:
@@ -73,5 +73,5 @@ def _title(status: LaunchStatus, width: int) -> list[StyledLine]:
     """How it ended: of a job that could not even be started, that is all there is."""
     if status.phase is not LaunchPhase.OVER:
         return [elided((Segment(" what it wrote last", BOLD),), width)]
-    ink = TextStyle("error" if status.failed else "bright", bold=True)
-    return paragraph(printable(f"{status.label} ended: {status.how}"), width, ink, rows=4)
+    style = TextStyle("error" if status.failed else "bright", bold=True)
+    return paragraph(printable(f"{status.label} ended: {status.how}"), width, style, rows=4)

@@ -16,27 +16,27 @@ from overlaptop.tui.workloads.form import FormState
 _TWO_FIELDS = 40
 
 
-class OrderInput(Prompt):
+class OptionInput(Prompt):
     """One line with two fields."""
 
     DEFAULT_CSS = """
-    OrderInput { layout: horizontal; height: 1; }
-    OrderInput > .prompt { width: auto; color: $accent; }
-    OrderInput > Input { border: none; height: 1; padding: 0; }
-    OrderInput > #options { width: 1fr; }
-    OrderInput > #nproc { width: 5; }
-    OrderInput.-narrow > .prompt, OrderInput.-narrow > #nproc { display: none; }
+    OptionInput { layout: horizontal; height: 1; }
+    OptionInput > .prompt { width: auto; color: $accent; }
+    OptionInput > Input { border: none; height: 1; padding: 0; }
+    OptionInput > #options { width: 1fr; }
+    OptionInput > #nproc { width: 5; }
+    OptionInput.-narrow > .prompt, OptionInput.-narrow > #nproc { display: none; }
     """
     BINDINGS: ClassVar = [("tab,shift+tab", "other_field", "the other field")]
 
     def __init__(
-        self, draft: FormState, typed: Callable[[], None], entered: Callable[[], Awaitable[None]]
+        self, form: FormState, typed: Callable[[], None], entered: Callable[[], Awaitable[None]]
     ) -> None:
-        """``typed``: something changed, and is in the draft; ``entered``: enter was pressed."""
+        """``typed``: something changed, and is in the form; ``entered``: enter was pressed."""
         super().__init__()
-        self._draft, self._typed = draft, typed
-        self._options = LineInput(draft.options, entered, self._write, id="options", max_length=2000)
-        self._nproc = LineInput(draft.nproc, entered, self._write, id="nproc", max_length=4)
+        self._form, self._typed = form, typed
+        self._options = LineInput(form.options, entered, self._write, id="options", max_length=2000)
+        self._nproc = LineInput(form.nproc, entered, self._write, id="nproc", max_length=4)
         self._typed_in = self._options
 
     def compose(self) -> ComposeResult:
@@ -48,23 +48,23 @@ class OrderInput(Prompt):
 
     def on_mount(self) -> None:
         """Type here."""
-        self.show_draft()
+        self.show_form()
         self.take_focus()
 
     def on_resize(self, event: events.Resize) -> None:
         """Where there is no room for two fields, one."""
         self.set_class(event.size.width < _TWO_FIELDS, "-narrow")
 
-    def show_draft(self) -> None:
+    def show_form(self) -> None:
         """Another workload was chosen: what is typed for it, and an example where that is nothing."""
-        self._options.value = self._draft.options
-        self._options.cursor_position = len(self._draft.options)
+        self._options.value = self._form.options
+        self._options.cursor_position = len(self._form.options)
         self.show_place()
 
     def show_place(self) -> None:
         """What is taken where nothing is typed, as it is known by now."""
         self._options.placeholder = self._example()
-        plan = self._draft.plan
+        plan = self._form.plan
         self._nproc.placeholder = str(plan.nproc) if plan is not None and plan.nproc else ""
 
     def action_other_field(self) -> None:
@@ -83,10 +83,10 @@ class OrderInput(Prompt):
 
     def _write(self) -> None:
         """Check while typing."""
-        self._draft.typed[self._draft.workload.name] = self._options.value
-        self._draft.nproc = self._nproc.value
+        self._form.typed[self._form.workload.name] = self._options.value
+        self._form.nproc = self._nproc.value
         self._typed()
 
     def _example(self) -> str:
-        row = next((row for row in self._draft.rows() if not row.option.is_switch), None)
+        row = next((row for row in self._form.rows() if not row.option.is_switch), None)
         return f"such as {row.option.flag} {row.value}" if row is not None else ""

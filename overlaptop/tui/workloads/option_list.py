@@ -17,18 +17,18 @@ class OptionList(ScrollView):
 
     fades = False
 
-    def __init__(self, dashboard: Dashboard, draft: FormState) -> None:
+    def __init__(self, dashboard: Dashboard, form: FormState) -> None:
         super().__init__(dashboard)
-        self._draft = draft
+        self._form = form
 
     @property
     def full_height(self) -> int:
         """Lines that it would fill."""
-        return 1 + len(self._draft.workload.options)
+        return 1 + len(self._form.workload.options)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         """Those in sight."""
-        rows = self._draft.rows()
+        rows = self._form.rows()
         below = max(0, height - 1)
         self.first = max(0, min(self.first, len(rows) - below))
         flags = max(len(row.option.shown) for row in rows)
@@ -39,10 +39,10 @@ class OptionList(ScrollView):
         return [self._title(len(rows), below, width), *(elided(line, width) for line in shown)]
 
     def _title(self, count: int, below: int, width: int) -> StyledLine:
-        plan = self._draft.plan
+        plan = self._form.plan
         place = f"  on {plan.place}" if plan is not None and plan.place else ""
         hidden = f"  {self.first + 1}–{self.first + below} of {count}" if 0 < below < count else ""
-        name = self._draft.workload.name
+        name = self._form.workload.name
         return elided(
             (Segment(f" options of {name}", BOLD), Segment(place, DIM), Segment(hidden, DIM)), width
         )

@@ -28,9 +28,9 @@ class PlanView(JobView):
 
     fades = False
 
-    def __init__(self, dashboard: Dashboard, draft: FormState) -> None:
+    def __init__(self, dashboard: Dashboard, form: FormState) -> None:
         super().__init__(dashboard)
-        self._draft = draft
+        self._form = form
 
     def full_height(self, width: int) -> int:
         """Lines that it would fill at this width."""
@@ -41,12 +41,12 @@ class PlanView(JobView):
         return [crop(line, width) for line in self._paragraphs(width)[:height]]
 
     def _paragraphs(self, width: int) -> list[StyledLine]:
-        plan, status = self._draft.plan, self.dashboard.started.status
+        plan, status = self._form.plan, self.dashboard.launch.status
         if status.phase is LaunchPhase.ENDING:
             return paragraph(
-                f"{self.dashboard.started.said} …", width, TextStyle("warning", bold=True), rows=2
+                f"{self.dashboard.launch.message} …", width, TextStyle("warning", bold=True), rows=2
             )
-        lost = self.dashboard.started.said if status.phase is LaunchPhase.UNKNOWN else ""
+        lost = self.dashboard.launch.message if status.phase is LaunchPhase.UNKNOWN else ""
         unknown = paragraph(lost, width, TextStyle("warning", bold=True), rows=2)
         if plan is None:
             return [(Segment(" looking at the machine …", DIM),)]
@@ -54,8 +54,8 @@ class PlanView(JobView):
             fault = paragraph(printable(plan.fault), width, TextStyle("error", bold=True), rows=_FAULT_ROWS)
             return [*unknown, *fault]
         # Why a job ended is said where its last lines are.
-        said = self.dashboard.started.said if status.phase is LaunchPhase.RUNNING else ""
-        lines = unknown or paragraph(said, width, TextStyle("warning", bold=True), rows=2)
+        text = self.dashboard.launch.message if status.phase is LaunchPhase.RUNNING else ""
+        lines = unknown or paragraph(text, width, TextStyle("warning", bold=True), rows=2)
         items = [Item((Segment(" enter ", KEY),)), *self._effects()]
         lines += [(Segment(" "), *line) for line in wrap(items, width - 2, _EFFECT_ROWS, " ")]
         return [
@@ -65,14 +65,14 @@ class PlanView(JobView):
 
     def _effects(self) -> list[Item]:
         """Word by word."""
-        starter = self.dashboard.options.starter
-        if starter is None:
+        launcher = self.dashboard.options.launcher
+        if launcher is None:
             return []
-        running = starter.running
-        others = [job.script for job in self.dashboard.session.jobs if not starter.owns(job)]
+        running = launcher.running
+        others = [job.script for job in self.dashboard.session.jobs if not launcher.owns(job)]
         effects = f"ends {running}, then runs" if running else "runs"
-        if self._draft.host:
-            effects += f" on {self._draft.host}"
+        if self._form.host:
+            effects += f" on {self._form.host}"
         items = [Item((Segment(word, TEXT),)) for word in printable(effects).split()]
         if others:
             names, goes = ", ".join(dict.fromkeys(others)), "goes" if len(others) == 1 else "go"

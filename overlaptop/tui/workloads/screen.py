@@ -33,7 +33,7 @@ from overlaptop.tui.workloads.tried_table import TriedTable
 from overlaptop.tui.workloads.workload_list import WorkloadList
 
 if TYPE_CHECKING:
-    from overlaptop.tui.workloads.option_input import OrderInput
+    from overlaptop.tui.workloads.option_input import OptionInput
 
 HINTS = (
     ("enter", "run", "screen.run", "run"),
@@ -68,24 +68,24 @@ class WorkloadsScreen(DashboardScreen):
     title_in_help = WORKLOADS
     BINDINGS: ClassVar = bindings(WORKLOADS_KEYS)
 
-    def __init__(self, dashboard: Dashboard, starter: JobLauncher) -> None:
+    def __init__(self, dashboard: Dashboard, launcher: JobLauncher) -> None:
         super().__init__(dashboard)
-        self._starter = starter
-        self._draft = FormState.beginning_with(starter.workloads, starter.status().request)
-        self._draft.host = self._draft.host or next(iter(starter.hosts), "")
+        self._launcher = launcher
+        self._form = FormState.beginning_with(launcher.workloads, launcher.status().request)
+        self._form.host = self._form.host or next(iter(launcher.hosts), "")
         self._head = _Title(dashboard)
-        self._workloads = WorkloadList(dashboard, self._draft)
-        self._options = OptionList(dashboard, self._draft)
+        self._workloads = WorkloadList(dashboard, self._form)
+        self._options = OptionList(dashboard, self._form)
         self._tried = TriedTable(dashboard)
         self._words = JobWords(dashboard)
-        self._plan = PlanView(dashboard, self._draft)
-        self._keys = KeyBar(dashboard, HINTS, tells_changes=False, offered=self._offered)
-        self._input: OrderInput | None = None
+        self._plan = PlanView(dashboard, self._form)
+        self._keys = KeyBar(dashboard, HINTS, shows_change=False, offered=self._offered)
+        self._input: OptionInput | None = None
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
         # Textual's Input takes 20 ms to import: not before it is needed.
-        from overlaptop.tui.workloads.option_input import OrderInput
+        from overlaptop.tui.workloads.option_input import OptionInput
 
         yield self._head
         yield self._workloads
@@ -93,7 +93,7 @@ class WorkloadsScreen(DashboardScreen):
         yield self._tried
         yield self._words
         yield self._plan
-        self._input = OrderInput(self._draft, self._replan, self.action_run)
+        self._input = OptionInput(self._form, self._replan, self.action_run)
         yield self._input
         yield self._keys
 
@@ -109,10 +109,10 @@ class WorkloadsScreen(DashboardScreen):
         rest = max(0, height - 1 - foot - title)
         plan = min(self._plan.full_height(width), rest, max(1, height // 4))
         rest -= plan
-        listed = min(len(self._draft.workloads), max(0, rest - 3) if rest > 3 else rest)
+        listed = min(len(self._form.workloads), max(0, rest - 3) if rest > 3 else rest)
         rest = max(0, rest - listed - 5 * airy)
 
-        failed = self.dashboard.started.status.failed
+        failed = self.dashboard.launch.status.failed
         words_wanted = min(self._words.full_height(width), height if failed else _WORDS_RUNNING)
         tried_wanted, options_wanted = self._tried.full_height, self._options.full_height
         words = min(words_wanted, min(_WORDS_FAILED, rest // 2) if failed else rest // 5)
@@ -138,18 +138,18 @@ class WorkloadsScreen(DashboardScreen):
 
     def on_workload_list_chosen(self, message: WorkloadList.Chosen) -> None:
         """A line was clicked."""
-        self._draft.choose(message.at)
+        self._form.choose(message.at)
         self._turned()
 
     def _offered(self, action: str) -> bool:
         """A job can be ended where one runs that was started here; there may be but one host."""
         if action == "screen.next_host":
-            return len(self._starter.hosts) > 1
-        return action != "screen.end" or bool(self._starter.running)
+            return len(self._launcher.hosts) > 1
+        return action != "screen.end" or bool(self._launcher.running)
 
     def action_move(self, rows: int) -> None:
         """Another workload."""
-        self._draft.move(rows)
+        self._form.move(rows)
         self._turned()
 
     def action_other_field(self) -> None:
@@ -159,66 +159,66 @@ class WorkloadsScreen(DashboardScreen):
 
     def action_next_host(self) -> None:
         """Run it elsewhere."""
-        self._draft.next_host(self._starter.hosts)
+        self._form.next_host(self._launcher.hosts)
         self._replan()
 
     def action_scroll(self, pages: int) -> None:
         """What a failed job wrote, else the options."""
-        if self.dashboard.started.status.failed and self._words.display:
+        if self.dashboard.launch.status.failed and self._words.display:
             self._words.scroll_lines(pages * _SCROLL_LINES)
         else:
             self._options.scroll_lines(pages * _SCROLL_LINES)
 
     async def action_end(self) -> None:
         """Ask whether to end what was started here."""
-        if running := self._starter.running:
+        if running := self._launcher.running:
             await self.ask(Confirm(f"end {running}?", self._end))
 
     async def _end(self) -> None:
-        self._starter.stop()
+        self._launcher.stop()
         self.dashboard.on_change()
 
     async def action_run(self) -> None:
         """Run it; asks first where it ends another one."""
-        status = self._starter.status()
+        status = self._launcher.status()
         try:
-            order = self._draft.order()
+            request = self._form.request()
         except LaunchRequestError:
             return  # said already
-        if self._draft.plan is None or self._draft.plan.request != order:
-            await self._make_plan(order)  # enter came more quickly
-        plan = self._draft.plan
-        if plan is not None and plan.request == order and plan.fault:
+        if self._form.plan is None or self._form.plan.request != request:
+            await self._make_plan(request)  # enter came more quickly
+        plan = self._form.plan
+        if plan is not None and plan.request == request and plan.fault:
             return
-        if status.phase is not LaunchPhase.ENDING or status.request != order:
-            await ask_to_start(self, order, self._run)
+        if status.phase is not LaunchPhase.ENDING or status.request != request:
+            await ask_to_start(self, request, self._run)
 
     def _turned(self) -> None:
         self._options.first = 0
         if self._input is not None:
-            self._input.show_draft()
+            self._input.show_form()
         self._replan()
 
     def _replan(self) -> None:
         try:
-            order = self._draft.order()
+            request = self._form.request()
         except LaunchRequestError as fault:
-            self._take(LaunchPlan(LaunchRequest(self._draft.workload.name), str(fault)))
+            self._take(LaunchPlan(LaunchRequest(self._form.workload.name), str(fault)))
         else:
             # Not its coroutine: a quicker key cancels it before it begins, which would be warned of.
-            make: Callable[[], Awaitable[None]] = partial(self._make_plan, order)
+            make: Callable[[], Awaitable[None]] = partial(self._make_plan, request)
             self.run_worker(make, group="plan", exclusive=True)
 
-    async def _make_plan(self, order: LaunchRequest) -> None:
-        self._take(await asyncio.to_thread(self._starter.plan, order))
+    async def _make_plan(self, request: LaunchRequest) -> None:
+        self._take(await asyncio.to_thread(self._launcher.plan, request))
 
-    async def _run(self, order: LaunchRequest) -> None:
-        fault = await self.dashboard.start(order)
+    async def _run(self, request: LaunchRequest) -> None:
+        fault = await self.dashboard.start(request)
         if fault:
-            self._take(LaunchPlan(order, fault))
+            self._take(LaunchPlan(request, fault))
 
     def _take(self, plan: LaunchPlan) -> None:
-        self._draft.plan = plan
+        self._form.plan = plan
         if self._input is not None and self._input.is_mounted:
             self._input.show_place()
         self.redraw()

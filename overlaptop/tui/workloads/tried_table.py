@@ -65,8 +65,8 @@ def _names(jobs: Sequence[EarlierJob], width: int, present: EarlierJob | None) -
     """What was asked for, and the values of the knobs: of all of them where that fits in every row, else of
     those by which rows differ or that were changed.
     """
-    telling = {name for name in _knobs(jobs) if _tells(name, jobs)}
-    for shown in (_knobs(jobs), telling):
+    distinguishing = {name for name in _knobs(jobs) if _distinguishes(name, jobs)}
+    for shown in (_knobs(jobs), distinguishing):
         names = [_name(job, shown, bold=job is present) for job in jobs]
         if all(line_width(name) <= width for name in names):
             return names
@@ -89,7 +89,7 @@ def _knobs(jobs: Sequence[EarlierJob]) -> set[str]:
     return {setting.knob for job in jobs for setting in job.settings}
 
 
-def _tells(knob: str, jobs: Sequence[EarlierJob]) -> bool:
+def _distinguishes(knob: str, jobs: Sequence[EarlierJob]) -> bool:
     own = [setting for job in jobs for setting in job.settings if setting.knob == knob]
     return len({setting.value for setting in own}) > 1 or any(setting.changed for setting in own)
 

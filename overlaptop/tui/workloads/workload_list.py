@@ -23,20 +23,20 @@ class WorkloadList(JobView):
             super().__init__()
             self.at = at
 
-    def __init__(self, dashboard: Dashboard, draft: FormState) -> None:
+    def __init__(self, dashboard: Dashboard, form: FormState) -> None:
         super().__init__(dashboard)
-        self._draft = draft
+        self._form = form
         self._first = 0
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         """As many as fit, that under the cursor among them."""
-        shown = self._draft.workloads
+        shown = self._form.workloads
         last = max(0, len(shown) - height)
-        self._first = min(max(self._first, self._draft.at - height + 1), self._draft.at, last)
+        self._first = min(max(self._first, self._form.at - height + 1), self._form.at, last)
         return [self._line(at, width) for at in range(self._first, min(self._first + height, len(shown)))]
 
     def _line(self, at: int, width: int) -> StyledLine:
-        workload, cursor = self._draft.workloads[at], at == self._draft.at
+        workload, cursor = self._form.workloads[at], at == self._form.at
         items = [Item((Segment(f"{workload.name:<17}", BOLD),)), Item((Segment(workload.summary, DIM),))]
         line = (
             Segment(" ▸ " if cursor else "   ", TextStyle("accent", bold=True)),
@@ -47,5 +47,5 @@ class WorkloadList(JobView):
     def on_click(self, event: events.Click) -> None:
         """Choose."""
         at = self._first + event.y
-        if at < len(self._draft.workloads):
+        if at < len(self._form.workloads):
             self.post_message(self.Chosen(at))

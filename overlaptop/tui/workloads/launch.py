@@ -7,14 +7,14 @@ from overlaptop.launch.request import JobLauncher, LaunchPhase, LaunchPlan, Laun
 from overlaptop.tui.workloads.earlier import JobsSeen
 
 
-class Started:
+class LaunchFollower:
     """The app's half of a start: which job to turn to, and what to say. Reads only; never blocks."""
 
-    def __init__(self, starter: JobLauncher | None, seen: JobsSeen) -> None:
-        self.starter = starter
-        self.status = LaunchStatus() if starter is None else starter.status()
+    def __init__(self, launcher: JobLauncher | None, seen: JobsSeen) -> None:
+        self.launcher = launcher
+        self.status = LaunchStatus() if launcher is None else launcher.status()
         """As of the last look."""
-        self.said = ""
+        self.message = ""
         """What is to be said of a job that is not on the screen yet, or that never came."""
         self._seen = seen
         self._awaited = self.status.phase is not LaunchPhase.NOTHING
@@ -22,14 +22,14 @@ class Started:
         self._job = ""
         """Its key, once it is found."""
         self._over = 0
-        """The number of the order whose end was told."""
+        """The number of the launch whose end was reported."""
 
     def start(self, plan: LaunchPlan) -> None:
         """Start it, and turn to it. Raises ValueError for a plan with a fault."""
-        if self.starter is not None:
-            self.starter.start(plan)
+        if self.launcher is not None:
+            self.launcher.start(plan)
             self._awaited = True
-            self._take(self.starter.status())
+            self._take(self.launcher.status())
 
     def turned_elsewhere(self) -> None:
         """The user opened another job meanwhile: they stay there."""
@@ -37,15 +37,15 @@ class Started:
 
     def look(self, session: Session) -> str:
         """Look how the start goes; returns the key of a job to turn to, or nothing. Once for each start."""
-        if self.starter is None:
+        if self.launcher is None:
             return ""
-        self._take(self.starter.status())
+        self._take(self.launcher.status())
         if self.status.phase is LaunchPhase.RUNNING and not self._job:
             for record in session.jobs:
-                if self.starter.owns(record):
+                if self.launcher.owns(record):
                     self._job = record.job
-                    self._seen.tell(record.job, self.status.label, self.status.command_line)
-        self.said = self._words()
+                    self._seen.describe(record.job, self.status.label, self.status.command_line)
+        self.message = self._words()
         turn_to = self._job if self._awaited and self.status.phase is LaunchPhase.RUNNING else ""
         if turn_to:
             self._awaited = False
@@ -57,7 +57,7 @@ class Started:
         if status.phase is not LaunchPhase.OVER or self._over == status.number:
             return ""
         self._over = status.number
-        self._seen.tell_end(self._job, status.label, status.command_line, status.how)
+        self._seen.describe_end(self._job, status.label, status.command_line, status.how)
         return f"{status.label} ended: {self._reason()}" if status.failed else ""
 
     def _take(self, status: LaunchStatus) -> None:
@@ -65,7 +65,7 @@ class Started:
         if status.number == earlier.number:
             return
         if earlier.phase is LaunchPhase.RUNNING:
-            self._seen.tell_end(self._job, earlier.label, earlier.command_line, "ended here")
+            self._seen.describe_end(self._job, earlier.label, earlier.command_line, "ended here")
         self._job = ""
 
     def _words(self) -> str:
@@ -83,6 +83,7 @@ class Started:
         return ""
 
     def _reason(self) -> str:
-        """How it ended and the last thing that it said."""
-        last = next((line for line in reversed(self.starter.output() if self.starter else ()) if line), "")
+        """How it ended and its last line."""
+        output = self.launcher.output() if self.launcher else ()
+        last = next((line for line in reversed(output) if line), "")
         return ", ".join(filter(None, (self.status.how, last)))

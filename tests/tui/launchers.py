@@ -1,4 +1,4 @@
-"""A starter without processes: a test says what becomes of each order."""
+"""A launcher without processes: a test decides what becomes of each request."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from overlaptop.workloads.options import OptionsError
 from tests.fleet.builders import T0
 
 
-class FakeStarter:
+class FakeLauncher:
     """Plans as a machine with two free CPUs and no GPU would."""
 
     def __init__(self, workloads=WORKLOADS, *, torch=True, hosts=()):
