@@ -33,7 +33,7 @@ with atheris.instrument_imports(include=["overlaptop"]):
         RelaySelect,
     )
     from tests.remote.overhearing import HELLO, JOB, RECORD, START_NS, NearEnd, near_ends
-    from tests.wire.test_codec import (
+    from tests.wire.examples import (
         COMMAND,
         DETAIL,
         DEVICE,

@@ -380,7 +380,7 @@ class CommandExecutor:
 
     def _objection(self, command: Command) -> tuple[str, str]:
         """The state to report and why, before anything is asked of the action; empty: nothing."""
-        if why := commands.fault(command):
+        if why := command.inconsistency():
             return "refused", why
         if command.name not in self._makers:
             return "refused", f"this agent does not know how to {command.name}"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from overlaptop.agent.knobs.ddp_models import MIB, BucketCaps, DdpModels, KnownModel
 from overlaptop.agent.knobs.rebucket import RebucketAction
 from overlaptop.timeline.collectives import group_title
-from overlaptop.wire.codec import MAX_GRADIENTS
-from overlaptop.wire.knobs import BUCKET_CAP_MB, GradientFacts, Knob
+from overlaptop.wire.knobs import BUCKET_CAP_MB, MAX_GRADIENTS, GradientFacts, Knob
 
 LEAST_MB = 1
 MOST_MB = 10_000

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 from overlaptop.agent.control.action import Action
 from overlaptop.agent.isolation.fault_barrier import warn
 from overlaptop.wire import commands
-from overlaptop.wire.codec import MAX_KNOBS, WireError
-from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
+from overlaptop.wire.codec import WireError
+from overlaptop.wire.knobs import MAX_KNOBS, GradientFacts, Knob, KnobFacts
 from overlaptop.wire.messages import Command
 
 if TYPE_CHECKING:

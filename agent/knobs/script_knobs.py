@@ -18,8 +18,7 @@ from overlaptop.agent.control.action import SETTING, Lifecycle, Outcome, change
 from overlaptop.agent.control.sequence_numbers import SequenceNumbers, why_uncounted
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.wire import commands
-from overlaptop.wire.codec import MAX_CHOICES
-from overlaptop.wire.knobs import TORCH_KNOBS, Knob
+from overlaptop.wire.knobs import MAX_CHOICES, TORCH_KNOBS, Knob, is_knob_name
 
 MAX_DECLARED = 32
 MAX_TEXT_CHARS = 200
@@ -222,7 +221,7 @@ DECLARED = ScriptKnobs()
 def _check_name(name: str) -> None:
     if not isinstance(name, str):
         raise TypeError(f"a knob's name must be text, not {_kind(name)}")
-    if not commands.is_knob_name(name):
+    if not is_knob_name(name):
         raise ValueError(f"{name[:80]!r} cannot be a knob's name: letters, digits and _, at most 64")
     if name in TORCH_KNOBS:
         raise ValueError(f"{name} is the name of a knob that is there already: choose another one")

@@ -6,7 +6,7 @@ import argparse
 import re
 
 from overlaptop.console.arguments import add_hosts, cut_at_dashes, hosts_of, job_key, make_parser, positive
-from overlaptop.wire.lease import LEASE_S
+from overlaptop.wire.protocol import LEASE_S
 
 DESCRIPTION = f"""\
 Find the best value of a setting by measurement: on a running job, or on SCRIPT, which is started under

@@ -23,7 +23,7 @@ def check_installation(has: Callable[[str], bool] = is_there) -> Finding:
     missing = [name for name in NEEDED if not has(name)]
     if missing:
         return fault("overlaptop", f"{__version__}, without {', '.join(missing)}", to_install(missing))
-    from overlaptop.wire.messages import PROTOCOL_VERSION
+    from overlaptop.wire.protocol import PROTOCOL_VERSION
 
     return ok("overlaptop", f"{__version__}, protocol {PROTOCOL_VERSION}")
 

@@ -29,7 +29,7 @@ def tell(of: str, **values: Any) -> None:
 def software() -> None:
     """Tell of this interpreter, the overlaptop and the torch in it, and CUPTI."""
     tell("python", version=platform.python_version(), path=sys.executable)
-    missing = [name for name in ("msgpack", "zmq") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("msgpack", "msgspec", "zmq") if importlib.util.find_spec(name) is None]
     try:
         package = importlib.import_module("overlaptop")
         messages = importlib.import_module("overlaptop.wire.messages")

@@ -18,7 +18,7 @@ from overlaptop.wire.endpoints import (
     list_jobs,
     read_job,
 )
-from overlaptop.wire.messages import PROTOCOL_VERSION
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 LEAST_FREE_BYTES, FEW_FREE_BYTES = 1 << 20, 16 << 20
 """The jobs' logs and the log of changes take some MB."""

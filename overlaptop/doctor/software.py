@@ -12,7 +12,7 @@ from overlaptop.doctor.facts import Facts
 from overlaptop.doctor.findings import Finding, fault, ok, unknown, warning
 from overlaptop.doctor.installed import to_install
 from overlaptop.doctor.probing import Probed, Section
-from overlaptop.wire.messages import PROTOCOL_VERSION
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 OLDEST_PYTHON = (3, 11)
 OLDEST_TORCH = (2, 8)

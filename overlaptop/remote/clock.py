@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from overlaptop.wire.bounds import BOUNDS
+from overlaptop.wire.bounds import MAX_INT64
 
 KEPT = 64
 """Round trips that are remembered; there is one a second."""
@@ -76,8 +76,7 @@ class ClockOffset:
 
     def to_near_ns(self, far_ns: int) -> int:
         """A Unix time of the far clock, in this one's, within bounds; as it is where nothing is known."""
-        least_ns, most_ns = BOUNDS["UnixNs"]
-        return min(max(far_ns - (self.offset_ns or 0), least_ns), most_ns)
+        return min(max(far_ns - (self.offset_ns or 0), 0), MAX_INT64)
 
     def _error_ns(self, trip: _Trip) -> int:
         return trip.half_ns + int(DRIFT * (self._now_ns - trip.back_ns))

@@ -1,31 +1,57 @@
-"""What the whole numbers of a message may be: an annotation names the kind, codec.py checks its bounds."""
+"""What a field of a message may be: kinds of numbers, texts and lists, each with its bounds.
+
+A value outside its kind's bounds is refused by the codec, on the way out and on the way in, so that no
+value that travels can end a screen.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+import re
+from collections.abc import Collection
+from typing import Annotated
+
+from msgspec import Meta
 
 MAX_INT64 = (1 << 63) - 1
 MAX_DURATION_NS = 30 * 24 * 3600 * 1_000_000_000
 """A month: no step takes longer, and any screen has room for it."""
+MAX_RANK = 1 << 20
+"""Bounds rank numbers and world sizes, so that nobody makes a dashboard draw 2**63 rows."""
+MAX_TEXT_CHARS = 4096
+MAX_AUTHOR_CHARS = 200
+MAX_WORDS = 32
+MAX_SPAN_NUMBERS = 8192
+"""Of one lane of one StepDetail: half as many spans."""
 
-Count = int
+Int64 = Annotated[int, Meta(ge=-MAX_INT64 - 1, le=MAX_INT64)]
+Count = Annotated[int, Meta(ge=0, le=MAX_INT64)]
 """How many, how many bytes, how much a second; the number of a step, a process or a NUMA node."""
-UnixNs = int
+Rank = Annotated[int, Meta(ge=0, le=MAX_RANK)]
+"""The number of a rank, or how many there are."""
+UnixNs = Annotated[int, Meta(ge=0, le=MAX_INT64)]
 """A moment."""
-DurationNs = int
-StepNs = int
+DurationNs = Annotated[int, Meta(ge=0, le=MAX_DURATION_NS)]
+StepNs = Annotated[int, Meta(ge=1, le=MAX_DURATION_NS)]
 """How long a whole step took: parts of it are shares of this."""
-OffsetNs = int
+OffsetNs = Annotated[int, Meta(ge=-MAX_DURATION_NS, le=MAX_DURATION_NS)]
 """From a step's start, or from another moment near it, in either direction."""
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
-BOUNDS: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {
-        "Count": (0, MAX_INT64),
-        "UnixNs": (0, MAX_INT64),
-        "DurationNs": (0, MAX_DURATION_NS),
-        "StepNs": (1, MAX_DURATION_NS),
-        "OffsetNs": (-MAX_DURATION_NS, MAX_DURATION_NS),
-    }
-)
-"""Name of the annotation -> the least and the most; both belong to it."""
+Text = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
+"""What is longer is clipped on the way out, and refused on the way in."""
+
+Id = Annotated[str, Meta(pattern=r"\A[0-9a-z-]{8,40}\Z")]
+"""Of a command or a search."""
+IdOrNone = Annotated[str, Meta(pattern=r"\A([0-9a-z-]{8,40})?\Z")]
+Author = Annotated[str, Meta(max_length=MAX_AUTHOR_CHARS)]
+"""Who asks, as they say themselves: ``user@host, pid 123``."""
+
+Spans = Annotated[tuple[OffsetNs, ...], Meta(max_length=MAX_SPAN_NUMBERS)]
+"""Starts and ends, one after the other: ``(start, end, start, end, ...)``."""
+Ranks = Annotated[tuple[Rank, ...], Meta(max_length=4096)]
+Words = Annotated[tuple[Text, ...], Meta(max_length=MAX_WORDS)]
+
+
+def one_of(words: Collection[str]) -> Meta:
+    """For a text that is one of these words."""
+    return Meta(pattern=rf"\A({'|'.join(map(re.escape, words))})\Z")

@@ -1,7 +1,6 @@
 """What a job can be told to do: a closed list, each argument an integer within bounds.
 
-The one owner of what is allowed. Whoever sends a command, passes it on or obeys it asks `fault`, and
-nobody relies on another having asked: the codec does so on the way out and on the way in, in the
+The one owner of what is allowed. The codec refuses what is not on the way out and on the way in: in the
 dashboard, in the hub and in the agent.
 """
 
@@ -9,20 +8,34 @@ from __future__ import annotations
 
 import os
 import pwd
-import re
 import secrets
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Annotated
 
-from overlaptop.wire.knobs import Knob, Search
-from overlaptop.wire.messages import Argument, Command
+from msgspec import Meta
+from msgspec.structs import replace
 
-MAX_BY_CHARS = 200
-_ID = re.compile(r"[0-9a-z-]{8,40}")
-_KNOB = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+from overlaptop.wire.bounds import (
+    MAX_AUTHOR_CHARS,
+    Author,
+    Count,
+    Id,
+    IdOrNone,
+    Int64,
+    Rank,
+    Text,
+    UnixNs,
+    one_of,
+)
+from overlaptop.wire.knobs import LEAST_VALUE, MOST_VALUE, Knob, Search, is_knob_name
+from overlaptop.wire.schema import Message, Part
+
+MAX_ARGUMENTS = 8
+MAX_RANK_OUTCOMES = 4096
 _MAX_ID_CHARS = 40
 _UNDONE = " (silent; undone by the hub)"
 _UNDO = "-undo"
@@ -45,7 +58,7 @@ SET = "set"
 RESTORE = "restore"
 """All ranks give one of the job's knobs the value back that the script gave it, in the same step."""
 
-VALUES = Bounds(-(1 << 31), 1 << 31)
+VALUES = Bounds(LEAST_VALUE, MOST_VALUE)
 """What the value of any knob may be."""
 
 COMMANDS: Mapping[str, Mapping[str, Bounds]] = MappingProxyType(
@@ -62,58 +75,130 @@ CHANGES = (SET, RESTORE)
 say, and checked by each rank that has it."""
 
 
-def fault(command: Command) -> str:
-    """What is wrong with a command, in a line; empty: nothing."""
-    allowed = COMMANDS.get(command.name)
-    if allowed is None:
-        return f"there is no such command; there is: {', '.join(COMMANDS)}"
-    if not _ID.fullmatch(command.id):
-        return "its id is not 8 to 40 of the characters a-z, 0-9 and -"
-    if len(command.by) > MAX_BY_CHARS:
-        return f"who asks is named in more than {MAX_BY_CHARS} characters"
-    if command.name in CHANGES and not is_knob_name(command.knob):
-        return f"{command.knob[:80]!r} cannot be a knob's name: letters, digits and _, at most 64"
-    if command.name not in CHANGES and command.knob:
-        return f"{command.name} is not about a knob"
-    if command.search and not _ID.fullmatch(command.search):
-        return "its search's id is not 8 to 40 of the characters a-z, 0-9 and -"
-    names = [argument.name for argument in command.arguments]
-    if sorted(names) != sorted(allowed):
-        return f"{command.name} takes exactly: {', '.join(allowed) or 'no argument'}"
-    for argument in command.arguments:
-        bounds = allowed[argument.name]
-        if not bounds.least <= argument.value <= bounds.most:
-            return f"{argument.name} must be from {bounds.least} to {bounds.most}, not {argument.value}"
-    return ""
+class Argument(Part, frozen=True):
+    """One argument of a command; COMMANDS says what it may be."""
+
+    name: Text
+    value: Int64
 
 
-def knob_fault(knob: Knob) -> str:
-    """What is wrong with what a rank says of a knob, in a line; empty: nothing."""
-    if not is_knob_name(knob.name):
-        return f"{knob.name[:80]!r} cannot be a knob's name: letters, digits and _, at most 64"
-    if not VALUES.least <= knob.least <= knob.most <= VALUES.most:
-        return f"its values cannot be from {knob.least} to {knob.most}"
-    if any(not VALUES.least <= value <= VALUES.most for value in knob.choices):
-        return f"one of its choices is not from {VALUES.least} to {VALUES.most}"
-    return ""
+class Command(Message, frozen=True, tag=10):
+    """Dashboard -> hub -> every rank of the node and every dashboard: all ranks are to do this from one
+    step on, or none.
+    """
+
+    id: Id
+    """Made by the dashboard, the same for all ranks of a job wherever they run; never used again."""
+    name: Text
+    """One of COMMANDS."""
+    arguments: Annotated[tuple[Argument, ...], Meta(max_length=MAX_ARGUMENTS)]
+    by: Author
+    """Who asks, as they say themselves: ``user@host, pid 123``."""
+    at_ns: UnixNs
+    """Unix time at which the hub took it (until then: at which it was made)."""
+    knob: Text = ""
+    """What ``set`` and ``restore`` are about: the name of a Knob; else empty."""
+    search: IdOrNone = ""
+    """Id of the search for the best value that it belongs to; empty: a person asked for this one."""
+
+    def inconsistency(self) -> str:
+        """As Part says: what COMMANDS does not allow."""
+        allowed = COMMANDS.get(self.name)
+        if allowed is None:
+            return f"there is no such command; there is: {', '.join(COMMANDS)}"
+        if self.name in CHANGES and not is_knob_name(self.knob):
+            return f"{self.knob[:80]!r} cannot be a knob's name: letters, digits and _, at most 64"
+        if self.name not in CHANGES and self.knob:
+            return f"{self.name} is not about a knob"
+        names = [argument.name for argument in self.arguments]
+        if sorted(names) != sorted(allowed):
+            return f"{self.name} takes exactly: {', '.join(allowed) or 'no argument'}"
+        for argument in self.arguments:
+            bounds = allowed[argument.name]
+            if not bounds.least <= argument.value <= bounds.most:
+                return f"{argument.name} must be from {bounds.least} to {bounds.most}, not {argument.value}"
+        return ""
 
 
-def search_fault(search: Search) -> str:
-    """What is wrong with a search, in a line; empty: nothing."""
-    if not _ID.fullmatch(search.id):
-        return "its id is not 8 to 40 of the characters a-z, 0-9 and -"
-    if len(search.by) > MAX_BY_CHARS:
-        return f"who searches is named in more than {MAX_BY_CHARS} characters"
-    if not is_knob_name(search.knob):
-        return f"{search.knob[:80]!r} cannot be a knob's name: letters, digits and _, at most 64"
-    if search.undo_value is not None and not VALUES.least <= search.undo_value <= VALUES.most:
-        return f"it cannot go back to {search.undo_value}"
-    return ""
+SENT = "sent"
+ACCEPTED = "accepted"
+UNKNOWN = "unknown"
+UNDER_WAY = (ACCEPTED, UNKNOWN, "agreed", "recording", "writing", "changing")
+WRITTEN = "written"
+CHANGED = "changed"
+FAILED = "failed"
+ENDED_WELL = (WRITTEN, CHANGED)
+ENDED_BADLY = ("refused", "busy", FAILED)
+REPORT_STATES = (*UNDER_WAY, *ENDED_WELL, *ENDED_BADLY)
+"""What a rank says of a command, in this order. A capture is ``recording``, ``writing`` and ``written``; a
+setting is ``changing`` and ``changed``. ``unknown``: the rank cannot learn whether all have agreed; if it
+ever does, it says what came of it."""
+
+OUTCOME_STATES = (SENT, *REPORT_STATES)
+"""``sent``: nothing was reported yet."""
+OutcomeState = Annotated[str, one_of(OUTCOME_STATES)]
+ENDED, SILENT, UNREACHABLE = "ended", "silent", "unreachable"
+LOST = ("", ENDED, SILENT, UNREACHABLE)
+"""Why a rank's final report is not awaited any more; empty: it is, or it has come."""
 
 
-def is_knob_name(name: str) -> bool:
-    """Whether a knob may be called so."""
-    return _KNOB.fullmatch(name) is not None
+class CommandReport(Message, frozen=True, tag=11):
+    """Rank -> hub: how far a command is on this rank, or why it does not carry it out."""
+
+    rank: Rank
+    command: Text
+    """The command's id."""
+    name: Text
+    at_ns: UnixNs
+    """Unix time."""
+    state: Annotated[str, one_of(REPORT_STATES)]
+    """One of REPORT_STATES."""
+    step: Count | None
+    """The step from which on all ranks act, once that is agreed."""
+    text: Text
+    """``written``: the file. ``changed``: from what to what. Where it ended badly, or is unknown: why."""
+    was: Text = ""
+    """``changed``: the value before, as Knob.value_text has it."""
+    becomes: Text = ""
+    """``changed``: the value since."""
+
+
+class RankOutcome(Part, frozen=True):
+    """One rank's part of a CommandOutcome."""
+
+    rank: Rank
+    reported: OutcomeState
+    """The rank's newest CommandReport.state; ``sent``: none came."""
+    state: OutcomeState
+    """The same; of a lost rank ``failed`` or ``unknown``."""
+    text: Text
+    """As CommandReport.text; of a lost rank: why."""
+    lost: Annotated[str, one_of(LOST)] = ""
+    """One of LOST."""
+
+
+class CommandOutcome(Message, frozen=True, tag=20):
+    """Hub -> every dashboard, whenever it changes: what has become of a command on the hub's ranks.
+
+    Made by outcome.py alone.
+    """
+
+    command: Text
+    """The command's id."""
+    state: OutcomeState
+    """What the slowest rank has reached; ``failed`` as soon as one failed. Else ``unknown`` where a lost
+    rank may have made a change: it may still turn out to be made, or not."""
+    reason: Text
+    """Why it failed or is unknown, with the number of the rank; else empty."""
+    step: Count | None
+    """The step from which on all ranks act."""
+    done: bool
+    """No rank's report is awaited any more."""
+    ranks: Annotated[tuple[RankOutcome, ...], Meta(max_length=MAX_RANK_OUTCOMES)]
+    """By rank: every one that was expected to report, or did."""
+    was: Text = ""
+    """As CommandReport has it, once a rank has reported it."""
+    becomes: Text = ""
 
 
 def make(name: str, arguments: Mapping[str, int], *, knob: str = "", search: str = "") -> Command:
@@ -132,7 +217,7 @@ def make(name: str, arguments: Mapping[str, int], *, knob: str = "", search: str
         knob=knob,
         search=search,
     )
-    if why := fault(command):
+    if why := command.inconsistency():
         raise ValueError(why)
     return command
 
@@ -177,7 +262,7 @@ def make_undoing(search: Search) -> Command:
     return replace(
         command,
         id=search.id[: _MAX_ID_CHARS - len(_UNDO)] + _UNDO,
-        by=search.by[: MAX_BY_CHARS - len(_UNDONE)] + _UNDONE,
+        by=search.by[: MAX_AUTHOR_CHARS - len(_UNDONE)] + _UNDONE,
     )
 
 
@@ -204,4 +289,4 @@ def _who() -> str:
         user = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:  # a container's uid without a name
         user = f"uid {os.geteuid()}"
-    return f"{user}@{socket.gethostname()}, pid {os.getpid()}"[:MAX_BY_CHARS]
+    return f"{user}@{socket.gethostname()}, pid {os.getpid()}"[:MAX_AUTHOR_CHARS]

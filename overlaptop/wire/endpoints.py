@@ -383,7 +383,7 @@ def import_path() -> list[str]:
     standard library's.
     """
     folders = [str(Path(__file__).absolute().parents[2])]
-    for package in ("msgpack", "zmq"):
+    for package in ("msgpack", "msgspec", "zmq"):
         try:
             spec = importlib.util.find_spec(package)
         except (ImportError, ValueError):

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Annotated
 
-from overlaptop.wire.bounds import Count
+from msgspec import Meta
+
+from overlaptop.wire.bounds import Author, Count, Id, Int64, Rank, Text
+from overlaptop.wire.schema import Message, Part
+
+MAX_KNOBS = 64
+MAX_CHOICES = 256
+MAX_GRADIENTS = 8192
+
+LEAST_VALUE, MOST_VALUE = -(1 << 31), 1 << 31
+"""What the value of any knob may be."""
+KnobValue = Annotated[int, Meta(ge=LEAST_VALUE, le=MOST_VALUE)]
+_NAME = r"\A[A-Za-z_][A-Za-z0-9_]{0,63}\Z"
+KnobName = Annotated[str, Meta(pattern=_NAME)]
 
 BUCKET_CAP_MB = "bucket_cap_mb"
 """DistributedDataParallel's bucket size, in MiB as torch counts it."""
@@ -18,35 +32,44 @@ TORCH_KNOBS = frozenset({BUCKET_CAP_MB, *PREFETCH.values()})
 """Those of torch's own parts: no script can declare one of that name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Knob:
+def is_knob_name(name: str) -> bool:
+    """Whether a knob may be called so."""
+    return re.match(_NAME, name) is not None
+
+
+class Knob(Part, frozen=True):
     """One setting of a running job. Values are whole numbers."""
 
-    name: str
+    name: KnobName
     """As commands name it: letters, digits and ``_``."""
-    value: int | None
+    value: Int64 | None
     """The present one; None where it is no whole number, or not known."""
-    value_text: str
+    value_text: Text
     """The same as a person reads it: ``25``, ``2.5``; empty where it is not known."""
-    original_text: str
+    original_text: Text
     """What the script itself gave: the command ``restore`` goes back to it."""
-    least: int
-    most: int
+    least: KnobValue
+    most: KnobValue
     """Both belong to what is allowed."""
-    choices: tuple[int, ...] = ()
+    choices: Annotated[tuple[KnobValue, ...], Meta(max_length=MAX_CHOICES)] = ()
     """Nothing else is allowed, in this order; empty: all from `least` to `most`."""
-    unit: str = ""
+    unit: Text = ""
     """``MiB``, ``blocks``; empty for a plain number."""
-    owner: str = ""
+    owner: Text = ""
     """Whose it is: ``DistributedDataParallel``, ``FSDP2``, ``the script``."""
-    about: str = ""
+    about: Text = ""
     """One line: what it does."""
-    code: str = ""
+    code: Text = ""
     """The line of Python that makes a value permanent, ``{value}`` standing for it; empty: not known."""
-    refusal: str = ""
+    refusal: Text = ""
     """Why it cannot be changed just now, in words for the screen; empty: it can."""
     changes_work: bool = False
     """A step does another amount of work with another value: that it takes longer says nothing then."""
+
+    def inconsistency(self) -> str:
+        """As Part says."""
+        wrong = self.least > self.most
+        return f"its values cannot be from {self.least} to {self.most}" if wrong else ""
 
     def fault(self, value: int) -> str:
         """What is wrong with a value, in a line; empty: nothing."""
@@ -57,44 +80,45 @@ class Knob:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class KnobFacts:
+class KnobFacts(Message, frozen=True, tag=16):
     """What of this rank's process can be changed. Sent once it is known and again when it changes."""
 
-    rank: int
-    knobs: tuple[Knob, ...]
+    rank: Rank
+    knobs: Annotated[tuple[Knob, ...], Meta(max_length=MAX_KNOBS)]
+
+    def inconsistency(self) -> str:
+        """As Part says: of the first knob that is wrong."""
+        return next(filter(None, (knob.inconsistency() for knob in self.knobs)), "")
 
 
-@dataclass(frozen=True, slots=True)
-class GradientFacts:
+class GradientFacts(Message, frozen=True, tag=17):
     """The gradients of the job's DistributedDataParallel model. Sent where there is one such model."""
 
-    rank: int
-    size_bytes: tuple[int, ...]
+    rank: Rank
+    size_bytes: Annotated[tuple[Count, ...], Meta(max_length=MAX_GRADIENTS)]
     """Of each, in the order in which DDP fills its buckets: from the last parameter to the first. Empty
     where there are more than a message holds."""
-    world_size: int
+    world_size: Rank
     """Ranks among which they are reduced."""
-    group: str
+    group: Text
     """The process group's name, as CollectiveSpan has it."""
     first_cap_bytes: Count | None
     """The first bucket's own cap; None: the same as the others'."""
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+class Search(Message, frozen=True, tag=18):
     """Dashboard -> hub, once a second while it searches for a knob's best value; hub -> every dashboard.
 
     The hub itself undoes what a search has changed where the one that searched is silent for LEASE_S
     without having said that it is over.
     """
 
-    id: str
+    id: Id
     """As in Command.search."""
-    by: str
+    by: Author
     """Who searches, as in Command.by."""
-    knob: str
-    undo_value: int | None
+    knob: KnobName
+    undo_value: KnobValue | None
     """The value to go back to; None: the one that the script gave."""
     over: bool = False
     """It ended, and has undone itself what was to be undone."""

@@ -1,22 +1,55 @@
 """The messages that travel rank -> hub -> dashboard, and the few that travel back.
 
-Every message is a frozen dataclass of plain values: codec.py turns it into msgpack and checks it on
-the way in. Each quantity's name carries its unit. ``None`` means "not known" (a step measured without
-its collectives, say), never zero.
+Those about ranks, steps and hubs are here; the others are in commands.py, knobs.py, devices.py and
+relaying.py. Each is declared once, see schema.py. Each quantity's name carries its unit. ``None`` means
+"not known" (a step measured without its collectives, say), never zero.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated
 
-from overlaptop.wire.bounds import Count, DurationNs, OffsetNs, StepNs, UnixNs
-from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
-from overlaptop.wire.knobs import GradientFacts, KnobFacts, Search
-from overlaptop.wire.lease import LEASE_S as LEASE_S
-from overlaptop.wire.relaying import RelayMessage
+from msgspec import Meta
 
-PROTOCOL_VERSION = 5
-"""Raised by one when an older peer could no longer understand what is sent."""
+from overlaptop.wire.bounds import (
+    Count,
+    DurationNs,
+    OffsetNs,
+    Rank,
+    Ranks,
+    Spans,
+    StepNs,
+    Text,
+    UnixNs,
+    one_of,
+)
+from overlaptop.wire.commands import ACCEPTED as ACCEPTED
+from overlaptop.wire.commands import CHANGED as CHANGED
+from overlaptop.wire.commands import ENDED as ENDED
+from overlaptop.wire.commands import ENDED_BADLY as ENDED_BADLY
+from overlaptop.wire.commands import ENDED_WELL as ENDED_WELL
+from overlaptop.wire.commands import FAILED as FAILED
+from overlaptop.wire.commands import LOST as LOST
+from overlaptop.wire.commands import OUTCOME_STATES as OUTCOME_STATES
+from overlaptop.wire.commands import REPORT_STATES as REPORT_STATES
+from overlaptop.wire.commands import SENT as SENT
+from overlaptop.wire.commands import SILENT as SILENT
+from overlaptop.wire.commands import UNDER_WAY as UNDER_WAY
+from overlaptop.wire.commands import UNKNOWN as UNKNOWN
+from overlaptop.wire.commands import UNREACHABLE as UNREACHABLE
+from overlaptop.wire.commands import WRITTEN as WRITTEN
+from overlaptop.wire.commands import Argument as Argument
+from overlaptop.wire.commands import Command as Command
+from overlaptop.wire.commands import CommandOutcome as CommandOutcome
+from overlaptop.wire.commands import CommandReport as CommandReport
+from overlaptop.wire.commands import RankOutcome as RankOutcome
+from overlaptop.wire.protocol import LEASE_S as LEASE_S
+from overlaptop.wire.protocol import PROTOCOL_VERSION as PROTOCOL_VERSION
+from overlaptop.wire.schema import Message as Message
+from overlaptop.wire.schema import Part
+
+MAX_PHASES = 1024
+MAX_COLLECTIVES = 4096
 
 SOURCES = ("kernels", "events", "host", "none")
 """Where a rank's spans come from; ``none`` until torch is loaded, or when the agent disabled itself."""
@@ -25,35 +58,35 @@ AGENT_DISABLED = "the agent disabled itself"
 """The source_reason of a rank whose agent had a fault of its own and measures no more."""
 
 PHASES = ("forward", "backward", "optimizer")
+NOTICE_LEVELS = ("info", "warning", "error")
 
 
-@dataclass(frozen=True, slots=True)
-class RankInfo:
+class RankInfo(Message, frozen=True, tag=1):
     """Who a rank is and how it is measured. Sent on connecting and again whenever a field changes."""
 
-    job: str
+    job: Text
     """Key of the job: the name of its folder in the socket directory."""
-    rank: int
-    local_rank: int
-    world_size: int
-    host: str
+    rank: Rank
+    local_rank: Rank
+    world_size: Rank
+    host: Text
     pid: Count
-    script: str
+    script: Text
     """The script as it was named on the command line."""
-    device: str
+    device: Text
     """``NVIDIA H200``, ``cpu``; empty while unknown."""
-    backend: str
+    backend: Text
     """``nccl 2.28.9``, ``gloo``; empty before the process group exists."""
-    source: str
+    source: Annotated[str, one_of(SOURCES)]
     """One of SOURCES."""
-    source_reason: str
+    source_reason: Text
     """Why this source, in words for the screen; empty when there is nothing to explain."""
     compute_exact: bool
     """False where compute is the step less its stalls, an upper bound (events, host): gaps between
     kernels are not seen, so idle time hides in compute."""
     detail_every: Count
     """Collectives are measured in every n-th step; 1: in all; 0: never (phases only)."""
-    torch_version: str
+    torch_version: Text
     control_allowed: bool = False
     """Whether this rank obeys commands; else it refuses each, and says how to allow them."""
 
@@ -63,14 +96,13 @@ class RankInfo:
         return self.source == "none" and self.source_reason == AGENT_DISABLED
 
 
-@dataclass(frozen=True, slots=True)
-class StepTotals:
+class StepTotals(Message, frozen=True, tag=2):
     """One rank's finished step. Times in ns; the lane totals are None in a step measured without them.
 
     ``hidden + exposed + compute_only + copy_only + idle == step`` to the nanosecond.
     """
 
-    rank: int
+    rank: Rank
     step: Count
     """Counted from 0 at the first step boundary that the agent saw."""
     start_ns: UnixNs
@@ -133,76 +165,88 @@ class StepTotals:
         """Whether this step carries the lane totals."""
         return self.comm_ns is not None
 
+    def inconsistency(self) -> str:
+        """As Part says: a part that is longer than the whole."""
+        parts = (self.hidden_ns, self.exposed_ns, self.compute_only_ns, self.copy_only_ns, self.idle_ns)
+        if sum(part or 0 for part in parts) > self.step_ns:
+            return f"its parts are longer than the {self.step_ns} ns of the step"
+        if any((lane or 0) > self.step_ns for lane in (self.compute_ns, self.comm_ns, self.stall_ns)):
+            return f"a lane is longer than the {self.step_ns} ns of the step"
+        if self.hidden_ns is not None and self.comm_ns is not None and self.hidden_ns > self.comm_ns:
+            return "more communication is hidden than there is"
+        return ""
 
-@dataclass(frozen=True, slots=True)
-class PhaseSpan:
+
+class PhaseSpan(Part, frozen=True):
     """One phase of a step, ns from the step's start. A phase occurs more than once when gradients
     accumulate.
     """
 
-    name: str
+    name: Annotated[str, one_of(PHASES)]
     """One of PHASES."""
     start_ns: OffsetNs
     end_ns: OffsetNs
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveSpan:
+class CollectiveSpan(Part, frozen=True):
     """One collective or point-to-point operation, ns from the step's start."""
 
-    op: str
+    op: Text
     """c10d's name: ``allreduce_``, ``_allgather_base_``, ``send``; the kernel's where nothing told which
     collective it belongs to."""
     bytes: Count | None
     """None where nothing told."""
-    group: str
+    group: Text
     """The process group's name, with its description where it has one; empty where nothing told."""
     is_async: bool
     start_ns: OffsetNs
     end_ns: OffsetNs
 
 
-@dataclass(frozen=True, slots=True)
-class StepDetail:
+class StepDetail(Message, frozen=True, tag=3):
     """What a step's timeline is drawn from; sent only while a dashboard watches this rank.
 
     The spans are flat: ``(start, end, start, end, ...)`` in ns from the step's start, sorted, disjoint,
     and coalesced to a bounded number.
     """
 
-    rank: int
+    rank: Rank
     step: Count
     start_ns: UnixNs
     step_ns: StepNs
-    phases: tuple[PhaseSpan, ...]
-    compute_spans_ns: tuple[int, ...]
-    comm_spans_ns: tuple[int, ...]
-    copy_spans_ns: tuple[int, ...]
-    stall_spans_ns: tuple[int, ...]
-    collectives: tuple[CollectiveSpan, ...]
+    phases: Annotated[tuple[PhaseSpan, ...], Meta(max_length=MAX_PHASES)]
+    compute_spans_ns: Spans
+    comm_spans_ns: Spans
+    copy_spans_ns: Spans
+    stall_spans_ns: Spans
+    collectives: Annotated[tuple[CollectiveSpan, ...], Meta(max_length=MAX_COLLECTIVES)]
+
+    def inconsistency(self) -> str:
+        """As Part says: a span without its end."""
+        lanes = (self.compute_spans_ns, self.comm_spans_ns, self.copy_spans_ns, self.stall_spans_ns)
+        odd = any(len(lane) % 2 for lane in lanes)
+        return "expected pairs of start and end, not an odd number of numbers" if odd else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
+class Notice(Message, frozen=True, tag=4):
     """Something a person should read once: a fault of the agent, a source that changed, a pause."""
 
-    rank: int
+    rank: Rank
     at_ns: UnixNs
     """Unix time."""
-    level: str
+    level: Annotated[str, one_of(NOTICE_LEVELS)]
     """``info``, ``warning`` or ``error``."""
-    text: str
+    text: Text
 
 
-@dataclass(frozen=True, slots=True)
-class RankEnd:
+class RankEnd(Message, frozen=True, tag=5):
     """The last word of a rank: from the agent at exit, else from the hub when the connection broke."""
 
-    rank: int
+    rank: Rank
     at_ns: UnixNs
     clean: bool
     """True when the agent said goodbye itself."""
-    failure: str = ""
+    failure: Text = ""
     """The exception or exit status that ended it, in words: ``ValueError: ...``. Empty: it ended well, or
     nobody knows."""
 
@@ -212,160 +256,43 @@ class RankEnd:
         return bool(self.failure) or not self.clean
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
+class Watch(Message, frozen=True, tag=6):
     """Hub -> rank: which detail is wanted. Sent on connecting and on every change."""
 
     detail: bool
     """Somebody looks at this rank's timeline: send StepDetail."""
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """One argument of a command; commands.py says what it may be."""
-
-    name: str
-    value: int
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """Dashboard -> hub -> every rank of the node and every dashboard: all ranks are to do this from one
-    step on, or none.
-    """
-
-    id: str
-    """Made by the dashboard, the same for all ranks of a job wherever they run; never used again."""
-    name: str
-    """One of commands.COMMANDS."""
-    arguments: tuple[Argument, ...]
-    by: str
-    """Who asks, as they say themselves: ``user@host, pid 123``."""
-    at_ns: UnixNs
-    """Unix time at which the hub took it (until then: at which it was made)."""
-    knob: str = ""
-    """What ``set`` and ``restore`` are about: the name of a Knob; else empty."""
-    search: str = ""
-    """Id of the search for the best value that it belongs to; empty: a person asked for this one."""
-
-
-SENT = "sent"
-ACCEPTED = "accepted"
-UNKNOWN = "unknown"
-UNDER_WAY = (ACCEPTED, UNKNOWN, "agreed", "recording", "writing", "changing")
-WRITTEN = "written"
-CHANGED = "changed"
-FAILED = "failed"
-ENDED_WELL = (WRITTEN, CHANGED)
-ENDED_BADLY = ("refused", "busy", FAILED)
-REPORT_STATES = (*UNDER_WAY, *ENDED_WELL, *ENDED_BADLY)
-"""What a rank says of a command, in this order. A capture is ``recording``, ``writing`` and ``written``; a
-setting is ``changing`` and ``changed``. ``unknown``: the rank cannot learn whether all have agreed; if it
-ever does, it says what came of it."""
-
-OUTCOME_STATES = (SENT, *REPORT_STATES)
-"""``sent``: nothing was reported yet."""
-ENDED, SILENT, UNREACHABLE = "ended", "silent", "unreachable"
-LOST = ("", ENDED, SILENT, UNREACHABLE)
-"""Why a rank's final report is not awaited any more; empty: it is, or it has come."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommandReport:
-    """Rank -> hub: how far a command is on this rank, or why it does not carry it out."""
-
-    rank: int
-    command: str
-    """The command's id."""
-    name: str
-    at_ns: UnixNs
-    """Unix time."""
-    state: str
-    """One of REPORT_STATES."""
-    step: Count | None
-    """The step from which on all ranks act, once that is agreed."""
-    text: str
-    """``written``: the file. ``changed``: from what to what. Where it ended badly, or is unknown: why."""
-    was: str = ""
-    """``changed``: the value before, as Knob.value_text has it."""
-    becomes: str = ""
-    """``changed``: the value since."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankOutcome:
-    """One rank's part of a CommandOutcome."""
-
-    rank: int
-    reported: str
-    """The rank's newest CommandReport.state; ``sent``: none came."""
-    state: str
-    """The same; of a lost rank ``failed`` or ``unknown``."""
-    text: str
-    """As CommandReport.text; of a lost rank: why."""
-    lost: str = ""
-    """One of LOST."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommandOutcome:
-    """Hub -> every dashboard, whenever it changes: what has become of a command on the hub's ranks.
-
-    Made by outcome.py alone.
-    """
-
-    command: str
-    """The command's id."""
-    state: str
-    """What the slowest rank has reached; ``failed`` as soon as one failed. Else ``unknown`` where a lost
-    rank may have made a change: it may still turn out to be made, or not."""
-    reason: str
-    """Why it failed or is unknown, with the number of the rank; else empty."""
-    step: Count | None
-    """The step from which on all ranks act."""
-    done: bool
-    """No rank's report is awaited any more."""
-    ranks: tuple[RankOutcome, ...]
-    """By rank: every one that was expected to report, or did."""
-    was: str = ""
-    """As CommandReport has it, once a rank has reported it."""
-    becomes: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(Message, frozen=True, tag=7):
     """Dashboard -> hub, once a second: I am here, and these are the ranks whose timeline I show.
 
     The hub forgets a dashboard that has been silent for LEASE_S.
     """
 
     protocol: Count
-    detail_ranks: tuple[int, ...]
+    detail_ranks: Ranks
 
 
-@dataclass(frozen=True, slots=True)
-class Welcome:
+class Welcome(Message, frozen=True, tag=8):
     """Hub -> dashboard, before anything else: the job, then its history follows as ordinary messages."""
 
     protocol: Count
-    job: str
-    host: str
-    script: str
-    world_size: int
+    job: Text
+    host: Text
+    script: Text
+    world_size: Rank
     started_ns: UnixNs
     """Unix time at which the hub saw the job first."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnedAway:
+class TurnedAway(Message, frozen=True, tag=19):
     """Hub -> dashboard, in answer to each Join, where it cannot be let in."""
 
-    reason: str
+    reason: Text
     """In words for the screen."""
 
 
-@dataclass(frozen=True, slots=True)
-class HubStatus:
+class HubStatus(Message, frozen=True, tag=9):
     """Hub -> dashboard, once a second: its own health. The first comes when the history has been told."""
 
     at_ns: UnixNs
@@ -374,43 +301,6 @@ class HubStatus:
     """Messages for this dashboard that did not fit, and bad frames, since the dashboard joined."""
     job_ended: bool
     """Every rank has gone; the hub is about to end."""
-    silent_ranks: tuple[int, ...] = ()
+    silent_ranks: Ranks = ()
     """Those that are connected and from which nothing has come for a while: an agent says something each
     second, whatever its rank does."""
-
-
-Message = (
-    RankInfo
-    | StepTotals
-    | StepDetail
-    | Notice
-    | RankEnd
-    | Watch
-    | Join
-    | Welcome
-    | HubStatus
-    | Command
-    | CommandReport
-    | CommandOutcome
-    | MachineFacts
-    | DeviceFacts
-    | NumaFacts
-    | DeviceSample
-    | KnobFacts
-    | GradientFacts
-    | Search
-    | TurnedAway
-    | RelayMessage
-)
-
-
-def step_fault(step: StepTotals) -> str:
-    """What is wrong with a step whose times are each right by themselves, in a line; empty: nothing."""
-    parts = (step.hidden_ns, step.exposed_ns, step.compute_only_ns, step.copy_only_ns, step.idle_ns)
-    if sum(part or 0 for part in parts) > step.step_ns:
-        return f"its parts are longer than the {step.step_ns} ns of the step"
-    if any((lane or 0) > step.step_ns for lane in (step.compute_ns, step.comm_ns, step.stall_ns)):
-        return f"a lane is longer than the {step.step_ns} ns of the step"
-    if step.hidden_ns is not None and step.comm_ns is not None and step.hidden_ns > step.comm_ns:
-        return "more communication is hidden than there is"
-    return ""

@@ -8,11 +8,13 @@ the hub that was selected. What that hub says comes back as it is.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, fields
+from typing import Annotated
 
-from overlaptop.wire.bounds import Count, UnixNs
+from msgspec import Meta
+
+from overlaptop.wire.bounds import MAX_TEXT_CHARS, Count, Int64, Rank, Text, UnixNs, one_of
 from overlaptop.wire.endpoints import JobRecord
+from overlaptop.wire.schema import Message, Part
 
 MAGIC = b"\n\x00OVERLAPTOP RELAY 1\n"
 """What the far end writes first: whatever a login shell prints before it is passed over."""
@@ -32,19 +34,22 @@ LAUNCH_PHASES = ("nothing", "ending", "running", "over")
 """How far an order is: nothing was started, the job before is being ended, it runs, it ended or could not
 be started."""
 
-_KEY = re.compile(r"[a-z0-9-]{1,40}")
-_OWNER = re.compile(r"[0-9a-f]{16}")
+JobKey = Annotated[str, Meta(pattern=r"\A[a-z0-9-]{1,40}\Z")]
+JobKeyOrNone = Annotated[str, Meta(pattern=r"\A[a-z0-9-]{0,40}\Z")]
+Owner = Annotated[str, Meta(pattern=r"\A([0-9a-f]{16})?\Z")]
+Word = Annotated[str, Meta(max_length=MAX_TEXT_CHARS, pattern=r"\A[^\0]*\Z")]
+"""Of a command line."""
+OutputLine = Annotated[str, Meta(max_length=MAX_OUTPUT_CHARS)]
 
 
-@dataclass(frozen=True, slots=True)
-class RelayHello:
+class RelayHello(Message, frozen=True, tag=32):
     """Far -> near, before anything else: who speaks."""
 
     protocol: Count
     """PROTOCOL_VERSION of the far end."""
-    version: str
+    version: Text
     """Of overlaptop there."""
-    host: str
+    host: Text
     pid: Count
     gpus: Count | None
     """GPUs that the host has; None: not known."""
@@ -54,30 +59,29 @@ class RelayHello:
     """The far end passes no Command on, no Search, and starts nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteJob:
+class RemoteJob(Part, frozen=True):
     """A JobRecord of the far host, without what is of use only there."""
 
     protocol: Count
-    job: str
-    script: str
-    cwd: str
-    host: str
-    world_size: int
+    job: JobKey
+    script: Text
+    cwd: Text
+    host: Text
+    world_size: Rank
     starter_pid: Count
     starter_start_ticks: Count | None
     hub_pid: Count
     hub_start_ticks: Count
     started_ns: UnixNs
     """Unix time of the far host's clock."""
-    dashboard_socket: str
-    rank_pids: tuple[int, ...]
+    dashboard_socket: Text
+    rank_pids: Annotated[tuple[Int64, ...], Meta(max_length=MAX_RANK_PIDS)]
     ended: bool = False
 
     @classmethod
     def of(cls, record: JobRecord) -> RemoteJob:
         """What the near end is to know of a job; the pids of the first MAX_RANK_PIDS ranks."""
-        values = {field.name: getattr(record, field.name) for field in fields(cls)}
+        values = {name: getattr(record, name) for name in cls.__struct_fields__}
         return cls(**{**values, "rank_pids": record.rank_pids[:MAX_RANK_PIDS]})
 
     @property
@@ -85,44 +89,40 @@ class RemoteJob:
         """The same as a JobRecord. Its processes and its socket are the far host's: neither is to be looked
         for here.
         """
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
         return JobRecord(**values, python="")
 
 
-@dataclass(frozen=True, slots=True)
-class RelayJobs:
+class RelayJobs(Message, frozen=True, tag=33):
     """Far -> near, on every change and every two seconds: this user's jobs on the host, newest first."""
 
-    jobs: tuple[RemoteJob, ...]
-    note: str
+    jobs: Annotated[tuple[RemoteJob, ...], Meta(max_length=MAX_JOBS)]
+    note: Text
     """Why the list may be wrong, in words for the screen; empty: it is not."""
 
 
-@dataclass(frozen=True, slots=True)
-class RelaySelect:
+class RelaySelect(Message, frozen=True, tag=34):
     """Near -> far: join the hub of this job, in place of the one before.
 
     The answer is a RelayLink of that job. What the hub says follows it; whatever came before it was said by
     the one before.
     """
 
-    job: str
+    job: JobKeyOrNone
     """Its key; empty: join none."""
 
 
-@dataclass(frozen=True, slots=True)
-class RelayLink:
+class RelayLink(Message, frozen=True, tag=35):
     """Far -> near, on every change: how the selected job is."""
 
-    job: str
+    job: Text
     alive: bool
     """Its hub's process lives."""
     gone: bool = False
     """None of its processes is left that could start a hub again."""
 
 
-@dataclass(frozen=True, slots=True)
-class RelayPing:
+class RelayPing(Message, frozen=True, tag=36):
     """Near -> far, once a second: are you there?"""
 
     number: Count
@@ -132,8 +132,7 @@ class RelayPing:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class RelayPong:
+class RelayPong(Message, frozen=True, tag=37):
     """Far -> near, in answer. Times are Unix ns of the far host's clock."""
 
     number: Count
@@ -146,26 +145,24 @@ class RelayPong:
     """It passes on the steps whose number is a multiple of this, and those measured alike."""
 
 
-@dataclass(frozen=True, slots=True)
-class RelayLimit:
+class RelayLimit(Message, frozen=True, tag=38):
     """Near -> far: how much the user wants the line to carry at most. 0: as much as it can."""
 
-    bytes_per_s: int
-    hz: float
+    bytes_per_s: Annotated[int, Meta(ge=0, le=MAX_BYTES_PER_S)]
+    hz: Annotated[float, Meta(ge=0.0, le=MAX_HZ)]
     """Steps of a rank a second, and samples of its GPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class RelayLaunch:
+class RelayLaunch(Message, frozen=True, tag=39):
     """Near -> far: start this bundled workload there, in place of the one before."""
 
     number: Count
     """Counts the orders of a near end."""
-    words: tuple[str, ...]
+    words: Annotated[tuple[Word, ...], Meta(max_length=MAX_LAUNCH_WORDS)]
     """The workload's name and its options, as on a command line; empty: end the one that runs."""
-    nproc: int | None
+    nproc: Annotated[int, Meta(ge=1, le=MAX_NPROC)] | None
     """Processes; None: as many as suit the machine."""
-    owner: str = ""
+    owner: Owner = ""
     """Names the near end, by 16 hexadecimal digits, to the relay of a later line. Empty: what was started
     stays with this line."""
     again: bool = False
@@ -173,69 +170,26 @@ class RelayLaunch:
     not begun anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class RelayLaunchStatus:
+class RelayLaunchStatus(Message, frozen=True, tag=40):
     """Far -> near, on every change: what became of the newest order."""
 
     number: Count
     """Of the order."""
-    phase: str
+    phase: Annotated[str, one_of(LAUNCH_PHASES)]
     """One of LAUNCH_PHASES."""
     failed: bool
     """``over``: not of its own will, and not of ours."""
-    how: str
+    how: Text
     """``over``: how it ended, or why it was not started."""
-    command_line: str
-    output: tuple[str, ...]
+    command_line: Text
+    output: Annotated[tuple[OutputLine, ...], Meta(max_length=MAX_OUTPUT_LINES)]
     """The last lines that the job wrote; of a failed one those that say why."""
-    ending: str = ""
+    ending: Text = ""
     """The job that still has to end first, as it was ordered."""
-    job: str = ""
+    job: Text = ""
     """Key of the job, once it can be found."""
 
     @property
     def ended(self) -> bool:
         """Whether this is the last word on the order."""
         return self.phase in ("nothing", "over")
-
-
-RelayMessage = (
-    RelayHello
-    | RelayJobs
-    | RelaySelect
-    | RelayLink
-    | RelayPing
-    | RelayPong
-    | RelayLimit
-    | RelayLaunch
-    | RelayLaunchStatus
-)
-
-
-def job_fault(job: RemoteJob) -> str:
-    """What is wrong with a job of another host, in a line; empty: nothing."""
-    return "" if _KEY.fullmatch(job.job) else f"{job.job[:60]!r} cannot be a job's key"
-
-
-def select_fault(select: RelaySelect) -> str:
-    """What is wrong with the choice of a job, in a line; empty: nothing."""
-    wrong = select.job and not _KEY.fullmatch(select.job)
-    return f"{select.job[:60]!r} cannot be a job's key" if wrong else ""
-
-
-def limit_fault(limit: RelayLimit) -> str:
-    """What is wrong with a limit, in a line; empty: nothing."""
-    if not 0 <= limit.bytes_per_s <= MAX_BYTES_PER_S:
-        return f"bytes_per_s must be from 0 to {MAX_BYTES_PER_S}, not {limit.bytes_per_s}"
-    return ""
-
-
-def launch_fault(order: RelayLaunch) -> str:
-    """What is wrong with an order, in a line; empty: nothing. What its words mean is not looked at."""
-    if order.nproc is not None and not 1 <= order.nproc <= MAX_NPROC:
-        return f"nproc must be from 1 to {MAX_NPROC}, not {order.nproc}"
-    if order.owner and not _OWNER.fullmatch(order.owner):
-        return f"{order.owner[:60]!r} cannot name an owner"
-    if any("\0" in word for word in order.words):
-        return "a word of a command line cannot have a NUL character in it"
-    return ""

@@ -68,7 +68,7 @@ class LiveJob:
     # What a session does
 
     def send(self, command: Command) -> str:
-        assert commands.fault(command) == ""
+        assert command.inconsistency() == ""
         if self.no_line:
             return self.no_line
         self.sent.append(command)

@@ -21,7 +21,7 @@ from overlaptop.relay.relay import Relay
 from overlaptop.wire import commands, endpoints
 from overlaptop.wire.codec import MAX_FRAME_BYTES, encode, frame
 from overlaptop.wire.endpoints import read_job
-from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
+from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
     Command,
@@ -31,7 +31,6 @@ from overlaptop.wire.messages import (
     Notice,
     RankEnd,
     RankInfo,
-    Search,
     StepDetail,
     StepTotals,
     Watch,
@@ -51,7 +50,7 @@ from overlaptop.wire.relaying import (
 )
 from tests.relay.client import RelayProcess, RelayThread
 from tests.wire.conftest import KEY, eventually, hubs, make_rank, make_viewer, socket_dir
-from tests.wire.test_codec import messages, plain
+from tests.wire.examples import messages, plain
 
 __all__ = ["hubs", "make_rank", "make_viewer", "socket_dir"]  # fixtures
 

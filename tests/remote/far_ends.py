@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
+from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
     Command,
@@ -22,7 +23,6 @@ from overlaptop.wire.messages import (
     Message,
     Notice,
     RankInfo,
-    Search,
     Welcome,
 )
 from overlaptop.wire.outcome import CommandExecution

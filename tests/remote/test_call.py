@@ -15,7 +15,7 @@ from overlaptop.remote.clock import ClockOffset
 from overlaptop.remote.connection import Connection
 from overlaptop.remote.link import RemoteHost, RemoteLink
 from overlaptop.remote.targets import Target
-from overlaptop.wire.bounds import BOUNDS
+from overlaptop.wire.bounds import MAX_DURATION_NS, MAX_INT64
 from overlaptop.wire.codec import decode, encode, frame
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
@@ -31,9 +31,8 @@ from overlaptop.wire.messages import (
 from overlaptop.wire.relaying import MAGIC, RelayJobs, RelayLink, RelayPing, RelayPong
 from tests.remote.far_ends import HELLO, JOB
 
-COUNT, STEP_NS = (
-    st.integers(*BOUNDS[name]) | st.sampled_from([*BOUNDS[name], 1]) for name in ("Count", "StepNs")
-)
+COUNT = st.integers(0, MAX_INT64) | st.sampled_from([0, 1, MAX_INT64])
+STEP_NS = st.integers(1, MAX_DURATION_NS) | st.sampled_from([1, MAX_DURATION_NS])
 RANK = st.integers(0, 3)
 
 MESSAGES: st.SearchStrategy[Message] = st.one_of(

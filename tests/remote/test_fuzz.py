@@ -34,7 +34,7 @@ from overlaptop.wire.messages import (
 from overlaptop.wire.relaying import MAGIC, RelayHello
 from tests.remote.overhearing import ANSWER, JOB, OPENING, START_NS, NearEnd, framed, near_ends
 from tests.remote.test_frames import cut
-from tests.wire.test_codec import DETAIL, MESSAGES, SAMPLE, STEP, messages, plain
+from tests.wire.examples import DETAIL, MESSAGES, SAMPLE, STEP, messages, plain
 
 INFO = RankInfo(JOB, 0, 0, 4, "far", 7, "t.py", "cuda:0", "nccl", "kernels", "", True, 1, "2.13")
 few_ranks = st.integers(0, 3)

@@ -11,10 +11,9 @@ from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.tune.knob_values import ValueRefusedError, parsed, stepped
 from overlaptop.wire.bounds import MAX_DURATION_NS
-from overlaptop.wire.codec import decode, encode
+from overlaptop.wire.codec import MESSAGES, decode, encode
 from overlaptop.wire.knobs import KnobFacts
-from overlaptop.wire.messages import Message, Notice, RankEnd
-from overlaptop.wire.relaying import RelayMessage
+from overlaptop.wire.messages import Notice, RankEnd
 from tests.fleet.builders import (
     BUCKET_CAP_MB,
     T0,
@@ -28,8 +27,8 @@ from tests.fleet.builders import (
     step,
     welcome,
 )
+from tests.wire.examples import COMMAND, GRADIENTS, MACHINE, OUTCOME, SEARCH
 from tests.wire.extremes import at_bounds
-from tests.wire.test_codec import COMMAND, GRADIENTS, MACHINE, OUTCOME, SEARCH
 
 from .fakes import FakeSession, app_of
 
@@ -64,7 +63,7 @@ NOT_SHOWN = {
     "Join",
     "CommandReport",
     "TurnedAway",
-    *(each.__name__ for each in RelayMessage.__args__),
+    *(each.__name__ for each in MESSAGES.values() if each.__name__.startswith("Relay")),
 }
 """They go to hubs, relays and ranks, or are one text."""
 
@@ -95,7 +94,7 @@ def pictures(session):
 
 def test_every_message_that_a_screen_shows_is_tried():
     tried = {type(bases[0]).__name__ for bases in TRIED}
-    assert tried | NOT_SHOWN == {each.__name__ for each in Message.__args__}
+    assert tried | NOT_SHOWN == {each.__name__ for each in MESSAGES.values()}
 
 
 async def test_no_value_ends_a_screen():

@@ -2,68 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import Field, fields, replace
 from typing import Any
 
-from overlaptop.wire import codec
-from overlaptop.wire.bounds import BOUNDS
+from msgspec import inspect
+from msgspec.structs import replace
+
+from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.codec import WireError, encode
-from overlaptop.wire.devices import (
-    LINK_KINDS,
-    NUMA_STATES,
-    GpuLink,
-    GpuSite,
-    Nic,
-    NodeShare,
-    NumaNode,
-    Unknown,
-)
+from overlaptop.wire.devices import GpuLink, GpuSite, Nic, NodeShare, NumaNode, Unknown
 from overlaptop.wire.knobs import Knob
-from overlaptop.wire.messages import (
-    LOST,
-    OUTCOME_STATES,
-    PHASES,
-    REPORT_STATES,
-    SOURCES,
-    Argument,
-    CollectiveSpan,
-    PhaseSpan,
-    RankOutcome,
-)
+from overlaptop.wire.messages import Argument, CollectiveSpan, PhaseSpan, RankOutcome
+from overlaptop.wire.schema import Message
 
 LONG = "wide 測 " * 40
 HOSTILE = "\x1b]0;x\x07\u202e\r\n[red]{value}"
-NUMBERS = {**BOUNDS, "int": (-(1 << 63), (1 << 63) - 1)}
-LEAST_NS, MOST_NS = BOUNDS["OffsetNs"]
-EDGES: dict[str, tuple[Any, ...]] = {
-    "RankInfo.source": SOURCES,
-    "PhaseSpan.name": PHASES,
-    "Notice.level": codec.NOTICE_LEVELS,
-    "CommandReport.state": REPORT_STATES,
-    "CommandOutcome.state": OUTCOME_STATES,
-    "RankOutcome.reported": OUTCOME_STATES,
-    "RankOutcome.state": OUTCOME_STATES,
-    "RankOutcome.lost": LOST,
-    "GpuLink.kind": LINK_KINDS,
-    "NumaFacts.state": NUMA_STATES,
-    "Knob.choices": ((), (-(1 << 31),), (1 << 31, 0, -(1 << 31))),
-    "Knob.least": (-(1 << 31), 1 << 31),
-    "Knob.most": (1 << 31, -(1 << 31)),
-    "HubStatus.silent_ranks": ((), (0, 1, codec.MAX_RANK)),
-    "GradientFacts.size_bytes": ((), (0,), (BOUNDS["Count"][1],) * 3),
-    "bool": (False, True),
-    "float": (0.0, 1.0),
-    "str": ("", HOSTILE, LONG),
-    "tuple[int, ...]": (
-        (), (LEAST_NS, MOST_NS) * 3, (MOST_NS, LEAST_NS), (0, 0), (MOST_NS - 1, MOST_NS), (-1, 1),
-    ),
-    "tuple[str, ...]": ((), ("", HOSTILE, LONG)),
-}  # fmt: skip
-"""By field, or by annotation."""
-INNER = {
-    f"tuple[{type(inner).__name__}, ...]": inner
-    for inner in (
+PARTS = {
+    type(part): part
+    for part in (
         PhaseSpan("forward", 0, 9),
         CollectiveSpan("allreduce_", 1 << 20, "default_pg", True, 20, 30),
         Argument("steps", 5),
@@ -83,7 +40,11 @@ def at_bounds(base: Any) -> list[Any]:
     """The message with one field after the other at each of its edges, and with all at once, as far as the
     codec takes it. Whom it is about stays.
     """
-    edges = {field.name: tuple(_edges(base, field)) for field in fields(base)}
+    edges = {
+        field.name: tuple(_edges(field.type, base, field.name))
+        for field in inspect.type_info(type(base)).fields  # type: ignore[attr-defined]
+        if field.name not in ("rank", "command", "job", "id", "protocol")
+    }
     edges = {name: values for name, values in edges.items() if values}
     changes = [{name: value} for name, values in edges.items() for value in values]
     changes += [
@@ -93,24 +54,35 @@ def at_bounds(base: Any) -> list[Any]:
     return [changed for change in changes if _travels(changed := replace(base, **change))]
 
 
-def _edges(base: Any, field: Field[Any]) -> Iterator[Any]:
-    annotation, kind = str(field.type), str(field.type).removesuffix(" | None")
-    if field.name in ("rank", "command", "job", "id", "protocol"):
-        return
-    if field.name in ("local_rank", "world_size"):
-        yield from (0, codec.MAX_RANK)
-    elif found := EDGES.get(f"{type(base).__name__}.{field.name}") or EDGES.get(kind) or NUMBERS.get(kind):
-        yield from found
-    else:
-        yield ()
-        inner = at_bounds(INNER[kind])
-        yield tuple(each for each in inner if _travels(replace(base, **{field.name: (each,)})))
-    if annotation != kind:
-        yield None
+def _edges(declared: inspect.Type, base: Any, name: str) -> Iterator[Any]:
+    match declared:
+        case inspect.UnionType():
+            for each in declared.types:
+                yield from _edges(each, base, name)
+        case inspect.NoneType():
+            yield None
+        case inspect.BoolType():
+            yield from (False, True)
+        case inspect.IntType() | inspect.FloatType():
+            yield from (declared.ge, declared.le)
+        case inspect.StrType(pattern=None):
+            yield from ("", HOSTILE, LONG)
+        case inspect.StrType(pattern=pattern) if pattern and "[" not in pattern:  # one of some words
+            yield from (re.sub(r"\\(.)", r"\1", word) for word in pattern[3:-3].split("|"))
+        case inspect.VarTupleType(item_type=inspect.IntType(ge=int(least), le=int(most))):
+            yield from ((), (least, most) * 3, (most, least), (most,) * 2, (most - 1, most))
+            if least == -MAX_DURATION_NS:
+                yield from ((0, 0), (-1, 1))
+        case inspect.VarTupleType(item_type=inspect.StructType(cls=cls)):
+            yield ()
+            inner = at_bounds(PARTS[cls])
+            yield tuple(each for each in inner if _travels(replace(base, **{name: (each,)})))
+        case inspect.VarTupleType(item_type=item):
+            yield from ((), tuple(_edges(item, base, name)))
 
 
 def _travels(message: Any) -> bool:
-    if f"tuple[{type(message).__name__}, ...]" in INNER:
+    if not isinstance(message, Message):
         return True  # the message that it is in is asked
     try:
         encode(message)

@@ -23,7 +23,14 @@ from overlaptop.agent.telemetry.machine_monitor import NO_GPU, JobGpu, MachineMo
 from overlaptop.agent.telemetry.numa import NumaMonitor
 from overlaptop.agent.telemetry.telemetry import PERIOD_S, Telemetry, until_next_s
 from overlaptop.wire import codec
-from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NodeShare, NumaFacts
+from overlaptop.wire.devices import (
+    MAX_PARTS,
+    DeviceFacts,
+    DeviceSample,
+    MachineFacts,
+    NodeShare,
+    NumaFacts,
+)
 from overlaptop.wire.messages import Message
 
 from . import machines
@@ -251,7 +258,7 @@ def test_facts_that_no_message_holds_cost_only_themselves_and_are_said_once(
     numa, looks = MachineMonitor.numa, count(1)
 
     def many(watch: MachineMonitor) -> NumaFacts:
-        shares = tuple(NodeShare(node, next(looks)) for node in range(codec.MAX_PARTS + 1))
+        shares = tuple(NodeShare(node, next(looks)) for node in range(MAX_PARTS + 1))
         return replace(numa(watch), memory_by_node=shares)
 
     monkeypatch.setattr(MachineMonitor, "numa", many)

@@ -1,0 +1,164 @@
+"""Messages for tests: one of each kind by hand, and hypothesis strategies made from the declarations."""
+
+from __future__ import annotations
+
+import msgpack
+import msgspec
+from hypothesis import strategies as st
+from msgspec import inspect
+
+from overlaptop.wire import commands
+from overlaptop.wire.bounds import MAX_DURATION_NS
+from overlaptop.wire.codec import MESSAGES as BY_TAG
+from overlaptop.wire.codec import encode
+from overlaptop.wire.devices import (
+    DeviceFacts,
+    DeviceSample,
+    GpuLink,
+    MachineFacts,
+    Nic,
+    NodeShare,
+    NumaFacts,
+    NumaNode,
+    Unknown,
+)
+from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
+from overlaptop.wire.messages import (
+    Argument,
+    Command,
+    CommandOutcome,
+    CommandReport,
+    PhaseSpan,
+    RankOutcome,
+    StepDetail,
+    StepTotals,
+)
+
+STEP = StepTotals(3, 7, 1, 5, 2, 2, *[1] * 12)
+COMMAND = Command("20260101-000000-abcdef", "capture", (Argument("steps", 5),), "me@here, pid 1", 1)
+REPORT = CommandReport(0, COMMAND.id, "capture", 1, "written", 7, "/there/rank0.json.gz")
+OUTCOME = CommandOutcome(
+    COMMAND.id, "written", "", 7, True, (RankOutcome(0, "written", "written", "/there/rank0.json.gz"),)
+)
+MACHINE = MachineFacts(0, "gpu-a", (NumaNode(0, "0-31", 1 << 36),), (Nic("mlx5_0", 0, None),), ())
+DEVICE = DeviceFacts(
+    0, "GPU-1", "NVIDIA H200", "0000:1b:00.0", "4.0", 18, 450_000_000_000, 5, 5, 16, 16, 63_000_000_000,
+    1 << 37, 700_000, 1_980_000_000, 3_201_000_000, (GpuLink("nvswitch", "", 18, ""),),
+)  # fmt: skip
+NUMA = NumaFacts(
+    0, 0, None, "mlx5_0", 0, "0-31", (NodeShare(0, 32),), (), "default", (), "bound", "near", "", "",
+)  # fmt: skip
+SAMPLE = DeviceSample(
+    0, 1, 281_000_000_000, None, 0, 0, 0.94, 0.5, 1.0, 1 << 36, 650_000, 1_700_000_000, None,
+    ("power cap",), (Unknown("nvlink_tx_bytes_per_s", "not supported"),),
+)  # fmt: skip
+KNOB_ROW = ("bucket_cap_mb", 25, "25", "25", 1, 10_000)
+KNOBS = KnobFacts(0, (Knob(*KNOB_ROW),))
+GRADIENTS = GradientFacts(0, (4, 8), 2, "0", None)
+SEARCH = Search(COMMAND.id, "me@here, pid 1", "bucket_cap_mb", 25)
+DETAIL = StepDetail(0, 1, 0, 100, (PhaseSpan("forward", 0, 9),), (0, 5), (), (), (), ())
+
+
+def built(cls, **named):
+    """Instances of a message or a part of one, by its declaration; ``named``: strategies of some fields."""
+    for field in inspect.type_info(cls).fields:
+        named.setdefault(field.name, values_of(field.type))
+    return st.builds(cls, **named)
+
+
+def values_of(declared):
+    """What a field of this type may be."""
+    match declared:
+        case inspect.UnionType():
+            return st.one_of(map(values_of, declared.types))
+        case inspect.NoneType():
+            return st.none()
+        case inspect.BoolType():
+            return st.booleans()
+        case inspect.IntType():
+            return st.integers(declared.ge, declared.le)
+        case inspect.FloatType():
+            return st.floats(declared.ge, declared.le)
+        case inspect.StrType(pattern=None):
+            return st.text(max_size=40)
+        case inspect.StrType():
+            return st.from_regex(declared.pattern, fullmatch=True).filter(lambda text: len(text) < 4096)
+        case inspect.VarTupleType(item_type=inspect.IntType(ge=least)) if least == -MAX_DURATION_NS:
+            ends = values_of(declared.item_type)  # of spans
+            return st.lists(st.tuples(ends, ends), max_size=5).map(lambda pairs: tuple(sum(pairs, ())))
+        case inspect.VarTupleType():
+            return st.lists(values_of(declared.item_type), max_size=5).map(tuple)
+        case inspect.StructType(cls=cls) if cls is Knob:
+            return allowed_knobs()
+        case inspect.StructType():
+            return built(declared.cls)
+    raise AssertionError(f"no strategy for {declared}")
+
+
+@st.composite
+def allowed_steps(draw):
+    """Parts that make the step; its lanes are what they say of it, or are not known."""
+    most = MAX_DURATION_NS // 5
+    hidden, exposed, compute_only, copy_only, idle = (draw(st.integers(0, most)) for _ in range(5))
+    step_ns = max(1, hidden + exposed + compute_only + copy_only + idle)
+    lanes = {
+        "compute_ns": st.just(hidden + compute_only),
+        "comm_ns": st.just(hidden + exposed),
+        "hidden_ns": st.just(hidden),
+        "exposed_ns": st.just(exposed),
+        "compute_only_ns": st.just(compute_only),
+        "copy_only_ns": st.just(copy_only),
+        "idle_ns": st.just(idle),
+        "stall_ns": st.integers(0, step_ns),
+    }
+    if draw(st.booleans()):
+        lanes = dict.fromkeys(lanes, st.none())
+    return draw(built(StepTotals, step_ns=st.just(step_ns), **lanes))
+
+
+@st.composite
+def allowed_commands(draw):
+    name = draw(st.sampled_from(list(commands.COMMANDS)))
+    arguments = [
+        Argument(key, draw(st.integers(bounds.least, bounds.most)))
+        for key, bounds in commands.COMMANDS[name].items()
+    ]
+    knob = st.from_regex(r"\A[A-Za-z_][A-Za-z0-9_]{0,63}\Z") if name in commands.CHANGES else st.just("")
+    arguments = st.permutations(arguments).map(tuple)
+    return draw(built(Command, name=st.just(name), arguments=arguments, knob=knob))
+
+
+@st.composite
+def allowed_knobs(draw):
+    knob = draw(built(Knob))
+    least, most = sorted((knob.least, knob.most))
+    return msgspec.structs.replace(knob, least=least, most=most)
+
+
+MESSAGES = {
+    **{cls: built(cls) for cls in BY_TAG.values()},
+    StepTotals: allowed_steps(),
+    Command: allowed_commands(),
+}
+messages = st.one_of(*MESSAGES.values())
+
+plain = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 64) - 1)
+    | st.floats()
+    | st.text(max_size=40)
+    | st.binary(),
+    lambda inner: st.lists(inner, max_size=30) | st.dictionaries(st.text(max_size=40), inner, max_size=4),
+    max_leaves=40,
+)
+"""Whatever msgpack can say."""
+
+
+def row_of(message, **changed):
+    """The message's bytes with some fields replaced by what encode would refuse."""
+    names = message.__struct_fields__
+    row = msgpack.unpackb(encode(message))
+    for name, value in changed.items():
+        row[1 + names.index(name)] = value
+    return msgpack.packb(row)
