@@ -28,6 +28,8 @@ def _forget_shadowed(folder: str) -> None:
     start = "runpy" if "runpy" in sys.modules else "overlaptop"  # what came before, a script has as well
     since = {name for name in imported[imported.index(start) :] if "." not in name}
     shadowed = {name for name in since - {"overlaptop", "__main__"} if _is_shadowed(name, folder)}
+    if "typing" in shadowed:
+        shadowed |= since & {"typing_extensions"}  # msgspec's, of another typing than the script's
     for name in imported:
         if name.partition(".")[0] in shadowed:
             del sys.modules[name]

@@ -268,7 +268,7 @@ def test_facts_that_no_message_holds_cost_only_themselves_and_are_said_once(
     beside.serve_until(lambda: len(beside.hub.of(DeviceSample)) > 5)
     (level, text), *more = beside.notices
     assert (level, more) == ("warning", [])
-    assert text.startswith("no NumaFacts: NumaFacts.memory_by_node: expected a list of at most 256")
+    assert text.startswith("no NumaFacts: NumaFacts.memory_by_node: Expected `array` of length <= 256")
     assert len(beside.hub.of(MachineFacts)) == len(beside.hub.of(DeviceFacts)) == 1
 
 
