@@ -1,23 +1,23 @@
-"""ClusterSession: one job on several hosts, each with a hub and a line of its own, as one Session.
+"""ClusterSession: one job on several hosts, each with a hub and a connection of its own, as one Session.
 
-The lines are independent. One that breaks leaves the last picture of its ranks, marked, and touches no
-other; when it is back, its hub's history is folded in once more, and what is known already is passed over.
+The connections are independent. One that breaks leaves the last state of its ranks, marked, and touches no
+other; when it is back, its hub's history is folded in once more, and what is known already is skipped.
 
-**Commands.** Each hub tells its own ranks, and all ranks of a job agree through the job's own store: all
-act or none does. So a command goes to every hub with the same id, and is not sent at all where some rank
-cannot be told. A line that breaks at that very moment leaves ranks that do not answer, and nothing is
-changed.
+**Commands.** Each hub sends a command to its own ranks, and all ranks of a job agree through the job's own
+store: all act or none does. So a command goes to every hub with the same id, and to none where some rank
+cannot be reached. A connection that breaks at that very moment leaves ranks that do not answer, and nothing
+is changed. Each hub publishes the outcome on its own ranks; wire/outcome.py merges them.
 
-**Searches.** Each hub has a lease of its own. A search is taken once all hubs that are heard have taken it,
-and one hub's end of it is its end: the others are told nothing more, and end it too. What a search that
-died leaves behind is undone by the hubs, each by the same command (its id follows from the search's), so
-that the ranks of all nodes find each other under it.
+**Searches.** Each hub has a lease of its own. A search is taken once all hubs that can be reached have
+taken it. Where one hub ends it, it is announced to the others no more, and they end it too. What a search
+that died leaves behind is undone by the hubs, each by the same command (its id follows from the
+search's), so that the ranks of all nodes find each other under it.
 
-Where one line breaks for longer than the lease, that node's hub alone undoes: the ranks of the others have
-not been told, the agreement fails after its patience, and the value stays on all ranks what it was. The
-searcher cannot change anything either (see ``send``), ends, and falls silent; the other hubs then ask for
-the same undoing. It is made if the first ranks still wait for the others; else the knob stays at a value
-that was tried, the same on all ranks, for a person to see and to set.
+Where one connection breaks for longer than the lease, that node's hub alone undoes: the ranks of the
+others do not get that command, the agreement times out, and the value stays on all ranks what it was. The
+searcher cannot change anything either (see ``send``), and ends; the other hubs then send the same
+undoing. It is made if the first ranks still wait for the others; else the knob stays at a value that was
+tried, the same on all ranks, for a person to see and to set.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from overlaptop.fleet.job_session import LOOK_EVERY_S, NO_LINE, READONLY, JobSelector
-from overlaptop.fleet.merging import Merger, Part, out_of_reach
-from overlaptop.fleet.node import Host, Node
+from overlaptop.fleet.followed_host import FollowedHost, Host
+from overlaptop.fleet.job_session import LOOK_EVERY_S, NOT_CONNECTED, READONLY, JobSelector
+from overlaptop.fleet.merging import Merger, NodeSnapshot, out_of_reach
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.wire.commands import CHANGES
 from overlaptop.wire.endpoints import JobRecord
@@ -36,7 +36,7 @@ from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Command
 
 SETTLE_S = 2.0
-"""For hosts that are being connected to say which jobs they have, before the only job so far is taken."""
+"""For hosts that are being connected to list their jobs, before the only job so far is taken."""
 _HOSTS_NAMED = 3
 
 
@@ -58,7 +58,7 @@ class ClusterSession:
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """``hosts``: one at least. ``readonly``: as JobSession has it. ``poll``: called before the hosts'
-        own at each tick, for all lines together.
+        own at each tick, for all connections together.
         """
         selector = selector or JobSelector()
         self._matches = selector.matches
@@ -70,13 +70,15 @@ class ClusterSession:
         self._clock_ns = clock_ns
         self._monotonic_s = monotonic_s
         self._nodes = tuple(
-            Node(host, self._is_wanted, readonly=readonly, clock_ns=clock_ns, monotonic_s=monotonic_s)
+            FollowedHost(
+                host, self._is_wanted, readonly=readonly, clock_ns=clock_ns, monotonic_s=monotonic_s
+            )
             for host in hosts
         )
         self._merger = Merger()
         self._last: Snapshot | None = None
         self._earlier: Snapshot | None = None
-        """The last picture of the job that was followed by another, until that is known."""
+        """The last Snapshot of the job before the present one, until that is known."""
         self._homes: frozenset[tuple[str, str]] = frozenset()
         """Script and directory of the job, as its hosts have them."""
         self._watched: frozenset[int] = frozenset()
@@ -94,7 +96,7 @@ class ClusterSession:
         return self._key
 
     def tick(self) -> Snapshot:
-        """Read what has arrived from all hosts, and say what is known."""
+        """Read what has arrived from all hosts; returns what is known."""
         if self._poll is not None:
             self._poll()
         for node in self._nodes:
@@ -122,7 +124,7 @@ class ClusterSession:
             self._watch_where_they_are(self._last)
 
     def send(self, command: Command) -> str:
-        """Tell the job to do something; returns why that cannot be, empty: it is on its way.
+        """Send a command; returns why that is impossible, empty: it is on its way.
 
         What becomes of it shows in the Snapshot's ``commands``. Raises WireError where it is not allowed.
         """
@@ -130,12 +132,12 @@ class ClusterSession:
             return READONLY
         if why := self._objection("change" if command.name in CHANGES else command.name):
             return why
-        taken = [not node.session.send(command) for node in self._with_job()]
-        # If only some took it, the others do not answer, nothing is done, and the ranks say so.
-        return "" if any(taken) else NO_LINE
+        sent = [not node.session.send(command) for node in self._with_job()]
+        # If it went to some only, the others do not answer, nothing is done, and the ranks report that.
+        return "" if any(sent) else NOT_CONNECTED
 
     def hold(self, search: Search) -> str:
-        """Say that this session searches for a knob's best value; returns why it cannot, empty: it may.
+        """Announce a search for a knob's best value; returns why that is impossible, empty: it is possible.
 
         As JobSession has it: at every tick, and then once with ``over``.
         """
@@ -144,14 +146,14 @@ class ClusterSession:
         last, held = self._last, self._search == search.id
         if not search.over:
             if held and last is not None and last.ended_search == search.id:
-                return ""  # by one hub, so by all: in silence those that hold it still end it too
+                return ""  # by one hub, so by all: without announcements the others end it too
             if not held and (why := self._objection("search")):
                 return why
         self._search = search.id
-        # Also where the line is down: that it is over is said there as soon as it is back.
-        told = [(node.session.hold(search), node.view.link) for node in self._with_job()]
-        whys = [why for why, link in told if why and link is LinkState.LIVE]
-        return whys[0] if whys else "" if any(not why for why, _ in told) else NO_LINE
+        # Also where the connection is down: the end is announced there as soon as it is back.
+        answers = [(node.session.hold(search), node.view.link) for node in self._with_job()]
+        whys = [why for why, link in answers if why and link is LinkState.LIVE]
+        return whys[0] if whys else "" if any(not why for why, _ in answers) else NOT_CONNECTED
 
     def select(self, key: str) -> None:
         """Turn to the job with this key; what was known of another one is forgotten."""
@@ -161,7 +163,7 @@ class ClusterSession:
             self._turn_to(key)
 
     def close(self) -> None:
-        """Give up all lines. Further ticks show the last picture."""
+        """Close all connections. Further ticks show the last state."""
         for node in self._nodes:
             node.session.close()
             node.host.close()
@@ -170,14 +172,14 @@ class ClusterSession:
     def _is_wanted(self, record: JobRecord) -> bool:
         return record.job == self._key and (self._matches is None or self._matches(record))
 
-    def _with_job(self) -> list[Node]:
+    def _with_job(self) -> list[FollowedHost]:
         return [node for node in self._nodes if node.view.ranks or node.has(self._key)]
 
     def _objection(self, what: str) -> str:
         """Why a ``what`` cannot be now, which all ranks would have to take part in."""
         last = self._last
         if last is None or last.job is None:
-            return NO_LINE
+            return NOT_CONNECTED
         why = out_of_reach((node.view for node in self._nodes), last.ranks)
         return f"{why}: a {what} needs all ranks" if why else ""
 
@@ -211,22 +213,22 @@ class ClusterSession:
                     return record.job
             if self._chosen:
                 return self._key
-        if len(self.jobs) == 1 and self._all_have_told(now_s):
+        if len(self.jobs) == 1 and self._all_have_listed(now_s):
             return self.jobs[0].job
         return self._key
 
     def _goes_on(self) -> bool:
-        """Whether the job is there, or may be where nothing is heard from now."""
-        heard = [node for node in self._nodes if node.host.up]
-        if any(node.has(self._key) for node in heard):
+        """Whether the job is there, or may be where a host cannot be reached now."""
+        reached = [node for node in self._nodes if node.host.up]
+        if any(node.has(self._key) for node in reached):
             return True
-        if any(node.view.ranks and node.view.link in (LinkState.LIVE, LinkState.STALE) for node in heard):
+        if any(node.view.ranks and node.view.link in (LinkState.LIVE, LinkState.STALE) for node in reached):
             return True
-        return not any(node.view.ranks for node in heard) and any(
+        return not any(node.view.ranks for node in reached) and any(
             node.view.ranks or node.has(self._key) for node in self._nodes
         )
 
-    def _all_have_told(self, now_s: float) -> bool:
+    def _all_have_listed(self, now_s: float) -> bool:
         if self._first_job_s is not None and now_s - self._first_job_s >= SETTLE_S:
             return True
         return all(node.host.known or not node.host.connecting for node in self._nodes)
@@ -239,13 +241,13 @@ class ClusterSession:
             node.session.select(key)
         self._look_at_s = 0.0
 
-    def _waiting_for(self, parts: Sequence[Part]) -> str:
+    def _waiting_for(self, parts: Sequence[NodeSnapshot]) -> str:
         for node, part in zip(self._nodes, parts, strict=True):
             if node.session.job_key is not None and part.node.link is LinkState.WAITING and part.node.note:
                 return part.node.note  # it is being joined, or does not let us in
         if not any(node.host.up for node in self._nodes):
-            told = [node.host.note for node in self._nodes if node.host.note]
-            return told[0] if len(self._nodes) == 1 and told else f"connecting to {self._names()}"
+            notes = [node.host.note for node in self._nodes if node.host.note]
+            return notes[0] if len(self._nodes) == 1 and notes else f"connecting to {self._names()}"
         if self._key is not None:
             return f"waiting for job {self._key} on {self._names()}"
         if len(self.jobs) > 1:
@@ -264,7 +266,9 @@ def _named(hosts: Sequence[str]) -> str:
     return f"{', '.join(shown)} and {len(hosts) - len(shown)} more"
 
 
-def _together(nodes: Sequence[Node], matches: Callable[[JobRecord], bool] | None) -> tuple[JobRecord, ...]:
+def _together(
+    nodes: Sequence[FollowedHost], matches: Callable[[JobRecord], bool] | None
+) -> tuple[JobRecord, ...]:
     """Every job once, newest first."""
     found: dict[str, list[tuple[str, JobRecord]]] = {}
     for node in nodes:
@@ -273,13 +277,13 @@ def _together(nodes: Sequence[Node], matches: Callable[[JobRecord], bool] | None
                 found.setdefault(record.job, []).append((node.host.name, record))
     jobs = [
         replace(
-            told[0][1],
-            host=_named([name for name, _ in told]),
-            world_size=max(record.world_size for _, record in told),
-            started_ns=min(record.started_ns for _, record in told),
-            rank_pids=tuple(pid for _, record in told for pid in record.rank_pids),
-            ended=all(record.ended for _, record in told),
+            listed[0][1],
+            host=_named([name for name, _ in listed]),
+            world_size=max(record.world_size for _, record in listed),
+            started_ns=min(record.started_ns for _, record in listed),
+            rank_pids=tuple(pid for _, record in listed for pid in record.rank_pids),
+            ended=all(record.ended for _, record in listed),
         )
-        for told in found.values()
+        for listed in found.values()
     ]
     return tuple(sorted(jobs, key=lambda job: job.started_ns, reverse=True))

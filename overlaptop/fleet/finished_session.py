@@ -1,4 +1,4 @@
-"""FinishedSession: what is known of a job that is over and was read from files, behind a Session's face."""
+"""FinishedSession: a job that is over and was read from files, as a Session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Command, Message, Notice, RankInfo, StepDetail, StepTotals, Welcome
 
-_OVER = "this is the trace of a job that is over: there is nobody to tell"
+_OVER = "this is the trace of a job that is over: it takes no commands"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +28,15 @@ class FinishedRank:
 
 
 class FinishedSession:
-    """Pictures that never change: of the whole trace, and of each of its steps.
-
-    Time stands still in them, so nothing in them grows old.
-    """
+    """Constant Snapshots: of the whole trace, and of each of its steps. Their clock stands still."""
 
     def __init__(
         self, welcome: Welcome, ranks: Sequence[FinishedRank], notices: Sequence[Notice], now_ns: int
     ) -> None:
-        """``now_ns`` is the Unix time of the pictures. The first one is of the whole trace.
+        """``now_ns`` is the Unix time of the Snapshots. The first one is of the whole trace.
 
         Raises:
-            ValueError: a rank's number is beyond what a Fleet takes.
+            ValueError: a rank's number is higher than a Fleet takes.
         """
         highest = max(each.info.rank for each in ranks)
         if highest >= MAX_RANKS:
@@ -47,9 +44,9 @@ class FinishedSession:
         self._welcome, self._ranks, self._notices, self._now_ns = welcome, ranks, notices, now_ns
         self._numbers = [WHOLE_TRACE, *sorted({step.step for each in ranks for step in each.steps})]
         self._at = 0
-        self._snapshot = self._picture(WHOLE_TRACE)
+        self._snapshot = self._snapshot_of(WHOLE_TRACE)
 
-    def _picture(self, number: int) -> Snapshot:
+    def _snapshot_of(self, number: int) -> Snapshot:
         fleet = Fleet(lambda: self._now_ns)
         fleet.apply(self._welcome)
         for each in self._ranks:
@@ -72,11 +69,11 @@ class FinishedSession:
         """Show the step that comes so many later, or earlier; before the first one is the whole trace."""
         at = min(max(self._at + steps, 0), len(self._numbers) - 1)
         if at != self._at:
-            self._at, self._snapshot = at, self._picture(self._numbers[at])
+            self._at, self._snapshot = at, self._snapshot_of(self._numbers[at])
 
     @property
     def jobs(self) -> tuple[JobRecord, ...]:
-        """There is no other."""
+        """None: there is no other."""
         return ()
 
     @property
@@ -85,7 +82,7 @@ class FinishedSession:
         return self._welcome.job
 
     def tick(self) -> Snapshot:
-        """The picture."""
+        """The Snapshot of the chosen step."""
         return self._snapshot
 
     def watch(self, ranks: Collection[int]) -> None:
@@ -95,12 +92,12 @@ class FinishedSession:
         """There is no other job to turn to."""
 
     def send(self, command: Command) -> str:
-        """Nobody would hear it."""
+        """There is no job to send it to."""
         del command
         return _OVER
 
     def hold(self, search: Search) -> str:
-        """Nor that."""
+        """As `send`."""
         del search
         return _OVER
 

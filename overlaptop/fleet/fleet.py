@@ -35,9 +35,9 @@ MAX_FRESH = 16_384
 """Steps held for a reader that is late with the next snapshot; more are dropped and counted. Samples of
 GPUs likewise."""
 MAX_RANKS = 4096
-"""As many as a hub takes; a rank number beyond it is not believed."""
+"""As many as a hub takes; messages of ranks with higher numbers are ignored."""
 MAX_NODE_RANKS = 256
-"""Of one of several nodes, whose word comes from another machine: those that have ended make room."""
+"""Of one of several nodes, which may run other software: those that have ended make room."""
 SHIFTED_NS = 1_000_000_000
 """By less than this a message's time may be another one when the hub's history comes again: another host's
 clock is known better by then. A process that takes a rank's place needs longer to start."""
@@ -48,8 +48,8 @@ MAX_SAMPLES = 128
 """Of a rank's GPU: LONGEST_WINDOW_S of two a second."""
 
 
-class _Site:
-    """What is known of where one rank runs: its machine, its GPU, what the GPU's links carry."""
+class _RankMachine:
+    """Where one rank runs: its machine, its GPU, what the GPU's links carry."""
 
     def __init__(self) -> None:
         self.machine: MachineFacts | None = None
@@ -98,7 +98,7 @@ class _Rank:
         self.details: deque[StepDetail] = deque(maxlen=RECENT_DETAILS)
         self.arrived_ns = 0
         self.end: RankEnd | None = None
-        self.site = _Site()
+        self.machine = _RankMachine()
         self.knobs: tuple[Knob, ...] = ()
         self.gradients: GradientFacts | None = None
         self._history: tuple[StepTotals, ...] | None = ()
@@ -110,12 +110,12 @@ class _Rank:
     def forget(self) -> None:
         """Another process has taken the rank's place."""
         self.forget_steps()
-        self.site = _Site()
+        self.machine = _RankMachine()
         self.knobs, self.gradients = (), None
 
     def forget_steps(self) -> None:
         self.steps.clear()
-        self.site.steps.forget()
+        self.machine.steps.forget()
         self.measured = None
         self.details.clear()
         self._history = ()
@@ -127,15 +127,15 @@ class _Rank:
                 return False
             self.forget_steps()  # counted from 0 again: the rank was restarted
         self.steps.append(step)
-        self.site.steps.add(step)
-        if not self.site.samples:
-            self.site.traffic_due = True  # else with the next sample, which is soon enough
+        self.machine.steps.add(step)
+        if not self.machine.samples:
+            self.machine.traffic_due = True  # else with the next sample, which is soon enough
         if step.measured:
             self.measured = step
         self._history = None
         return True
 
-    def view(self, now_ns: int, node: str, *, unheard: bool) -> RankView:
+    def view(self, now_ns: int, node: str, *, is_silent: bool) -> RankView:
         if self._history is None:
             self._history = tuple(self.steps)
         last = self.steps[-1] if self.steps else None
@@ -153,15 +153,15 @@ class _Rank:
             stale=stale,
             ended=self.ended,
             dropped=last.dropped if last else 0,
-            machine=self.site.machine,
-            device=self.site.device,
-            numa=self.site.numa,
-            samples=self.site.history,
+            machine=self.machine.machine,
+            device=self.machine.device,
+            numa=self.machine.numa,
+            samples=self.machine.history,
             knobs=self.knobs,
             gradients=self.gradients,
-            traffic=self.site.traffic,
+            traffic=self.machine.traffic,
             node=node,
-            silent=stale and unheard,
+            silent=stale and is_silent,
             end=self.end,
         )
 
@@ -191,7 +191,7 @@ class Fleet:
         self._commands = CommandBook()
         self._search: Search | None = None
         self._search_confirmed = False
-        """This hub has said so."""
+        """By this hub."""
         self._ended_search = ""
         self._fresh: deque[StepTotals] = deque()
         self._fresh_samples: deque[DeviceSample] = deque()
@@ -202,25 +202,25 @@ class Fleet:
         self._link = LinkState.WAITING
         self._link_since_ns = clock_ns()
         self._link_note = ""
-        self._line_dropped = 0
+        self._frames_dropped = 0
         self._replaying = False
-        self._unheard: frozenset[int] = frozenset()
-        """Ranks from which the hub hears nothing."""
+        self._silent: frozenset[int] = frozenset()
+        """Ranks from which the hub receives nothing."""
         self.job_ended = False
-        """The hub has said that every rank is gone."""
+        """By the hub: every rank is gone."""
 
     @property
     def every_rank_ended(self) -> bool:
-        """Every rank that was ever seen has said its last word, or the hub said it for it."""
+        """Every rank that was ever seen has ended."""
         seen = [rank for rank in self._ranks.values() if rank.info is not None or rank.steps]
         return bool(seen) and all(rank.ended for rank in seen)
 
     def set_link(self, state: LinkState, note: str = "", dropped: int = 0) -> None:
-        """Say how the line is, why in words, and how many frames were lost on it since the start."""
+        """The connection's state, the reason, and how many frames were lost on it since the start."""
         if state is not self._link:
             self._link, self._link_since_ns = state, self._clock_ns()
         self._link_note = note
-        self._line_dropped = dropped
+        self._frames_dropped = dropped
 
     def apply(self, message: Message) -> None:
         """Fold one message in. Those that are not for dashboards are ignored."""
@@ -263,7 +263,7 @@ class Fleet:
                     self._search = None  # another hub, which knows of none
                 self._replaying = False
                 self._hub_dropped = message.dropped
-                self._unheard = frozenset(message.silent_ranks)
+                self._silent = frozenset(message.silent_ranks)
                 self.job_ended = message.job_ended
             case Welcome():
                 self._welcome(message)
@@ -278,13 +278,13 @@ class Fleet:
         for number in announced:
             self._rank(number)
         self._refresh_traffic()
-        unheard = self._unheard if self._link is LinkState.LIVE else ()
+        silent = self._silent if self._link is LinkState.LIVE else ()
         views = tuple(
-            self._ranks[number].view(now_ns, self._node, unheard=number in unheard)
+            self._ranks[number].view(now_ns, self._node, is_silent=number in silent)
             for number in sorted(self._ranks)
         )
         views = of_one_step(views) if alone else views
-        lost = self._earlier_hubs_dropped + self._hub_dropped + self._line_dropped + self._unread
+        lost = self._earlier_hubs_dropped + self._hub_dropped + self._frames_dropped + self._unread
         fresh = tuple(self._fresh)
         self._fresh.clear()
         fresh_samples = tuple(self._fresh_samples)
@@ -344,7 +344,7 @@ class Fleet:
 
     def _add_sample(self, sample: DeviceSample) -> None:
         rank = self._rank(sample.rank)
-        if rank is None or not rank.site.add(sample, self._replaying):
+        if rank is None or not rank.machine.add(sample, self._replaying):
             return
         if len(self._fresh_samples) >= MAX_FRESH:
             self._fresh_samples.popleft()
@@ -357,33 +357,33 @@ class Fleet:
             return
         match facts:
             case MachineFacts():
-                rank.site.machine = facts
+                rank.machine.machine = facts
             case DeviceFacts():
-                rank.site.device = facts
-                rank.site.traffic_due = True
+                rank.machine.device = facts
+                rank.machine.traffic_due = True
                 self._by_gpu = None
             case NumaFacts():
-                rank.site.numa = facts
+                rank.machine.numa = facts
 
     def _refresh_traffic(self) -> None:
         """Look again at the GPUs of which something new is known."""
-        due = [rank for rank in self._ranks.values() if rank.site.traffic_due]
+        due = [rank for rank in self._ranks.values() if rank.machine.traffic_due]
         if not due:
             return
         if self._by_gpu is None:
             self._by_gpu = {}
             for rank in self._ranks.values():
-                if not rank.ended and rank.site.gpu_uuid:
-                    self._by_gpu.setdefault(rank.site.gpu_uuid, []).append(rank)
+                if not rank.ended and rank.machine.gpu_uuid:
+                    self._by_gpu.setdefault(rank.machine.gpu_uuid, []).append(rank)
         for rank in due:
-            rank.site.traffic_due = False
-            device = rank.site.device
+            rank.machine.traffic_due = False
+            device = rank.machine.device
             if device is not None and (sharers := self._by_gpu.get(device.gpu_uuid)):
                 loads = [
-                    Load(each.site.steps, on_cpu=each.info is not None and each.info.source == "host")
+                    Load(each.machine.steps, on_cpu=each.info is not None and each.info.source == "host")
                     for each in sharers
                 ]
-                rank.site.traffic = traffic_of(device, rank.site.samples, loads, self._by_gpu)
+                rank.machine.traffic = traffic_of(device, rank.machine.samples, loads, self._by_gpu)
 
     def _meet(self, info: RankInfo) -> None:
         rank = self._rank(info.rank)
@@ -409,13 +409,13 @@ class Fleet:
         self._earlier_hubs_dropped += self._hub_dropped
         self._hub_dropped = 0
         self._job = welcome
-        self._unheard = frozenset()
+        self._silent = frozenset()
         self._replaying = True
         self.job_ended = False
 
 
 def _is_same(notice: Notice, known: Notice) -> bool:
-    """Whether both are one notice, heard a second time."""
+    """Whether both are one notice that came twice."""
     if (notice.rank, notice.level, notice.text) != (known.rank, known.level, known.text):
         return False
     return abs(notice.at_ns - known.at_ns) < SHIFTED_NS

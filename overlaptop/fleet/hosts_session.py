@@ -13,11 +13,11 @@ from overlaptop.remote.pool import ConnectionPool
 from overlaptop.wire.endpoints import JobRecord
 
 JOBS_S = 5.0
-"""For hosts that were reached to say which jobs they have."""
+"""For hosts that were reached to send their jobs."""
 
 
 class HostsSession(ClusterSession):
-    """The job on these hosts, with the lines to them; for the dashboard these are its options.Lines."""
+    """The job on these hosts, with the connections to them."""
 
     def __init__(
         self,
@@ -27,33 +27,33 @@ class HostsSession(ClusterSession):
         *,
         readonly: bool = False,
     ) -> None:
-        """``hosts``: those of the pool's lines. ``selector``, ``readonly``: as ClusterSession has them."""
+        """``hosts``: those of the pool. ``selector``, ``readonly``: as ClusterSession has them."""
         super().__init__(hosts, selector, readonly=readonly, poll=pool.poll)
         self._pool = pool
         self.hosts = tuple(hosts)
 
     def fileno(self) -> int:
-        """Can be read from whenever `receive` has something to do."""
+        """Readable whenever `receive` has something to do."""
         return self._pool.fileno()
 
     def receive(self) -> None:
-        """Take in what has come."""
+        """Read what has arrived."""
         self._pool.receive()
 
     def retry(self) -> None:
-        """Try lines that are down at once."""
+        """Reconnect those that are down at once."""
         for line in self._pool.lines:
             line.retry()
 
     def pause(self, seconds: float) -> None:
-        """Wait. What comes meanwhile is taken in at once: the hosts' clocks are known the better for it."""
+        """Wait, and read at once what arrives meanwhile, for the sake of the hosts' clocks."""
         deadline_s = time.monotonic() + seconds
         while (left_s := deadline_s - time.monotonic()) > 0:
             if select.select([self.fileno()], [], [], left_s)[0]:
                 self.receive()
 
     def find_jobs(self) -> Sequence[JobRecord]:
-        """The jobs of all hosts, once each of those that were reached has told its own."""
+        """The jobs of all hosts, once each of those that were reached has sent its own."""
         deadline_s = time.monotonic() + JOBS_S
         while True:
             self.tick()
@@ -65,6 +65,6 @@ class HostsSession(ClusterSession):
         return self.jobs
 
     def close(self) -> None:
-        """Give up all lines, at once; nothing is left of them."""
+        """Close all connections at once."""
         self._pool.close()
         super().close()

@@ -1,4 +1,4 @@
-"""JobSession: finds a job of this machine, holds the line to it, and turns what arrives into Snapshots."""
+"""JobSession: finds a job of this machine, connects to its hub, and turns messages into Snapshots."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 0.5
 """How often the socket directory is read."""
 HOLD_EVERY_S = 1.0
-"""How often a search is told to the hub."""
+"""How often a search is announced to the hub."""
 READONLY = "this dashboard is read-only"
-NO_LINE = "there is no line to the job"
+NOT_CONNECTED = "there is no connection to the job"
 QUIET_AFTER_S = 3.0
-"""A hub speaks once a second; after this long in silence its line counts as stale."""
+"""A hub sends its status each second; after this long without a message its connection is stale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def _open_local_link(record: JobRecord) -> Link:
 
 
 class JobSession:
-    """One job as it is seen from here. Nothing in it blocks; call ``tick`` as often as you like.
+    """One job, followed through its hub. Nothing in it blocks; call ``tick`` as often as you like.
 
     A hub that is replaced is joined again, and so is a job that restarts: the same script in the same
     directory, or else the only job there is.
@@ -98,7 +98,7 @@ class JobSession:
         self._turned_away = ""
         """Why the hub does not let this session in."""
         self._search: Search | None = None
-        """As it is to be told; None once the hub has said that it is over."""
+        """As it is to be announced; None once the hub has published that it is over."""
         self._hold_due_s = 0.0
         self.jobs: tuple[JobRecord, ...] = ()
         """The live jobs that this session may choose from, newest first, as of the last look."""
@@ -109,16 +109,16 @@ class JobSession:
         return self._record.job if self._record is not None else None
 
     def tick(self) -> Snapshot:
-        """Read what has arrived, look for the job where there is no line to it, and say what is known."""
+        """Read what has arrived, look for the job where it is not connected; returns what is known."""
         now_s = self._monotonic_s()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_EVERY_S
             self._look()
-        self._look_for_life()  # first: what was said until then is still read
+        self._look_whether_gone()  # first: what was sent until then is still read
         self._read()
-        self._say_how_the_line_is(now_s)
+        self._set_link_state(now_s)
         snapshot = self._fleet.snapshot()
-        self._repeat_that_search_is_over(snapshot)
+        self._repeat_end_of_search(snapshot)
         return snapshot
 
     def watch(self, ranks: Collection[int]) -> None:
@@ -128,23 +128,23 @@ class JobSession:
             self._link.watch(self._watched)
 
     def send(self, command: Command) -> str:
-        """Tell the job to do something; returns why that cannot be, empty: it is on its way.
+        """Send a command; returns why that is impossible, empty: it is on its way.
 
         What becomes of it shows in the Snapshot's ``commands``. Raises WireError where it is not allowed.
         """
         if self._readonly:
             return READONLY
-        if (link := self._open_line) is None or not link.send(command):
-            return NO_LINE
+        if (link := self._open_link_now) is None or not link.send(command):
+            return NOT_CONNECTED
         self._fleet.apply(command)
         return ""
 
     def hold(self, search: Search) -> str:
-        """Say that this session searches for a knob's best value; returns why it cannot, empty: it may.
+        """Announce a search for a knob's best value; returns why that is impossible, empty: it is possible.
 
         To be called at every tick for as long as the search goes on, and then once with ``over``. It is
-        taken once the Snapshot's ``search`` is this one. Whoever stops calling falls silent, and LEASE_S
-        later the hub gives the knob its old value back; also where a session that is closed has not seen
+        taken once the Snapshot's ``search`` is this one. LEASE_S after the last
+        call the hub gives the knob its old value back; also where a session that is closed has not seen
         its search leave the Snapshot.
         """
         if self._readonly:
@@ -153,14 +153,14 @@ class JobSession:
         if search != self._search:
             self._search, self._hold_due_s = search, 0.0
         if now_s >= self._hold_due_s:
-            if (link := self._open_line) is None or not link.hold(search):
-                return NO_LINE
+            if (link := self._open_link_now) is None or not link.hold(search):
+                return NOT_CONNECTED
             self._hold_due_s = now_s + HOLD_EVERY_S
         return ""
 
     @property
-    def _open_line(self) -> Link | None:
-        """The link, unless the hub would hear nothing that comes over it."""
+    def _open_link_now(self) -> Link | None:
+        """The link, unless the hub would ignore what comes over it."""
         return None if self._foreign_protocol is not None or self._turned_away else self._link
 
     def select(self, key: str) -> None:
@@ -168,14 +168,14 @@ class JobSession:
         if self._record is not None and self._record.job == key and self._link is not None:
             return
         self._chosen = key
-        self._hang_up()
+        self._disconnect()
         self._record = self._search = None
         self._fleet = Fleet(self._clock_ns, self._node)
         self._look_at_s = 0.0
 
     def close(self) -> None:
-        """Give the line up. Further ticks show the last picture."""
-        self._hang_up()
+        """Close the connection. Further ticks show the last state."""
+        self._disconnect()
         self._look_at_s = float("inf")
 
     def _look(self) -> None:
@@ -201,7 +201,7 @@ class JobSession:
                 if record.job == held.job:
                     return record
             if self._link is not None and not self._fleet.job_ended and self._link.alive:
-                return None  # its hub still speaks, whatever the directory says
+                return None  # its hub is alive, whatever the directory holds
             for record in self.jobs:
                 if (record.script, record.cwd) == (held.script, held.cwd):
                     return record
@@ -212,7 +212,7 @@ class JobSession:
         return None
 
     def _join(self, record: JobRecord) -> None:
-        self._hang_up()
+        self._disconnect()
         try:
             self._link = self._open_link(record)
         except (EndpointError, OSError) as error:
@@ -225,13 +225,13 @@ class JobSession:
         self._hold_due_s = 0.0
         self._link.watch(self._watched)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._link is not None:
             self._earlier_links_dropped += self._link.dropped
             self._link.close()
             self._link = None
 
-    def _look_for_life(self) -> None:
+    def _look_whether_gone(self) -> None:
         # Asked no more once it is so: a pid may be given to another process.
         if self._link is not None and self._record is not None and not self._gone:
             self._gone = not self._link.alive and self._is_gone(self._record)
@@ -249,15 +249,15 @@ class JobSession:
             else:
                 self._fleet.apply(message)
 
-    def _repeat_that_search_is_over(self, snapshot: Snapshot) -> None:
-        """Unheard, the hub would undo what the search leaves; it may have died meanwhile."""
+    def _repeat_end_of_search(self, snapshot: Snapshot) -> None:
+        """A hub that did not receive it would undo what the search leaves; it may have died meanwhile."""
         search = self._search
         if search is not None and search.over:
             goes_on = snapshot.search is not None and snapshot.search.id == search.id
             if not self.hold(search) and not goes_on:
                 self._search = None
 
-    def _say_how_the_line_is(self, now_s: float) -> None:
+    def _set_link_state(self, now_s: float) -> None:
         link, dropped = self._link, self._earlier_links_dropped
         if link is None or self._record is None:
             self._fleet.set_link(LinkState.WAITING, self._look_note or self._waiting_for(), dropped)
@@ -276,7 +276,7 @@ class JobSession:
         elif not link.alive:
             state, note = LinkState.LOST, "its hub is gone; looking for it"
         elif quiet_s > QUIET_AFTER_S:
-            state, note = LinkState.STALE, "its hub says nothing"
+            state, note = LinkState.STALE, "its hub sends nothing"
         elif heard_s is None:
             state, note = LinkState.WAITING, f"joining {self._record.script}"
         else:

@@ -1,4 +1,4 @@
-"""What can be changed of a job: each rank's knobs, taken together. Pure."""
+"""What can be changed of a job: the knobs of all ranks together. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class JobKnob:
     differs: bool
     """Ranks have different values, or some have none: that is so for a moment only, while they change."""
     refusal: str
-    """Why it cannot be changed, with the number of the rank that says so; empty: it can."""
+    """Why it cannot be changed, with the number of the rank that refuses; empty: it can."""
 
 
 def job_knobs(ranks: Iterable[tuple[RankInfo | None, tuple[Knob, ...]]]) -> tuple[JobKnob, ...]:
     """All knobs that some rank has, in the order of the lowest rank.
 
-    ``ranks``: those that run, each with what it said of itself and its knobs, by number.
+    ``ranks``: those that run, each with its RankInfo and knobs, by number.
     """
     known = [(info, {knob.name: knob for knob in knobs}) for info, knobs in ranks if info is not None]
     names = dict.fromkeys(name for _, knobs in known for name in knobs)

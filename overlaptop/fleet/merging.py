@@ -1,4 +1,4 @@
-"""One Snapshot of a job whose ranks run on several nodes, from what each node's hub has said. Pure."""
+"""One Snapshot of a job whose ranks run on several nodes, from the Snapshot of each node. Pure."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Notice, Welcome
 
 _BEST_FIRST = (LinkState.LIVE, LinkState.STALE, LinkState.WAITING, LinkState.LOST, LinkState.ENDED)
-"""How the line to a job is: as that of the node to which it is best."""
+"""The connection to a job is as good as the one to its best node."""
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One node's share."""
+class NodeSnapshot:
+    """What is known of one node."""
 
     node: NodeView
     """``ranks`` and all that follows from them is not known yet."""
@@ -33,8 +33,8 @@ class Part:
     """Of a JobSession or Fleet of this node alone."""
 
 
-class _Kept(Generic[K, V]):
-    """What was made of something the last time; made anew once that is another thing.
+class _Memo(Generic[K, V]):
+    """The last result of a function, and what it was made of.
 
     Equal values are nearly always the same objects here, which Python compares at once.
     """
@@ -44,30 +44,30 @@ class _Kept(Generic[K, V]):
         self._made: V | None = None
 
     def get(self, of: K, make: Callable[[], V]) -> V:
-        """What ``make`` gives of ``of``, which is not None."""
+        """What ``make`` returns for ``of``, which is not None; called only where ``of`` has changed."""
         if self._made is None or of != self._of:
             self._of, self._made = of, make()
         return self._made
 
 
 class Merger:
-    """Takes the nodes' parts together, tick by tick. It remembers which node a rank was on, and what it has
-    worked out that is still so.
-    """
+    """Merges the nodes' Snapshots, tick by tick. Remembers which node a rank was on."""
 
     def __init__(self) -> None:
         self._owners: dict[int, str] = {}
         self._unseen: dict[int, RankView] = {}
-        self._knobs = _Kept[tuple[object, ...], tuple[JobKnob, ...]]()
-        self._views: dict[str, _Kept[tuple[object, ...], CommandView]] = {}
+        self._knobs = _Memo[tuple[object, ...], tuple[JobKnob, ...]]()
+        self._views: dict[str, _Memo[tuple[object, ...], CommandView]] = {}
 
-    def merge(self, parts: Sequence[Part], at_ns: int, waiting: str = "", own_search: str = "") -> Snapshot:
-        """The job as all parts together show it.
+    def merge(
+        self, parts: Sequence[NodeSnapshot], at_ns: int, waiting: str = "", own_search: str = ""
+    ) -> Snapshot:
+        """The job on all nodes together.
 
         Args:
             parts: of one job, or of none; in the order in which the hosts were named.
             at_ns: Unix time.
-            waiting: the line's note while no part knows of a job.
+            waiting: the connection's note while no part knows of a job.
             own_search: id of the search that this dashboard holds; empty: none.
         """
         owned = self._own(parts)
@@ -105,25 +105,25 @@ class Merger:
                 if self._owners.get(sample.rank) == part.node.name
             ),
             nodes=nodes,
-            # Of a line that is down nothing more comes for now: its host's state says so.
+            # Where the connection is down nothing more comes for now: the node's link shows that.
             replaying=any(
                 part.snapshot.replaying and part.node.link in (LinkState.LIVE, LinkState.STALE)
                 for part in parts
             ),
         )
 
-    def _own(self, parts: Sequence[Part]) -> list[list[RankView]]:
+    def _own(self, parts: Sequence[NodeSnapshot]) -> list[list[RankView]]:
         """The ranks of each part. A rank that several know of (one host by two names, a job that was
-        started again with its ranks elsewhere) belongs to the one that hears from it, and stays there.
+        started again with its ranks elsewhere) belongs to the one that receives from it, and stays there.
         """
         owners: dict[int, str] = {}
         best: dict[int, tuple[tuple[bool, bool, bool], int, RankView]] = {}
         for index, part in enumerate(parts):
-            name, heard = part.node.name, part.node.link is LinkState.LIVE
+            name, live = part.node.name, part.node.link is LinkState.LIVE
             for view in part.snapshot.ranks:
                 if view.info is None and view.last is None:
                     continue
-                merit = (heard, not view.ended, self._owners.get(view.rank) == name)
+                merit = (live, not view.ended, self._owners.get(view.rank) == name)
                 held = best.get(view.rank)
                 if held is None or merit > held[0]:
                     best[view.rank] = (merit, index, view)
@@ -146,26 +146,28 @@ class Merger:
                 views[rank] = self._unseen.setdefault(rank, _unseen(rank))
         return tuple(views[rank] for rank in sorted(views))
 
-    def _notices(self, parts: Sequence[Part]) -> tuple[Notice, ...]:
-        told: list[Notice] = []
+    def _notices(self, parts: Sequence[NodeSnapshot]) -> tuple[Notice, ...]:
+        found: list[Notice] = []
         for part in parts:
-            # What the far end of a line says itself it says in the name of rank 0, wherever that is.
+            # A relay sends its own notices in the name of rank 0, wherever that is.
             twice = {
                 view.rank for view in part.snapshot.ranks if self._owners.get(view.rank) != part.node.name
             }
-            told += [notice for notice in part.snapshot.notices if notice.rank not in twice]
-        return tuple(sorted(told, key=lambda notice: notice.at_ns)[-MAX_NOTICES:])
+            found += [notice for notice in part.snapshot.notices if notice.rank not in twice]
+        return tuple(sorted(found, key=lambda notice: notice.at_ns)[-MAX_NOTICES:])
 
-    def _commands(self, parts: Sequence[Part], unreachable: dict[int, str]) -> tuple[CommandView, ...]:
-        told: dict[str, list[CommandView]] = {}
+    def _commands(
+        self, parts: Sequence[NodeSnapshot], unreachable: dict[int, str]
+    ) -> tuple[CommandView, ...]:
+        known: dict[str, list[CommandView]] = {}
         for part in parts:
             for view in part.snapshot.commands:
-                told.setdefault(view.id, []).append(view)
-        self._views = {key: self._views.get(key) or _Kept() for key in told}
+                known.setdefault(view.id, []).append(view)
+        self._views = {key: self._views.get(key) or _Memo() for key in known}
         lost = tuple(unreachable.items())
         made = [
             self._views[key].get((lost, *views), partial(together, views, unreachable))
-            for key, views in told.items()
+            for key, views in known.items()
         ]
         return tuple(sorted(made, key=lambda view: view.at_ns)[-MAX_COMMANDS:])
 
@@ -186,7 +188,7 @@ class Merger:
 
 
 def out_of_reach(nodes: Iterable[NodeView], ranks: Iterable[RankView]) -> str:
-    """Why not every rank of the job can be told of a command, in a few words; empty: each can."""
+    """Why not every rank of the job can be sent a command, in a few words; empty: each can."""
     nodes = tuple(nodes)
     if lost := [node.name for node in nodes if node.lost]:
         return f"{', '.join(lost[:3])}{' and others' if len(lost) > 3 else ''} cannot be reached"
@@ -194,7 +196,7 @@ def out_of_reach(nodes: Iterable[NodeView], ranks: Iterable[RankView]) -> str:
         return f"{readonly[0]} is read-only"
     unseen = [view.rank for view in ranks if view.info is None]
     if unseen:
-        return f"{_in_words(unseen)} not been heard of (is their host watched?)"
+        return f"{_in_words(unseen)} not been seen (is their host watched?)"
     return ""
 
 
@@ -202,31 +204,31 @@ def _in_words(numbers: Sequence[int]) -> str:
     """``rank 3 has``, ``ranks 8-15 have``, ``ranks 4, 8-15 and others have``; ``numbers`` ascend."""
     if len(numbers) == 1:
         return f"rank {numbers[0]} has"
-    told = runs(numbers)
-    return f"ranks {', '.join(told[:4])}{' and others' if len(told) > 4 else ''} have"
+    found = runs(numbers)
+    return f"ranks {', '.join(found[:4])}{' and others' if len(found) > 4 else ''} have"
 
 
 def _unseen(rank: int) -> RankView:
-    """A rank that was announced and has not been heard of."""
+    """A rank that was announced and has not been seen."""
     return RankView(rank, None, None, None, (), None, None, stale=False, ended=False, dropped=0)
 
 
-def _job(parts: Sequence[Part]) -> Welcome | None:
-    """As the first node's hub tells of it; they came to know of it one after the other."""
-    told = [part.snapshot.job for part in parts if part.snapshot.job is not None]
-    if not told:
+def _job(parts: Sequence[NodeSnapshot]) -> Welcome | None:
+    """As the first node's hub describes it, since the earliest start."""
+    jobs = [part.snapshot.job for part in parts if part.snapshot.job is not None]
+    if not jobs:
         return None
     return replace(
-        told[0],
-        world_size=max(job.world_size for job in told),
-        started_ns=min(job.started_ns for job in told),
+        jobs[0],
+        world_size=max(job.world_size for job in jobs),
+        started_ns=min(job.started_ns for job in jobs),
     )
 
 
 def _link(
-    nodes: Sequence[NodeView], parts: Sequence[Part], waiting: str, at_ns: int
+    nodes: Sequence[NodeView], parts: Sequence[NodeSnapshot], waiting: str, at_ns: int
 ) -> tuple[LinkState, int, str]:
-    """The best line's state, Unix time since then, and note. Nodes without the job do not count."""
+    """The best connection's state, Unix time since then, and note. Nodes without the job do not count."""
     with_job = [
         node for node, part in zip(nodes, parts, strict=True) if node.ranks or part.snapshot.job is not None
     ]
@@ -243,7 +245,7 @@ def _link(
 
 
 def _unreachable(nodes: Iterable[NodeView], at_ns: int) -> dict[int, str]:
-    """Ranks that have been out of reach for longer than one is waited for that says nothing, and why."""
+    """Ranks that have been unreachable for longer than a silent one is waited for, and why."""
     return {
         rank: f"rank {rank} is on {node.name}, which cannot be reached"
         for node in nodes
@@ -253,21 +255,21 @@ def _unreachable(nodes: Iterable[NodeView], at_ns: int) -> dict[int, str]:
 
 
 def _search(live: Sequence[Snapshot], own: str) -> Search | None:
-    """The search that goes on; our own once every hub that is heard has taken it.
+    """The search that goes on; our own once every hub that can be reached has taken it.
 
     Where two dashboards began at the same moment, each hub may have taken another one. The one whose id is
-    the least stays: its own dashboard waits, the other one is told of it and gives way.
+    the least stays: its own dashboard waits, the other one sees it and gives way.
     """
-    told = [snapshot.search for snapshot in live]
-    taken = {search.id: search for search in told if search is not None}
+    searches = [snapshot.search for snapshot in live]
+    taken = {search.id: search for search in searches if search is not None}
     if not taken:
         return None
     first = taken[min(taken)]
-    by_all = all(search is not None and search.id == first.id for search in told)
+    by_all = all(search is not None and search.id == first.id for search in searches)
     return first if by_all or first.id != own else None
 
 
-def _ended_search(parts: Sequence[Part], own: str) -> str:
-    """One hub's word ends a search for all: what is changed needs them all."""
+def _ended_search(parts: Sequence[NodeSnapshot], own: str) -> str:
+    """Where one hub has ended a search it is over for all: a change needs them all."""
     ended = [part.snapshot.ended_search for part in parts if part.snapshot.ended_search]
     return own if own and own in ended else max(ended, default="")

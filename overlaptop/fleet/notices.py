@@ -1,4 +1,4 @@
-"""What several ranks say alike of one event, told once. Pure."""
+"""The same notice of several ranks about one event, grouped. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from overlaptop.wire.messages import Notice
 
 TOGETHER_NS = 10_000_000_000
-"""Ranks that say the same of one event do so within moments; later it is another event."""
+"""Notices of one event come within moments; a later one is about another event."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A notice, and who gave it."""
+class GroupedNotice:
+    """A notice, and the ranks that sent it."""
 
     at_ns: int
     """Unix time of the first."""
@@ -23,14 +23,14 @@ class Told:
     """In order."""
 
 
-def gathered(notices: Iterable[Notice]) -> tuple[Told, ...]:
-    """Notices of the same words from several ranks as one each; in their order."""
-    found: list[Told] = []
+def grouped(notices: Iterable[Notice]) -> tuple[GroupedNotice, ...]:
+    """Notices of the same text from several ranks as one each; in their order."""
+    found: list[GroupedNotice] = []
     newest: dict[tuple[str, str], int] = {}
-    """Where in `found` the last one with these words stands."""
+    """Index in `found` of the last one with this level and text."""
     for notice in notices:
-        words = notice.level, notice.text
-        at = newest.get(words)
+        key = notice.level, notice.text
+        at = newest.get(key)
         if (
             at is not None
             and notice.rank not in found[at].ranks
@@ -38,8 +38,8 @@ def gathered(notices: Iterable[Notice]) -> tuple[Told, ...]:
         ):
             held = found[at]
             first_ns = min(held.at_ns, notice.at_ns)
-            found[at] = Told(first_ns, *words, tuple(sorted((*held.ranks, notice.rank))))
+            found[at] = GroupedNotice(first_ns, *key, tuple(sorted((*held.ranks, notice.rank))))
             continue
-        newest[words] = len(found)
-        found.append(Told(notice.at_ns, *words, (notice.rank,)))
+        newest[key] = len(found)
+        found.append(GroupedNotice(notice.at_ns, *key, (notice.rank,)))
     return tuple(found)

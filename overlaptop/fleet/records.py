@@ -1,4 +1,4 @@
-"""What is known as records: the lines of ``overlaptop --json``."""
+"""Steps, devices and ranks as records of ``overlaptop --json``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def step_record(job: str, info: RankInfo | None, totals: StepTotals) -> dict[str
 
     Times are ns, ``overlap`` is a fraction. None is "not known", and for ``overlap`` also "no
     communication". With ``compute_exact`` false, compute is an upper bound: gaps between kernels are not
-    seen, and so idle is not known. ``compute_exact`` is None until the rank has said how it is measured.
+    seen, and so idle is not known. ``compute_exact`` is None until the rank's RankInfo has come.
     """
     exact = info.compute_exact if info else None
     return {

@@ -1,4 +1,4 @@
-"""What a session is: where Snapshots come from, and where commands go."""
+"""The interface of a session: Snapshots come from it, commands go to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from overlaptop.wire.messages import Command
 
 
 class Session(Protocol):
-    """Where Snapshots come from: a JobSession, a replay, or a test's script."""
+    """A JobSession, a ClusterSession, a FinishedSession, or a test's script."""
 
     @property
     def jobs(self) -> tuple[JobRecord, ...]:
@@ -29,26 +29,26 @@ class Session(Protocol):
         """The ranks whose timeline is on the screen."""
 
     def send(self, command: Command) -> str:
-        """Tell the job to do something; returns why that cannot be, empty: it is on its way."""
+        """Send a command; returns why that is impossible, empty: it is on its way."""
 
     def hold(self, search: Search) -> str:
-        """Say that a search goes on here; returns why it cannot, empty: it may."""
+        """Announce that a search goes on here; returns why it cannot, empty: it may."""
 
     def select(self, key: str) -> None:
         """Show the job with this key from now on."""
 
     def close(self) -> None:
-        """Give up the line to the job."""
+        """Close the connection to the job."""
 
 
 class Connections(Protocol):
-    """The lines to other hosts, for whoever waits for what they bring."""
+    """The connections to other hosts, for an event loop that waits for their messages."""
 
     def fileno(self) -> int:
-        """A descriptor that can be read from whenever `receive` has something to do; the same for good."""
+        """A descriptor that is readable whenever `receive` has something to do; always the same."""
 
     def receive(self) -> None:
-        """Take in what has come. Never blocks."""
+        """Read what has arrived. Never blocks."""
 
     def retry(self) -> None:
-        """Try those that are down at once."""
+        """Reconnect those that are down at once."""

@@ -17,19 +17,19 @@ WHOLE_TRACE = -1
 
 
 class LinkState(Enum):
-    """How the line to the job's hub is."""
+    """The state of the connection to the job's hub."""
 
     WAITING = "waiting"
     """No hub found yet."""
     LIVE = "live"
     STALE = "stale"
-    """Connected, but the hub has said nothing for a while."""
+    """Connected, but nothing has come from the hub for a while."""
     LOST = "lost"
     """The hub is gone and the job may still run: looking for it again."""
     ENDED = "ended"
-    """The job ended; what is shown is its last word."""
+    """The job ended; what is shown is its last state."""
     TRACE = "trace"
-    """No line at all: a finished job, read from files. Nothing comes any more."""
+    """No connection: a finished job, read from files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class RankView:
     age_s: float | None
     """Seconds since the newest step arrived here; None before the first."""
     stale: bool
-    """No step for far longer than its steps take."""
+    """No step for much longer than its steps take."""
     ended: bool
     dropped: int
     details: tuple[StepDetail, ...] = ()
@@ -69,9 +69,9 @@ class RankView:
     node: str = ""
     """Name of the NodeView that it belongs to; empty where there are none."""
     node_lost: bool = False
-    """Nothing is heard from that node: this is how the rank was when the line broke."""
+    """That node cannot be reached: this is how the rank was when the connection broke."""
     silent: bool = False
-    """Stale, and its hub hears nothing from it at all, not even that it waits for others."""
+    """Stale, and its hub receives nothing from it, not even that it waits for others."""
     end: RankEnd | None = None
     """How it ended; None while it runs."""
 
@@ -83,12 +83,12 @@ class RankView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One of the hosts that are watched, and the line to it."""
+    """One of the hosts that are watched, and the connection to it."""
 
     name: str
     """As the user has named it."""
     link: LinkState
-    """``waiting``: no line yet, or the job is not there; ``lost``: the line or the hub is gone."""
+    """``waiting``: not connected yet, or without the job; ``lost``: the connection or the hub is gone."""
     since_ns: int
     """Unix time."""
     note: str
@@ -100,21 +100,21 @@ class NodeView:
     residual_ns: int | None = None
     """What that may be wrong by."""
     bytes_per_s: float | None = None
-    """What the line carries from there."""
+    """What the connection carries from there."""
     detail: str = ""
-    """What the command that makes the line has said itself."""
+    """The output of the command that makes the connection."""
     readonly: bool = False
-    """The far end changes nothing there, whoever asks."""
+    """The relay changes nothing there, whoever asks."""
 
     @property
     def lost(self) -> bool:
-        """Whether ranks of the job are there and nothing is heard from them."""
+        """Whether ranks of the job are there and cannot be reached."""
         return bool(self.ranks) and self.link in (LinkState.WAITING, LinkState.STALE, LinkState.LOST)
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The job in one line, over the ranks' newest measured step. None where nothing is known.
+    """The job over the ranks' newest measured step. None where nothing is known.
 
     One rule for all: times are the mean over ranks, shares are of the sums over ranks, which is the same.
     ``speedup`` is ``(len C + len M) / step`` and ``attainable`` ``(len C + len M) / max(len C, len M)``,
@@ -122,7 +122,7 @@ class Totals:
     """
 
     step: int | None
-    """The newest step that every rank that still runs, and is heard from, has finished; once all have
+    """The newest step that every rank that still runs, and can be reached, has finished; once all have
     ended, the newest of any."""
     step_ns: int | None
     overlap: float | None
@@ -138,7 +138,7 @@ class Totals:
     launch_bound: tuple[int, ...]
     """The ranks on which the CPU cannot launch as fast as the GPU works."""
     dropped: int
-    """By agents, hub and this dashboard's own line together."""
+    """By agents, hub and this dashboard's connection together."""
     ranks: int
     """How many the lane figures are of."""
     measured_step: int | None
@@ -154,7 +154,7 @@ class Snapshot:
     link: LinkState
     link_since_ns: int
     link_note: str
-    """Words for the screen: why the line is as it is; empty when live."""
+    """Why the connection is in this state, for the screen; empty when live."""
     job: Welcome | None
     ranks: tuple[RankView, ...]
     """By rank. Ranks that were announced (world size) but never seen are present with info None."""
@@ -164,17 +164,17 @@ class Snapshot:
     fresh: tuple[StepTotals, ...]
     """Steps that arrived since the previous snapshot, in order of arrival."""
     commands: tuple[CommandView, ...] = ()
-    """What the job was told to do and how far that is, newest last, bounded."""
+    """The commands that the job was given and their outcomes, newest last, bounded."""
     knobs: tuple[JobKnob, ...] = ()
     """What can be changed of the job."""
     search: Search | None = None
     """The search for a knob's best value that goes on, whoever searches."""
     ended_search: str = ""
-    """Id of the one that the hub last said was over, by its searcher's word or because somebody else has
-    changed the knob or the searcher was silent."""
+    """Id of the one that the hub last published as over: it ended, somebody else changed the knob, or the
+    searcher was silent."""
     fresh_samples: tuple[DeviceSample, ...] = ()
     """Samples of GPUs that arrived since the previous snapshot, in order of arrival."""
     nodes: tuple[NodeView, ...] = ()
     """The hosts that are watched, in the order in which they were named; empty: this machine alone."""
     replaying: bool = False
-    """A hub still tells what was before this session joined: the newest steps are not known yet."""
+    """A hub still sends the history of before this session joined: the newest steps are not known yet."""

@@ -1,4 +1,4 @@
-"""The job in one line: what the ranks' steps say together, and which step they are shown in."""
+"""The job's totals over all ranks, and the step in which the ranks are compared."""
 
 from __future__ import annotations
 

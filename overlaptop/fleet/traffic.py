@@ -15,19 +15,19 @@ WINDOW_S = 10.0
 LONGEST_WINDOW_S = 60.0
 """No more samples are kept."""
 MAX_STEPS = 600
-"""Of a window: more say nothing new."""
+"""Of a window."""
 NAMED_S = 180.0
 """Names of collectives are looked up in a few steps only, every twenty seconds or more. Training steps
 repeat, so what those moved counts for all steps of so long."""
 MAX_NAMED_STEPS = 64
 LATE_AFTER_S = 3.0
 LATE_AFTER_STEPS = 3
-"""When no step has ended for longer than both, the steps before say nothing of now."""
+"""When no step has ended for longer than both, the earlier steps are too old to count."""
 
 NO_STEP = "no step has ended yet"
 LATE = "no step has ended lately"
 UNNAMED = "its collectives are not named"
-FAR = "some of its collectives reach other nodes, or are of a kind whose bytes cannot be told"
+UNKNOWN_BYTES = "some of its collectives reach other nodes, or are of a kind whose bytes cannot be told"
 HOST_CLOCK = "collectives on the CPU do not go over the GPU's links"
 BOTH_WAYS = "its collectives go over NVLink and over PCIe, to one GPU so and to another so"
 NO_SAMPLES = "nothing has been measured yet"
@@ -60,25 +60,25 @@ class Accounted:
 
 
 class StepWindow:
-    """A rank's newest steps, as far as they tell of bytes on its links."""
+    """A rank's newest steps, as far as the bytes on its links are known of them."""
 
     def __init__(self) -> None:
         self._steps: deque[StepTotals] = deque()
         self._step_ns = 0
-        self._told: deque[StepTotals] = deque(maxlen=MAX_NAMED_STEPS)
-        self._far = False
+        self._named: deque[StepTotals] = deque(maxlen=MAX_NAMED_STEPS)
+        self._unknown_bytes = False
         """The newest step whose collectives are named has some whose bytes on the links are not known."""
 
     def add(self, step: StepTotals) -> None:
-        """Take the next step. One that a command disturbed says nothing of the others."""
+        """Take the next step. One that a command disturbed does not count."""
         if step.disturbed:
             return
         if step.link_tx_bytes is not None and step.link_rx_bytes is not None:
-            self._told.append(step)
-            self._far = False
+            self._named.append(step)
+            self._unknown_bytes = False
         elif step.comm_bytes is not None:
-            self._told.clear()
-            self._far = True
+            self._named.clear()
+            self._unknown_bytes = True
         steps, oldest_ns = self._steps, _end_ns(step) - WINDOW_S * 1e9
         steps.append(step)
         self._step_ns += step.step_ns
@@ -86,10 +86,10 @@ class StepWindow:
             self._step_ns -= steps.popleft().step_ns
 
     def forget(self) -> None:
-        """The rank begins anew."""
+        """The rank was restarted."""
         self._steps.clear()
-        self._told.clear()
-        self._step_ns, self._far = 0, False
+        self._named.clear()
+        self._step_ns, self._unknown_bytes = 0, False
 
     @property
     def window_s(self) -> float:
@@ -99,7 +99,7 @@ class StepWindow:
         return min(whole_s, LONGEST_WINDOW_S)
 
     def accounted(self, now_ns: int | None) -> Accounted | str:
-        """Bytes of a step by the steps that tell, over the mean length of all; or why nothing is known.
+        """Bytes of a step by the steps that name them, over the mean length of all; or why none are known.
 
         `now_ns`: Unix time; None: that of the newest step's end.
         """
@@ -109,13 +109,13 @@ class StepWindow:
         late_ns = max(LATE_AFTER_S * 1e9, LATE_AFTER_STEPS * self._mean_step_ns)
         if now_ns is not None and now_ns - newest_ns > late_ns:
             return LATE
-        told = [step for step in self._told if newest_ns - _end_ns(step) <= NAMED_S * 1e9]
-        if not told:
-            return FAR if self._far else UNNAMED
-        per_s = 1e9 / (len(told) * self._mean_step_ns)
+        named = [step for step in self._named if newest_ns - _end_ns(step) <= NAMED_S * 1e9]
+        if not named:
+            return UNKNOWN_BYTES if self._unknown_bytes else UNNAMED
+        per_s = 1e9 / (len(named) * self._mean_step_ns)
         return Accounted(
-            rx_bytes_per_s=sum(step.link_rx_bytes or 0 for step in told) * per_s,
-            tx_bytes_per_s=sum(step.link_tx_bytes or 0 for step in told) * per_s,
+            rx_bytes_per_s=sum(step.link_rx_bytes or 0 for step in named) * per_s,
+            tx_bytes_per_s=sum(step.link_tx_bytes or 0 for step in named) * per_s,
         )
 
     @property

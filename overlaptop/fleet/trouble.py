@@ -9,7 +9,7 @@ from enum import Enum
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 
 NOTICED_NS = 100_000_000
-"""A hub may come to see a death only so long after it; ranks that fail because of it say so at once. Those
+"""A hub may notice a death only so long after it; ranks that fail because of it report that at once. Those
 that a launcher ends because another has failed die later than that."""
 
 
@@ -17,15 +17,15 @@ class Kind(Enum):
     """What is wrong."""
 
     FAILED = "failed"
-    """The first rank to end badly said why."""
+    """The first rank to fail sent the reason."""
     DIED = "died"
-    """It ended without a word: a signal, or os._exit."""
+    """It ended without a reason: a signal, or os._exit."""
     ALL_DIED = "all died"
     """So did all others, in the same way: whoever did it to the first may have done it to each."""
     SILENT = "silent"
-    """Nothing at all is heard from some ranks, and no step of theirs ends."""
+    """The hub receives nothing from some ranks, and no step of theirs ends."""
     NO_STEP = "no step"
-    """All ranks are heard, and no step ends."""
+    """The hub receives messages of all ranks, and no step ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Trouble:
     since_ns: int
     """Unix time of the end, or of the newest step."""
     why: str = ""
-    """``ValueError: ...``, as the rank itself has said it."""
+    """``ValueError: ...``, as the rank itself sent it."""
     others: int = 0
     """Ranks that ended badly after it."""
 
@@ -49,7 +49,7 @@ def trouble_of(snapshot: Snapshot) -> Trouble | None:
     if ended is not None:
         return ended
     if snapshot.link is not LinkState.LIVE:
-        return None  # what is not heard says nothing about the ranks
+        return None  # without a connection nothing is known of the ranks
     running = [
         view
         for view in snapshot.ranks

@@ -146,7 +146,7 @@ class Tuner:
         if self._phase is not _Phase.LETTING_GO:
             why = self._line.hold(self._claim)
         if snapshot.link is not LinkState.LIVE:
-            self._doing = "waits: there is no line to the job"
+            self._doing = "waits: there is no connection to the job"
             self._take(steps)
             return
         if self._phase is not _Phase.LETTING_GO:

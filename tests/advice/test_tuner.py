@@ -458,7 +458,7 @@ def test_a_line_that_is_lost_for_a_moment_is_waited_for():
     job.fleet.set_link(LinkState.LOST)
     for _ in range(round((LOST_S - 1) / TICK_S)):
         tuner.tick(job.tick())
-    assert tuner.picture.doing == "waits: there is no line to the job"
+    assert tuner.picture.doing == "waits: there is no connection to the job"
     job.fleet.set_link(LinkState.LIVE)
     run(tuner, job)
     assert tuner.picture.result.known

@@ -26,7 +26,7 @@ def test_it_starts_no_workload_and_its_session_refuses_whoever_asks(
     monkeypatch.setattr(dashboard, "require_screen", lambda _look: None)
     monkeypatch.setattr(dashboard, "show", show)
     assert cli.main(["--readonly"] if readonly else []) == 0
-    refusal = "this dashboard is read-only" if readonly else "there is no line to the job"
+    refusal = "this dashboard is read-only" if readonly else "there is no connection to the job"
     assert said == [(readonly, readonly), {refusal}]
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from overlaptop.fleet.cluster_session import SETTLE_S, ClusterSession
-from overlaptop.fleet.job_session import NO_LINE, READONLY, JobSelector
+from overlaptop.fleet.job_session import NOT_CONNECTED, READONLY, JobSelector
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
 from overlaptop.wire.endpoints import EndpointError
@@ -250,7 +250,7 @@ def test_a_silent_hub_counts_as_lost_and_says_so(cluster):
     cluster.live(session)
     cluster.hosts[0].link.last_heard_s = 3.5
     snapshot = session.tick()
-    assert links(snapshot)[0] == ("gpu-a", "stale", "its hub says nothing")
+    assert links(snapshot)[0] == ("gpu-a", "stale", "its hub sends nothing")
     assert snapshot.link is LinkState.LIVE
     assert [view.node_lost for view in snapshot.ranks] == [True, True, False, False]
 
@@ -391,7 +391,7 @@ def test_a_command_is_sent_to_nobody_while_ranks_are_on_hosts_that_are_not_watch
     cluster.tell(cluster.hosts[0])
     session.tick()
     why = session.send(commands.make_setting(BUCKET_CAP_MB, 50))
-    assert why == "ranks 2-3 have not been heard of (is their host watched?): a change needs all ranks"
+    assert why == "ranks 2-3 have not been seen (is their host watched?): a change needs all ranks"
 
 
 def test_a_node_whose_relay_is_read_only_is_named_before_anything_is_sent(cluster):
@@ -407,9 +407,9 @@ def test_a_node_whose_relay_is_read_only_is_named_before_anything_is_sent(cluste
 def test_without_a_job_or_read_only_nothing_is_sent_or_held(cluster):
     command, search = commands.make_setting(BUCKET_CAP_MB, 50), commands.make_search(BUCKET_CAP_MB)
     session = cluster.session()
-    assert session.send(command) == session.hold(search) == NO_LINE
+    assert session.send(command) == session.hold(search) == NOT_CONNECTED
     session.tick()
-    assert session.send(command) == session.hold(search) == NO_LINE
+    assert session.send(command) == session.hold(search) == NOT_CONNECTED
     readonly = cluster.session(readonly=True)
     cluster.live(readonly)
     assert readonly.send(command) == readonly.hold(search) == READONLY

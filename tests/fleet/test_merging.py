@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from overlaptop.fleet.commands import together
-from overlaptop.fleet.merging import Merger, Part, out_of_reach
+from overlaptop.fleet.merging import Merger, NodeSnapshot, out_of_reach
 from overlaptop.fleet.snapshot import LinkState, NodeView
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import KnobFacts
@@ -38,7 +38,7 @@ class Nodes:
 
     def seen(self, **words):
         parts = [
-            Part(NodeView(name, *link), fleet.snapshot())
+            NodeSnapshot(NodeView(name, *link), fleet.snapshot())
             for name, link, fleet in zip(self.names, self.links, self.fleets, strict=True)
         ]
         return self.merger.merge(parts, self.clock(), **words)
@@ -84,7 +84,7 @@ def test_ranks_that_were_announced_and_are_on_no_node_are_there_unseen():
     assert [(view.rank, view.info is None, view.node) for view in seen.ranks[3:]] == [
         (3, False, "gpu-b"), (4, True, ""), (5, True, ""),
     ]  # fmt: skip
-    assert out_of_reach(seen.nodes, seen.ranks).startswith("ranks 4-5 have not been heard of")
+    assert out_of_reach(seen.nodes, seen.ranks).startswith("ranks 4-5 have not been seen")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_ranks_that_nobody_has_heard_of_are_named(unseen, words):
     ranks = [view for view in Nodes().seen().ranks if view.rank not in unseen]
     nobody = [replace(ranks[0], rank=rank, info=None) for rank in unseen]
     every = sorted((*ranks, *nobody), key=lambda view: view.rank)
-    assert out_of_reach((), every) == f"{words} not been heard of (is their host watched?)"
+    assert out_of_reach((), every) == f"{words} not been seen (is their host watched?)"
 
 
 def test_a_lost_node_keeps_its_picture_and_the_totals_go_on_without_it(nodes):

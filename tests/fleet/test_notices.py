@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlaptop.fleet.notices import TOGETHER_NS, gathered
+from overlaptop.fleet.notices import TOGETHER_NS, grouped
 from overlaptop.wire.messages import Notice
 
 T0 = 1_700_000_000_000_000_000
@@ -14,7 +14,7 @@ def said(rank, at_ns=T0, text=FALLEN_BACK, level="warning"):
 
 
 def test_the_same_words_of_several_ranks_are_one_notice_that_names_them():
-    told = gathered([said(2), said(0, T0 + 1), said(1, T0 - 1), said(1, text="another")])
+    told = grouped([said(2), said(0, T0 + 1), said(1, T0 - 1), said(1, text="another")])
     assert [(each.text, each.ranks, each.at_ns) for each in told] == [
         (FALLEN_BACK, (0, 1, 2), T0 - 1),
         ("another", (1,), T0),
@@ -23,13 +23,13 @@ def test_the_same_words_of_several_ranks_are_one_notice_that_names_them():
 
 def test_what_a_rank_says_twice_what_is_said_later_and_other_levels_are_notices_of_their_own():
     again = [said(0), said(0, T0 + 1), said(1, T0 + TOGETHER_NS + 2), said(1, level="error")]
-    assert [each.ranks for each in gathered(again)] == [(0,), (0,), (1,), (1,)]
+    assert [each.ranks for each in grouped(again)] == [(0,), (0,), (1,), (1,)]
 
 
-def test_the_second_time_is_gathered_too():
+def test_the_second_time_is_grouped_too():
     both = [said(rank, T0 + at * 10 * TOGETHER_NS) for at in range(2) for rank in range(3)]
-    assert [each.ranks for each in gathered(both)] == [(0, 1, 2), (0, 1, 2)]
+    assert [each.ranks for each in grouped(both)] == [(0, 1, 2), (0, 1, 2)]
 
 
 def test_no_notice_is_none():
-    assert gathered([]) == ()
+    assert grouped([]) == ()

@@ -319,7 +319,7 @@ def test_a_search_goes_on_with_another_hub_at_once():
     world.jobs[:] = [record(hub_pid=2)]
     world.clock.pass_s(0.5)
     assert session.tick().search == search  # as far as is known
-    assert session.hold(search) == "there is no line to the job"
+    assert session.hold(search) == "there is no connection to the job"
     world.links[1].say(welcome(), search, status())
     assert session.tick().search == search
     session.hold(search)
@@ -390,9 +390,9 @@ def test_without_a_line_nothing_is_sent_or_held():
     world = World(record())
     session = world.session()
     command, search = commands.make_setting(BUCKET_CAP_MB, 50), commands.make_search(BUCKET_CAP_MB)
-    assert session.send(command) == session.hold(search) == "there is no line to the job"
+    assert session.send(command) == session.hold(search) == "there is no connection to the job"
     session.tick()
-    assert session.send(command) == session.hold(search) == "there is no line to the job"
+    assert session.send(command) == session.hold(search) == "there is no connection to the job"
 
 
 def test_a_dashboard_that_is_not_let_in_says_why_until_there_is_room():
@@ -405,6 +405,6 @@ def test_a_dashboard_that_is_not_let_in_says_why_until_there_is_room():
         assert (snapshot.link, snapshot.link_note) == (
             LinkState.WAITING, "64 dashboards watch this job: close one of them",
         )  # fmt: skip
-    assert session.send(commands.make_setting(BUCKET_CAP_MB, 50)) == "there is no line to the job"
+    assert session.send(commands.make_setting(BUCKET_CAP_MB, 50)) == "there is no connection to the job"
     assert live(world, session).link is LinkState.LIVE
     assert session.send(commands.make_setting(BUCKET_CAP_MB, 50)) == ""

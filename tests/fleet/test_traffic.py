@@ -113,7 +113,7 @@ def test_steps_that_are_older_than_the_window_do_not_count():
     [
         ([], 0, traffic.NO_STEP),
         (steps_of(5, 50, comm_bytes=None), 0, traffic.UNNAMED),
-        (steps_of(5, 50), 0, traffic.FAR),
+        (steps_of(5, 50), 0, traffic.UNKNOWN_BYTES),
         (steps_of(5, 50, (GB, GB)), 3.5, traffic.LATE),
         (steps_of(5, 5000, (GB, GB)), 15.5, traffic.LATE),
         (

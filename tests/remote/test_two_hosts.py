@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be"
 
 A, B = NODES
 CANNOT = f"{B} cannot be reached: a change needs all ranks"
-UNHEARD = "rank 1 has not been heard of (is their host watched?): a change needs all ranks"
+UNHEARD = "rank 1 has not been seen (is their host watched?): a change needs all ranks"
 CUT_S = 30.0
 STOPPED_S = 12.0
 LOSSES = 400

@@ -116,11 +116,11 @@ async def test_what_is_not_allowed_is_not_sent_and_the_prompt_says_why(typed, wo
 
 async def test_without_a_line_the_prompt_says_so():
     session = obedient_job()
-    session.no_line = "there is no line to the job"
+    session.no_line = "there is no connection to the job"
     app = app_of(session)
     async with app.run_test(size=(100, 30)) as pilot:
         await ask(pilot)
-        assert "there is no line to the job" in await shown(app, pilot)
+        assert "there is no connection to the job" in await shown(app, pilot)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -231,7 +231,7 @@ def ended():
 
 def without_line():
     session = controlled_job()
-    session.no_line = "there is no line to the job"
+    session.no_line = "there is no connection to the job"
     return session
 
 
@@ -242,7 +242,7 @@ def without_line():
         (refusing(), "bucket_cap_mb cannot be changed: start the job with --control"),
         (controlled_job(replace(BUCKET, refusal="compiled")), "cannot be changed: rank 0: compiled"),
         (ended(), "the job is over"),
-        (without_line(), "not changed: there is no line to the job"),
+        (without_line(), "not changed: there is no connection to the job"),
         (FakeSession(link=LinkState.TRACE), "a trace is open"),
         (controlled_job(replace(BUCKET, value=None, value_text="")), "its present value is not known"),
     ],

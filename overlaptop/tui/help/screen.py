@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import ClassVar
 
-from overlaptop.fleet.notices import gathered
+from overlaptop.fleet.notices import grouped
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report import troubles
 from overlaptop.text import clock, runs_of
@@ -83,7 +83,7 @@ class NoticesPage(Page):
 
     def lines(self, width: int) -> list[StyledLine]:
         """Time, ranks, level, text."""
-        notices = gathered(self.state.snapshot.notices)
+        notices = grouped(self.state.snapshot.notices)
         lines: list[StyledLine] = [(Segment(" Notices", BOLD), Segment("  newest first", DIM)), ()]
         if (trouble := trouble_of(self.state.snapshot)) is not None:
             style = TextStyle(troubles.color(trouble), bold=True)

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import PurePath
 
 from overlaptop.fleet.commands import FAILED
-from overlaptop.fleet.notices import gathered
+from overlaptop.fleet.notices import grouped
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report import troubles
@@ -131,7 +131,7 @@ def _under_way(state: ViewState) -> list[Item]:
 
 
 def _notices(state: ViewState) -> StyledLine:
-    notices = gathered(state.snapshot.notices)
+    notices = grouped(state.snapshot.notices)
     serious = sum(notice.level in ("warning", "error") for notice in notices)
     if not notices:
         return ()

@@ -1,4 +1,4 @@
-"""One of several hosts: how it is reached, and the session that follows a job there."""
+"""One host of several: how it is reached, and the session that follows the job there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from overlaptop.fleet.job_session import JobSelector, JobSession
-from overlaptop.fleet.merging import Part
+from overlaptop.fleet.merging import NodeSnapshot
 from overlaptop.fleet.snapshot import LinkState, NodeView
 from overlaptop.wire.endpoints import EndpointError, JobRecord
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Host(Protocol):
-    """A host as it is reached from here. Nothing in it blocks or raises, but as it is said."""
+    """A host as it is reached from here. Nothing in it blocks; only what is named here is raised."""
 
     @property
     def name(self) -> str:
@@ -23,7 +23,7 @@ class Host(Protocol):
 
     @property
     def up(self) -> bool:
-        """The line is there, and the far end understood."""
+        """It is connected, and the relay has answered."""
 
     @property
     def connecting(self) -> bool:
@@ -31,23 +31,23 @@ class Host(Protocol):
 
     @property
     def known(self) -> bool:
-        """It has said which jobs it has."""
+        """It has sent its list of jobs."""
 
     @property
     def readonly(self) -> bool:
-        """It has said that nothing can be changed there over this line."""
+        """Its relay lets nothing be changed there."""
 
     @property
     def since_s(self) -> float:
-        """By the monotonic clock: since when the line is as it is."""
+        """By the monotonic clock: since when the connection is in this state."""
 
     @property
     def note(self) -> str:
-        """Why the line is not up, or why the list of its jobs may be wrong, in one line; mostly empty."""
+        """Why it is not connected, or why the list of its jobs may be wrong, in one line; mostly empty."""
 
     @property
     def detail(self) -> str:
-        """What the command that makes the line has said itself; may be several lines."""
+        """The output of the command that makes the connection; may be several lines."""
 
     @property
     def offset_ns(self) -> int | None:
@@ -62,22 +62,22 @@ class Host(Protocol):
         """What came lately; None: not known."""
 
     def poll(self) -> None:
-        """Take what has come, and see to the line. Called at each tick."""
+        """Read what has arrived, and reconnect. Called at each tick."""
 
     def list_jobs(self) -> Sequence[JobRecord]:
-        """As the host said last, newest first. Raises EndpointError where it cannot say."""
+        """As the host sent them last, newest first. Raises EndpointError where it cannot list them."""
 
     def open_link(self, record: JobRecord) -> Link:
-        """To this job's hub there; outlives breaks of the line. Raises EndpointError, OSError."""
+        """To this job's hub there; outlives the connection. Raises EndpointError, OSError."""
 
     def is_gone(self, record: JobRecord) -> bool:
-        """Whether the host says that none of this job's processes is left."""
+        """Whether the host reports that none of this job's processes is left."""
 
     def close(self) -> None:
-        """Give up the line."""
+        """Close the connection."""
 
 
-class Node:
+class FollowedHost:
     """One host, and the session that follows the job there."""
 
     def __init__(
@@ -112,13 +112,13 @@ class Node:
         try:
             self.records = tuple(self.host.list_jobs())
         except (EndpointError, OSError):
-            self.records = ()  # the session's own look says why
+            self.records = ()  # the session's own look keeps the reason
 
     def has(self, key: str | None) -> bool:
-        """Whether the host says that this job is there."""
+        """Whether the host lists this job."""
         return any(record.job == key for record in self.records)
 
-    def tick(self, key: str | None) -> Part:
+    def tick(self, key: str | None) -> NodeSnapshot:
         """What is known here of the job with this key."""
         snapshot, host = self.session.tick(), self.host
         link, since_ns, note = snapshot.link, snapshot.link_since_ns, snapshot.link_note
@@ -133,7 +133,7 @@ class Node:
             offset_ns=host.offset_ns, residual_ns=host.residual_ns,
             bytes_per_s=host.bytes_per_s, detail=host.detail, readonly=host.readonly,
         )  # fmt: skip
-        return Part(node, snapshot)
+        return NodeSnapshot(node, snapshot)
 
     def watch(self, ranks: frozenset[int]) -> None:
         """Ask for the timelines of these ranks, which are here."""
