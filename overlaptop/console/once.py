@@ -16,7 +16,7 @@ from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.fleet.trouble import Trouble, first_failure, trouble_of
 from overlaptop.report import hosts as nodes
 from overlaptop.report import troubles
-from overlaptop.report.figures import Figures
+from overlaptop.report.figures import TotalsText
 from overlaptop.report.order import all_see_gaps, idle_ns, sees_gaps
 
 ASCII = str.maketrans(
@@ -58,7 +58,7 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
     for view in snapshot.ranks:
         table.add(_row(view, snapshot.link, failure))
     exact = all_see_gaps(snapshot.ranks)
-    figures = Figures.of(snapshot.totals, exact=exact)
+    figures = TotalsText.of(snapshot.totals, exact=exact)
     summary = [
         ("overlap", figures.overlap),
         ("exposed", figures.exposed),

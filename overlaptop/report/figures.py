@@ -9,7 +9,7 @@ from overlaptop.text import ABOUT, AT_LEAST, AT_MOST, bounded, count, duration, 
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class TotalsText:
     """Each with its unit, and with its sign where it is a bound."""
 
     overlap: str
@@ -21,7 +21,7 @@ class Figures:
     dropped: str
 
     @classmethod
-    def of(cls, totals: Totals, *, exact: bool) -> Figures:
+    def of(cls, totals: Totals, *, exact: bool) -> TotalsText:
         """``exact``: every rank's source sees the gaps between kernels.
 
         Else compute is an upper bound, and so are overlap and speed-up; exposed is a lower one, attainable

@@ -16,7 +16,7 @@ from overlaptop.tui.draw.themes import Look
 from overlaptop.tui.options import TuiOptions
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.tune.compared import Comparing
-from overlaptop.tui.tune.control import Control
+from overlaptop.tui.tune.control import KnobControl
 from overlaptop.tui.tune.knob_values import ValueRefusedError
 from overlaptop.tui.workloads.earlier import JobsSeen
 from overlaptop.tui.workloads.launch import LaunchFollower
@@ -38,7 +38,7 @@ class Dashboard:
         """The newest, also while the screen is paused."""
         self.state = ViewState(self.latest, readonly=options.readonly)
         """What is on the screen."""
-        self.control = Control(session, clock_s)
+        self.control = KnobControl(session, clock_s)
         self.captures = Captures()
         self.jobs_seen = JobsSeen()
         self.launch = LaunchFollower(options.launcher, self.jobs_seen)

@@ -21,7 +21,7 @@ APP_KEYS = (
     Key("q", "q", "quit", "quit"),
     Key("ctrl+c", "ctrl+c", "leave", "quit without a question"),
     Key("question_mark,f1", "?  F1", "help", "this help"),
-    Key("space,p", "space  p", "pause", "hold the picture still, and let it go on; data is kept meanwhile"),
+    Key("space,p", "space  p", "pause", "hold the screen still, and let it go on; data is kept meanwhile"),
     Key(
         "right_square_bracket",
         "]",

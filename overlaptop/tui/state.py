@@ -1,4 +1,4 @@
-"""What the user has chosen, and the picture that is shown: one object that the widgets read."""
+"""What the user has chosen, and the snapshot that is shown: one object that the widgets read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from overlaptop.report.order import Filter, all_see_gaps, ordered, sort_keys
 from overlaptop.text import count
 from overlaptop.tui.keys import changes_something, fits
 from overlaptop.tui.timeline.lanes import CollectiveKey, Lanes, lanes_of
-from overlaptop.tui.timeline.window import WHOLE_STEP, Window
+from overlaptop.tui.timeline.viewport import WHOLE_STEP, Viewport
 from overlaptop.tui.tune.changing import Change
 from overlaptop.tui.tune.compared import Compared
 from overlaptop.wire.messages import StepTotals
@@ -38,16 +38,16 @@ class ViewState:
     filter: Filter = field(default_factory=Filter)
     sort_key: str = "rank"
     reverse: bool = False
-    window: Window = WHOLE_STEP
+    viewport: Viewport = WHOLE_STEP
     paused_at_ns: int | None = None
     paused_now_ns: int | None = None
-    """The clock while paused: the picture stands still, the time since does not."""
+    """The clock while paused: the screen stands still, the time since does not."""
     show_collectives: bool | None = None
     """None: where there is room."""
     collective_key: CollectiveKey | None = None
     """Which collective is chosen, in this step and in those that follow."""
     follows: bool = False
-    """The window goes with the chosen collective, wherever the next step has it."""
+    """The viewport goes with the chosen collective, wherever the next step has it."""
     most_collectives: int = 0
     """The most that a step was seen to have: their list keeps that much room, for the same reason as
     copies_seen."""
@@ -79,7 +79,7 @@ class ViewState:
         return len(self.snapshot.nodes) > 1 and self.sort_key == "rank"
 
     def show(self, snapshot: Snapshot) -> None:
-        """Take this picture, with the figures of all ranks in the step of the timeline."""
+        """Show this snapshot, with the figures of all ranks in the step of the timeline."""
         self.snapshot = snapshot
         chosen, lanes = self.chosen, self.lanes
         if chosen is None or chosen.measured is None or lanes is None or not self.moving:
@@ -151,7 +151,7 @@ class ViewState:
         if self.follows and self.collective_key in lanes.keys and lanes.detail.step_ns:
             each = lanes.detail.collectives[lanes.keys.index(self.collective_key)]
             step_ns = lanes.detail.step_ns
-            self.window = self.window.over(each.start_ns / step_ns, each.end_ns / step_ns)
+            self.viewport = self.viewport.over(each.start_ns / step_ns, each.end_ns / step_ns)
 
     @property
     def step(self) -> StepTotals | None:

@@ -249,17 +249,17 @@ async def test_zoom_pan_and_reset():
     app = app_of(running_job())
     async with app.run_test(size=WIDE) as pilot:
         await pilot.press("plus", "z")
-        assert app.dashboard.state.window.zoom == pytest.approx(2.25)
+        assert app.dashboard.state.viewport.zoom == pytest.approx(2.25)
         assert "zoom 2.25×" in await shown(app, pilot)
-        left = app.dashboard.state.window.left
+        left = app.dashboard.state.viewport.left
         await pilot.press("right", "l")
-        assert app.dashboard.state.window.left > left
+        assert app.dashboard.state.viewport.left > left
         await pilot.press("left", "h", "h")
-        assert app.dashboard.state.window.left < left
+        assert app.dashboard.state.viewport.left < left
         await pilot.press("minus")
-        assert app.dashboard.state.window.zoom == pytest.approx(1.5)
+        assert app.dashboard.state.viewport.zoom == pytest.approx(1.5)
         await pilot.press("0")
-        assert app.dashboard.state.window.zoom == 1
+        assert app.dashboard.state.viewport.zoom == 1
 
 
 async def test_a_collective_can_be_chosen_and_zoomed_to():
@@ -269,7 +269,7 @@ async def test_a_collective_can_be_chosen_and_zoomed_to():
         assert app.dashboard.state.collective == 1
         await pilot.press("enter")
         # 35 to 45 of 80 ms with as much on each side.
-        assert app.dashboard.state.window.bounds_ns(80) == (pytest.approx(25), pytest.approx(55))
+        assert app.dashboard.state.viewport.bounds_ns(80) == (pytest.approx(25), pytest.approx(55))
         assert "╰" in await shown(app, pilot)
 
 
@@ -286,7 +286,7 @@ async def test_the_zoom_to_a_collective_follows_it_from_step_to_step():
         session.clock.pass_s(HOLD_S)
         await shown(app, pilot)
         state = app.dashboard.state
-        return [round(at) for at in state.window.bounds_ns(state.lanes.detail.step_ns / MS)]
+        return [round(at) for at in state.viewport.bounds_ns(state.lanes.detail.step_ns / MS)]
 
     async with app.run_test(size=WIDE) as pilot:
         await bounds_ms(pilot, next_step(40, 20, 40))
@@ -596,7 +596,7 @@ async def test_the_wheel_zooms_the_timeline():
         await shown(app, pilot)
         timeline = app.screen.query_one(Timeline)
         await pilot._post_mouse_events([MouseScrollUp], timeline, offset=(40, 3))
-        assert app.dashboard.state.window.zoom > 1
+        assert app.dashboard.state.viewport.zoom > 1
 
 
 async def test_where_compute_is_an_upper_bound_the_figures_say_so():

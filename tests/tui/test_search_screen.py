@@ -187,7 +187,7 @@ def test_the_picture_has_the_curve_the_point_being_measured_and_the_table(size):
     if size[0] >= 100:
         assert "exposed" in text
         assert "at most 420 to go, 20.4 s" in text
-        assert "hopeless" in text
+        assert "eliminated" in text
 
 
 def test_what_is_not_known_is_a_dash_in_the_table():

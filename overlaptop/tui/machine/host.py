@@ -39,7 +39,7 @@ class Gpu:
 
 
 @dataclass(slots=True)
-class Node:
+class MachineNode:
     """A NUMA node with what is on it; `facts` None: it is not known on which node these are."""
 
     number: int | None
@@ -60,7 +60,7 @@ class Machine:
     """A host of the job."""
 
     host: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[MachineNode, ...]
     """By number; last the one that stands for "not known", where something is there."""
     gpus: tuple[Gpu, ...]
     """By index."""
@@ -106,10 +106,10 @@ def machine_of(ranks: Sequence[RankView], host: str) -> Machine:
     """What the ranks of ``host`` say together: in containers each may see but a part of the machine."""
     here = tuple(view for view in ranks if host_of(view) == host)
     gpus = _gpus(here)
-    nodes: dict[int | None, Node] = {}
+    nodes: dict[int | None, MachineNode] = {}
 
-    def node(number: int | None) -> Node:
-        return nodes.setdefault(number, Node(number))
+    def node(number: int | None) -> MachineNode:
+        return nodes.setdefault(number, MachineNode(number))
 
     nics: dict[str, Nic] = {}
     for view in here:

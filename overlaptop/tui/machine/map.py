@@ -18,7 +18,7 @@ from overlaptop.tui.draw.segments import (
     fit,
     joined,
 )
-from overlaptop.tui.machine.host import Machine, Node, host_of, hosts, machine_of
+from overlaptop.tui.machine.host import Machine, MachineNode, host_of, hosts, machine_of
 from overlaptop.tui.machine.panel import Panel
 from overlaptop.tui.machine.peers import fabric
 from overlaptop.tui.machine.words import plural
@@ -120,7 +120,7 @@ class MachineMap(JobView):
         return lines, at
 
 
-def _bare(node: Node, width: int) -> StyledLine:
+def _bare(node: MachineNode, width: int) -> StyledLine:
     """A node of memory only."""
     assert node.facts is not None
     whose = "a GPU's memory" if node.facts.is_gpu_memory else "memory only"

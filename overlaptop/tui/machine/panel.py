@@ -30,7 +30,7 @@ from overlaptop.tui.draw.segments import (
     on,
     pad,
 )
-from overlaptop.tui.machine.host import Gpu, Machine, Node, cpu_count, gpu_uuid
+from overlaptop.tui.machine.host import Gpu, Machine, MachineNode, cpu_count, gpu_uuid
 from overlaptop.tui.machine.meters import NVLINK, PCIE
 from overlaptop.tui.machine.minute import MINUTE_S, column_s, columns
 from overlaptop.tui.machine.words import here, watts
@@ -45,7 +45,7 @@ class Panel:
     def __init__(
         self,
         machine: Machine,
-        node: Node,
+        node: MachineNode,
         chosen: RankView,
         width: int,
         *,
@@ -191,7 +191,7 @@ def _rank_words(gpu: Gpu) -> str:
     return text if len(text) <= 10 else f"{len(numbers)} ranks"
 
 
-def _heading(node: Node) -> StyledLine:
+def _heading(node: MachineNode) -> StyledLine:
     if node.number is None:
         return (Segment("node not known", TextStyle("text", bold=True)),)
     line: list[Segment] = [Segment(f"node {node.number}", BOLD)]
@@ -208,7 +208,7 @@ def _heading(node: Node) -> StyledLine:
     return tuple(line)
 
 
-def _nics(node: Node, chosen: RankView) -> StyledLine:
+def _nics(node: MachineNode, chosen: RankView) -> StyledLine:
     """Adapters of one speed together, the chosen rank's nearest in bright."""
     line: list[Segment] = [Segment("NIC  ", DIM)]
     nearest = chosen.numa.nic if chosen.numa is not None else ""
@@ -220,13 +220,13 @@ def _nics(node: Node, chosen: RankView) -> StyledLine:
     return tuple(line)
 
 
-def _rank(view: RankView, node: Node) -> StyledLine:
+def _rank(view: RankView, node: MachineNode) -> StyledLine:
     """A rank without a GPU on a node where it may run."""
     parts = here(view.numa, node.number) if view.numa is not None else []
     return (Segment(f"rank {view.rank:<6}", BOLD), Segment("".join(f"{part:<14}" for part in parts)))
 
 
-def _presence(chosen: RankView, node: Node) -> StyledLine:
+def _presence(chosen: RankView, node: MachineNode) -> StyledLine:
     """What of the chosen rank is on this node."""
     numa = chosen.numa
     if numa is None or node.number is None:

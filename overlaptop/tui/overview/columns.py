@@ -178,7 +178,7 @@ def _condition(view: RankView, scales: Scales) -> str:
     if view.ended:
         return f"■ {ending(view, scales.failure)}"
     if view.node_lost:
-        return ""  # its host's line says so: of the row, the last picture is left
+        return ""  # its host's line says so: the row keeps its last figures
     if view.stale and view.last is not None:
         since = clock(view.last.start_ns + view.last.step_ns)
         return f"○ {'silent' if view.silent else 'no step'} since {since} ({age(view.age_s)})"

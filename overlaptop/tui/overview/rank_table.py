@@ -23,7 +23,7 @@ _MARGIN = 2
 class RankTable(JobView):
     """Header and rows; keeps the chosen rank in sight. A click chooses, a second one opens."""
 
-    class Chosen(Message):
+    class RankChosen(Message):
         """A row was clicked."""
 
         def __init__(self, rank: int, opened: bool) -> None:
@@ -88,7 +88,7 @@ class RankTable(JobView):
             return
         at, entries = self._first + event.y - 1, self._entries()
         if at < len(entries) and not isinstance(entry := entries[at], Group):
-            self.post_message(self.Chosen(entry.rank, opened=event.chain >= 2))
+            self.post_message(self.RankChosen(entry.rank, opened=event.chain >= 2))
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         """The wheel moves through the ranks."""
@@ -102,7 +102,7 @@ class RankTable(JobView):
         event.stop()
         self.state.move(rows)
         if chosen := self.state.chosen:
-            self.post_message(self.Chosen(chosen.rank, opened=False))
+            self.post_message(self.RankChosen(chosen.rank, opened=False))
 
     def _entries(self) -> list[RankView | Group]:
         """The ranks, each host's after its own line."""

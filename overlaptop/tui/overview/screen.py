@@ -13,9 +13,9 @@ from overlaptop.tui.overview.legend import Legend
 from overlaptop.tui.overview.rank_table import RankTable
 from overlaptop.tui.overview.totals_line import TotalsLine, total_items
 from overlaptop.tui.screen import Heights
-from overlaptop.tui.timeline.actions import TimelineScreen
 from overlaptop.tui.timeline.collectives import Collectives
 from overlaptop.tui.timeline.history_chart import HistoryChart
+from overlaptop.tui.timeline.screen import TimelineScreen
 from overlaptop.tui.timeline.timeline import Timeline
 from overlaptop.tui.tune.change_line import MOST_LINES as CHANGE_LINES
 from overlaptop.tui.tune.change_panel import LEAST_LINES, ChangePanel, wanted_lines
@@ -138,7 +138,7 @@ class OverviewScreen(TimelineScreen):
         """As many ranks on as are in sight."""
         self.action_move(pages * self._table.page_rows)
 
-    async def on_rank_table_chosen(self, message: RankTable.Chosen) -> None:
+    async def on_rank_table_rank_chosen(self, message: RankTable.RankChosen) -> None:
         """A row was clicked."""
         self.state.choose(message.rank)
         self.show_chosen()

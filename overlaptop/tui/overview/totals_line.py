@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from overlaptop.fleet.knobs import NOT_ALLOWED
-from overlaptop.report.figures import Figures
+from overlaptop.report.figures import TotalsText
 from overlaptop.report.order import stalls_apart
 from overlaptop.text import duration, ordinal, runs_of, shortened
 from overlaptop.tui.draw.segments import (
@@ -54,7 +54,7 @@ def overlap_ink(overlap: float | None, *, bold: bool = False) -> TextStyle:
 def total_items(state: ViewState) -> list[Item]:
     """The totals as figures with their names."""
     totals, ranks = state.snapshot.totals, state.snapshot.ranks
-    figures = Figures.of(totals, exact=state.exact)
+    figures = TotalsText.of(totals, exact=state.exact)
 
     def item(name: str, figure: str, cells: int, style: TextStyle = BOLD, *more: Segment) -> Item:
         # As wide as its figures get: what follows must not move with each of them.

@@ -9,11 +9,11 @@ from overlaptop.tui.help.glossary import RANK
 from overlaptop.tui.keys import RANK_KEYS, TIMELINE_KEYS, bindings
 from overlaptop.tui.rank.facts import RankFacts
 from overlaptop.tui.screen import Heights
-from overlaptop.tui.timeline.actions import TimelineScreen
 from overlaptop.tui.timeline.collectives import Collectives
 from overlaptop.tui.timeline.history_chart import HistoryChart
+from overlaptop.tui.timeline.screen import TimelineScreen
 from overlaptop.tui.timeline.timeline import Timeline
-from overlaptop.tui.timeline.window import Window
+from overlaptop.tui.timeline.viewport import Viewport
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.tui.widgets.key_bar import HELP_HINT, KNOB_HINT, QUIT_HINT, STEP_HINT, KeyBar
 
@@ -83,6 +83,6 @@ class RankScreen(TimelineScreen):
         if lanes is None or index is None or index >= len(lanes.detail.collectives):
             return
         chosen, step_ns = lanes.detail.collectives[index], max(1, lanes.detail.step_ns)
-        self.state.window = Window.around(chosen.start_ns / step_ns, chosen.end_ns / step_ns)
+        self.state.viewport = Viewport.around(chosen.start_ns / step_ns, chosen.end_ns / step_ns)
         self.state.follows = True
         self.redraw()

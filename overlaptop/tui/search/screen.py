@@ -47,7 +47,7 @@ class SearchScreen(DashboardScreen):
         self.dashboard.control.unprepare()
 
     def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
-        """All for the picture."""
+        """All for the search."""
         above = 1 if height >= 24 else 0
         return (
             (self._header, 1, 0),

@@ -6,8 +6,6 @@ import math
 from typing import TYPE_CHECKING
 
 from overlaptop.text import UNKNOWN, Unit, count, duration
-from overlaptop.tui.draw import curve
-from overlaptop.tui.draw.curve import Axis, Mark, Point
 from overlaptop.tui.draw.segments import (
     BOLD,
     DIM,
@@ -24,6 +22,8 @@ from overlaptop.tui.draw.segments import (
     pad,
     paragraph,
 )
+from overlaptop.tui.search import curve
+from overlaptop.tui.search.curve import PlotPoint, PointMark, ValueAxis
 from overlaptop.tui.tune.knob_values import with_unit
 from overlaptop.tui.view import ScrollView
 
@@ -36,10 +36,10 @@ _CURVE_CELLS = 62
 _CURVE_LEAST, _EXPOSED_LEAST = 5, 3
 _WHAT_IT_IS = (
     "The search measures values of one knob on the running job, in short windows that take turns, gives up "
-    "what is hopeless early, and ends when the best is known within its confidence. It then leaves the job "
-    "with the best value, where that is better beyond noise, and says what it saves and which line of code "
-    "makes it permanent. The job goes on training meanwhile. Stopped, or left by quitting, it goes back to "
-    "the value before."
+    "values early that cannot be the best, and ends when the best is known within its confidence. It then "
+    "leaves the job with the best value, where that is better beyond noise, and shows what it saves and "
+    "which line of code makes it permanent. The job goes on training meanwhile. Stopped, or left by "
+    "quitting, it goes back to the value before."
 )
 # Header, cells, and the width of the table from which it is shown.
 _COLUMNS = (
@@ -57,7 +57,7 @@ class SearchView(ScrollView):
         """As much as there is room for."""
         searched, search = self.dashboard.control.searched, self.state.snapshot.search
         if searched is not None:
-            lines, self.first = search_lines(searched.picture, width, height, self.first, of=searched.of)
+            lines, self.first = search_lines(searched.state, width, height, self.first, of=searched.of)
             return lines
         if search is not None:
             who = f" {search.by} searches for the best {search.knob}"
@@ -67,107 +67,107 @@ class SearchView(ScrollView):
 
 
 def search_lines(
-    picture: SearchState, width: int, height: int, first: int, *, of: str = ""
+    state: SearchState, width: int, height: int, first: int, *, of: str = ""
 ) -> tuple[list[StyledLine], int]:
-    """The picture in so many cells, and the table's first row, kept within what there is.
+    """The search in so many cells, and the table's first row, kept within what there is.
 
     ``of``: which job was searched, where it is not the one that is shown.
     """
-    head = [*_status(picture, width, of), *_outcome(picture, width)]
-    marks = {mark_of(picture, point) for point in picture.points}
-    if picture.now is not None and not picture.over:
+    head = [*_status(state, width, of), *_outcome(state, width)]
+    marks = {mark_of(state, point) for point in state.points}
+    if state.now is not None and not state.over:
         marks.add(curve.NOW)
-    legend = curve.legend(marks, width, predicted=bool(picture.predicted))
+    legend = curve.legend(marks, width, predicted=bool(state.predicted))
     room = height - len(head) - 1
     if width >= _BESIDE:
         right = min(1 + sum(cells + 2 for _, cells, _ in _COLUMNS), width - _CURVE_CELLS)
         left = width - right - 2
-        table, first = _table(picture, right, room - 1, first)
-        chart = _chart(picture, left, room - 1)
+        table, first = _table(state, right, room - 1, first)
+        chart = _chart(state, left, room - 1)
         body = [
             (*pad(chart[at] if at < len(chart) else (), left + 2), *(table[at] if at < len(table) else ()))
             for at in range(max(len(chart), len(table)))
         ]
         return [*head, (), *body, legend], first
-    rows = min(len(picture.points) + 1, max(0, room - _CURVE_LEAST - 3), max(4, room // 2))
-    table, first = _table(picture, width, rows, first)
-    chart = _chart(picture, width, room - len(table) - 1)
+    rows = min(len(state.points) + 1, max(0, room - _CURVE_LEAST - 3), max(4, room // 2))
+    table, first = _table(state, width, rows, first)
+    chart = _chart(state, width, room - len(table) - 1)
     return [*head, *([()] if height >= 24 else []), *chart, legend, *table], first
 
 
-def _status(picture: SearchState, width: int, of: str) -> list[StyledLine]:
+def _status(state: SearchState, width: int, of: str) -> list[StyledLine]:
     """What it does, what it has cost, and how long it may take; what the best is so far."""
-    style = TextStyle("error" if picture.failed else "good" if picture.over else "warning", bold=True)
-    glyph = "✗" if picture.failed else "■" if picture.over else "◆"
-    title = Item((Segment(f" {glyph} ", style), Segment(f"search for the best {picture.knob.name}", BOLD)))
-    steps = picture.steps_spent
+    style = TextStyle("error" if state.failed else "good" if state.over else "warning", bold=True)
+    glyph = "✗" if state.failed else "■" if state.over else "◆"
+    title = Item((Segment(f" {glyph} ", style), Segment(f"search for the best {state.knob.name}", BOLD)))
+    steps = state.steps_spent
     items = [
         title,
-        Item((Segment(_range_words(picture), DIM),), 2),
+        Item((Segment(_range_words(state), DIM),), 2),
         Item((Segment(f"{count(steps)} step{'s' * (steps != 1)}", TEXT), Segment(" spent", DIM)), 1),
     ]
-    if picture.steps_to_go is not None and not picture.over:
-        to_go = f"at most {count(picture.steps_to_go)} to go"
-        if picture.seconds_to_go is not None:
-            to_go += f", {duration(picture.seconds_to_go * 1e9)}"
+    if state.steps_to_go is not None and not state.over:
+        to_go = f"at most {count(state.steps_to_go)} to go"
+        if state.seconds_to_go is not None:
+            to_go += f", {duration(state.seconds_to_go * 1e9)}"
         items.append(Item((Segment(to_go, DIM),), 1))
     lines = [fit(items, [], width)]
     if of:
         lines += paragraph(of, width, TextStyle("warning", bold=True), rows=2)
-    if picture.doing and not picture.over:
-        lines += paragraph(picture.doing, width, style, rows=2)
-    if picture.best is not None and len(picture.points) > 1 and picture.result is None:
-        lines.append(_best_so_far(picture, width))
+    if state.doing and not state.over:
+        lines += paragraph(state.doing, width, style, rows=2)
+    if state.best is not None and len(state.points) > 1 and state.result is None:
+        lines.append(_best_so_far(state, width))
     return lines
 
 
-def _best_so_far(picture: SearchState, width: int) -> StyledLine:
+def _best_so_far(state: SearchState, width: int) -> StyledLine:
     """What the star stands for while nothing is decided."""
-    best = with_unit(str(picture.best), picture.knob.unit)
-    rest = f": shortest step so far, {picture.best_words}".removesuffix(", ")
+    best = with_unit(str(state.best), state.knob.unit)
+    rest = f": shortest step so far, {state.best_words}".removesuffix(", ")
     return elided(
         (Segment(f" {curve.BEST.glyph} ", curve.BEST.style), Segment(best, BOLD), Segment(rest, DIM)), width
     )
 
 
-def _range_words(picture: SearchState) -> str:
-    return with_unit(f"{picture.least} to {picture.most}", picture.knob.unit)
+def _range_words(state: SearchState) -> str:
+    return with_unit(f"{state.least} to {state.most}", state.knob.unit)
 
 
-def _outcome(picture: SearchState, width: int) -> list[StyledLine]:
+def _outcome(state: SearchState, width: int) -> list[StyledLine]:
     """Why it ended, what the job is left with, the result in a line, and the line of code to paste."""
     lines: list[StyledLine] = []
-    if picture.why:
+    if state.why:
         lines += paragraph(
-            picture.why, width, TextStyle("error" if picture.failed else "warning", bold=True), rows=3
+            state.why, width, TextStyle("error" if state.failed else "warning", bold=True), rows=3
         )
-    if picture.result is not None:
-        style = TextStyle("good", bold=True) if picture.result.known else BOLD
-        lines += paragraph(picture.result.line, width, style, rows=4)
-    if picture.left:
-        lines += paragraph(picture.left, width, BOLD, rows=2)
-    if picture.result is not None and picture.result.code:
-        best = with_unit(str(picture.result.value), picture.knob.unit)
-        lines += code_to_keep(picture.result.code, width, best)
-    if picture.model_reason and not picture.predicted:
-        lines += paragraph(f"no model: {picture.model_reason}", width, DIM, rows=2)
+    if state.result is not None:
+        style = TextStyle("good", bold=True) if state.result.known else BOLD
+        lines += paragraph(state.result.line, width, style, rows=4)
+    if state.left:
+        lines += paragraph(state.left, width, BOLD, rows=2)
+    if state.result is not None and state.result.code:
+        best = with_unit(str(state.result.value), state.knob.unit)
+        lines += code_to_keep(state.result.code, width, best)
+    if state.model_reason and not state.predicted:
+        lines += paragraph(f"no model: {state.model_reason}", width, DIM, rows=2)
     return lines
 
 
-def mark_of(picture: SearchState, point: CurvePoint) -> Mark:
+def mark_of(state: SearchState, point: CurvePoint) -> PointMark:
     """What a point is: the one being measured before all else."""
-    if point.value == picture.now and not picture.over:
+    if point.value == state.now and not state.over:
         return curve.NOW
-    if point.value == picture.best:
+    if point.value == state.best:
         return curve.BEST
-    return {"racing": curve.RACING, "settled": curve.SETTLED}.get(point.state.value, curve.HOPELESS)
+    return {"racing": curve.CANDIDATE, "settled": curve.EQUIVALENT}.get(point.state.value, curve.ELIMINATED)
 
 
-def _chart(picture: SearchState, width: int, height: int) -> list[StyledLine]:
+def _chart(state: SearchState, width: int, height: int) -> list[StyledLine]:
     """Step time, below it exposed where there is room, and the values."""
-    axis = Axis(*_ends(picture), max(8, width - curve.LABEL_CELLS - 2))
+    axis = ValueAxis(*_ends(state), max(8, width - curve.LABEL_CELLS - 2))
     lanes = height - 1  # the values
-    exposed_known = [point for point in picture.points if point.exposed_ns is not None]
+    exposed_known = [point for point in state.points if point.exposed_ns is not None]
     exposed = 0
     if exposed_known and lanes >= _CURVE_LEAST + _EXPOSED_LEAST + 2:
         exposed = max(_EXPOSED_LEAST, (lanes - 2) // 3)
@@ -175,28 +175,28 @@ def _chart(picture: SearchState, width: int, height: int) -> list[StyledLine]:
     rows = lanes - exposed - (2 if titled else 0)
     if rows < 2:
         return []
-    points = [Point(p.value, p.step_ns, p.low_ns, p.high_ns, mark_of(picture, p)) for p in picture.points]
-    predicted = [(p.value, p.step_ns) for p in picture.predicted]
-    points += _not_yet(picture, predicted)
+    points = [PlotPoint(p.value, p.step_ns, p.low_ns, p.high_ns, mark_of(state, p)) for p in state.points]
+    predicted = [(p.value, p.step_ns) for p in state.predicted]
+    points += _not_yet(state, predicted)
     lines: list[StyledLine] = [(Segment(" step time", BOLD),)] if titled else []
     if points or predicted:
         lines += curve.plot(points, predicted, axis, rows)
-    elif not picture.over:
+    elif not state.over:
         lines += _nothing_yet(axis, rows)
     else:
         return []
     if exposed:
         bare = [
-            Point(p.value, p.exposed_ns, p.exposed_ns, p.exposed_ns, mark_of(picture, p))
+            PlotPoint(p.value, p.exposed_ns, p.exposed_ns, p.exposed_ns, mark_of(state, p))
             for p in exposed_known
             if p.exposed_ns is not None
         ]
-        guessed = [(p.value, p.exposed_ns) for p in picture.predicted if p.exposed_ns is not None]
+        guessed = [(p.value, p.exposed_ns) for p in state.predicted if p.exposed_ns is not None]
         lines += [(Segment(" exposed", BOLD),), *curve.plot(bare, guessed, axis, exposed)]
-    return [*lines, curve.value_axis(axis, picture.knob.unit, alike=axis.most == picture.alike_from)]
+    return [*lines, curve.value_axis(axis, state.knob.unit, alike=axis.most == state.alike_from)]
 
 
-def _nothing_yet(axis: Axis, rows: int) -> list[StyledLine]:
+def _nothing_yet(axis: ValueAxis, rows: int) -> list[StyledLine]:
     """An empty lane that says what is to come."""
     lines = curve.plot([], [], axis, rows)
     words = crop((Segment(" the first point comes with the first window", DIM),), axis.cells)
@@ -204,48 +204,48 @@ def _nothing_yet(axis: Axis, rows: int) -> list[StyledLine]:
     return lines
 
 
-def _ends(picture: SearchState) -> tuple[int, int]:
+def _ends(state: SearchState) -> tuple[int, int]:
     """Of the axis: all that was asked for and is not alike, and what is measured besides."""
-    known = [picture.least, picture.most if picture.alike_from is None else picture.alike_from]
-    known += [point.value for point in picture.points]
-    if picture.now is not None:
-        known.append(picture.now)
+    known = [state.least, state.most if state.alike_from is None else state.alike_from]
+    known += [point.value for point in state.points]
+    if state.now is not None:
+        known.append(state.now)
     return min(known), max(known)
 
 
-def _not_yet(picture: SearchState, predicted: list[tuple[int, float]]) -> list[Point]:
+def _not_yet(state: SearchState, predicted: list[tuple[int, float]]) -> list[PlotPoint]:
     """The value that is being measured for the first time, where it is expected."""
-    if picture.now is None or picture.over or any(p.value == picture.now for p in picture.points):
+    if state.now is None or state.over or any(p.value == state.now for p in state.points):
         return []
-    now = picture.now
+    now = state.now
     near = sorted((abs(value - now), ns) for value, ns in predicted)
-    levels = [p.step_ns for p in picture.points]
+    levels = [p.step_ns for p in state.points]
     ns = near[0][1] if near else sum(levels) / len(levels) if levels else None
-    return [] if ns is None else [Point(now, ns, ns, ns, curve.NOW)]
+    return [] if ns is None else [PlotPoint(now, ns, ns, ns, curve.NOW)]
 
 
-def _table(picture: SearchState, width: int, rows: int, first: int) -> tuple[list[StyledLine], int]:
+def _table(state: SearchState, width: int, rows: int, first: int) -> tuple[list[StyledLine], int]:
     """Header and as many rows as there is room for, by value."""
-    if rows < 2 or not picture.points:
+    if rows < 2 or not state.points:
         return [], 0
-    points = sorted(picture.points, key=lambda point: point.value)
+    points = sorted(state.points, key=lambda point: point.value)
     first = max(0, min(first, len(points) - (rows - 1)))
     unit = Unit.for_scale(round(max(point.step_ns for point in points)))
     named = {"step": f"step {unit.name}", "±": f"± {unit.name}", "model": f"model {unit.name}"}
     header = tuple((Segment(named.get(name, name), DIM),) for name, _, _ in _COLUMNS)
     lines = [_row(header, width)]
-    lines += [_row(_cells(picture, point, unit), width) for point in points[first : first + rows - 1]]
+    lines += [_row(_cells(state, point, unit), width) for point in points[first : first + rows - 1]]
     return lines, first
 
 
-def _cells(picture: SearchState, point: CurvePoint, unit: Unit) -> tuple[StyledLine, ...]:
-    mark = mark_of(picture, point)
-    best = point.value == picture.best
-    pale = mark is curve.HOPELESS
+def _cells(state: SearchState, point: CurvePoint, unit: Unit) -> tuple[StyledLine, ...]:
+    mark = mark_of(state, point)
+    best = point.value == state.best
+    pale = mark is curve.ELIMINATED
     figure = DIM if pale else BOLD if best else TEXT
     return (
         (Segment(mark.glyph, mark.style),),
-        (Segment(with_unit(str(point.value), picture.knob.unit), DIM if pale else BOLD),),
+        (Segment(with_unit(str(point.value), state.knob.unit), DIM if pale else BOLD),),
         (Segment(unit.text(round(point.step_ns)), figure),),
         (Segment(_reach(point, unit), DIM),),
         (Segment(UNKNOWN if point.predicted_ns is None else unit.text(round(point.predicted_ns)), DIM),),

@@ -36,7 +36,7 @@ _MARGIN = _GAP = 2
 class Collectives(JobView):
     """A list with a cursor; the timeline marks what it is on."""
 
-    class Chosen(Message):
+    class CollectiveChosen(Message):
         """A line was clicked."""
 
         def __init__(self, index: int) -> None:
@@ -82,7 +82,7 @@ class Collectives(JobView):
         lanes = self.state.lanes
         index = self._first + event.y - 1
         if lanes is not None and event.y > 0 and index < len(lanes.detail.collectives):
-            self.post_message(self.Chosen(index))
+            self.post_message(self.CollectiveChosen(index))
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         """The wheel moves the cursor."""
@@ -97,7 +97,7 @@ class Collectives(JobView):
         lanes = self.state.lanes
         if lanes is not None and lanes.detail.collectives:
             at = (self.state.collective if self.state.collective is not None else -1) + lines
-            self.post_message(self.Chosen(min(max(at, 0), len(lanes.detail.collectives) - 1)))
+            self.post_message(self.CollectiveChosen(min(max(at, 0), len(lanes.detail.collectives) - 1)))
 
 
 def _header(name: str, unit: Unit) -> str:

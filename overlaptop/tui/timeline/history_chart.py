@@ -17,7 +17,7 @@ class HistoryChart(JobView):
     """Half of the height each; a chart's scale stands at its left."""
 
     def made_of(self) -> tuple[object, ...] | None:
-        """The rank, and the newest column that is complete: about one picture a second."""
+        """The rank, and the newest column that is complete: about one redraw a second."""
         chosen = self.state.chosen
         if chosen is None or not chosen.history:
             return None

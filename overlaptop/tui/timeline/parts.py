@@ -9,7 +9,7 @@ from overlaptop.wire.messages import StepTotals
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StepPart:
     """What a stretch of a bar or a lane means. ``key`` is also its colour's name."""
 
     key: str
@@ -22,12 +22,12 @@ class Part:
         return TEXTURES[self.key]
 
 
-COMPUTE = Part("compute", "compute only", "kernels ran, no communication beside them")
-HIDDEN = Part("hidden", "hidden", "communication that ran while compute ran")
-EXPOSED = Part("exposed", "exposed", "communication with no compute beside it")
-COPY = Part("copy", "copy only", "only host-device or device-local copies ran")
-IDLE = Part("idle", "idle", "nothing ran")
-STALL = Part("stall", "stall", "compute stood still at a wait for communication")
+COMPUTE = StepPart("compute", "compute only", "kernels ran, no communication beside them")
+HIDDEN = StepPart("hidden", "hidden", "communication that ran while compute ran")
+EXPOSED = StepPart("exposed", "exposed", "communication with no compute beside it")
+COPY = StepPart("copy", "copy only", "only host-device or device-local copies ran")
+IDLE = StepPart("idle", "idle", "nothing ran")
+STALL = StepPart("stall", "stall", "compute stood still at a wait for communication")
 STEP_PARTS = (COMPUTE, HIDDEN, EXPOSED, COPY, IDLE)
 PARTS = {part.key: part for part in (*STEP_PARTS, STALL)}
 

@@ -28,17 +28,20 @@ class Timeline(JobView):
         return 10 if self.state.copies_seen else 8
 
     def made_of(self) -> tuple[object, ...] | None:
-        """The step and the window; without a step, draw: the reason changes."""
+        """The step and the viewport; without a step, draw: the reason changes."""
         state = self.state
-        return (state.lanes.detail, state.window, state.collective) if state.lanes else None
+        return (state.lanes.detail, state.viewport, state.collective) if state.lanes else None
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """The window that the state holds."""
+        """The viewport that the state holds."""
         lanes = self.state.lanes
         if lanes is None:
             return [self._title(width, None), (), (Segment("  " + self._why_not(), DIM),)]
         view = _View(
-            lanes, self.state.window.bounds_ns(lanes.detail.step_ns), width - LABEL - 1, self.look.textured
+            lanes,
+            self.state.viewport.bounds_ns(lanes.detail.step_ns),
+            width - LABEL - 1,
+            self.look.textured,
         )
         title = self._title(width, lanes)
         if height <= 2:
@@ -63,7 +66,7 @@ class Timeline(JobView):
         return [*lines, *below]
 
     def _title(self, width: int, lanes: Lanes | None) -> StyledLine:
-        chosen, window = self.state.chosen, self.state.window
+        chosen, viewport = self.state.chosen, self.state.viewport
         if chosen is None or lanes is None:
             return (Segment(" timeline", BOLD), Segment(f"  rank {chosen.rank}" if chosen else "", DIM))
         detail = lanes.detail
@@ -83,10 +86,10 @@ class Timeline(JobView):
             text = f"{len(detail.collectives)} collective{'s' * (len(detail.collectives) != 1)}"
             left.append(Item((Segment(text), Segment(f" · {byte_count(moved)}", DIM)), 5))
         right = []
-        if window.zoom > 1:
-            start_ns, end_ns = window.bounds_ns(detail.step_ns)
+        if viewport.zoom > 1:
+            start_ns, end_ns = viewport.bounds_ns(detail.step_ns)
             right = [
-                Item((Segment(f"zoom {window.zoom:.3g}× ", TextStyle("accent")),), 1),
+                Item((Segment(f"zoom {viewport.zoom:.3g}× ", TextStyle("accent")),), 1),
                 Item((Segment(f"{duration(start_ns)} – {duration(end_ns)} ", DIM),), 2),
             ]
         return fit(left, right, width)
@@ -120,13 +123,13 @@ class Timeline(JobView):
     def _zoom(self, event: events.MouseEvent, factor: float) -> None:
         event.stop()
         anchor = (event.x - LABEL) / max(1, self.size.width - LABEL - 1)
-        self.state.window = self.state.window.zoomed(factor, min(1.0, max(0.0, anchor)))
+        self.state.viewport = self.state.viewport.zoomed(factor, min(1.0, max(0.0, anchor)))
         self.state.follows = False
         self.redraw()
 
 
 class _View:
-    """One window onto a step, ``width`` cells of it."""
+    """One view of a step, ``width`` cells of it."""
 
     def __init__(self, lanes: Lanes, bounds_ns: tuple[float, float], width: int, textured: bool) -> None:
         self.lanes = lanes

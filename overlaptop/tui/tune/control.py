@@ -29,7 +29,7 @@ _LEFT = "not finished: another job is shown here; the first one's hub goes back 
 class Searched:
     """A search of this dashboard, as it is or as it was."""
 
-    picture: SearchState
+    state: SearchState
     job: str
     """The key of the job that was searched."""
     script: str
@@ -37,7 +37,7 @@ class Searched:
     """Which job that was, in words, where it is not the one that is shown; else empty."""
 
 
-class Control:
+class KnobControl:
     """Its `tick` is called at every reading of the session, with what was read."""
 
     def __init__(self, session: Session, clock_s: Callable[[], float]) -> None:
@@ -103,10 +103,10 @@ class Control:
         """Another job is shown: what was found of the one before is kept, until the next search begins."""
         if self.tuner is None:
             return
-        picture = self.tuner.picture
+        state = self.tuner.picture
         if not self.tuner.over:
-            picture = replace(picture, over=True, failed=True, now=None, why=_LEFT)
-        self._left = Searched(picture, self._job or "", self._script)
+            state = replace(state, over=True, failed=True, now=None, why=_LEFT)
+        self._left = Searched(state, self._job or "", self._script)
         self.tuner = None
 
     @property

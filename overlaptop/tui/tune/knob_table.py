@@ -41,7 +41,7 @@ _WHAT_THEY_ARE = (
 class KnobTable(JobView):
     """One row a knob, with a cursor."""
 
-    class Chosen(Message):
+    class KnobChosen(Message):
         """A row was clicked; ``opened``: twice."""
 
         def __init__(self, index: int, opened: bool) -> None:
@@ -86,7 +86,7 @@ class KnobTable(JobView):
         """Choose the row; select the knob at the second click."""
         index = self._first + event.y - 1
         if event.y > 0 and index < len(self.state.snapshot.knobs):
-            self.post_message(self.Chosen(index, event.chain >= 2))
+            self.post_message(self.KnobChosen(index, event.chain >= 2))
 
 
 class KnobDetail(JobView):

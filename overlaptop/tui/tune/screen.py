@@ -70,7 +70,7 @@ class TuneScreen(DashboardScreen):
             (self._keys, 1, 0),
         )
 
-    def on_knob_table_chosen(self, message: KnobTable.Chosen) -> None:
+    def on_knob_table_knob_chosen(self, message: KnobTable.KnobChosen) -> None:
         """A row was clicked."""
         self._table.cursor = message.index
         if message.opened and not self.state.readonly:

@@ -44,7 +44,7 @@ class Setting(NamedTuple):
         return f"{short_name(self.knob)} {self.value}"
 
 
-class Figures(NamedTuple):
+class JobFigures(NamedTuple):
     """What steps amount to; None: not known."""
 
     step_ns: float | None = None
@@ -52,7 +52,7 @@ class Figures(NamedTuple):
     exposed_ns: float | None = None
 
     @classmethod
-    def of(cls, steps: Mapping[int, Sequence[StepTotals]]) -> Figures:
+    def of(cls, steps: Mapping[int, Sequence[StepTotals]]) -> JobFigures:
         """The same centres that a comparison of these steps shows: stats.comparison defines them."""
         if not any(steps.values()):
             return cls()
@@ -90,13 +90,13 @@ class EarlierJob:
     """By rank, oldest first, KEPT_STEPS at most, without those that a command disturbed."""
     steps_done: int = 0
     """Under these settings, of the rank that was furthest."""
-    known: Figures | None = None
+    known: JobFigures | None = None
     """Its figures where they were worked out already: its steps may be gone."""
 
     @cached_property
-    def figures(self) -> Figures:
+    def figures(self) -> JobFigures:
         """Of its kept steps."""
-        return Figures.of(self.steps) if self.known is None else self.known
+        return JobFigures.of(self.steps) if self.known is None else self.known
 
     @property
     def named(self) -> str:

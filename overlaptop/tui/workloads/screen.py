@@ -136,7 +136,7 @@ class WorkloadsScreen(DashboardScreen):
             (self._keys, foot, 0),
         )
 
-    def on_workload_list_chosen(self, message: WorkloadList.Chosen) -> None:
+    def on_workload_list_workload_chosen(self, message: WorkloadList.WorkloadChosen) -> None:
         """A line was clicked."""
         self._form.choose(message.at)
         self._turned()

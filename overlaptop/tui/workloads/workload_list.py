@@ -16,7 +16,7 @@ class WorkloadList(JobView):
 
     fades = False
 
-    class Chosen(Message):
+    class WorkloadChosen(Message):
         """A line was clicked."""
 
         def __init__(self, at: int) -> None:
@@ -48,4 +48,4 @@ class WorkloadList(JobView):
         """Choose."""
         at = self._first + event.y
         if at < len(self._form.workloads):
-            self.post_message(self.Chosen(at))
+            self.post_message(self.WorkloadChosen(at))

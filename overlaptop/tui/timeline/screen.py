@@ -5,7 +5,7 @@ from __future__ import annotations
 from overlaptop.tui.screen import DashboardScreen
 from overlaptop.tui.timeline.collectives import Collectives
 from overlaptop.tui.timeline.timeline import ZOOM_FACTOR
-from overlaptop.tui.timeline.window import WHOLE_STEP
+from overlaptop.tui.timeline.viewport import WHOLE_STEP
 
 PAN_SHARE = 0.2
 
@@ -15,18 +15,18 @@ class TimelineScreen(DashboardScreen):
 
     def action_zoom(self, direction: int) -> None:
         """Closer or wider, around the middle of what is seen."""
-        self.state.window = self.state.window.zoomed(ZOOM_FACTOR**direction)
+        self.state.viewport = self.state.viewport.zoomed(ZOOM_FACTOR**direction)
         self.redraw()
 
     def action_pan(self, direction: int) -> None:
         """Earlier or later by a fifth of what is seen."""
-        self.state.window = self.state.window.panned(PAN_SHARE * direction)
+        self.state.viewport = self.state.viewport.panned(PAN_SHARE * direction)
         self.state.follows = False
         self.redraw()
 
     def action_whole_step(self) -> None:
         """Undo zoom and pan."""
-        self.state.window = WHOLE_STEP
+        self.state.viewport = WHOLE_STEP
         self.state.follows = False
         self.redraw()
 
@@ -39,7 +39,7 @@ class TimelineScreen(DashboardScreen):
         at = self.state.collective
         self._choose(0 if at is None else min(max(at + lines, 0), last))
 
-    def on_collectives_chosen(self, message: Collectives.Chosen) -> None:
+    def on_collectives_collective_chosen(self, message: Collectives.CollectiveChosen) -> None:
         """The list was clicked."""
         self._choose(message.index)
 
@@ -47,10 +47,10 @@ class TimelineScreen(DashboardScreen):
         state = self.state
         state.choose_collective(index)
         lanes = state.lanes
-        if lanes is not None and state.window.zoom > 1 and lanes.detail.step_ns:
+        if lanes is not None and state.viewport.zoom > 1 and lanes.detail.step_ns:
             chosen = lanes.detail.collectives[index]
             middle = (chosen.start_ns + chosen.end_ns) / 2 / lanes.detail.step_ns
-            off = (middle - state.window.left) / state.window.width
+            off = (middle - state.viewport.left) / state.viewport.width
             if not 0 <= off < 1:
-                state.window = state.window.panned(off - 0.5)
+                state.viewport = state.viewport.panned(off - 0.5)
         self.redraw()

@@ -23,7 +23,7 @@ _HEADROOM = 0.08
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class PointMark:
     """What a point is: its glyph says so without colours too."""
 
     glyph: str
@@ -31,18 +31,18 @@ class Mark:
     word: str
 
 
-BEST = Mark("★", TextStyle("good", bold=True), "shortest step")
-NOW = Mark("◆", TextStyle("warning", bold=True), "being measured")
-RACING = Mark("●", TextStyle("accent", bold=True), "may be best")
-SETTLED = Mark("○", TextStyle("text"), "no better")
-HOPELESS = Mark("×", FAINT, "hopeless")
-MARKS = (BEST, NOW, RACING, SETTLED, HOPELESS)
+BEST = PointMark("★", TextStyle("good", bold=True), "shortest step")
+NOW = PointMark("◆", TextStyle("warning", bold=True), "being measured")
+CANDIDATE = PointMark("●", TextStyle("accent", bold=True), "may be best")
+EQUIVALENT = PointMark("○", TextStyle("text"), "no better")
+ELIMINATED = PointMark("×", FAINT, "eliminated")
+MARKS = (BEST, NOW, CANDIDATE, EQUIVALENT, ELIMINATED)
 """Where points share a cell, the first of these is seen."""
 PREDICTED = TextStyle("history")
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PlotPoint:
     """One value and what was measured there, in ns; ``low`` to ``high`` is its confidence interval."""
 
     value: int
@@ -50,11 +50,11 @@ class Point:
     low_ns: float
     high_ns: float
     """Infinite where too few steps tell the interval: then none is drawn."""
-    mark: Mark
+    mark: PointMark
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class ValueAxis:
     """Values on ``cells`` columns."""
 
     least: int
@@ -86,7 +86,7 @@ class Axis:
 
 
 def plot(
-    points: Sequence[Point], predicted: Sequence[tuple[int, float]], axis: Axis, rows: int
+    points: Sequence[PlotPoint], predicted: Sequence[tuple[int, float]], axis: ValueAxis, rows: int
 ) -> list[StyledLine]:
     """A lane ``rows`` tall, its scale at the left: not from zero, for what differs is little. Without
     anything to draw it is empty, and has no scale.
@@ -120,7 +120,7 @@ def plot(
     ]
 
 
-def value_axis(axis: Axis, unit: str, *, alike: bool = False) -> StyledLine:
+def value_axis(axis: ValueAxis, unit: str, *, alike: bool = False) -> StyledLine:
     """Values below the lanes: both ends, and round ones in between as far as they fit.
 
     ``alike``: all values beyond the upper end are the same to the job as that one.
@@ -140,8 +140,8 @@ def value_axis(axis: Axis, unit: str, *, alike: bool = False) -> StyledLine:
     return (Segment(" " * (LABEL_CELLS + 1)), Segment("".join(glyphs), DIM))
 
 
-def legend(marks: Collection[Mark], width: int, *, predicted: bool) -> StyledLine:
-    """Those of the marks that are in the picture, what a bar is, and the prediction; the last marks go
+def legend(marks: Collection[PointMark], width: int, *, predicted: bool) -> StyledLine:
+    """The marks that are drawn, what a bar is, and the prediction; the last marks go
     first where it is narrow.
     """
     shown = [mark for mark in MARKS if mark in marks]
@@ -156,12 +156,12 @@ def legend(marks: Collection[Mark], width: int, *, predicted: bool) -> StyledLin
     return (Segment(" "), *fit(items, [], width - 1, "  "))
 
 
-def _bare(point: Point) -> Point:
+def _bare(point: PlotPoint) -> PlotPoint:
     """The point without its interval."""
     return replace(point, low_ns=point.ns, high_ns=point.ns)
 
 
-def _along(predicted: Sequence[tuple[int, float]], axis: Axis) -> list[tuple[float, float]]:
+def _along(predicted: Sequence[tuple[int, float]], axis: ValueAxis) -> list[tuple[float, float]]:
     """The prediction as (share of the axis, ns), two to a cell, straight between what is known of it."""
     known = sorted((axis.share(value), ns) for value, ns in predicted if axis.least <= value <= axis.most)
     found: list[tuple[float, float]] = []
@@ -176,7 +176,9 @@ def _along(predicted: Sequence[tuple[int, float]], axis: Axis) -> list[tuple[flo
     return found
 
 
-def _bounds(points: Sequence[Point], predicted: Sequence[float], rows: int) -> tuple[float, float] | None:
+def _bounds(
+    points: Sequence[PlotPoint], predicted: Sequence[float], rows: int
+) -> tuple[float, float] | None:
     """Top and bottom of the scale; None: there is nothing to draw. Intervals that are far wider than most
     do not press the rest flat.
     """
@@ -220,7 +222,7 @@ def _bar(grid: list[list[Cell]], column: int, top: float, bottom: float, style: 
         grid[row][column] = Cell("│" if first == last else capped, style)
 
 
-def _ticks(axis: Axis) -> list[int]:
+def _ticks(axis: ValueAxis) -> list[int]:
     if not axis.is_log:
         step = max(1, round(nice_step(axis.most - axis.least, max(1, axis.cells // 8))))
         return list(range(axis.least, axis.most + 1, step))
