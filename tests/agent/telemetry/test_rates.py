@@ -268,7 +268,7 @@ def test_a_counter_that_stood_still_in_time_is_unknown(opened) -> None:
         (0x8 | 0x80 | 0x4, ("power cap", "power brake")),
         (0x8 | 0x4, ("hardware slowdown", "power cap")),
         (0x10 | 0x20 | 0x1, ("sync boost", "thermal, by the driver")),
-        (0x600, ("store limit", "reliability")),
+        (0x600, ("board limit", "reliability")),
     ],
 )
 def test_throttling_is_told_in_words(bits: int, words: tuple[str, ...]) -> None:
