@@ -88,6 +88,20 @@ def stores(connections, request):
     return [dist.PrefixStore(f"overlaptop/{request.node.name}", each) for each in connections]
 
 
+def all_ranks(stores, of_rank=lambda rank: {}):
+    """Ranks that have time to answer; ``of_rank``: more options of each."""
+    return [Rank(rank, stores[rank], **{"timeout_s": 10.0, **of_rank(rank)}) for rank in range(RANKS)]
+
+
+def decide(ranks):
+    """As `run`, where none trains on."""
+    for rank in ranks:
+        rank.agreeing.start()
+    for rank in ranks:
+        rank.agreeing.join()
+    return {rank.decision for rank in ranks}
+
+
 def run(ranks):
     for rank in ranks:
         rank.start()
@@ -101,11 +115,9 @@ def test_ten_times_four_ranks_at_random_steps_all_act_at_the_same_one_or_none(co
     agreed = 0
     for number in range(10):
         stores = [dist.PrefixStore(f"overlaptop/{number}", each) for each in connections]
-        ranks = [
-            Rank(rank, stores[rank], step=rng.randrange(30), step_s=rng.uniform(0.0005, 0.003),
-                 timeout_s=10.0)
-            for rank in range(RANKS)
-        ]  # fmt: skip
+        ranks = all_ranks(
+            stores, lambda rank: {"step": rng.randrange(30), "step_s": rng.uniform(0.0005, 0.003)}
+        )
         (decision,) = run(ranks)
         expected = [] if decision.step is None else [decision.step]
         assert [rank.acted for rank in ranks] == [expected] * RANKS
@@ -137,7 +149,7 @@ def test_whoever_reaches_the_step_before_the_decision_settles_it_for_all():
 
 
 def test_a_rank_that_refuses_keeps_all_from_acting_and_its_reason_reaches_all(stores):
-    ranks = [Rank(rank, stores[rank], timeout_s=10.0) for rank in range(RANKS)]
+    ranks = all_ranks(stores)
     ranks[2].agree = lambda: setattr(
         ranks[2], "decision", ranks[2].commit.refuse("refuses: its profiler is running")
     )
@@ -202,7 +214,7 @@ def test_the_jobs_end_is_told_to_all(stores):
 
 
 def test_what_has_been_decided_is_not_undone_by_a_late_change_of_mind(stores):
-    ranks = [Rank(rank, stores[rank], timeout_s=10.0) for rank in range(RANKS)]
+    ranks = all_ranks(stores)
     (decision,) = run(ranks)
     ranks[1].commit.abandon("the job ended first")
     assert ranks[1].commit.resolve() == decision
@@ -252,22 +264,15 @@ def test_a_rank_alone_agrees_with_itself():
 
 
 def test_the_plan_leaves_time_for_all_to_learn_of_it(stores):
-    ranks = [
-        Rank(rank, stores[rank], step=100 * rank, step_s=10.0, said_ns=2_000_000 * (rank + 1), notice_s=1.0,
-             timeout_s=10.0)
-        for rank in range(RANKS)
-    ]  # fmt: skip
-    for rank in ranks:
-        rank.agreeing.start()
-    for rank in ranks:
-        rank.agreeing.join()
+    slow = {"step_s": 10.0, "notice_s": 1.0}
+    ranks = all_ranks(stores, lambda rank: {"step": 100 * rank, "said_ns": 2_000_000 * (rank + 1), **slow})
     # The newest step, two more, and a second of the shortest steps.
-    assert {rank.decision.step for rank in ranks} == {300 + 2 + 500}
+    assert decide(ranks) == {Decision(300 + 2 + 500)}
 
 
 def test_nothing_is_left_in_the_store_once_all_know(stores, server):
     before = server.num_keys()
-    ranks = [Rank(rank, stores[rank], timeout_s=10.0) for rank in range(RANKS)]
+    ranks = all_ranks(stores)
     run(ranks)
     cleaning = [threading.Thread(target=rank.commit.clean_up) for rank in ranks]
     for thread in cleaning:
@@ -286,22 +291,16 @@ def test_the_decision_stays_for_a_rank_that_has_not_read_it(stores):
     assert stores[0].check(["decision"])
 
 
-def at_position(words, among="all"):
+def at_position(words, group="all"):
     """Where a rank says that it stood, in words about the step that it is asked about."""
-    return lambda step: Position(among, words.format(step))
+    return lambda step: Position(group, words.format(step))
 
 
 def test_ranks_that_do_not_count_the_same_steps_do_not_act(stores):
     # A batch behind the others since some join(), rank 2 calls another step the same.
-    ranks = [
-        Rank(
-            rank,
-            stores[rank],
-            timeout_s=10.0,
-            position=at_position(f"after {9 if rank == 2 else 10} of {{}}"),
-        )
-        for rank in range(RANKS)
-    ]
+    ranks = all_ranks(
+        stores, lambda rank: {"position": at_position(f"after {9 if rank == 2 else 10} of {{}}")}
+    )
     (decision,) = run(ranks)
     assert decision.step is None
     assert re.fullmatch(
@@ -311,15 +310,9 @@ def test_ranks_that_do_not_count_the_same_steps_do_not_act(stores):
 
 
 def test_ranks_of_different_groups_may_stand_where_they_like(stores):
-    ranks = [
-        Rank(
-            rank,
-            stores[rank],
-            timeout_s=10.0,
-            position=at_position(f"after {rank % 2}", among=f"{rank % 2}"),
-        )
-        for rank in range(RANKS)
-    ]
+    ranks = all_ranks(
+        stores, lambda rank: {"position": at_position(f"after {rank % 2}", group=f"{rank % 2}")}
+    )
     (decision,) = run(ranks)
     assert {tuple(rank.acted) for rank in ranks} == {(decision.step,)}
 
@@ -331,14 +324,7 @@ def test_all_are_asked_about_a_step_that_each_has_begun(stores):
         asked.append(step)
         return ANY_POSITION
 
-    ranks = [
-        Rank(rank, stores[rank], step=100 + rank, timeout_s=10.0, position=position)
-        for rank in range(RANKS)
-    ]
-    for rank in ranks:
-        rank.agreeing.start()
-    for rank in ranks:
-        rank.agreeing.join()
+    decide(all_ranks(stores, lambda rank: {"step": 100 + rank, "position": position}))
     assert asked == [100] * RANKS
 
 
@@ -346,10 +332,7 @@ def test_a_rank_that_does_not_know_where_it_stood_keeps_all_from_acting(stores):
     def unknown(step):
         raise LookupError(f"does not know where it stood in step {step}")
 
-    ranks = [
-        Rank(rank, stores[rank], timeout_s=10.0, **({"position": unknown} if rank == 1 else {}))
-        for rank in range(RANKS)
-    ]
+    ranks = all_ranks(stores, lambda rank: {"position": unknown} if rank == 1 else {})
     (decision,) = run(ranks)
     assert decision.reason.startswith("rank 1 does not know where it stood in step ")
     assert not any(rank.acted for rank in ranks)
@@ -385,12 +368,8 @@ class Failing:
 
 
 def test_a_rank_that_loses_the_store_once_it_has_voted_learns_the_decision_anew(stores):
-    lost = Failing(stores[2], "armed")
-    ranks = [
-        Rank(rank, lost if rank == 2 else stores[rank], timeout_s=10.0, reconnect=lambda: stores[2],
-             resolve_limit_s=10.0)
-        for rank in range(RANKS)
-    ]  # fmt: skip
+    lost = [*stores[:2], Failing(stores[2], "armed"), stores[3]]
+    ranks = all_ranks(lost, lambda rank: {"reconnect": lambda: stores[2], "resolve_limit_s": 10.0})
     (decision,) = run(ranks)
     expected = [] if decision.step is None else [decision.step]
     assert [rank.acted for rank in ranks] == [expected] * RANKS

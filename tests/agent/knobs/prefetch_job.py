@@ -8,9 +8,7 @@ which the agent would call it. Prints a JSON line for each variant.
 from __future__ import annotations
 
 import json
-import os
 import random
-import sys
 
 import torch
 import torch.distributed as dist
@@ -20,6 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.utils.checkpoint import checkpoint
+from twice import DEVICE, begin
 
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.knobs.fsdp_units import FsdpUnits
@@ -66,16 +65,6 @@ class Model(nn.Module):
         for block in self.blocks[2:]:
             x = block(x)
         return x
-
-
-def own_device() -> torch.device:
-    """A GPU where there is one for each rank."""
-    if torch.cuda.device_count() < int(os.environ["WORLD_SIZE"]):
-        return torch.device("cpu")
-    return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-
-
-DEVICE = own_device()
 
 
 def make(name: str) -> Model:
@@ -168,15 +157,9 @@ def train(
 
 
 def main() -> None:
-    steps, changes = map(int, sys.argv[1:3])
-    torch.set_num_threads(1)
-    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    torch.use_deterministic_algorithms(True)
-    if DEVICE.type == "cuda":
-        torch.cuda.set_device(DEVICE)
-    dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
+    steps, changes, variants = begin()
     prefetches = Prefetches()
-    for name in sys.argv[3:]:
+    for name in variants:
         dice = random.Random(name)
         asked = sorted(dice.sample(range(2, steps - CHANGE_STEPS, CHANGE_STEPS + 1), changes))
         change_at = {

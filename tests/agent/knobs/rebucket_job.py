@@ -8,9 +8,7 @@ which the agent would call it. Prints a JSON line for each variant.
 from __future__ import annotations
 
 import json
-import os
 import random
-import sys
 from contextlib import nullcontext
 
 import torch
@@ -19,6 +17,7 @@ import torch.distributed.nn  # before there is a group: else it would hold it, w
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
+from twice import DEVICE, begin
 
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.knobs.ddp_models import DdpModels
@@ -61,16 +60,6 @@ VARIANTS = {
     "several reductions": {},
     "one batch ahead": {},
 }
-
-
-def own_device() -> torch.device:
-    """A GPU where there is one for each rank."""
-    if torch.cuda.device_count() < int(os.environ["WORLD_SIZE"]):
-        return torch.device("cpu")
-    return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-
-
-DEVICE = own_device()
 
 
 def train(name: str, steps: int, switch_at: dict[int, int], models: DdpModels) -> dict:
@@ -132,16 +121,10 @@ def train(name: str, steps: int, switch_at: dict[int, int], models: DdpModels) -
 
 
 def main() -> None:
-    steps, switches = map(int, sys.argv[1:3])
-    torch.set_num_threads(1)
-    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    torch.use_deterministic_algorithms(True)
-    if DEVICE.type == "cuda":
-        torch.cuda.set_device(DEVICE)
-    dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
+    steps, switches, variants = begin()
     models = DdpModels(FaultBarrier(lambda level, text: print(text, flush=True)))
     models.install()
-    for name in sys.argv[3:]:
+    for name in variants:
         dice = random.Random(name)
         asked = sorted(dice.sample(range(3, steps - 4, 4), switches))
         sizes = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import subprocess
 import sys
 import sysconfig
@@ -12,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.agent.conftest import Run
+from tests.agent.script.conftest import both, same
 
-AGENT = ("-m", "overlaptop.agent")
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 IMPORTED = """
 import importlib.machinery, runpy, sys
@@ -36,22 +35,6 @@ def names() -> tuple[str, ...]:
     found = tuple(said.stdout.split())
     assert {"secrets", "token", "random", "logging", "signal"} <= set(found)
     return found
-
-
-def both(*words: str, folder: Path, **environment: str) -> list[subprocess.CompletedProcess[str]]:
-    """Run these words without and with the agent."""
-    return [
-        subprocess.run(
-            [sys.executable, *flags, *agent, *rest],
-            capture_output=True,
-            text=True,
-            cwd=folder,
-            timeout=60,
-            env={**os.environ, **environment},
-        )
-        for flags, rest in [(words[:1], words[1:]) if words[0] == "-P" else ((), words)]
-        for agent in ((), AGENT)
-    ]
 
 
 def traps(folder: Path) -> Path:
@@ -78,9 +61,8 @@ def test_modules_of_the_folder_it_starts_in_are_not_imported_before_the_script_a
     for folder in (here, tmp_path / "job"):
         (folder / "train.py").write_text(SHOWS_PATH)
     plain, with_agent = both(*words, folder=here)
-    assert (plain.returncode, plain.stderr) == (0, "")
-    assert (with_agent.returncode, with_agent.stderr) == (0, "")
-    assert with_agent.stdout == plain.stdout
+    assert plain.stderr == ""
+    same(plain, with_agent)
 
 
 def test_a_script_finds_the_modules_beside_it_whatever_the_agent_has_imported(
@@ -94,24 +76,16 @@ def test_a_script_finds_the_modules_beside_it_whatever_the_agent_has_imported(
     script.write_text("".join(f"import {name}; print({name}.__file__)\n" for name in names()))
     plain, with_agent = both("train.py", folder=tmp_path)
     assert plain.stdout.count(f"{tmp_path}/") >= len(names()) - 5  # some are there before any script
-    assert with_agent.stdout == plain.stdout
-    assert with_agent.stderr == plain.stderr
-    assert with_agent.returncode == plain.returncode == 0
+    same(plain, with_agent)
 
 
 def test_a_directory_that_is_gone_adds_nothing(tmp_path: Path, sockets: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SHOWS_PATH)
     leave = ("sh", "-c", 'mkdir gone && cd gone && rmdir ../gone && exec "$@"', "sh")
-    plain, with_agent = (
-        subprocess.run(
-            [*leave, sys.executable, *agent, str(script)], capture_output=True, text=True, cwd=tmp_path
-        )
-        for agent in ((), AGENT)
-    )
-    assert (plain.returncode, plain.stderr) == (0, "")
-    assert with_agent.stdout == plain.stdout
-    assert (with_agent.returncode, with_agent.stderr) == (0, "")
+    plain, with_agent = both(str(script), folder=tmp_path, before=leave)
+    assert plain.stderr == ""
+    same(plain, with_agent)
 
 
 def test_the_commands_import_nothing_of_the_folder_they_start_in(tmp_path: Path) -> None:

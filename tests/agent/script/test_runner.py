@@ -17,38 +17,7 @@ import pytest
 
 from overlaptop.agent.knobs.fsdp_units import STATE_MODULE
 from overlaptop.wire.messages import RankEnd
-
-AGENT = ("-m", "overlaptop.agent")
-
-
-def both(path: Path, *arguments: str, module: str | None = None, named: str = "") -> list:
-    """Run a script without and with the agent; what each left behind.
-
-    ``named``: what the command line calls the script, if not by its whole path.
-    """
-    target = ("-m", module) if module else (named or str(path),)
-    return [
-        subprocess.run(
-            [sys.executable, *agent, *target, *arguments],
-            capture_output=True,
-            text=True,
-            cwd=path.parent,
-            timeout=60,
-        )
-        for agent in ((), AGENT)
-    ]
-
-
-@pytest.fixture
-def script(tmp_path: Path, sockets: Path):
-    def write(text: str, name: str = "train.py") -> Path:
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-        return path
-
-    return write
-
+from tests.agent.script.conftest import AGENT, both, same
 
 SHOWS_ITSELF = """
 import os, pickle, sys
@@ -61,9 +30,8 @@ assert isinstance(pickle.loads(pickle.dumps(Thing())), Thing)
 
 
 def test_argv_name_file_path_and_pickling_are_those_of_a_script(script) -> None:
-    plain, with_agent = both(script(SHOWS_ITSELF), "--lr", "3", "-m", "--", "x")
-    assert with_agent.stdout == plain.stdout
-    assert (with_agent.returncode, plain.returncode) == (0, 0), with_agent.stderr
+    path = script(SHOWS_ITSELF)
+    same(*both(str(path), "--lr", "3", "-m", "--", "x", folder=path.parent))
 
 
 @pytest.mark.parametrize("named", ["train.py", "./train.py", "../job/train.py"])
@@ -77,24 +45,20 @@ def test_a_script_named_by_a_relative_path_is_that_script(script, named: str) ->
         "raise ValueError('shows its line')\n",
         "job/train.py",
     )
-    plain, with_agent = both(path, named=named)
+    plain, with_agent = both(named, folder=path.parent)
     assert plain.stdout.startswith(f"{path.parent}/")
-    assert with_agent.stdout == plain.stdout
-    assert with_agent.stderr == plain.stderr
-    assert with_agent.returncode == plain.returncode == 1
+    same(plain, with_agent, 1)
 
 
 def test_a_module_runs_as_under_python_dash_m(script) -> None:
     path = script("import sys; print(sys.argv, __name__, __spec__.name, __package__)", "mod.py")
-    plain, with_agent = both(path, "a", "b", module="mod")
-    assert with_agent.stdout == plain.stdout
+    same(*both("-m", "mod", "a", "b", folder=path.parent))
 
 
-@pytest.mark.parametrize("status", ["0", "3", "'words'", "None"])
-def test_the_exit_status_is_the_scripts_own(script, status: str) -> None:
-    plain, with_agent = both(script(f"import sys; sys.exit({status})"))
-    assert with_agent.returncode == plain.returncode
-    assert with_agent.stderr == plain.stderr
+@pytest.mark.parametrize(("asked", "status"), [("0", 0), ("3", 3), ("'words'", 1), ("None", 0)])
+def test_the_exit_status_is_the_scripts_own(script, asked: str, status: int) -> None:
+    path = script(f"import sys; sys.exit({asked})")
+    same(*both(str(path), folder=path.parent), status)
 
 
 @pytest.mark.parametrize(
@@ -110,16 +74,13 @@ def test_the_exit_status_is_the_scripts_own(script, status: str) -> None:
     ids=["raise", "chained", "syntax", "import", "backward"],
 )
 def test_a_traceback_shows_no_frame_of_ours(script, text: str) -> None:
-    plain, with_agent = both(script(text))
-    assert with_agent.returncode == plain.returncode == 1
-    assert with_agent.stderr == plain.stderr
+    path = script(text)
+    same(*both(str(path), folder=path.parent), 1)
 
 
-@pytest.mark.parametrize("named", ["", "../absent.py"])
+@pytest.mark.parametrize("named", ["/absent.py", "../absent.py"])
 def test_a_missing_script_is_python_s_own_error(tmp_path: Path, sockets: Path, named: str) -> None:
-    plain, with_agent = both(tmp_path / "absent.py", named=named)
-    assert with_agent.returncode == plain.returncode == 2
-    assert with_agent.stderr == plain.stderr
+    same(*both(named, folder=tmp_path), 2)
 
 
 # On one line, and columns are left out below: the traceback is the same wherever the signal strikes.
@@ -275,22 +236,9 @@ def program(script):
 def test_whatever_python_runs_is_run_as_python_runs_it(
     program, tmp_path: Path, form: str, words: tuple[str, ...]
 ) -> None:
-    named = program(form)
-    plain, with_agent = (
-        subprocess.run(
-            [sys.executable, *agent, *named, *words],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            timeout=60,
-        )
-        for agent in ((), AGENT)
-    )
-    assert plain.returncode == len(words), plain.stderr
+    plain, with_agent = both(*program(form), *words, folder=tmp_path)
     assert "__main__" in plain.stdout
-    assert with_agent.stdout == plain.stdout
-    assert with_agent.stderr == plain.stderr
-    assert with_agent.returncode == plain.returncode
+    same(plain, with_agent, len(words))
 
 
 @pytest.mark.parametrize("broken", ["a folder", "an archive", "another Python's", "no code", "no module"])
@@ -310,10 +258,4 @@ def test_what_python_cannot_run_is_python_s_own_error(tmp_path: Path, sockets: P
             (tmp_path / "other.pyc").write_bytes(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(3))
         case "no module":
             named = ("-m", "absent")
-    plain, with_agent = (
-        subprocess.run([sys.executable, *agent, *named], capture_output=True, text=True, cwd=tmp_path)
-        for agent in ((), AGENT)
-    )
-    assert plain.returncode == 1
-    assert with_agent.returncode == plain.returncode
-    assert with_agent.stderr == plain.stderr
+    same(*both(*named, folder=tmp_path), 1)

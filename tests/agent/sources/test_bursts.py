@@ -1,16 +1,13 @@
-"""Bursts: which steps are marked, and how much of the time is traced; and what holds them off."""
+"""Bursts: which steps are marked, and how much of the time is traced."""
 
 from __future__ import annotations
 
 import itertools
-import threading
 from dataclasses import dataclass, field
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import profiler
 
 from overlaptop.agent.sources import bursts
 from overlaptop.agent.sources.base import Edge
@@ -26,10 +23,7 @@ from overlaptop.agent.sources.bursts import (
     Burst,
     Schedule,
 )
-from overlaptop.agent.sources.cupti.holders import tool_in
-from overlaptop.agent.sources.graph_captures import GraphCaptureWatch
 from overlaptop.agent.sources.kernel_steps import StreamMark
-from overlaptop.agent.sources.profilers import KinetoWatch
 
 
 @dataclass
@@ -266,206 +260,3 @@ def test_bursts_of_short_steps_are_of_many_and_those_of_long_ones_of_one():
         sizes.append(schedule.steps)
     assert sizes == [MAX_STEPS, MAX_STEPS, 16, 4, 1]
     assert schedule.begins_at == 1
-
-
-# CUDA graphs.
-
-
-class FakeGraph:
-    """Stands where torch.cuda.CUDAGraph does."""
-
-    def __init__(self, fault=None):
-        self.calls = []
-        self.fault = fault
-
-    def capture_begin(self, pool=None, capture_error_mode="global"):
-        """Begin."""
-        self.calls.append(("begin", pool, capture_error_mode))
-        if self.fault:
-            raise self.fault
-
-    def capture_end(self):
-        self.calls.append("end")
-        if self.fault:
-            raise self.fault
-
-
-@pytest.fixture
-def captures(monkeypatch) -> GraphCaptureWatch:
-    graph = type("CUDAGraph", (FakeGraph,), dict(FakeGraph.__dict__))
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
-    watch = GraphCaptureWatch()
-    watch.install()
-    return watch
-
-
-def is_free(watch):
-    with watch.held_off() as free:
-        return free
-
-
-def test_nothing_is_free_while_any_graph_is_captured(captures):
-    first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-    assert is_free(captures)
-    first.capture_begin(pool=3, capture_error_mode="relaxed")
-    second.capture_begin()
-    assert not is_free(captures)
-    first.capture_end()
-    assert not is_free(captures)
-    second.capture_end()
-    assert is_free(captures)
-    assert first.calls == [("begin", 3, "relaxed"), "end"]
-
-
-@pytest.mark.parametrize("fault", [RuntimeError("no"), KeyboardInterrupt()])
-def test_a_capture_that_could_not_begin_or_end_is_none(captures, fault):
-    graph = torch.cuda.CUDAGraph()
-    graph.fault = fault
-    with pytest.raises(type(fault)):
-        graph.capture_begin()
-    assert is_free(captures)
-    graph.fault = None
-    graph.capture_begin()
-    graph.fault = fault
-    with pytest.raises(type(fault)):
-        graph.capture_end()
-    assert is_free(captures)
-
-
-def test_a_capture_waits_until_it_is_no_longer_held_off(captures):
-    graph = torch.cuda.CUDAGraph()
-    captured = threading.Event()
-
-    def capture():
-        graph.capture_begin()
-        captured.set()
-
-    thread = threading.Thread(target=capture)
-    with captures.held_off() as free:
-        assert free
-        thread.start()
-        assert not captured.wait(0.05)
-        assert graph.calls == []
-    thread.join(10)
-    assert captured.is_set()
-    assert not is_free(captures)
-
-
-def test_the_patches_keep_the_names_and_words_of_what_they_replace(captures):
-    assert torch.cuda.CUDAGraph.capture_begin.__name__ == "capture_begin"
-    assert torch.cuda.CUDAGraph.capture_begin.__doc__ == "Begin."
-
-
-# Other users of CUPTI.
-
-
-@dataclass
-class Kineto:
-    """A watch, and what it says in order."""
-
-    said: list[str] = field(default_factory=list)
-    watch: KinetoWatch = field(init=False)
-
-    def __post_init__(self):
-        self.watch = KinetoWatch(lambda: self.said.append("pause"), lambda: self.said.append("resume"))
-
-    def phases(self):
-        """Without repetitions."""
-        return [word for at, word in enumerate(self.said) if at == 0 or self.said[at - 1] != word]
-
-
-@pytest.fixture
-def kineto(monkeypatch) -> Kineto:
-    """Torch's own functions are put back afterwards."""
-    module = torch.autograd.profiler
-    for name in ("_prepare_profiler", "_enable_profiler", "_disable_profiler"):
-        monkeypatch.setattr(module, name, getattr(module, name))
-    kineto = Kineto()
-    kineto.watch.install()
-    return kineto
-
-
-CPU = [profiler.ProfilerActivity.CPU]
-
-
-def test_a_profiled_block_pauses_before_and_resumes_after(kineto):
-    with profiler.profile(activities=CPU) as profiled:
-        assert kineto.phases() == ["pause"]
-        torch.ones(4).sum()
-        assert kineto.watch.running
-    assert kineto.phases() == ["pause", "resume"]
-    assert not kineto.watch.running
-    assert any("sum" in event.key for event in profiled.key_averages())
-
-
-def test_a_block_that_raises_still_resumes(kineto):
-    with pytest.raises(ArithmeticError), profiler.profile(activities=CPU):
-        raise ArithmeticError
-    assert kineto.phases() == ["pause", "resume"]
-
-
-def test_a_profiler_by_schedule_pauses_for_each_of_its_cycles(kineto):
-    ready = []
-    with profiler.profile(
-        activities=CPU,
-        schedule=profiler.schedule(wait=1, warmup=1, active=2, repeat=2),
-        on_trace_ready=ready.append,
-        acc_events=True,
-    ) as profiled:
-        assert kineto.said == []
-        states = []
-        for _ in range(10):
-            torch.ones(4).sum()
-            profiled.step()
-            states.append(kineto.phases()[-1] if kineto.said else "")
-    assert kineto.phases() == ["pause", "resume"] * 2
-    assert states == ["pause", "pause", "pause", "resume"] * 2 + ["resume"] * 2
-    assert len(ready) == 2
-
-
-@pytest.mark.parametrize("steps", [1, 2, 3])
-def test_a_profiler_that_is_left_in_the_middle_of_a_cycle_resumes(kineto, steps):
-    with profiler.profile(
-        activities=CPU, schedule=profiler.schedule(wait=1, warmup=1, active=5)
-    ) as profiled:
-        for _ in range(steps):
-            profiled.step()
-    assert kineto.phases() == ["pause", "resume"]
-
-
-def test_the_older_interface_is_watched_too(kineto):
-    with torch.autograd.profiler.profile():
-        assert kineto.phases() == ["pause"]
-    assert kineto.phases() == ["pause", "resume"]
-
-
-@pytest.mark.parametrize("name", ["_prepare_profiler", "_enable_profiler"])
-def test_a_profiler_that_fails_to_start_leaves_nothing_paused(monkeypatch, name):
-    def fails(*args, **kwargs):
-        raise RuntimeError("no profiler today")
-
-    module = torch.autograd.profiler
-    for each in ("_prepare_profiler", "_enable_profiler", "_disable_profiler"):
-        monkeypatch.setattr(module, each, fails if each == name else getattr(module, each))
-    kineto = Kineto()
-    kineto.watch.install()
-    with pytest.raises(RuntimeError, match="no profiler today"):
-        profiler.profile(activities=CPU).start()
-    assert kineto.phases() == ["pause", "resume"]
-    assert not kineto.watch.running
-
-
-@pytest.mark.parametrize(
-    ("environ", "tool"),
-    [
-        ({}, None),
-        ({"NSYS_PROFILING_SESSION_ID": "12"}, "Nsight Systems"),
-        ({"NV_COMPUTE_PROFILER_PERFWORKS_DIR": "/opt"}, "Nsight Compute"),
-        ({"CUDA_INJECTION64_PATH": "/opt/lib.so"}, "a CUDA profiler"),
-        ({"CUDA_INJECTION64_PATH": ""}, None),
-        ({"KINETO_USE_DAEMON": "1"}, "Kineto's daemon"),
-        ({"CUDA_INJECTION64_PATH": "x", "NSYS_PROFILING_SESSION_ID": "1"}, "Nsight Systems"),
-    ],
-)
-def test_a_tool_that_holds_cupti_is_known_by_its_environment(environ, tool):
-    assert tool_in(environ) == tool

@@ -230,24 +230,18 @@ def test_a_fault_ends_telemetry_with_one_notice(beside, driver, monkeypatch, cap
     ]
 
 
-def test_a_fault_in_naming_the_gpu_or_in_sending_ends_telemetry_only(beside, driver) -> None:
-    def fault(*_) -> JobGpu:
+@pytest.mark.parametrize("where", ["naming the GPU", "starting the thread", "sending"])
+def test_a_fault_on_the_agents_threads_ends_telemetry_only(beside, driver, monkeypatch, where: str) -> None:
+    def fault(*_: object) -> JobGpu:
         raise ArithmeticError("on purpose")
 
-    beside.telemetry.follow(fault)
-    beside.telemetry.serve(beside.hub, PLACE)
-    assert beside.notices == [("warning", "no telemetry: ArithmeticError: on purpose")]
-    assert not running(beside)
-
-
-def test_a_fault_of_the_senders_ends_telemetry_only(beside, driver) -> None:
-    def fault(_: Message) -> None:
-        raise ArithmeticError("on purpose")
-
-    beside.hub.put = fault
-    beside.telemetry.follow(lambda: FIRST)
+    if where == "starting the thread":
+        monkeypatch.setattr(module, "Thread", fault)
+    elif where == "sending":
+        beside.hub.put = fault
+    beside.telemetry.follow(fault if where == "naming the GPU" else lambda: FIRST)
     beside.serve_until(lambda: beside.notices and not running(beside))
-    assert len(beside.notices) == 1
+    assert beside.notices == [("warning", "no telemetry: ArithmeticError: on purpose")]
 
 
 def test_facts_that_no_message_holds_cost_only_themselves_and_are_said_once(
@@ -270,18 +264,6 @@ def test_facts_that_no_message_holds_cost_only_themselves_and_are_said_once(
     assert (level, more) == ("warning", [])
     assert text.startswith("no NumaFacts: NumaFacts.memory_by_node: Expected `array` of length <= 256")
     assert len(beside.hub.of(MachineFacts)) == len(beside.hub.of(DeviceFacts)) == 1
-
-
-def test_where_no_thread_can_be_started_the_agent_still_ends_well(beside, driver, monkeypatch) -> None:
-    def refuse(_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(module, "Thread", refuse)
-    beside.telemetry.follow(lambda: FIRST)
-    beside.telemetry.serve(beside.hub, PLACE)
-    beside.telemetry.stop()
-    assert not running(beside)
-    assert beside.notices == [("warning", "no telemetry: RuntimeError: can't start new thread")]
 
 
 def test_without_pynvml_or_with_a_broken_one_the_kernel_is_still_asked(beside, driver, monkeypatch) -> None:

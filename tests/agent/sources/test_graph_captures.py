@@ -1,0 +1,95 @@
+"""Captures of CUDA graphs are known, and kept off for a moment."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from overlaptop.agent.sources.graph_captures import GraphCaptureWatch
+
+
+class FakeGraph:
+    """Stands where torch.cuda.CUDAGraph does."""
+
+    def __init__(self, fault=None):
+        self.calls = []
+        self.fault = fault
+
+    def capture_begin(self, pool=None, capture_error_mode="global"):
+        """Begin."""
+        self.calls.append(("begin", pool, capture_error_mode))
+        if self.fault:
+            raise self.fault
+
+    def capture_end(self):
+        self.calls.append("end")
+        if self.fault:
+            raise self.fault
+
+
+@pytest.fixture
+def captures(monkeypatch) -> GraphCaptureWatch:
+    graph = type("CUDAGraph", (FakeGraph,), dict(FakeGraph.__dict__))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
+    watch = GraphCaptureWatch()
+    watch.install()
+    return watch
+
+
+def is_free(watch):
+    with watch.held_off() as free:
+        return free
+
+
+def test_nothing_is_free_while_any_graph_is_captured(captures):
+    first, second = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    assert is_free(captures)
+    first.capture_begin(pool=3, capture_error_mode="relaxed")
+    second.capture_begin()
+    assert not is_free(captures)
+    first.capture_end()
+    assert not is_free(captures)
+    second.capture_end()
+    assert is_free(captures)
+    assert first.calls == [("begin", 3, "relaxed"), "end"]
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("no"), KeyboardInterrupt()])
+def test_a_capture_that_could_not_begin_or_end_is_none(captures, fault):
+    graph = torch.cuda.CUDAGraph()
+    graph.fault = fault
+    with pytest.raises(type(fault)):
+        graph.capture_begin()
+    assert is_free(captures)
+    graph.fault = None
+    graph.capture_begin()
+    graph.fault = fault
+    with pytest.raises(type(fault)):
+        graph.capture_end()
+    assert is_free(captures)
+
+
+def test_a_capture_waits_until_it_is_no_longer_held_off(captures):
+    graph = torch.cuda.CUDAGraph()
+    captured = threading.Event()
+
+    def capture():
+        graph.capture_begin()
+        captured.set()
+
+    thread = threading.Thread(target=capture)
+    with captures.held_off() as free:
+        assert free
+        thread.start()
+        assert not captured.wait(0.05)
+        assert graph.calls == []
+    thread.join(10)
+    assert captured.is_set()
+    assert not is_free(captures)
+
+
+def test_the_patches_keep_the_names_and_words_of_what_they_replace(captures):
+    assert torch.cuda.CUDAGraph.capture_begin.__name__ == "capture_begin"
+    assert torch.cuda.CUDAGraph.capture_begin.__doc__ == "Begin."
