@@ -162,11 +162,11 @@ class Job:
 def lines_alone(hosts: Hosts, seconds: float) -> None:
     """Connect, follow the job for so long without a screen, and say what that cost."""
     began_s = time.monotonic()
-    pool = ConnectionPool([Target.parse(name) for name in hosts.names], say=lambda _: None)
+    pool = ConnectionPool([Target.parse(name) for name in hosts.names], report=lambda _: None)
     pool.connect(interactive=False)
     connected_s = time.monotonic() - began_s
-    up = sum(line.ready for line in pool.lines)
-    session = ClusterSession([RemoteHost(line) for line in pool.lines], poll=pool.poll)
+    up = sum(connection.ready for connection in pool.connections)
+    session = ClusterSession([RemoteHost(connection) for connection in pool.connections], poll=pool.poll)
     count = len(hosts.names)
 
     def look() -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from overlaptop.console import CommandError
 from overlaptop.doctor.findings import Finding, Status, works
 from overlaptop.doctor.installed import check_installation
-from overlaptop.remote.bootstrap import far_words
+from overlaptop.remote.bootstrap import remote_command
 from overlaptop.text import printable
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def run(python: str, hosts: Hosts | None, *, as_json: bool) -> int:
     """
     if hosts is not None:
         try:
-            far_words(hosts.python, hosts.remote_dir, doctor=True)
+            remote_command(hosts.python, hosts.remote_dir, doctor=True)
         except ValueError as reason:
             raise CommandError(str(reason), 2) from reason
     whole = check_installation()

@@ -30,7 +30,7 @@ class Hosts:
     remote_dir: str = ""
     """The folder of the jobs' sockets there; empty: where it is by itself."""
     bytes_per_s: int = 0
-    """What each line may carry; 0: as much as it can."""
+    """What each connection may carry; 0: as much as it can."""
 
 
 def named(options: argparse.Namespace) -> Hosts | None:
@@ -90,18 +90,18 @@ def connect(hosts: Hosts, selector: JobSelector | None = None, *, readonly: bool
     """
     try:
         pool = ConnectionPool(
-            hosts.targets, python=hosts.python, remote_dir=hosts.remote_dir, readonly=readonly, say=say
+            hosts.targets, python=hosts.python, remote_dir=hosts.remote_dir, readonly=readonly, report=say
         )
     except ValueError as fault:
         raise CommandError(str(fault), 2) from fault
     pool.connect(interactive=sys.stdin.isatty())
-    if not any(line.state is ConnectionState.UP for line in pool.lines):
+    if not any(connection.state is ConnectionState.UP for connection in pool.connections):
         pool.close()
         count = len(hosts.targets)
         raise CommandError(
             "the host cannot be reached" if count == 1 else f"none of {count} hosts can be reached"
         )
-    found = [RemoteHost(line) for line in pool.lines]
+    found = [RemoteHost(connection) for connection in pool.connections]
     if hosts.bytes_per_s:
         for host in found:
             host.limit(hosts.bytes_per_s, 0.0)

@@ -1,7 +1,7 @@
 """Other hosts: how each is reached, whether a relay answers there, and what it finds out about itself.
 
 A host's own findings come from `overlaptop doctor --json` there, which the same start script runs by the
-same interpreter as the relay. Nothing is asked on the terminal: a line that was lost cannot ask either.
+same interpreter as the relay. Nothing is asked on the terminal: a lost connection cannot ask either.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from overlaptop.doctor.findings import Finding, fault, ok, read_records, unknown
 from overlaptop.doctor.ssh_config import SshConfig
 from overlaptop.doctor.terminal import NEAR_ONLY
 from overlaptop.remote import failures
-from overlaptop.remote.bootstrap import far_words
+from overlaptop.remote.bootstrap import remote_command
 from overlaptop.remote.connection import Connection, ConnectionState
 from overlaptop.remote.frames import RelayStream
 from overlaptop.remote.pool import AT_ONCE, ConnectionPool
@@ -27,9 +27,9 @@ CHECKS_S = 100.0
 """A host's own checks end within some 60 s by themselves."""
 CONFIG_S = 10.0
 """ssh -G runs what the user's config has it run to find out which of its parts hold."""
-FAR_CLOCK_NS = 1_000_000_000
+DISTANT_CLOCK_NS = 1_000_000_000
 """A clock that is further from ours deserves a word, though overlaptop reckons with it."""
-SLOW_LINE_NS = 20_000_000
+SLOW_CONNECTION_NS = 20_000_000
 """Hosts whose clocks are known no better are not lined up well enough to compare steps of that length."""
 _OLDER = "unrecognized arguments: doctor"
 
@@ -39,16 +39,19 @@ def examine(
 ) -> Iterator[tuple[Target, list[Finding]]]:
     """Look at these hosts, four at a time. Gives each once all is known of it; in bounded time.
 
-    ``python``, ``remote_dir``: as in bootstrap.far_words, ValueError as from there.
+    ``python``, ``remote_dir``: as in bootstrap.remote_command, ValueError as from there.
     """
-    words = far_words(python, remote_dir, doctor=True)
-    pool = ConnectionPool(targets, python=python, remote_dir=remote_dir, readonly=True, say=_silent)
+    words = remote_command(python, remote_dir, doctor=True)
+    pool = ConnectionPool(targets, python=python, remote_dir=remote_dir, readonly=True, report=_silent)
     try:
         rounds = -(-len(targets) // AT_ONCE)
         pool.connect(interactive=False, patience_s=CONNECT_S * rounds)
-        lines = pool.lines
-        found = [[*_way(line.target, facts), *_line(line)] for line in lines]
-        ready = [line.hello is not None and line.state is ConnectionState.UP for line in lines]
+        connections = pool.connections
+        found = [[*_way(connection.target, facts), *_relay(connection)] for connection in connections]
+        ready = [
+            connection.hello is not None and connection.state is ConnectionState.UP
+            for connection in connections
+        ]
     finally:
         pool.close()
     yield from _with_checks(targets, found, ready, words, facts)
@@ -122,17 +125,17 @@ def _is_relay(output: str) -> bool:
     return stream.begun
 
 
-def _line(line: Connection) -> Iterator[Finding]:
+def _relay(connection: Connection) -> Iterator[Finding]:
     """Whether a relay answers, and how well its clock is known."""
-    hello = line.hello
-    if line.state is ConnectionState.CONNECTING:
+    hello = connection.hello
+    if connection.state is ConnectionState.CONNECTING:
         yield fault("relay", "the host had not answered in time", "is it on, and is the network or VPN up?")
-    elif line.state is not ConnectionState.UP:
-        yield fault("relay", failures.one_line(line.reason))
+    elif connection.state is not ConnectionState.UP:
+        yield fault("relay", failures.one_line(connection.reason))
     elif hello is None:
         yield fault(
             "relay",
-            f"reached, but there is {line.reason}",
+            f"reached, but there is {connection.reason}",
             "pip install overlaptop there, name its interpreter with --python, or start the job first",
         )
     else:
@@ -140,11 +143,11 @@ def _line(line: Connection) -> Iterator[Finding]:
             "relay",
             failures.one_line(f"overlaptop {hello.version}, protocol {hello.protocol}, on {hello.host}"),
         )
-        yield from _clock(line)
+        yield from _clock(connection)
 
 
-def _clock(line: Connection) -> Iterator[Finding]:
-    offset_ns, residual_ns = line.clock.offset_ns, line.clock.residual_ns
+def _clock(connection: Connection) -> Iterator[Finding]:
+    offset_ns, residual_ns = connection.clock.offset_ns, connection.clock.residual_ns
     if offset_ns is None or residual_ns is None:
         yield unknown("offset", "no round trip has told how far its clock is from ours")
         return
@@ -152,9 +155,11 @@ def _clock(line: Connection) -> Iterator[Finding]:
     text = f"its clock is {_ms(abs(offset_ns))} {way} ours, known to {_ms(residual_ns)}"
     if abs(offset_ns) <= residual_ns:
         text = f"its clock agrees with ours, as far as {_ms(residual_ns)} can tell"
-    if residual_ns > SLOW_LINE_NS:
-        yield warning("offset", text, "steps of different hosts line up no better than that on this line")
-    elif abs(offset_ns) > FAR_CLOCK_NS:
+    if residual_ns > SLOW_CONNECTION_NS:
+        yield warning(
+            "offset", text, "steps of different hosts line up no better than that on this connection"
+        )
+    elif abs(offset_ns) > DISTANT_CLOCK_NS:
         yield warning("offset", text, "overlaptop reckons with it; have NTP keep both clocks")
     else:
         yield ok("offset", text)
@@ -176,7 +181,7 @@ def _way(target: Target, facts: Facts) -> Iterator[Finding]:
 def _ssh(target: Target, facts: Facts) -> Iterator[Finding]:
     program = ssh_program()
     if facts.which(program) is None:
-        return  # the line says so
+        return  # the connection's failure says so
     port = [] if target.port is None else ["-p", str(target.port)]
     try:
         ran = facts.start([program, "-G", *port, "--", target.place]).wait(CONFIG_S)
@@ -202,4 +207,4 @@ def _ms(ns: int) -> str:
 
 
 def _silent(_text: str) -> None:
-    """What the lines say while they connect is in the findings."""
+    """What the connections say while they connect is in the findings."""

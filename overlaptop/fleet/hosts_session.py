@@ -42,8 +42,8 @@ class HostsSession(ClusterSession):
 
     def retry(self) -> None:
         """Reconnect those that are down at once."""
-        for line in self._pool.lines:
-            line.retry()
+        for connection in self._pool.connections:
+            connection.retry()
 
     def pause(self, seconds: float) -> None:
         """Wait, and read at once what arrives meanwhile, for the sake of the hosts' clocks."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from overlaptop.fleet.hosts_session import HostsSession
+from overlaptop.launch.relayed import LEASE_S
 from overlaptop.launch.request import LaunchPhase, LaunchPlan, LaunchRequest, LaunchStatus
 from overlaptop.remote.link import RemoteHost
 from overlaptop.wire.codec import WireError
@@ -18,8 +19,6 @@ from overlaptop.workloads.options import OptionsError
 
 CLEAR_S = 3.0
 """For a host to hear that what was started there is to end."""
-KEPT_S = 60
-"""A relay keeps what was started through it for so long after its line broke."""
 _TICK_S = 0.05
 _PHASES = {
     "nothing": LaunchPhase.NOTHING,
@@ -32,8 +31,8 @@ _PHASES = {
 class RemoteLauncher:
     """A JobLauncher for other hosts: their relays check each request and carry it out.
 
-    A relay ends what was started through it KEPT_S after its line has broken, if the relay of another line
-    of this dashboard has not taken it over by then (RemoteHost sees to that).
+    What was started is ended LEASE_S after its connection was lost, if no later connection of this
+    dashboard has become its owner by then (RemoteHost sees to that).
     """
 
     def __init__(self, session: HostsSession, workloads: Sequence[Workload] = WORKLOADS) -> None:
@@ -96,7 +95,7 @@ class RemoteLauncher:
         host, request = self._host_of(plan.request), plan.request
         before = self.running
         if self._host is not None and self._host is not host and self._is_under_way:
-            self._host.order(())
+            self._host.launch(())
         status = LaunchStatus(
             LaunchPhase.ENDING, self._status.number + 1, request, plan.command_line, before
         )
@@ -104,8 +103,8 @@ class RemoteLauncher:
         fault = "no host is there to start it on" if host is None else _fault(host)
         if host is not None and not fault:
             try:
-                if not host.order((request.workload, *request.options), request.nproc):
-                    fault = f"the line to {host.name} is gone"
+                if not host.launch((request.workload, *request.options), request.nproc):
+                    fault = f"the connection to {host.name} is gone"
             except WireError as error:
                 fault = str(error)
         if fault:
@@ -114,7 +113,7 @@ class RemoteLauncher:
 
     def stop(self) -> None:
         """End the job there."""
-        if self._host is not None and self.running and self._host.order(()):
+        if self._host is not None and self.running and self._host.launch(()):
             self._said = None
             self._status = LaunchStatus(
                 LaunchPhase.ENDING, self._status.number + 1, None, "", self._status.label
@@ -127,14 +126,15 @@ class RemoteLauncher:
             return status
         if not host.up:
             how = (
-                f"the line to {host.name} is lost, {KEPT_S} s after which it is ended: not known how it is"
+                f"the connection to {host.name} is lost, {LEASE_S:.0f} s after which the job is ended: "
+                "not known how it is"
             )
             return self._turn(LaunchPhase.UNKNOWN, how=how)
-        said = host.order_status
+        said = host.launch_status
         if said is None:
             if status.phase is LaunchPhase.UNKNOWN:
                 return self._turn(
-                    LaunchPhase.UNKNOWN, how=f"the line to {host.name} is back: asking how it is"
+                    LaunchPhase.UNKNOWN, how=f"the connection to {host.name} is back: asking how it is"
                 )
             return status
         self._said = said
@@ -170,10 +170,10 @@ class RemoteLauncher:
     def close(self) -> None:
         """Have what was started ended. Waits until its host has heard of it, not for the end itself."""
         host = self._host
-        if host is None or not self._is_under_way or not host.order(()):
+        if host is None or not self._is_under_way or not host.launch(()):
             return
         deadline_s = time.monotonic() + CLEAR_S
-        while host.up and host.order_status is None and time.monotonic() < deadline_s:
+        while host.up and host.launch_status is None and time.monotonic() < deadline_s:
             self._session.pause(_TICK_S)
             host.poll()
 

@@ -1,1 +1,1 @@
-"""Jobs on other machines: the line to a host, and what runs at its far end."""
+"""The client of jobs on other hosts: targets, connections that are retried, clocks."""

@@ -1,4 +1,4 @@
-"""One try to have a line: a process, what is heard of its far end, and when it is to be given up."""
+"""One connection attempt: a process, what arrives from the relay there, and when it is given up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from overlaptop.remote.bootstrap import FAIL, WAIT
 from overlaptop.remote.child import ChildProcess
 from overlaptop.remote.clock import ClockOffset
 from overlaptop.remote.failures import Failure
-from overlaptop.remote.frames import Note, RelayStream
+from overlaptop.remote.frames import RelayStream, StartNote
 from overlaptop.remote.targets import Target
 from overlaptop.wire.codec import WireError, decode, encode, frame
 from overlaptop.wire.messages import PROTOCOL_VERSION, Message
@@ -17,15 +17,15 @@ from overlaptop.wire.relaying import RelayHello, RelayPing, RelayPong
 
 PING_EVERY_S = 1.0
 FIRST_PINGS = 4
-"""Each follows the answer to the one before, for the clock's sake; from then on there is one a second."""
+"""Each follows the answer to the one before, so that the clock is known soon; then one a second."""
 SILENT_S = 8.0
-"""A far end that is silent for so long is frozen: it answers each ping."""
-PATIENCE_S = 30.0
-"""Until a host's first word, and until a relay's: an interpreter may lie on a slow file system."""
-LOOK_AGAIN_S = 1.0
+"""A relay that is silent for so long is frozen: it answers each ping."""
+FIRST_BYTES_S = 30.0
+"""Until the host's first bytes, and until a relay's: an interpreter may lie on a slow file system."""
+ASK_AGAIN_S = 1.0
 """The pause before the start script is asked to look for a job again."""
 MAX_INBOX_BYTES = 1 << 20
-"""What was received and not taken yet. No more is read then, and the far end sends less."""
+"""What was received and not taken yet. No more is read then, and the relay sends less."""
 _READ_BYTES = 1 << 17
 """At a time, so that taking it in is done in some milliseconds."""
 _END_OF_OUTPUT_S = 2.0
@@ -39,33 +39,33 @@ class ConnectionAttempt:
     def __init__(
         self,
         target: Target,
-        carrier: ChildProcess,
+        process: ChildProcess,
         clock: ClockOffset,
         now_s: float,
         *,
         echo: Callable[[bytes], None] | None = None,
     ) -> None:
         """``echo`` gets what the process writes to its standard error until the host is reached."""
-        self.carrier = carrier
+        self.process = process
         self.reached = False
-        """The host has said something: whoever had to be convinced there is."""
+        """The host has answered: whoever had to be convinced there is."""
         self.waiting = ""
-        """Why there is no relay yet, in the start script's words; empty: one is there, or about to be."""
+        """Why there is no relay yet, as the start script reports; empty: one is there, or about to be."""
         self.hello: RelayHello | None = None
         self.every = 1
         """As in RelayPong."""
         self.bad_frames = 0
         self.dropped_there = 0
-        """Frames that the far end did not pass on."""
+        """Frames that the relay did not pass on."""
         self._target = target
         self._clock = clock
         self._echo = echo
         self._stream = RelayStream()
-        self._heard_s = now_s
+        self._received_s = now_s
         self._inbox: list[Message] = []
         self._inbox_bytes = 0
         self._fault: Failure | None = None
-        self._last_words: Failure | None = None
+        self._reported_failure: Failure | None = None
         """The start script's, when it cannot go on."""
         self._output_ended = False
         self._ask_due_s: float | None = None
@@ -81,7 +81,7 @@ class ConnectionAttempt:
         return self.hello is not None or bool(self.waiting)
 
     @property
-    def measured(self) -> bool:
+    def clock_known(self) -> bool:
         """Whether the first pings have been answered: the clock is known as well as it will be soon."""
         return self._pongs >= FIRST_PINGS
 
@@ -96,39 +96,39 @@ class ConnectionAttempt:
         return not self._output_ended and self._fault is None and self._inbox_bytes < MAX_INBOX_BYTES
 
     @property
-    def words(self) -> str:
+    def foreign_text(self) -> str:
         """The last of what it wrote that was not meant for us: many lines of foreign text, mostly empty."""
-        return (self.carrier.errors + self._stream.preamble).strip()
+        return (self.process.errors + self._stream.preamble).strip()
 
     def receive(self, now_s: float, clock_ns: Callable[[], int] | None = None) -> bool:
         """Takes in what can be read now, within bounds; whether there was something.
 
         ``clock_ns``: asked when it was read; None: it may have come long before.
         """
-        errors = self.carrier.read_errors()
+        errors = self.process.read_errors()
         if errors and self._echo is not None and not self.reached:
             self._echo(errors)
         if not self.readable:
             return False
-        data = self.carrier.read(_READ_BYTES)
+        data = self.process.read(_READ_BYTES)
         if data is None:
             self._output_ended = True
         if not data:
             return False
         # After reading: a trip that seems shorter than it was would seem better than it is.
         now_ns = None if clock_ns is None else clock_ns()
-        self._heard_s = now_s
+        self._received_s = now_s
         try:
             payloads = self._stream.feed(data)
         except WireError as error:
             self._fault = Failure(failures.one_line(f"what answers there is no relay: {error}"))
             return True
         for note in self._stream.take_notes():
-            self._hear_note(note, now_s)
+            self._handle_note(note, now_s)
         if self._stream.begun:
             self.reached, self.waiting, self._ask_due_s = True, "", None
         for payload in payloads:
-            self._hear(payload, now_ns)
+            self._handle(payload, now_ns)
         return True
 
     def take(self) -> list[Message]:
@@ -136,16 +136,16 @@ class ConnectionAttempt:
         messages, self._inbox, self._inbox_bytes = self._inbox, [], 0
         return messages
 
-    def say(self, message: Message) -> bool:
-        """Gives the relay a message; False: there is none, or it does not read. WireError as encode has."""
+    def send(self, message: Message) -> bool:
+        """Sends the relay a message; False: there is none, or it does not read. WireError as encode has."""
         payload = frame(encode(message))
-        return self.hello is not None and self.carrier.write(payload)
+        return self.hello is not None and self.process.write(payload)
 
-    def speak(self, now_s: float, now_ns: int) -> None:
-        """Says what is due: a ping, or that the host is to look for a job again."""
+    def send_due(self, now_s: float, now_ns: int) -> None:
+        """Sends what is due: a ping, or that the host is to look for a job again."""
         if self._ask_due_s is not None and now_s >= self._ask_due_s:
             self._ask_due_s = None
-            self.carrier.write(b"\n")  # one for each note: nothing of it is left when the relay begins
+            self.process.write(b"\n")  # one for each note: nothing of it is left when the relay begins
         answered = self._pings < FIRST_PINGS and not self._sent_ns
         if self.hello is not None and (answered or now_s >= self._ping_due_s):
             self._pings += 1
@@ -153,56 +153,56 @@ class ConnectionAttempt:
             if len(self._sent_ns) >= _MAX_PINGS:
                 self._sent_ns.clear()
             self._sent_ns[self._pings] = now_ns
-            self.say(RelayPing(self._pings, self._stream.frame_bytes))
-        self.carrier.flush()
+            self.send(RelayPing(self._pings, self._stream.frame_bytes))
+        self.process.flush()
 
-    def forgive(self, now_s: float) -> None:
-        """Measures its silence from now on: nobody has listened for a while."""
-        self._heard_s = now_s
+    def reset_silence(self, now_s: float) -> None:
+        """Measures its silence from now on: nobody has read for a while."""
+        self._received_s = now_s
 
-    def why_over(self, now_s: float) -> Failure | None:
+    def failure(self, now_s: float) -> Failure | None:
         """Why it is to be given up; None: it is not."""
         if self._fault is not None:
             return self._fault
-        silent_s = now_s - self._heard_s
-        if self.carrier.ended:
-            # What it has said last may still be in the pipe, and some of it may say why.
+        silent_s = now_s - self._received_s
+        if self.process.ended:
+            # What it wrote last may still be in the pipe, and some of it may say why.
             return None if self.receive(now_s) else self._fault or self._why_ended()
         if self._output_ended and silent_s > _END_OF_OUTPUT_S:
-            return self._last_words or Failure("the line broke")
-        return Failure(self._silence_in_words()) if silent_s > self._patience_s() else None
+            return self._reported_failure or Failure("the connection broke")
+        return Failure(self._silence_text()) if silent_s > self._silence_limit_s() else None
 
     def _why_ended(self) -> Failure:
-        while self.carrier.read_errors():
+        while self.process.read_errors():
             pass
-        status = self.carrier.bury() or 0
+        status = self.process.reap() or 0
         target = self._target
-        return self._last_words or failures.of_ending(
-            target.kind, target.place, status, self.carrier.errors, self._stream.preamble
+        return self._reported_failure or failures.of_ending(
+            target.kind, target.place, status, self.process.errors, self._stream.preamble
         )
 
-    def _patience_s(self) -> float:
+    def _silence_limit_s(self) -> float:
         if self.up:
             return SILENT_S
         # A person takes as long over a password as they like.
-        return float("inf") if self.carrier.interactive and not self.reached else PATIENCE_S
+        return float("inf") if self.process.interactive and not self.reached else FIRST_BYTES_S
 
-    def _silence_in_words(self) -> str:
+    def _silence_text(self) -> str:
         if self.up:
-            return f"the line was silent for {SILENT_S:.0f} s"
+            return f"the connection was silent for {SILENT_S:.0f} s"
         what = "the relay does not begin" if self.reached else "the host does not answer"
-        return f"{what}: nothing came for {PATIENCE_S:.0f} s"
+        return f"{what}: nothing came for {FIRST_BYTES_S:.0f} s"
 
-    def _hear_note(self, note: Note, now_s: float) -> None:
+    def _handle_note(self, note: StartNote, now_s: float) -> None:
         self.reached = True
         self.waiting = ""
         if note.kind == WAIT:
             self.waiting = failures.one_line(note.text) or "it waits for a job"
-            self._ask_due_s = now_s + LOOK_AGAIN_S
+            self._ask_due_s = now_s + ASK_AGAIN_S
         elif note.kind == FAIL:
-            self._last_words = Failure(failures.one_line(note.text) or "it cannot go on")
+            self._reported_failure = Failure(failures.one_line(note.text) or "it cannot go on")
 
-    def _hear(self, payload: bytes, now_ns: int | None) -> None:
+    def _handle(self, payload: bytes, now_ns: int | None) -> None:
         if self._fault is not None:
             return
         try:
@@ -220,10 +220,10 @@ class ConnectionAttempt:
             else:
                 self._fault = failures.of_protocol(message.protocol, PROTOCOL_VERSION, message.version)
         elif self.hello is None:
-            self._fault = Failure("what answers there is no relay: it does not say who it is")
+            self._fault = Failure("what answers there is no relay: it sends no hello")
         elif isinstance(message, RelayPong):
             if (sent_ns := self._sent_ns.get(message.number)) is not None:
-                # Of several that came together the far end answers the last.
+                # Of several that came together the relay answers the last.
                 self._sent_ns = {each: at for each, at in self._sent_ns.items() if each > message.number}
                 self._pongs += 1
                 if now_ns is not None:

@@ -1,6 +1,6 @@
 """The script that finds a relay on another host and becomes it: for any POSIX shell, found on any host.
 
-It trusts a job's word on the interpreter to run only where nobody but this user can have written it. Before
+It takes the interpreter from a job's record only where nobody but this user can have written that. Before
 there is a relay it prints notes (frames.Note), one of these kinds:
 
     here           the host was reached
@@ -93,15 +93,15 @@ def _one_line(source: str) -> str:
 SCRIPT = _one_line(_SOURCE)
 
 
-def far_words(
+def remote_command(
     python: str = "", remote_dir: str = "", *, readonly: bool = False, doctor: bool = False
 ) -> tuple[str, ...]:
-    """The words of the command that is to run on the host.
+    """The command that is to run on the host, in words.
 
     ``python``: the interpreter there, ``remote_dir``: the socket directory there, both as the user named
     them. ``readonly``: the relay changes nothing there, whatever it is told. ``doctor``: instead of a
-    relay, have the host say what works there, as records. Raises ValueError with one line for a name that
-    not every shell would take as it is.
+    relay, have the host report what works there, as records. Raises ValueError with one line for a name
+    that not every shell would take as it is.
     """
     for option, value in (("--python", python), ("--remote-dir", remote_dir)):
         if _UNQUOTABLE.search(value):
@@ -114,7 +114,7 @@ def far_words(
     return ("sh", "-c", SCRIPT, "overlaptop", remote_dir, python, command)
 
 
-def as_one_word(words: tuple[str, ...]) -> str:
+def shell_line(words: tuple[str, ...]) -> str:
     """The command as one line for the login shell of the host, whichever that is (sh, csh, fish).
 
     Raises ValueError for a word that one of them would not take as it is.

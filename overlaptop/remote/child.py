@@ -1,4 +1,4 @@
-"""The process that a line is: a command whose pipes are read and written without ever waiting."""
+"""A connection's child process: a command whose pipes are read and written without ever waiting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from types import FrameType
 
 MAX_UNSENT_BYTES = 1 << 16
 _PIPE_BYTES = 1 << 20
-"""What the kernel holds between two looks; where it gives less, the far end sends less."""
+"""What the kernel holds between two looks; where it gives less, the relay sends less."""
 _KEPT_ERROR_BYTES = 1 << 13
 _ERROR_READ_BYTES = 1 << 14
 
@@ -41,7 +41,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 class ChildProcess:
-    """A child process, its pipes, and what it said on its standard error."""
+    """A child process, its pipes, and what it wrote to its standard error."""
 
     def __init__(self, argv: Sequence[str], *, interactive: bool = False) -> None:
         """Starts it; raises OSError where it cannot be started.
@@ -68,7 +68,7 @@ class ChildProcess:
             fcntl.fcntl(self._out.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._unsent = bytearray()
         self._errors = bytearray()
-        self._hung_up = self._warned = False
+        self._input_closed = self._warned = False
         self._closed = False
 
     @property
@@ -88,7 +88,7 @@ class ChildProcess:
 
     @property
     def errors(self) -> str:
-        """The last of what it said on its standard error."""
+        """The last of what it wrote to its standard error."""
         return self._errors.decode(errors="replace")
 
     @property
@@ -114,7 +114,7 @@ class ChildProcess:
 
     def write(self, data: bytes) -> bool:
         """Gives it these bytes, now or later; False: it has not read what it was given before."""
-        if self._hung_up or len(self._unsent) + len(data) > MAX_UNSENT_BYTES:
+        if self._input_closed or len(self._unsent) + len(data) > MAX_UNSENT_BYTES:
             return False
         self._unsent += data
         self.flush()
@@ -122,7 +122,7 @@ class ChildProcess:
 
     def flush(self) -> bool:
         """Writes what has not been written; whether nothing of it is left."""
-        while self._unsent and not self._hung_up:
+        while self._unsent and not self._input_closed:
             try:
                 written = os.write(self._in.fileno(), self._unsent)
             except BlockingIOError:
@@ -133,10 +133,10 @@ class ChildProcess:
             del self._unsent[:written]
         return True
 
-    def hang_up(self) -> None:
-        """Ends its standard input. What has not been written by now is lost."""
+    def close_input(self) -> None:
+        """Closes its standard input. What has not been written by now is lost."""
         self.flush()
-        self._hung_up = True
+        self._input_closed = True
         with suppress(OSError):
             self._in.close()
 
@@ -153,8 +153,8 @@ class ChildProcess:
             with suppress(ProcessLookupError, PermissionError):  # sudo's child is root's
                 (os.kill if self.interactive else os.killpg)(self._process.pid, number)
 
-    def bury(self) -> int | None:
-        """Takes leave of a process that is over, and ends what it left; its status. None: it goes on."""
+    def reap(self) -> int | None:
+        """Reaps a process that has ended, and ends what it left; its status. None: it goes on."""
         if self._closed:
             return self._process.returncode
         if not self.ended:
@@ -167,39 +167,39 @@ class ChildProcess:
         return self._process.wait()
 
 
-def end_all(carriers: Collection[ChildProcess], patience_s: float) -> None:
+def end_all(processes: Collection[ChildProcess], patience_s: float) -> None:
     """Ends these processes, all at the same time, and comes back when none is left.
 
-    Each is hung up on, after ``patience_s`` terminated, and after as long again killed. What a process
-    writes meanwhile is thrown away: it must not stand still for it.
+    The input of each is closed; after ``patience_s`` it is terminated, after as long again killed. What a
+    process writes meanwhile is thrown away: it must not stand still for it.
     """
-    left = [carrier for carrier in carriers if carrier.bury() is None]
-    for carrier in left:
-        carrier.hang_up()
+    left = [process for process in processes if process.reap() is None]
+    for process in left:
+        process.close_input()
     for number in (None, signal.SIGTERM, signal.SIGKILL):
-        for carrier in left:
+        for process in left:
             if number is not None:
-                carrier.signal(number)
+                process.signal(number)
         deadline_s = time.monotonic() + patience_s
         while left and (rest_s := deadline_s - time.monotonic()) > 0:
             _drain(left, min(rest_s, 0.02))
-            left = [carrier for carrier in left if carrier.bury() is None]
+            left = [process for process in left if process.reap() is None]
     # Killed, and still there: another user's (sudo). Its input has ended, more cannot be done.
 
 
-def _drain(carriers: Collection[ChildProcess], most_s: float) -> None:
+def _drain(processes: Collection[ChildProcess], most_s: float) -> None:
     deadline_s = time.monotonic() + most_s
-    for carrier in carriers:
-        carrier.read(_PIPE_BYTES)
-        carrier.read_errors()
+    for process in processes:
+        process.read(_PIPE_BYTES)
+        process.read_errors()
     time.sleep(max(0.0, deadline_s - time.monotonic()))
 
 
-def wait_for_any(carriers: Collection[ChildProcess], most_s: float) -> None:
-    """Comes back when one of them has something to say, or after ``most_s``."""
+def wait_for_any(processes: Collection[ChildProcess], most_s: float) -> None:
+    """Comes back when something of one of them can be read, or after ``most_s``."""
     poller = select.poll()
-    for carrier in carriers:
-        for descriptor in (carrier.out_fd, carrier.error_fd):
+    for process in processes:
+        for descriptor in (process.out_fd, process.error_fd):
             poller.register(descriptor, select.POLLIN)
     poller.poll(most_s * 1000)
 

@@ -1,4 +1,4 @@
-"""How far another host's clock is from this one's, as NTP reckons it. Pure."""
+"""How far another host's clock is from this one's, estimated as NTP does. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BETTER = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Trip:
+class _RoundTrip:
     offset_ns: int
     half_ns: int
     """Half of the time on the way: the offset may be wrong by so much, either way."""
@@ -33,14 +33,14 @@ class ClockOffset:
     """
 
     def __init__(self) -> None:
-        self._trips: deque[_Trip] = deque(maxlen=KEPT)
-        self._held: _Trip | None = None
+        self._trips: deque[_RoundTrip] = deque(maxlen=KEPT)
+        self._held: _RoundTrip | None = None
         self._now_ns = 0
         """Unix time here, of the newest trip."""
 
     @property
     def offset_ns(self) -> int | None:
-        """The far clock less the near clock; None before the first round trip."""
+        """The other clock less this one; None before the first round trip."""
         return None if self._held is None else self._held.offset_ns
 
     @property
@@ -58,7 +58,7 @@ class ClockOffset:
         if there_ns < 0 or all_ns < there_ns:
             return
         offset_ns = (received_ns - sent_ns + answered_ns - back_ns) // 2
-        trip = _Trip(offset_ns, (all_ns - there_ns + 1) // 2, back_ns)
+        trip = _RoundTrip(offset_ns, (all_ns - there_ns + 1) // 2, back_ns)
         held = self._held
         self._now_ns = back_ns
         # One more ns: each offset was rounded.
@@ -74,9 +74,9 @@ class ClockOffset:
             held = best
         self._held = held
 
-    def to_near_ns(self, far_ns: int) -> int:
-        """A Unix time of the far clock, in this one's, within bounds; as it is where nothing is known."""
-        return min(max(far_ns - (self.offset_ns or 0), 0), MAX_INT64)
+    def to_local_ns(self, remote_ns: int) -> int:
+        """A Unix time of the other clock, in this one's, within bounds; as it is where nothing is known."""
+        return min(max(remote_ns - (self.offset_ns or 0), 0), MAX_INT64)
 
-    def _error_ns(self, trip: _Trip) -> int:
+    def _error_ns(self, trip: _RoundTrip) -> int:
         return trip.half_ns + int(DRIFT * (self._now_ns - trip.back_ns))

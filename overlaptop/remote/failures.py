@@ -1,4 +1,4 @@
-"""Why a line could not be had or was lost: one line for a person, with what to do where that is known."""
+"""Why a connection failed or was lost: one line for a person, with what to do where that is known."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _MOST_CHARS = 240
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What became of a try."""
+    """Why an attempt failed."""
 
     reason: str
     lasting: bool = False
     """Trying again changes nothing, or does harm (a ban): a person has to do something first."""
-    asks: bool = False
+    needs_terminal: bool = False
     """ssh would ask: it may be tried with the terminal."""
 
 
@@ -27,11 +27,13 @@ class _Rule:
     reason: str
     """Where it has ``{...}``: the pattern's groups, and ``place``, the host as the user named it."""
     lasting: bool = False
-    asks: bool = False
+    needs_terminal: bool = False
 
 
-def _rule(kinds: str, pattern: str, reason: str, *, lasting: bool = False, asks: bool = False) -> _Rule:
-    return _Rule(tuple(kinds.split()), re.compile(pattern, re.IGNORECASE), reason, lasting, asks)
+def _rule(
+    kinds: str, pattern: str, reason: str, *, lasting: bool = False, needs_terminal: bool = False
+) -> _Rule:
+    return _Rule(tuple(kinds.split()), re.compile(pattern, re.IGNORECASE), reason, lasting, needs_terminal)
 
 
 _SSH = "ssh via"
@@ -58,28 +60,28 @@ _RULES = (
         r"Host key verification failed|No \S+ host key is known for",
         "its host key is not known here: connect once with ssh {place} and confirm it",
         lasting=True,
-        asks=True,
+        needs_terminal=True,
     ),
     _rule(
         _SSH,
         r"UNPROTECTED PRIVATE KEY FILE",
         "others can read the private key, so ssh does not use it: chmod 600 the key",
         lasting=True,
-        asks=True,
+        needs_terminal=True,
     ),
     _rule(
         _SSH,
         r"Too many authentication failures",
         "ssh offered too many keys: name one with IdentityFile and IdentitiesOnly in ~/.ssh/config",
         lasting=True,
-        asks=True,
+        needs_terminal=True,
     ),
     _rule(
         _SSH,
         r"Permission denied \((?P<methods>[\w,.@ -]+)\)",
         "permission denied ({methods}): ssh-add the key, or put it there with ssh-copy-id {place}",
         lasting=True,
-        asks=True,
+        needs_terminal=True,
     ),
     _rule(
         _SSH,
@@ -101,10 +103,13 @@ _RULES = (
         _SSH,
         r"banner exchange|kex_exchange_identification|ssh_exchange_identification"
         r"|Connection (?:closed|reset) by \S+ port",
-        "its sshd hung up before a login: too many are under way, or it does not let this machine in",
+        "its sshd closed the connection before a login: too many are under way, "
+        "or it does not let this machine in",
     ),
-    _rule(_SSH, r"Timeout, server \S+ not responding", "the line was silent for too long"),
-    _rule(_SSH, r"client_loop: send disconnect|Connection to \S+ closed|Broken pipe", "the line broke"),
+    _rule(_SSH, r"Timeout, server \S+ not responding", "the connection was silent for too long"),
+    _rule(
+        _SSH, r"client_loop: send disconnect|Connection to \S+ closed|Broken pipe", "the connection broke"
+    ),
     _rule(
         _SSH,
         r"(?m:^)(?P<line>.*(?:Bad owner or permissions on|Bad configuration option"
@@ -124,14 +129,14 @@ _RULES = (
         r"(?m:^)sudo: .*(?:password is required|terminal is required|no tty present)",
         "sudo asks for a password: allow the command without one (NOPASSWD)",
         lasting=True,
-        asks=True,
+        needs_terminal=True,
     ),
     _rule("docker", r"No such container: (?P<name>\S+)", "there is no container {name}: look at docker ps"),
     _rule("docker", r"container \S+ is (?:not running|paused)", "the container does not run"),
     _rule(
         "docker",
         r"permission denied while trying to connect",
-        "this user may not speak to docker: add them to its group, or use --via 'sudo docker exec -i NAME'",
+        "this user may not use docker: add them to its group, or use --via 'sudo docker exec -i NAME'",
         lasting=True,
     ),
     _rule("docker", r"Cannot connect to the Docker daemon", "the docker daemon does not run here"),
@@ -193,7 +198,7 @@ def one_line(text: str) -> str:
 
 
 def of_ending(kind: str, place: str, status: int, errors: str, preamble: str) -> Failure:
-    """Why a line's process ended.
+    """Why a connection's process ended.
 
     ``status``: as subprocess has it, negative: a signal's number. ``errors``, ``preamble``: the last of
     what it wrote to its standard error, and to its standard output before there was a relay.
@@ -203,16 +208,16 @@ def of_ending(kind: str, place: str, status: int, errors: str, preamble: str) ->
             continue
         if match := rule.pattern.search(errors) or rule.pattern.search(preamble):
             found = {name: value or "" for name, value in match.groupdict().items()}
-            return Failure(one_line(rule.reason.format(place=place, **found)), rule.lasting, rule.asks)
+            return Failure(
+                one_line(rule.reason.format(place=place, **found)), rule.lasting, rule.needs_terminal
+            )
     how = f"a signal ({-status}) ended it" if status < 0 else f"it ended with status {status}"
-    said = [line for text in (errors, preamble) for line in text.splitlines() if line.strip()]
-    if errors.strip():
-        said = [line for line in errors.splitlines() if line.strip()]
-    return Failure(one_line(f"{how}: {said[-1]}" if said else how))
+    written = [line for line in (errors if errors.strip() else preamble).splitlines() if line.strip()]
+    return Failure(one_line(f"{how}: {written[-1]}" if written else how))
 
 
 def of_start(program: str, error: OSError) -> Failure:
-    """Why a line's process could not even be started."""
+    """Why a connection's process could not even be started."""
     if isinstance(error, FileNotFoundError):
         return Failure(one_line(f"there is no {program} on this machine"), lasting=True)
     if isinstance(error, PermissionError):

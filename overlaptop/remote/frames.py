@@ -1,4 +1,4 @@
-"""What comes out of a line's standard output: a preamble, then frames.
+"""What comes out of a connection's standard output: a preamble, then frames.
 
 The preamble is whatever a login shell prints, and between it the start script's notes, one a line. It ends
 with MAGIC; from there on there are frames only (wire.codec.frame).
@@ -13,7 +13,7 @@ from overlaptop.wire.codec import FrameReader, WireError
 from overlaptop.wire.relaying import MAGIC
 
 MAX_PREAMBLE_BYTES = 1 << 16
-"""Of what is not meant for us, before the first note, between two, or before MAGIC."""
+"""Of what is not ours, before the first note, between two, or before MAGIC."""
 NOTE_PREFIX = b"OVERLAPTOP-NOTE "
 _KEPT_BYTES = 4096
 """Of the preamble, for the text of an error."""
@@ -23,8 +23,8 @@ _NOTE = re.compile(rb"OVERLAPTOP-NOTE ([a-z]{1,16})(?: ([^\r\n]{0,1000}))?[^\n]*
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """A word of the start script, before there is a relay."""
+class StartNote:
+    """What the start script reports before there is a relay."""
 
     kind: str
     """One of those in bootstrap.py; another one is to be passed over."""
@@ -32,7 +32,7 @@ class Note:
 
 
 class RelayStream:
-    """Cuts the bytes of a far end into notes and the payloads of frames, however they were split."""
+    """Cuts the bytes that arrive into notes and the payloads of frames, however they were split."""
 
     def __init__(self) -> None:
         self._frames: FrameReader | None = None
@@ -40,7 +40,7 @@ class RelayStream:
         """Of the preamble, what has not been looked at to its end."""
         self._kept = bytearray()
         self._preamble_bytes = 0
-        self._notes: list[Note] = []
+        self._notes: list[StartNote] = []
         self.frame_bytes = 0
         """How many have come behind MAGIC."""
 
@@ -54,7 +54,7 @@ class RelayStream:
         """The last of what was printed before MAGIC, the notes left out."""
         return self._kept.decode(errors="replace")
 
-    def take_notes(self) -> list[Note]:
+    def take_notes(self) -> list[StartNote]:
         """The notes since the last call, oldest first."""
         notes, self._notes = self._notes, []
         return notes
@@ -86,20 +86,20 @@ class RelayStream:
             end -= 1
         if end > 0:
             for each in bytes(line[:end]).removesuffix(b"\n").split(b"\n"):
-                self._look_at(each)
+                self._read_line(each)
             del line[:end]
         if rest is not None:
             line.clear()
         elif self._preamble_bytes + len(line) > MAX_PREAMBLE_BYTES:
-            raise WireError(f"{MAX_PREAMBLE_BYTES} bytes came, and among them no word of a relay")
+            raise WireError(f"{MAX_PREAMBLE_BYTES} bytes came, and among them nothing of a relay")
         return rest
 
-    def _look_at(self, line: bytes) -> None:
+    def _read_line(self, line: bytes) -> None:
         if note := _NOTE.fullmatch(line):
             kind, text = note.groups(b"")
             self._notes = [
                 *self._notes[1 - _MAX_NOTES :],
-                Note(kind.decode(), text.decode(errors="replace")),
+                StartNote(kind.decode(), text.decode(errors="replace")),
             ]
             self._preamble_bytes = 0
             return

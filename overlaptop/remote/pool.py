@@ -1,4 +1,4 @@
-"""The lines to all hosts: four tries at a time, at first with the user at the terminal."""
+"""The connections to all hosts: four attempts at a time, at first with the user at the terminal."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Callable, Sequence
 from selectors import DefaultSelector
 
 from overlaptop.remote import failures
-from overlaptop.remote.bootstrap import far_words
+from overlaptop.remote.bootstrap import remote_command
 from overlaptop.remote.child import end_all, wait_for_any
 from overlaptop.remote.connection import Connection, ConnectionState
 from overlaptop.remote.targets import Target
 
 AT_ONCE = 4
 """Logins under way: an sshd refuses some of more than ten, and a login node's administrator is thankful."""
-_LOOK_EVERY_S = 0.02
+_POLL_S = 0.02
 _CLOSE_PATIENCE_S = 0.5
 
 
 class ConnectionPool:
-    """The lines to these hosts, in their order."""
+    """The connections to these hosts, in their order."""
 
     def __init__(
         self,
@@ -30,18 +30,18 @@ class ConnectionPool:
         python: str = "",
         remote_dir: str = "",
         readonly: bool = False,
-        say: Callable[[str], None] | None = None,
+        report: Callable[[str], None] | None = None,
         seed: int | None = None,
     ) -> None:
-        """``python``, ``remote_dir``, ``readonly``: as in bootstrap.far_words, ValueError as from there.
+        """``python``, ``remote_dir``, ``readonly``: as in bootstrap.remote_command, with its ValueError.
 
-        ``say`` gets the progress, line by line: standard error, unless told otherwise. ``seed``: of the
+        ``report`` gets the progress, line by line: standard error, unless told otherwise. ``seed``: of the
         pauses' jitter.
         """
-        words = far_words(python, remote_dir, readonly=readonly)
+        words = remote_command(python, remote_dir, readonly=readonly)
         self._selector = DefaultSelector()
-        self._say = say or _to_stderr
-        self.lines = tuple(
+        self._report = report or _to_stderr
+        self.connections = tuple(
             Connection(
                 target,
                 words,
@@ -53,61 +53,66 @@ class ConnectionPool:
         )
 
     def connect(self, *, interactive: bool, patience_s: float | None = None) -> None:
-        """Tries each line once and waits for what becomes of it. What can be said of each is said.
+        """Tries each connection once and waits for what becomes of it, which is reported.
 
         First all of them without asking anything, four at a time; then, where ``interactive``, one after
         the other those to which ssh could ask for a password or to confirm a host's key, on the terminal.
-        Stops waiting after ``patience_s``; the rest is tried on by `poll`. Ctrl-C closes all lines.
+        Stops waiting after ``patience_s``; the rest is tried on by `poll`. Ctrl-C closes all connections.
         """
         deadline_s = float("inf") if patience_s is None else time.monotonic() + patience_s
         try:
-            self._settle(self.lines, deadline_s)
+            self._settle(self.connections, deadline_s)
             if interactive and _has_terminal():
-                for line in [line for line in self.lines if line.asks]:
-                    self._say(f"{line.target.name}: once more, with your help")
-                    line.start(interactive=True, echo=_echo)
-                    self._settle((line,), float("inf"))
+                for connection in [
+                    connection for connection in self.connections if connection.needs_terminal
+                ]:
+                    self._report(f"{connection.target.name}: once more, with your help")
+                    connection.start(interactive=True, echo=_echo)
+                    self._settle((connection,), float("inf"))
         except BaseException:
             self.close()
             raise
 
     def poll(self) -> None:
-        """Keeps all lines going that nobody else polls. What has come stays for whoever takes it."""
-        for line in self.lines:
-            line.keep()
+        """Keeps all connections going that nobody else polls. What has come stays for whoever takes it."""
+        for connection in self.connections:
+            connection.maintain()
 
     def receive(self) -> None:
         """Takes in what can be read now: for an event loop that looks at `fileno`."""
         for key, _ in self._selector.select(0):
-            line: Connection = key.data
-            line.receive()
+            connection: Connection = key.data
+            connection.receive()
 
     def fileno(self) -> int:
         """A descriptor that can be read from whenever `receive` has something to do; the same for good."""
         return self._selector.fileno()
 
     def close(self) -> None:
-        """Gives all lines up, and comes back when nothing of them is left: after 1.5 s at most."""
-        for line in self.lines:
-            line.hang_up()
-        end_all([carrier for line in self.lines for carrier in line.carriers], _CLOSE_PATIENCE_S)
-        for line in self.lines:
-            line.close()
+        """Gives all connections up, and comes back when nothing of them is left: after 1.5 s at most."""
+        for connection in self.connections:
+            connection.abandon()
+        end_all(
+            [process for connection in self.connections for process in connection.processes],
+            _CLOSE_PATIENCE_S,
+        )
+        for connection in self.connections:
+            connection.close()
         self._selector.close()
 
     def _may_start(self) -> bool:
-        return sum(line.knocking for line in self.lines) < AT_ONCE
+        return sum(connection.logging_in for connection in self.connections) < AT_ONCE
 
-    def _settle(self, lines: Sequence[Connection], deadline_s: float) -> None:
-        """Waits until each of them is up or was given up once, and says so."""
-        waiting = list(lines)
+    def _settle(self, connections: Sequence[Connection], deadline_s: float) -> None:
+        """Waits until each of them is up or has failed once, and reports it."""
+        waiting = list(connections)
         while waiting and time.monotonic() < deadline_s:
-            self.poll()  # all: a relay to which nobody speaks for long ends
-            for line in tuple(waiting):
-                if line.settled:
-                    waiting.remove(line)
-                    self._say(_in_words(line))
-            wait_for_any([carrier for line in waiting for carrier in line.carriers], _LOOK_EVERY_S)
+            self.poll()  # all: a relay that gets no message for long ends
+            for connection in tuple(waiting):
+                if connection.settled:
+                    waiting.remove(connection)
+                    self._report(_in_words(connection))
+            wait_for_any([process for connection in waiting for process in connection.processes], _POLL_S)
 
 
 def _has_terminal() -> bool:
@@ -119,12 +124,12 @@ def _has_terminal() -> bool:
     return True
 
 
-def _in_words(line: Connection) -> str:
-    name, hello = line.target.name, line.hello
-    if line.state is not ConnectionState.UP:
-        return f"{name}: {line.reason}"
+def _in_words(connection: Connection) -> str:
+    name, hello = connection.target.name, connection.hello
+    if connection.state is not ConnectionState.UP:
+        return f"{name}: {connection.reason}"
     if hello is None:
-        return f"{name}: reached; {line.reason}"
+        return f"{name}: reached; {connection.reason}"
     return failures.one_line(f"{name}: connected (overlaptop {hello.version} on {hello.host})")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlaptop.remote.bootstrap import as_one_word
+from overlaptop.remote.bootstrap import shell_line
 
 SSH, DOCKER, KUBECTL, SRUN, LOCAL, VIA = KINDS = ("ssh", "docker", "kubectl", "srun", "local", "via")
 SLURM_PREFIX = "slurm:"
@@ -120,7 +120,7 @@ class Target:
                     *port,
                     "--",
                     self.place,
-                    as_one_word(words),
+                    shell_line(words),
                 ]
             case "docker":
                 return ["docker", "exec", "-i", self.place, *words]
@@ -203,9 +203,9 @@ def _output(argv: Sequence[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ValueError(f"{argv[0]}: {error}") from None
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
+        written = done.stderr.decode(errors="replace").strip().splitlines()
         why = "".join(
-            each if each.isprintable() else "?" for each in (said or ["no reason given"])[-1][:300]
+            each if each.isprintable() else "?" for each in (written or ["no reason given"])[-1][:300]
         )
         raise ValueError(f"{argv[0]} ended with status {done.returncode}: {why}")
     return done.stdout.decode(errors="replace")
@@ -213,9 +213,9 @@ def _output(argv: Sequence[str]) -> str:
 
 def _after(prefix: tuple[str, ...], words: tuple[str, ...]) -> list[str]:
     if any(COMMAND_PLACE in word for word in prefix):
-        return [word.replace(COMMAND_PLACE, as_one_word(words)) for word in prefix]
+        return [word.replace(COMMAND_PLACE, shell_line(words)) for word in prefix]
     # ssh joins its words with blanks for a shell, which would take them apart in other places.
-    return [*prefix, as_one_word(words)] if Path(prefix[0]).name == SSH else [*prefix, *words]
+    return [*prefix, shell_line(words)] if Path(prefix[0]).name == SSH else [*prefix, *words]
 
 
 def _plain_ssh(word: str) -> Target:

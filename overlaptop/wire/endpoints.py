@@ -10,7 +10,7 @@
         search.msgpack    the search that goes on, for a hub that takes this one's place
         commands.msgpack  the commands that are under way, likewise
       changes.jsonl       what was changed of any job, see change_log.py
-      relay-<pid>-<owner>.sock    where a relay that keeps a job is found, see relay/handover.py
+      launch-<pid>-<owner>.sock   where a job is handed to its next owner, see launch/supervised.py
 
 Only the standard library: this module is imported in the training process.
 """

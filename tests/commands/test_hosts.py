@@ -17,16 +17,16 @@ from overlaptop.console.once import render, settle
 from overlaptop.console.stream import is_lost
 from overlaptop.remote.targets import Target
 from tests.fleet.builders import status, step, welcome
-from tests.remote.lines import FAR_ENDS, runs
+from tests.remote.connections import FAKE_RELAYS, runs
 from tests.tui.clusters import Cluster
 
 from .conftest import wait_until
 from .test_cli import overlaptop
 
 
-def far_end(behaviour: str) -> str:
-    """A command prefix that reaches one of tests/remote/far_ends.py."""
-    return shlex.join([sys.executable, str(FAR_ENDS), behaviour])
+def fake_relay(behaviour: str) -> str:
+    """A command prefix that reaches one of tests/remote/fake_relays.py."""
+    return shlex.join([sys.executable, str(FAKE_RELAYS), behaviour])
 
 
 def named(*words: str) -> Hosts | None:
@@ -117,7 +117,7 @@ def test_commands_take_hosts_too(command: str, capsys: pytest.CaptureFixture[str
 
 
 def test_none_that_can_be_reached_is_a_line_for_each_and_status_1() -> None:
-    done = overlaptop("--once", "--via", "/no/such/program", "--via", far_end("failing"))
+    done = overlaptop("--once", "--via", "/no/such/program", "--via", fake_relay("failing"))
     assert (done.returncode, done.stdout) == (1, "")
     assert "via /no/such/program: there is no /no/such/program on this machine" in done.stderr
     assert "/tmp/x belongs to uid 7, not to you" in done.stderr
@@ -147,7 +147,7 @@ def test_a_word_that_no_host_has_may_have_been_meant_for_a_command(
 
 def test_a_host_of_such_a_name_is_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ssh = tmp_path / "ssh"
-    ssh.write_text(f"#!/bin/sh\nexec {far_end('plain')}\n")
+    ssh.write_text(f"#!/bin/sh\nexec {fake_relay('plain')}\n")
     ssh.chmod(0o755)
     monkeypatch.setenv("OVERLAPTOP_SSH", str(ssh))
     done = overlaptop("--list", "status")
@@ -156,7 +156,7 @@ def test_a_host_of_such_a_name_is_reached(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_host_that_fails_is_told_and_the_others_go_on() -> None:
-    plain = far_end("plain")
+    plain = fake_relay("plain")
     done = overlaptop("--list", "--json", "--via", "/no/such/program", "--via", plain)
     assert done.returncode == 0
     (job,) = map(json.loads, done.stdout.splitlines())
@@ -166,13 +166,13 @@ def test_a_host_that_fails_is_told_and_the_others_go_on() -> None:
 
 
 def test_a_job_that_none_of_them_has_is_one_line_and_status_1() -> None:
-    done = overlaptop("--once", "--job", "job-2", "--via", far_end("plain"))
+    done = overlaptop("--once", "--job", "job-2", "--via", fake_relay("plain"))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines()[-1] == "overlaptop: no job job-2 runs there; there is: job-1 (train.py)"
 
 
 def test_the_table_is_of_the_job_there() -> None:
-    done = overlaptop("--once", "--via", far_end("plain"))
+    done = overlaptop("--once", "--via", fake_relay("plain"))
     assert done.returncode == 0
     assert "train.py · 2 ranks · far" in done.stdout
     assert "job job-1" in done.stdout
@@ -185,7 +185,7 @@ def test_this_machine_is_reached_as_another_one_is(socket_dir: Path) -> None:
 
 
 def test_what_may_be_sent_is_told_to_the_host_and_nothing_outlives_the_session() -> None:
-    session = connect(Hosts((Target.via(far_end("plain")),), bytes_per_s=20_000))
+    session = connect(Hosts((Target.via(fake_relay("plain")),), bytes_per_s=20_000))
     try:
         (host,) = session.hosts
         (job,) = session.find_jobs()
@@ -196,7 +196,7 @@ def test_what_may_be_sent_is_told_to_the_host_and_nothing_outlives_the_session()
             if host.note == "limit 20000 0.0":
                 break
         assert host.note == "limit 20000 0.0"
-        pids = [carrier.pid for carrier in host.line.carriers]
+        pids = [process.pid for process in host.connection.processes]
     finally:
         session.close()
     assert session.tick() is not None
@@ -219,7 +219,7 @@ def words_of_process(pid: int) -> str:
 def test_ctrl_c_while_they_are_reached_leaves_no_process() -> None:
     """A host that never answers: what was started for it is gone with us."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "overlaptop", "--once", "--via", far_end("mute")],
+        [sys.executable, "-m", "overlaptop", "--once", "--via", fake_relay("mute")],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert wait_until(lambda: any("mute" in words_of_process(pid) for pid in children_of(process.pid)))

@@ -12,10 +12,10 @@ from overlaptop.doctor import hosts
 from overlaptop.doctor.facts import Facts
 from overlaptop.doctor.findings import Finding, Status, fault, ok, works
 from overlaptop.doctor.hosts import examine
-from overlaptop.remote import attempt as call
+from overlaptop.remote import attempt
 from overlaptop.remote.targets import Target
 from overlaptop.wire.messages import PROTOCOL_VERSION
-from tests.remote.lines import far_end
+from tests.remote.connections import fake_relay
 
 from .machines import by_check
 from .ssh_hosts import make_python, make_ssh, printing
@@ -167,7 +167,7 @@ def test_a_host_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) 
     assert finding.status is Status.FAULT
     assert finding.text == "the host had not answered in time"
     monkeypatch.setattr(hosts, "CONNECT_S", 35.0)
-    monkeypatch.setattr(call, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(attempt, "FIRST_BYTES_S", 1.0)
     finding = by_check(look("silent")["silent"])["relay"]
     assert "the host does not answer" in finding.text
 
@@ -191,13 +191,13 @@ def test_this_machine_and_a_prefix_need_no_ssh(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("behaviour", "older"), [("older", "that one"), ("newer", "this one")])
 def test_another_protocol_there_is_a_fault_that_says_which_is_older(behaviour: str, older: str) -> None:
-    [(_, [finding])] = examine([far_end(behaviour)], Facts())
+    [(_, [finding])] = examine([fake_relay(behaviour)], Facts())
     assert (finding.check, finding.status) == ("relay", Status.FAULT)
     assert f"{older} is older, update it" in finding.text
 
 
 def test_a_clock_that_is_far_from_ours_is_a_warning() -> None:
-    [(_, findings)] = examine([far_end("ahead")], Facts())
+    [(_, findings)] = examine([fake_relay("ahead")], Facts())
     finding = by_check(findings)["offset"]
     assert finding.status is Status.WARNING
     assert finding.text.startswith("its clock is 5.0 s ahead of ours, known to ")

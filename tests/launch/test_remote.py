@@ -1,4 +1,4 @@
-"""Workloads on another host: what is ordered, and what is known of it while the line comes and goes."""
+"""Workloads on another host: what is requested, and what is known of it while connections come and go."""
 
 from dataclasses import dataclass, field
 
@@ -21,29 +21,29 @@ class Host:
     readonly: bool = False
     up: bool = True
     note: str = ""
-    orders: list = field(default_factory=list)
-    order_status: RelayLaunchStatus | None = None
+    launches: list = field(default_factory=list)
+    launch_status: RelayLaunchStatus | None = None
     polls: int = 0
 
     def __post_init__(self):
         self.hello = RelayHello(PROTOCOL_VERSION, "1", self.name, 1, self.gpus, 1, self.readonly)
 
-    def order(self, words, nproc=None):
-        encode(RelayLaunch(len(self.orders) + 1, tuple(words), nproc))
+    def launch(self, words, nproc=None):
+        encode(RelayLaunch(len(self.launches) + 1, tuple(words), nproc))
         if not self.up:
             return False
-        self.orders.append((tuple(words), nproc))
-        self.order_status = None
+        self.launches.append((tuple(words), nproc))
+        self.launch_status = None
         return True
 
     def says(self, phase, *, failed=False, how="", job="", command_line="torchrun ...", output=()):
-        self.order_status = RelayLaunchStatus(
-            len(self.orders), phase, failed, how, command_line, tuple(output), "", job
+        self.launch_status = RelayLaunchStatus(
+            len(self.launches), phase, failed, how, command_line, tuple(output), "", job
         )
 
     def poll(self):
         self.polls += 1
-        if self.orders and not self.orders[-1][0] and self.order_status is None:
+        if self.launches and not self.launches[-1][0] and self.launch_status is None:
             self.says("nothing")
 
 
@@ -55,13 +55,13 @@ class Session:
         pass
 
 
-def stage_of(*hosts):
+def launcher_of(*hosts):
     return RemoteLauncher(Session(*hosts))
 
 
-def started(stage, *words, host=""):
-    stage.start(stage.plan(LaunchRequest(words[0], tuple(words[1:]), None, host)))
-    return stage
+def started(launcher, *words, host=""):
+    launcher.start(launcher.plan(LaunchRequest(words[0], tuple(words[1:]), None, host)))
+    return launcher
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,13 @@ def started(stage, *words, host=""):
 def test_where_it_would_run_follows_from_the_gpus_that_the_host_told_of(
     gpus, nproc, options, place, count, device
 ):
-    plan = stage_of(Host("gpu-a", gpus)).plan(LaunchRequest("ddp", options, nproc))
+    plan = launcher_of(Host("gpu-a", gpus)).plan(LaunchRequest("ddp", options, nproc))
     assert (plan.fault, plan.place, plan.nproc, plan.device_type) == ("", place, count, device)
     assert plan.request.host == "gpu-a"
 
 
 @pytest.mark.parametrize(
-    ("hosts", "order", "fault"),
+    ("hosts", "wanted", "fault"),
     [
         ([Host("gpu-a")], LaunchRequest("nonsense"), "no workload is called 'nonsense'; there are: ddp, "),
         ([Host("gpu-a")], LaunchRequest("ddp", ("--layers", "x")), "--layers"),
@@ -93,9 +93,9 @@ def test_where_it_would_run_follows_from_the_gpus_that_the_host_told_of(
         ([Host("gpu-a", 0)], LaunchRequest("ddp", ("--device", "cuda")), "gpu-a has no GPUs"),
         ([Host("gpu-a", readonly=True)], LaunchRequest("ddp"), "gpu-a lets this dashboard only look on"),
         (
-            [Host("gpu-a", up=False, note="the line broke")],
+            [Host("gpu-a", up=False, note="the connection broke")],
             LaunchRequest("ddp"),
-            "cannot be reached: the line broke",
+            "cannot be reached: the connection broke",
         ),
         (
             [Host("a", up=False), Host("b", up=False)],
@@ -105,180 +105,180 @@ def test_where_it_would_run_follows_from_the_gpus_that_the_host_told_of(
         ([Host("a"), Host("b", up=False)], LaunchRequest("ddp", host="b"), "b cannot be reached"),
     ],
 )
-def test_what_would_not_run_is_said_before_it_is_ordered(hosts, order, fault):
-    stage = stage_of(*hosts)
-    plan = stage.plan(order)
+def test_what_would_not_run_is_said_before_it_is_sent(hosts, wanted, fault):
+    launcher = launcher_of(*hosts)
+    plan = launcher.plan(wanted)
     assert fault in plan.fault
     with pytest.raises(ValueError, match=r".+"):
-        stage.start(plan)
-    assert not any(host.orders for host in hosts)
+        launcher.start(plan)
+    assert not any(host.launches for host in hosts)
 
 
 def test_the_first_host_that_starts_something_is_taken_by_itself():
-    stage = stage_of(Host("a", up=False), Host("b", readonly=True), Host("c"), Host("d"))
-    assert stage.hosts == ("c", "d")
-    assert stage.plan(LaunchRequest("ddp")).request.host == "c"
+    launcher = launcher_of(Host("a", up=False), Host("b", readonly=True), Host("c"), Host("d"))
+    assert launcher.hosts == ("c", "d")
+    assert launcher.plan(LaunchRequest("ddp")).request.host == "c"
 
 
-def test_an_order_goes_there_and_its_job_is_known_by_its_key():
+def test_a_request_is_sent_there_and_its_job_is_known_by_its_key():
     host = Host("gpu-a")
-    stage = stage_of(host)
-    assert stage.status().phase is LaunchPhase.NOTHING
-    started(stage, "ddp", "--layers", "2")
-    assert host.orders == [(("ddp", "--layers", "2"), None)]
-    assert stage.status().phase is LaunchPhase.ENDING
-    assert stage.status().label == "ddp --layers 2 on gpu-a"
-    assert stage.running == ""
+    launcher = launcher_of(host)
+    assert launcher.status().phase is LaunchPhase.NOTHING
+    started(launcher, "ddp", "--layers", "2")
+    assert host.launches == [(("ddp", "--layers", "2"), None)]
+    assert launcher.status().phase is LaunchPhase.ENDING
+    assert launcher.status().label == "ddp --layers 2 on gpu-a"
+    assert launcher.running == ""
     host.says("running", output=("step 1",))
-    status = stage.status()
+    status = launcher.status()
     assert (status.phase, status.command_line) == (LaunchPhase.RUNNING, "torchrun ...")
-    assert stage.running == "ddp --layers 2 on gpu-a"
-    assert not stage.owns(record("job-1"))
+    assert launcher.running == "ddp --layers 2 on gpu-a"
+    assert not launcher.owns(record("job-1"))
     host.says("running", job="job-1", output=("step 2",))
-    stage.status()
-    assert stage.owns(record("job-1"))
-    assert not stage.owns(record("job-2"))
-    assert stage.output() == ("step 2",)
+    launcher.status()
+    assert launcher.owns(record("job-1"))
+    assert not launcher.owns(record("job-2"))
+    assert launcher.output() == ("step 2",)
 
 
 def test_one_that_fails_says_how_and_what_it_wrote():
     host = Host("gpu-a")
-    stage = started(stage_of(host), "ddp")
+    launcher = started(launcher_of(host), "ddp")
     host.says("over", failed=True, how="exit status 1", output=("RuntimeError: no",))
-    status = stage.status()
+    status = launcher.status()
     assert (status.phase, status.failed, status.how) == (LaunchPhase.OVER, True, "exit status 1")
-    assert stage.output() == ("RuntimeError: no",)
-    assert stage.running == ""
+    assert launcher.output() == ("RuntimeError: no",)
+    assert launcher.running == ""
 
 
-def test_each_order_is_another_one_and_the_one_before_says_nothing_of_it():
+def test_the_status_of_one_request_says_nothing_of_the_next():
     host = Host("gpu-a")
-    stage = started(stage_of(host), "ddp")
+    launcher = started(launcher_of(host), "ddp")
     host.says("running", job="job-1")
-    first = stage.status()
-    started(stage, "fsdp")
-    status = stage.status()
+    first = launcher.status()
+    started(launcher, "fsdp")
+    status = launcher.status()
     assert status.number == first.number + 1
     assert (status.phase, status.ending) == (LaunchPhase.ENDING, "ddp on gpu-a")
-    assert stage.running == "ddp on gpu-a"
-    assert not stage.owns(record("job-1"))
+    assert launcher.running == "ddp on gpu-a"
+    assert not launcher.owns(record("job-1"))
 
 
 @pytest.mark.parametrize("runs", [True, False])
 def test_on_another_host_it_takes_the_place_of_the_one_before(runs):
     a, b = Host("a"), Host("b")
-    stage = started(stage_of(a, b), "ddp")
+    launcher = started(launcher_of(a, b), "ddp")
     if runs:
         a.says("running", job="job-1")
-        stage.status()
-    started(stage, "ddp", host="b")
-    assert a.orders == [(("ddp",), None), ((), None)]
-    assert b.orders == [(("ddp",), None)]
+        launcher.status()
+    started(launcher, "ddp", host="b")
+    assert a.launches == [(("ddp",), None), ((), None)]
+    assert b.launches == [(("ddp",), None)]
 
 
 def test_what_was_started_is_ended_by_a_key():
     host = Host("gpu-a")
-    stage = started(stage_of(host), "ddp")
+    launcher = started(launcher_of(host), "ddp")
     host.says("running")
-    stage.status()
-    stage.stop()
-    assert host.orders[-1] == ((), None)
-    assert (stage.status().phase, stage.status().ending) == (LaunchPhase.ENDING, "ddp on gpu-a")
+    launcher.status()
+    launcher.stop()
+    assert host.launches[-1] == ((), None)
+    assert (launcher.status().phase, launcher.status().ending) == (LaunchPhase.ENDING, "ddp on gpu-a")
     host.says("nothing")
-    assert stage.status().phase is LaunchPhase.NOTHING
-    assert stage.running == ""
-    stage.stop()
-    assert len(host.orders) == 2
+    assert launcher.status().phase is LaunchPhase.NOTHING
+    assert launcher.running == ""
+    launcher.stop()
+    assert len(host.launches) == 2
 
 
-def test_while_the_line_is_lost_nothing_is_claimed_of_it():
+def test_while_the_connection_is_lost_nothing_is_claimed_of_it():
     host = Host("gpu-a")
-    stage = started(stage_of(host), "ddp")
+    launcher = started(launcher_of(host), "ddp")
     host.says("running", job="job-1")
-    stage.status()
+    launcher.status()
     host.up = False
-    status = stage.status()
+    status = launcher.status()
     assert status.phase is LaunchPhase.UNKNOWN
-    assert "the line to gpu-a is lost" in status.how
-    assert stage.running == ""
-    assert stage.owns(record("job-1"))
+    assert "the connection to gpu-a is lost" in status.how
+    assert launcher.running == ""
+    assert launcher.owns(record("job-1"))
 
 
-def back(host, stage):
-    """The line breaks and comes back; its relay has not answered yet."""
+def back(host, launcher):
+    """The connection is lost and had again; its relay has not answered yet."""
     host.up = False
-    stage.status()
-    host.up, host.order_status = True, None
-    return stage.status()
+    launcher.status()
+    host.up, host.launch_status = True, None
+    return launcher.status()
 
 
 def test_a_relay_that_comes_after_takes_it_over():
     host = Host("gpu-a")
-    stage = started(stage_of(host), "ddp")
+    launcher = started(launcher_of(host), "ddp")
     host.says("running", job="job-1")
-    stage.status()
-    status = back(host, stage)
+    launcher.status()
+    status = back(host, launcher)
     assert status.phase is LaunchPhase.UNKNOWN
     assert "is back" in status.how
     host.says("running", job="job-1")
-    status = stage.status()
+    status = launcher.status()
     assert (status.phase, status.label, status.how) == (LaunchPhase.RUNNING, "ddp on gpu-a", "")
-    assert stage.running == "ddp on gpu-a"
-    stage.close()
-    assert host.orders[-1] == ((), None)
+    assert launcher.running == "ddp on gpu-a"
+    launcher.close()
+    assert host.launches[-1] == ((), None)
 
 
-def test_what_nobody_keeps_any_more_has_ended():
+def test_what_no_supervisor_keeps_any_more_has_ended():
     host = Host("gpu-a")
-    stage = started(stage_of(host), "ddp")
+    launcher = started(launcher_of(host), "ddp")
     host.says("running", job="job-1")
-    stage.status()
-    back(host, stage)
-    host.says("over", how="the line was lost")
-    status = stage.status()
-    assert (status.phase, status.failed, status.how) == (LaunchPhase.OVER, False, "the line was lost")
+    launcher.status()
+    back(host, launcher)
+    host.says("over", how="the connection was lost")
+    status = launcher.status()
+    assert (status.phase, status.failed, status.how) == (LaunchPhase.OVER, False, "the connection was lost")
 
 
 def test_what_is_asked_for_yet_is_ended_with_the_dashboard():
     host = Host("gpu-a")
-    stage = started(stage_of(host), "ddp")
+    launcher = started(launcher_of(host), "ddp")
     host.says("running", job="job-1")
-    stage.status()
-    back(host, stage)
-    stage.close()
-    assert host.orders[-1] == ((), None)
+    launcher.status()
+    back(host, launcher)
+    launcher.close()
+    assert host.launches[-1] == ((), None)
 
 
-def test_an_order_that_the_line_does_not_take_any_more_has_failed():
+def test_a_request_that_cannot_be_sent_any_more_has_failed():
     host = Host("gpu-a")
-    stage = stage_of(host)
-    plan = stage.plan(LaunchRequest("ddp"))
+    launcher = launcher_of(host)
+    plan = launcher.plan(LaunchRequest("ddp"))
     host.up = False
-    stage.start(plan)
-    status = stage.status()
+    launcher.start(plan)
+    status = launcher.status()
     assert (status.phase, status.failed) == (LaunchPhase.OVER, True)
     assert "gpu-a cannot be reached" in status.how
 
 
 def test_words_that_cannot_travel_are_no_crash():
     host = Host("gpu-a")
-    stage = stage_of(host)
-    stage.start(LaunchPlan(LaunchRequest("ddp", ("a\0b",), None, "gpu-a")))
-    assert stage.status().failed
-    assert host.orders == []
+    launcher = launcher_of(host)
+    launcher.start(LaunchPlan(LaunchRequest("ddp", ("a\0b",), None, "gpu-a")))
+    assert launcher.status().failed
+    assert host.launches == []
 
 
-def test_what_runs_is_ended_with_the_dashboard_and_its_host_is_given_time_to_hear_of_it():
+def test_what_runs_is_ended_with_the_dashboard_and_its_host_is_given_time_to_receive_that():
     host = Host("gpu-a")
-    stage = started(stage_of(host), "ddp")
+    launcher = started(launcher_of(host), "ddp")
     host.says("running")
-    stage.status()
-    stage.close()
-    assert host.orders[-1] == ((), None)
+    launcher.status()
+    launcher.close()
+    assert host.launches[-1] == ((), None)
     assert host.polls == 1
 
 
 def test_where_nothing_was_started_nothing_is_ended():
     host = Host("gpu-a")
-    stage_of(host).close()
-    assert host.orders == []
+    launcher_of(host).close()
+    assert host.launches == []

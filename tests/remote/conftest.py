@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.remote.lines import Lines
+from tests.remote.connections import Connections
 
 
 @pytest.fixture
-def lines() -> Iterator[Lines]:
-    """Makes lines to the far ends of far_ends.py."""
-    made = Lines()
+def connections() -> Iterator[Connections]:
+    """Makes connections to the relays of fake_relays.py."""
+    made = Connections()
     yield made
     made.close()

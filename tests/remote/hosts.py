@@ -254,14 +254,14 @@ class Cable:
         for machine, end, address in ends:
             machine.do("ip", "address", "add", f"{address}/24", "dev", end)
             machine.do("ip", "link", "set", end, "up")
-        self._far, self._far_end = second, other
+        self._host, self._end = second, other
 
     def cut(self) -> None:
         """Nothing arrives any more, at either end, and nobody is told."""
-        self._far.do("ip", "link", "set", self._far_end, "down")
+        self._host.do("ip", "link", "set", self._end, "down")
 
     def mend(self) -> None:
-        self._far.do("ip", "link", "set", self._far_end, "up")
+        self._host.do("ip", "link", "set", self._end, "up")
 
 
 class Job:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.remote.bootstrap import SCRIPT, as_one_word, far_words
+from overlaptop.remote.bootstrap import SCRIPT, remote_command, shell_line
 from overlaptop.wire.endpoints import JobRecord, job_dir, write_job
 
 SHELLS = [
@@ -104,10 +104,10 @@ class Run:
 def run(
     shell: list[str], python: str = "", remote_dir: str = "", said: str = "", **environment: str
 ) -> Run:
-    return Run([*shell, *far_words(python, remote_dir)[1:]], said, **environment)
+    return Run([*shell, *remote_command(python, remote_dir)[1:]], said, **environment)
 
 
-def test_the_script_passes_through_any_login_shell_as_one_word() -> None:
+def test_the_script_passes_through_any_login_shell_shell_line() -> None:
     assert not re.search(r"['!\n]|\\\\", SCRIPT)
     assert SCRIPT.isprintable()
 
@@ -117,7 +117,7 @@ def test_a_login_shell_hands_it_on_untouched(
     login_shell: str, socket_dir: Path, make_python: Callable[[str], Path]
 ) -> None:
     python = make_python("python")
-    line = as_one_word(far_words(str(python), "/tmp/a b/$x"))
+    line = shell_line(remote_command(str(python), "/tmp/a b/$x"))
     done = Run([login_shell, "-c", line], "frames")
     assert done.notes == [("here", ""), ("start", str(python))]
     assert done.last == f"{python}|-P -m overlaptop relay --stdio||/tmp/a b/$x|frames"
@@ -180,7 +180,7 @@ def test_a_job_that_begins_later_is_found_and_no_byte_of_its_frames_is_eaten(
     shell: list[str], socket_dir: Path, make_python: Callable[[str], Path]
 ) -> None:
     python = make_python("python")
-    command = [*shell, *far_words()[1:]]
+    command = [*shell, *remote_command()[1:]]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as far:
         assert far.stdin is not None
         assert far.stdout is not None
@@ -210,7 +210,7 @@ def test_a_relay_that_may_change_nothing_is_told_so(
     shell: list[str], make_python: Callable[[str], Path]
 ) -> None:
     python = make_python("python")
-    done = Run([*shell, *far_words(str(python), "/x", readonly=True)[1:]], "")
+    done = Run([*shell, *remote_command(str(python), "/x", readonly=True)[1:]], "")
     assert done.last.split("|")[1] == "-P -m overlaptop relay --stdio --readonly"
 
 
@@ -285,12 +285,12 @@ def test_the_directory_is_the_one_named_or_the_default_of_the_host(
 @pytest.mark.parametrize("word", ["it's", "a\\b", "a!b", "a\nb", "-x"])
 def test_names_that_a_shell_would_not_take_as_they_are_are_refused(word: str) -> None:
     with pytest.raises(ValueError, match=r"--python|--remote-dir"):
-        far_words(word)
+        remote_command(word)
     with pytest.raises(ValueError, match=r"--remote-dir"):
-        far_words("", word)
+        remote_command("", word)
 
 
 @pytest.mark.parametrize("word", ["it's", "a\\\\b", "a!b", "a\nb"])
 def test_no_word_is_quoted_that_a_shell_would_take_apart(word: str) -> None:
     with pytest.raises(ValueError, match="not every shell"):
-        as_one_word(("sh", word))
+        shell_line(("sh", word))

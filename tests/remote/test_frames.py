@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.remote.frames import MAX_PREAMBLE_BYTES, Note, RelayStream
+from overlaptop.remote.frames import MAX_PREAMBLE_BYTES, RelayStream, StartNote
 from overlaptop.wire.codec import MAX_FRAME_BYTES, WireError, frame
 from overlaptop.wire.relaying import MAGIC
 
@@ -20,7 +20,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [data[start:end] for start, end in pairwise(edges)]
 
 
-def read(pieces: list[bytes]) -> tuple[list[bytes], list[Note], RelayStream]:
+def read(pieces: list[bytes]) -> tuple[list[bytes], list[StartNote], RelayStream]:
     stream, payloads, notes = RelayStream(), [], []
     for piece in pieces:
         payloads += stream.feed(piece)
@@ -52,7 +52,7 @@ def test_notes_are_found_between_the_lines_of_a_banner(places) -> None:
     )
     got, notes, stream = read(cut(data, places))
     assert got == [b"x"]
-    assert notes == [Note("here", ""), Note("wait", "no job in /tmp/x")]
+    assert notes == [StartNote("here", ""), StartNote("wait", "no job in /tmp/x")]
     assert stream.preamble.splitlines() == [
         "Last login: today",
         "no newline at its end",
@@ -86,7 +86,7 @@ def test_any_bytes_behind_the_magic_give_payloads_or_a_wire_error(head, pieces) 
 @pytest.mark.parametrize(
     "block", [b"y\n" * 500, b"x" * 1000, b"\n\x00OVERLAPTOP RELAY 2\n" * 50, b"\n" * 1000]
 )
-def test_a_far_end_that_talks_without_end_is_given_up(block: bytes) -> None:
+def test_a_preamble_without_end_is_given_up(block: bytes) -> None:
     stream, fed = RelayStream(), 0
 
     def feed_all() -> None:
@@ -119,4 +119,4 @@ def test_what_is_no_text_is_shown_as_such() -> None:
     stream = RelayStream()
     stream.feed(b"caf\xe9\n\nOVERLAPTOP-NOTE fail \xff\n")
     assert stream.preamble == "caf�\n"
-    assert stream.take_notes() == [Note("fail", "�")]
+    assert stream.take_notes() == [StartNote("fail", "�")]

@@ -1,7 +1,7 @@
-"""Whatever a far end says: the near end says what it knows of it, in bounds, and goes on.
+"""Whatever a far end says: the client end says what it knows of it, in bounds, and goes on.
 
 From bytes through frames, the line, the link and the session to the words of the commands without a screen.
-fuzz/far_end.py looks for more of the same for as long as one likes.
+fuzz/client.py looks for more of the same for as long as one likes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from overlaptop.wire.messages import (
     StepTotals,
 )
 from overlaptop.wire.relaying import MAGIC, RelayHello
-from tests.remote.overhearing import ANSWER, JOB, OPENING, START_NS, NearEnd, framed, near_ends
 from tests.remote.test_frames import cut
+from tests.remote.whole_client import ANSWER, JOB, OPENING, START_NS, WholeClient, framed, whole_clients
 from tests.wire.examples import DETAIL, MESSAGES, SAMPLE, STEP, messages, plain
 
 INFO = RankInfo(JOB, 0, 0, 4, "far", 7, "t.py", "cuda:0", "nccl", "kernels", "", True, 1, "2.13")
@@ -56,23 +56,23 @@ def of_this_job(draw):
 
 @pytest.fixture(scope="module", autouse=True)
 def making() -> Iterator[None]:
-    with near_ends():
+    with whole_clients():
         yield
 
 
-def begun() -> NearEnd:
-    near = NearEnd()
-    near.begin()
-    assert near.snapshot.link is LinkState.LIVE
-    return near
+def begun() -> WholeClient:
+    client = WholeClient()
+    client.begin()
+    assert client.snapshot.link is LinkState.LIVE
+    return client
 
 
-def has_kept_its_head(near: NearEnd) -> None:
+def has_kept_its_head(client: WholeClient) -> None:
     """What is said can go to any terminal, and what is kept has bounds."""
-    page = near.words()
+    page = client.words()
     assert all(line.isprintable() for line in page.split("\n"))
-    assert near.line.reason.isprintable()
-    snapshot = near.snapshot
+    assert client.connection.reason.isprintable()
+    snapshot = client.snapshot
     assert len(snapshot.notices) <= MAX_NOTICES
     assert sum(view.info is not None or view.last is not None for view in snapshot.ranks) <= MAX_NODE_RANKS
     for view in snapshot.ranks:
@@ -87,26 +87,26 @@ def has_kept_its_head(near: NearEnd) -> None:
     st.lists(st.integers(0, 900)),
 )
 def test_any_bytes_at_any_time_and_however_they_are_split(beginning, data, places):
-    near = NearEnd()
+    client = WholeClient()
     for piece in cut(beginning + data, places):
-        near.hear(piece)
-    near.hear(b"", passed_s=0.6)
-    has_kept_its_head(near)
+        client.receive(piece)
+    client.receive(b"", passed_s=0.6)
+    has_kept_its_head(client)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(of_this_job() | messages, passed_s), max_size=12))
 def test_any_messages_in_any_order(said):
-    near = begun()
+    client = begun()
     for message, seconds in said:
-        near.hear(framed(message), passed_s=seconds)
-        has_kept_its_head(near)
+        client.receive(framed(message), passed_s=seconds)
+        has_kept_its_head(client)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(of_this_job(), st.integers(0, 24), plain), min_size=1, max_size=6))
 def test_messages_with_a_field_of_any_value_are_taken_or_counted(said):
-    near = begun()
+    client = begun()
     bad = 0
     for message, at, value in said:
         row = msgpack.unpackb(encode(message))
@@ -116,10 +116,10 @@ def test_messages_with_a_field_of_any_value_are_taken_or_counted(said):
             decode(payload)
         except WireError:
             bad += 1
-        near.hear(frame(payload))
-    has_kept_its_head(near)
-    if near.line.ready and near.line.relays == 1:
-        assert near.line.dropped >= bad
+        client.receive(frame(payload))
+    has_kept_its_head(client)
+    if client.connection.ready and client.connection.relay_count == 1:
+        assert client.connection.dropped >= bad
 
 
 @settings(max_examples=60, deadline=None)
@@ -130,63 +130,63 @@ def test_messages_with_a_field_of_any_value_are_taken_or_counted(said):
 )
 def test_steps_whose_times_cannot_be(numbers, steps, asked_step):
     """Those out of bounds are counted; what is reckoned from the others must bear them."""
-    near = begun()
-    near.hear(framed(INFO))
+    client = begun()
+    client.receive(framed(INFO))
     row = msgpack.unpackb(encode(replace(STEP, rank=0)))
     row[2 : 2 + len(numbers)] = numbers
-    near.hear(frame(msgpack.packb(row)))
-    near.hear(framed(*(replace(step, rank=0) for step in steps)))
+    client.receive(frame(msgpack.packb(row)))
+    client.receive(framed(*(replace(step, rank=0) for step in steps)))
     command = Command("20260101-000000-abcdef", "capture", (Argument("steps", 5),), "me", 1)
     agreed = RankOutcome(0, "agreed", "agreed", "")
-    near.hear(framed(command, CommandOutcome(command.id, "agreed", "", asked_step, False, (agreed,))))
-    near.hear(framed(replace(SAMPLE, rank=0), HubStatus(1, 1, 0, False)), passed_s=5.0)
-    has_kept_its_head(near)
+    client.receive(framed(command, CommandOutcome(command.id, "agreed", "", asked_step, False, (agreed,))))
+    client.receive(framed(replace(SAMPLE, rank=0), HubStatus(1, 1, 0, False)), passed_s=5.0)
+    has_kept_its_head(client)
 
 
 # What could fill the memory
 
 
-def known_ranks(near: NearEnd) -> set[int]:
-    return {view.rank for view in near.snapshot.ranks if view.info is not None}
+def known_ranks(client: WholeClient) -> set[int]:
+    return {view.rank for view in client.snapshot.ranks if view.info is not None}
 
 
 def test_timelines_that_nobody_asked_for_are_not_kept():
-    near = begun()
-    near.session.watch({0})
-    near.hear(framed(INFO, replace(INFO, rank=1)))
-    near.hear(framed(*(replace(DETAIL, rank=rank) for rank in (0, 1, 2))))
-    near.hear(framed(*(replace(DETAIL, rank=rank, step=2) for rank in (0, 1, 2))))
-    kept = {view.rank: [detail.step for detail in view.details] for view in near.snapshot.ranks}
+    client = begun()
+    client.session.watch({0})
+    client.receive(framed(INFO, replace(INFO, rank=1)))
+    client.receive(framed(*(replace(DETAIL, rank=rank) for rank in (0, 1, 2))))
+    client.receive(framed(*(replace(DETAIL, rank=rank, step=2) for rank in (0, 1, 2))))
+    kept = {view.rank: [detail.step for detail in view.details] for view in client.snapshot.ranks}
     assert kept == {0: [1, 2], 1: [], 2: [], 3: []}
 
 
 def test_a_sample_with_more_words_than_any_sampler_has_is_passed_over():
-    near = begun()
-    near.hear(framed(INFO))
+    client = begun()
+    client.receive(framed(INFO))
     long = replace(SAMPLE, unknown=(Unknown("x" * 100, "y" * MAX_SAMPLE_CHARS),))
-    near.hear(framed(replace(SAMPLE, at_ns=1), replace(long, at_ns=2), replace(SAMPLE, at_ns=3)))
-    first, *others = near.snapshot.ranks[0].samples
+    client.receive(framed(replace(SAMPLE, at_ns=1), replace(long, at_ns=2), replace(SAMPLE, at_ns=3)))
+    first, *others = client.snapshot.ranks[0].samples
     assert [sample.at_ns - first.at_ns for sample in others] == [2]
 
 
 def test_a_host_has_so_many_ranks_and_those_that_ended_make_room():
-    near = begun()
+    client = begun()
     for start in range(0, 4096, 64):
-        near.hear(framed(*(replace(INFO, rank=rank) for rank in range(start, start + 64))))
-    assert known_ranks(near) == set(range(MAX_NODE_RANKS))
-    near.hear(framed(RankEnd(7, START_NS, True), replace(INFO, rank=4000)))
-    assert known_ranks(near) == set(range(MAX_NODE_RANKS)) - {7} | {4000}
+        client.receive(framed(*(replace(INFO, rank=rank) for rank in range(start, start + 64))))
+    assert known_ranks(client) == set(range(MAX_NODE_RANKS))
+    client.receive(framed(RankEnd(7, START_NS, True), replace(INFO, rank=4000)))
+    assert known_ranks(client) == set(range(MAX_NODE_RANKS)) - {7} | {4000}
 
 
 def test_a_flood_of_what_is_largest_takes_no_more_memory_than_what_is_kept():
-    near = begun()
-    near.session.watch(set())
+    client = begun()
+    client.session.watch(set())
     edges = tuple(range(1 << 40, (1 << 40) + 8192))
     largest = framed(StepDetail(0, 1, 0, 1, (), edges, edges, edges, edges, ()))
-    near.hear(largest)
+    client.receive(largest)
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _ in range(100):
         for at in range(0, len(largest), 1 << 17):
-            near.hear(largest[at : at + (1 << 17)])
+            client.receive(largest[at : at + (1 << 17)])
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 32 << 10
-    assert near.snapshot.link is LinkState.LIVE
+    assert client.snapshot.link is LinkState.LIVE

@@ -1,4 +1,4 @@
-"""A job of another host as JobSession sees it: over a line that may be lost and had again."""
+"""A job of another host as JobSession sees it: over a connection that may be lost and had again."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Command, CommandOutcome, HubStatus, Message, Notice, Welcome
-from tests.remote.far_ends import AHEAD_NS, JOB, STARTED_NS
-from tests.remote.lines import Lines, eventually
+from tests.remote.connections import Connections, eventually
+from tests.remote.fake_relays import AHEAD_NS, JOB, STARTED_NS
 from tests.wire.conftest import Hubs, Rank, hubs, make_rank, socket_dir
 
 __all__ = ["hubs", "make_rank", "socket_dir"]
@@ -37,33 +37,33 @@ SEARCH = Search("20260101-000000-abcdef", "me", "bucket_cap_mb", None)
 class Watched:
     """A host, a link to its only job, and what has come over that."""
 
-    def __init__(self, lines: Lines, behaviour: str) -> None:
-        self.lines = lines
-        self.line = lines(behaviour)
-        self.host = RemoteHost(self.line)
+    def __init__(self, connections: Connections, behaviour: str) -> None:
+        self.connections = connections
+        self.connection = connections(behaviour)
+        self.host = RemoteHost(self.connection)
         self.record = eventually(lambda: next(iter(self.host.list_jobs()), None))
         self.link = self.host.open_link(self.record)
-        self.heard: list[Message] = []
+        self.received: list[Message] = []
 
     def poll(self) -> None:
-        self.heard += self.link.poll()
+        self.received += self.link.poll()
 
-    def hear(self, kind: type[T]) -> T:
-        """The next message of this kind that is heard from now on."""
-        self.heard.clear()
+    def receive(self, kind: type[T]) -> T:
+        """The next message of this kind that comes from now on."""
+        self.received.clear()
         return eventually(lambda: self.poll() or next(self.of(kind), None))
 
     def of(self, kind: type[T]) -> Iterator[T]:
-        return (message for message in self.heard if isinstance(message, kind))
+        return (message for message in self.received if isinstance(message, kind))
 
     def lose(self) -> None:
-        os.kill(self.line.carriers[0].pid, signal.SIGKILL)
-        eventually(lambda: self.poll() or self.line.state is ConnectionState.DOWN)
+        os.kill(self.connection.processes[0].pid, signal.SIGKILL)
+        eventually(lambda: self.poll() or self.connection.state is ConnectionState.DOWN)
 
 
 @pytest.fixture
-def watched(lines: Lines) -> Watched:
-    return Watched(lines, "plain")
+def watched(connections: Connections) -> Watched:
+    return Watched(connections, "plain")
 
 
 def command() -> Command:
@@ -76,41 +76,41 @@ def test_a_hosts_jobs_are_listed_as_this_machines_are(watched: Watched) -> None:
     assert watched.record == replace(JOB.record, started_ns=STARTED_NS - offset_ns)
 
 
-def test_a_host_that_was_not_reached_yet_has_no_jobs_and_says_so(lines: Lines) -> None:
-    host = RemoteHost(lines("mute"))
+def test_a_host_that_was_not_reached_yet_has_no_jobs_and_a_note(connections: Connections) -> None:
+    host = RemoteHost(connections("mute"))
     assert (host.list_jobs(), host.known, host.up, host.connecting) == ([], False, False, True)
-    failed = RemoteHost(lines("failing"))
+    failed = RemoteHost(connections("failing"))
     eventually(lambda: failed.poll() or failed.note)
     assert failed.note == "/tmp/x belongs to uid 7, not to you"
     assert (failed.up, failed.connecting) == (False, True)
 
 
-def test_joining_brings_the_hubs_welcome_and_its_words(watched: Watched) -> None:
-    assert watched.hear(Welcome).job == "job-1"
+def test_joining_brings_the_hubs_welcome(watched: Watched) -> None:
+    assert watched.receive(Welcome).job == "job-1"
     assert watched.link.alive
     assert watched.link.last_heard_s == 0.0
-    watched.lines.clock.now_s += 1.5
+    watched.connections.clock.now_s += 1.5
     assert watched.link.last_heard_s == 1.5
-    watched.hear(HubStatus)
+    watched.receive(HubStatus)
     assert watched.link.last_heard_s == 0.0
 
 
 def test_what_is_still_on_its_way_of_another_job_is_passed_over(watched: Watched) -> None:
-    watched.hear(Welcome)
+    watched.receive(Welcome)
     assert "of another job" not in {notice.text for notice in watched.of(Notice)}
 
 
-def test_watching_other_ranks_is_told_at_once(watched: Watched) -> None:
-    watched.hear(Welcome)
+def test_watching_other_ranks_is_sent_at_once(watched: Watched) -> None:
+    watched.receive(Welcome)
     watched.link.watch([3, 1, 3])
     assert eventually(
         lambda: watched.poll() or any(notice.text == "joined 1,3" for notice in watched.of(Notice))
     )
 
 
-def test_times_of_the_far_clock_become_times_of_this_one(lines: Lines) -> None:
-    watched = Watched(lines, "ahead")
-    welcome = watched.hear(Welcome)
+def test_times_of_the_other_clock_become_times_of_this_one(connections: Connections) -> None:
+    watched = Watched(connections, "ahead")
+    welcome = watched.receive(Welcome)
     residual_ns = watched.host.residual_ns
     assert residual_ns is not None
     assert residual_ns < AHEAD_NS // 2, "else this proves nothing"
@@ -120,27 +120,27 @@ def test_times_of_the_far_clock_become_times_of_this_one(lines: Lines) -> None:
     assert abs(watched.host.list_jobs()[0].started_ns - (STARTED_NS - AHEAD_NS)) <= AHEAD_NS // 2
 
 
-def test_commands_and_searches_reach_the_hub_once_it_has_spoken(lines: Lines) -> None:
-    watched = Watched(lines, "plain")
+def test_commands_and_searches_reach_the_hub_once_it_has_answered(connections: Connections) -> None:
+    watched = Watched(connections, "plain")
     assert not watched.link.send(command()), "it has said nothing yet"
-    watched.hear(Welcome)
+    watched.receive(Welcome)
     asked = command()
     assert watched.link.send(asked)
-    assert watched.hear(CommandOutcome).command == asked.id
+    assert watched.receive(CommandOutcome).command == asked.id
     assert watched.link.hold(SEARCH)
-    assert watched.hear(Search) == SEARCH
+    assert watched.receive(Search) == SEARCH
 
 
 def test_a_command_that_is_not_allowed_is_an_error_before_it_travels(watched: Watched) -> None:
     with pytest.raises(WireError):
         watched.link.send(replace(command(), name="reboot"))
-    watched.hear(Welcome)
+    watched.receive(Welcome)
     with pytest.raises(WireError):
         watched.link.send(replace(command(), name="reboot"))
 
 
-def test_a_link_lives_through_a_drop_of_its_line(watched: Watched) -> None:
-    watched.hear(Welcome)
+def test_a_link_lives_through_a_drop_of_its_connection(watched: Watched) -> None:
+    watched.receive(Welcome)
     watched.link.watch([1])
     watched.lose()
     assert watched.link.alive, "nobody knows of a death"
@@ -150,115 +150,115 @@ def test_a_link_lives_through_a_drop_of_its_line(watched: Watched) -> None:
     assert watched.host.note
     assert not watched.host.is_gone(watched.record)
     assert [record.job for record in watched.host.list_jobs()] == ["job-1"]
-    watched.lines.clock.now_s += 2
-    watched.hear(Welcome)
+    watched.connections.clock.now_s += 2
+    watched.receive(Welcome)
     assert watched.host.up
     assert any(notice.text == "joined 1" for notice in watched.of(Notice))
     assert watched.link.send(command())
-    watched.hear(CommandOutcome)
+    watched.receive(CommandOutcome)
 
 
 def test_a_hub_that_has_ended_and_a_job_that_is_gone_are_told_apart(watched: Watched) -> None:
-    watched.hear(Welcome)
+    watched.receive(Welcome)
     assert not watched.host.is_gone(watched.record)
-    assert watched.host.order(["die"])
+    assert watched.host.launch(["die"])
     eventually(lambda: watched.poll() or not watched.link.alive)
     assert watched.host.is_gone(watched.record)
     assert not watched.host.is_gone(replace(watched.record, job="job-2"))
 
 
 def test_another_link_takes_the_place_of_the_one_before(watched: Watched) -> None:
-    watched.hear(Welcome)
+    watched.receive(Welcome)
     watched.link.close()
     assert watched.link.poll() == []
     first = watched.link
     watched.link = watched.host.open_link(watched.record)
-    watched.hear(Welcome)
+    watched.receive(Welcome)
     first.close()
     assert watched.link.send(command())
-    watched.hear(CommandOutcome)
+    watched.receive(CommandOutcome)
 
 
-def test_what_the_far_end_dropped_counts_from_the_links_begin(watched: Watched) -> None:
+def test_what_the_relay_dropped_counts_from_the_links_begin(watched: Watched) -> None:
     assert isinstance(watched.link, RemoteLink)
-    eventually(lambda: watched.poll() or watched.line.dropped == 3)
+    eventually(lambda: watched.poll() or watched.connection.dropped == 3)
     again = watched.host.open_link(watched.record)
     assert again.dropped == 0
 
 
-def test_a_limit_is_told_now_and_to_each_relay_that_follows(watched: Watched) -> None:
+def test_a_limit_is_sent_now_and_to_each_relay_that_follows(watched: Watched) -> None:
     watched.host.limit(1000, 2.5)
     eventually(lambda: watched.poll() or watched.host.note == "limit 1000 2.5")
     watched.lose()
-    watched.lines.clock.now_s += 2
+    watched.connections.clock.now_s += 2
     eventually(lambda: watched.poll() or watched.host.up)
     eventually(lambda: watched.poll() or watched.host.note == "limit 1000 2.5")
     with pytest.raises(WireError):
         watched.host.limit(-1, 0.0)
 
 
-def test_an_order_is_told_of_until_another_takes_its_place(watched: Watched) -> None:
-    assert watched.host.order(["ddp", "--layers", "2"], 2)
-    status = eventually(lambda: watched.poll() or watched.host.order_status)
+def test_a_launch_is_reported_until_another_takes_its_place(watched: Watched) -> None:
+    assert watched.host.launch(["ddp", "--layers", "2"], 2)
+    status = eventually(lambda: watched.poll() or watched.host.launch_status)
     assert (status.phase, status.command_line) == ("running", "ddp --layers 2")
-    assert watched.host.order([])
-    assert watched.host.order_status is None
+    assert watched.host.launch([])
+    assert watched.host.launch_status is None
     watched.lose()
-    assert not watched.host.order(["ddp"])
+    assert not watched.host.launch(["ddp"])
 
 
-def test_a_line_that_has_come_back_is_asked_for_what_was_ordered_before(watched: Watched) -> None:
-    assert watched.host.order(["ddp"])
-    eventually(lambda: watched.poll() or watched.host.order_status)
+def test_a_connection_that_has_come_back_is_asked_for_what_was_launched_before(watched: Watched) -> None:
+    assert watched.host.launch(["ddp"])
+    eventually(lambda: watched.poll() or watched.host.launch_status)
     commands_lines = set()
     for _ in range(2):
         watched.lose()
-        watched.lines.clock.now_s += 10
+        watched.connections.clock.now_s += 10
         eventually(lambda: watched.poll() or watched.host.up)
-        status = eventually(lambda: watched.poll() or watched.host.order_status)
+        status = eventually(lambda: watched.poll() or watched.host.launch_status)
         assert status.number == 1
         commands_lines.add(status.command_line)
-    (line,) = commands_lines
-    word, owner = line.split()
+    (connection,) = commands_lines
+    word, owner = connection.split()
     assert (word, len(owner)) == ("again", 16), "each relay is told the same name"
 
 
-def test_what_has_ended_before_the_line_broke_is_not_asked_for(watched: Watched) -> None:
-    assert watched.host.order(["over"])
-    status = eventually(lambda: watched.poll() or watched.host.order_status)
+def test_what_has_ended_before_the_connection_broke_is_not_asked_for(watched: Watched) -> None:
+    assert watched.host.launch(["over"])
+    status = eventually(lambda: watched.poll() or watched.host.launch_status)
     assert status.phase == "over"
     watched.lose()
-    watched.lines.clock.now_s += 10
+    watched.connections.clock.now_s += 10
     eventually(lambda: watched.poll() or watched.host.up)
-    assert watched.host.order_status == status
+    assert watched.host.launch_status == status
 
 
-def test_a_job_session_shows_a_remote_job_and_keeps_it_through_a_loss(lines: Lines) -> None:
-    line = lines("plain")
-    host = RemoteHost(line)
+def test_a_job_session_shows_a_remote_job_and_keeps_it_through_a_loss(connections: Connections) -> None:
+    connection = connections("plain")
+    host = RemoteHost(connection)
     session = JobSession(
         list_jobs=host.list_jobs,
         open_link=host.open_link,
         is_gone=host.is_gone,
-        monotonic_s=lines.clock,
+        monotonic_s=connections.clock,
     )
 
     def until(state: LinkState) -> None:
         def look() -> bool:
-            lines.clock.now_s += 0.05
+            connections.clock.now_s += 0.05
             return session.tick().link is state
 
         eventually(look)
 
     until(LinkState.LIVE)
     assert session.job_key == "job-1"
-    os.kill(line.carriers[0].pid, signal.SIGKILL)
-    line.target = replace(line.target, prefix=("false",))
+    os.kill(connection.processes[0].pid, signal.SIGKILL)
+    connection.target = replace(connection.target, prefix=("false",))
     until(LinkState.STALE)
     job = session.tick().job
     assert job is not None
     assert job.script == "train.py"
-    line.target = lines("plain").target
+    connection.target = connections("plain").target
     until(LinkState.LIVE)
     session.close()
 
@@ -266,7 +266,7 @@ def test_a_job_session_shows_a_remote_job_and_keeps_it_through_a_loss(lines: Lin
 def test_a_real_hub_is_joined_through_a_real_relay(
     hubs: Hubs, make_rank: Callable[..., Rank], socket_dir: Path
 ) -> None:
-    """From a rank to the session, from the session to the rank, and again after the line was lost."""
+    """From a rank to the session, from the session to the rank, and again after the connection was lost."""
     hubs.start()
     rank = make_rank().greet()
     rank.send(rank.step(1))
@@ -274,8 +274,8 @@ def test_a_real_hub_is_joined_through_a_real_relay(
         [Target.parse("local://")], python=sys.executable, remote_dir=str(socket_dir), seed=1
     )
     pool.connect(interactive=False)
-    line = pool.lines[0]
-    host = RemoteHost(line)
+    connection = pool.connections[0]
+    host = RemoteHost(connection)
     session = JobSession(list_jobs=host.list_jobs, open_link=host.open_link, is_gone=host.is_gone)
     seen: set[int] = set()
 
@@ -295,7 +295,7 @@ def test_a_real_hub_is_joined_through_a_real_relay(
     assert host.offset_ns is not None
     assert host.residual_ns is not None
     assert abs(host.offset_ns) <= host.residual_ns + 1, "it is the same clock"
-    os.kill(line.carriers[0].pid, signal.SIGKILL)
+    os.kill(connection.processes[0].pid, signal.SIGKILL)
     eventually(lambda: session.tick() and not host.up)
     rank.send(rank.step(3))
     eventually(lambda: sees(3))

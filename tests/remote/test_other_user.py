@@ -23,7 +23,7 @@ import pytest
 
 from overlaptop.agent.reporting.sender import Sender
 from overlaptop.relay.relay import Relay
-from overlaptop.remote.bootstrap import far_words
+from overlaptop.remote.bootstrap import remote_command
 from overlaptop.wire import endpoints
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import make_setting
@@ -439,7 +439,7 @@ def test_the_start_script_runs_nothing_of_what_was_planted(uid: int, planted, sh
     make(base, mark)
     for python in ("", "python3"):
         done = subprocess.run(
-            far_words(python),
+            remote_command(python),
             input="\n\n",
             capture_output=True,
             text=True,
@@ -491,7 +491,7 @@ def test_the_directory_that_a_login_begins_in_is_imported_from_by_nobody(
     here = shared_tmp / "here"
     plant(here, mark, 0o777)
     done = subprocess.run(
-        far_words(python),
+        remote_command(python),
         input="",
         capture_output=True,
         timeout=60,

@@ -1,4 +1,4 @@
-"""Many lines at once, and the user at the terminal. A stand-in for ssh acts by the name of the host."""
+"""Many connections at once, and the user at the terminal. A fake ssh acts by the name of the host."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from overlaptop.remote.connection import ConnectionState
 from overlaptop.remote.pool import AT_ONCE, ConnectionPool
 from overlaptop.remote.targets import Target
 from overlaptop.wire.messages import PROTOCOL_VERSION
-from tests.remote.far_ends import HELLO, JOB
-from tests.remote.lines import FAR_ENDS, PATIENCE_S, eventually, far_end, runs
+from tests.remote.connections import FAKE_RELAYS, PATIENCE_S, eventually, fake_relay, runs
+from tests.remote.fake_relays import HELLO, JOB
 
 # As ssh it ends with "-- HOST COMMAND". What a host does is in its name, before the first dash.
 SSH = f"""#!/bin/sh
@@ -47,7 +47,7 @@ case $before in
     refused-*) echo "ssh: connect to host $before port 22: Connection refused" >&2; exit 255 ;;
     *) kind=${{before%%-*}} ;;
 esac
-exec {sys.executable} {FAR_ENDS} $kind
+exec {sys.executable} {FAKE_RELAYS} $kind
 """
 
 # What the program does before its screen opens, on a terminal of its own.
@@ -59,9 +59,9 @@ from overlaptop.remote.targets import Target
 pool = ConnectionPool([Target.parse(word) for word in sys.argv[1:]])
 try:
     pool.connect(interactive=True)
-    print([line.state.value for line in pool.lines], flush=True)
+    print([connection.state.value for connection in pool.connections], flush=True)
 except KeyboardInterrupt:
-    print("interrupted", [line.carriers for line in pool.lines], flush=True)
+    print("interrupted", [connection.processes for connection in pool.connections], flush=True)
 pool.close()
 """
 
@@ -103,15 +103,15 @@ class Terminal:
 
 
 def pool_of(*words: str | Target) -> tuple[ConnectionPool, list[str]]:
-    said: list[str] = []
+    reported: list[str] = []
     targets = [word if isinstance(word, Target) else Target.parse(word) for word in words]
-    return ConnectionPool(targets, say=said.append, seed=1), said
+    return ConnectionPool(targets, report=reported.append, seed=1), reported
 
 
 def test_each_host_is_tried_once_and_what_became_of_it_is_said() -> None:
-    pool, said = pool_of("plain-a", "refused-b", "waiting-c", "failing-d", "older-e")
+    pool, reported = pool_of("plain-a", "refused-b", "waiting-c", "failing-d", "older-e")
     pool.connect(interactive=False)
-    assert sorted(said) == [
+    assert sorted(reported) == [
         "failing-d: /tmp/x belongs to uid 7, not to you",
         f"older-e: overlaptop 1.2.3 there speaks protocol {PROTOCOL_VERSION - 1}, this one "
         f"{PROTOCOL_VERSION}: that one is older, update it",
@@ -119,7 +119,7 @@ def test_each_host_is_tried_once_and_what_became_of_it_is_said() -> None:
         "refused-b: the host refuses port 22: no sshd runs there, or it listens on another port",
         "waiting-c: reached; no job in /tmp/x",
     ]
-    assert [line.state for line in pool.lines] == [
+    assert [connection.state for connection in pool.connections] == [
         ConnectionState.UP,
         ConnectionState.DOWN,
         ConnectionState.UP,
@@ -130,10 +130,10 @@ def test_each_host_is_tried_once_and_what_became_of_it_is_said() -> None:
 
 
 def test_at_most_four_are_at_the_door_and_all_get_in(tmp_path: Path) -> None:
-    pool, said = pool_of(*(f"slow-{number}" for number in range(10)))
+    pool, reported = pool_of(*(f"slow-{number}" for number in range(10)))
     pool.connect(interactive=False)
-    assert len(said) == 10
-    assert all(line.state is ConnectionState.UP for line in pool.lines)
+    assert len(reported) == 10
+    assert all(connection.state is ConnectionState.UP for connection in pool.connections)
     counted = list(map(int, (tmp_path / "ssh-dir" / "counted").read_text().split()))
     assert len(counted) == 10
     assert max(counted) <= AT_ONCE
@@ -141,22 +141,22 @@ def test_at_most_four_are_at_the_door_and_all_get_in(tmp_path: Path) -> None:
 
 
 def test_who_does_not_answer_is_waited_for_no_longer_than_wanted() -> None:
-    pool, said = pool_of("mute-a", "plain-b")
+    pool, reported = pool_of("mute-a", "plain-b")
     pool.connect(interactive=False, patience_s=1.0)
-    assert len(said) == 1
-    assert pool.lines[0].state is ConnectionState.CONNECTING
+    assert len(reported) == 1
+    assert pool.connections[0].state is ConnectionState.CONNECTING
     pool.close()
 
 
-def test_a_lost_line_of_many_comes_back_while_the_others_go_on() -> None:
+def test_a_lost_connection_of_many_comes_back_while_the_others_go_on() -> None:
     pool, _ = pool_of("plain-a", "plain-b")
     pool.connect(interactive=False)
-    first, second = pool.lines
-    os.kill(first.carriers[0].pid, signal.SIGKILL)
+    first, second = pool.connections
+    os.kill(first.processes[0].pid, signal.SIGKILL)
     eventually(lambda: pool.poll() or first.state is ConnectionState.DOWN)
     assert second.state is ConnectionState.UP
     eventually(lambda: pool.poll() or first.ready)
-    assert (first.relays, second.relays) == (2, 1)
+    assert (first.relay_count, second.relay_count) == (2, 1)
     pool.close()
 
 
@@ -165,24 +165,24 @@ def test_what_came_stays_for_whoever_takes_it() -> None:
     pool.connect(interactive=False)
     for _ in range(5):
         pool.poll()
-    heard = pool.lines[0].poll()
+    heard = pool.connections[0].poll()
     assert [message.jobs for message in heard] == [(JOB,)]
     pool.close()
 
 
-def test_one_descriptor_tells_an_event_loop_of_all_lines() -> None:
+def test_one_descriptor_tells_an_event_loop_of_all_connections() -> None:
     pool, _ = pool_of("plain-a", "plain-b", "dies-c")
     looked = pool.fileno()
     pool.connect(interactive=False)
     assert pool.fileno() == looked
-    for line in pool.lines:
-        line.poll()
+    for connection in pool.connections:
+        connection.poll()
 
     def woken() -> bool:
         if not select.select([looked], [], [], 0.05)[0]:
             pool.poll()
         pool.receive()
-        return all(line.clock.residual_ns is not None for line in pool.lines[:2])
+        return all(connection.clock.residual_ns is not None for connection in pool.connections[:2])
 
     eventually(woken)
     # Nothing is left to be read: an event loop would not turn in vain.
@@ -190,10 +190,10 @@ def test_one_descriptor_tells_an_event_loop_of_all_lines() -> None:
     pool.close()
 
 
-def test_closing_leaves_nothing_of_any_line() -> None:
+def test_closing_leaves_nothing_of_any_connection() -> None:
     pool, _ = pool_of("plain-a", "stubborn-b", "mute-c")
     pool.connect(interactive=False, patience_s=1.0)
-    pids = [carrier.pid for line in pool.lines for carrier in line.carriers]
+    pids = [process.pid for connection in pool.connections for process in connection.processes]
     assert len(pids) == 3
     pool.close()
     assert not any(map(runs, pids))
@@ -237,11 +237,11 @@ def test_without_a_terminal_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
     def none(*_: object) -> int:
         raise OSError("No such device or address")
 
-    pool, said = pool_of("locked-a")
+    pool, reported = pool_of("locked-a")
     monkeypatch.setattr("overlaptop.remote.pool.os.open", none)
     pool.connect(interactive=True)
-    assert len(said) == 1
-    assert pool.lines[0].asks
+    assert len(reported) == 1
+    assert pool.connections[0].needs_terminal
     monkeypatch.undo()
     pool.close()
 
@@ -250,13 +250,13 @@ def test_without_a_terminal_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_real_relay_of_this_machine_is_reached_without_ssh(target: Target, tmp_path: Path) -> None:
     folder = tmp_path / "sockets"
     folder.mkdir(mode=0o700)
-    said: list[str] = []
-    pool = ConnectionPool([target], python=sys.executable, remote_dir=str(folder), say=said.append)
+    reported: list[str] = []
+    pool = ConnectionPool([target], python=sys.executable, remote_dir=str(folder), report=reported.append)
     pool.connect(interactive=False)
-    line = pool.lines[0]
-    assert line.hello is not None, said
-    assert line.hello.version == overlaptop.__version__
-    pid = line.hello.pid
+    connection = pool.connections[0]
+    assert connection.hello is not None, reported
+    assert connection.hello.version == overlaptop.__version__
+    pid = connection.hello.pid
     assert runs(pid)
     pool.close()
     assert not runs(pid)
@@ -264,10 +264,10 @@ def test_a_real_relay_of_this_machine_is_reached_without_ssh(target: Target, tmp
 
 def test_a_name_that_cannot_travel_is_refused() -> None:
     with pytest.raises(ValueError, match="--python"):
-        ConnectionPool([far_end("plain")], python="it's")
+        ConnectionPool([fake_relay("plain")], python="it's")
 
 
-def test_the_near_end_needs_neither_zmq_nor_torch_nor_a_screen() -> None:
+def test_the_client_needs_neither_zmq_nor_torch_nor_a_screen() -> None:
     code = (
         "import sys, overlaptop.remote.pool, overlaptop.remote.link;"
         "print([name for name in ('zmq', 'torch', 'textual', 'numpy') if name in sys.modules])"

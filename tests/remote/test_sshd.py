@@ -13,8 +13,8 @@ import pytest
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
 from overlaptop.wire.messages import PROTOCOL_VERSION
+from tests.remote.connections import FAKE_RELAYS
 from tests.remote.hosts import Job, Lab, Sshd, eventually, make_key, public_part, why_not
-from tests.remote.lines import FAR_ENDS
 from tests.remote.watching import Watching
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be")
@@ -55,9 +55,9 @@ def hubs(server: Sshd) -> set[Path]:
 
 
 def speaks(server: Sshd, behaviour: str) -> None:
-    """The newest job there names an interpreter that is one of far_ends.py instead."""
+    """The newest job there names an interpreter that is one of fake_relays.py instead."""
     python = server.folder / "python"
-    python.write_text(f"#!/bin/sh\nexec {sys.executable} {FAR_ENDS} {behaviour}\n")
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} {FAKE_RELAYS} {behaviour}\n")
     python.chmod(0o755)
     folder = server.jobs_dir / "other"
     folder.mkdir()

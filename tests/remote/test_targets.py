@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.remote.bootstrap import far_words
+from overlaptop.remote.bootstrap import remote_command
 from overlaptop.remote.targets import MAX_TARGETS, Target, named
 
 WORDS = ("sh", "-c", "echo $1", "name", "", "/a b")
@@ -200,4 +200,4 @@ def test_where_there_is_no_slurm_that_is_said(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_what_travels_is_what_was_given() -> None:
-    assert far_words("/opt/py", "/d")[-3:] == ("/d", "/opt/py", "")
+    assert remote_command("/opt/py", "/d")[-3:] == ("/d", "/opt/py", "")

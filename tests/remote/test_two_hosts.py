@@ -151,7 +151,7 @@ def test_a_frozen_line_is_noticed_and_comes_back_with_all_steps(lab: Lab, watchi
 def test_an_sshd_that_is_killed_and_started_again_is_reached_again(lab: Lab, watching: Watching) -> None:
     server = lab.servers[B]
     server.kill()
-    watching.until(lambda _: watching.node(B).note == "the line broke")
+    watching.until(lambda _: watching.node(B).note == "the connection broke")
     watching.until(lambda _: watching.node(B).note.startswith("the host refuses port"))
     assert watching.rank(1).node_lost
     assert watching.node(A).link is LinkState.LIVE

@@ -1,4 +1,4 @@
-"""The whole near end, from a far end's bytes to the words on a terminal, without a process or a clock."""
+"""The whole client end, from a far end's bytes to the words on a terminal, without a process or a clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from overlaptop.console import once
 from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.records import device_record, step_record
 from overlaptop.fleet.snapshot import Snapshot
-from overlaptop.remote import connection as line_module
+from overlaptop.remote import connection as connection_module
 from overlaptop.remote.connection import Connection
 from overlaptop.remote.link import RemoteHost
 from overlaptop.remote.targets import Target
@@ -46,8 +46,8 @@ ANSWER = framed(RelayLink(JOB, True), Welcome(PROTOCOL_VERSION, JOB, "far", "tra
 """What it says when it is asked for the job."""
 
 
-class _FarBytes:
-    """A carrier that carries what a test puts into it."""
+class _FakeProcess:
+    """A process that carries what a test puts into it."""
 
     interactive = False
     errors = ""
@@ -56,7 +56,7 @@ class _FarBytes:
     def __init__(self, *_: object, **__: object) -> None:
         self.coming = bytearray()
         self.ended = False
-        self._said = bytearray()
+        self._sent = bytearray()
         self._frames: FrameReader | None = None
 
     def read(self, most_bytes: int) -> bytes | None:
@@ -68,63 +68,63 @@ class _FarBytes:
         return b""
 
     def write(self, data: bytes) -> bool:
-        self._said += data
+        self._sent += data
         return True
 
-    def check_said(self) -> None:
-        """Whatever came: the near end has said a line for each note, and from then on messages."""
-        if self._frames is None and (said := self._said.lstrip(b"\n")):
-            self._said, self._frames = said, FrameReader()
+    def check_sent(self) -> None:
+        """Whatever came: the client end has said a line for each note, and from then on messages."""
+        if self._frames is None and (said := self._sent.lstrip(b"\n")):
+            self._sent, self._frames = said, FrameReader()
         if self._frames is not None:
-            for payload in self._frames.feed(bytes(self._said)):
+            for payload in self._frames.feed(bytes(self._sent)):
                 decode(payload)
-        self._said.clear()
+        self._sent.clear()
 
     def flush(self) -> None: ...
 
-    def hang_up(self) -> None: ...
+    def close_input(self) -> None: ...
 
     def kill(self) -> None:
         self.ended = True
 
-    def bury(self) -> int | None:
+    def reap(self) -> int | None:
         return 1 if self.ended else None
 
 
-class NearEnd:
+class WholeClient:
     """A session of one host, whose far end says what it is made to say."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
-        self.line = Connection(
+        self.connection = Connection(
             Target.via("true"), (), monotonic_s=lambda: self.now_s, clock_ns=self._clock_ns, seed=1
         )
-        self.host = RemoteHost(self.line)
+        self.host = RemoteHost(self.connection)
         self.session = ClusterSession([self.host], clock_ns=self._clock_ns, monotonic_s=lambda: self.now_s)
         self.session.select(JOB)
         self.session.watch({0, 1})
         self.snapshot: Snapshot = self.session.tick()
 
-    def hear(self, data: bytes, *, passed_s: float = 0.02) -> Snapshot:
+    def receive(self, data: bytes, *, passed_s: float = 0.02) -> Snapshot:
         """Let these bytes come, and so much time pass; they are looked at as far as they are read."""
         self.now_s += passed_s
-        for carrier in self.line.carriers:
-            carrier.coming += data  # type: ignore[attr-defined] # a _FarBytes
+        for process in self.connection.processes:
+            process.coming += data  # type: ignore[attr-defined] # a _FakeProcess
         self.snapshot = self.session.tick()
-        for carrier in self.line.carriers:
-            carrier.check_said()  # type: ignore[attr-defined]
+        for process in self.connection.processes:
+            process.check_sent()  # type: ignore[attr-defined]
         return self.snapshot
 
     def begin(self) -> None:
         """Let the far end begin as one that means well: what comes from now on is the job's hub's."""
-        self.hear(OPENING)
-        self.hear(b"", passed_s=0.6)  # the next look at its jobs
-        self.hear(ANSWER)
+        self.receive(OPENING)
+        self.receive(b"", passed_s=0.6)  # the next look at its jobs
+        self.receive(ANSWER)
 
     def words(self) -> str:
         """All that the commands without a screen would print now, and the lines about the host."""
         snapshot = self.snapshot
-        told = [json.dumps([snapshot.link_note, self.line.reason, *map(str, snapshot.ended_search)])]
+        told = [json.dumps([snapshot.link_note, self.connection.reason, *map(str, snapshot.ended_search)])]
         if snapshot.job is not None:
             told.append(once.render(snapshot))
             told.append(once.render(snapshot, ascii_only=True))
@@ -149,7 +149,7 @@ class NearEnd:
 
 
 @contextmanager
-def near_ends() -> Iterator[Callable[[], NearEnd]]:
-    """Makes near ends that start no process."""
-    with mock.patch.object(line_module, "ChildProcess", _FarBytes):
-        yield NearEnd
+def whole_clients() -> Iterator[Callable[[], WholeClient]]:
+    """Makes client ends that start no process."""
+    with mock.patch.object(connection_module, "ChildProcess", _FakeProcess):
+        yield WholeClient

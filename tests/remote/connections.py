@@ -1,4 +1,4 @@
-"""Lines to far ends of the tests' own, and clocks that a test moves."""
+"""Connections to far ends of the tests' own, and clocks that a test moves."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from overlaptop.remote.bootstrap import far_words
+from overlaptop.remote.bootstrap import remote_command
 from overlaptop.remote.connection import Connection
 from overlaptop.remote.targets import Target
 from overlaptop.wire.messages import Message
 
-FAR_ENDS = Path(__file__).with_name("far_ends.py")
+FAKE_RELAYS = Path(__file__).with_name("fake_relays.py")
 PATIENCE_S = 20.0
 
 T = TypeVar("T")
@@ -39,54 +39,54 @@ class Clock:
         return self.now_s
 
 
-def far_end(behaviour: str) -> Target:
-    """The target that is one of far_ends.py."""
-    return Target.via(shlex.join([sys.executable, str(FAR_ENDS), behaviour]))
+def fake_relay(behaviour: str) -> Target:
+    """The target that is one of fake_relays.py."""
+    return Target.via(shlex.join([sys.executable, str(FAKE_RELAYS), behaviour]))
 
 
-class Lines:
-    """Makes lines, and sees to it that nothing of them outlives its test."""
+class Connections:
+    """Makes connections, and sees to it that nothing of them outlives its test."""
 
     def __init__(self) -> None:
         self.clock = Clock()
         self._lines: list[Connection] = []
 
     def __call__(self, target: Target | str, **options: Any) -> Connection:
-        target = far_end(target) if isinstance(target, str) else target
-        words = options.pop("words", far_words())
-        line = Connection(target, words, **{"monotonic_s": self.clock, "seed": 1, **options})
-        self._lines.append(line)
-        return line
+        target = fake_relay(target) if isinstance(target, str) else target
+        words = options.pop("words", remote_command())
+        connection = Connection(target, words, **{"monotonic_s": self.clock, "seed": 1, **options})
+        self._lines.append(connection)
+        return connection
 
-    def until(self, line: Connection, probe: Callable[[], T]) -> T:
-        """Polls the line until this is so. The clock stands still."""
+    def until(self, connection: Connection, probe: Callable[[], T]) -> T:
+        """Polls the connection until this is so. The clock stands still."""
 
         def look() -> T:
-            line.poll()
+            connection.poll()
             return probe()
 
         return eventually(look)
 
-    def heard(self, line: Connection, kind: type[T]) -> T:
+    def received(self, connection: Connection, kind: type[T]) -> T:
         """The next message of this kind."""
 
         def look() -> T | None:
-            return next((message for message in line.poll() if isinstance(message, kind)), None)
+            return next((message for message in connection.poll() if isinstance(message, kind)), None)
 
         return eventually(look)
 
-    def wait(self, line: Connection, seconds: float) -> list[Message]:
+    def wait(self, connection: Connection, seconds: float) -> list[Message]:
         """Moves the clock on by steps of half a second, and gives the far end time to answer each."""
-        heard = []
+        received = []
         for _ in range(round(seconds * 2)):
             self.clock.now_s += 0.5
-            heard += line.poll()
+            received += connection.poll()
             time.sleep(0.002)
-        return heard
+        return received
 
     def close(self) -> None:
-        for line in self._lines:
-            line.close()
+        for connection in self._lines:
+            connection.close()
 
 
 def runs(pid: int) -> bool:

@@ -1,6 +1,6 @@
-"""Far ends of a line that behave, and some that do not.
+"""Relays that behave, and some that do not.
 
-Run by path: the first word says how it behaves, what the line appends to it is not looked at.
+Run by path: the first word says how it behaves, what the connection appends to it is not looked at.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def write(data: bytes) -> None:
         data = data[os.write(1, data) :]
 
 
-def say(*messages: Message) -> None:
+def send(*messages: Message) -> None:
     write(b"".join(frame(encode(message)) for message in messages))
 
 
@@ -75,52 +75,52 @@ def note(text: str) -> None:
     write(f"\nOVERLAPTOP-NOTE {text}\n".encode())
 
 
-def hear() -> Iterator[Message]:
-    """What the near end says, until it hangs up."""
+def received() -> Iterator[Message]:
+    """What the client sends, until it closes the connection."""
     reader = FrameReader()
     while data := os.read(0, 1 << 16):
         yield from map(decode, reader.feed(data))
 
 
 def serve(ahead_ns: int = 0) -> None:
-    """A relay with one job, whose hub says something of everything that it is told."""
+    """A relay with one job, whose hub answers everything that it is sent."""
     joined = False
-    for message in hear():
+    for message in received():
         now_ns = time.time_ns() + ahead_ns
         match message:
             case RelayPing():
-                say(RelayPong(message.number, now_ns, now_ns, dropped=3))
+                send(RelayPong(message.number, now_ns, now_ns, dropped=3))
             case RelaySelect(job=""):
-                say(RelayLink("", False))
+                send(RelayLink("", False))
             case RelaySelect():
                 joined = False
                 # Of the job before, on its way while another was selected.
-                say(Notice(0, 1, "info", "of another job"), RelayLink(message.job, True))
+                send(Notice(0, 1, "info", "of another job"), RelayLink(message.job, True))
             case Join():
                 if not joined:
-                    say(Welcome(PROTOCOL_VERSION, JOB.job, "far", "train.py", 2, STARTED_NS + ahead_ns))
+                    send(Welcome(PROTOCOL_VERSION, JOB.job, "far", "train.py", 2, STARTED_NS + ahead_ns))
                 joined = True
                 ranks = ",".join(map(str, message.detail_ranks))
-                say(Notice(0, now_ns, "info", f"joined {ranks}"), HubStatus(now_ns, 2, 0, False))
+                send(Notice(0, now_ns, "info", f"joined {ranks}"), HubStatus(now_ns, 2, 0, False))
             case Command():
-                say(CommandExecution.begin(message, (0,)).outcome())
+                send(CommandExecution.begin(message, (0,)).outcome())
             case Search():
-                say(message)
+                send(message)
             case RelayLimit():
-                say(RelayJobs((JOB,), f"limit {message.bytes_per_s} {message.hz}"))
+                send(RelayJobs((JOB,), f"limit {message.bytes_per_s} {message.hz}"))
             case RelayLaunch(words=("die",)):
-                say(RelayLink(JOB.job, False, True))
+                send(RelayLink(JOB.job, False, True))
             case RelayLaunch(words=("over",), again=False):
-                say(RelayLaunchStatus(message.number, "over", False, "", "over", ()))
+                send(RelayLaunchStatus(message.number, "over", False, "", "over", ()))
             case RelayLaunch(again=True):
-                say(RelayLaunchStatus(message.number, "running", False, "", f"again {message.owner}", ()))
+                send(RelayLaunchStatus(message.number, "running", False, "", f"again {message.owner}", ()))
             case RelayLaunch():
-                say(RelayLaunchStatus(message.number, "running", False, "", " ".join(message.words), ()))
+                send(RelayLaunchStatus(message.number, "running", False, "", " ".join(message.words), ()))
 
 
 def begin(hello: RelayHello = HELLO) -> None:
     write(MAGIC)
-    say(hello, RelayJobs((JOB,), ""))
+    send(hello, RelayJobs((JOB,), ""))
 
 
 def waiting() -> None:
@@ -157,7 +157,7 @@ def flood() -> None:
     info = RankInfo("job-1", 0, 0, 2, "far", 1, "t", "cpu", "gloo", "host", "", True, 1, "2")
     block = b"".join(frame(encode(replace(info, rank=rank))) for rank in range(1000))
     threading.Thread(target=lambda: [write(block) for _ in range(10_000)], daemon=True).start()
-    for _ in hear():
+    for _ in received():
         pass
 
 
@@ -226,10 +226,10 @@ def main() -> None:
         case "deaf":
             begin()
             while True:
-                say(RelayJobs((), ""))
+                send(RelayJobs((), ""))
                 time.sleep(0.01)
         case other:
-            raise SystemExit(f"no such far end: {other}")
+            raise SystemExit(f"no such relay: {other}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Whatever a far end may say, through the whole near end to the words on a terminal. For atheris.
+"""Whatever a far end may say, through the whole client end to the words on a terminal. For atheris.
 
 Nothing may raise, take long or fill the memory, and what would be printed has no control character in it.
 An input is either a stream of bytes behind an honest beginning, or a recipe: which messages to take, which
 of their fields to replace by what, and how to cut what comes of it.
 
     pip install atheris
-    PYTHONPATH=. python fuzz/far_end.py -max_total_time=600 -timeout=10 -rss_limit_mb=1024 [CORPUS]
+    PYTHONPATH=. python fuzz/client.py -max_total_time=600 -timeout=10 -rss_limit_mb=1024 [CORPUS]
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ with atheris.instrument_imports(include=["overlaptop"]):
         RelayPong,
         RelaySelect,
     )
-    from tests.remote.overhearing import HELLO, JOB, RECORD, START_NS, NearEnd, near_ends
+    from tests.remote.whole_client import HELLO, JOB, RECORD, START_NS, WholeClient, whole_clients
     from tests.wire.examples import (
         COMMAND,
         DETAIL,
@@ -103,23 +103,23 @@ PREAMBLES = (
 
 
 def test_one_input(data: bytes) -> None:
-    """One far end's life."""
+    """One relay's life."""
     provider = atheris.FuzzedDataProvider(data)
-    near = MAKE()
+    client = MAKE()
     if provider.ConsumeBool():
-        near.begin()
+        client.begin()
     if provider.ConsumeBool():
         raw = provider.ConsumeBytes(provider.remaining_bytes())
         step = 1 + len(raw) // 8
         for at in range(0, len(raw), step):
-            near.hear(raw[at : at + step])
+            client.receive(raw[at : at + step])
     else:
-        _follow(provider, near)
-    near.hear(b"", passed_s=0.6)
-    _check(near)
+        _follow(provider, client)
+    client.receive(b"", passed_s=0.6)
+    _check(client)
 
 
-def _follow(provider: atheris.FuzzedDataProvider, near: NearEnd) -> None:
+def _follow(provider: atheris.FuzzedDataProvider, client: WholeClient) -> None:
     coming = b""
     for _ in range(200):
         if not provider.remaining_bytes():
@@ -134,31 +134,31 @@ def _follow(provider: atheris.FuzzedDataProvider, near: NearEnd) -> None:
         elif kind == 13:
             coming += provider.PickValueInList(list(PREAMBLES))
         elif kind == 14:
-            _act(provider, near)
+            _act(provider, client)
         else:
-            near.hear(coming, passed_s=provider.PickValueInList([0.0, 0.02, 0.6, 3.0, 20.0]))
+            client.receive(coming, passed_s=provider.PickValueInList([0.0, 0.02, 0.6, 3.0, 20.0]))
             coming = b""
             if provider.ConsumeBool():
-                _check(near)
-    near.hear(coming)
+                _check(client)
+    client.receive(coming)
 
 
-def _act(provider: atheris.FuzzedDataProvider, near: NearEnd) -> None:
+def _act(provider: atheris.FuzzedDataProvider, client: WholeClient) -> None:
     """What a person does meanwhile."""
     match provider.ConsumeIntInRange(0, 5):
         case 0:
-            near.session.send(COMMAND)
+            client.session.send(COMMAND)
         case 1:
-            near.session.hold(replace(SEARCH, over=provider.ConsumeBool()))
+            client.session.hold(replace(SEARCH, over=provider.ConsumeBool()))
         case 2:
-            near.session.watch({0, 1, 5})
+            client.session.watch({0, 1, 5})
         case 3:
-            near.session.select(provider.PickValueInList(["job-2", JOB]))
+            client.session.select(provider.PickValueInList(["job-2", JOB]))
         case 4:
-            near.line.retry()
+            client.connection.retry()
         case _:
-            for carrier in near.line.carriers:
-                carrier.kill()
+            for process in client.connection.processes:
+                process.kill()
 
 
 def _row(provider: atheris.FuzzedDataProvider, kind: int) -> list[Any]:
@@ -195,18 +195,20 @@ def _value(provider: atheris.FuzzedDataProvider) -> Any:
             return provider.ConsumeUnicodeNoSurrogates(provider.ConsumeIntInRange(0, 30))
 
 
-def _check(near: NearEnd) -> None:
-    page = near.words()
+def _check(client: WholeClient) -> None:
+    page = client.words()
     assert all(line.isprintable() for line in page.split("\n")), repr(page)
-    snapshot = near.snapshot
+    snapshot = client.snapshot
     assert len(snapshot.ranks) <= MAX_RANKS
     assert len(snapshot.notices) <= MAX_NOTICES
     assert all(len(view.history) <= HISTORY_STEPS for view in snapshot.ranks)
-    assert "\n" not in near.line.reason
-    assert all(len(carrier.coming) <= len(page) + MAX_INBOX_BYTES for carrier in near.line.carriers)
+    assert "\n" not in client.connection.reason
+    assert all(
+        len(process.coming) <= len(page) + MAX_INBOX_BYTES for process in client.connection.processes
+    )
 
 
 if __name__ == "__main__":
     atheris.Setup(sys.argv, test_one_input)
-    with near_ends() as MAKE:
+    with whole_clients() as MAKE:
         atheris.Fuzz()
