@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +18,19 @@ from tests.warm import Warm
 
 settings.register_profile("overlaptop", deadline=None)  # other processes may have the CPU
 settings.load_profile("overlaptop")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """No garbage is looked for while thousands of tests are found, nor ever among them and torch's modules:
+    each worker would look at all of them again and again.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")
