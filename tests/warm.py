@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -39,6 +40,7 @@ LAUNCHER_VARIABLES = (
     "TORCHELASTIC_RUN_ID",
 )
 MAX_REQUEST_BYTES = 1 << 17
+PR_SET_PDEATHSIG = 1
 START_LIMIT_S = 100.0
 WORD = struct.Struct("q")
 """What the server answers about a process: its number, and later its exit status."""
@@ -97,13 +99,21 @@ class Warm:
         self._connection: socket.socket | None = None
 
     def start(
-        self, words: list[str], environment: dict[str, str], folder: Path, out: int, err: int
+        self,
+        words: list[str],
+        environment: dict[str, str],
+        folder: Path,
+        out: int,
+        err: int,
+        machine: int | None = None,
     ) -> WarmProcess:
         """As ``python WORDS...`` in this folder; ``out`` and ``err``: descriptors of open files.
 
         OMP_NUM_THREADS is 1 whatever the environment says: it was read before.
+
+        ``machine``: a process in whose namespaces it is to be, as if nsenter had started it.
         """
-        request = {"words": words, "environment": environment, "folder": str(folder)}
+        request = {"words": words, "environment": environment, "folder": str(folder), "machine": machine}
         frame = json.dumps(request).encode()
         try:
             return self._request(words, frame, [out, err])
@@ -296,6 +306,8 @@ def become(request: dict, outputs: list[int]) -> None:
     os.closerange(3, 1 << 10)  # what is of the server's
     os.environ.clear()
     os.environ.update(request["environment"])
+    if request["machine"] is not None:
+        enter(request["machine"])
     os.chdir(request["folder"])
     status = 1
     try:
@@ -314,6 +326,26 @@ def become(request: dict, outputs: list[int]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def enter(pid: int) -> None:
+    """Be in the namespaces of this process. Returns in a new process alone: none can change its own pid.
+
+    The old one ends as the new one does, and the new one with the old one.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    spaces = [
+        os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY) for name in ("net", "uts", "ipc", "pid", "mnt")
+    ]
+    for space in spaces:
+        if libc.setns(space, 0):
+            raise OSError(ctypes.get_errno(), "cannot enter the namespaces")
+        os.close(space)
+    child = os.fork()
+    if child:
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os._exit(status if status >= 0 else 128 - status)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def run(first: str, *others: str) -> None:

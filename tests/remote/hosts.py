@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
-from tests.warm import LAUNCHER_VARIABLES
+from tests.warm import LAUNCHER_VARIABLES, Warm, WarmProcess, place
 
 SSHD = Path("/usr/sbin/sshd")
 DDP = Path(__file__).parents[2] / "workloads" / "ddp.py"
@@ -47,7 +47,7 @@ while True:
     model(torch.ones(2, 512)).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
-    time.sleep(0.03)
+    time.sleep(0.1)
 """
 NSENTER = shutil.which("nsenter") or "nsenter"
 NODES = ("host-a", "host-b")
@@ -265,7 +265,10 @@ class Cable:
 
 
 class Job:
-    """A training job with an agent: under torchrun where it has several ranks, else alone."""
+    """A training job with an agent: under torchrun where it has several ranks, else alone.
+
+    With ``warm`` its ranks are forked from the process that has torch, and there is no torchrun.
+    """
 
     def __init__(
         self,
@@ -275,6 +278,7 @@ class Job:
         script: Path | None = None,
         agent: bool = True,
         port: int = 29_400,
+        warm: Warm | None = None,
     ) -> None:
         """``servers``: through which it can be found; a rank on the host of each. ``words``: the script's.
 
@@ -287,7 +291,7 @@ class Job:
             script = folder / "train.py"
             script.write_text(TRAINING)
         self._servers = servers
-        self._nodes: list[subprocess.Popen[bytes]] = []
+        self._nodes: list[subprocess.Popen[bytes] | WarmProcess] = []
         for rank, server in enumerate(servers):
             launcher = (
                 *("-m", "torch.distributed.run", f"--nnodes={len(servers)}", f"--node-rank={rank}"),
@@ -301,18 +305,26 @@ class Job:
                 "GLOO_SOCKET_IFNAME": JOB_LINK,
                 MARK: str(folder),
             }
-            all_words = [
-                *(launcher if len(servers) > 1 else ()),
-                *(AGENT if agent else ()),
-                str(script),
-                *words,
-            ]
+            run = [*(AGENT if agent else ()), str(script), *words]
             with self.log.open("ab") as log:
-                self._nodes.append(
-                    server.host.start(
-                        sys.executable, *all_words, cwd=folder, env=environment, stdout=log, stderr=log
+                if warm is not None:
+                    if len(servers) > 1:
+                        environment |= {
+                            **place(rank, len(servers)),
+                            "LOCAL_RANK": "0",
+                            "LOCAL_WORLD_SIZE": "1",
+                            "MASTER_ADDR": JOB_ADDRESSES[0],
+                            "MASTER_PORT": str(port),
+                        }
+                    node = warm.start(
+                        run, environment, folder, log.fileno(), log.fileno(), machine=server.host.pid
                     )
-                )
+                else:
+                    node = server.host.start(
+                        *(sys.executable, *(launcher if len(servers) > 1 else ()), *run),
+                        cwd=folder, env=environment, stdout=log, stderr=log,
+                    )  # fmt: skip
+            self._nodes.append(node)
 
     @property
     def runs(self) -> bool:
@@ -329,6 +341,8 @@ class Job:
         for server in self._servers:
             server.host.signal(signal.SIGKILL, environment=f"{MARK}={self.folder}")
         for node in self._nodes:
+            if isinstance(node, WarmProcess):
+                node.kill()  # its environment in /proc is that of the process which it was forked from
             node.wait(_START_S)
 
     def __enter__(self) -> Self:

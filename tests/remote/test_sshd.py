@@ -16,6 +16,7 @@ from overlaptop.wire.messages import PROTOCOL_VERSION
 from tests.remote.connections import FAKE_RELAYS
 from tests.remote.hosts import Job, Lab, Sshd, eventually, make_key, public_part, why_not
 from tests.remote.watching import Watching
+from tests.warm import Warm
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be")
 
@@ -34,17 +35,17 @@ def lab() -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def job(lab: Lab) -> Iterator[Job]:
+def job(lab: Lab, warm: Warm) -> Iterator[Job]:
     """On host-a alone."""
-    with alone(lab.servers["host-a"], lab.folder / "job") as started:
+    with alone(lab.servers["host-a"], lab.folder / "job", warm) as started:
         yield started
 
 
 @contextmanager
-def alone(server: Sshd, folder: Path) -> Iterator[Job]:
+def alone(server: Sshd, folder: Path, warm: Warm) -> Iterator[Job]:
     """A job of one process on this host, whose hub is there."""
     before = hubs(server)
-    with Job([server], folder) as started:
+    with Job([server], folder, warm=warm) as started:
         eventually(lambda: hubs(server) - before or not started.runs)
         yield started
         assert started.runs, started.log.read_text()
@@ -124,17 +125,17 @@ def test_a_key_for_looking_only_lets_nobody_change_anything(lab: Lab, job: Job) 
 
 
 def test_a_host_without_a_job_is_watched_and_a_job_that_starts_there_is_picked_up(
-    lab: Lab, tmp_path: Path
+    lab: Lab, tmp_path: Path, warm: Warm
 ) -> None:
     later = lab.add_server("later", "host-b")
     with ExitStack() as jobs, Watching("later").connect() as watching:
         watching.until(lambda _: watching.hosts["later"].line.reason.startswith("no job in "))
-        jobs.enter_context(alone(later, tmp_path / "first"))
+        jobs.enter_context(alone(later, tmp_path / "first", warm))
         watching.until_all_step(1)
         first_key = watching.session.job_key
         assert watching.node("later").link is LinkState.LIVE
 
-        jobs.enter_context(alone(later, tmp_path / "second"))
+        jobs.enter_context(alone(later, tmp_path / "second", warm))
         watching.until(lambda _: len(watching.session.jobs) == 2)
         assert watching.session.job_key == first_key
         watching.until_all_step(1)
@@ -150,14 +151,14 @@ def test_a_host_without_a_job_is_watched_and_a_job_that_starts_there_is_picked_u
 
 
 @pytest.mark.hosts
-def test_a_job_that_is_started_again_is_followed(lab: Lab, tmp_path: Path) -> None:
+def test_a_job_that_is_started_again_is_followed(lab: Lab, tmp_path: Path, warm: Warm) -> None:
     again = lab.add_server("again", "host-b")
     with Watching("again").connect() as watching:
-        with alone(again, tmp_path):
+        with alone(again, tmp_path, warm):
             watching.until_all_step(1)
             before = watching.session.job_key
         watching.until(lambda _: watching.node("again").link is LinkState.ENDED)
-        with alone(again, tmp_path):
+        with alone(again, tmp_path, warm):
             watching.until(lambda _: watching.session.job_key != before)
             watching.seen.clear()
             watching.until_all_step(1)

@@ -17,6 +17,7 @@ from overlaptop.wire.knobs import BUCKET_CAP_MB
 from overlaptop.wire.messages import CHANGED
 from tests.remote.hosts import DDP, NODES, SMALL, Job, Lab, why_not
 from tests.remote.watching import Watching
+from tests.warm import Warm
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can be")
 
@@ -36,9 +37,9 @@ def lab() -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def job(lab: Lab) -> Iterator[Job]:
+def job(lab: Lab, warm: Warm) -> Iterator[Job]:
     """A rank on each host."""
-    with Job([lab.servers[name] for name in NODES], lab.folder / "job") as started:
+    with Job([lab.servers[name] for name in NODES], lab.folder / "job", warm=warm) as started:
         yield started
         assert started.runs, started.log.read_text()
 
@@ -178,11 +179,11 @@ def test_a_line_that_was_cut_for_half_a_minute_comes_back_by_itself(lab: Lab, wa
 @pytest.mark.timeout(300)
 def test_a_job_and_a_relay_that_are_stopped_go_on(lab: Lab, watching: Watching) -> None:
     host = lab.hosts[B]
-    assert host.signal(signal.SIGSTOP, "overlaptop") >= 3  # rank, hub, relay
+    assert host.signal(signal.SIGSTOP, "python") >= 3  # rank, hub, relay
     watching.until(lambda _: watching.node(B).link is LinkState.LOST)
     assert watching.node(A).link is LinkState.LIVE
     watching.go_on(STOPPED_S)
-    host.signal(signal.SIGCONT, "overlaptop")
+    host.signal(signal.SIGCONT, "python")
     watching.until_all_step(2, 10)
     assert_complete(watching)
 
