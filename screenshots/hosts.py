@@ -16,6 +16,7 @@ from pathlib import Path
 from make import HERE, NoPngError, Scene, png_writer, say, shoot
 
 from overlaptop.console.hosts import Hosts, connect
+from overlaptop.fleet.snapshot import LinkState
 from overlaptop.remote.targets import Target
 from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.options import TuiOptions
@@ -23,8 +24,8 @@ from tests.remote.hosts import DDP, NODES, SMALL, Job, Lab, why_not
 
 
 def lost(app: OverlaptopApp) -> bool:
-    """Whether a host has been out of reach long enough to be called so."""
-    return any(node.lost for node in app.dashboard.latest.nodes)
+    """Whether the line to a host has been given up: until then only its hub is said to be silent."""
+    return any(node.link is LinkState.LOST for node in app.dashboard.latest.nodes)
 
 
 SCENES = (
