@@ -190,7 +190,7 @@ class OverlaptopApp(App[int]):
             return
         if prompt is not None and await prompt.press(event):
             return
-        if event.key == "escape" and prompt is None and self.dashboard.control.changing.take_back():
+        if event.key == "escape" and prompt is None and self.dashboard.control.editor.cancel():
             self.show()
             return
         await self._check_bindings(event.key)
@@ -235,7 +235,7 @@ class OverlaptopApp(App[int]):
         """Ask for a value of the selected knob."""
         self._select_knob()
         dashboard = self.dashboard
-        selected = dashboard.control.changing.ready(dashboard.latest)
+        selected = dashboard.control.editor.editable(dashboard.latest)
         if selected is None or not isinstance(self.screen, DashboardScreen):
             self.show()  # why not
             return

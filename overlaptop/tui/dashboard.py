@@ -68,7 +68,7 @@ class Dashboard:
             state.paused_now_ns = self.latest.at_ns
             return
         state.show(self.latest)
-        state.selected_knob = control.changing.selected(self.latest)
+        state.selected_knob = control.editor.selected(self.latest)
         state.change, state.newest_change = control.change, control.newest_change
         state.change_is_news = control.change_is_news
         state.searching = control.who_searches(self.latest)
@@ -104,7 +104,7 @@ class Dashboard:
         """
         self.resume()
         if name:
-            self.control.changing.take(name)
+            self.control.editor.select(name)
 
     def answer(self, act: Callable[[Snapshot, str], None], words: str) -> str:
         """Do what was typed at a prompt; returns what is wrong with it, empty: nothing."""

@@ -13,8 +13,8 @@ from overlaptop.text import count
 from overlaptop.tui.keys import changes_something, fits
 from overlaptop.tui.timeline.lanes import CollectiveKey, Lanes, lanes_of
 from overlaptop.tui.timeline.viewport import WHOLE_STEP, Viewport
-from overlaptop.tui.tune.changing import Change
 from overlaptop.tui.tune.compared import Compared
+from overlaptop.tui.tune.knob_editor import KnobChange
 from overlaptop.wire.messages import StepTotals
 
 HOLD_S = 1.0
@@ -53,9 +53,9 @@ class ViewState:
     copies_seen."""
     selected_knob: JobKnob | None = None
     """The knob that keys change."""
-    change: Change | None = None
+    change: KnobChange | None = None
     """The newest change of a knob that a person asked for."""
-    newest_change: Change | None = None
+    newest_change: KnobChange | None = None
     """As `change`; but a later one that a search made stands in its place."""
     change_is_news: bool = False
     """It became so only just now."""

@@ -1,4 +1,4 @@
-"""Has a running job change one knob, and tries again where that may help. Pure, but for the line."""
+"""Has a running job change one knob, and retries where that may help."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Line(Protocol):
     """What is used of a session."""
 
     def send(self, command: Command) -> str:
-        """Tell the job to do something; returns why that cannot be, empty: it is on its way."""
+        """As Session.send."""
 
     def hold(self, search: Search) -> str:
-        """Say that this search goes on, or is over; returns why that cannot be said."""
+        """As Session.hold."""
 
 
 @dataclass(slots=True)
@@ -38,24 +38,33 @@ class Change:
     """None: what the script gave."""
     asked_before: int
     """The first step that had not been seen yet."""
-    step: int | None = None
-    """The one agreed on."""
+    view: CommandView | None = None
+    """How far it is, as of the newest Snapshot."""
     begun: bool = False
-    """That step has come."""
-    changed: bool = False
-    """All ranks have said so."""
+    """The agreed step has come."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether all ranks have reported so."""
+        return self.view is not None and self.view.done and self.view.state == CHANGED
+
+    @property
+    def step(self) -> int | None:
+        """The step agreed on."""
+        known = self.view.step if self.view is not None else None
+        return self.asked_before if known is None and self.changed else known
 
 
 class Changer:
-    """One change at a time. ``ask``, then ``follow`` with each Snapshot until ``under_way`` is None or is
-    ``changed``; whoever has taken note of that calls ``settle``.
+    """One change at a time. ``ask``, then ``follow`` with each Snapshot until ``under_way`` is None or
+    ``changed``, then ``settle``.
     """
 
     def __init__(self, line: Line, knob: Knob, search: str) -> None:
         """``search``: the id that the commands carry."""
         self.under_way: Change | None = None
         self.why_not = ""
-        """Why it does not come about, for good; empty: nothing is known against it."""
+        """Why the change was given up; empty: it was not."""
         self.waits_for_others = False
         """Another command is under way in the job."""
         self.half_done = False
@@ -86,7 +95,7 @@ class Changer:
             self.under_way = Change(command, value, next_step)
 
     def follow(self, snapshot: Snapshot) -> None:
-        """Learn how far the change under way is."""
+        """Update the change under way."""
         change = self.under_way
         if change is None or change.changed:
             return
@@ -96,20 +105,18 @@ class Changer:
             self._failed("the change was lost on the way", snapshot.at_ns)
             return
         if view.step is not None and change.step is None:
-            change.step = view.step
             self._lags.append(view.step - change.asked_before)
+        change.view = view
         if view.done and view.state == CHANGED:
-            change.changed = True
-            change.step = change.asked_before if change.step is None else change.step
             self._tries = self._busy_since_ns = 0
             self.waits_for_others = False
         elif view.state in (FAILED, UNKNOWN):
             self.under_way = None
-            self.half_done = change.step is not None or view.state == UNKNOWN
+            self.half_done = view.step is not None or view.state == UNKNOWN
             self._weigh(view, snapshot.at_ns)
 
     def settle(self) -> None:
-        """What was changed has been taken note of."""
+        """The change was noted: another may be asked for."""
         self.under_way = None
 
     def begin_anew(self) -> None:
@@ -118,7 +125,7 @@ class Changer:
         self._tries = self._busy_since_ns = self._again_ns = 0
 
     def _weigh(self, view: CommandView, now_ns: int) -> None:
-        """What to do after a change that was not made."""
+        """Retry a change that was not made, or give it up."""
         self.waits_for_others = view.busy
         if view.busy:
             self._again_ns = now_ns + round(AGAIN_S * 1e9)

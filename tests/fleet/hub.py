@@ -8,21 +8,29 @@ from overlaptop.hub.executions import CommandExecutions
 from overlaptop.hub.history import FromRank
 from overlaptop.wire.codec import decode
 from overlaptop.wire.commands import CHANGES, RESTORE
-from overlaptop.wire.messages import Argument, Command, CommandReport, RankEnd, RankInfo
+from overlaptop.wire.messages import Argument, Command, CommandReport, RankEnd, RankInfo, Welcome
 
 
 class PlayedHub:
     """A hub without a process. A report on a command that it was not given begins that command."""
 
     def __init__(self):
-        self._executions = CommandExecutions(lambda _: None, Path("/nowhere/commands"), 0.0)
-        self._ranks = set()
+        self._job = ""
+        self._begin("")
+
+    def _begin(self, job):
+        if job != self._job or not job:
+            self._job = job
+            self._executions = CommandExecutions(lambda _: None, Path("/nowhere/commands"), 0.0)
+            self._ranks = set()
 
     def publish(self, *messages):
         """These messages as dashboards receive them."""
         published = []
         for message in messages:
             match message:
+                case Welcome():
+                    self._begin(message.job)
                 case RankInfo():
                     self._ranks.add(message.rank)
                 case RankEnd():

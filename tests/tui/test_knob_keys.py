@@ -1,4 +1,4 @@
-"""Changing a knob from the keyboard, driven through Textual's pilot over a scripted job."""
+"""KnobEditor a knob from the keyboard, driven through Textual's pilot over a scripted job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from overlaptop.tui.machine.screen import MachineScreen
 from overlaptop.tui.options import TuiOptions
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
-from overlaptop.tui.tune.changing import SETTLE_S
+from overlaptop.tui.tune.knob_editor import SETTLE_S
 from overlaptop.tui.tune.screen import TuneScreen
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import KnobFacts
@@ -479,7 +479,7 @@ async def test_a_job_without_knobs_shows_none_and_says_so_when_asked():
         assert "bucket" not in text
         assert "[ ]" not in text
         await pilot.press(UP)
-        assert "this job has told of nothing that can be changed" in await shown(app, pilot)
+        assert "nothing of this job can be changed" in await shown(app, pilot)
         await pilot.press("7")
         assert "overlaptop.agent.knob()" in await shown(app, pilot)
 

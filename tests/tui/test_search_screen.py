@@ -13,7 +13,7 @@ from overlaptop.tui.options import TuiOptions
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.search.screen import SearchScreen
 from overlaptop.tui.search.view import search_lines
-from overlaptop.tui.tune.changing import SETTLE_S
+from overlaptop.tui.tune.knob_editor import SETTLE_S
 from overlaptop.tuning import tuner
 from overlaptop.tuning.search import State
 from overlaptop.tuning.state import CurvePoint, Predicted, Result, SearchState

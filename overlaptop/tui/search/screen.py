@@ -82,7 +82,7 @@ class SearchScreen(DashboardScreen):
     async def _ask_for_range(self) -> None:
         """From where to where the selected knob is to be searched, unless it cannot be."""
         dashboard, control = self.dashboard, self.dashboard.control
-        selected = control.changing.ready(dashboard.latest)
+        selected = control.editor.editable(dashboard.latest)
         if selected is None or dashboard.latest.search is not None:
             dashboard.on_change()
             return

@@ -13,7 +13,7 @@ from overlaptop.tui.draw.segments import (
     line_width,
     paragraph,
 )
-from overlaptop.tui.tune.changing import Change, knob_words
+from overlaptop.tui.tune.knob_editor import KnobChange, knob_words
 from overlaptop.tui.view import JobView
 
 MOST_LINES = 4
@@ -36,7 +36,7 @@ class ChangeLine(JobView):
         return 0 if change is None else len(change_lines(change, width))
 
 
-def change_lines(change: Change, width: int, right: Item | None = None) -> list[StyledLine]:
+def change_lines(change: KnobChange, width: int, right: Item | None = None) -> list[StyledLine]:
     """From what to what, how far it is, and who asked, where that was not here; at most MOST_LINES.
 
     ``right``: for the right edge of the first line, where there is room.

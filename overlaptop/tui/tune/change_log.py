@@ -23,8 +23,8 @@ from overlaptop.tui.draw.segments import (
     pad,
     paragraph,
 )
-from overlaptop.tui.tune.changing import change_words, who_asked
 from overlaptop.tui.tune.earlier_changes import JobChanges
+from overlaptop.tui.tune.knob_editor import change_words, who_asked
 from overlaptop.tui.tune.knob_values import SCRIPT, short_name
 from overlaptop.tui.view import ScrollView
 from overlaptop.wire.messages import CHANGED
@@ -41,7 +41,7 @@ class ChangeLog(ScrollView):
         log = Log(
             self.state.snapshot.commands,
             control.earlier_changes.newest_first,
-            control.changing.own,
+            control.editor.own,
             control.search_ids,
         )
         rows = log_lines(log, width)

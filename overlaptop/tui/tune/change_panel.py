@@ -20,8 +20,8 @@ from overlaptop.tui.draw.segments import (
 )
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.tune.change_line import change_lines
-from overlaptop.tui.tune.changing import Change
 from overlaptop.tui.tune.compared import Compared
+from overlaptop.tui.tune.knob_editor import KnobChange
 from overlaptop.tui.view import JobView
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def wanted_lines(state: ViewState, width: int) -> int:
 
 
 def panel_lines(
-    change: Change | None, compared: Compared | None, width: int, height: int, *, exact: bool
+    change: KnobChange | None, compared: Compared | None, width: int, height: int, *, exact: bool
 ) -> list[StyledLine]:
     """``exact``: compute is no upper bound."""
     if compared is None or height < LEAST_LINES:
@@ -126,7 +126,7 @@ def _row(
     return elided((*line, *verdict), width)
 
 
-def _brief(change: Change | None, compared: Compared | None, width: int) -> list[StyledLine]:
+def _brief(change: KnobChange | None, compared: Compared | None, width: int) -> list[StyledLine]:
     """What a change brought, in a line, once it was made; until then how it goes."""
     if compared is None or (change is not None and change.command != compared.command):
         return change_lines(change, width) if change is not None else []

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
-from overlaptop.tui.tune.changing import Change, Changing
 from overlaptop.tui.tune.earlier_changes import EarlierChanges
+from overlaptop.tui.tune.knob_editor import KnobChange, KnobEditor
 from overlaptop.tui.tune.knob_values import ValueRefusedError, parsed_range
 from overlaptop.wire import change_log
 from overlaptop.wire.endpoints import EndpointError
@@ -44,7 +44,7 @@ class KnobControl:
         self._session = session
         self._clock_s = clock_s
         self._job = session.job_key
-        self.changing = Changing()
+        self.editor = KnobEditor()
         self.tuner: Tuner | None = None
         """The newest search of this dashboard, also when it is over."""
         self.search_ids: set[str] = set()
@@ -56,8 +56,8 @@ class KnobControl:
         """The newest search, where it was of a job that is not shown any more."""
         self._collector: Collector | None = None
         """Learns for the search that the user is asked about."""
-        self._change: Change | None = None
-        self._newest: Change | None = None
+        self._change: KnobChange | None = None
+        self._newest: KnobChange | None = None
         self._change_s = -NEWS_S
 
     @property
@@ -78,17 +78,17 @@ class KnobControl:
         if self._session.job_key != self._job:
             self._leave_the_search()
             self._job = self._session.job_key
-            self.changing.forget()
+            self.editor.forget()
         if snapshot.job is not None:
             self._script = snapshot.job.script
         self.earlier_changes.see(snapshot)
         now_s = self._clock_s()
-        self.changing.tick(snapshot, now_s, self._session.send)
+        self.editor.tick(snapshot, now_s, self._session.send)
         if self._collector is not None and snapshot.link is LinkState.LIVE:
             self._collector.add(snapshot)
         if self.tuner is not None:
             self.tuner.tick(snapshot)
-        change = self.changing.change(snapshot)
+        change = self.editor.change(snapshot)
         if change is None or self._change is None or (change.command, change.state) != (
             self._change.command, self._change.state,
         ):  # fmt: skip
@@ -96,8 +96,8 @@ class KnobControl:
         self._follow(snapshot)
 
     def _follow(self, snapshot: Snapshot) -> None:
-        self._change = self.changing.change(snapshot)
-        self._newest = self.changing.newest(snapshot, self.search_ids)
+        self._change = self.editor.change(snapshot)
+        self._newest = self.editor.newest(snapshot, self.search_ids)
 
     def _leave_the_search(self) -> None:
         """Another job is shown: what was found of the one before is kept, until the next search begins."""
@@ -121,12 +121,12 @@ class KnobControl:
         return replace(self._left, of=f"of {which}, not of the job that is shown now")
 
     @property
-    def change(self) -> Change | None:
+    def change(self) -> KnobChange | None:
         """The newest change of a knob that a person asked for."""
         return self._change
 
     @property
-    def newest_change(self) -> Change | None:
+    def newest_change(self) -> KnobChange | None:
         """As `change`; but a later one that a search made is told in its place."""
         return self._newest
 
@@ -137,17 +137,17 @@ class KnobControl:
 
     def step(self, snapshot: Snapshot, direction: int) -> None:
         """A key for the next value up or down."""
-        self.changing.step(snapshot, direction, self._clock_s())
+        self.editor.step(snapshot, direction, self._clock_s())
         self._follow(snapshot)
 
     def type(self, snapshot: Snapshot, words: str) -> None:
         """A value was typed. Raises ValueRefusedError."""
-        self.changing.type(snapshot, words, self._clock_s())
+        self.editor.type(snapshot, words, self._clock_s())
         self.tick(snapshot)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Back to the script's own value."""
-        self.changing.restore(snapshot, self._clock_s())
+        self.editor.restore(snapshot, self._clock_s())
         self.tick(snapshot)
 
     def prepare(self) -> None:
@@ -171,7 +171,7 @@ class KnobControl:
 
         Raises ValueRefusedError, whose text is for the prompt.
         """
-        held = self.changing.ready(snapshot)
+        held = self.editor.editable(snapshot)
         if held is None:
             return
         least, most = parsed_range(held.knob, words)

@@ -24,7 +24,7 @@ from overlaptop.tui.draw.segments import (
     paragraph,
 )
 from overlaptop.tui.state import ViewState
-from overlaptop.tui.tune.changing import NOTHING
+from overlaptop.tui.tune.knob_editor import NOTHING
 from overlaptop.tui.tune.knob_values import SCRIPT, allowed_words, code_line, with_unit
 from overlaptop.tui.view import JobView
 

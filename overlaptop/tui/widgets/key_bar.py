@@ -20,7 +20,7 @@ from overlaptop.tui.draw.segments import (
     joined,
     line_width,
 )
-from overlaptop.tui.tune.changing import knob_words
+from overlaptop.tui.tune.knob_editor import knob_words
 from overlaptop.tui.tune.knob_values import short_name
 from overlaptop.tui.view import JobView
 from overlaptop.wire.knobs import BUCKET_CAP_MB

@@ -1,4 +1,4 @@
-"""Changing a knob by keys: which one is selected, its new value, and how far that is. No screen in it."""
+"""KnobEditor a knob by keys: which one is selected, its new value, and how far that is. No screen in it."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
 from overlaptop.wire.messages import CHANGED, UNKNOWN, Command
 
 SETTLE_S = 1.5
-"""Keys that come faster than this add up to one change; so long it can be taken back before it is sent."""
+"""Keys that come faster than this add up to one change; so long it can be cancelled before it is sent."""
 TAKE_BACK = "esc takes it back"
-NOTHING = "this job has told of nothing that can be changed"
+NOTHING = "nothing of this job can be changed"
 
 Send = Callable[[Command], str]
-"""Tells the job; returns why that cannot be, empty: it is on its way."""
+"""As Session.send."""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class KnobChange:
     """The newest change of a knob, as far as it is: one line on the screen."""
 
     knob: str
     """Its name; empty where there is none to name."""
     was: str
-    """The value before; empty where that is not known, or nothing is to be said of it."""
+    """The value before; empty where that is not known or does not matter."""
     becomes: str
-    """What it is to be, with its unit; empty where nothing is to be said of it."""
+    """The new value, with its unit; empty where that does not matter."""
     words: str
     """``esc takes it back``, ``changed at step 1,284``, ``not changed: rank 1 refused: ...``."""
     state: str
@@ -53,7 +53,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
+class _WantedValue:
     knob: str
     value: int | None
     """None: what the script gave."""
@@ -61,110 +61,114 @@ class _Target:
     asked_s: float
 
 
-class Changing:
-    """Takes keys, sends one command once they have come to rest, and knows what became of it.
+class KnobEditor:
+    """Takes keys, sends one command once they pause, and follows it.
 
-    A snapshot is handed to each method: the newest, also while the picture is held still.
+    A snapshot is passed to each method: the newest, also while the screen is paused.
     """
 
     def __init__(self) -> None:
         self.own: set[str] = set()
         """Ids of the changes that this dashboard sent."""
-        self._taken = ""
-        self._target: _Target | None = None
-        self._sent: Change | None = None
-        """The newest one that was sent: it is in the next snapshot only."""
+        self._selected = ""
+        self._wanted: _WantedValue | None = None
+        self._sent: KnobChange | None = None
+        """The newest one that was sent, until a snapshot has it."""
         self._under_way = self._was = ""
         """The newest one that was seen under way, and the value that its knob had then."""
-        self._fault: Change | None = None
-        self._fault_at: tuple[object, ...] = ()
-        """How things stood when it was said: once they stand otherwise, it is no news any more."""
+        self._fault: KnobChange | None = None
+        self._fault_when: tuple[object, ...] = ()
+        """The circumstances of the fault: once they have changed it is not shown any more."""
 
     def forget(self) -> None:
         """Another job."""
-        self._taken, self._target, self._sent, self._fault = "", None, None, None
+        self._selected, self._wanted, self._sent, self._fault = "", None, None, None
 
     def selected(self, snapshot: Snapshot) -> JobKnob | None:
-        """The knob that keys change: the one that was taken, else the bucket size where it can be changed,
-        else the first that can; where none can, the one whose reason is to be shown.
+        """The knob that keys change: the one selected, else the bucket size where it can be changed, else
+        the first that can; where none can, the one whose reason is to be shown.
         """
         knobs = {each.knob.name: each for each in snapshot.knobs}
-        if self._taken in knobs:
-            return knobs[self._taken]
+        if self._selected in knobs:
+            return knobs[self._selected]
         bucket = knobs.get(BUCKET_CAP_MB)
         if bucket is not None and not bucket.refusal:
             return bucket
         open_ones = (each for each in snapshot.knobs if not each.refusal)
         return next(open_ones, bucket or next(iter(snapshot.knobs), None))
 
-    def take(self, name: str) -> None:
+    def select(self, name: str) -> None:
         """From now on keys change this one."""
-        self._taken = name
+        self._selected = name
 
     def step(self, snapshot: Snapshot, direction: int, now_s: float) -> None:
         """The next value up or down, from where earlier keys led."""
-        held = self.ready(snapshot)
-        if held is None:
+        selected = self.editable(snapshot)
+        if selected is None:
             return
-        knob = held.knob
-        at = self._heading(snapshot, knob)
+        knob = selected.knob
+        at = self._expected(snapshot, knob)
         if at is not None:
             value = stepped(knob, at, direction)
         elif knob.value_text and direction > 0:
             value = smallest(knob)
         else:
             what = "no number" if knob.value_text else "not known"
-            self._say(snapshot, knob.name, f"{knob.name}: its present value is {what}; b takes another")
+            self._refuse(snapshot, knob.name, f"{knob.name}: its present value is {what}; b takes another")
             return
         if value is None:
             end = "largest" if direction > 0 else "smallest"
-            self._say(snapshot, knob.name, f"this is the {end} step of {knob.name}; b takes an exact value")
+            self._refuse(
+                snapshot, knob.name, f"this is the {end} step of {knob.name}; b takes an exact value"
+            )
             return
-        self._aim(snapshot, knob, value, now_s)
+        self._want(snapshot, knob, value, now_s)
 
     def type(self, snapshot: Snapshot, words: str, now_s: float) -> None:
         """What was typed at the prompt. Raises ValueRefusedError, whose text is for the prompt."""
-        held = self.ready(snapshot)
-        if held is not None:
-            # Nothing more is typed: there is nothing to wait for.
-            self._aim(snapshot, held.knob, parsed(held.knob, words), now_s - SETTLE_S)
+        selected = self.editable(snapshot)
+        if selected is not None:
+            # Nothing more is typed: it is sent at once.
+            self._want(snapshot, selected.knob, parsed(selected.knob, words), now_s - SETTLE_S)
 
     def restore(self, snapshot: Snapshot, now_s: float) -> None:
         """Back to what the script gave."""
-        held = self.ready(snapshot)
-        if held is not None:
-            self._aim(snapshot, held.knob, None, now_s)
+        selected = self.editable(snapshot)
+        if selected is not None:
+            self._want(snapshot, selected.knob, None, now_s)
 
-    def take_back(self) -> bool:
+    def cancel(self) -> bool:
         """Do not send what was asked for; returns whether there was such a thing."""
-        waiting, self._target = self.waiting, None
+        waiting, self._wanted = self.waiting, None
         return waiting
 
     def tick(self, snapshot: Snapshot, now_s: float, send: Send) -> None:
-        """Send what is wanted, once keys have come to rest and no other person's command is under way."""
-        target = self._target
+        """Send what is wanted, once keys pause and no other person's command is under way."""
+        target = self._wanted
         if target is None or now_s - target.asked_s < SETTLE_S or self._busy(snapshot) is not None:
             return
         pending = self._pending(snapshot, target)
-        self._target = None
-        held = next((each for each in snapshot.knobs if each.knob.name == target.knob), None)
-        if held is None or held.refusal:
-            why = held.refusal if held else f"the job has no {target.knob} any more"
-            self._say(snapshot, target.knob, f"{target.knob} cannot be changed: {why}")
+        self._wanted = None
+        selected = next((each for each in snapshot.knobs if each.knob.name == target.knob), None)
+        if selected is None or selected.refusal:
+            why = selected.refusal if selected else f"the job has no {target.knob} any more"
+            self._refuse(snapshot, target.knob, f"{target.knob} cannot be changed: {why}")
             return
         searched = snapshot.search is not None and snapshot.search.knob == target.knob
-        at = self._heading(snapshot, held.knob)
+        at = self._expected(snapshot, selected.knob)
         if target.value is not None and target.value == at and not searched:
-            return  # keys led back to where it is; but where a search has led there, it shall stay so
+            return  # keys led back to the present value; sent all the same to end a search that set it
         try:
             command = (
-                make_restoring(held.knob) if target.value is None else make_setting(held.knob, target.value)
+                make_restoring(selected.knob)
+                if target.value is None
+                else make_setting(selected.knob, target.value)
             )
             fault = send(command)
         except (ValueError, WireError) as error:
             fault = str(error)
         if fault:
-            self._say(snapshot, target.knob, f"not changed: {fault}")
+            self._refuse(snapshot, target.knob, f"not changed: {fault}")
         else:
             self.own.add(command.id)
             self._sent = replace(pending, words="sent ...", command=command.id)
@@ -172,111 +176,115 @@ class Changing:
     @property
     def waiting(self) -> bool:
         """Whether there is something still to be sent."""
-        return self._target is not None
+        return self._wanted is not None
 
-    def change(self, snapshot: Snapshot) -> Change | None:
+    def change(self, snapshot: Snapshot) -> KnobChange | None:
         """The newest change of a knob that a person asked for, here or elsewhere; None before any."""
-        if self._target is not None:
-            return self._pending(snapshot, self._target)
+        if self._wanted is not None:
+            return self._pending(snapshot, self._wanted)
         if self._sent is not None:
             if all(each.id != self._sent.command for each in snapshot.commands):
                 return self._sent
             self._sent = None
         newest = self._newest(snapshot)
-        if self._fault is not None and self._standing(snapshot) == self._fault_at:
+        if self._fault is not None and self._circumstances(snapshot) == self._fault_when:
             return self._fault
-        return self._followed(snapshot, newest) if newest is not None else None
+        return self._progress_of(snapshot, newest) if newest is not None else None
 
-    def newest(self, snapshot: Snapshot, own_searches: Collection[str]) -> Change | None:
-        """As `change`; but a later one that a search made, also in going back, is told in its place.
+    def newest(self, snapshot: Snapshot, own_searches: Collection[str]) -> KnobChange | None:
+        """As `change`; but a later one that a search made, also in going back, is shown in its place.
 
         ``own_searches``: ids of the searches that were begun here.
         """
-        told = self.change(snapshot)
-        if self._target is not None or (told is not None and told in (self._sent, self._fault)):
-            return told  # it is about a key that was pressed here
+        change = self.change(snapshot)
+        if self._wanted is not None or (change is not None and change in (self._sent, self._fault)):
+            return change  # it is about a key that was pressed here
         views = (each for each in reversed(snapshot.commands) if each.knob and not each.busy)
         newest = next(views, None)
         if newest is None or not newest.search:
-            return told
-        return replace(self._followed(snapshot, newest), by=who_asked(newest, self.own, own_searches))
+            return change
+        return replace(self._progress_of(snapshot, newest), by=who_asked(newest, self.own, own_searches))
 
-    def ready(self, snapshot: Snapshot) -> JobKnob | None:
-        """The selected knob, if it can be changed; else None, and `change` says why not."""
+    def editable(self, snapshot: Snapshot) -> JobKnob | None:
+        """The selected knob, if it can be changed; else None, and `change` has the reason."""
         self._fault = None
-        held = self.selected(snapshot)
+        selected = self.selected(snapshot)
         if snapshot.link is LinkState.TRACE:
-            self._say(snapshot, "", "a trace is open: there is no job to change")
+            self._refuse(snapshot, "", "a trace is open: there is no job to change")
         elif snapshot.link is LinkState.ENDED:
-            self._say(snapshot, "", "the job is over: nothing can be changed")
-        elif held is None:
-            self._say(snapshot, "", NOTHING)
-        elif held.refusal:
-            self._say(snapshot, held.knob.name, f"{held.knob.name} cannot be changed: {held.refusal}")
+            self._refuse(snapshot, "", "the job is over: nothing can be changed")
+        elif selected is None:
+            self._refuse(snapshot, "", NOTHING)
+        elif selected.refusal:
+            self._refuse(
+                snapshot, selected.knob.name, f"{selected.knob.name} cannot be changed: {selected.refusal}"
+            )
         else:
-            return held
+            return selected
         return None
 
-    def _heading(self, snapshot: Snapshot, knob: Knob) -> float | None:
+    def _expected(self, snapshot: Snapshot, knob: Knob) -> float | None:
         """The value that it will have once all that was asked here has been done; None: not known."""
-        if self._target is not None and self._target.knob == knob.name:
-            if self._target.value is not None:
-                return self._target.value
+        if self._wanted is not None and self._wanted.knob == knob.name:
+            if self._wanted.value is not None:
+                return self._wanted.value
             return _number(knob.original_text)
         changes = [each for each in snapshot.commands if each.knob == knob.name]
         newest = next((each for each in reversed(changes) if each.state != FAILED), None)
         if newest is not None and (not newest.done or newest.becomes):
-            # Ranks say what the value is a moment after they say that it has changed.
+            # Ranks send their knobs a moment after they report that the value has changed.
             text = newest.becomes or (knob.original_text if newest.value is None else str(newest.value))
             return _number(text)
         return present(knob)
 
-    def _aim(self, snapshot: Snapshot, knob: Knob, value: int | None, now_s: float) -> None:
-        earlier = self._target
+    def _want(self, snapshot: Snapshot, knob: Knob, value: int | None, now_s: float) -> None:
+        earlier = self._wanted
         self._fault = None
         if earlier is not None and earlier.knob == knob.name:
-            self._target = replace(earlier, value=value, asked_s=now_s)
+            self._wanted = replace(earlier, value=value, asked_s=now_s)
             return
-        at = self._heading(snapshot, knob)
-        self._target = _Target(knob.name, value, f"{at:g}" if at is not None else knob.value_text, now_s)
+        at = self._expected(snapshot, knob)
+        self._wanted = _WantedValue(
+            knob.name, value, f"{at:g}" if at is not None else knob.value_text, now_s
+        )
 
-    def _say(self, snapshot: Snapshot, knob: str, words: str) -> None:
-        self._fault_at = self._standing(snapshot)
-        self._fault = Change(knob, "", "", words, "failed")
+    def _refuse(self, snapshot: Snapshot, knob: str, words: str) -> None:
+        self._fault_when = self._circumstances(snapshot)
+        self._fault = KnobChange(knob, "", "", words, "failed")
 
-    def _standing(self, snapshot: Snapshot) -> tuple[object, ...]:
-        """What makes a fault old when it changes: the newest change, and what is in the way of one."""
-        newest, held = self._newest(snapshot), self.selected(snapshot)
+    def _circumstances(self, snapshot: Snapshot) -> tuple[object, ...]:
+        """The newest change, and what is in the way of one: a fault is shown until either changes."""
+        newest, selected = self._newest(snapshot), self.selected(snapshot)
         return (
             newest.id if newest is not None else "",
-            held.knob.name if held is not None else "",
-            held.refusal if held is not None else "",
+            selected.knob.name if selected is not None else "",
+            selected.refusal if selected is not None else "",
         )
 
     def _newest(self, snapshot: Snapshot) -> CommandView | None:
-        """Another dashboard's change that came in the way of one is not the news."""
+        """The newest change; not one of another dashboard that was turned away as busy."""
         changes = [each for each in snapshot.commands if each.knob and not each.search]
         return next((each for each in reversed(changes) if not each.busy or each.id in self.own), None)
 
-    def _pending(self, snapshot: Snapshot, target: _Target) -> Change:
+    def _pending(self, snapshot: Snapshot, target: _WantedValue) -> KnobChange:
         knob = next((each.knob for each in snapshot.knobs if each.knob.name == target.knob), None)
         busy = self._busy(snapshot)
-        return Change(
+        return KnobChange(
             target.knob,
             target.was,
-            _becomes(knob, target.value),
+            _new_value(knob, target.value),
             f"waiting for: {busy.words}; {TAKE_BACK}" if busy is not None else TAKE_BACK,
             "pending",
         )
 
-    def _followed(self, snapshot: Snapshot, view: CommandView) -> Change:
+    def _progress_of(self, snapshot: Snapshot, view: CommandView) -> KnobChange:
         knob = next((each.knob for each in snapshot.knobs if each.knob.name == view.knob), None)
         unit = knob.unit if knob is not None else ""
         was = view.was or (self._value_before(view, knob) if knob is not None and not view.done else "")
-        becomes = with_unit(view.becomes, unit) if view.becomes else _becomes(knob, view.value)
+        becomes = with_unit(view.becomes, unit) if view.becomes else _new_value(knob, view.value)
         states = {FAILED: "failed", UNKNOWN: "failed", CHANGED: "changed"}
         state = states.get(view.state, "pending")
-        return Change(
+        return KnobChange(
             view.knob,
             was,
             becomes,
@@ -287,7 +295,7 @@ class Changing:
         )
 
     def _value_before(self, view: CommandView, knob: Knob) -> str:
-        """Of a change under way: ranks may tell of the new value before they tell that it was changed."""
+        """Of a change under way: ranks may send the new value before they report the change."""
         if self._under_way != view.id:
             self._under_way, self._was = view.id, knob.value_text
         becomes = knob.original_text if view.value is None else str(view.value)
@@ -318,7 +326,7 @@ def change_words(view: CommandView) -> str:
 
 
 def who_asked(view: CommandView, own: Collection[str], own_searches: Collection[str]) -> str:
-    """``you`` for this dashboard alone, whoever else sits at the same terminal; else who, in its words.
+    """``you`` for this dashboard alone; else who asked, as the command names them.
 
     ``own``: ids of the commands that were given here; ``own_searches``: of the searches.
     """
@@ -327,15 +335,15 @@ def who_asked(view: CommandView, own: Collection[str], own_searches: Collection[
     return "you" if view.id in own else view.by or "not said"
 
 
-def knob_words(change: Change) -> str:
-    """``bucket 25 MiB → 100 MiB``; empty where the change has no values to tell."""
+def knob_words(change: KnobChange) -> str:
+    """``bucket 25 MiB → 100 MiB``; empty where the change has no values."""
     if not change.becomes:
         return ""
     was = f"{change.was} → " if change.was else "→ "
     return f"{short_name(change.knob)} {was}{change.becomes}"
 
 
-def _becomes(knob: Knob | None, value: int | None) -> str:
+def _new_value(knob: Knob | None, value: int | None) -> str:
     unit = knob.unit if knob is not None else ""
     if value is not None:
         return with_unit(str(value), unit)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.tui.tune.changing import SETTLE_S, Changing, knob_words
+from overlaptop.tui.tune.knob_editor import SETTLE_S, KnobEditor, knob_words
 from overlaptop.tui.tune.knob_values import ValueRefusedError
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import KnobFacts
@@ -20,7 +20,7 @@ class Keys:
 
     def __init__(self, session):
         self.session = session
-        self.changing = Changing()
+        self.editor = KnobEditor()
 
     @property
     def now_s(self):
@@ -29,11 +29,11 @@ class Keys:
     def press(self, *directions, apart_s=0.1):
         for direction in directions:
             self.session.clock.pass_s(apart_s)
-            self.changing.step(self.session.tick(), direction, self.now_s)
+            self.editor.step(self.session.tick(), direction, self.now_s)
             self.tick()
 
     def type(self, words):
-        self.changing.type(self.session.tick(), words, self.now_s)
+        self.editor.type(self.session.tick(), words, self.now_s)
         self.tick()
 
     def rest(self, seconds=SETTLE_S):
@@ -41,11 +41,11 @@ class Keys:
         self.tick()
 
     def tick(self):
-        self.changing.tick(self.session.tick(), self.now_s, self.session.send)
+        self.editor.tick(self.session.tick(), self.now_s, self.session.send)
 
     @property
     def change(self):
-        return self.changing.change(self.session.tick())
+        return self.editor.change(self.session.tick())
 
     @property
     def sent(self):
@@ -203,17 +203,17 @@ def test_the_bucket_size_is_in_hand_where_it_can_be_changed_else_the_first_that_
         ((replace(ACCUMULATION, refusal="no"), fixed), "bucket_cap_mb"),
     ):
         keys = Keys(controlled_job(*knobs))
-        assert keys.changing.selected(keys.session.tick()).knob.name == name
+        assert keys.editor.selected(keys.session.tick()).knob.name == name
 
 
 def test_another_knob_can_be_taken_in_hand_and_stays_so():
     keys = Keys(controlled_job(BUCKET, ACCUMULATION))
-    keys.changing.take("accumulation")
+    keys.editor.select("accumulation")
     keys.press(1)
     keys.rest()
     assert keys.sent == ["set accumulation 8"]
     tell(keys.session, BUCKET)  # the script has forgotten it
-    assert keys.changing.selected(keys.session.tick()).knob.name == "bucket_cap_mb"
+    assert keys.editor.selected(keys.session.tick()).knob.name == "bucket_cap_mb"
 
 
 def refusing(**changes):
@@ -238,7 +238,7 @@ def without_line():
 @pytest.mark.parametrize(
     ("session", "words"),
     [
-        (running_job(2), "told of nothing that can be changed"),
+        (running_job(2), "nothing of this job can be changed"),
         (refusing(), "bucket_cap_mb cannot be changed: start the job with --control"),
         (controlled_job(replace(BUCKET, refusal="compiled")), "cannot be changed: rank 0: compiled"),
         (ended(), "the job is over"),
@@ -262,7 +262,7 @@ def test_what_was_in_the_way_is_not_said_any_longer_than_it_is():
     session = running_job(2)
     keys = Keys(session)
     keys.press(1)
-    assert "told of nothing" in keys.change.words
+    assert "nothing of this job" in keys.change.words
     tell(session, replace(BUCKET, refusal="before the first step"))
     assert keys.change is None
     keys.press(1)
@@ -321,7 +321,7 @@ def test_another_dashboards_change_that_came_in_the_way_of_ours_is_not_the_news(
 def test_another_job_has_nothing_to_wait_for():
     keys = Keys(controlled_job())
     keys.press(1)
-    keys.changing.forget()
+    keys.editor.forget()
     keys.rest()
     assert keys.sent == []
     assert keys.change is None
