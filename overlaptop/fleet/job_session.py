@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState, Snapshot
-from overlaptop.wire.endpoints import EndpointError, JobRecord
+from overlaptop.wire.endpoints import EndpointError, JobRecord, list_jobs
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import PROTOCOL_VERSION, Command, TurnedAway, Welcome
 
@@ -36,12 +36,6 @@ class JobSelector:
     """Only such jobs exist for this session; a launcher knows its own job by this."""
 
 
-def _list_jobs() -> Sequence[JobRecord]:
-    from overlaptop.wire.endpoints import list_jobs
-
-    return list_jobs()
-
-
 def is_gone(record: JobRecord) -> bool:
     """Whether none of a job's processes is left that could start a hub again, see JobRecord.gone."""
     return record.gone
@@ -66,7 +60,7 @@ class JobSession:
         selector: JobSelector | None = None,
         *,
         readonly: bool = False,
-        list_jobs: Callable[[], Sequence[JobRecord]] = _list_jobs,
+        list_jobs: Callable[[], Sequence[JobRecord]] = list_jobs,
         open_link: Callable[[JobRecord], Link] = _open_local_link,
         is_gone: Callable[[JobRecord], bool] = is_gone,
         clock_ns: Callable[[], int] = time.time_ns,

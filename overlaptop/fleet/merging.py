@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Generic, TypeVar
 
 from overlaptop.fleet.commands import MAX_COMMANDS, UNANSWERED_NS, CommandView, together
 from overlaptop.fleet.fleet import MAX_NOTICES, MAX_RANKS
@@ -19,9 +17,6 @@ from overlaptop.wire.messages import Notice, Welcome
 _BEST_FIRST = (LinkState.LIVE, LinkState.STALE, LinkState.WAITING, LinkState.LOST, LinkState.ENDED)
 """The connection to a job is as good as the one to its best node."""
 
-K = TypeVar("K")
-V = TypeVar("V")
-
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
@@ -33,31 +28,14 @@ class NodeSnapshot:
     """Of a JobSession or Fleet of this node alone."""
 
 
-class _Memo(Generic[K, V]):
-    """The last result of a function, and what it was made of.
-
-    Equal values are nearly always the same objects here, which Python compares at once.
-    """
-
-    def __init__(self) -> None:
-        self._of: K | None = None
-        self._made: V | None = None
-
-    def get(self, of: K, make: Callable[[], V]) -> V:
-        """What ``make`` returns for ``of``, which is not None; called only where ``of`` has changed."""
-        if self._made is None or of != self._of:
-            self._of, self._made = of, make()
-        return self._made
-
-
 class Merger:
     """Merges the nodes' Snapshots, tick by tick. Remembers which node a rank was on."""
 
     def __init__(self) -> None:
         self._owners: dict[int, str] = {}
         self._unseen: dict[int, RankView] = {}
-        self._knobs = _Memo[tuple[object, ...], tuple[JobKnob, ...]]()
-        self._views: dict[str, _Memo[tuple[object, ...], CommandView]] = {}
+        self._views: dict[str, tuple[tuple[object, ...], CommandView]] = {}
+        """By command: what it was made of, and the merged view."""
 
     def merge(
         self, parts: Sequence[NodeSnapshot], at_ns: int, waiting: str = "", own_search: str = ""
@@ -95,7 +73,7 @@ class Merger:
                 if self._owners.get(step.rank) == part.node.name
             ),
             commands=self._commands(parts, _unreachable(nodes, at_ns)),
-            knobs=self._job_knobs(nodes, ranks, job),
+            knobs=_knobs(nodes, ranks, job),
             search=_search(live, own_search),
             ended_search=_ended_search(parts, own_search),
             fresh_samples=tuple(
@@ -163,28 +141,29 @@ class Merger:
         for part in parts:
             for view in part.snapshot.commands:
                 known.setdefault(view.id, []).append(view)
-        self._views = {key: self._views.get(key) or _Memo() for key in known}
         lost = tuple(unreachable.items())
-        made = [
-            self._views[key].get((lost, *views), partial(together, views, unreachable))
-            for key, views in known.items()
-        ]
-        return tuple(sorted(made, key=lambda view: view.at_ns)[-MAX_COMMANDS:])
+        made = {}
+        for key, views in known.items():
+            inputs = lost, tuple(views)
+            earlier = self._views.get(key)
+            # Equal values are nearly always the same objects here, which Python compares at once.
+            is_same = earlier is not None and earlier[0] == inputs
+            made[key] = earlier if earlier and is_same else (inputs, together(views, unreachable))
+        self._views = made
+        merged = (view for _, view in made.values())
+        return tuple(sorted(merged, key=lambda view: view.at_ns)[-MAX_COMMANDS:])
 
-    def _job_knobs(
-        self, nodes: Sequence[NodeView], ranks: Sequence[RankView], job: Welcome | None
-    ) -> tuple[JobKnob, ...]:
-        known = [(view.info, view.knobs) for view in ranks if not view.ended]
-        why = out_of_reach(nodes, ranks)
-        refusal = f"{why}: a change needs all ranks" if why and job is not None else ""
 
-        def make() -> tuple[JobKnob, ...]:
-            return tuple(
-                replace(knob, refusal=knob.refusal or refusal) if refusal else knob
-                for knob in job_knobs(known)
-            )
-
-        return self._knobs.get((refusal, *known), make)
+def _knobs(
+    nodes: Sequence[NodeView], ranks: Sequence[RankView], job: Welcome | None
+) -> tuple[JobKnob, ...]:
+    knobs = job_knobs((view.info, view.knobs) for view in ranks if not view.ended)
+    why = out_of_reach(nodes, ranks)
+    if not why or job is None:
+        return knobs
+    return tuple(
+        replace(knob, refusal=knob.refusal or f"{why}: a change needs all ranks") for knob in knobs
+    )
 
 
 def out_of_reach(nodes: Iterable[NodeView], ranks: Iterable[RankView]) -> str:

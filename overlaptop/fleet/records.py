@@ -6,6 +6,19 @@ from overlaptop.fleet.snapshot import RankView
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import RankInfo, StepTotals
 
+_STEP_TIMES = (
+    "step_ns", "compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns",
+)  # fmt: skip
+_STEP_DETAILS = (
+    "launch_lead_ns", "comm_kernels_ns", "matched_ns", "captured", "link_tx_bytes", "link_rx_bytes",
+    "transitional",
+)  # fmt: skip
+_RATES = tuple(f"{link}_{way}_bytes_per_s" for link in ("nvlink", "pcie") for way in ("rx", "tx"))
+_PEAKS = ("nvlink_peak_bytes_per_s", "pcie_peak_bytes_per_s")
+_COLLECTIVE_RATES = ("collectives_rx_bytes_per_s", "collectives_tx_bytes_per_s")
+_ACTIVITY = ("sm_activity", "tensor_activity", "dram_activity")
+_CLOCKS = ("sm_clock_hz", "memory_clock_hz", "throttle_reasons")
+
 
 def step_record(job: str, info: RankInfo | None, totals: StepTotals) -> dict[str, object]:
     """The record of one step, in the documented order of its fields.
@@ -21,26 +34,11 @@ def step_record(job: str, info: RankInfo | None, totals: StepTotals) -> dict[str
         "rank": totals.rank,
         "step": totals.step,
         "source": info.source if info else None,
-        "step_ns": totals.step_ns,
-        "compute_ns": totals.compute_ns,
-        "comm_ns": totals.comm_ns,
-        "hidden_ns": totals.hidden_ns,
-        "exposed_ns": totals.exposed_ns,
-        "compute_only_ns": totals.compute_only_ns,
-        "copy_only_ns": totals.copy_only_ns,
+        **{name: getattr(totals, name) for name in _STEP_TIMES},
         "idle_ns": totals.idle_ns if exact else None,
-        "stall_ns": totals.stall_ns,
-        "overlap": totals.overlap,
-        "collectives": totals.collectives,
-        "dropped": totals.dropped,
+        **{name: getattr(totals, name) for name in ("stall_ns", "overlap", "collectives", "dropped")},
         "compute_exact": exact,
-        "launch_lead_ns": totals.launch_lead_ns,
-        "comm_kernels_ns": totals.comm_kernels_ns,
-        "matched_ns": totals.matched_ns,
-        "captured": totals.captured,
-        "link_tx_bytes": totals.link_tx_bytes,
-        "link_rx_bytes": totals.link_rx_bytes,
-        "transitional": totals.transitional,
+        **{name: getattr(totals, name) for name in _STEP_DETAILS},
     }
 
 
@@ -59,25 +57,15 @@ def device_record(job: str, view: RankView, sample: DeviceSample | None) -> dict
         "rank": view.rank,
         "at_ns": sample.at_ns if sample else None,
         "gpu_uuid": (device.gpu_uuid or None) if device else None,
-        "nvlink_rx_bytes_per_s": sample.nvlink_rx_bytes_per_s if sample else None,
-        "nvlink_tx_bytes_per_s": sample.nvlink_tx_bytes_per_s if sample else None,
-        "pcie_rx_bytes_per_s": sample.pcie_rx_bytes_per_s if sample else None,
-        "pcie_tx_bytes_per_s": sample.pcie_tx_bytes_per_s if sample else None,
-        "nvlink_peak_bytes_per_s": device.nvlink_peak_bytes_per_s if device else None,
-        "pcie_peak_bytes_per_s": device.pcie_peak_bytes_per_s if device else None,
+        **{name: getattr(sample, name, None) for name in _RATES},
+        **{name: getattr(device, name, None) for name in _PEAKS},
         "collectives_over": traffic.over if traffic else None,
-        "collectives_rx_bytes_per_s": traffic.collectives_rx_bytes_per_s if traffic else None,
-        "collectives_tx_bytes_per_s": traffic.collectives_tx_bytes_per_s if traffic else None,
-        "sm_activity": sample.sm_activity if sample else None,
-        "tensor_activity": sample.tensor_activity if sample else None,
-        "dram_activity": sample.dram_activity if sample else None,
-        "memory_used_bytes": sample.memory_used_bytes if sample else None,
+        **{name: getattr(traffic, name, None) for name in _COLLECTIVE_RATES},
+        **{name: getattr(sample, name, None) for name in (*_ACTIVITY, "memory_used_bytes")},
         "memory_total_bytes": device.memory_total_bytes if device else None,
         "power_mw": sample.power_mw if sample else None,
         "power_limit_mw": device.power_limit_mw if device else None,
-        "sm_clock_hz": sample.sm_clock_hz if sample else None,
-        "memory_clock_hz": sample.memory_clock_hz if sample else None,
-        "throttle_reasons": sample.throttle_reasons if sample else None,
+        **{name: getattr(sample, name, None) for name in _CLOCKS},
         "numa_node": numa.gpu_node if numa else None,
         "numa_state": numa.state if numa else None,
         "cpu_set": (numa.cpu_set or None) if numa else None,
@@ -93,15 +81,6 @@ def rank_record(rank: int, whole: StepTotals, *, compute_exact: bool) -> dict[st
 
     Times are ns, ``overlap`` is a fraction, None without communication. ``compute_exact`` as in a step's.
     """
-    return {
-        "type": "rank",
-        "rank": rank,
-        "overlap": whole.overlap,
-        "comm_ns": whole.comm_ns,
-        "hidden_ns": whole.hidden_ns,
-        "exposed_ns": whole.exposed_ns,
-        "compute_ns": whole.compute_ns,
-        "copy_only_ns": whole.copy_only_ns,
-        "idle_ns": whole.idle_ns,
-        "compute_exact": compute_exact,
-    }
+    names = ("overlap", "comm_ns", "hidden_ns", "exposed_ns", "compute_ns", "copy_only_ns", "idle_ns")
+    values = {name: getattr(whole, name) for name in names}
+    return {"type": "rank", "rank": rank, **values, "compute_exact": compute_exact}

@@ -51,14 +51,6 @@ class Traffic:
     """Why something of it is not known; empty where all is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Accounted:
-    """What one rank's collectives account for, in bytes per second."""
-
-    rx_bytes_per_s: float
-    tx_bytes_per_s: float
-
-
 class StepWindow:
     """A rank's newest steps, as far as the bytes on its links are known of them."""
 
@@ -98,8 +90,10 @@ class StepWindow:
         whole_s = mean_s * math.ceil(WINDOW_S / mean_s) if mean_s else WINDOW_S
         return min(whole_s, LONGEST_WINDOW_S)
 
-    def accounted(self, now_ns: int | None) -> Accounted | str:
-        """Bytes of a step by the steps that name them, over the mean length of all; or why none are known.
+    def accounted(self, now_ns: int | None) -> tuple[float, float] | str:
+        """Bytes per second received and sent; or why they are not known.
+
+        Bytes of a step by the steps that name them, over the mean length of all steps.
 
         `now_ns`: Unix time; None: that of the newest step's end.
         """
@@ -113,10 +107,8 @@ class StepWindow:
         if not named:
             return UNKNOWN_BYTES if self._unknown_bytes else UNNAMED
         per_s = 1e9 / (len(named) * self._mean_step_ns)
-        return Accounted(
-            rx_bytes_per_s=sum(step.link_rx_bytes or 0 for step in named) * per_s,
-            tx_bytes_per_s=sum(step.link_tx_bytes or 0 for step in named) * per_s,
-        )
+        rx, tx = (sum(getattr(step, name) for step in named) for name in ("link_rx_bytes", "link_tx_bytes"))
+        return rx * per_s, tx * per_s
 
     @property
     def _mean_step_ns(self) -> float:
@@ -146,27 +138,24 @@ def traffic_of(
     oldest_ns = samples[-1].at_ns - window_s * 1e9 if samples else 0
     recent = [sample for sample in samples if sample.at_ns > oldest_ns]
     reasons = []
-    if over == "nvlink":
-        rx = _mean([sample.nvlink_rx_bytes_per_s for sample in recent])
-        tx = _mean([sample.nvlink_tx_bytes_per_s for sample in recent])
-    else:
-        rx = _mean([sample.pcie_rx_bytes_per_s for sample in recent])
-        tx = _mean([sample.pcie_tx_bytes_per_s for sample in recent])
+    rx, tx = (
+        _mean([getattr(sample, f"{over}_{way}_bytes_per_s") for sample in recent]) for way in ("rx", "tx")
+    )
     if rx is None or tx is None:
         reasons.append(_why_unmeasured(over, recent))
     if kinds >= {"nvlink", "pcie"} and "nvswitch" not in kinds:
-        accounted: Accounted | str = BOTH_WAYS
+        accounted: tuple[float, float] | str = BOTH_WAYS
     else:
         accounted = _accounted(loads, samples[-1].at_ns if samples else None)
     if isinstance(accounted, str):
         reasons.append(accounted)
-    known = accounted if isinstance(accounted, Accounted) else None
+    known = accounted if not isinstance(accounted, str) else None
     return Traffic(
         over=over,
         rx_bytes_per_s=rx,
         tx_bytes_per_s=tx,
-        collectives_rx_bytes_per_s=round(known.rx_bytes_per_s) if known else None,
-        collectives_tx_bytes_per_s=round(known.tx_bytes_per_s) if known else None,
+        collectives_rx_bytes_per_s=round(known[0]) if known else None,
+        collectives_tx_bytes_per_s=round(known[1]) if known else None,
         window_s=window_s,
         reason="; ".join(reasons),
     )
@@ -178,7 +167,7 @@ def _kinds(device: DeviceFacts, job_gpus: Collection[str]) -> set[str]:
     return reaches or {link.kind for link in device.links}
 
 
-def _accounted(loads: Sequence[Load], now_ns: int | None) -> Accounted | str:
+def _accounted(loads: Sequence[Load], now_ns: int | None) -> tuple[float, float] | str:
     """Of all ranks together; without samples there is no time but the steps' own."""
     rx = tx = 0.0
     for load in loads:
@@ -187,9 +176,8 @@ def _accounted(loads: Sequence[Load], now_ns: int | None) -> Accounted | str:
         each = load.steps.accounted(now_ns)
         if isinstance(each, str):
             return each
-        rx += each.rx_bytes_per_s
-        tx += each.tx_bytes_per_s
-    return Accounted(rx, tx)
+        rx, tx = rx + each[0], tx + each[1]
+    return rx, tx
 
 
 def _why_unmeasured(over: str, recent: Sequence[DeviceSample]) -> str:
