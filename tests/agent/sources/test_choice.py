@@ -62,49 +62,38 @@ def choose(source="auto", instead_of=None, **options):
     return choice.choose(AgentOptions(source, **options), None, instead_of)
 
 
-@on_a_gpu
-def test_kernels_come_first_on_a_gpu_and_need_no_reason(sources):
-    chosen = choose()
-    assert (chosen.name, chosen.reason, sources.tried) == ("kernels", "", ["kernels"])
+NO_CUPTI, NO_CUDA = {"kernels": "no CUPTI"}, {"kernels": "no CUPTI", "events": "no CUDA"}
 
 
 @on_a_gpu
-@pytest.mark.parametrize("asked", ["auto", "kernels"])
-def test_events_follow_with_the_reason_why_kernels_did_not_start(sources, asked):
-    sources.refusals["kernels"] = "Nsight Systems holds CUPTI"
+@pytest.mark.parametrize(
+    ("asked", "refusals", "tried", "reason"),
+    [
+        ({}, {}, ["kernels"], ""),
+        ({}, NO_CUPTI, ["kernels", "events"], "no CUPTI"),
+        ({"source": "kernels"}, NO_CUPTI, ["kernels", "events"], "no CUPTI"),
+        ({}, NO_CUDA, ["kernels", "events", "host"], "no CUDA"),
+        ({"source": "kernels"}, NO_CUDA, ["kernels", "events", "host"], "no CUDA"),
+        ({"source": "events"}, NO_CUDA, ["events", "host"], "no CUDA"),
+        ({"source": "events"}, {}, ["events"], ""),
+        ({"source": "host"}, {}, ["host"], "asked for"),
+        ({"phases_only": True}, {}, ["events"], ""),  # they cost less
+    ],
+)
+def test_a_job_on_a_gpu_gets_the_first_source_that_starts(sources, asked, refusals, tried, reason):
+    sources.refusals |= refusals
+    chosen = choose(**asked)
+    assert (sources.tried, chosen.name, chosen.reason) == (tried, tried[-1], reason)
+
+
+@pytest.mark.parametrize("asked", ["auto", "kernels", "events", "host"])
+def test_a_job_on_the_cpu_never_begins_a_cuda_context(sources, asked):
+    sources.refusals["events"] = "no CUDA"
     chosen = choose(asked)
-    assert (chosen.name, chosen.reason) == ("events", "Nsight Systems holds CUPTI")
-    assert sources.tried == ["kernels", "events"]
-
-
-@on_a_gpu
-@pytest.mark.parametrize("asked", ["auto", "kernels", "events"])
-def test_the_hosts_clock_is_always_left(sources, asked):
-    sources.refusals |= {"kernels": "no CUPTI", "events": "no CUDA"}
-    chosen = choose(asked)
-    assert (chosen.name, chosen.reason) == ("host", "no CUDA")
-
-
-@pytest.mark.parametrize("asked", ["auto", "host"])
-def test_a_job_on_the_cpu_gets_the_hosts_clock_and_nothing_else_is_tried(sources, asked):
-    chosen = choose(asked)
-    assert chosen.name == "host"
-    assert sources.tried == ["host"]
-    assert "no CUDA device in use" in chosen.reason or asked == "host"
-
-
-@on_a_gpu
-def test_what_was_asked_for_is_taken_though_better_ones_are_there(sources):
-    assert choose("events").name == "events"
-    assert choose("host").name == "host"
-    assert choose("host").reason == "asked for"
-    assert "kernels" not in sources.tried
-
-
-@on_a_gpu
-def test_phases_alone_are_told_by_events_which_cost_less(sources):
-    assert choose(phases_only=True).name == "events"
-    assert sources.tried == ["events"]
+    assert (chosen.name, "kernels" in sources.tried) == ("host", False)
+    assert chosen.reason == {
+        "auto": "no CUDA device in use", "host": "no CUDA device in use; asked for"
+    }.get(asked, "no CUDA")  # fmt: skip
 
 
 @on_a_gpu
@@ -173,12 +162,6 @@ def test_without_a_gpu_each_choice_ends_with_the_hosts_clock_and_says_why(asked)
     chosen = choose(asked)
     assert chosen.name == "host"
     assert chosen.reason
-
-
-def test_the_kernels_source_is_not_tried_on_a_job_that_uses_no_gpu(sources):
-    """Its marks would have to begin a CUDA context that the job never asked for."""
-    assert choose("kernels").name != "kernels"
-    assert "kernels" not in sources.tried
 
 
 @pytest.mark.parametrize(
