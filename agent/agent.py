@@ -205,7 +205,7 @@ class Agent:
         return source
 
     def _on_kineto(self, *, begins: bool) -> None:
-        """torch.profiler is about to take CUPTI, or has let go of it."""
+        """torch.profiler is about to take CUPTI, or has released it."""
         from overlaptop.agent.sources.kernels import KernelsSource
 
         if isinstance(self._source, KernelsSource):

@@ -1,4 +1,4 @@
-"""What the agent can be told, on its command line and by `attach`."""
+"""The agent's options, on its command line and by `attach`."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class RankPlacement:
 def from_environment(environ: Mapping[str, str] = os.environ) -> RankPlacement | None:
     """Read torchrun's variables (accelerate, DeepSpeed and Lightning set the same), else SLURM's.
 
-    Returns None where neither is complete: a single process, or a launcher that tells the rank later.
+    Returns None where neither is complete: a single process, or a launcher that assigns ranks later.
     """
     for rank, world, local in (
         ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
@@ -88,7 +88,7 @@ def process_key(pid: int) -> str:
 
 
 def _machine() -> str:
-    """What tells this machine from others: two may have one name, two containers one kernel."""
+    """What identifies this machine: two may have one name, two containers one kernel."""
     try:
         booted = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except (OSError, ValueError) as fault:

@@ -34,7 +34,7 @@ from overlaptop.wire.messages import UNKNOWN, Command, CommandReport
 
 NOT_ALLOWED = "start the job with --control to allow commands"
 LATE_S = 10.0
-"""A command that took longer from the hub to here has been given up by whoever sent it."""
+"""A command that took longer from the hub to here has been given up by its sender."""
 STORE_SILENT_S = 45.0
 """A two-phase commit takes no longer than its timeouts, unless the store itself does not answer."""
 STORE_SILENT = "the job's store does not answer"

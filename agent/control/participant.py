@@ -40,7 +40,7 @@ def find_participant(key: str) -> Participant:
     if world_size == 1:
         return Participant(None, 0, 1, RESOLVE_S)
     try:
-        store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - nothing public gives it
+        store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - there is no public way
         # A connection of its own: what blocks here holds no lock that the job's own calls need.
         own = store.clone()  # type: ignore[attr-defined]  # since torch 2.8; its stubs do not know
         if not _shares_state(own):

@@ -5,16 +5,16 @@
     every rank   arms itself for the planned step, posts so, but only if that step still lies ahead, and
                  with it its position: how many collectives it had begun when the
                  oldest of those steps began
-    rank 0       compares the positions, so that nobody acts where ranks do not count the same steps
+    rank 0       compares the positions, so that none acts where ranks do not count the same steps
     decision     one key, written once by compare_set: rank 0 tries `commit` when all are armed; anybody
-                 tries `abort` (a refusal, no answer in time, the job's end); the first one stands, and
+                 tries `abort` (a refusal, no answer in time, the job's end); the first one counts, and
                  all obey what the key holds
 
 So no rank acts alone, whichever of them stops or dies on the way. A rank that comes to the planned step
 before it knows the decision tries to abort, and learns by that what was decided.
 
 A store's calls may block for as long as its server does not answer: they belong on a thread of their own,
-on a connection of their own (`store.clone()`), where they hold up nobody.
+on a connection of their own (`store.clone()`), where they delay nothing.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ class Decision:
     """What all ranks do."""
 
     step: int | None
-    """They act at this step's beginning; None: nobody acts."""
+    """They act at this step's beginning; None: no rank acts."""
     reason: str = ""
-    """Why nobody acts, with the number of the rank that it is about."""
+    """Why no rank acts, with the number of the rank that it is about."""
 
 
 class TwoPhaseCommit:
@@ -153,7 +153,7 @@ class TwoPhaseCommit:
                 decision = self._alone() if self._shared_store is None else self._together()
             except Exception as fault:
                 if not self.voted:
-                    raise  # without this rank nobody acts
+                    raise  # without this rank no rank acts
                 decision = self._look_again(fault)
         except BaseException as fault:
             self._decide(Decision(None, f"rank {self._rank}: the job's store failed: {fault}"[:300]))
@@ -190,7 +190,7 @@ class TwoPhaseCommit:
     def abandon(self, reason: str, *, job_ends: bool = False) -> None:
         """Withdraw as soon as possible, unless all have agreed already. Any thread; does not wait.
 
-        Where this rank has not `voted` by then, it never will, and nobody acts.
+        Where this rank has not `voted` by then, it never will, and no rank acts.
         """
         self._abandoned = self._abandoned or reason
         if job_ends:
@@ -261,7 +261,7 @@ class TwoPhaseCommit:
         if self._pace().step >= plan:
             return self._abort(self._rank, f"was past step {plan} already: steps are too quick to agree")
         self.voted = True
-        if self._abandoned:  # whoever gave it up has seen no vote, and counts on that
+        if self._abandoned:  # it was withdrawn before the vote
             self.voted = False
             return self._abort(self._rank, self._abandoned)
         self._store.set(f"armed/{self._rank}", f"{position.group}\n{position.text}")
@@ -346,9 +346,9 @@ class TwoPhaseCommit:
         return self._read(self._store.compare_set("decision", "", f"{_ABORT} {rank} {reason}"))
 
     def _read(self, value: bytes) -> Decision:
-        said = value.decode(errors="replace")
-        if said == COMMIT:
+        text = value.decode(errors="replace")
+        if text == COMMIT:
             # Only what all have armed for is ever committed, so the plan is known here.
             return Decision(self._plan)
-        _, rank, reason = said.split(" ", 2)
+        _, rank, reason = text.split(" ", 2)
         return Decision(None, f"rank {rank} {reason}")

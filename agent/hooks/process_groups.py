@@ -15,7 +15,7 @@ def collectives_begun(group: Any) -> tuple[int, ...] | None:
     count of one of them only, which may be the unused one.
     """
     try:
-        begun = [backend._get_sequence_number_for_group() for backend in _backends(group)]  # noqa: SLF001 - nothing public tells
+        begun = [backend._get_sequence_number_for_group() for backend in _backends(group)]  # noqa: SLF001 - there is no public way
     except (AttributeError, RuntimeError) as fault:
         if raised_by_job(fault):
             raise
@@ -30,7 +30,7 @@ def shortest_timeout_s() -> float | None:
     import torch.distributed as dist
 
     try:
-        groups = list(dist.distributed_c10d._world.pg_map)  # noqa: SLF001 - nothing public lists them
+        groups = list(dist.distributed_c10d._world.pg_map)  # noqa: SLF001 - there is no public way
     except AttributeError:
         return None
     timeouts = []
@@ -43,7 +43,7 @@ def shortest_timeout_s() -> float | None:
 def _backends(group: Any) -> list[Any]:
     """A group's backends, each once. Raises AttributeError or RuntimeError where torch hides them."""
     found: list[Any] = []
-    for device in group._device_types:  # noqa: SLF001 - nothing public lists them
+    for device in group._device_types:  # noqa: SLF001 - there is no public way
         backend = group._get_backend(device)  # noqa: SLF001
         if not any(backend is each for each in found):
             found.append(backend)
@@ -53,5 +53,5 @@ def _backends(group: Any) -> list[Any]:
 def _timeout_s(backend: Any) -> float:
     # With TORCH_DISTRIBUTED_DEBUG=DETAIL there is a wrapper that has no options.
     options = getattr(backend, "wrapped_pg", backend).options
-    seconds: float = options._timeout.total_seconds()  # noqa: SLF001 - nothing public tells
+    seconds: float = options._timeout.total_seconds()  # noqa: SLF001 - there is no public way
     return seconds

@@ -2,7 +2,7 @@
 
 While compiled code runs, Dynamo traces every Python function that is called outside of a graph, hooks and
 kernels that C++ calls among them. A strategy set on a function's code object makes it run that one as is.
-Setting it imports nothing, and costs nothing where nobody compiles.
+Setting it imports nothing, and costs nothing where nothing is compiled.
 """
 
 from __future__ import annotations

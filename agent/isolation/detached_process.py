@@ -1,10 +1,10 @@
-"""Starts a program that is no child of this process: no ``wait()`` and no SIGCHLD of the job tells of it.
+"""Starts a program that is no child of this process: no ``wait()`` and no SIGCHLD of the job sees it.
 
 A child's end is announced by the signal that its ``clone()`` names. One that names none is left out by
 every ``wait()`` that does not ask for such. But executing a program brings SIGCHLD back, so that child
 starts the program in turn, by ``posix_spawn``, and ends; the program then belongs to init.
 
-As in vfork(), the child has its parent's memory, and the calling thread stands until it has ended: nothing
+As in vfork(), the child has its parent's memory, and the calling thread waits until it has ended: nothing
 is copied (a copy of a process whose memory a network card writes to is a danger to it), and nothing of
 Python's runs in it, for that could wait for a lock that only another thread would give back. It goes
 through two contexts that were made beforehand: ``posix_spawn(...)``, and behind it ``_exit(0)``.
@@ -127,7 +127,7 @@ class _Start:
         arguments: tuple[ctypes.c_void_p, ...],
         then: ctypes.c_void_p | None,
     ) -> ctypes.c_void_p:
-        """One that calls a function of C's with these arguments, and goes on with another one."""
+        """A context that calls a C function with these arguments, and then runs another context."""
         address = self._room(ctypes.sizeof(_Context))
         if self._library.getcontext(address) != 0:
             raise OSError(ctypes.get_errno(), "getcontext")

@@ -58,7 +58,7 @@ class Thread:
     def _main(self) -> None:
         try:
             self._run()
-        except Exception as fault:  # noqa: BLE001 - no hook of the job's is to hear of it
+        except Exception as fault:  # noqa: BLE001 - no hook of the job's is to see it
             warn(f"a thread of the agent's ended: {type(fault).__name__}: {fault}")
         finally:
             self._ended.set()

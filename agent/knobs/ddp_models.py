@@ -183,7 +183,7 @@ class DdpModels:
         """Compilers ask for the model whose forward they compile a part of."""
         if not hasattr(ddp, "_get_active_ddp_module"):
             return
-        ask = ddp._get_active_ddp_module  # noqa: SLF001 - nothing public tells of it
+        ask = ddp._get_active_ddp_module  # noqa: SLF001 - there is no public way
         note = self._barrier.guarded("noting a compiled model", self._compiled.add)
 
         def noted_ask(_cls: Any) -> Any:

@@ -25,7 +25,7 @@ ENTERED, LEFT = "_root_pre_forward", "_register_pre_backward_hook"
 call, so that they can be watched for a while; hooks on modules would disturb compiled code."""
 
 TRAINED_STEPS = 16
-"""A model no parameter of which was updated in so many steps is one that the script has let go of, or that
+"""A model no parameter of which was updated in so many steps is one that the script has dropped, or that
 is not trained."""
 
 Unit = weakref.ref[Any]
@@ -226,7 +226,7 @@ def weight_bytes(state: Any) -> int:
     for group in param_groups(state):
         for parameter in group.fsdp_params:
             dtype = getattr(parameter, "param_dtype", None) or parameter.sharded_param.dtype
-            total += parameter._orig_size.numel() * dtype.itemsize  # noqa: SLF001 - nothing public tells
+            total += parameter._orig_size.numel() * dtype.itemsize  # noqa: SLF001 - there is no public way
     return total
 
 

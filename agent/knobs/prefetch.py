@@ -152,7 +152,7 @@ class PrefetchPass:
             state = unit()
             if state is not None:
                 targets = [target._modules[0] for each in asks if (target := each()) is not None]  # noqa: SLF001
-                made.append((state._modules[0], targets))  # noqa: SLF001 - nothing public leads to it
+                made.append((state._modules[0], targets))  # noqa: SLF001 - there is no public way
         for module, targets in made:
             getattr(module, f"set_modules_to_{self.name}_prefetch")(targets)
 

@@ -212,7 +212,7 @@ class RebucketAction:
             model.reducer._remove_autograd_hooks()  # it would reduce beside the new one
         try:
             _make_reducer(model, new)
-        except Exception as fault:  # the job must not hear of it
+        except Exception as fault:  # the job must not see it
             if raised_by_job(fault):
                 raise
             self._fault = f"{type(fault).__name__}: {fault}".splitlines()[0][:300]

@@ -4,7 +4,7 @@
     ...
     for micro_step in range(accumulation.value):
 
-In a script that runs without the agent, and until somebody asks for another value, a knob is its default.
+In a script that runs without the agent, and until another value is set, a knob is its default.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class ScriptKnobAction:
     def boundary(self, step: int) -> bool:
         """The script finds the new value from here on; its first step with it is left out."""
         self._outcome = change(self._knob.name, str(self._knob.value), str(self._value), step)
-        self._knob._value = self._value  # noqa: SLF001 - nobody else may
+        self._knob._value = self._value  # noqa: SLF001 - only here
         return False
 
     def finish(self) -> Outcome:

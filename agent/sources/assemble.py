@@ -1,4 +1,4 @@
-"""From a recorded step to its spans: the one place that says what compute and stall are.
+"""From a recorded step to its spans: the one place that defines compute and stall.
 
 Neither CUDA events nor the host's clock see when the device stands still between two kernels. So compute
 is the step less what is known to be waiting, an upper bound, and the dashboard says so.

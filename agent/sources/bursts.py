@@ -20,7 +20,7 @@ MAX_KERNELS = 40_000
 """and of no more kernels than so many, once it is known how many a step has."""
 
 IDLE_PERIOD_S, IDLE_SHARE, IDLE_COST = 4.0, 0.05, 0.001
-"""When nobody watches: from the start of one burst to the next at least, of all time at most, and what it
+"""Without a dashboard: from the start of one burst to the next at least, of all time at most, and what it
 may lengthen steps by, averaged over all of them."""
 WATCHED_PERIOD_S, WATCHED_SHARE, WATCHED_COST = 1.0, 0.34, 0.005
 """When a dashboard shows this rank's timeline."""

@@ -38,7 +38,7 @@ MAX_PENDING_STEPS = 32
 """Steps the device has not finished; past that the oldest is given up and counted."""
 MAX_UNTAKEN_STEPS = 4096
 END_STREAM_PRIORITY = -2
-"""torch deals streams out of a pool of 32 for each priority, in turn. Hardly anybody takes any of this
+"""torch deals streams out of a pool of 32 for each priority, in turn. Hardly any library uses this
 one (NCCL's are of 0, FSDP's of -1), so that no stream of the job is one that waits for collectives."""
 MAX_END_STREAMS = 16
 NS_PER_MS = 1_000_000
@@ -254,7 +254,7 @@ class EventsSource:
         return mark
 
     def wait_end(self, token: Event, wait: Wait) -> None:
-        """Mark where it goes on."""
+        """Record the end of the wait."""
         recording = self._recording
         if recording is None:
             return

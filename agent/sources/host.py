@@ -172,12 +172,12 @@ class HostSource:
         self.lost += 1
 
     def wait_begin(self, stream: Any = None) -> int | None:  # noqa: ARG002 - the host has no streams
-        """Note where the training thread blocks."""
+        """Note the beginning of a wait."""
         recording = self._recording
         return now_ns() if recording is not None and recording.detailed else None
 
     def wait_end(self, token: int, wait: Wait) -> None:
-        """Note where it goes on."""
+        """Note the end of the wait."""
         at_ns = now_ns()
         awaited = self._blocking.pop(threading.get_ident(), None) if wait is Wait.PURE else None
         if awaited is not None:

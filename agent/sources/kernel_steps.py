@@ -69,7 +69,7 @@ class NcclKernel(NamedTuple):
     beside_compute: bool
     """It ran on another stream than the marks."""
     replayed: bool
-    """Launched by a CUDA graph, of which nobody logs the collectives."""
+    """Launched by a CUDA graph, whose collectives are not logged."""
 
 
 @dataclass(frozen=True, slots=True)

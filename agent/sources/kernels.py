@@ -149,7 +149,7 @@ class KernelsSource:
                 self._release()
 
     def resume(self) -> None:
-        """torch.profiler has let go of it."""
+        """torch.profiler has released it."""
         with self._lock:
             self._paused = False
             self.reason = self._log.reason
@@ -334,7 +334,7 @@ class KernelsSource:
             )  # of a step between bursts only the length is known, by the host's clock
             finished.append(traced or StepSpans(step, begin_ns + lead_ns, end_ns + lead_ns, (), None))
         if self._burst is None:
-            self._traced.clear()  # what is left is of steps that nobody took in time
+            self._traced.clear()  # what is left is of steps that were not taken in time
         return finished
 
 

@@ -38,8 +38,9 @@ class LaunchLog:
         return burst_began_s >= next_on_grid(self._read_s, max(period_s, self._took_s / share))
 
     def read(self, burst_began_s: float, from_unix_ns: int) -> list[CollectiveLaunch] | None:
-        """What was issued since then, the oldest first; None where nobody knows. Never call it while a CUDA
-        graph is captured.
+        """What was issued since then, the oldest first; None where it is not known.
+
+        Never call it while a CUDA graph is captured.
         """
         if self._recorder is None:
             return None

@@ -12,7 +12,7 @@ from overlaptop.agent.hooks.patching import replace
 
 
 class KinetoWatch:
-    """Calls `pause` just before torch.profiler takes CUPTI and `resume` after it has let go of it."""
+    """Calls `pause` just before torch.profiler takes CUPTI and `resume` after it has released it."""
 
     def __init__(self, pause: Callable[[], Any], resume: Callable[[], Any]) -> None:
         self._pause = pause

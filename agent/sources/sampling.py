@@ -27,7 +27,7 @@ class Sampler:
                 where n is fixed.
         """
         self.every = every or 1
-        """n as it stands."""
+        """The present n."""
         self._wanted = 1
         """n as the budget would have it."""
         self._fixed = every is not None

@@ -20,7 +20,7 @@ from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.agent.telemetry.visible import gpus_of_rank
 from overlaptop.wire.devices import GpuSite
 
-said = ""
+outcome = ""
 """What `bind` did, for NumaFacts.bound; empty: it was not asked for. It is of the process, as the binding
 is: a child that forks off has both."""
 
@@ -59,20 +59,20 @@ def bind(
 
     To be called on the main thread before the job has threads or memory. Takes only CPUs that the process
     may use now: what a launcher or an administrator has narrowed stays as narrow. Returns the sentence
-    that also stands in `said`; a refusal is logged.
+    that is also kept in `outcome`; a refusal is logged.
 
     ``gpus``: finds all GPUs of the machine, with their nodes.
     """
-    global said  # a process is bound once, as it has one set of CPUs
+    global outcome  # a process is bound once, as it has one set of CPUs
     try:
-        said = _bind(environ, root, gpus)
+        outcome = _bind(environ, root, gpus)
     except UnavailableError as reason:
-        said = f"not bound: {reason}"
+        outcome = f"not bound: {reason}"
     except Exception as fault:  # noqa: BLE001 - whatever it is, the job must start
-        said = f"not bound: {type(fault).__name__}: {fault}"[:400]
-    if said.startswith("not bound"):
-        logger.warning("overlaptop: --numa bind: %s", said)
-    return said
+        outcome = f"not bound: {type(fault).__name__}: {fault}"[:400]
+    if outcome.startswith("not bound"):
+        logger.warning("overlaptop: --numa bind: %s", outcome)
+    return outcome
 
 
 def _bind(environ: Mapping[str, str], root: Path, gpus: Callable[[Topology], Sequence[GpuSite]]) -> str:
@@ -124,7 +124,7 @@ def _prefer_memory_of(node: int) -> None:
     words = (ctypes.c_ulong * (node // _BITS + 1))()
     words[node // _BITS] = 1 << node % _BITS
     libc = ctypes.CDLL(None, use_errno=True)
-    # The kernel leaves out the last of as many bits as it is told that there are.
+    # The kernel leaves out the last of as many bits as it is given.
     status = libc.syscall(
         ctypes.c_long(number),
         ctypes.c_long(_MPOL_PREFERRED),

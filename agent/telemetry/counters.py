@@ -35,7 +35,7 @@ class ByteCounter:
         self._last: tuple[int, int] | None = None
 
     def bytes_per_s(self) -> int:
-        """Since the last read; raises NvmlError where it cannot be told, now or ever."""
+        """Since the last read; raises NvmlError where it is not known, now or ever."""
         last, self._last = self._last, None
         self._last = count, at_us = self._read()
         if last is None:

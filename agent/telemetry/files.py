@@ -11,11 +11,11 @@ MAX_ENTRIES = 4096
 
 
 class UnavailableError(Exception):
-    """The machine does not tell; the message is the reason, in words for the screen."""
+    """Something is not known; the message is the reason, in words for the screen."""
 
 
 def read_text(path: Path) -> str:
-    """Return what a file says, without the line's end.
+    """Return the text of a file, without the line's end.
 
     Raises UnavailableError where it is absent, closed to us, too long (MAX_FILE_BYTES), or unreadable
     (the speed of a network adapter that is down).

@@ -1,4 +1,4 @@
-"""The facts of one GPU by NVML: its links, their peaks, and where NVML says that it sits.
+"""The facts of one GPU by NVML: its links, their peaks, and its place by NVML.
 
 A quantity that NVML refuses is None, with the reason in `DeviceFacts.unknown`; the others are as they are.
 """
@@ -57,7 +57,7 @@ _NVLINK_BYTES_PER_S = {
     "4.0": 26_562_500_000,
     "5.0": 53_125_000_000,
 }
-"""Of one link in one direction, as nvidia-smi shows it; for drivers that do not tell."""
+"""Of one link in one direction, as nvidia-smi shows it; for drivers that do not report it."""
 
 
 def without_nvml(rank: int, name: str, bus_id: str, reason: str) -> DeviceFacts:
@@ -77,7 +77,7 @@ def without_nvml(rank: int, name: str, bus_id: str, reason: str) -> DeviceFacts:
 
 
 def place(nvml: Nvml, site: GpuSite) -> GpuPlace:
-    """Where NVML says that this GPU sits among the NUMA nodes."""
+    """The place of this GPU among the NUMA nodes, by NVML."""
     return GpuPlace(site.pci_bus_id, _memory_affinity(nvml, site), _memory_node(nvml, site))
 
 
@@ -200,7 +200,7 @@ class GpuFacts:
         return peak
 
     def _active_links(self) -> tuple[int, ...]:
-        """The numbers of the NVLinks that are up; raises NvmlError where none of them tells.
+        """The numbers of the NVLinks that are up; raises NvmlError where none of them answers.
 
         A link that the GPU has not is refused in one of two ways, and may lie between others that it has.
         """

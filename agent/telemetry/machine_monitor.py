@@ -1,4 +1,4 @@
-"""All that one rank's telemetry asks the machine: NVML for its GPU, the kernel for the rest."""
+"""Everything that one rank's telemetry reads: NVML for its GPU, the kernel for the rest."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class JobGpu:
     """The GPU that the job computes on, as torch names it."""
 
     uuid: str
-    """``GPU-...`` as in NVML; a slice of a GPU (MIG) has one that NVML does not list. Empty: not told."""
+    """``GPU-...`` as in NVML; a slice of a GPU (MIG) has one that NVML does not list. Empty: not known."""
     pci_bus_id: str
-    """``0000:1b:00.0``; empty: not told."""
+    """``0000:1b:00.0``; empty: not known."""
     name: str
 
 
@@ -53,7 +53,7 @@ class MachineMonitor:
             except NvmlError as refusal:
                 self.close()
                 self._device = without_nvml(rank, gpu.name, gpu.pci_bus_id, str(refusal))
-        self._numa = NumaMonitor(rank, self._topology, at, binding.said)
+        self._numa = NumaMonitor(rank, self._topology, at, binding.outcome)
 
     def first_facts(self) -> Iterator[Facts]:
         """Everything, one after the other as it is read."""

@@ -18,7 +18,7 @@ from overlaptop.wire.devices import NodeShare, NumaFacts, Unknown
 
 @dataclass(frozen=True, slots=True)
 class GpuPlace:
-    """What NVML says of where a rank's GPU is."""
+    """The place of a rank's GPU, by NVML."""
 
     pci_bus_id: str
     """``0000:1b:00.0``."""
@@ -51,7 +51,7 @@ class NumaMonitor:
         environ: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``gpu`` None: the rank computes on none. ``bound``: what ``--numa bind`` said, or empty."""
+        """``gpu`` None: the rank computes on none. ``bound``: the outcome of ``--numa bind``, or empty."""
         self._rank = rank
         self._bound = bound
         self._root = root
@@ -88,7 +88,7 @@ class NumaMonitor:
             )
 
     def facts(self) -> NumaFacts:
-        """Read what may have changed, and judge it. Never raises for what the machine does not tell."""
+        """Read what may have changed, and judge it. Never raises for what is not known."""
         unknown = list(self._unknown_for_good)
         cpus, policy = None, None
         try:
@@ -137,7 +137,7 @@ class NumaMonitor:
         )
 
     def _by_node(self, amounts: Iterable[tuple[int, int]]) -> tuple[NodeShare, ...]:
-        """Add up what is told per CPU; CPUs of no known node are left out."""
+        """Add up what is known per CPU; CPUs of no known node are left out."""
         by_node: Counter[int] = Counter()
         for cpu, amount in amounts:
             node = self._topology.node_of_cpu(cpu)

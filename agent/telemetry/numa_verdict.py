@@ -23,7 +23,7 @@ MUCH_BYTES = GIB >> 2
 
 @dataclass(frozen=True, slots=True)
 class NumaVerdict:
-    """What stands in NumaFacts under the same names."""
+    """The fields of NumaFacts of the same names."""
 
     state: str
     reason: str

@@ -3,7 +3,7 @@
 Each of NVML's ways to measure PCIe (GPM, byte counters, throughput) counts packets whole. Of copies in
 packets of 256 bytes between an H200 and pinned memory they tell 280/256 towards the host, where a packet
 is a write, and 276/256 towards the GPU, where it answers a read: just what the specification puts around
-them. So what is told here is less that, as if all packets were full; small ones leave less.
+them. So the figures here are less that, as if all packets were full; small ones leave less.
 """
 
 from __future__ import annotations

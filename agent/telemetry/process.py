@@ -100,7 +100,7 @@ def memory_policy(root: Path) -> MemoryPolicy:
 
 
 def cgroup_cpus(root: Path) -> frozenset[int] | None:
-    """Return the CPUs that the process's cgroup leaves it, None where that cannot be told.
+    """Return the CPUs that the process's cgroup leaves it, None where it is not known.
 
     What lies outside of them no call of the process's own can give it.
     """

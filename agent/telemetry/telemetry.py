@@ -49,7 +49,7 @@ class Telemetry:
     """Facts and samples, gathered on a thread of its own and handed to the sender on the agent's."""
 
     def __init__(self, notice: Callable[[str, str], None], *, enabled: bool) -> None:
-        """``notice(level, text)`` tells the dashboard."""
+        """``notice(level, text)`` is sent to the dashboard."""
         self._notice = notice
         self._over = not enabled
         self._followed: tuple[JobGpu | None] | None = None
@@ -59,7 +59,7 @@ class Telemetry:
         self._samples: deque[DeviceSample] = deque(maxlen=MAX_OUTBOX)
         self._facts: dict[type, Facts] = {}
         self._told: dict[type, Facts] = {}
-        """What the hub has been told of them."""
+        """What the hub has of them."""
         self._refused: set[type] = set()
         """What no message holds."""
         self._sent_on = 0

@@ -1,4 +1,4 @@
-"""Which physical GPU a rank will compute on, told before CUDA is initialised."""
+"""Which physical GPU a rank will compute on, found out before CUDA is initialised."""
 
 from __future__ import annotations
 

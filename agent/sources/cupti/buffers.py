@@ -86,7 +86,7 @@ class Buffers:
 
     def _on_complete(self, _context: Any, _stream: int, buffer: int, _size: int, valid_bytes: int) -> None:
         if buffer not in self._memory:
-            return  # somebody else's, given out before we were registered
+            return  # another tool's, given out before we were registered
         self._filled.append((buffer, valid_bytes))
         self._returned += 1
 

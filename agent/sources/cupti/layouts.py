@@ -117,14 +117,14 @@ _WHOLE = np.dtype((np.void, ACTIVITY.itemsize))
 
 
 class UnknownRecordError(RuntimeError):
-    """A record of a kind that was not asked for: somebody else uses CUPTI in this process."""
+    """A record of a kind that was not asked for: another tool uses CUPTI in this process."""
 
 
 def sizes_for(version: int) -> Sizes:
     """The sizes of the records that a CUPTI of this CUPTI_API_VERSION writes.
 
     Raises:
-        RuntimeError: a version that nobody has looked at.
+        RuntimeError: a version whose records are not known.
     """
     if not _FIRST_VERSION <= version <= _LAST_VERSION:
         raise RuntimeError(f"the records of CUPTI {version} are not known")

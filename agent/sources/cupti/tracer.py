@@ -51,7 +51,7 @@ class Tracer:
         return not self._tracing and self._buffers.outstanding == 0
 
     def start(self) -> None:
-        """Trace from now on; raises CuptiError where somebody else holds CUPTI."""
+        """Trace from now on; raises CuptiError where another tool holds CUPTI."""
         with self._lock:
             self._gathered.clear()
             self._buffers.prepare()
@@ -76,7 +76,7 @@ class Tracer:
         with self._lock:
             if self._tracing or self._buffers.outstanding:
                 self._disable()
-                with contextlib.suppress(CuptiError):  # somebody else has finalised it
+                with contextlib.suppress(CuptiError):  # another tool has finalised it
                     self._cupti.flush(forced=True)
             self._gathered.clear()
             while filled := self._buffers.take():
@@ -101,7 +101,7 @@ class Tracer:
         """What has been gathered since `start`, once.
 
         Raises:
-            UnknownRecordError: somebody else uses CUPTI in this process.
+            UnknownRecordError: another tool uses CUPTI in this process.
         """
         with self._lock:
             gathered, self._gathered = self._gathered, []
@@ -125,5 +125,5 @@ class Tracer:
             return
         self._tracing = False
         for kind in layouts.KINDS:
-            with contextlib.suppress(CuptiError):  # somebody else has finalised CUPTI
+            with contextlib.suppress(CuptiError):  # another tool has finalised CUPTI
                 self._cupti.disable(kind)

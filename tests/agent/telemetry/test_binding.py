@@ -32,7 +32,7 @@ def gpus(topology):
         for n in range(2)
     ]
 said = binding.bind(environ, Path(root), gpus)
-assert said == binding.said
+assert said == binding.outcome
 inherited = []
 thread = threading.Thread(target=lambda: inherited.extend(os.sched_getaffinity(0)))
 thread.start(); thread.join()
