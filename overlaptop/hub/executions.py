@@ -7,7 +7,6 @@ which commands were under way, and receives the rest from the ranks.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from overlaptop.hub.history import FromRank
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
-from overlaptop.wire.endpoints import read_regular
+from overlaptop.wire.endpoints import read_regular, write_whole
 from overlaptop.wire.knobs import Knob, KnobFacts
 from overlaptop.wire.messages import (
     ENDED,
@@ -193,14 +192,10 @@ class CommandExecutions:
             if not under_way:
                 self._path.unlink(missing_ok=True)
                 return
-            draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-            draft.write_bytes(
-                b"".join(
-                    frame(encode(each.execution.command)) + frame(_encoded(each.outcome))
-                    for each in under_way
-                )
+            frames = (
+                frame(encode(each.execution.command)) + frame(_encoded(each.outcome)) for each in under_way
             )
-            draft.replace(self._path)
+            write_whole(self._path, b"".join(frames))
 
 
 def _encoded(outcome: CommandOutcome) -> bytes:

@@ -8,14 +8,13 @@ folder: also where both died, what was changed is undone.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from overlaptop.wire.codec import WireError, decode, encode
-from overlaptop.wire.endpoints import read_regular
+from overlaptop.wire.endpoints import read_regular, write_whole
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import LEASE_S, Command
 
@@ -91,6 +90,4 @@ class SearchLease:
             if self.held is None:
                 self._path.unlink(missing_ok=True)
                 return
-            draft = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-            draft.write_bytes(encode(self.held))
-            draft.replace(self._path)
+            write_whole(self._path, encode(self.held))

@@ -17,6 +17,7 @@ Only the standard library: this module is imported in the training process.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import importlib.util
 import json
@@ -30,9 +31,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from overlaptop.wire.folders import UntrustedFolderError, open_private, open_trusted
 from overlaptop.wire.processes import is_alive, process_start_time
-from overlaptop.wire.trust import EndpointError as EndpointError
-from overlaptop.wire.trust import check_folders_above, check_private_dir, make_private_dir
 
 LOCK_NAME = "hub.lock"
 LOG_NAME = "hub.log"
@@ -55,6 +55,10 @@ _MAX_FOLDER_CHARS = 4096
 _FOLDER = re.compile(r"/[^:\x00-\x1f]*")
 
 
+class EndpointError(Exception):
+    """The socket directory, a job's folder or a socket cannot be used; the text is one line."""
+
+
 def check_key(key: str) -> str:
     """The key itself, if it may name a folder; EndpointError otherwise."""
     if not _KEY.fullmatch(key):
@@ -71,22 +75,37 @@ def base_dir(create: bool = True) -> Path:
     """
     named = os.environ.get("OVERLAPTOP_DIR")
     path = Path(named or Path(tempfile.gettempdir(), f"overlaptop-{os.geteuid()}")).absolute()
-    check_folders_above(path)
-    if create:
-        make_private_dir(path)
-    elif os.path.lexists(path):
-        check_private_dir(path)
+    _check_private(path, create=create)
     return path
 
 
 def job_dir(key: str, create: bool = False) -> Path:
     """The folder of a job, whether or not it exists. EndpointError as from :func:`base_dir`."""
     path = base_dir(create) / check_key(key)
-    if create:
-        make_private_dir(path)
-    elif os.path.lexists(path):
-        check_private_dir(path)
+    _check_private(path, create=create)
     return path
+
+
+def _check_private(path: Path, *, create: bool) -> None:
+    """EndpointError unless a folder is ours, closed to all others, and nobody can put another in its place.
+
+    ``create`` makes it where there is none; else one that does not exist is no error. Raises OSError where
+    there is no descriptor to look with, which says nothing of the folder.
+    """
+    try:
+        above = open_trusted(path.parent)
+        try:
+            os.close(open_private(path, above, create=create))
+        finally:
+            os.close(above)
+    except UntrustedFolderError as refusal:
+        raise EndpointError(f"{refusal}; OVERLAPTOP_DIR can name another folder") from None
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+        if create or not isinstance(error, FileNotFoundError):
+            verb = "create" if create else "use"
+            raise EndpointError(f"cannot {verb} {path}: {error.strerror}: set OVERLAPTOP_DIR") from None
 
 
 def ranks_socket(key: str) -> Path:
@@ -167,11 +186,16 @@ class JobRecord:
 
 
 def write_job(record: JobRecord) -> None:
-    """Writes ``job.json`` so that a reader sees the old one or the new one, whole."""
-    path = job_dir(record.job) / _RECORD_NAME
-    draft = path.with_name(f"{_RECORD_NAME}.{os.getpid()}")
-    draft.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
-    draft.replace(path)
+    """Writes ``job.json``."""
+    text = json.dumps(asdict(record), indent=1) + "\n"
+    write_whole(job_dir(record.job) / _RECORD_NAME, text.encode())
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file so that a reader sees the old one or the new one, whole. Raises OSError."""
+    new = path.with_name(f"{path.name}.{os.getpid()}")
+    new.write_bytes(data)
+    new.replace(path)
 
 
 def read_job(key: str) -> JobRecord | None:

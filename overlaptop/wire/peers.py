@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 
-from overlaptop.wire.trust import EndpointError
+from overlaptop.wire.endpoints import EndpointError
 
 
 def check_listener(descriptor: int) -> None:
