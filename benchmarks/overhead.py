@@ -25,7 +25,7 @@ import threading
 from pathlib import Path
 
 from overlaptop.wire import endpoints
-from overlaptop.wire.links import LocalLink
+from overlaptop.wire.hub_connection import LocalHubConnection
 from overlaptop.wire.messages import StepDetail
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,11 +55,11 @@ class Watcher(threading.Thread):
 
     def run(self) -> None:
         """Watch until `end`."""
-        link: LocalLink | None = None
+        link: LocalHubConnection | None = None
         while not self._ending.wait(0.05):
             if link is None:
                 jobs = [record for record in endpoints.list_jobs() if record.job not in self._earlier]
-                link = LocalLink(jobs[0]) if jobs else None
+                link = LocalHubConnection(jobs[0]) if jobs else None
             else:
                 link.watch(self._ranks)
                 self.seen |= {m.rank for m in link.poll() if isinstance(m, StepDetail)}

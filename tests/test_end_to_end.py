@@ -17,7 +17,7 @@ from overlaptop.fleet.job_session import JobSession
 from overlaptop.launch import supervisor
 from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.overview.rank_table import RankTable
-from overlaptop.wire.links import LocalLink
+from overlaptop.wire.hub_connection import LocalHubConnection
 from overlaptop.wire.messages import StepDetail
 from tests.tui.fakes import screen_lines, screen_text
 from tests.warm import WarmRanks
@@ -99,7 +99,7 @@ def jobs(warm):
     shutil.rmtree(folder)
 
 
-class Overheard(LocalLink):
+class Overheard(LocalHubConnection):
     """A line whose messages the test reads too, in the order in which they came."""
 
     def __init__(self, record, heard):

@@ -11,7 +11,7 @@ from overlaptop.fleet.snapshot import LinkState, NodeView
 from overlaptop.wire.endpoints import EndpointError, JobRecord
 
 if TYPE_CHECKING:
-    from overlaptop.wire.links import Link
+    from overlaptop.wire.hub_connection import HubConnection
 
 
 class Host(Protocol):
@@ -67,7 +67,7 @@ class Host(Protocol):
     def list_jobs(self) -> Sequence[JobRecord]:
         """As the host sent them last, newest first. Raises EndpointError where it cannot list them."""
 
-    def open_link(self, record: JobRecord) -> Link:
+    def open_link(self, record: JobRecord) -> HubConnection:
         """To this job's hub there; outlives the connection. Raises EndpointError, OSError."""
 
     def is_gone(self, record: JobRecord) -> bool:

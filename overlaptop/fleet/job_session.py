@@ -14,7 +14,7 @@ from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import PROTOCOL_VERSION, Command, TurnedAway, Welcome
 
 if TYPE_CHECKING:
-    from overlaptop.wire.links import Link
+    from overlaptop.wire.hub_connection import HubConnection
 
 LOOK_EVERY_S = 0.5
 """How often the socket directory is read."""
@@ -41,11 +41,11 @@ def is_gone(record: JobRecord) -> bool:
     return record.gone
 
 
-def _open_local_link(record: JobRecord) -> Link:
+def _open_local_link(record: JobRecord) -> HubConnection:
     # zmq takes 40 ms to import: not before there is somebody to talk to.
-    from overlaptop.wire.links import LocalLink
+    from overlaptop.wire.hub_connection import LocalHubConnection
 
-    return LocalLink(record)
+    return LocalHubConnection(record)
 
 
 class JobSession:
@@ -61,7 +61,7 @@ class JobSession:
         *,
         readonly: bool = False,
         list_jobs: Callable[[], Sequence[JobRecord]] = list_jobs,
-        open_link: Callable[[JobRecord], Link] = _open_local_link,
+        open_link: Callable[[JobRecord], HubConnection] = _open_local_link,
         is_gone: Callable[[JobRecord], bool] = is_gone,
         clock_ns: Callable[[], int] = time.time_ns,
         monotonic_s: Callable[[], float] = time.monotonic,
@@ -81,7 +81,7 @@ class JobSession:
         self._node = node
         self._fleet = Fleet(clock_ns, node)
         self._record: JobRecord | None = None
-        self._link: Link | None = None
+        self._link: HubConnection | None = None
         self._joined_s = 0.0
         self._gone = False
         self._watched: frozenset[int] = frozenset()
@@ -153,7 +153,7 @@ class JobSession:
         return ""
 
     @property
-    def _open_link_now(self) -> Link | None:
+    def _open_link_now(self) -> HubConnection | None:
         """The link, unless the hub would ignore what comes over it."""
         return None if self._foreign_protocol is not None or self._turned_away else self._link
 

@@ -84,7 +84,7 @@ class CommandBroker:
 
     def take_search(self, search: Search) -> None:
         """A dashboard searches, or has ended its search."""
-        if (changed := self._lease.hear(search, time.monotonic())) is not None:
+        if (changed := self._lease.renew(search, time.monotonic())) is not None:
             self._publish_search(changed, "as it says")
 
     def receive(self, message: FromRank, now_s: float) -> None:

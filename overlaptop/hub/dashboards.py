@@ -1,4 +1,4 @@
-"""The hub's side towards the dashboards: a ZeroMQ ROUTER and a bounded queue a dashboard.
+"""The dashboards' side of the hub: a ZeroMQ ROUTER and a bounded queue a dashboard.
 
 History and live stream go over one connection, so nothing is missed or doubled between them, and what a
 dashboard is too slow to take is dropped and counted for that dashboard alone.
@@ -36,7 +36,7 @@ _SEND_HIGH_WATER = 16
 """Batches that ZeroMQ holds for a dashboard besides our queue."""
 _MAX_JOINS_AT_ONCE = 256
 _MAX_JOIN_BYTES = 1 << 16
-_GOODBYE_MS = 200
+_LINGER_MS = 200
 
 
 class Dashboard:
@@ -54,7 +54,7 @@ class Dashboard:
         self._live_bytes = 0
         self._batch: list[bytes] = []
 
-    def put(self, payload: bytes, droppable: bool) -> None:
+    def enqueue(self, payload: bytes, droppable: bool) -> None:
         """Queues a frame behind all others, in place of older ones where there is no room."""
         self._live.append((payload, droppable))
         self._live_bytes += len(payload)
@@ -67,7 +67,7 @@ class Dashboard:
             return self._batch
         size = 0
         if not self.history and self.status is not None:
-            # Before the queue: whoever is behind should hear that, and by how much.
+            # Before the queue: a dashboard that is behind should know that, and by how much.
             self._batch.append(self.status)
             self.status = None
         while (
@@ -89,7 +89,7 @@ class Dashboard:
         self._batch = []
 
     def _drop_older_half(self) -> None:
-        # Steps and samples go first, since who a rank is and that it ended are not said again. Half at a
+        # Steps and samples go first, since a rank's RankInfo and RankEnd are not sent again. Half at a
         # time, so that a full queue is not searched for every frame.
         for droppable_only in (True, False):
             kept: deque[tuple[bytes, bool]] = deque()
@@ -113,7 +113,7 @@ class DashboardServer:
     ``replay`` gives the history for a new one, ``detail`` the newest StepDetail of a rank,
     ``bad_frames`` the count of frames from ranks that were not messages, ``health`` how many ranks are
     connected, whether all have gone and which are silent, ``command`` gets what a dashboard that has joined
-    wants the job to do, and ``search`` that it searches.
+    commands, and ``search`` its Search.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class DashboardServer:
 
     @property
     def has_input(self) -> bool:
-        """Whether a dashboard has said something. ZeroMQ's descriptor only tells of changes, so this is
+        """Whether a dashboard has sent something. ZeroMQ's descriptor only tells of changes, so this is
         to be asked each time before waiting.
         """
         return bool(int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
@@ -168,45 +168,45 @@ class DashboardServer:
         return len(self._dashboards)
 
     def receive(self, now_s: float) -> None:
-        """Takes what the dashboards said."""
+        """Takes what the dashboards sent."""
         for _ in range(_MAX_JOINS_AT_ONCE):
             try:
                 identity, *parts = self._router.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 break
             try:
-                said = decode(parts[0]) if len(parts) == 1 else None
+                message = decode(parts[0]) if len(parts) == 1 else None
             except WireError:
-                said = None
-            if isinstance(said, Join):
-                self._renew(identity, said, now_s)
-            elif isinstance(said, Command) and self._speaks_our_protocol(identity):
-                self._command(said)
-            elif isinstance(said, Search) and self._speaks_our_protocol(identity):
-                self._search(said)
+                message = None
+            if isinstance(message, Join):
+                self._renew(identity, message, now_s)
+            elif isinstance(message, Command) and self._speaks_our_protocol(identity):
+                self._command(message)
+            elif isinstance(message, Search) and self._speaks_our_protocol(identity):
+                self._search(message)
             else:
                 self._bad_joins += 1
-        self._see_who_watches()
+        self._update_watched()
 
     def publish(self, payload: bytes, droppable: bool) -> None:
         """Queues a frame for every dashboard."""
         for dashboard in self._dashboards.values():
             if dashboard.same_protocol:
-                dashboard.put(payload, droppable)
+                dashboard.enqueue(payload, droppable)
 
     def publish_detail(self, rank: int, payload: bytes) -> None:
         """Queues a StepDetail for the dashboards that show this rank."""
         for dashboard in self._dashboards.values():
             if rank in dashboard.detail_ranks:
-                dashboard.put(payload, droppable=True)
+                dashboard.enqueue(payload, droppable=True)
 
     def publish_status(self) -> None:
-        """Tells each dashboard how the hub is, in place of what it had not yet been told of that."""
+        """Queues the hub's status for each dashboard, in place of an unsent one."""
         for dashboard in self._dashboards.values():
             self._set_status(dashboard)
 
     def flush(self) -> bool:
-        """Sends what can be sent without waiting; returns whether some dashboard's line is full."""
+        """Sends what can be sent without waiting; returns whether some dashboard's queue is full."""
         full = False
         for identity, dashboard in list(self._dashboards.items()):
             try:
@@ -218,7 +218,7 @@ class DashboardServer:
             except zmq.ZMQError:
                 # EHOSTUNREACH: it has gone. Should it come back, it is a new one.
                 del self._dashboards[identity]
-                self._see_who_watches()
+                self._update_watched()
         return full
 
     def expire(self, now_s: float) -> None:
@@ -226,7 +226,7 @@ class DashboardServer:
         for identity, dashboard in list(self._dashboards.items()):
             if now_s > dashboard.lease_until_s:
                 del self._dashboards[identity]
-        self._see_who_watches()
+        self._update_watched()
 
     def extend_leases(self, lost_s: float) -> None:
         """After a time in which the hub itself could not listen (stopped, machine asleep)."""
@@ -235,7 +235,7 @@ class DashboardServer:
 
     def close(self) -> None:
         """Gives what was sent a moment to arrive, then ends."""
-        self._router.close(linger=_GOODBYE_MS)
+        self._router.close(linger=_LINGER_MS)
         self._context.term()
 
     @property
@@ -258,13 +258,13 @@ class DashboardServer:
             dashboard.same_protocol = join.protocol == PROTOCOL_VERSION
             if dashboard.same_protocol:
                 dashboard.history.extend(self._replay())
-            self._set_status(dashboard)  # at once: it also says that the history has been told
+            self._set_status(dashboard)  # at once: it also marks the end of the history
         dashboard.lease_until_s = now_s + LEASE_S
         if dashboard.same_protocol:
             wanted = frozenset(join.detail_ranks)
             for rank in sorted(wanted - dashboard.detail_ranks):
                 if (payload := self._detail(rank)) is not None:
-                    dashboard.put(payload, droppable=True)
+                    dashboard.enqueue(payload, droppable=True)
             dashboard.detail_ranks = wanted
 
     def _set_status(self, dashboard: Dashboard) -> None:
@@ -281,6 +281,6 @@ class DashboardServer:
                 )
             )
 
-    def _see_who_watches(self) -> None:
+    def _update_watched(self) -> None:
         ranks = (dashboard.detail_ranks for dashboard in self._dashboards.values())
         self.watched = frozenset().union(*ranks)

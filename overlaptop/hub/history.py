@@ -121,10 +121,10 @@ class JobHistory:
 
     def replay(self) -> list[bytes]:
         """The frames that bring a new dashboard up to date: who the ranks are and what they run on, what
-        they did in the order in which it was heard, and which have ended.
+        they did in the order of arrival, and which have ended.
         """
         ranks = [of_rank for _, of_rank in sorted(self._ranks.items())]
-        heard = heapq.merge(
+        recent = heapq.merge(
             *(of_rank.steps.frames for of_rank in ranks),
             *(of_rank.notices for of_rank in ranks),
             *(of_rank.samples.frames for of_rank in ranks),
@@ -133,7 +133,7 @@ class JobHistory:
         return [
             *(of_rank.info for of_rank in ranks if of_rank.info is not None),
             *(payload for of_rank in ranks for payload in of_rank.facts.values()),
-            *(payload for _, _, payload in heard),
+            *(payload for _, _, payload in recent),
             *(of_rank.end for of_rank in ranks if of_rank.end is not None),
         ]
 

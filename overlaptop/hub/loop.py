@@ -33,7 +33,7 @@ from overlaptop.wire.processes import is_alive, process_start_time
 
 _TICK_S = 1.0
 _RETRY_S = 0.1
-"""Between two looks at a dashboard whose line is full."""
+"""Between two looks at a dashboard whose queue is full."""
 _RECORD_PAUSE_S = 0.2
 """At least, between two writings of job.json."""
 _FRESHEN_S = 3600.0
@@ -67,14 +67,14 @@ class Hub:
         self._folder = endpoints.job_dir(options.job)
         self._lock = lock
         self._began_s = time.monotonic()
-        self._left_alone_s = self._began_s
+        self._idle_since_s = self._began_s
         """Since when no rank has been connected."""
         self._terminated = False
-        self._stood_still_s = float("-inf")
-        """When this process last found that it had been stopped: what it hears then may be old."""
+        self._suspended_s = float("-inf")
+        """When this process last found that it had been stopped: what it receives then may be old."""
         self._history = JobHistory()
         self._selector = DefaultSelector()
-        earlier = self._forerunner()
+        earlier = self._previous_record()
         if earlier is None:
             endpoints.forget_under_way(self._folder)
         self._record = self._first_record(earlier)
@@ -104,7 +104,7 @@ class Hub:
             self._selector,
             max_connections=_rank_descriptors(),
             deliver=self._deliver,
-            may_enter=self._history.has_room_for,
+            has_room_for=self._history.has_room_for,
         )
         self._broker = CommandBroker(
             self._record,
@@ -120,16 +120,16 @@ class Hub:
     def run(self) -> None:
         """Works until the job is over; then removes the job's folder, if it is still this hub's."""
         next_tick_s = before_s = time.monotonic()
-        line_full = False
+        is_behind = False
         while not self._is_over():
             due_s = min(next_tick_s, self._record_due_s or next_tick_s, self._deadline_s or next_tick_s)
             wait_s = 0.0 if self._dashboards.has_input else max(0.0, due_s - time.monotonic())
-            for key, events in self._selector.select(min(wait_s, _RETRY_S) if line_full else wait_s):
+            for key, events in self._selector.select(min(wait_s, _RETRY_S) if is_behind else wait_s):
                 key.data(events)
             now_s = time.monotonic()
             if now_s - before_s > 2 * _TICK_S:
-                # This process was stopped: the silence was its own, not the dashboards'.
-                self._stood_still_s = now_s
+                # This process was suspended: the silence was its own, not the dashboards'.
+                self._suspended_s = now_s
                 self._dashboards.extend_leases(now_s - before_s)
                 self._broker.extend(now_s - before_s)
                 self._ranks.extend(now_s - before_s)
@@ -141,7 +141,7 @@ class Hub:
             if self._record_due_s is not None and now_s >= self._record_due_s:
                 self._write_record(now_s)
             self._broker.settle()
-            line_full = self._dashboards.flush()
+            is_behind = self._dashboards.flush()
             self._ranks.watch(self._dashboards.watched)
         self._end()
 
@@ -162,7 +162,7 @@ class Hub:
 
     def _take_command(self, command: Command) -> None:
         """A dashboard's command, unless it may be old."""
-        if time.monotonic() - self._stood_still_s < _TICK_S:
+        if time.monotonic() - self._suspended_s < _TICK_S:
             log_line(f"{commands.in_words(command)} may have waited for long: not passed on")
             return
         self._broker.take_command(command)
@@ -194,12 +194,12 @@ class Hub:
         if self._ranks.connected:
             return None
         options = self._options
-        return self._left_alone_s + (options.linger_s if self._ranks.ever_connected else options.wait_s)
+        return self._idle_since_s + (options.linger_s if self._ranks.ever_connected else options.wait_s)
 
     def _is_over(self) -> bool:
         now_s, deadline_s = time.monotonic(), self._deadline_s
         if self._terminated or deadline_s is None:
-            self._left_alone_s = now_s
+            self._idle_since_s = now_s
             return self._terminated
         if now_s >= deadline_s:
             return True
@@ -219,7 +219,7 @@ class Hub:
             return False
         return there.st_ino == os.fstat(self._lock).st_ino
 
-    def _forerunner(self) -> JobRecord | None:
+    def _previous_record(self) -> JobRecord | None:
         """What the hub before this one wrote of the same job, if it was the same."""
         earlier = endpoints.read_job(self._options.job)
         if earlier is None or not is_alive(earlier.starter_pid, earlier.starter_start_ticks):

@@ -20,39 +20,39 @@ _RECEIVE_BYTES = 1 << 16
 _MAX_BAD_FRAMES = 8
 """Of one connection, before it is closed."""
 _SILENT_AFTER_S = 4.0
-"""An agent says something each second; a connection that is silent for longer is told of."""
+"""An agent sends something each second; a connection that is silent for longer is reported."""
 _INTRODUCTION_S = 10.0
-"""Within which a connection must say which rank it is."""
+"""Within which a connection must send its RankInfo."""
 _ACCEPT_PAUSE_S = 0.5
 _MAX_UNSENT_COMMANDS = 8
 """To a rank that does not read; the oldest go first, as a rank refuses what comes too late."""
 
 
 class RankConnection:
-    """One connection. Which rank it is becomes known with its first frame."""
+    """One connection. Its first frame is the rank's RankInfo."""
 
     def __init__(self, sock: socket.socket, opened_s: float) -> None:
         self.sock = sock
         self.opened_s = opened_s
-        self.heard_s = opened_s
+        self.received_s = opened_s
         self.reader = FrameReader()
         self.info: RankInfo | None = None
         self.bad_frames = 0
         self.watched = False
         self.commands: deque[bytes] = deque(maxlen=_MAX_UNSENT_COMMANDS)
-        self._told: bool | None = None
+        self._watched_sent: bool | None = None
         self._unsent = b""
 
-    def tell(self) -> bool:
-        """Tells the rank whether its detail is wanted, and what it is to do, as far as its socket takes it.
+    def send_pending(self) -> bool:
+        """Sends whether the rank's detail is wanted, and its commands, as far as the socket takes them.
 
-        Returns whether something is left to say. A rank that does not read hears only the newest state
+        Returns whether something is left to send. A rank that does not read gets only the newest state
         when it reads again. Raises OSError when the connection is broken.
         """
-        while self._unsent or self.commands or self._told is not self.watched:
-            if not self._unsent and self._told is not self.watched:
+        while self._unsent or self.commands or self._watched_sent is not self.watched:
+            if not self._unsent and self._watched_sent is not self.watched:
                 self._unsent = frame(encode(Watch(self.watched)))
-                self._told = self.watched
+                self._watched_sent = self.watched
             elif not self._unsent:
                 self._unsent = frame(self.commands.popleft())
             try:
@@ -73,7 +73,7 @@ class RankServer:
         selector: BaseSelector,
         max_connections: int,
         deliver: Callable[[FromRank, bytes], None],
-        may_enter: Callable[[int], bool],
+        has_room_for: Callable[[int], bool],
     ) -> None:
         self.ever_connected = False
         self.bad_frames = 0
@@ -83,7 +83,7 @@ class RankServer:
         self._selector = selector
         self._max_connections = min(max_connections, MAX_RANKS)
         self._deliver = deliver
-        self._may_enter = may_enter
+        self._has_room_for = has_room_for
         self._connections: set[RankConnection] = set()
         self._by_rank: dict[int, RankConnection] = {}
         self._watched: frozenset[int] = frozenset()
@@ -92,7 +92,7 @@ class RankServer:
 
     @property
     def connected(self) -> int:
-        """Ranks that are connected and have said who they are."""
+        """Ranks that are connected and have sent their RankInfo."""
         return len(self._by_rank)
 
     @property
@@ -112,29 +112,29 @@ class RankServer:
             sorted(
                 rank
                 for rank, connection in self._by_rank.items()
-                if now_s - connection.heard_s > _SILENT_AFTER_S
+                if now_s - connection.received_s > _SILENT_AFTER_S
             )
         )
 
     def extend(self, lost_s: float) -> None:
         """After a time in which the hub itself could not listen."""
         for connection in self._connections:
-            connection.heard_s += lost_s
+            connection.received_s += lost_s
 
     def watch(self, ranks: frozenset[int]) -> None:
-        """Says to each rank whose state changes whether its detail is wanted."""
+        """Sends each rank whose state changes whether its detail is wanted."""
         changed, self._watched = self._watched ^ ranks, ranks
         for rank in changed & self._by_rank.keys():
-            self._tell(self._by_rank[rank])
+            self._send(self._by_rank[rank])
 
     def command(self, payload: bytes) -> None:
         """Passes a checked command on to every rank."""
         for connection in list(self._by_rank.values()):
             connection.commands.append(payload)
-            self._tell(connection)
+            self._send(connection)
 
     def tick(self, now_s: float) -> None:
-        """Once a second: closes connections that say nothing, and accepts again after a pause."""
+        """Once a second: closes connections without a RankInfo, and accepts again after a pause."""
         for connection in list(self._connections):
             if connection.info is None and now_s - connection.opened_s > _INTRODUCTION_S:
                 self._close(connection)
@@ -142,7 +142,7 @@ class RankServer:
             self._accept_again()
 
     def close(self) -> None:
-        """Closes all connections without a word to the dashboards."""
+        """Closes all connections and sends the dashboards nothing."""
         for connection in self._connections:
             connection.sock.close()
         self._listener.close()
@@ -179,7 +179,7 @@ class RankServer:
             if connection not in self._connections:
                 return
             if ready & EVENT_WRITE:
-                self._tell(connection)
+                self._send(connection)
             if ready & EVENT_READ and connection in self._connections:
                 self._receive(connection)
 
@@ -198,7 +198,7 @@ class RankServer:
         if not data:
             self._close(connection)
             return
-        connection.heard_s = time.monotonic()
+        connection.received_s = time.monotonic()
         try:
             payloads = connection.reader.feed(data)
         except WireError:
@@ -218,9 +218,9 @@ class RankServer:
             if connection.info is None:
                 self._introduce(connection, message)
             elif message.rank != connection.info.rank:
-                raise WireError(f"rank {connection.info.rank} spoke for rank {message.rank}")
+                raise WireError(f"rank {connection.info.rank} sent a message of rank {message.rank}")
             elif message == connection.info:
-                return  # it only says that it is there
+                return  # a heartbeat
             elif isinstance(message, RankInfo):
                 connection.info = message
         except WireError:
@@ -238,26 +238,26 @@ class RankServer:
             raise WireError(f"{type(message).__name__} came before RankInfo")
         if message.job != self._job:
             raise WireError(f"this is the hub of job {self._job}")
-        if not self._may_enter(message.rank):
+        if not self._has_room_for(message.rank):
             raise WireError("too many ranks")
         if (older := self._by_rank.get(message.rank)) is not None:
             self._forget(older)
         connection.info = message
         self._by_rank[message.rank] = connection
         self.ever_connected = True
-        self._tell(connection)
+        self._send(connection)
 
-    def _tell(self, connection: RankConnection) -> None:
+    def _send(self, connection: RankConnection) -> None:
         if connection.info is None:
             return
         connection.watched = connection.info.rank in self._watched
         # A broken connection reads as ended, and is closed there.
         with suppress(OSError):
-            left = connection.tell()
+            left = connection.send_pending()
             self._listen(connection, EVENT_READ | EVENT_WRITE if left else EVENT_READ)
 
     def _close(self, connection: RankConnection) -> None:
-        """Ends a connection that broke or misbehaved, and says so in the rank's name."""
+        """Ends a connection that broke or misbehaved, and sends a RankEnd in the rank's name."""
         info = connection.info
         self._forget(connection)
         if info is not None:

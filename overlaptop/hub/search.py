@@ -1,9 +1,9 @@
 """The search for a knob's best value as the hub sees it: who holds it, and what is undone in silence.
 
-A search holds its lease by saying so once a second. Where it falls silent without having said that it is
-over (its process was killed, its machine is gone), its knob stands at whatever was tried last; the hub
-then gives it the old value back. A hub that takes the place of another finds the search in the job's
-folder: also where both died, what was changed is undone.
+A dashboard renews the lease of its search once a second. Where it falls silent without having ended it (its
+process was killed, its machine is gone), the knob stands at whatever was tried last; the hub then gives it
+the old value back. A hub that takes the place of another finds the search in the job's folder: also where
+both died, what was changed is undone.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ class SearchLease:
 
     @property
     def state(self) -> Search | None:
-        """What a new dashboard is told: the search that goes on, else the one that ended last."""
+        """For a new dashboard: the search that goes on, else the one that ended last."""
         return self.held or self._last
 
-    def hear(self, said: Search, now_s: float) -> Search | None:
-        """Take a dashboard's word; returns what all dashboards are to be told, None: nothing new."""
-        if said.over:
-            return self.end() if self.held is not None and self.held.id == said.id else None
-        if said.id in self._ended or (self.held is not None and self.held.id != said.id):
+    def renew(self, search: Search, now_s: float) -> Search | None:
+        """Take a dashboard's Search; returns what to publish, None: nothing new."""
+        if search.over:
+            return self.end() if self.held is not None and self.held.id == search.id else None
+        if search.id in self._ended or (self.held is not None and self.held.id != search.id):
             return None
         self._until_s = now_s + self._lease_s
         if self.held is not None:
             return None  # as it was taken, so it stays: the value to go back to above all
-        self.held = said
+        self.held = search
         self._keep()
-        return said
+        return search
 
     def objection(self, command: Command) -> str:
         """Why a search's command is not passed on, in words for the screen; empty: it is."""
@@ -76,7 +76,7 @@ class SearchLease:
         self._until_s += lost_s
 
     def end(self) -> Search:
-        """The search that goes on is over. Returns what all dashboards are to be told."""
+        """The search that goes on is over. Returns what to publish."""
         assert self.held is not None, "asked only where one goes on"
         self._last = replace(self.held, over=True)
         self._ended.append(self.held.id)

@@ -38,7 +38,7 @@ from overlaptop.wire.relaying import (
 )
 
 if TYPE_CHECKING:
-    from overlaptop.wire.links import LocalLink
+    from overlaptop.wire.hub_connection import LocalHubConnection
 
 SILENCE_S = 15.0
 """Without a message from the client for so long, the relay ends: the connection is frozen."""
@@ -124,7 +124,7 @@ class Relay:
         self._record: JobRecord | None = None
         """Of the job that was selected, once there is one."""
         self._selected = ""
-        self._link: LocalLink | None = None
+        self._link: LocalHubConnection | None = None
         self._sent_link: RelayLink | None = None
         self._detail_ranks: tuple[int, ...] = ()
         self._sent_launch_status: RelayLaunchStatus | None = None
@@ -316,9 +316,11 @@ class Relay:
             return
         self._send_link(RelayLink(self._selected, alive=True))
         try:
-            from overlaptop.wire.links import LocalLink  # 40 ms, and only where there is a job
+            from overlaptop.wire.hub_connection import (
+                LocalHubConnection,  # 40 ms, and only where there is a job
+            )
 
-            self._link = LocalLink(self._record)
+            self._link = LocalHubConnection(self._record)
         except (EndpointError, OSError, ImportError) as error:
             self._refuse(str(error))
             return

@@ -37,7 +37,7 @@ from overlaptop.wire.relaying import (
 )
 
 if TYPE_CHECKING:
-    from overlaptop.wire.links import Link
+    from overlaptop.wire.hub_connection import HubConnection
 
 _JOIN_S = 1.0
 """Between two Joins: by them the hub knows that somebody is there."""
@@ -48,7 +48,7 @@ MAX_SAMPLE_CHARS = 1 << 12
 
 
 class RemoteLink:
-    """A link (wire.links.Link) to a hub of another host. It outlives its connection.
+    """A HubConnection to a hub of another host. It outlives its connection.
 
     Without a connection nothing is known of the hub: it counts as alive, and what is sent goes nowhere.
     Each new relay is sent which job is meant (see RemoteHost), and the hub's history comes again.
@@ -76,43 +76,43 @@ class RemoteLink:
 
     @property
     def alive(self) -> bool:
-        """As Link says, as far as the relay has reported."""
+        """As HubConnection says, as far as the relay has reported."""
         return self.state is None or self.state.alive
 
     @property
     def last_heard_s(self) -> float | None:
-        """As Link says."""
+        """As HubConnection says."""
         return None if self._received_at_s is None else self._host.monotonic_s() - self._received_at_s
 
     @property
     def dropped(self) -> int:
-        """As Link says, and what the relay did not pass on, since this link was opened."""
+        """As HubConnection says, and what the relay did not pass on, since this link was opened."""
         return self._host.connection.dropped - self._dropped_before
 
     def poll(self) -> list[Message]:
-        """As Link says. Times are Unix times of this machine's clock."""
+        """As HubConnection says. Times are Unix times of this machine's clock."""
         self._host.poll()
         messages = list(self._untaken)
         self._untaken.clear()
         return messages
 
     def watch(self, ranks: Collection[int]) -> None:
-        """As Link says."""
+        """As HubConnection says."""
         wanted = tuple(sorted(set(ranks)))
         if wanted != self._ranks:
             self._ranks = wanted
             self._join_due_s = 0.0
 
     def send(self, command: Command) -> bool:
-        """As Link says."""
+        """As HubConnection says."""
         return self._send(command)
 
     def hold(self, search: Search) -> bool:
-        """As Link says."""
+        """As HubConnection says."""
         return self._send(search)
 
     def close(self) -> None:
-        """As Link says. The connection stays."""
+        """As HubConnection says. The connection stays."""
         self._untaken.clear()
         self._host.release(self)
 
@@ -293,7 +293,7 @@ class RemoteHost:
         to_local_ns = self.connection.clock.to_local_ns
         return [replace(job.record, started_ns=to_local_ns(job.started_ns)) for job in self._jobs]
 
-    def open_link(self, record: JobRecord) -> Link:
+    def open_link(self, record: JobRecord) -> HubConnection:
         """The link to the hub of this job, in place of the one before."""
         self._link = RemoteLink(self, record)
         self._select(record.job)

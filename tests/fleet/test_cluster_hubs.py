@@ -13,7 +13,7 @@ from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.job_session import is_gone
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands, endpoints
-from overlaptop.wire.links import LocalLink
+from overlaptop.wire.hub_connection import LocalHubConnection
 from tests.fleet.test_two_dashboards import KNOB, ObedientRank
 from tests.wire.conftest import Hubs, eventually
 
@@ -51,7 +51,7 @@ class Machine:
 
     def open_link(self, record):
         with self.there():
-            return LocalLink(record)
+            return LocalHubConnection(record)
 
     def is_gone(self, record):
         return is_gone(record)

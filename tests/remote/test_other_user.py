@@ -28,8 +28,8 @@ from overlaptop.wire import endpoints
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import make_setting
 from overlaptop.wire.endpoints import EndpointError, JobRecord, list_jobs, read_job
+from overlaptop.wire.hub_connection import LocalHubConnection
 from overlaptop.wire.knobs import Knob, KnobFacts, Search
-from overlaptop.wire.links import LocalLink
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
     Join,
@@ -203,7 +203,7 @@ def test_a_rank_tells_nothing_to_another_users_hub(swapped, caplog: pytest.LogCa
 
 def test_a_dashboard_believes_nothing_of_another_users_hub(swapped, socket_dir: Path) -> None:
     swapped("dash-1.sock", _welcome_dashboards)
-    link = LocalLink(record(KEY, dashboard_socket="dash-1.sock"))
+    link = LocalHubConnection(record(KEY, dashboard_socket="dash-1.sock"))
     heard = eventually(link.poll)
     for _ in range(3):
         heard += link.poll()
@@ -286,7 +286,7 @@ def test_its_hub_listens_nowhere_else_and_takes_no_signals(job: JobRecord) -> No
 def test_another_users_dashboard_finds_no_job_there_and_joins_none(job: JobRecord) -> None:
     assert as_stranger(list_jobs) == "EndpointError"
     assert as_stranger(lambda: read_job(KEY)) is None
-    assert as_stranger(lambda: LocalLink(job)) == "EndpointError"
+    assert as_stranger(lambda: LocalHubConnection(job)) == "EndpointError"
     assert as_stranger(lambda: str(endpoints.job_dir(KEY, create=True))) == "EndpointError"
 
 

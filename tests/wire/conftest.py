@@ -25,7 +25,7 @@ from overlaptop.wire.endpoints import (
     ranks_socket,
     read_job,
 )
-from overlaptop.wire.links import LocalLink
+from overlaptop.wire.hub_connection import LocalHubConnection
 from overlaptop.wire.messages import (
     Command,
     CommandOutcome,
@@ -156,7 +156,7 @@ class Viewer:
     """A dashboard without a screen: a link and all that came over it."""
 
     def __init__(self, key: str = KEY) -> None:
-        self.link = LocalLink(eventually(lambda: read_job(key)))
+        self.link = LocalHubConnection(eventually(lambda: read_job(key)))
         self.messages: list[Message] = []
 
     def poll(self) -> None:

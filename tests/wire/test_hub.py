@@ -19,7 +19,7 @@ import zmq
 
 from overlaptop.wire.codec import encode, frame
 from overlaptop.wire.endpoints import clean_stale, job_dir, list_jobs, read_job
-from overlaptop.wire.links import LocalLink
+from overlaptop.wire.hub_connection import LocalHubConnection
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
     HubStatus,
@@ -376,7 +376,7 @@ def test_a_dashboard_of_another_protocol_is_told_ours_and_nothing_else(hubs, mak
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger = 0
         dealer.connect(f"ipc://{record.dashboard_path}")
-        other = LocalLink(record)
+        other = LocalHubConnection(record)
         dealer.send(encode(Join(PROTOCOL_VERSION + 1, ())))
         # By the time another dashboard has heard two statuses, this one would have heard one.
         wait_until(lambda: heard.extend(other.poll()) or sum(isinstance(m, HubStatus) for m in heard) >= 2)

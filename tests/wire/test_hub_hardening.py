@@ -150,9 +150,9 @@ def test_what_a_slow_dashboard_cannot_take_is_dropped_and_counted_for_it_alone(
 VIEWER_IN_A_PROCESS = """
 import sys, time
 from overlaptop.wire.endpoints import read_job
-from overlaptop.wire.links import LocalLink
+from overlaptop.wire.hub_connection import LocalHubConnection
 from overlaptop.wire.messages import Welcome
-link = LocalLink(read_job("job-1"))
+link = LocalHubConnection(read_job("job-1"))
 link.watch([0])
 while True:
     for message in link.poll():

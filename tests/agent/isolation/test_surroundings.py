@@ -42,10 +42,10 @@ def until(holds, seconds=30):
         time.sleep(0.01)
 
 def dashboard_sees(holds):
-    from overlaptop.wire import endpoints, links
+    from overlaptop.wire import endpoints, hub_connection
     from overlaptop.wire.messages import StepTotals
     until(endpoints.list_jobs)
-    link = links.LocalLink(endpoints.list_jobs()[0])
+    link = hub_connection.LocalHubConnection(endpoints.list_jobs()[0])
     steps = []
 
     def seen():

@@ -1,4 +1,4 @@
-"""A dashboard's line to a hub, behind one small protocol whatever carries it."""
+"""A dashboard's connection to a hub: one protocol whatever carries it."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ _POLL_BUDGET_S = 0.05
 _LOOK_FOR_HUB_S = 0.5
 _MAX_UNSENT_JOINS = 4
 _MAX_UNSENT = 8
-_LAST_WORD_MS = 200
-"""For a search's last word to leave when the line is ended: unheard, it would be undone."""
+_LINGER_MS = 200
+"""For the end of a search to leave when the connection closes: else the hub would undo it."""
 _HIGH_WATER = 16
 """Batches of the hub; it drops and counts what does not fit."""
 
 
-class Link(Protocol):
+class HubConnection(Protocol):
     """Messages from one job's hub. Not for use from several threads at once.
 
-    Welcome is the first message, or TurnedAway for as long as there is no room. Whenever Welcome comes
-    again (the line was lost for a while, or the hub forgot a dashboard that was stopped) the history comes
-    again too: steps and notices that are known already are to be passed over.
+    Welcome is the first message, or TurnedAway for as long as there is no room. Welcome comes again where
+    the connection was lost, or the hub forgot a dashboard that was suspended. Then the history comes again
+    too: pass over steps and notices that are known already.
     """
 
     @property
     def alive(self) -> bool:
-        """False once the hub's process has ended; poll() may still have its last words."""
+        """False once the hub's process has ended; poll() may still have its last messages."""
 
     @property
     def last_heard_s(self) -> float | None:
-        """Seconds since the hub last said something; None before that. A live hub speaks each second."""
+        """Seconds since the hub last sent something, as a live hub does each second; None before that."""
 
     @property
     def dropped(self) -> int:
@@ -56,32 +56,32 @@ class Link(Protocol):
         """Asks for StepDetail of these ranks, and of no others, from now on."""
 
     def send(self, command: Command) -> bool:
-        """Gives the hub a command for all ranks; False: no hub has said anything yet.
+        """Gives the hub a command for all ranks; False: no hub has answered yet.
 
         What becomes of it comes back as CommandReport. Raises WireError for one that is not allowed.
         """
 
     def hold(self, search: Search) -> bool:
-        """Tells the hub that this dashboard searches, or has ended; False as for `send`.
+        """Renews the lease of this dashboard's search, or ends it; False as for `send`.
 
-        To be said once a second: after LEASE_S of silence the hub undoes what the search has changed.
+        To be called once a second: after LEASE_S of silence the hub undoes what the search has changed.
         """
 
     def close(self) -> None:
-        """Ends the line. Nothing may be called after it but close."""
+        """Closes the connection. Nothing may be called after it but close."""
 
 
-class LocalLink:
-    """A link to a hub on this machine."""
+class LocalHubConnection:
+    """A connection to a hub on this machine."""
 
     def __init__(self, record: JobRecord) -> None:
         path = record.dashboard_path
         self._record = record
         self._ranks: tuple[int, ...] = ()
         self._unsent: deque[bytes] = deque(maxlen=_MAX_UNSENT)
-        """Commands and words on a search, in order."""
+        """Commands and searches, in order."""
         self._join_due_s = 0.0
-        self._heard_at_s: float | None = None
+        self._received_at_s: float | None = None
         self._dropped = 0
         self._alive = True
         self._look_due_s = 0.0
@@ -90,7 +90,7 @@ class LocalLink:
         self._dealer = self._context.socket(zmq.DEALER)
         for option, value in (
             (zmq.LINGER, 0),
-            # Not IMMEDIATE: with it, a hub's last words are lost when its end arrives together with them.
+            # Not IMMEDIATE: it loses a hub's last messages when its end arrives together with them.
             (zmq.SNDHWM, _MAX_UNSENT_JOINS),
             (zmq.RCVHWM, _HIGH_WATER),
             (zmq.MAXMSGSIZE, MAX_FRAME_BYTES),
@@ -109,7 +109,7 @@ class LocalLink:
 
     @property
     def alive(self) -> bool:
-        """As Link says. Looks at the process at most twice a second."""
+        """As HubConnection says. Looks at the process at most twice a second."""
         now_s = time.monotonic()
         if self._alive and now_s >= self._look_due_s:
             self._look_due_s = now_s + _LOOK_FOR_HUB_S
@@ -118,16 +118,16 @@ class LocalLink:
 
     @property
     def last_heard_s(self) -> float | None:
-        """As Link says."""
-        return None if self._heard_at_s is None else time.monotonic() - self._heard_at_s
+        """As HubConnection says."""
+        return None if self._received_at_s is None else time.monotonic() - self._received_at_s
 
     @property
     def dropped(self) -> int:
-        """As Link says."""
+        """As HubConnection says."""
         return self._dropped
 
     def poll(self) -> list[Message]:
-        """As Link says; takes at most about 50 ms of work, the rest waits for the next call."""
+        """As HubConnection says; takes at most about 50 ms of work, the rest waits for the next call."""
         messages: list[Message] = []
         for part in self._receive(math.inf):
             try:
@@ -137,7 +137,7 @@ class LocalLink:
         return messages
 
     def poll_raw(self, most_bytes: int) -> list[bytes]:
-        """As poll, of whoever only passes on what the hub says: its frames as they came, unchecked.
+        """As poll, for a relay: its frames as they came, unchecked.
 
         Takes no more once it has ``most_bytes``: what is left waits in the hub.
         """
@@ -150,7 +150,7 @@ class LocalLink:
 
     @property
     def has_input(self) -> bool:
-        """Whether the hub has said something that was not polled yet.
+        """Whether something has come that was not polled yet.
 
         ZeroMQ's descriptor only tells of changes: it may be silent while there is.
         """
@@ -160,7 +160,7 @@ class LocalLink:
         """The frames that have come; their decoding counts as work of the poll."""
         now_s = time.monotonic()
         if self._is_trusted() and (now_s >= self._join_due_s or self._unsent):
-            self._speak(now_s)
+            self._send_queued(now_s)
         while most_bytes > 0 and time.monotonic() - now_s < _POLL_BUDGET_S:
             try:
                 parts = self._dealer.recv_multipart(zmq.NOBLOCK)
@@ -168,7 +168,7 @@ class LocalLink:
                 break
             if not self._is_trusted():
                 break
-            self._heard_at_s = time.monotonic()
+            self._received_at_s = time.monotonic()
             most_bytes -= sum(map(len, parts))
             yield from parts
         if self._refusal and now_s >= self._join_due_s:
@@ -178,13 +178,13 @@ class LocalLink:
     def _is_trusted(self) -> bool:
         """Whether it is a hub of this user that we are connected to.
 
-        ZeroMQ tells of a connection before it takes anything from it: asked after that was received, this
+        ZeroMQ reports a connection before it takes anything from it: asked after that was received, this
         holds for what was received. It connects again by itself, and the socket may be another one then.
         """
         while not self._refusal:
             try:
-                told = parse_monitor_message(self._connections.recv_multipart(zmq.NOBLOCK))
-                check_listener(told["value"])
+                event = parse_monitor_message(self._connections.recv_multipart(zmq.NOBLOCK))
+                check_listener(event["value"])
                 self._checked = True
             except zmq.Again:
                 break
@@ -195,37 +195,37 @@ class LocalLink:
         return self._checked and not self._refusal
 
     def watch(self, ranks: Collection[int]) -> None:
-        """As Link says."""
+        """As HubConnection says."""
         wanted = tuple(sorted(set(ranks)))
         if wanted != self._ranks:
             self._ranks = wanted
             self._join_due_s = 0.0
 
     def send(self, command: Command) -> bool:
-        """As Link says."""
-        return self._say(encode(command))
+        """As HubConnection says."""
+        return self._queue(encode(command))
 
     def hold(self, search: Search) -> bool:
-        """As Link says."""
+        """As HubConnection says."""
         self._ends_search = search.over
-        return self._say(encode(search))
+        return self._queue(encode(search))
 
     def close(self) -> None:
-        """As Link says."""
+        """As HubConnection says."""
         if not self._dealer.closed:
             self._dealer.disable_monitor()
         self._connections.close(linger=0)  # else the context would wait for it
-        self._dealer.close(linger=_LAST_WORD_MS if self._ends_search and self._alive else 0)
+        self._dealer.close(linger=_LINGER_MS if self._ends_search and self._alive else 0)
         self._context.term()
 
-    def _say(self, payload: bytes) -> bool:
-        if self._heard_at_s is None or not self._is_trusted():
+    def _queue(self, payload: bytes) -> bool:
+        if self._received_at_s is None or not self._is_trusted():
             return False
         self._unsent.append(payload)
-        self._speak(time.monotonic())
+        self._send_queued(time.monotonic())
         return True
 
-    def _speak(self, now_s: float) -> None:
+    def _send_queued(self, now_s: float) -> None:
         try:
             # Also before a command: a hub that has forgotten us takes none from a stranger.
             self._dealer.send(encode(Join(PROTOCOL_VERSION, self._ranks)), zmq.NOBLOCK)
