@@ -399,7 +399,7 @@ def test_fields_of_a_newer_rank_are_ignored_and_passed_on(hubs, make_rank, make_
     ("changed", "words"),
     [
         ({"OVERLAPTOP_DIR": "/proc/nowhere"}, "cannot create /proc/nowhere"),
-        ({"OVERLAPTOP_DIR": "/etc"}, "set OVERLAPTOP_DIR"),
+        ({"OVERLAPTOP_DIR": "/etc"}, "OVERLAPTOP_DIR can name another folder"),
     ],
 )
 def test_a_hub_that_cannot_be_says_why_in_one_line(hubs, changed, words):

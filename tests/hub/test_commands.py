@@ -12,13 +12,12 @@ import pytest
 import zmq
 
 from overlaptop.wire import commands
-from overlaptop.wire.codec import FrameReader, WireError, decode, encode
+from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
     Command,
     CommandOutcome,
-    CommandReport,
     HubStatus,
     Join,
     Welcome,
@@ -28,23 +27,6 @@ from tests.fleet.builders import BUCKET_CAP_MB
 
 def capture(steps=5, **changes):
     return replace(commands.make(commands.CAPTURE, {"steps": steps}), **changes)
-
-
-def hear_command(rank):
-    """The next command that the hub passes on to this rank."""
-    reader, heard = FrameReader(), []
-    while True:
-        data = rank.socket.recv(4096)
-        assert data, "the hub hung up"
-        heard += map(decode, reader.feed(data))
-        for message in heard:
-            if isinstance(message, Command):
-                return message
-        heard.clear()
-
-
-def report(rank, command, state="accepted", **changes):
-    return replace(CommandReport(rank, command.id, command.name, 1, state, None, ""), **changes)
 
 
 @pytest.mark.parametrize("steps", [1, 5, 100])
@@ -86,14 +68,14 @@ def test_a_command_reaches_every_rank_and_every_dashboard(hubs, make_rank, make_
     before_ns = time.time_ns()
     command = capture(at_ns=12345)
     assert asking.link.send(command)
-    heard = {hear_command(rank) for rank in ranks}
+    heard = {rank.next_command() for rank in ranks}
     for viewer in (asking, watching):
         heard.add(viewer.hear(Command))
     (same,) = heard
     assert replace(same, at_ns=12345) == command
     assert before_ns <= same.at_ns <= time.time_ns()  # by the hub's clock, not the asker's
     for rank in ranks:
-        rank.send(report(rank.rank, command))
+        rank.answer(command, "accepted")
     for viewer in (asking, watching):
         assert (
             viewer.hear(CommandOutcome, lambda outcome: outcome.state == "accepted").command == command.id
@@ -107,8 +89,9 @@ def test_a_late_dashboard_hears_what_was_asked_and_what_became_of_it(hubs, make_
     first.hear_ranks(1)
     command = capture()
     assert first.link.send(command)
-    hear_command(rank)
-    rank.send(report(0, command), report(0, command, "written", text="/there/rank0.json.gz"))
+    rank.next_command()
+    rank.answer(command, "accepted")
+    rank.answer(command, "written", text="/there/rank0.json.gz")
     first.hear_end(command)
     late = make_viewer()
     assert [each.text for each in late.hear_end(command).ranks] == ["/there/rank0.json.gz"]
@@ -127,7 +110,7 @@ def test_the_same_command_sent_twice_is_passed_on_once(hubs, make_rank, make_vie
         assert viewer.link.send(each)
         viewer.poll()
     viewer.hear(Command, lambda heard: heard.id == other.id)
-    assert hear_command(rank).id == command.id
+    assert rank.next_command().id == command.id
     assert [heard.id for heard in viewer.of(Command)] == [command.id, other.id]
 
 
@@ -158,6 +141,7 @@ def stranger(hubs, make_rank):
     """A dashboard that says whatever it likes, and a rank that listens."""
     record = hubs.start()
     rank = make_rank(0).greet()
+    rank.hear_watch()
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)
     dealer.setsockopt(zmq.LINGER, 0)
@@ -179,7 +163,7 @@ def test_the_hub_passes_no_malformed_command_on_and_counts_it(stranger, make_vie
     for payload in bad:
         dealer.send(payload)
     dealer.send(encode(good))
-    assert hear_command(rank).id == good.id  # the first that it hears, and the rank is still there
+    assert rank.next_command().id == good.id  # the first that it hears, and the rank is still there
     dealer.setsockopt(zmq.RCVTIMEO, 20_000)
     while True:
         said = [decode(part) for part in dealer.recv_multipart()]
@@ -199,8 +183,7 @@ def test_who_has_not_joined_or_speaks_another_protocol_commands_nothing(stranger
     viewer = make_viewer()
     viewer.hear_ranks(1)
     allowed = capture()
-    assert viewer.link.send(allowed)
-    viewer.hear(Command, lambda heard: heard.id == allowed.id)
+    viewer.ask(allowed)
     assert [heard.id for heard in viewer.of(Command)] == [allowed.id]
 
 
@@ -224,10 +207,9 @@ def test_a_hub_that_stood_still_passes_nothing_on_that_waited_meanwhile(hubs, ma
     assert viewer.link.send(old)
     time.sleep(2.5)  # longer than the hub's own tick explains
     os.kill(record.hub_pid, signal.SIGCONT)
-    said = len(viewer.messages)
-    viewer.until(lambda: sum(isinstance(each, HubStatus) for each in viewer.messages[said:]) >= 3)
+    viewer.hear_statuses(3)
     assert viewer.link.send(new)
-    assert hear_command(rank).id == new.id
+    assert rank.next_command().id == new.id
     assert [heard.id for heard in viewer.of(Command)] in ([], [new.id])
 
 
@@ -240,10 +222,9 @@ def test_a_rank_that_does_not_read_holds_up_no_other_and_hears_the_newest_comman
     viewer.hear_ranks(2)
     sent = [capture() for _ in range(3)]
     for command in sent:
-        assert viewer.link.send(command)
-        viewer.hear(Command, lambda heard, command=command: heard.id == command.id)
-        assert hear_command(listening).id == command.id
-    assert hear_command(deaf).id == sent[0].id
+        viewer.ask(command)
+        assert listening.next_command().id == command.id
+    assert deaf.next_command().id == sent[0].id
 
 
 KNOB = Knob("accumulation", 4, "4", "4", 1, 8, choices=(1, 2, 4, 8))

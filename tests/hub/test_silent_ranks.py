@@ -31,7 +31,7 @@ class Node:
         self._selector = selectors.DefaultSelector()
         self.server = RankServer(
             "job-1", listener, self._selector, 8,
-            deliver=lambda message, _payload: self.heard.append(message), may_enter=lambda _rank: True,
+            deliver=lambda message, _payload: self.heard.append(message), has_room_for=lambda _rank: True,
         )  # fmt: skip
 
     def work(self) -> None:

@@ -213,11 +213,6 @@ def test_commands_without_end_take_bounded_memory(node):
 # The hub as a process
 
 
-def ask(viewer, command):
-    assert viewer.link.send(command)
-    return viewer.hear(Command, lambda heard: heard.id == command.id)
-
-
 @pytest.fixture
 def job(hubs, make_rank, make_viewer):
     hubs.start()
@@ -235,13 +230,13 @@ def test_every_command_about_a_knob_is_logged_once_with_what_became_of_it(job, w
     foreign = commands.make_setting(BUCKET_CAP_MB, 7, search=SETTING.id)
     capture = commands.make(commands.CAPTURE, {"steps": 1})
     for command, state in ((good, "changed"), (bad, "failed"), (capture, "written")):
-        ask(viewer, command)
+        viewer.ask(command)
         for rank in ranks:
             said = {"was": "25", "becomes": "50"} if state == "changed" else {"text": "why"}
             rank.answer(command, "accepted")
             rank.answer(command, state, **said)
         viewer.hear_end(command)
-    ask(viewer, foreign)
+    viewer.ask(foreign)
     changes = wait_until(lambda: len(read := change_log.read()) == 3 and read)
     assert [change.outcome for change in changes] == ["changed", "failed", "refused"]
     assert [(change.was, change.becomes) for change in changes] == [("25", "50"), ("25", "25"), ("25", "7")]
@@ -256,18 +251,18 @@ def test_every_command_about_a_knob_is_logged_once_with_what_became_of_it(job, w
 def test_a_log_that_cannot_be_written_disturbs_nothing(job, wait_until, folder):
     ranks, viewer = job
     change_log.path().mkdir()
-    ask(viewer, SETTING)
+    viewer.ask(SETTING)
     for rank in ranks:
         rank.answer(SETTING)
     other = commands.make_setting(BUCKET_CAP_MB, 60)
-    ask(viewer, other)
+    viewer.ask(other)
     wait_until(lambda: ranks[0].listen() or len(ranks[0].commands) == 2)
     wait_until(lambda: "cannot write changes.jsonl" in (folder / "hub.log").read_text())
 
 
 def test_a_hub_that_is_ended_in_the_middle_of_a_change_says_that_nobody_knows(job, hubs, wait_until):
     ranks, viewer = job
-    ask(viewer, SETTING)
+    viewer.ask(SETTING)
     ranks[0].answer(SETTING)
     viewer.hear(CommandOutcome)
     os.kill(hubs.record().hub_pid, signal.SIGTERM)
@@ -279,7 +274,7 @@ def test_what_was_under_way_when_a_hub_was_killed_is_logged_by_the_next_one(
     job, hubs, wait_until, make_rank
 ):
     ranks, viewer = job
-    ask(viewer, SETTING)
+    viewer.ask(SETTING)
     ranks[0].answer(SETTING, was="25", becomes="50")
     viewer.hear(CommandOutcome)
     killed = hubs.record()
@@ -301,7 +296,7 @@ def test_what_was_under_way_in_a_job_that_died_with_its_hub_is_none_of_the_next_
         hubs.start(starter_pid=starter.pid)
         rank, viewer = make_rank().greet(), make_viewer()
         viewer.hear_ranks(1)
-        ask(viewer, SETTING)
+        viewer.ask(SETTING)
         search = commands.make_search(BUCKET_CAP_MB)
         viewer.link.hold(search)
         viewer.hear(Search)
@@ -328,7 +323,7 @@ def test_what_was_under_way_in_a_job_that_died_with_its_hub_is_none_of_the_next_
 
 def test_a_rank_that_says_later_what_came_of_a_change_corrects_the_log(job, wait_until):
     ranks, viewer = job
-    ask(viewer, SETTING)
+    viewer.ask(SETTING)
     ranks[0].answer(SETTING)
     ranks[1].answer(SETTING, "unknown", text="the job's store does not answer")
     (change,) = wait_until(change_log.read)

@@ -295,13 +295,13 @@ def test_a_rank_that_does_not_read_hears_the_newest_watch_when_it_does():
         blocked = False
         for turn in range(100_000):
             connection.watched = bool(turn % 2)
-            if blocked := connection.tell():
+            if blocked := connection.send_pending():
                 break
         assert blocked
         connection.watched = True
-        assert connection.tell()
+        assert connection.send_pending()
         reader, heard = FrameReader(), []
-        while connection.tell():
+        while connection.send_pending():
             heard += reader.feed(far.recv(4096))
         near.shutdown(socket.SHUT_WR)
         while data := far.recv(4096):

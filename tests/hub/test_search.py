@@ -35,33 +35,33 @@ def search_for(knob=BUCKET_CAP_MB):
 
 def test_the_first_search_is_told_once_and_stands(lease):
     mine, other = search_for(), search_for()
-    assert lease.hear(mine, 0.0) == mine
-    assert lease.hear(mine, 1.0) is None
-    assert lease.hear(other, 1.5) is None
-    assert lease.hear(replace(other, over=True), 1.6) is None
+    assert lease.renew(mine, 0.0) == mine
+    assert lease.renew(mine, 1.0) is None
+    assert lease.renew(other, 1.5) is None
+    assert lease.renew(replace(other, over=True), 1.6) is None
     assert lease.state == mine
-    assert lease.hear(replace(mine, over=True), 2.0) == replace(mine, over=True) == lease.state
-    assert lease.hear(other, 2.5) == other
+    assert lease.renew(replace(mine, over=True), 2.0) == replace(mine, over=True) == lease.state
+    assert lease.renew(other, 2.5) == other
 
 
 def test_a_search_that_has_ended_is_not_taken_up_again(lease):
     search = search_for()
-    lease.hear(search, 0.0)
+    lease.renew(search, 0.0)
     lease.end()
-    assert lease.hear(search, 1.0) is None
+    assert lease.renew(search, 1.0) is None
     assert lease.held is None
 
 
 def test_a_search_keeps_the_value_that_it_began_with_whatever_it_says_later(lease):
     search = search_for()
-    lease.hear(search, 0.0)
-    assert lease.hear(replace(search, undo_value=400), 1.0) is None
+    lease.renew(search, 0.0)
+    assert lease.renew(replace(search, undo_value=400), 1.0) is None
     assert lease.held == search
 
 
 def test_a_search_lapses_after_its_lease_and_not_before(lease):
     assert not lease.has_lapsed(1e9)
-    lease.hear(search_for(), 10.0)
+    lease.renew(search_for(), 10.0)
     assert not lease.has_lapsed(10.0 + LEASE_S)
     assert lease.has_lapsed(10.1 + LEASE_S)
     lease.extend(3.0)
@@ -73,7 +73,7 @@ def test_only_the_search_that_is_held_may_change_and_only_its_knob(lease):
     mine, other = search_for(), search_for()
     change = commands.make_setting(BUCKET_CAP_MB, 50, search=mine.id)
     assert lease.objection(change) == "the search that asks has ended"
-    lease.hear(mine, 0.0)
+    lease.renew(mine, 0.0)
     assert lease.objection(change) == ""
     assert "searches for the best bucket_cap_mb" in lease.objection(replace(change, search=other.id))
     assert lease.objection(commands.make_setting(OTHER_KNOB, 2, search=mine.id)) == (
@@ -84,7 +84,7 @@ def test_only_the_search_that_is_held_may_change_and_only_its_knob(lease):
 def test_the_next_hub_finds_the_search_and_gives_it_a_lease_of_its_own(tmp_path):
     path = tmp_path / "search.msgpack"
     search = search_for()
-    SearchLease(path, 0.0).hear(search, 0.0)
+    SearchLease(path, 0.0).renew(search, 0.0)
     successor = SearchLease(path, 100.0)
     assert successor.held == search
     assert not successor.has_lapsed(100.0 + LEASE_S)
@@ -107,7 +107,7 @@ def test_a_file_that_holds_no_search_is_as_none(tmp_path, content):
 
 def test_a_link_or_a_fifo_in_the_files_place_is_not_followed(tmp_path):
     target = tmp_path / "target"
-    SearchLease(target, 0.0).hear(search_for(), 0.0)
+    SearchLease(target, 0.0).renew(search_for(), 0.0)
     (tmp_path / "link").symlink_to(target)
     os.mkfifo(tmp_path / "fifo")
     assert SearchLease(target, 0.0).held is not None
@@ -117,7 +117,7 @@ def test_a_link_or_a_fifo_in_the_files_place_is_not_followed(tmp_path):
 
 def test_a_folder_that_cannot_be_written_costs_the_search_nothing_but_the_file():
     lease = SearchLease(Path("/proc/none/search.msgpack"), 0.0)
-    assert lease.hear(search_for(), 0.0) is not None
+    assert lease.renew(search_for(), 0.0) is not None
     assert lease.end().over
 
 
@@ -195,24 +195,6 @@ def impatient_job(make_job):
     return make_job(LEASE)
 
 
-def next_command(rank, wait_until):
-    """The oldest that the rank has heard and this has not given yet."""
-    wait_until(lambda: rank.listen() or rank.commands)
-    return rank.commands.pop(0)
-
-
-def ask(viewer, command):
-    """Send it, and wait until the hub has told all of it."""
-    assert viewer.link.send(command)
-    viewer.hear(Command, lambda heard: heard.id == command.id)
-
-
-def hear_the_hub(viewer, times):
-    """Let as many of its seconds pass, by its own word."""
-    said = len(viewer.messages)
-    viewer.until(lambda: sum(isinstance(each, HubStatus) for each in viewer.messages[said:]) >= times)
-
-
 def end_of(search):
     return lambda heard: heard.id == search.id and heard.over
 
@@ -229,7 +211,7 @@ def test_every_dashboard_hears_of_a_search_and_of_its_end_and_so_does_a_late_one
     assert make_viewer().hear(Search) == replace(search, over=True)
 
 
-def test_a_second_search_is_not_taken_and_what_it_asks_is_refused_in_every_ranks_name(job, wait_until):
+def test_a_second_search_is_not_taken_and_what_it_asks_is_refused_in_every_ranks_name(job):
     ranks, (first, second) = job
     mine, other = search_for(), search_for()
     first.link.hold(mine)
@@ -237,25 +219,25 @@ def test_a_second_search_is_not_taken_and_what_it_asks_is_refused_in_every_ranks
     second.link.hold(other)
     foreign = commands.make_setting(BUCKET_CAP_MB, 400, search=other.id)
     own = commands.make_setting(BUCKET_CAP_MB, 50, search=mine.id)
-    ask(second, foreign)
+    second.ask(foreign)
     outcome = second.hear_end(foreign)
     assert [each.state for each in outcome.ranks] == ["refused", "refused"]
     assert outcome.reason == f"rank 0 refused: {mine.by} searches for the best bucket_cap_mb"
-    ask(first, own)
-    assert [next_command(rank, wait_until).id for rank in ranks] == [own.id, own.id]
+    first.ask(own)
+    assert [rank.next_command().id for rank in ranks] == [own.id, own.id]
     first.hear(Command, lambda heard: heard.id == own.id)
     assert first.of(Search) == [mine]
 
 
-def test_a_person_may_change_the_knob_during_a_search_and_ends_it_by_that(job, wait_until):
+def test_a_person_may_change_the_knob_during_a_search_and_ends_it_by_that(job):
     ranks, (searching, person) = job
     search = search_for()
     searching.link.hold(search)
     person.hear(Search)
     change = commands.make_setting(BUCKET_CAP_MB, 100)
-    ask(person, change)
+    person.ask(change)
     for rank in ranks:
-        assert next_command(rank, wait_until).id == change.id
+        assert rank.next_command().id == change.id
         rank.answer(change, "accepted")
     searching.hear(CommandOutcome, lambda outcome: outcome.state == "accepted")
     assert searching.of(Search) == [search]  # asked for is not yet made
@@ -264,11 +246,11 @@ def test_a_person_may_change_the_knob_during_a_search_and_ends_it_by_that(job, w
     searching.hear(Search, end_of(search))
     late = commands.make_setting(BUCKET_CAP_MB, 7, search=search.id)
     searching.link.hold(search)
-    ask(searching, late)
+    searching.ask(late)
     assert searching.hear_end(late).reason == "rank 0 refused: the search that asks has ended"
 
 
-def test_a_persons_change_that_fails_or_is_of_another_knob_leaves_the_search(job, wait_until):
+def test_a_persons_change_that_fails_or_is_of_another_knob_leaves_the_search(job):
     ranks, (searching, person) = job
     search = search_for()
     searching.link.hold(search)
@@ -277,40 +259,40 @@ def test_a_persons_change_that_fails_or_is_of_another_knob_leaves_the_search(job
         (commands.make_setting(BUCKET_CAP_MB, 100), "refused"),
         (commands.make_setting(OTHER_KNOB, 2), "changed"),
     ):
-        ask(person, change)
+        person.ask(change)
         for rank in ranks:
-            assert next_command(rank, wait_until).id == change.id
+            assert rank.next_command().id == change.id
             rank.answer(change, state)
         searching.hear_end(change)
     own = commands.make_setting(BUCKET_CAP_MB, 50, search=search.id)
     searching.link.hold(search)
-    ask(searching, own)
-    assert next_command(ranks[0], wait_until).id == own.id
+    searching.ask(own)
+    assert ranks[0].next_command().id == own.id
     assert searching.of(Search) == [search]
 
 
-def test_a_search_that_falls_silent_is_undone_once_after_what_it_asked_for_last(impatient_job, wait_until):
+def test_a_search_that_falls_silent_is_undone_once_after_what_it_asked_for_last(impatient_job):
     ranks, (searching, watching) = impatient_job
     search = search_for(replace(BUCKET_CAP_MB, value=50, value_text="50"))
     change = commands.make_setting(BUCKET_CAP_MB, 400, search=search.id)
     searching.link.hold(search)
-    ask(searching, change)
+    searching.ask(change)
     for rank in ranks:
-        assert next_command(rank, wait_until).id == change.id
+        assert rank.next_command().id == change.id
         rank.answer(change, "accepted")
     searching.close()
-    hear_the_hub(watching, 2)
+    watching.hear_statuses(2)
     ranks[0].listen()
     assert ranks[0].commands == []  # the ranks would refuse another one now
     for rank in ranks:
         rank.answer(change)
-    undone = next_command(ranks[0], wait_until)
+    undone = ranks[0].next_command()
     assert (commands.in_words(undone), undone.search) == ("set bucket_cap_mb 50", search.id)
     assert undone.by == f"{search.by} (silent; undone by the hub)"
-    assert next_command(ranks[1], wait_until) == undone
+    assert ranks[1].next_command() == undone
     watching.hear(Search, end_of(search))
     watching.hear(Command, lambda heard: heard.id == undone.id)
-    hear_the_hub(watching, 2)
+    watching.hear_statuses(2)
     ranks[0].listen()
     assert ranks[0].commands == []
 
@@ -323,7 +305,7 @@ def test_a_search_that_has_said_that_it_is_over_is_not_undone(impatient_job):
     searching.link.hold(replace(search, over=True))
     searching.close()  # at once: the last word still leaves
     watching.hear(Search, end_of(search))
-    hear_the_hub(watching, 2)
+    watching.hear_statuses(2)
     ranks[0].listen()
     assert ranks[0].commands == []
 
@@ -348,11 +330,11 @@ def test_where_the_hub_dies_too_the_next_one_undoes_once_all_ranks_are_back(
     back = make_rank(0).greet()
     watching = make_viewer()
     assert watching.hear(Search) == search
-    hear_the_hub(watching, 2)
+    watching.hear_statuses(2)
     back.listen()
     assert back.commands == []  # one rank alone could only fail
     make_rank(1).greet()
-    assert commands.in_words(next_command(back, wait_until)) == "restore bucket_cap_mb"
+    assert commands.in_words(back.next_command()) == "restore bucket_cap_mb"
     watching.hear(Search, end_of(search))
 
 

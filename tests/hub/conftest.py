@@ -1,0 +1,289 @@
+"""A real hub in a process of its own, ranks that speak to it as the agent does, and viewers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from overlaptop.wire.codec import FrameReader, decode, encode, frame
+from overlaptop.wire.endpoints import (
+    JobRecord,
+    hub_command,
+    job_dir,
+    ranks_socket,
+    read_job,
+)
+from overlaptop.wire.hub_connection import LocalHubConnection
+from overlaptop.wire.messages import (
+    Command,
+    CommandOutcome,
+    CommandReport,
+    HubStatus,
+    Message,
+    RankInfo,
+    StepDetail,
+    StepTotals,
+    Watch,
+)
+from overlaptop.wire.processes import is_alive, process_start_time
+
+PATIENCE_S = 20.0
+KEY = "job-1"
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+
+def eventually(probe: Callable[[], T]) -> T:
+    """The first true result of the probe."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not (result := probe()):
+        assert time.monotonic() < deadline_s, f"gave up waiting: {probe}"
+        time.sleep(0.005)
+    return result
+
+
+class Rank:
+    """A rank's end of the line."""
+
+    def __init__(self, rank: int = 0, key: str = KEY) -> None:
+        self.rank = rank
+        self.info = RankInfo(
+            job=key,
+            rank=rank,
+            local_rank=rank,
+            world_size=2,
+            host="here",
+            pid=os.getpid(),
+            script="train.py",
+            device="cpu",
+            backend="gloo",
+            source="host",
+            source_reason="",
+            compute_exact=False,
+            detail_every=1,
+            torch_version="2.13.0",
+        )
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(PATIENCE_S)
+        self.socket.connect(str(ranks_socket(key)))
+        self._reader = FrameReader()
+        self._heard: list[Message] = []
+        self.commands: list[Command] = []
+        """Those that came, in order."""
+
+    def greet(self) -> Rank:
+        self.send(self.info)
+        return self
+
+    def send(self, *messages: Message) -> None:
+        self.socket.sendall(b"".join(frame(encode(message)) for message in messages))
+
+    def step(self, step: int) -> StepTotals:
+        nothing = dict.fromkeys(
+            ("forward_ns", "backward_ns", "optimizer_ns", "comm_bytes", "collectives", "stall_ns")
+        )
+        return StepTotals(
+            rank=self.rank,
+            step=step,
+            start_ns=step * 1000,
+            step_ns=1000,
+            compute_ns=700,
+            comm_ns=500,
+            hidden_ns=400,
+            exposed_ns=100,
+            compute_only_ns=300,
+            copy_only_ns=50,
+            idle_ns=150,
+            dropped=0,
+            **nothing,
+        )
+
+    def detail(self, step: int) -> StepDetail:
+        return StepDetail(self.rank, step, step * 1000, 1000, (), (0, 700), (600, 900), (), (), ())
+
+    def listen(self) -> None:
+        """Takes what has come, without waiting for more."""
+        self.socket.setblocking(False)
+        try:
+            while data := self.socket.recv(4096):
+                heard = map(decode, self._reader.feed(data))
+                self.commands += (message for message in heard if isinstance(message, Command))
+        except BlockingIOError:
+            pass
+        finally:
+            self.socket.settimeout(PATIENCE_S)
+
+    def next_command(self) -> Command:
+        """The oldest that this has not given yet."""
+        eventually(lambda: self.listen() or self.commands)
+        return self.commands.pop(0)
+
+    def answer(self, command: Command, state: str = "changed", **said: object) -> None:
+        """Says this of a command: that it was changed at step 7, unless told otherwise."""
+        step = 7 if state == "changed" else None
+        report = CommandReport(self.rank, command.id, command.name, 1, state, step, "")
+        self.send(replace(report, **said))
+
+    def hear_watch(self) -> bool:
+        """The next Watch."""
+        while not self._heard:
+            data = self.socket.recv(4096)
+            assert data, "the hub hung up"
+            self._heard += map(decode, self._reader.feed(data))
+        message = self._heard.pop(0)
+        assert isinstance(message, Watch)
+        return message.detail
+
+    def is_hung_up_on(self) -> bool:
+        """Whether the hub closes this connection; whatever it says before is passed over."""
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            while self.socket.recv(4096):
+                pass
+        return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class Viewer:
+    """A dashboard without a screen: a link and all that came over it."""
+
+    def __init__(self, key: str = KEY) -> None:
+        self.link = LocalHubConnection(eventually(lambda: read_job(key)))
+        self.messages: list[Message] = []
+
+    def poll(self) -> None:
+        self.messages += self.link.poll()
+
+    def of(self, kind: type[M]) -> list[M]:
+        return [message for message in self.messages if isinstance(message, kind)]
+
+    def until(self, probe: Callable[[], T]) -> T:
+        def look() -> T:
+            self.poll()
+            return probe()
+
+        return eventually(look)
+
+    def hear(self, kind: type[M], where: Callable[[M], bool] = lambda _: True) -> M:
+        """The first message of this kind for which the predicate holds."""
+        return self.until(lambda: next(iter(filter(where, self.of(kind))), None))
+
+    def ask(self, command: Command) -> Command:
+        """Sends it; as the hub has published it."""
+        assert self.link.send(command)
+        return self.hear(Command, lambda heard: heard.id == command.id)
+
+    def hear_statuses(self, count: int) -> None:
+        """Waits until so many more have come: so many of the hub's seconds."""
+        before = len(self.of(HubStatus))
+        self.until(lambda: len(self.of(HubStatus)) >= before + count)
+
+    def hear_end(self, command: Command) -> CommandOutcome:
+        """What has become of this command, once it is done."""
+        return self.hear(CommandOutcome, lambda outcome: outcome.command == command.id and outcome.done)
+
+    def hear_ranks(self, count: int) -> None:
+        """Waits until the hub has let this viewer in, and so many ranks."""
+        self.until(lambda: len({info.rank for info in self.of(RankInfo)}) == count)
+
+    def close(self) -> None:
+        self.link.close()
+
+
+class Hubs:
+    """Starts hubs, and sees to it that none outlives its test."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+
+    def command(self, key: str = KEY, starter_pid: int | None = None) -> tuple[list[str], dict[str, str]]:
+        return hub_command(key, "train.py", 2, starter_pid or os.getpid(), "/some/where")
+
+    def launch(self, *options: str, key: str = KEY, starter_pid: int | None = None) -> None:
+        """Runs the command to its end, as the agent does."""
+        argv, environment = self.command(key, starter_pid)
+        subprocess.run([*argv, *options], env=environment, check=True, timeout=PATIENCE_S)
+
+    def start(self, *options: str, key: str = KEY, starter_pid: int | None = None) -> JobRecord:
+        self.launch(*options, key=key, starter_pid=starter_pid)
+        return self.record(key)
+
+    def record(self, key: str = KEY) -> JobRecord:
+        """The record of the living hub of this job."""
+        record = eventually(lambda: (record := read_job(key)) and record.hub_alive and record)
+        self._seen[record.hub_pid] = record.hub_start_ticks
+        return record
+
+    def end_all(self) -> None:
+        for folder in Path(os.environ["OVERLAPTOP_DIR"]).iterdir():
+            if record := read_job(folder.name):
+                self._seen[record.hub_pid] = record.hub_start_ticks
+        for pid, start_ticks in self._seen.items():
+            if is_alive(pid, start_ticks):
+                os.kill(pid, signal.SIGKILL)
+        for pid in self._seen:
+            eventually(lambda pid=pid: process_start_time(pid) is None)
+
+
+@pytest.fixture(autouse=True)
+def socket_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    # Not tmp_path: a socket's path has room for 107 bytes.
+    path = Path(tempfile.mkdtemp(prefix="ot-", dir="/tmp"))
+    monkeypatch.setenv("OVERLAPTOP_DIR", str(path))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def hubs(socket_dir: Path) -> Iterator[Hubs]:
+    hubs = Hubs()
+    yield hubs
+    hubs.end_all()
+
+
+@pytest.fixture
+def make_rank(hubs: Hubs) -> Iterator[Callable[..., Rank]]:
+    with contextlib.ExitStack() as stack:
+
+        def make(rank: int = 0, key: str = KEY) -> Rank:
+            made = Rank(rank, key)
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def make_viewer(hubs: Hubs) -> Iterator[Callable[..., Viewer]]:
+    with contextlib.ExitStack() as stack:
+
+        def make(key: str = KEY) -> Viewer:
+            made = Viewer(key)
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def wait_until() -> Callable[[Callable[[], T]], T]:
+    return eventually
+
+
+@pytest.fixture
+def folder(socket_dir: Path) -> Path:
+    return job_dir(KEY)
