@@ -1,10 +1,15 @@
 """A session that shows what a test tells it, and what is on the app's screen as text."""
 
+import time
+from contextlib import asynccontextmanager
+
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.options import TuiOptions
 from tests.fleet.builders import MS, Clock, detail, info, status, step, welcome
 from tests.fleet.hub import PlayedFleet
+
+WIDE = (160, 45)
 
 
 class FakeSession:
@@ -69,7 +74,27 @@ def running_job(ranks=4, *, exact=True):
 
 
 def app_of(session, **options):
-    return OverlaptopApp(session, TuiOptions(**options))
+    """An app whose clock is the session's, where that has one."""
+    clock_s = session.clock.monotonic_s if hasattr(session, "clock") else time.monotonic
+    return OverlaptopApp(session, TuiOptions(**options), clock_s=clock_s)
+
+
+@asynccontextmanager
+async def opened(session, size=WIDE, **options):
+    """An app on a screen of that size, and Textual's pilot of it."""
+    app = app_of(session, **options)
+    async with app.run_test(size=size) as pilot:
+        yield app, pilot
+
+
+async def shown(app, pilot, rest_s=0.0):
+    """The screen after so much time, with all that is known and sent by then."""
+    if rest_s:
+        app.dashboard.session.clock.pass_s(rest_s)
+    app.read()
+    app.show()
+    await pilot.pause()
+    return screen_text(app)
 
 
 def screen_lines(app):
@@ -95,4 +120,15 @@ def table_ranks(app):
     return ranks
 
 
-__all__ = ["MS", "FakeSession", "app_of", "running_job", "screen_lines", "screen_text", "table_ranks"]
+__all__ = [
+    "MS",
+    "WIDE",
+    "FakeSession",
+    "app_of",
+    "opened",
+    "running_job",
+    "screen_lines",
+    "screen_text",
+    "shown",
+    "table_ranks",
+]

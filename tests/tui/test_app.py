@@ -42,29 +42,24 @@ from overlaptop.tui.tune.screen import TuneScreen
 from overlaptop.wire.messages import AGENT_DISABLED, CollectiveSpan, Notice, RankEnd
 from tests.fleet.builders import T0, detail, info, status, step, unmeasured, welcome
 
-from .fakes import MS, FakeSession, app_of, running_job, screen_lines, screen_text, table_ranks
+from .fakes import (
+    MS,
+    WIDE,
+    FakeSession,
+    app_of,
+    opened,
+    running_job,
+    screen_lines,
+    screen_text,
+    shown,
+    table_ranks,
+)
 from .launchers import FakeLauncher, record
 from .machines import cpu_only
 
-WIDE = (160, 45)
-
-
-@pytest.fixture(autouse=True)
-def with_colors(monkeypatch):
-    monkeypatch.delenv("NO_COLOR", raising=False)
-
-
-async def shown(app, pilot):
-    """The screen after everything that is known has been drawn."""
-    app.dashboard.latest = app.dashboard.session.tick()
-    app.show()
-    await pilot.pause()
-    return screen_text(app)
-
 
 async def test_the_overview_says_what_the_job_is_and_how_it_overlaps():
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         text = await shown(app, pilot)
     for words in (
         "/home/me/train.py", "4 ranks", "2 hosts", "NVIDIA H200", "nccl 2.28.9", "kernels", "step 39",
@@ -77,8 +72,7 @@ async def test_the_overview_says_what_the_job_is_and_how_it_overlaps():
 
 async def test_launch_lead_and_named_collectives_are_shown_where_the_source_sees_them():
     session = running_job(1)
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         assert "lead" not in await shown(app, pilot)
         named = step(0, 40, launch_lead_ns=47 * MS, comm_kernels_ns=30 * MS, matched_ns=15 * MS)
         session.say(named, detail(0, 40))
@@ -93,8 +87,7 @@ async def test_launch_lead_and_named_collectives_are_shown_where_the_source_sees
 
 
 async def test_each_rank_has_a_row_with_its_figures():
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         await shown(app, pilot)
         assert table_ranks(app) == [0, 1, 2, 3]
         row = next(line for line in screen_lines(app) if line.split()[:1] == ["3"])
@@ -102,16 +95,14 @@ async def test_each_rank_has_a_row_with_its_figures():
 
 
 async def test_the_timeline_shows_phases_lanes_stall_and_collectives():
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         text = await shown(app, pilot)
     for words in ("forward", "backward", "optimizer", " compute ", " comm ", "│allreduce 25.0 MiB", "0 ms"):
         assert words in text
 
 
 async def test_lanes_are_drawn_to_scale():
-    app = app_of(running_job(), ascii=True)
-    async with app.run_test(size=(91, 45)) as pilot:
+    async with opened(running_job(), ascii=True, size=(91, 45)) as (app, pilot):
         await shown(app, pilot)
         lines = screen_lines(app)
     # 80 ms over 80 cells, from the eleventh on: compute to 40, a stall to 50, compute to 80.
@@ -123,8 +114,7 @@ async def test_lanes_are_drawn_to_scale():
 
 async def test_the_chosen_ranks_timeline_is_asked_for():
     session = running_job()
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await shown(app, pilot)
         assert session.watched == {0}
         await pilot.press("down", "j")
@@ -138,8 +128,7 @@ async def test_the_chosen_ranks_timeline_is_asked_for():
 
 
 async def test_enter_opens_the_rank_and_escape_comes_back():
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         await pilot.press("down", "enter")
         assert isinstance(app.screen, RankScreen)
         text = await shown(app, pilot)
@@ -163,8 +152,7 @@ async def test_enter_opens_the_rank_and_escape_comes_back():
 
 async def test_pause_holds_the_picture_while_data_is_kept():
     session = running_job()
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         assert "step 39" in await shown(app, pilot)
         await pilot.press("space")
         session.clock.pass_s(7)
@@ -182,8 +170,7 @@ async def test_pause_holds_the_picture_while_data_is_kept():
 
 
 async def test_sorting_goes_through_the_columns_and_back():
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         await pilot.press("s")
         assert app.dashboard.state.sort_key == "overlap"
         await shown(app, pilot)
@@ -198,8 +185,7 @@ async def test_sorting_goes_through_the_columns_and_back():
 
 @pytest.mark.parametrize(("size", "least"), [(WIDE, 6), ((100, 30), 6), ((60, 20), 4)])
 async def test_the_column_that_is_sorted_by_keeps_its_name_and_unit(size, least):
-    app = app_of(running_job())
-    async with app.run_test(size=size) as pilot:
+    async with opened(running_job(), size=size) as (app, pilot):
         seen = 0
         for key in ("rank", "overlap", "exposed ms", "stall ms", "idle ms", "step ms"):
             header = next(line for line in (await shown(app, pilot)).splitlines() if "╷0 ms ─" in line)
@@ -209,8 +195,7 @@ async def test_the_column_that_is_sorted_by_keeps_its_name_and_unit(size, least)
 
 
 async def test_a_filter_works_while_it_is_typed_and_escape_drops_it():
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         await pilot.press("slash", *"overlap<70")
         await pilot.pause()
         await shown(app, pilot)
@@ -230,24 +215,21 @@ async def test_a_filter_works_while_it_is_typed_and_escape_drops_it():
 
 
 async def test_a_filter_that_means_nothing_says_so_and_keeps_the_last_that_did():
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         await pilot.press("slash", *"nothing<1")
         await pilot.pause()
         assert "not one of overlap" in await shown(app, pilot)
 
 
 async def test_a_filter_without_a_match_says_so():
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         await pilot.press("slash", *"9", "enter")
         await pilot.pause()
         assert "no rank matches 9" in await shown(app, pilot)
 
 
 async def test_zoom_pan_and_reset():
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         await pilot.press("plus", "z")
         assert app.dashboard.state.viewport.zoom == pytest.approx(2.25)
         assert "zoom 2.25×" in await shown(app, pilot)
@@ -263,8 +245,7 @@ async def test_zoom_pan_and_reset():
 
 
 async def test_a_collective_can_be_chosen_and_zoomed_to():
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         await pilot.press("enter", "down", "down")
         assert app.dashboard.state.collective == 1
         await pilot.press("enter")
@@ -323,8 +304,7 @@ async def test_the_name_of_a_collective_takes_the_room_that_there_is(size):
     op = "_reduce_scatter_base_coalesced"
     session = running_job()
     session.say(with_collectives("allreduce_", op))
-    app = app_of(session)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, size=size) as (app, pilot):
         text = await shown(app, pilot)
     assert f"1  {op.strip('_')}  " in text
 
@@ -332,8 +312,7 @@ async def test_the_name_of_a_collective_takes_the_room_that_there_is(size):
 async def test_a_list_of_collectives_that_does_not_fit_says_how_many_more_there_are():
     session = running_job()
     session.say(with_collectives(*["allreduce_"] * 40))
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         await pilot.press("2")
 
         async def listed():
@@ -358,8 +337,7 @@ async def test_a_list_of_collectives_that_does_not_fit_says_how_many_more_there_
 
 async def test_what_says_nothing_in_this_job_makes_room():
     session = cpu_only()
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         text = await shown(app, pilot)
         assert "dropped" not in text
         assert "stall " not in text.replace("██ stall", "")
@@ -391,8 +369,7 @@ def test_every_part_of_a_step_stands_out_against_the_screen(palette):
 
 
 async def test_the_list_of_collectives_can_be_hidden_and_shown():
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         assert "allgather_base  " in await shown(app, pilot)
         await pilot.press("v")
         assert "allgather_base  " not in await shown(app, pilot)
@@ -402,8 +379,7 @@ async def test_the_list_of_collectives_can_be_hidden_and_shown():
 
 
 async def test_help_lists_every_key_and_the_words():
-    app = app_of(running_job())
-    async with app.run_test(size=(120, 200)) as pilot:
+    async with opened(running_job(), size=(120, 200)) as (app, pilot):
         await pilot.press("question_mark")
         assert isinstance(app.screen, HelpScreen)
         text = await shown(app, pilot)
@@ -439,15 +415,13 @@ async def test_help_says_whether_a_job_ends_with_the_dashboard(running, words):
     launcher = None if running is None else FakeLauncher()
     if running:
         launcher.running = running
-    app = app_of(running_job(), launcher=launcher)
-    async with app.run_test(size=(160, 200)) as pilot:
+    async with opened(running_job(), launcher=launcher, size=(160, 200)) as (app, pilot):
         await pilot.press("question_mark")
         assert words in await shown(app, pilot)
 
 
 async def test_help_scrolls_where_it_does_not_fit():
-    app = app_of(running_job())
-    async with app.run_test(size=(60, 20)) as pilot:
+    async with opened(running_job(), size=(60, 20)) as (app, pilot):
         await pilot.press("f1", "end")
         text = await shown(app, pilot)
         assert "not known; never zero" in text
@@ -471,8 +445,7 @@ async def test_help_scrolls_where_it_does_not_fit():
 async def test_help_opens_on_the_keys_and_words_of_the_screen_that_it_was_asked_on(
     size, keys, title, key, word
 ):
-    app = app_of(running_job())
-    async with app.run_test(size=size) as pilot:
+    async with opened(running_job(), size=size) as (app, pilot):
         await pilot.press(*keys, "f1")
         assert isinstance(app.screen, HelpScreen)
         lines = screen_lines(app)
@@ -506,8 +479,7 @@ async def test_every_bound_key_has_an_action():
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
 async def test_q_and_ctrl_c_quit(key):
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         await pilot.press(key)
         await pilot.pause()
     assert not app.is_running
@@ -521,8 +493,7 @@ async def test_notices_are_counted_and_listed_newest_first():
         Notice(3, T0, "info", "joined the group"),
         Notice(3, T0 + 1, "error", "CUPTI is held by nsys"),
     )
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         assert "2 notices (n)" in await shown(app, pilot)
         await pilot.press("n")
         assert isinstance(app.screen, NoticesScreen)
@@ -534,8 +505,7 @@ async def test_notices_are_counted_and_listed_newest_first():
 
 
 async def test_digits_turn_to_views():
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         for key, kind in (
             ("2", RankScreen),
             ("3", NoticesScreen),
@@ -548,8 +518,7 @@ async def test_digits_turn_to_views():
 
 
 async def test_themes_go_round_and_come_back():
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         seen = [app.theme]
         for _ in range(len(PALETTES) - 1):
             await pilot.press("t")
@@ -572,8 +541,7 @@ async def test_an_unknown_theme_is_refused():
 
 
 async def test_a_click_chooses_a_rank_and_a_double_click_opens_it():
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         await shown(app, pilot)
         await pilot.click(RankTable, offset=(10, 3))
         assert app.dashboard.state.rank == 2
@@ -582,8 +550,7 @@ async def test_a_click_chooses_a_rank_and_a_double_click_opens_it():
 
 
 async def test_a_click_on_a_header_sorts():
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         await shown(app, pilot)
         header = next(line for line in screen_lines(app) if "exposed ms" in line)
         await pilot.click(RankTable, offset=(header.index("exposed ms") + 2, 0))
@@ -591,8 +558,7 @@ async def test_a_click_on_a_header_sorts():
 
 
 async def test_the_wheel_zooms_the_timeline():
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         await shown(app, pilot)
         timeline = app.screen.query_one(Timeline)
         await pilot._post_mouse_events([MouseScrollUp], timeline, offset=(40, 3))
@@ -600,8 +566,7 @@ async def test_the_wheel_zooms_the_timeline():
 
 
 async def test_where_compute_is_an_upper_bound_the_figures_say_so():
-    app = app_of(running_job(exact=False))
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job(exact=False)) as (app, pilot):
         text = await shown(app, pilot)
     for words in ("overlap ≤73.3 %", "exposed ≥8.00 ms", "idle not seen", "speed-up ≤", "upper bound"):
         assert words in text
@@ -610,8 +575,7 @@ async def test_where_compute_is_an_upper_bound_the_figures_say_so():
 async def test_each_row_of_the_table_says_whether_its_own_figures_are_bounds():
     session = running_job(2)
     session.say(info(1, exact=False))
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         lines = (await shown(app, pilot)).splitlines()
         header = next(at for at, line in enumerate(lines) if line.strip().startswith("rank"))
         exact, bounds = lines[header + 1 : header + 3]
@@ -635,8 +599,7 @@ def starting(rank, **changes):
 @pytest.mark.parametrize("size", [WIDE, (100, 30), (60, 20)])
 async def test_before_the_first_step_the_screen_says_calmly_what_the_job_waits_for(size):
     session = FakeSession(welcome(), status())
-    app = app_of(session)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, size=size) as (app, pilot):
 
         async def waits_for(words):
             text = await shown(app, pilot)
@@ -669,8 +632,7 @@ async def test_before_the_first_step_the_screen_says_calmly_what_the_job_waits_f
 async def test_a_job_whose_agents_gave_up_does_not_start_for_ever():
     session = FakeSession(welcome(world_size=1), status())
     session.say(starting(0, source_reason=AGENT_DISABLED))
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         text = await shown(app, pilot)
         assert "waiting for torch" not in text
         assert AGENT_DISABLED in text
@@ -678,8 +640,7 @@ async def test_a_job_whose_agents_gave_up_does_not_start_for_ever():
 
 async def test_the_source_is_named_once_and_its_reason_where_there_is_one():
     session = running_job(2)
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await shown(app, pilot)
         first, second = screen_lines(app)[:2]
         assert "kernels" in first
@@ -694,8 +655,7 @@ async def test_the_source_is_named_once_and_its_reason_where_there_is_one():
 
 @pytest.mark.parametrize("size", [WIDE, (100, 30), (60, 20)])
 async def test_what_is_wrong_with_a_filter_is_said_in_full(size):
-    app = app_of(running_job())
-    async with app.run_test(size=size) as pilot:
+    async with opened(running_job(), size=size) as (app, pilot):
         for words in ("overlapp<80", "exposed>3parsecs", "nvlink>3ms"):
             with pytest.raises(FilterError) as refused:
                 Filter.parse(words)
@@ -711,8 +671,7 @@ async def test_what_is_wrong_with_a_filter_is_said_in_full(size):
 
 async def test_what_was_not_measured_is_a_dash_and_never_zero():
     session = FakeSession(welcome(), status(), info(0, detail_every=0), unmeasured(0, 0))
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         text = await shown(app, pilot)
         row = next(line for line in screen_lines(app) if line.split()[:2] == ["▸", "0"])
     assert "overlap –" in text
@@ -724,15 +683,13 @@ async def test_what_was_not_measured_is_a_dash_and_never_zero():
 
 async def test_a_rank_that_was_never_seen_says_so():
     session = FakeSession(welcome(world_size=2), status(), info(0), step(0, 0))
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         assert "◌ not seen yet" in await shown(app, pilot)
 
 
 async def test_stale_and_ended_ranks_say_so():
     session = running_job()
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         session.clock.pass_s(60)
         session.say(RankEnd(1, T0, True))
         text = await shown(app, pilot)
@@ -750,8 +707,7 @@ async def test_stale_and_ended_ranks_say_so():
 )
 async def test_the_header_says_how_the_line_is_and_since_when(link, words):
     session = running_job()
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         session.fleet.set_link(link, "why it is so")
         session.clock.pass_s(14)
         text = await shown(app, pilot)
@@ -762,8 +718,7 @@ async def test_the_header_says_how_the_line_is_and_since_when(link, words):
 
 async def test_the_last_picture_of_a_lost_job_is_pale():
     session = running_job()
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await shown(app, pilot)
         table = app.screen.query_one(RankTable)
         assert not any(run.style.faded for run in table._lines[1])
@@ -774,8 +729,7 @@ async def test_the_last_picture_of_a_lost_job_is_pale():
 
 async def test_a_timeline_stands_still_for_a_second():
     session = running_job()
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await shown(app, pilot)
         session.say(detail(0, 76))
         assert "rank 0  step 76" in await shown(app, pilot)
@@ -788,8 +742,7 @@ async def test_a_timeline_stands_still_for_a_second():
 
 async def test_an_old_timeline_of_a_rank_that_one_turns_to_gives_way_to_the_first_news():
     session = running_job()
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await shown(app, pilot)
         await pilot.press("down")
         assert "rank 1  step 39" in await shown(app, pilot)
@@ -799,8 +752,7 @@ async def test_an_old_timeline_of_a_rank_that_one_turns_to_gives_way_to_the_firs
 
 async def test_only_lines_that_changed_are_drawn_again():
     session = running_job()
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await shown(app, pilot)
         table = app.screen.query_one(RankTable)
         before = list(table._strips)
@@ -833,8 +785,7 @@ async def test_what_stands_beside_a_figure_does_not_move_when_the_figure_changes
 
 async def test_the_bars_scale_does_not_follow_each_step():
     session = FakeSession(welcome(world_size=1), status(), info(0))
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         headers = set()
         for number, idle in enumerate((17.5, 13, 16, 14.2)):
             session.say(step(0, number, idle=idle))
@@ -847,8 +798,7 @@ async def test_a_ranks_screen_speaks_of_one_step():
     session = running_job()
     session.say(step(0, 40, comm=30, hidden=3), step(0, 41, comm=30, hidden=0))
     session.say(detail(0, 40))
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await pilot.press("enter")
         text = await shown(app, pilot)
     assert " step 40  overlap 10.0 %" in text
@@ -862,8 +812,7 @@ async def test_no_figure_is_cut(width):
         CollectiveSpan("allreduce_", 25 << 20, "tp", True, at * MS, (at + 3) * MS) for at in range(0, 76, 5)
     ]
     session.say(replace(detail(0, 39), collectives=tuple(many)))
-    app = app_of(session)
-    async with app.run_test(size=(width, 45)) as pilot:
+    async with opened(session, size=(width, 45)) as (app, pilot):
         text = await shown(app, pilot)
         names = next(line for line in screen_lines(app) if line.lstrip().startswith("│"))
         assert set(names.replace("│", " ").split()) <= {"allreduce", "25.0", "MiB"}
@@ -876,8 +825,7 @@ async def test_no_figure_is_cut(width):
 
 
 async def test_on_a_tall_screen_the_history_takes_what_the_collectives_leave():
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         for key in ("1", "2"):
             await pilot.press(key)
             await shown(app, pilot)
@@ -902,8 +850,7 @@ async def test_how_often_collectives_are_measured_is_said(every, words):
     session = FakeSession(welcome(), status())
     for rank, n in enumerate(every):
         session.say(info(rank, detail_every=n), step(rank, 0))
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         assert f"{words} " in await shown(app, pilot)
 
 
@@ -911,8 +858,7 @@ async def test_how_often_collectives_are_measured_is_said(every, words):
 async def test_every_screen_fits_every_size(size):
     session = running_job(ranks=8)
     session.say(Notice(0, T0, "warning", "a long notice that wraps in a narrow terminal and says little"))
-    app = app_of(session)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, size=size) as (app, pilot):
         for keys in (
             (),
             ("enter",),
@@ -930,15 +876,13 @@ async def test_every_screen_fits_every_size(size):
 
 @pytest.mark.parametrize(("size", "rows"), [((160, 45), 8), ((100, 30), 8), ((60, 20), 7), ((20, 5), 2)])
 async def test_ranks_come_first_where_there_is_little_room(size, rows):
-    app = app_of(running_job(ranks=8))
-    async with app.run_test(size=size) as pilot:
+    async with opened(running_job(ranks=8), size=size) as (app, pilot):
         await shown(app, pilot)
         assert len(table_ranks(app)) >= rows
 
 
 async def test_the_chosen_rank_stays_in_sight():
-    app = app_of(running_job(ranks=64))
-    async with app.run_test(size=(80, 20)) as pilot:
+    async with opened(running_job(ranks=64), size=(80, 20)) as (app, pilot):
         await pilot.press("end")
         await shown(app, pilot)
         assert 63 in table_ranks(app)
@@ -948,8 +892,7 @@ async def test_the_chosen_rank_stays_in_sight():
 
 
 async def test_a_resize_lays_out_again():
-    app = app_of(running_job())
-    async with app.run_test(size=(60, 20)) as pilot:
+    async with opened(running_job(), size=(60, 20)) as (app, pilot):
         assert "idle ms" not in await shown(app, pilot)
         await pilot.resize_terminal(160, 45)
         await pilot.pause()
@@ -958,8 +901,7 @@ async def test_a_resize_lays_out_again():
 
 async def test_no_color_means_no_color_and_parts_differ_by_glyph(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         text = await shown(app, pilot)
         for glyphs in ("██ compute only", "▓▓ hidden", "░░ exposed", "▞▞ copy only", "·· idle", "xx stall"):
             assert glyphs in text
@@ -986,16 +928,14 @@ async def test_no_color_means_no_color_and_parts_differ_by_glyph(monkeypatch):
 
 
 async def test_ascii_means_ascii():
-    app = app_of(running_job(exact=False), ascii=True)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job(exact=False), ascii=True) as (app, pilot):
         for key in ("1", "2", "3", "4", "question_mark"):
             await pilot.press(key)
             assert (await shown(app, pilot)).isascii(), key
 
 
 async def test_textures_can_be_turned_on_beside_colors():
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         assert "▓▓ hidden" not in await shown(app, pilot)
         await pilot.press("g")
         assert "▓▓ hidden" in await shown(app, pilot)
@@ -1022,8 +962,7 @@ def hostile_job():
 
 @pytest.mark.parametrize("size", [WIDE, (100, 30)])
 async def test_words_from_a_machine_are_shown_as_words_and_steer_neither_terminal_nor_markup(size):
-    app = app_of(hostile_job())
-    async with app.run_test(size=size) as pilot:
+    async with opened(hostile_job(), size=size) as (app, pilot):
         for key in ("1", "2", "3", "4", "6"):
             await pilot.press(key)
             await shown(app, pilot)
@@ -1035,8 +974,7 @@ async def test_words_from_a_machine_are_shown_as_words_and_steer_neither_termina
 
 
 async def test_a_filter_is_not_markup():
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         await pilot.press("slash", *"[red]<1")
         await pilot.pause()
         assert "[red]<1: expected" in await shown(app, pilot)
@@ -1048,8 +986,7 @@ async def test_a_filter_is_not_markup():
 async def test_without_a_job_workloads_are_offered_and_started():
     launcher = FakeLauncher()
     session = FakeSession(link=LinkState.WAITING, job_key=None)
-    app = app_of(session, launcher=launcher)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session, launcher=launcher) as (app, pilot):
         text = await shown(app, pilot)
         assert isinstance(app.screen, JobsScreen)
         assert "waiting for a job" in text
@@ -1062,8 +999,7 @@ async def test_without_a_job_workloads_are_offered_and_started():
 
 async def test_a_workload_that_cannot_start_says_why():
     session = FakeSession(link=LinkState.WAITING, job_key=None)
-    app = app_of(session, launcher=FakeLauncher(torch=False))
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session, launcher=FakeLauncher(torch=False)) as (app, pilot):
         await shown(app, pilot)
         await pilot.press("enter")
         await app.workers.wait_for_complete()
@@ -1075,8 +1011,7 @@ async def test_the_launchers_message_is_shown_until_its_job_is_there():
     launcher.start(launcher.plan(LaunchRequest("ddp")))
     launcher.comes_up()
     session = FakeSession(link=LinkState.WAITING, job_key=None)
-    app = app_of(session, launcher=launcher)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session, launcher=launcher) as (app, pilot):
         assert "ddp is starting" in await shown(app, pilot)
         launcher.comes_up("job-1")
         session.jobs = (record("job-1"),)
@@ -1091,8 +1026,7 @@ async def test_the_launchers_message_is_shown_until_its_job_is_there():
 
 async def test_a_job_that_starts_by_itself_comes_on_the_screen():
     session = FakeSession(link=LinkState.WAITING, job_key=None)
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await shown(app, pilot)
         assert isinstance(app.screen, JobsScreen)
         session.job_key = "job-1"
@@ -1106,8 +1040,7 @@ async def test_of_several_jobs_one_is_chosen_from_a_list():
     session = FakeSession(
         link=LinkState.WAITING, jobs=(record("job-a", "a.py"), record("job-b", "b.py")), job_key=None
     )
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         text = await shown(app, pilot)
         assert "2 jobs on this machine" in text
         assert "a.py" in text
@@ -1119,8 +1052,7 @@ async def test_of_several_jobs_one_is_chosen_from_a_list():
 
 async def test_the_list_of_jobs_stays_until_the_user_leaves_it():
     session = running_job()
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await pilot.press("o")
         await shown(app, pilot)
         assert isinstance(app.screen, JobsScreen)
@@ -1146,8 +1078,7 @@ async def test_drawing_is_seldom_although_reading_is_not():
 
 async def test_a_job_whose_hub_still_tells_its_history_is_not_called_live():
     session = FakeSession(welcome(), info(0), info(1), step(0), step(1))
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         assert "◌ reading history" in (await shown(app, pilot)).splitlines()[0]
         session.say(status())
         assert "● live" in (await shown(app, pilot)).splitlines()[0]

@@ -30,7 +30,7 @@ from tests.fleet.builders import (
 from tests.wire.examples import COMMAND, GRADIENTS, MACHINE, OUTCOME, SEARCH
 from tests.wire.extremes import at_bounds
 
-from .fakes import FakeSession, app_of
+from .fakes import FakeSession, opened
 
 SIZES = ((160, 45), (100, 30), (60, 20))
 NO_PARTS = dict.fromkeys(
@@ -100,8 +100,7 @@ def test_every_message_that_a_screen_shows_is_tried():
 async def test_no_value_ends_a_screen():
     session = FakeSession(*job())
     seen = list(pictures(session))
-    app = app_of(session)
-    async with app.run_test(size=SIZES[0]) as pilot:
+    async with opened(session, size=SIZES[0]) as (app, pilot):
         for number, size in enumerate(SIZES):
             await pilot.resize_terminal(*size)
             for key in ("1", "2", "m", "u", "5", "n"):

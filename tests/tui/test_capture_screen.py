@@ -17,15 +17,10 @@ from overlaptop.wire.messages import CommandReport, RankEnd
 from tests.fleet.builders import T0, detail, info, status, step, welcome
 
 from .clusters import Cluster
-from .fakes import FakeSession, app_of, running_job, screen_text
+from .fakes import FakeSession, opened, running_job, shown
 from .knobs import tell
 
 SIZES = ((160, 45), (100, 30), (60, 20))
-
-
-@pytest.fixture(autouse=True)
-def with_colors(monkeypatch):
-    monkeypatch.delenv("NO_COLOR", raising=False)
 
 
 @pytest.fixture
@@ -63,13 +58,6 @@ def lost_host():
     return cluster.session
 
 
-async def shown(app, pilot):
-    app.dashboard.latest = app.dashboard.session.tick()
-    app.show()
-    await pilot.pause()
-    return screen_text(app)
-
-
 def say(session, command, rank, state, step=None, text=""):
     session.say(CommandReport(rank, command.id, command.name, session.clock.at_ns, state, step, text))
 
@@ -84,8 +72,7 @@ async def ask(pilot, *keys):
 @pytest.mark.parametrize("size", SIZES)
 async def test_c_asks_for_steps_and_sends_what_was_typed(size):
     session = obedient_job()
-    app = app_of(session)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, size=size) as (app, pilot):
         await ask(pilot)
         assert "steps to capture" not in await shown(app, pilot)
         await ask(pilot, "backspace", "1", "2")
@@ -101,8 +88,7 @@ async def test_c_asks_for_steps_and_sends_what_was_typed(size):
 )
 async def test_what_is_not_allowed_is_not_sent_and_the_prompt_says_why(typed, words):
     session = obedient_job()
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         await ask(pilot, "backspace", *typed)
         assert words in await shown(app, pilot)
         assert session.sent == []
@@ -117,8 +103,7 @@ async def test_what_is_not_allowed_is_not_sent_and_the_prompt_says_why(typed, wo
 async def test_without_a_line_the_prompt_says_so():
     session = obedient_job()
     session.no_line = "there is no connection to the job"
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         await ask(pilot)
         assert "there is no connection to the job" in await shown(app, pilot)
 
@@ -126,8 +111,7 @@ async def test_without_a_line_the_prompt_says_so():
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_capture_is_followed_from_sent_to_the_profilers_own_overlap(size, folder):
     session = obedient_job()
-    app = app_of(session)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, size=size) as (app, pilot):
         await ask(pilot)
         (command,) = session.sent
         say(session, command, 0, "accepted")
@@ -167,8 +151,7 @@ async def test_where_there_is_no_gpu_both_figures_are_said_to_be_bounds(size, tm
     session = obedient_job()
     for rank in (0, 1):
         session.say(replace(info(rank), control_allowed=True, source="host", compute_exact=False))
-    app = app_of(session)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, size=size) as (app, pilot):
         await ask(pilot)
         for rank in (0, 1):
             say(session, session.sent[0], rank, "written", 40, f"{tmp_path}/rank{rank}.json.gz")
@@ -189,8 +172,7 @@ async def test_where_there_is_no_gpu_both_figures_are_said_to_be_bounds(size, tm
 
 async def test_a_refusal_is_said_with_what_to_do():
     session = obedient_job()
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         await ask(pilot)
         for rank in (0, 1):
             say(
@@ -209,8 +191,7 @@ async def test_a_job_that_obeys_nothing_is_said_to_before_it_is_asked():
     session = FakeSession(welcome(), status())
     for rank in (0, 1):
         session.say(info(rank), step(rank, 1), detail(rank, 1))
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         await pilot.press("5")
         assert "start it with --control" in await shown(app, pilot)
         session.say(replace(info(0), control_allowed=True))
@@ -223,8 +204,7 @@ async def test_another_dashboards_capture_is_seen_and_read_here_as_well(folder):
     session.say(command)
     for rank in (0, 1):
         say(session, command, rank, "written", 40, f"{folder}/rank{rank}.json.gz")
-    app = app_of(session)
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(session, size=(160, 45)) as (app, pilot):
         await shown(app, pilot)
         assert app.dashboard.captures.references == {}  # nobody here has asked for it
         await pilot.press("5")
@@ -241,8 +221,7 @@ async def test_a_capture_that_came_in_the_way_of_another_does_not_hide_it():
     session.say(first)
     for rank in (0, 1):
         say(session, first, rank, "recording", 40)
-    app = app_of(session)
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(session, size=(160, 45)) as (app, pilot):
         await ask(pilot)
         for rank in (0, 1):
             say(
@@ -261,8 +240,7 @@ async def test_a_capture_that_came_in_the_way_of_another_does_not_hide_it():
 
 async def test_a_rank_that_ends_in_the_middle_ends_the_capture():
     session = obedient_job()
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         await ask(pilot)
         for rank in (0, 1):
             say(session, session.sent[0], rank, "recording", 40)
@@ -280,8 +258,7 @@ async def test_a_rank_that_ends_in_the_middle_ends_the_capture():
 )
 async def test_no_steps_are_asked_for_where_the_ranks_would_refuse(made, reason):
     session = made()
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         await shown(app, pilot)
         await pilot.press("c")
         assert not isinstance(app.screen, CaptureScreen)
@@ -290,8 +267,7 @@ async def test_no_steps_are_asked_for_where_the_ranks_would_refuse(made, reason)
 
 
 async def test_nothing_is_asked_where_there_is_no_job():
-    app = app_of(FakeSession(job_key=None))
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(FakeSession(job_key=None), size=(100, 30)) as (app, pilot):
         await pilot.press("c", "5")
         assert not isinstance(app.screen, CaptureScreen)
 

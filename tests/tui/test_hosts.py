@@ -16,22 +16,10 @@ from tests.fleet.builders import S, step
 from tests.fleet.fakes import record
 
 from .clusters import Cluster, FakeLines
-from .fakes import app_of, running_job, screen_lines, screen_text, table_ranks
+from .fakes import app_of, opened, running_job, screen_lines, shown, table_ranks
 from .launchers import FakeLauncher
 
 SIZES = ((160, 45), (100, 30), (60, 20))
-
-
-@pytest.fixture(autouse=True)
-def with_colors(monkeypatch):
-    monkeypatch.delenv("NO_COLOR", raising=False)
-
-
-async def shown(app, pilot):
-    app.dashboard.latest = app.dashboard.session.tick()
-    app.show()
-    await pilot.pause()
-    return screen_text(app)
 
 
 def line_of(app, words):
@@ -54,8 +42,7 @@ def rows_of(app):
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_ranks_stand_below_the_line_of_their_host(size):
-    app = app_of(Cluster("gpu-a", "gpu-b").live())
-    async with app.run_test(size=size) as pilot:
+    async with opened(Cluster("gpu-a", "gpu-b").live(), size=size) as (app, pilot):
         text = await shown(app, pilot)
         rows = rows_of(app)
         assert rows[:2] == ["gpu-a", 0]
@@ -72,8 +59,7 @@ async def test_ranks_of_two_hosts_that_alternate_are_kept_together_and_the_curso
     session = cluster.live("gpu-a", "gpu-b")
     cluster.tell(cluster.hosts[0], 0)
     cluster.tell(cluster.hosts[1], 2)
-    app = app_of(session)
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(session, size=(160, 45)) as (app, pilot):
         await shown(app, pilot)
         await pilot.press("down", "down")
         assert app.dashboard.state.chosen.rank == 2
@@ -83,8 +69,7 @@ async def test_ranks_of_two_hosts_that_alternate_are_kept_together_and_the_curso
 
 
 async def test_sorted_by_a_figure_the_hosts_are_a_column():
-    app = app_of(Cluster("gpu-a", "gpu-b").live())
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(Cluster("gpu-a", "gpu-b").live(), size=(160, 45)) as (app, pilot):
         await shown(app, pilot)
         await pilot.press("s")
         text = await shown(app, pilot)
@@ -94,8 +79,7 @@ async def test_sorted_by_a_figure_the_hosts_are_a_column():
 
 
 async def test_one_host_is_named_in_the_header_and_takes_no_line_of_the_table():
-    app = app_of(Cluster("gpu-a").live())
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(Cluster("gpu-a").live(), size=(100, 30)) as (app, pilot):
         text = await shown(app, pilot)
     assert "2 ranks · gpu-a" in text
     assert "── gpu-a" not in text
@@ -105,8 +89,7 @@ async def test_one_host_is_named_in_the_header_and_takes_no_line_of_the_table():
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_line_that_breaks_says_since_when_and_leaves_the_last_picture_marked(size):
     cluster = Cluster("gpu-a", "gpu-b")
-    app = app_of(cluster.live())
-    async with app.run_test(size=size) as pilot:
+    async with opened(cluster.live(), size=size) as (app, pilot):
         before = await shown(app, pilot)
         cluster.clock.pass_s(2)
         cluster.host("gpu-b").cut("the line was silent for too long")
@@ -131,8 +114,7 @@ async def test_a_line_that_breaks_says_since_when_and_leaves_the_last_picture_ma
 
 async def test_a_line_that_is_back_is_live_again():
     cluster = Cluster("gpu-a", "gpu-b")
-    app = app_of(cluster.live())
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(cluster.live(), size=(100, 30)) as (app, pilot):
         cluster.host("gpu-b").cut()
         assert "1 of 2 hosts" in await shown(app, pilot)
         cluster.host("gpu-b").connect()
@@ -145,8 +127,7 @@ async def test_a_host_without_ranks_of_the_job_says_why_below_the_others():
     cluster = Cluster("gpu-a", "gpu-b", "gpu-c")
     cluster.without_the_job("gpu-b")
     cluster.host("gpu-c").cut("permission denied (publickey): ssh-add the key")
-    app = app_of(cluster.live("gpu-b", "gpu-c"))
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(cluster.live("gpu-b", "gpu-c"), size=(160, 45)) as (app, pilot):
         text = await shown(app, pilot)
     assert "○ live" not in text
     assert "1 of 3 hosts" in text
@@ -163,16 +144,14 @@ async def test_many_hosts_without_ranks_are_one_line():
     for name in names[1:]:
         cluster.without_the_job(name)
     cluster.host("gpu-11").cut("gone")
-    app = app_of(cluster.live(*names[1:]))
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(cluster.live(*names[1:]), size=(100, 30)) as (app, pilot):
         text = await shown(app, pilot)
     assert "11 hosts without ranks of this job, 1 of them not reached (H)" in text
 
 
 async def test_a_host_s_name_and_lost_are_filters():
     cluster = Cluster("gpu-a", "gpu-b")
-    app = app_of(cluster.live())
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(cluster.live(), size=(160, 45)) as (app, pilot):
         await shown(app, pilot)
         await pilot.press("slash", *"gpu-b", "enter")
         await shown(app, pilot)
@@ -184,8 +163,7 @@ async def test_a_host_s_name_and_lost_are_filters():
 
 
 async def test_a_click_below_a_host_s_line_chooses_the_rank_that_is_there():
-    app = app_of(Cluster("gpu-a", "gpu-b").live())
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(Cluster("gpu-a", "gpu-b").live(), size=(160, 45)) as (app, pilot):
         await shown(app, pilot)
         lines = screen_lines(app)
         at = next(y for y, line in enumerate(lines) if line.startswith("      3  "))
@@ -196,8 +174,10 @@ async def test_a_click_below_a_host_s_line_chooses_the_rank_that_is_there():
 
 
 async def test_in_a_small_table_the_chosen_rank_is_in_sight_with_its_host():
-    app = app_of(Cluster(*(f"gpu-{number}" for number in range(8))).live())
-    async with app.run_test(size=(60, 20)) as pilot:
+    async with opened(Cluster(*(f"gpu-{number}" for number in range(8))).live(), size=(60, 20)) as (
+        app,
+        pilot,
+    ):
         await shown(app, pilot)
         for _ in range(4):
             await pilot.press("down")
@@ -208,8 +188,7 @@ async def test_in_a_small_table_the_chosen_rank_is_in_sight_with_its_host():
 
 
 async def test_the_machine_screen_is_of_the_host_as_it_was_named():
-    app = app_of(Cluster("gpu-a", "gpu-b").live())
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(Cluster("gpu-a", "gpu-b").live(), size=(160, 45)) as (app, pilot):
         await shown(app, pilot)
         await pilot.press("end", "m")
         text = await shown(app, pilot)
@@ -223,8 +202,7 @@ async def test_the_machine_screen_is_of_the_host_as_it_was_named():
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_page_of_hosts_has_reasons_in_full_and_foreign_words_without_their_escapes(size):
     cluster = Cluster("gpu-a", "gpu-b")
-    app = app_of(cluster.live())
-    async with app.run_test(size=size) as pilot:
+    async with opened(cluster.live(), size=size) as (app, pilot):
         host = cluster.host("gpu-b")
         host.cut("its host key is another than before: if that is as it should be, ssh-keygen -R gpu-b")
         host.detail = "@@@ WARNING \x1b[2J\nREMOTE HOST IDENTIFICATION HAS CHANGED"
@@ -264,8 +242,7 @@ async def test_hosts_that_are_down_can_be_tried_at_once():
 
 
 async def test_without_other_hosts_there_is_no_such_page_and_no_key_for_it_in_sight():
-    app = app_of(running_job())
-    async with app.run_test(size=(200, 45)) as pilot:
+    async with opened(running_job(), size=(200, 45)) as (app, pilot):
         text = await shown(app, pilot)
         assert " H " not in screen_lines(app)[-1]
         await pilot.press("H")
@@ -308,8 +285,7 @@ def rebuilt(cluster):
 
 async def test_a_workload_is_started_on_the_first_host_or_on_another_that_is_asked_for():
     launcher = FakeLauncher(hosts=("gpu-a", "gpu-b"))
-    app = app_of(Cluster("gpu-a", "gpu-b").live(), launcher=launcher)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(Cluster("gpu-a", "gpu-b").live(), launcher=launcher, size=(100, 30)) as (app, pilot):
         await shown(app, pilot)
         await pilot.press("w")
         await pilot.pause()
@@ -326,8 +302,10 @@ async def test_a_workload_is_started_on_the_first_host_or_on_another_that_is_ask
 
 
 async def test_one_host_offers_no_other():
-    app = app_of(Cluster("gpu-a").live(), launcher=FakeLauncher(hosts=("gpu-a",)))
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(Cluster("gpu-a").live(), launcher=FakeLauncher(hosts=("gpu-a",)), size=(160, 45)) as (
+        app,
+        pilot,
+    ):
         await pilot.press("w")
         await pilot.pause()
         text = await shown(app, pilot)
@@ -339,8 +317,7 @@ async def test_a_workload_whose_line_is_lost_is_not_said_to_run():
     from overlaptop.launch.request import LaunchPhase
 
     launcher = FakeLauncher(hosts=("gpu-a",))
-    app = app_of(Cluster("gpu-a").live(), launcher=launcher)
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(Cluster("gpu-a").live(), launcher=launcher, size=(160, 45)) as (app, pilot):
         await pilot.press("w", "enter")
         await pilot.pause()
         launcher.comes_up("job-1")
@@ -389,8 +366,7 @@ async def test_a_capture_s_folder_is_named_with_its_host(folders, words):
 
 
 async def test_the_log_of_changes_is_said_to_be_there_and_not_here():
-    app = app_of(Cluster("gpu-a").live())
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(Cluster("gpu-a").live(), size=(160, 45)) as (app, pilot):
         await pilot.press("u")
         text = await shown(app, pilot)
     assert "each host keeps all of its own: changes.jsonl" in text

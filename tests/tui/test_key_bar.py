@@ -8,16 +8,11 @@ from overlaptop.launch.request import LaunchRequest
 from overlaptop.tui.keys import APP_KEYS
 from overlaptop.tui.overview.screen import OverviewScreen
 
-from .fakes import app_of, running_job, screen_lines
+from .fakes import opened, running_job, screen_lines
 from .knobs import ACCUMULATION, BUCKET, controlled_job
 from .launchers import FakeLauncher
 
 WIDTHS = (200, 160, 120, 100, 80, 60)
-
-
-@pytest.fixture(autouse=True)
-def with_colors(monkeypatch):
-    monkeypatch.delenv("NO_COLOR", raising=False)
 
 
 def holding(*options):
@@ -43,8 +38,9 @@ def keys_in(line):
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("knob", [BUCKET, replace(ACCUMULATION, name="prefetch_backward")])
 async def test_the_keys_that_matter_most_are_at_the_foot_of_the_overview_at_every_width(held, knob):
-    app = app_of(controlled_job(knob), launcher=holding() if held else FakeLauncher())
-    async with app.run_test(size=(250, 20)) as pilot:
+    async with opened(
+        controlled_job(knob), launcher=holding() if held else FakeLauncher(), size=(250, 20)
+    ) as (app, pilot):
         for width in WIDTHS:
             await pilot.resize_terminal(width, 20)
             line = await foot(app, pilot)
@@ -55,8 +51,7 @@ async def test_the_keys_that_matter_most_are_at_the_foot_of_the_overview_at_ever
 
 @pytest.mark.parametrize("keys", ["", "enter", "2", "m", "u", "o", "n", "c escape", "5", "a escape"])
 async def test_help_is_at_the_foot_of_every_screen_at_every_width(keys):
-    app = app_of(controlled_job(), launcher=holding())
-    async with app.run_test(size=(250, 24)) as pilot:
+    async with opened(controlled_job(), launcher=holding(), size=(250, 24)) as (app, pilot):
         if keys:
             await pilot.press(*keys.split())
         for width in (*WIDTHS, 40, 20, 8):
@@ -65,8 +60,7 @@ async def test_help_is_at_the_foot_of_every_screen_at_every_width(keys):
 
 
 async def test_where_one_types_help_has_another_key():
-    app = app_of(controlled_job(), launcher=holding())
-    async with app.run_test(size=(60, 24)) as pilot:
+    async with opened(controlled_job(), launcher=holding(), size=(60, 24)) as (app, pilot):
         await pilot.press("w")
         assert "F1" in keys_in(await foot(app, pilot))
 
@@ -83,8 +77,7 @@ async def test_where_one_types_help_has_another_key():
     ],
 )
 async def test_each_other_screen_has_its_own_keys_at_its_foot_where_it_is_narrow(pressed, keys):
-    app = app_of(controlled_job(), launcher=holding())
-    async with app.run_test(size=(60, 24)) as pilot:
+    async with opened(controlled_job(), launcher=holding(), size=(60, 24)) as (app, pilot):
         await pilot.press(pressed)
         line = await foot(app, pilot)
         for key in keys:
@@ -94,8 +87,7 @@ async def test_each_other_screen_has_its_own_keys_at_its_foot_where_it_is_narrow
 @pytest.mark.parametrize(("width", "words"), [(160, "q  quit and end the job  "), (60, "q end job")])
 async def test_q_says_that_the_job_ends_where_it_does(width, words):
     launcher = holding()
-    app = app_of(controlled_job(), launcher=launcher)
-    async with app.run_test(size=(width, 20)) as pilot:
+    async with opened(controlled_job(), launcher=launcher, size=(width, 20)) as (app, pilot):
         assert words in await foot(app, pilot)
         launcher.running = ""
         line = await foot(app, pilot)
@@ -105,8 +97,7 @@ async def test_q_says_that_the_job_ends_where_it_does(width, words):
 
 async def test_a_key_that_ends_the_job_is_offered_only_while_one_runs():
     launcher = FakeLauncher()
-    app = app_of(running_job(), launcher=launcher)
-    async with app.run_test(size=(160, 24)) as pilot:
+    async with opened(running_job(), launcher=launcher, size=(160, 24)) as (app, pilot):
         await pilot.press("w")
         assert "F9" not in await foot(app, pilot)
         launcher.running = "ddp"
@@ -115,8 +106,7 @@ async def test_a_key_that_ends_the_job_is_offered_only_while_one_runs():
 
 @pytest.mark.parametrize("width", [160, 60])
 async def test_a_click_on_a_hint_does_what_it_says(width):
-    app = app_of(controlled_job(), launcher=holding())
-    async with app.run_test(size=(width, 20)) as pilot:
+    async with opened(controlled_job(), launcher=holding(), size=(width, 20)) as (app, pilot):
         line = await foot(app, pilot)
         await pilot.click(offset=(line.index(" u ") + 1, 19))
         await pilot.pause()
@@ -130,8 +120,7 @@ async def test_a_click_on_a_hint_does_what_it_says(width):
 
 async def test_every_key_of_the_foot_of_the_overview_is_bound():
     bound = {key.action for key in APP_KEYS}
-    app = app_of(controlled_job(), launcher=holding())
-    async with app.run_test(size=(250, 20)) as pilot:
+    async with opened(controlled_job(), launcher=holding(), size=(250, 20)) as (app, pilot):
         await foot(app, pilot)
         assert isinstance(app.screen, OverviewScreen)
         for hint in app.screen._keys.hints:

@@ -10,12 +10,10 @@ from rich.cells import cell_len
 from textual.widgets import Input
 
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.capture.screen import CaptureScreen
 from overlaptop.tui.help.screen import HelpPage
 from overlaptop.tui.keys import APP_KEYS, changes_something
 from overlaptop.tui.machine.screen import MachineScreen
-from overlaptop.tui.options import TuiOptions
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.tune.knob_editor import SETTLE_S
@@ -24,30 +22,11 @@ from overlaptop.wire import commands
 from overlaptop.wire.knobs import KnobFacts
 from tests.fleet.builders import T0, info, status, step, welcome
 
-from .fakes import FakeSession, running_job, screen_lines, screen_text
+from .fakes import FakeSession, app_of, opened, running_job, screen_lines, screen_text, shown
 from .knobs import ACCUMULATION, BUCKET, controlled_job, obey, report, tell, with_value
 
 SIZES = ((160, 45), (100, 30), (60, 20))
 UP, DOWN = "right_square_bracket", "left_square_bracket"
-
-
-@pytest.fixture(autouse=True)
-def with_colors(monkeypatch):
-    monkeypatch.delenv("NO_COLOR", raising=False)
-
-
-def app_of(session, **options):
-    """An app whose clock is the session's."""
-    return OverlaptopApp(session, TuiOptions(**options), clock_s=session.clock.monotonic_s)
-
-
-async def shown(app, pilot, rest_s=0.0):
-    """The screen after so much time, with all that is known and sent by then."""
-    app.dashboard.session.clock.pass_s(rest_s)
-    app.read()
-    app.show()
-    await pilot.pause()
-    return screen_text(app)
 
 
 def sent(session):
@@ -72,8 +51,7 @@ def job_without_steps():
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_first_screen_says_which_keys_change_what(size):
-    app = app_of(controlled_job())
-    async with app.run_test(size=size) as pilot:
+    async with opened(controlled_job(), size=size) as (app, pilot):
         text = await shown(app, pilot)
     assert "bucket 25 MiB [ ]" in text
     keys = text.splitlines()[-1]
@@ -83,8 +61,7 @@ async def test_the_first_screen_says_which_keys_change_what(size):
 @pytest.mark.parametrize("size", SIZES)
 async def test_keys_show_the_target_at_once_and_send_it_when_they_rest(size):
     session = controlled_job()
-    app = app_of(session)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, size=size) as (app, pilot):
         await pilot.press(UP, UP)
         text = await shown(app, pilot)
         assert text.count("bucket 25 → 100 MiB") == 2  # the totals, and the line below them
@@ -105,8 +82,7 @@ async def test_keys_show_the_target_at_once_and_send_it_when_they_rest(size):
 @pytest.mark.parametrize(("key", "kind"), [("2", RankScreen), ("m", MachineScreen), ("5", CaptureScreen)])
 async def test_the_keys_work_on_every_screen_and_its_foot_says_how_it_goes(key, kind):
     session = controlled_job()
-    app = app_of(session)
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(session, size=(160, 45)) as (app, pilot):
         await pilot.press(key, DOWN)
         assert isinstance(app.screen, kind)
         assert "bucket 25 → 10 MiB: esc takes it back" in (await shown(app, pilot)).splitlines()[-1]
@@ -134,8 +110,7 @@ async def test_a_failure_stays_on_the_screen_in_words_until_the_next_key(size):
 
 async def test_b_takes_an_exact_value_or_says_what_is_wrong_with_it():
     session = controlled_job()
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         await pilot.press("b")
         await pilot.pause()
         foot = screen_lines(app)[-1]
@@ -154,8 +129,7 @@ async def test_b_takes_an_exact_value_or_says_what_is_wrong_with_it():
 
 async def test_b_takes_the_word_script_and_esc_leaves_it():
     session = controlled_job(with_value(BUCKET, "100"))
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         await pilot.press("b")
         await pilot.pause()
         await pilot.press("escape")
@@ -172,8 +146,7 @@ async def test_b_takes_the_word_script_and_esc_leaves_it():
 @pytest.mark.parametrize("size", SIZES)
 async def test_what_a_change_brought_is_shown_before_and_after_with_its_spread(size):
     session = job_without_steps()
-    app = app_of(session)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, size=size) as (app, pilot):
         run_on(session, 0, 140)
         await shown(app, pilot)
         await pilot.press(UP)
@@ -209,8 +182,7 @@ def row_of(text, *words):
 @pytest.mark.parametrize("ranks", [2, 4])
 async def test_what_a_change_brought_moves_nothing_above_it(size, ranks):
     session = controlled_job(ranks=ranks)
-    app = app_of(session)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, size=size) as (app, pilot):
         before = await shown(app, pilot)
         await pilot.press(UP)
         pending = await shown(app, pilot, SETTLE_S)
@@ -226,8 +198,7 @@ async def test_what_a_change_brought_moves_nothing_above_it(size, ranks):
 @pytest.mark.parametrize(("size", "told"), [((160, 45), True), ((100, 30), True), ((60, 20), False)])
 async def test_the_panel_says_what_its_signs_and_colours_mean(size, told):
     session = job_without_steps()
-    app = app_of(session)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, size=size) as (app, pilot):
         run_on(session, 0, 140)
         await shown(app, pilot)
         await pilot.press(UP)
@@ -249,8 +220,7 @@ async def test_where_a_step_does_other_work_no_time_is_called_longer(size):
     knob = replace(ACCUMULATION, changes_work=True)
     session = FakeSession(welcome(), status())
     tell(session, knob)
-    app = app_of(session)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, size=size) as (app, pilot):
         run_on(session, 0, 140)
         await shown(app, pilot)
         await pilot.press(UP)
@@ -268,8 +238,7 @@ async def test_where_a_step_does_other_work_no_time_is_called_longer(size):
 
 async def test_a_change_that_brought_nothing_is_said_to():
     session = job_without_steps()
-    app = app_of(session)
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(session, size=(160, 45)) as (app, pilot):
         run_on(session, 0, 140)
         await shown(app, pilot)
         await pilot.press(UP)
@@ -283,8 +252,7 @@ async def test_a_change_that_brought_nothing_is_said_to():
 
 async def test_a_hidden_panel_comes_back_with_the_next_change():
     session = controlled_job()
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         await pilot.press(UP)
         await shown(app, pilot, SETTLE_S)
         obey(session, session.sent[0], 40, "25", "50")
@@ -299,8 +267,7 @@ async def test_another_dashboards_change_is_told_with_who_made_it():
     session = controlled_job()
     command = replace(commands.make_setting(BUCKET, 400), by="eve@there\x1b[2J, pid 7", at_ns=T0)
     session.say(command)
-    app = app_of(session)
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(session, size=(160, 45)) as (app, pilot):
         obey(session, command, 40, "25", "400")
         assert "by eve@there?[2J, pid 7" in await shown(app, pilot)
         await pilot.press("u")
@@ -313,8 +280,7 @@ async def test_another_dashboards_change_is_told_with_who_made_it():
 async def test_tune_lists_every_knob_and_why_one_cannot_be_changed(size):
     why = "the model was compiled, and compiled code keeps its buckets"
     session = controlled_job(ACCUMULATION, replace(BUCKET, refusal=why))
-    app = app_of(session)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, size=size) as (app, pilot):
         await pilot.press("7")
         assert isinstance(app.screen, TuneScreen)
         said = " ".join((await shown(app, pilot)).split())
@@ -331,8 +297,7 @@ async def test_tune_lists_every_knob_and_why_one_cannot_be_changed(size):
 
 
 async def test_the_line_of_code_is_whole_also_where_it_is_narrow():
-    app = app_of(controlled_job(with_value(BUCKET, "400")))
-    async with app.run_test(size=(40, 20)) as pilot:
+    async with opened(controlled_job(with_value(BUCKET, "400")), size=(40, 20)) as (app, pilot):
         await pilot.press("u")
         lines = await shown(app, pilot)
     assert BUCKET.code.replace("{value}", "400") in "".join(line.strip() for line in lines.splitlines())
@@ -340,8 +305,7 @@ async def test_the_line_of_code_is_whole_also_where_it_is_narrow():
 
 async def test_in_tune_keys_mean_the_knob_under_the_cursor_and_it_stays_selected():
     session = controlled_job(BUCKET, ACCUMULATION)
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         await pilot.press("u", "down", UP)
         await shown(app, pilot, SETTLE_S)
         assert sent(session) == ["set accumulation 8"]
@@ -355,8 +319,7 @@ async def test_in_tune_keys_mean_the_knob_under_the_cursor_and_it_stays_selected
 
 async def test_words_that_do_not_fit_a_knobs_row_end_in_dots():
     why = "the model was compiled, and compiled code keeps the buckets that it was compiled with"
-    app = app_of(controlled_job(replace(BUCKET, refusal=why)))
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(controlled_job(replace(BUCKET, refusal=why)), size=(100, 30)) as (app, pilot):
         await pilot.press("u")
         lines = [line.rstrip() for line in (await shown(app, pilot)).splitlines()]
     (row,) = [line for line in lines if "fixed: " in line]
@@ -365,8 +328,7 @@ async def test_words_that_do_not_fit_a_knobs_row_end_in_dots():
 
 @pytest.mark.parametrize("size", [(60, 20), (30, 12)])
 async def test_what_is_wrong_with_an_answer_is_there_in_whole_where_it_is_narrow(size):
-    app = app_of(controlled_job(ACCUMULATION))
-    async with app.run_test(size=size) as pilot:
+    async with opened(controlled_job(ACCUMULATION), size=size) as (app, pilot):
         await pilot.press("b")
         await pilot.pause()
         assert "1, 2, 4 or 8, or: script (4) esc: not now" in " ".join(screen_text(app).split())
@@ -379,8 +341,7 @@ async def test_what_is_wrong_with_an_answer_is_there_in_whole_where_it_is_narrow
 
 async def test_r_goes_back_to_what_the_script_gave():
     session = controlled_job(with_value(BUCKET, "100"), ACCUMULATION)
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         await pilot.press("u", "r")
         await shown(app, pilot, SETTLE_S)
         assert sent(session) == ["restore bucket_cap_mb"]
@@ -389,8 +350,7 @@ async def test_r_goes_back_to_what_the_script_gave():
 
 async def test_the_log_has_the_newest_first_with_who_and_what_became_of_it():
     session = controlled_job()
-    app = app_of(session)
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(session, size=(160, 45)) as (app, pilot):
         await pilot.press(UP)
         await shown(app, pilot, SETTLE_S)
         obey(session, session.sent[0], 40, "25", "50")
@@ -415,8 +375,7 @@ async def test_the_log_has_the_newest_first_with_who_and_what_became_of_it():
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_log_of_a_job_before_goes_on_below_that_of_the_present_one(size):
     session = controlled_job()
-    app = app_of(session)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, size=size) as (app, pilot):
         await pilot.press("7", UP)
         await shown(app, pilot, SETTLE_S)
         obey(session, session.sent[0], 40, "25", "50")
@@ -445,8 +404,7 @@ async def test_the_log_has_the_words_of_others_for_who_they_are():
     command = replace(commands.make_setting(BUCKET, 400), at_ns=T0)  # of this user, from elsewhere
     session.say(command)
     obey(session, command, 40, "25", "400")
-    app = app_of(session)
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(session, size=(160, 45)) as (app, pilot):
         await pilot.press("u")
         text = await shown(app, pilot)
     assert f"25 → 400 {command.by} changed at step 40" in " ".join(text.split())
@@ -456,8 +414,7 @@ async def test_a_job_that_obeys_nothing_says_so_where_its_value_stands():
     session = running_job(2)
     for rank in (0, 1):
         session.say(info(rank), KnobFacts(rank, (BUCKET,)))
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         text = await shown(app, pilot)
         assert "bucket 25 MiB (needs --control: 7)" in text
         assert "[ ]" not in text
@@ -473,8 +430,7 @@ async def test_a_job_that_obeys_nothing_says_so_where_its_value_stands():
 
 async def test_a_job_without_knobs_shows_none_and_says_so_when_asked():
     session = running_job(2)
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         text = await shown(app, pilot)
         assert "bucket" not in text
         assert "[ ]" not in text
@@ -487,8 +443,7 @@ async def test_a_job_without_knobs_shows_none_and_says_so_when_asked():
 async def test_nothing_can_be_changed_of_a_job_that_is_over():
     session = controlled_job()
     session.fleet.set_link(LinkState.ENDED, "")
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         text = await shown(app, pilot)
         assert "bucket 25 MiB" in text
         assert "[ ]" not in text
@@ -498,8 +453,7 @@ async def test_nothing_can_be_changed_of_a_job_that_is_over():
 
 async def test_while_the_picture_is_held_still_a_change_is_still_told():
     session = controlled_job()
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         await pilot.press("space", UP)
         await shown(app, pilot, SETTLE_S)
         report(session, session.sent[0], "agreed", 40)
@@ -508,8 +462,7 @@ async def test_while_the_picture_is_held_still_a_change_is_still_told():
 
 async def test_with_readonly_no_key_changes_anything_or_is_offered():
     session = controlled_job()
-    app = app_of(session, readonly=True)
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(session, readonly=True, size=(160, 45)) as (app, pilot):
         text = await shown(app, pilot)
         assert "read-only" in text.splitlines()[0]
         assert "bucket 25 MiB (read-only)" in text
@@ -540,16 +493,14 @@ async def test_read_only_still_shows_what_others_change():
     command = replace(commands.make_setting(BUCKET, 400), by="eve@there", at_ns=T0)
     session.say(command)
     obey(session, command, 40, "25", "400")
-    app = app_of(session, readonly=True)
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(session, readonly=True, size=(160, 45)) as (app, pilot):
         text = await shown(app, pilot)
     assert "changed at step 40" in text
     assert "by eve@there" in text
 
 
 async def test_commas_and_full_stops_step_through_collectives():
-    app = app_of(controlled_job())
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(controlled_job(), size=(160, 45)) as (app, pilot):
         await shown(app, pilot)
         await pilot.press("full_stop", "full_stop")
         assert app.dashboard.state.collective == 1
@@ -561,8 +512,7 @@ async def test_commas_and_full_stops_step_through_collectives():
 
 
 async def test_there_is_no_prompt_where_there_is_no_job():
-    app = app_of(FakeSession(link=LinkState.WAITING, job_key=None))
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(FakeSession(link=LinkState.WAITING, job_key=None), size=(100, 30)) as (app, pilot):
         await pilot.press("b", UP, "7", "a")
         assert not app.screen.query(Input)
         assert not isinstance(app.screen, TuneScreen)
@@ -577,8 +527,7 @@ async def test_words_of_a_knob_are_shown_as_words_and_steer_neither_terminal_nor
         ("value_text", "original_text", "unit", "owner", "about", "code"), f"7{HOSTILE}{{value}}"
     )
     session = controlled_job(replace(BUCKET, value=7, **words))
-    app = app_of(session)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, size=size) as (app, pilot):
         for keys in (
             ("1",),
             ("b",),
@@ -605,8 +554,7 @@ async def test_words_of_a_knob_are_shown_as_words_and_steer_neither_terminal_nor
 @pytest.mark.parametrize("size", [*SIZES, (40, 12), (20, 5), (2, 1)])
 async def test_panel_and_tune_fit_every_size_in_ascii(size):
     session = controlled_job(BUCKET, ACCUMULATION)
-    app = app_of(session, ascii=True)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, ascii=True, size=size) as (app, pilot):
         run_on(session, 40, 30)
         await shown(app, pilot)
         await pilot.press(UP)
@@ -623,8 +571,7 @@ async def test_panel_and_tune_fit_every_size_in_ascii(size):
 async def test_without_colors_a_verdict_has_a_glyph_and_a_word(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     session = job_without_steps()
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         run_on(session, 0, 140)
         await shown(app, pilot)
         await pilot.press(UP)

@@ -15,7 +15,7 @@ from overlaptop.wire.devices import GpuLink, GpuSite, MachineFacts, Nic, NumaNod
 from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import T0, info, step
 
-from .fakes import app_of, running_job, screen_lines, screen_text, table_ranks
+from .fakes import app_of, opened, running_job, screen_lines, screen_text, shown, table_ranks
 from .machines import (
     GB,
     cpu_only,
@@ -39,19 +39,6 @@ WIDE, MIDDLE, NARROW = (160, 45), (100, 30), (60, 20)
 SIZES = (WIDE, MIDDLE, NARROW)
 
 
-@pytest.fixture(autouse=True)
-def with_colors(monkeypatch):
-    monkeypatch.delenv("NO_COLOR", raising=False)
-
-
-async def shown(app, pilot):
-    """The screen after everything that is known has been drawn."""
-    app.dashboard.latest = app.dashboard.session.tick()
-    app.show()
-    await pilot.pause()
-    return screen_text(app)
-
-
 async def whole(app, pilot):
     """All that the view says, scrolled to the end."""
     seen = await shown(app, pilot)
@@ -67,8 +54,7 @@ def gpu_row(app, label):
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_map_shows_nodes_with_their_gpus_and_rates(size):
-    app = app_of(h200_node())
-    async with app.run_test(size=size) as pilot:
+    async with opened(h200_node(), size=size) as (app, pilot):
         await pilot.press("m")
         text = await shown(app, pilot)
         assert isinstance(app.screen, MachineScreen)
@@ -85,8 +71,7 @@ async def test_the_map_shows_nodes_with_their_gpus_and_rates(size):
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_details_tell_all_of_the_chosen_gpu_without_cutting_a_figure(size):
-    app = app_of(h200_node())
-    async with app.run_test(size=size) as pilot:
+    async with opened(h200_node(), size=size) as (app, pilot):
         await pilot.press("m")
         text = await whole(app, pilot)
     for words in (
@@ -101,8 +86,7 @@ async def test_the_details_tell_all_of_the_chosen_gpu_without_cutting_a_figure(s
 
 @pytest.mark.parametrize("key", ["m", "6"])
 async def test_a_key_opens_the_view_and_the_same_key_closes_it(key):
-    app = app_of(h200_node())
-    async with app.run_test(size=MIDDLE) as pilot:
+    async with opened(h200_node(), size=MIDDLE) as (app, pilot):
         await pilot.press(key)
         assert isinstance(app.screen, MachineScreen)
         await pilot.press(key)
@@ -112,8 +96,7 @@ async def test_a_key_opens_the_view_and_the_same_key_closes_it(key):
 
 
 async def test_arrows_choose_ranks_and_enter_opens_one():
-    app = app_of(h200_node())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(h200_node()) as (app, pilot):
         await pilot.press("m", "down", "j")
         assert "▸ GPU 2  rank 2" in await shown(app, pilot)
         assert " GPU 2   NVIDIA H200   node 0   0000:3b:00.0" in screen_text(app)
@@ -134,8 +117,7 @@ async def test_arrows_choose_ranks_and_enter_opens_one():
 
 
 async def test_the_chosen_rank_stays_in_sight_where_the_map_does_not_fit():
-    app = app_of(h200_node())
-    async with app.run_test(size=NARROW) as pilot:
+    async with opened(h200_node(), size=NARROW) as (app, pilot):
         await pilot.press("m")
         assert "▼ more" in await shown(app, pilot)
         for rank in range(8):
@@ -148,8 +130,7 @@ async def test_the_chosen_rank_stays_in_sight_where_the_map_does_not_fit():
 async def test_tab_turns_to_the_next_host_and_round():
     session = h200_node(2, host="gpu-a", session=job_of(4))
     h200_node(2, host="gpu-b", session=session, first=2)
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await pilot.press("down", "m")
         text = await shown(app, pilot)
         assert "host 1 of 2" in text
@@ -167,8 +148,7 @@ async def test_tab_turns_to_the_next_host_and_round():
 
 
 async def test_gpus_that_the_job_does_not_use_are_there_but_say_nothing():
-    app = app_of(h200_node(ranks=6))
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(h200_node(ranks=6)) as (app, pilot):
         await pilot.press("m")
         text = await shown(app, pilot)
         assert "6 used by the job" in text
@@ -187,8 +167,7 @@ async def test_gpus_that_the_job_does_not_use_are_there_but_say_nothing():
 async def test_a_rank_away_from_its_gpu_gets_a_mark_the_reason_and_the_words_to_type(
     size, facts, mark, words
 ):
-    app = app_of(h200_node(numas={1: facts}))
-    async with app.run_test(size=size) as pilot:
+    async with opened(h200_node(numas={1: facts}), size=size) as (app, pilot):
         await pilot.press("down", "m")
         assert re.search(rf"GPU 1  rank 1 +{mark} ", (await shown(app, pilot)))
         text = await whole(app, pilot)
@@ -199,15 +178,13 @@ async def test_a_rank_away_from_its_gpu_gets_a_mark_the_reason_and_the_words_to_
 
 async def test_what_numa_bind_did_is_said():
     facts = replace(numa(0), bound="bound to node 0 before the script started")
-    app = app_of(h200_node(1, numas={0: facts}))
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(h200_node(1, numas={0: facts})) as (app, pilot):
         await pilot.press("m")
         assert re.search("--numa bind +bound to node 0 before the script", await shown(app, pilot))
 
 
 async def test_the_parts_of_the_chosen_process_are_shown_on_the_nodes_where_they_are():
-    app = app_of(h200_node(numas={0: misplaced(0)}))
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(h200_node(numas={0: misplaced(0)})) as (app, pilot):
         await pilot.press("m")
         line = next(line for line in (await shown(app, pilot)).splitlines() if "rank 0 here" in line)
     left, right = line.split("│  │")
@@ -230,8 +207,7 @@ async def test_the_parts_of_the_chosen_process_are_shown_on_the_nodes_where_they
     ],
 )
 async def test_the_account_says_what_the_collectives_do_not_explain(own_gb, words, share, rest):
-    app = app_of(h200_node(own_gb=own_gb))
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(h200_node(own_gb=own_gb)) as (app, pilot):
         await pilot.press("m")
         text = await shown(app, pilot)
     assert re.search(r"measured +281 GB/s +264 GB/s", text)
@@ -243,16 +219,14 @@ async def test_the_account_says_what_the_collectives_do_not_explain(own_gb, word
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_verdict_on_the_account_is_in_sight_without_scrolling(size):
-    app = app_of(h200_node(own_gb=150.0))
-    async with app.run_test(size=size) as pilot:
+    async with opened(h200_node(own_gb=150.0), size=size) as (app, pilot):
         await pilot.press("m")
         assert "account   NVLink, over 10 s  ! 47 % unexplained" in await shown(app, pilot)
 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_command_to_mend_the_place_is_not_broken_over_two_lines(size):
-    app = app_of(h200_node(numas={0: misplaced(0)}))
-    async with app.run_test(size=size) as pilot:
+    async with opened(h200_node(numas={0: misplaced(0)}), size=size) as (app, pilot):
         await pilot.press("m")
         text = await whole(app, pilot)
     assert "torchrun --numa-binding=node" in text
@@ -261,8 +235,7 @@ async def test_a_command_to_mend_the_place_is_not_broken_over_two_lines(size):
 
 async def test_what_a_rank_that_ended_measured_last_is_not_passed_off_as_now():
     session = h200_node(2)
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await pilot.press("m")
         assert "ended" not in await shown(app, pilot)
         session.say(RankEnd(0, T0, clean=True))
@@ -274,8 +247,7 @@ async def test_what_a_rank_that_ended_measured_last_is_not_passed_off_as_now():
 async def test_where_nothing_is_known_of_the_links_the_sentence_is_not_cut():
     session = h200_node(1)
     session.say(RankEnd(0, T0, clean=True))
-    app = app_of(session)
-    async with app.run_test(size=MIDDLE) as pilot:
+    async with opened(session, size=MIDDLE) as (app, pilot):
         await pilot.press("m")
         text = await shown(app, pilot)
     assert re.search(r"account +\n(.*\n)? .*unknown: nothing is known of what the links", text)
@@ -283,8 +255,7 @@ async def test_where_nothing_is_known_of_the_links_the_sentence_is_not_cut():
 
 
 async def test_boxes_below_one_another_do_not_take_the_room_of_the_details():
-    app = app_of(h200_node())
-    async with app.run_test(size=(120, 36)) as pilot:
+    async with opened(h200_node(), size=(120, 36)) as (app, pilot):
         await pilot.press("m")
         text = await shown(app, pilot)
         assert "╭" not in text
@@ -295,8 +266,7 @@ async def test_boxes_below_one_another_do_not_take_the_room_of_the_details():
 
 
 async def test_two_passed_through_gpus_of_a_virtual_machine():
-    app = app_of(virtual_pair())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(virtual_pair()) as (app, pilot):
         await pilot.press("m")
         text = await shown(app, pilot)
     for words in (
@@ -313,8 +283,7 @@ async def test_an_account_without_named_collectives_is_unknown_and_says_why():
     session.say(info(0), step(0, 0), dual_socket(), device(0, 0), numa(0))
     session.say(replace(device(0, 0, [GpuLink("nvswitch", "", 18, "")])))
     minute_of(session, 0)
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await pilot.press("m")
         text = await shown(app, pilot)
     reason = session.fleet.snapshot().ranks[0].traffic.reason
@@ -325,8 +294,7 @@ async def test_an_account_without_named_collectives_is_unknown_and_says_why():
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_machine_without_nvlink_shows_pcie_in_its_place(size):
-    app = app_of(workstation())
-    async with app.run_test(size=size) as pilot:
+    async with opened(workstation(), size=size) as (app, pilot):
         await pilot.press("m")
         assert re.search(r"GPU 0  rank 0 .* 9.10 GB/s +29 %", await shown(app, pilot))
         if size != NARROW:
@@ -344,8 +312,7 @@ async def test_a_machine_without_nvlink_shows_pcie_in_its_place(size):
 
 async def test_a_pcie_link_below_its_best_is_warned_of_only_while_it_is_in_use():
     session = workstation()
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await pilot.press("m")
         assert "slower than" not in await shown(app, pilot)
         await pilot.press("down")
@@ -356,8 +323,7 @@ async def test_a_pcie_link_below_its_best_is_warned_of_only_while_it_is_in_use()
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_gpus_memory_that_is_a_node_is_told_apart(size):
-    app = app_of(grace_hopper())
-    async with app.run_test(size=size) as pilot:
+    async with opened(grace_hopper(), size=size) as (app, pilot):
         await pilot.press("m")
         assert "node 1  a GPU's memory, 96.0 GiB, no CPUs" in await shown(app, pilot)
         text = await whole(app, pilot)
@@ -368,8 +334,7 @@ async def test_a_gpus_memory_that_is_a_node_is_told_apart(size):
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_machine_without_gpus_shows_its_nodes_and_ranks_and_no_gpu(size):
-    app = app_of(cpu_only())
-    async with app.run_test(size=size) as pilot:
+    async with opened(cpu_only(), size=size) as (app, pilot):
         await pilot.press("m")
         text = await whole(app, pilot)
     assert "node 0  CPUs 0-7 (8)  memory 16.0 GiB" in text
@@ -391,8 +356,7 @@ async def test_a_rank_on_no_gpu_says_why_once():
             unknown=tuple(Unknown(name, why) for name in names),
         )
     )  # fmt: skip
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await pilot.press("m")
         text = await shown(app, pilot)
     assert text.count(why) == 1
@@ -402,8 +366,7 @@ async def test_a_rank_on_no_gpu_says_why_once():
 async def test_ranks_that_share_a_gpu_stand_on_one_row_and_are_told_so():
     session = h200_node(2)
     session.say(replace(device(1, 0, [GpuLink("nvswitch", "", 18, "")])))
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await pilot.press("m")
         text = await shown(app, pilot)
         assert "▸ GPU 0  ranks 0 1" in text
@@ -423,8 +386,7 @@ async def test_direct_nvlinks_are_listed_by_the_gpus_they_lead_to():
         GpuLink("pcie", "GPU-nobody-has-named", None, "SYS"),
     ]  # fmt: skip
     session.say(info(0), step(0, 0), dual_socket(), device(0, 0, links), numa(0))
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await pilot.press("m")
         text = await shown(app, pilot)
     assert re.search(r"NVLink ×4 +GPU 1 2 ", text)
@@ -441,8 +403,7 @@ async def test_ranks_that_see_a_part_of_the_machine_each_see_it_together():
             (Unknown("nics", "no /sys/class/net in this container"),),
         )  # fmt: skip
         session.say(info(rank), step(rank, 0), machine, device(rank, rank), numa(rank, rank))
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await pilot.press("m")
         text = await shown(app, pilot)
     assert "2 NUMA nodes" in text
@@ -458,8 +419,7 @@ async def test_a_gpu_whose_node_nobody_knows_is_shown_apart():
     session.say(
         info(0), step(0, 0), machine, device(0, 0), replace(numa(0), gpu_node=None, state="unknown")
     )
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await pilot.press("m")
         text = await shown(app, pilot)
     assert "node not known" in text
@@ -477,16 +437,14 @@ async def test_a_gpu_whose_node_nobody_knows_is_shown_apart():
 async def test_without_anything_known_one_line_says_why(prepare, words):
     session = running_job(1)
     prepare(session)
-    app = app_of(session)
-    async with app.run_test(size=MIDDLE) as pilot:
+    async with opened(session, size=MIDDLE) as (app, pilot):
         await pilot.press("m")
         assert words in await shown(app, pilot)
 
 
 async def test_new_samples_move_the_figures_and_a_pause_holds_them():
     session = h200_node(1)
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await pilot.press("m")
         await shown(app, pilot)
         session.say(sample(0, 0.5, nvlink=100.0))
@@ -501,8 +459,7 @@ async def test_new_samples_move_the_figures_and_a_pause_holds_them():
 
 
 async def test_the_map_is_not_drawn_again_for_nothing(monkeypatch):
-    app = app_of(h200_node())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(h200_node()) as (app, pilot):
         await pilot.press("m")
         await shown(app, pilot)
         drawn = []
@@ -515,8 +472,7 @@ async def test_the_map_is_not_drawn_again_for_nothing(monkeypatch):
 
 
 async def test_the_minute_is_drawn_on_a_scale_up_to_the_peak():
-    app = app_of(h200_node(1), ascii=True)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(h200_node(1), ascii=True) as (app, pilot):
         await pilot.press("m")
         text = await shown(app, pilot)
     assert "NVLink, one minute   0 to 478 GB/s, the peak; a column is 1 s" in text
@@ -530,8 +486,7 @@ async def test_the_minute_is_drawn_on_a_scale_up_to_the_peak():
 async def test_a_link_whose_peak_is_unknown_is_drawn_up_to_the_highest_seen():
     session = h200_node(1)
     session.say(device(0, 0, nvlink_peak_bytes_per_s=None))
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await pilot.press("m")
         text = await shown(app, pilot)
     assert "0 to 281 GB/s, the highest seen: the peak is unknown" in text
@@ -540,8 +495,7 @@ async def test_a_link_whose_peak_is_unknown_is_drawn_up_to_the_highest_seen():
 
 async def test_a_lost_job_goes_pale_and_keeps_its_figures():
     session = h200_node(1)
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await pilot.press("m")
         before = await shown(app, pilot)
         bright = styles(app)
@@ -560,8 +514,7 @@ def styles(app):
 
 @pytest.mark.parametrize("make", [h200_node, workstation, grace_hopper, cpu_only])
 async def test_it_fits_every_size(make):
-    app = app_of(make())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(make()) as (app, pilot):
         await pilot.press("m")
         for size in (*SIZES, (140, 24), (70, 36), (40, 12), (20, 5), (10, 3), (2, 1)):
             await pilot.resize_terminal(*size)
@@ -574,8 +527,10 @@ async def test_it_fits_every_size(make):
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_ascii_means_ascii(size):
-    app = app_of(h200_node(numas={0: misplaced(0), 1: unbound(1)}), ascii=True)
-    async with app.run_test(size=size) as pilot:
+    async with opened(h200_node(numas={0: misplaced(0), 1: unbound(1)}), ascii=True, size=size) as (
+        app,
+        pilot,
+    ):
         for keys in (("1",), ("m",), ("pagedown", "pagedown")):
             await pilot.press(*keys)
             assert (await shown(app, pilot)).isascii()
@@ -584,8 +539,7 @@ async def test_ascii_means_ascii(size):
 
 async def test_no_color_means_no_color_and_the_account_is_told_by_glyphs(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    app = app_of(h200_node(own_gb=140.5))
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(h200_node(own_gb=140.5)) as (app, pilot):
         await pilot.press("m")
         assert "▓" * 30 + "░" * 30 in await shown(app, pilot)
         for strip in app.screen._compositor.render_strips():
@@ -611,8 +565,7 @@ async def test_words_from_a_machine_are_shown_as_words_and_steer_nothing(size):
                 advice=HOSTILE, bound=HOSTILE, unknown=said),
         sample(0, 0.0, throttle_reasons=(HOSTILE,), unknown=said),
     )  # fmt: skip
-    app = app_of(session)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, size=size) as (app, pilot):
         for key in ("m", "pagedown", "pagedown", "2", "1"):
             await pilot.press(key)
             await shown(app, pilot)
@@ -630,8 +583,7 @@ async def test_words_from_a_machine_are_shown_as_words_and_steer_nothing(size):
 async def test_the_overview_has_columns_for_links_and_numa():
     session = h200_node(3, numas={1: misplaced(1), 2: unbound(2)})
     session.say(sample(0, 0.5, nvlink=None, pcie=None))
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await shown(app, pilot)
         at = next(at for at, line in enumerate(screen_lines(app)) if "NVLink" in line)
         rows = screen_lines(app)[at + 1 :]
@@ -657,8 +609,7 @@ async def test_the_overview_has_columns_for_links_and_numa():
 
 @pytest.mark.parametrize(("make", "sorts"), [(cpu_only, 4), (lambda: running_job(2), 6)])
 async def test_a_job_without_gpus_has_no_columns_for_them(make, sorts):
-    app = app_of(make())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(make()) as (app, pilot):
         text = await shown(app, pilot)
         assert "NVLink" not in text
         assert "NUMA" not in text
@@ -669,16 +620,14 @@ async def test_a_job_without_gpus_has_no_columns_for_them(make, sorts):
 async def test_a_gpu_without_nvlink_has_none_where_others_have_rates():
     session = h200_node(2)
     session.say(device(1, 1, nvlink_count=0))
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         text = await shown(app, pilot)
     assert re.search(r"\n +1 .* none  1.30 GB/s", text)
 
 
 @pytest.mark.parametrize("size", [WIDE, MIDDLE])
 async def test_the_ranks_screen_has_its_links_and_its_node(size):
-    app = app_of(h200_node(2, numas={0: misplaced(0)}))
-    async with app.run_test(size=size) as pilot:
+    async with opened(h200_node(2, numas={0: misplaced(0)}), size=size) as (app, pilot):
         await pilot.press("2")
         text = await shown(app, pilot)
     assert "NVLink 281 GB/s  59 %" in text

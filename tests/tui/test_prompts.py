@@ -6,9 +6,7 @@ from textual.keys import _character_to_key
 
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.launch.request import LaunchRequest
-from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.capture.screen import CaptureScreen
-from overlaptop.tui.options import TuiOptions
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.search.screen import SearchScreen
@@ -16,21 +14,12 @@ from overlaptop.tui.tune.screen import TuneScreen
 from overlaptop.tui.workloads.screen import WorkloadsScreen
 from overlaptop.wire import commands
 
-from .fakes import FakeSession, running_job, screen_text, table_ranks
+from .fakes import FakeSession, app_of, opened, running_job, screen_text, shown, table_ranks
 from .knobs import BUCKET, controlled_job, with_value
 from .launchers import FakeLauncher, record
 
 SIZES = ((160, 45), (60, 20))
 NAMED = {"\r": "enter", "\x1b": "escape"}
-
-
-@pytest.fixture(autouse=True)
-def with_colors(monkeypatch):
-    monkeypatch.delenv("NO_COLOR", raising=False)
-
-
-def app_of(session, **options):
-    return OverlaptopApp(session, TuiOptions(**options), clock_s=session.clock.monotonic_s)
 
 
 async def burst(app, pilot, text):
@@ -42,18 +31,9 @@ async def burst(app, pilot, text):
     await pilot.pause()
 
 
-async def shown(app, pilot, rest_s=0.0):
-    app.dashboard.session.clock.pass_s(rest_s)
-    app.read()
-    app.show()
-    await pilot.pause()
-    return screen_text(app)
-
-
 async def test_keys_right_behind_the_filters_own_are_the_filters():
     session = controlled_job(ranks=4)
-    app = app_of(session)
-    async with app.run_test(size=SIZES[0]) as pilot:
+    async with opened(session, size=SIZES[0]) as (app, pilot):
         await burst(app, pilot, "/foo bar<")
         assert app.screen.prompt.words == "foo bar<"
         assert isinstance(app.screen, OverviewScreen)
@@ -62,8 +42,7 @@ async def test_keys_right_behind_the_filters_own_are_the_filters():
 
 
 async def test_a_filter_its_enter_and_the_next_key_may_come_at_once():
-    app = app_of(running_job())
-    async with app.run_test(size=SIZES[0]) as pilot:
+    async with opened(running_job(), size=SIZES[0]) as (app, pilot):
         await burst(app, pilot, "/0-1\rs")
         await shown(app, pilot)
         assert app.screen.prompt is None
@@ -87,8 +66,7 @@ async def test_a_filter_its_enter_and_the_next_key_may_come_at_once():
 )
 async def test_keys_right_behind_any_key_that_opens_a_prompt_are_the_prompts(keys, screen, words):
     session = controlled_job()
-    app = app_of(session)
-    async with app.run_test(size=SIZES[0]) as pilot:
+    async with opened(session, size=SIZES[0]) as (app, pilot):
         await burst(app, pilot, keys)
         assert isinstance(app.screen, screen)
         assert app.screen.prompt.words == words
@@ -97,8 +75,7 @@ async def test_keys_right_behind_any_key_that_opens_a_prompt_are_the_prompts(key
 
 async def test_an_answer_and_the_next_key_may_come_at_once():
     session = controlled_job()
-    app = app_of(session)
-    async with app.run_test(size=SIZES[0]) as pilot:
+    async with opened(session, size=SIZES[0]) as (app, pilot):
         await burst(app, pilot, "b77\r2")
         assert [commands.in_words(each) for each in session.sent] == ["set bucket_cap_mb 77"]
         assert isinstance(app.screen, RankScreen)
@@ -109,16 +86,14 @@ async def test_an_answer_and_the_next_key_may_come_at_once():
 
 async def test_options_may_be_typed_at_once_behind_the_key_for_workloads():
     launcher = FakeLauncher()
-    app = app_of(running_job(), launcher=launcher)
-    async with app.run_test(size=SIZES[0]) as pilot:
+    async with opened(running_job(), launcher=launcher, size=SIZES[0]) as (app, pilot):
         await burst(app, pilot, "w--seed 7\r")
         assert isinstance(app.screen, WorkloadsScreen)
         assert launcher.orders == [LaunchRequest("ddp", ("--seed", "7"))]
 
 
 async def test_a_prompt_keeps_its_keys_after_a_click_elsewhere():
-    app = app_of(running_job())
-    async with app.run_test(size=SIZES[0]) as pilot:
+    async with opened(running_job(), size=SIZES[0]) as (app, pilot):
         await pilot.press("slash")
         await pilot.click(offset=(20, 0))
         await burst(app, pilot, "1q")
@@ -154,8 +129,7 @@ async def test_a_workload_replaces_a_running_one_only_after_a_yes(size, keys):
 async def test_where_nothing_runs_that_was_started_here_a_workload_starts_at_once():
     launcher = FakeLauncher()
     session = FakeSession(link=LinkState.WAITING, job_key=None)
-    app = app_of(session, launcher=launcher)
-    async with app.run_test(size=SIZES[0]) as pilot:
+    async with opened(session, launcher=launcher, size=SIZES[0]) as (app, pilot):
         await shown(app, pilot)
         await burst(app, pilot, "\r")
         assert launcher.orders == [LaunchRequest("ddp")]
@@ -179,8 +153,7 @@ async def test_q_asks_where_it_ends_a_job_and_ctrl_c_does_not(yes):
 @pytest.mark.parametrize("keys", ["]", "[[", "ur"])
 async def test_a_change_by_keys_can_be_taken_back_before_it_is_sent(size, keys):
     session = controlled_job(with_value(BUCKET, "100"))
-    app = app_of(session)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, size=size) as (app, pilot):
         await burst(app, pilot, keys)
         assert "esc takes it back" in " ".join((await shown(app, pilot)).split())
         await shown(app, pilot, 1.0)

@@ -8,8 +8,6 @@ from dataclasses import replace
 import pytest
 from textual.widgets import Input
 
-from overlaptop.tui.app import OverlaptopApp
-from overlaptop.tui.options import TuiOptions
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.search.screen import SearchScreen
 from overlaptop.tui.search.view import search_lines
@@ -20,16 +18,11 @@ from overlaptop.tuning.state import CurvePoint, Predicted, Result, SearchState
 from overlaptop.wire import commands
 from tests.fleet.builders import T0, status, welcome
 
-from .fakes import screen_text
+from .fakes import opened, screen_text, shown
 from .knobs import ACCUMULATION, BUCKET, controlled_job, obey, tell
 
 MS = 1_000_000
 SIZES = ((160, 45), (100, 30), (60, 20))
-
-
-@pytest.fixture(autouse=True)
-def with_colors(monkeypatch):
-    monkeypatch.delenv("NO_COLOR", raising=False)
 
 
 def measured(value, ms, state, *, reach=0.3, exposed=2.0, predicted=None, foretold=None, steps=48):
@@ -99,17 +92,6 @@ def tuners(monkeypatch):
     return made
 
 
-def app_of(session, **options):
-    return OverlaptopApp(session, TuiOptions(**options), clock_s=session.clock.monotonic_s)
-
-
-async def shown(app, pilot):
-    app.read()
-    app.show()
-    await pilot.pause()
-    return screen_text(app)
-
-
 async def begin(pilot, *typed):
     """From any screen: ask for a search, type a range in place of the usual one, start."""
     await pilot.press("a")
@@ -120,8 +102,7 @@ async def begin(pilot, *typed):
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_asks_for_a_range_with_a_default_and_starts_on_enter(size, tuners):
-    app = app_of(controlled_job())
-    async with app.run_test(size=size) as pilot:
+    async with opened(controlled_job(), size=size) as (app, pilot):
         await pilot.press("a")
         await pilot.pause()
         text = screen_text(app)
@@ -137,9 +118,8 @@ async def test_a_asks_for_a_range_with_a_default_and_starts_on_enter(size, tuner
         assert tuners[0].ticks > 0
 
 
-async def test_the_knob_in_hand_is_searched_in_its_own_range(tuners):
-    app = app_of(controlled_job(ACCUMULATION))
-    async with app.run_test(size=(100, 30)) as pilot:
+async def test_the_selected_knob_is_searched_in_its_own_range(tuners):
+    async with opened(controlled_job(ACCUMULATION), size=(100, 30)) as (_, pilot):
         await begin(pilot)
         assert tuners[0].asked == ("accumulation", 1, 8, True)
 
@@ -155,8 +135,7 @@ async def test_the_knob_in_hand_is_searched_in_its_own_range(tuners):
 )
 @pytest.mark.parametrize("size", [*SIZES, (30, 12)])
 async def test_a_range_that_is_none_is_said_at_the_prompt_in_whole(size, typed, words, tuners):
-    app = app_of(controlled_job())
-    async with app.run_test(size=size) as pilot:
+    async with opened(controlled_job(), size=size) as (app, pilot):
         await begin(pilot, *typed)
         assert words in " ".join(screen_text(app).split())
         assert tuners == []
@@ -265,8 +244,7 @@ def test_at_the_end_the_result_and_the_line_of_code_are_there_in_whole(size):
 @pytest.mark.parametrize("picture", [UNDER_WAY, FOUND])
 async def test_every_size_is_filled_in_ascii_too(picture, tuners, monkeypatch):
     monkeypatch.setattr(ScriptedTuner, "picture", picture)
-    app = app_of(controlled_job(), ascii=True)
-    async with app.run_test(size=SIZES[0]) as pilot:
+    async with opened(controlled_job(), ascii=True, size=SIZES[0]) as (app, pilot):
         await begin(pilot)
         for size in (*SIZES, (40, 12), (20, 5), (2, 1)):
             await pilot.resize_terminal(*size)
@@ -276,8 +254,7 @@ async def test_every_size_is_filled_in_ascii_too(picture, tuners, monkeypatch):
 
 
 async def test_esc_leaves_it_to_go_on_and_the_header_says_so(tuners):
-    app = app_of(controlled_job())
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(controlled_job(), size=(100, 30)) as (app, pilot):
         await begin(pilot)
         await pilot.press("escape")
         assert isinstance(app.screen, OverviewScreen)
@@ -296,8 +273,7 @@ async def test_esc_leaves_it_to_go_on_and_the_header_says_so(tuners):
 
 async def test_all_ranks_are_watched_while_it_goes_on_and_then_the_chosen_one_again(tuners):
     session = controlled_job()
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         for leave in ("escape", "enter"):
             assert session.watched == {0}
             await pilot.press("a")  # from the question on: the model is to be there in time
@@ -315,8 +291,7 @@ async def test_all_ranks_are_watched_while_it_goes_on_and_then_the_chosen_one_ag
 
 @pytest.mark.parametrize("key", ["a", "x"])
 async def test_a_second_key_stops_it(key, tuners):
-    app = app_of(controlled_job())
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(controlled_job(), size=(100, 30)) as (app, pilot):
         await begin(pilot)
         assert "stop and go back" in (await shown(app, pilot)).splitlines()[-1]
         await pilot.press(key)
@@ -333,8 +308,7 @@ async def test_a_second_key_stops_it(key, tuners):
 
 
 async def test_quitting_stops_it_first_and_waits_until_the_value_is_back(tuners):
-    app = app_of(controlled_job())
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(controlled_job(), size=(100, 30)) as (app, pilot):
         await begin(pilot)
         await pilot.press("q")
         assert "quit? the search stops and goes back to the value before it" in screen_text(app)
@@ -350,8 +324,7 @@ async def test_quitting_stops_it_first_and_waits_until_the_value_is_back(tuners)
 
 
 async def test_q_leaves_at_once_while_the_search_goes_back(tuners):
-    app = app_of(controlled_job())
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(controlled_job(), size=(100, 30)) as (app, pilot):
         await begin(pilot)
         await pilot.press("q", "y", "q")
         await pilot.pause()
@@ -368,8 +341,7 @@ def anothers_search(session):
 async def test_while_another_searches_it_is_said_who_and_nothing_is_offered(size, tuners):
     session = controlled_job()
     search = anothers_search(session)
-    app = app_of(session)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, size=size) as (app, pilot):
         if size[0] >= 100:
             assert "search by eve@there?[2J" in (await shown(app, pilot)).splitlines()[0]
         await pilot.press("a")
@@ -390,8 +362,7 @@ async def test_while_another_searches_it_is_said_who_and_nothing_is_offered(size
 
 async def test_a_searchs_changes_are_in_the_log_as_its_own(tuners):
     session = controlled_job()
-    app = app_of(session)
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(session, size=(160, 45)) as (app, pilot):
         await begin(pilot)
         for number, (search, by) in enumerate(
             ((tuners[0].claim.id, "me"), ("20261121-210000-abcdef", "eve"))
@@ -407,8 +378,7 @@ async def test_a_searchs_changes_are_in_the_log_as_its_own(tuners):
 
 
 async def test_a_knob_that_cannot_be_changed_is_not_searched(tuners):
-    app = app_of(controlled_job(replace(BUCKET, refusal="compiled")))
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(controlled_job(replace(BUCKET, refusal="compiled")), size=(100, 30)) as (app, pilot):
         await pilot.press("a")
         await pilot.pause()
         text = await shown(app, pilot)
@@ -427,8 +397,7 @@ def restart(session, job="job-2", script="/home/me/train.py"):
 @pytest.mark.parametrize("size", SIZES)
 async def test_what_was_found_outlives_the_job_and_says_of_which_run_it_is(size, tuners):
     session = controlled_job()
-    app = app_of(session)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, size=size) as (app, pilot):
         await begin(pilot)
         tuners[0].end()
         assert "not of the job that is shown now" not in await shown(app, pilot)
@@ -449,8 +418,7 @@ async def test_what_was_found_outlives_the_job_and_says_of_which_run_it_is(size,
 
 async def test_of_another_script_it_says_which_and_of_the_same_job_nothing(tuners):
     session = controlled_job()
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         await begin(pilot)
         tuners[0].end()
         restart(session, script="/home/me/other.py")
@@ -464,8 +432,7 @@ async def test_of_another_script_it_says_which_and_of_the_same_job_nothing(tuner
 
 async def test_a_search_whose_job_is_left_is_told_as_not_finished(tuners):
     session = controlled_job()
-    app = app_of(session)
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(session, size=(100, 30)) as (app, pilot):
         await begin(pilot)
         restart(session)
         text = await shown(app, pilot)
@@ -477,8 +444,7 @@ async def test_a_search_whose_job_is_left_is_told_as_not_finished(tuners):
 
 async def test_tune_tells_of_the_searchs_last_change_too(tuners):
     session = controlled_job()
-    app = app_of(session)
-    async with app.run_test(size=(160, 45)) as pilot:
+    async with opened(session, size=(160, 45)) as (app, pilot):
         await pilot.press("right_square_bracket")
         session.clock.pass_s(SETTLE_S)
         await shown(app, pilot)
@@ -499,8 +465,7 @@ async def test_tune_tells_of_the_searchs_last_change_too(tuners):
 
 async def test_a_search_where_a_step_does_other_work_is_refused_at_the_prompt():
     knob = replace(ACCUMULATION, changes_work=True)
-    app = app_of(controlled_job(knob))
-    async with app.run_test(size=(100, 30)) as pilot:
+    async with opened(controlled_job(knob), size=(100, 30)) as (app, pilot):
         await begin(pilot)
         said = " ".join(screen_text(app).split())
         assert "a step does another amount of work with another accumulation" in said

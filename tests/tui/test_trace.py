@@ -10,15 +10,16 @@ from overlaptop.fleet.snapshot import LinkState
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
 from tests.formats.traces import kernel, small_job, write
-from tests.tui.fakes import app_of, running_job, screen_lines, screen_text
+from tests.tui.fakes import running_job, screen_lines, screen_text
+
+from .fakes import opened
 
 DATA = Path(__file__).parent.parent / "formats" / "data"
 
 
 async def test_the_dashboard_shows_the_trace_and_stands_still(tmp_path: Path) -> None:
     session = session_of(analyze(small_job(tmp_path), LaneRules(), detailed=True))
-    app = app_of(session)
-    async with app.run_test(size=(140, 40)) as pilot:
+    async with opened(session, size=(140, 40)) as (app, pilot):
         await pilot.pause(0.3)
         lines = screen_lines(app)
         assert lines[0].rstrip().endswith("■ trace")
@@ -44,8 +45,9 @@ async def test_the_dashboard_shows_the_trace_and_stands_still(tmp_path: Path) ->
 async def test_each_step_can_be_turned_to_and_the_whole_trace_comes_before_the_first(
     tmp_path: Path,
 ) -> None:
-    app = app_of(session_of(analyze(small_job(tmp_path), LaneRules(), detailed=True)))
-    async with app.run_test(size=(140, 40)) as pilot:
+    async with opened(
+        session_of(analyze(small_job(tmp_path), LaneRules(), detailed=True)), size=(140, 40)
+    ) as (app, pilot):
 
         async def after(*keys: str) -> str:
             await pilot.press(*keys)
@@ -69,8 +71,9 @@ async def test_each_step_can_be_turned_to_and_the_whole_trace_comes_before_the_f
 
 
 async def test_a_trace_as_a_whole_has_no_number_and_is_drawn_to_its_own_scale() -> None:
-    app = app_of(session_of(analyze(DATA / "ddp_25mb", LaneRules(), detailed=True)))
-    async with app.run_test(size=(160, 40)) as pilot:
+    async with opened(
+        session_of(analyze(DATA / "ddp_25mb", LaneRules(), detailed=True)), size=(160, 40)
+    ) as (app, pilot):
         await pilot.pause()
         lines = screen_lines(app)
     assert "overlap 42.3 %" in lines[2]
@@ -81,8 +84,11 @@ async def test_a_trace_as_a_whole_has_no_number_and_is_drawn_to_its_own_scale() 
 
 @pytest.mark.parametrize("size", [(220, 50), (140, 40), (60, 20)])
 async def test_nothing_is_offered_that_a_trace_cannot_do(tmp_path: Path, size: tuple[int, int]) -> None:
-    app = app_of(session_of(analyze(small_job(tmp_path), LaneRules(), detailed=True)))
-    async with app.run_test(size=size) as pilot:
+    session = session_of(analyze(small_job(tmp_path), LaneRules(), detailed=True))
+    async with opened(session, size=size) as (
+        app,
+        pilot,
+    ):
         await pilot.pause()
         before = screen_lines(app)
         assert "[ ]" in before[-1]
@@ -96,8 +102,11 @@ async def test_nothing_is_offered_that_a_trace_cannot_do(tmp_path: Path, size: t
 
 
 async def test_the_help_of_a_trace_tells_its_keys_and_none_of_a_jobs(tmp_path: Path) -> None:
-    app = app_of(session_of(analyze(small_job(tmp_path), LaneRules())))
-    async with app.run_test(size=(140, 200)) as pilot:
+    session = session_of(analyze(small_job(tmp_path), LaneRules()))
+    async with opened(session, size=(140, 200)) as (
+        app,
+        pilot,
+    ):
         await pilot.press("question_mark")
         await pilot.pause()
         lines = screen_lines(app)[:-1]
@@ -117,8 +126,7 @@ async def test_the_help_of_a_trace_tells_its_keys_and_none_of_a_jobs(tmp_path: P
 
 
 async def test_a_job_has_no_keys_of_a_trace() -> None:
-    app = app_of(running_job(2))
-    async with app.run_test(size=(220, 50)) as pilot:
+    async with opened(running_job(2), size=(220, 50)) as (app, pilot):
         await pilot.pause()
         assert "] step" not in screen_lines(app)[-1].replace("  ", " ")
         before = app.dashboard.state.snapshot.totals.step
@@ -133,8 +141,7 @@ async def test_a_trace_in_which_nothing_took_any_time_is_shown_as_that(tmp_path:
     session = session_of(
         analyze(write(tmp_path / "rank3.json", kernel(5, 0), rank=3), LaneRules(), detailed=True)
     )
-    app = app_of(session)
-    async with app.run_test(size=(120, 30)) as pilot:
+    async with opened(session, size=(120, 30)) as (app, pilot):
         await pilot.pause(0.3)
         assert "the trace of rank 3 holds no step" in screen_text(app)
         await pilot.press("enter")

@@ -4,30 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.widgets.job_header import JobHeader
 from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import MS, T0, S, detail, status, step
 
-from .fakes import app_of, running_job, screen_text
+from .fakes import WIDE, app_of, opened, running_job, shown
 from .knobs import BUCKET, controlled_job, tell, with_value
-
-WIDE = (160, 45)
-
-
-@pytest.fixture(autouse=True)
-def with_colors(monkeypatch):
-    monkeypatch.delenv("NO_COLOR", raising=False)
-
-
-async def shown(app, pilot):
-    """The screen after everything that is known has been drawn."""
-    app.dashboard.latest = app.dashboard.session.tick()
-    app.show()
-    await pilot.pause()
-    return screen_text(app)
 
 
 async def test_rows_totals_and_the_timeline_are_of_one_step():
@@ -63,8 +46,7 @@ async def test_rows_totals_and_the_timeline_are_of_one_step():
 
 async def test_rows_are_not_held_at_a_timeline_of_long_ago():
     session = running_job()
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         await shown(app, pilot)
         for rank in range(4):
             session.say(*(step(rank, number) for number in range(40, 200)))
@@ -73,8 +55,7 @@ async def test_rows_are_not_held_at_a_timeline_of_long_ago():
 
 async def test_a_rank_that_is_launch_bound_is_named():
     session = running_job(2)
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         session.say(step(0, 40, launch_lead_ns=40 * MS), step(1, 40, launch_lead_ns=0, idle=20))
         session.say(detail(0, 40))
         assert "launch-bound on rank 1" in await shown(app, pilot)
@@ -82,8 +63,7 @@ async def test_a_rank_that_is_launch_bound_is_named():
 
 async def test_the_header_and_the_notices_name_a_silent_rank_in_red_and_take_it_back():
     session = running_job()
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         assert "● live" in await shown(app, pilot)
         session.clock.pass_s(70)
         session.say(status(silent=(2,)))
@@ -105,8 +85,7 @@ async def test_the_header_and_the_notices_name_a_silent_rank_in_red_and_take_it_
 
 async def test_after_a_step_in_which_the_job_stood_still_scale_and_unit_stay_with_the_usual_one():
     session = running_job()
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         usual = next(line for line in (await shown(app, pilot)).splitlines() if "exposed ms" in line)
         for rank in range(4):
             session.say(step(rank, 40, idle=70_000), step(rank, 41, start_ns=T0 + 80 * S))
@@ -117,8 +96,7 @@ async def test_after_a_step_in_which_the_job_stood_still_scale_and_unit_stay_wit
 
 async def test_the_row_and_the_header_say_which_rank_failed_and_why():
     session = running_job()
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         session.say(RankEnd(1, T0 + 1, True, "ValueError: boom"))
         text = await shown(app, pilot)
         assert "● rank 1 failed" in text
@@ -134,8 +112,7 @@ async def test_the_row_and_the_header_say_which_rank_failed_and_why():
 
 async def test_a_picture_that_is_held_still_is_of_one_moment_and_goes_on_when_a_change_is_asked_for():
     session = controlled_job()
-    app = app_of(session)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session) as (app, pilot):
         assert "bucket 25 MiB" in await shown(app, pilot)
         await pilot.press("space")
         tell(session, with_value(BUCKET, "50"))

@@ -15,17 +15,11 @@ from overlaptop.wire.commands import make_setting
 from overlaptop.workloads.catalog import WORKLOADS
 from tests.fleet.builders import info, status, step, welcome
 
-from .fakes import FakeSession, app_of, running_job, screen_lines, screen_text
+from .fakes import WIDE, FakeSession, app_of, opened, running_job, screen_lines, screen_text
 from .knobs import ACCUMULATION, BUCKET, controlled_job, obey, tell, with_value
 from .launchers import FakeLauncher, record
 
-WIDE = (160, 45)
 SIZES = (WIDE, (100, 30), (60, 20))
-
-
-@pytest.fixture(autouse=True)
-def with_colors(monkeypatch):
-    monkeypatch.delenv("NO_COLOR", raising=False)
 
 
 async def settled(app, pilot):
@@ -71,8 +65,7 @@ def comes_up(session, job, script="ddp.py", *, steps=30, comm=10):
 
 
 async def test_w_shows_every_option_of_a_workload_with_its_default_and_the_command_line():
-    app = app_of(running_job(), launcher=FakeLauncher())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job(), launcher=FakeLauncher()) as (app, pilot):
         await pilot.press("w")
         text = await settled(app, pilot)
         assert isinstance(app.screen, WorkloadsScreen)
@@ -88,8 +81,7 @@ async def test_w_shows_every_option_of_a_workload_with_its_default_and_the_comma
 
 
 async def test_what_is_typed_is_what_would_be_run():
-    app = app_of(running_job(), launcher=FakeLauncher())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job(), launcher=FakeLauncher()) as (app, pilot):
         await pilot.press("w", *"--layers 8")
         text = await settled(app, pilot)
         assert "torchrun --nproc-per-node=2 ddp.py --layers 8" in text
@@ -102,16 +94,14 @@ async def test_what_is_typed_is_what_would_be_run():
 
 async def test_the_order_before_is_there_to_be_changed():
     launcher, session = started_here()
-    app = app_of(session, launcher=launcher)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session, launcher=launcher) as (app, pilot):
         await pilot.press("w", "backspace", "0")
         assert "torchrun --nproc-per-node=2 ddp.py --bucket-cap-mb 20" in await settled(app, pilot)
 
 
 async def test_each_workload_keeps_what_was_typed_for_it():
     launcher = FakeLauncher()
-    app = app_of(running_job(), launcher=launcher)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job(), launcher=launcher) as (app, pilot):
         await write(app, pilot, "--layers 8", "down")
         await write(app, pilot, "--prefetch-forward 1", "up")
         assert "ddp.py --layers 8" in await settled(app, pilot)
@@ -135,8 +125,7 @@ async def test_each_workload_keeps_what_was_typed_for_it():
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_wrong_option_is_said_and_ends_nothing(typed, fault, size):
     launcher, session = started_here()
-    app = app_of(session, launcher=launcher)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, launcher=launcher, size=size) as (app, pilot):
         await write(app, pilot, typed, "enter")
         text = await settled(app, pilot)
         assert fault in " ".join(" ".join(text.split("\n")).split())
@@ -146,8 +135,7 @@ async def test_a_wrong_option_is_said_and_ends_nothing(typed, fault, size):
 
 async def test_a_wrong_number_of_processes_is_said():
     launcher = FakeLauncher()
-    app = app_of(running_job(), launcher=launcher)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job(), launcher=launcher) as (app, pilot):
         await pilot.press("w", "tab", "x", "enter")
         assert "processes: must be a whole number from 1 to 256, not 'x'" in await settled(app, pilot)
         assert launcher.orders == []
@@ -155,8 +143,7 @@ async def test_a_wrong_number_of_processes_is_said():
 
 async def test_the_screen_says_what_ends_and_what_goes_on():
     launcher, session = started_here()
-    app = app_of(session, launcher=launcher)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session, launcher=launcher) as (app, pilot):
         await write(app, pilot, "--bucket-cap-mb 25 --seed 1")
         text = await settled(app, pilot)
         assert (
@@ -173,8 +160,7 @@ async def test_the_screen_says_what_ends_and_what_goes_on():
 
 async def test_the_dashboard_turns_to_the_new_job_once_it_is_there_and_keeps_the_earlier_one():
     launcher, session = started_here()
-    app = app_of(session, launcher=launcher)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session, launcher=launcher) as (app, pilot):
         await settled(app, pilot)
         assert app.dashboard.jobs_seen.earlier is None
         await write(app, pilot, "--bucket-cap-mb 25 --seed 1", "enter", "y")
@@ -215,8 +201,7 @@ def watched_so_far(lines):
 
 async def test_a_row_names_the_knobs_and_a_change_of_one_begins_another():
     session = controlled_job(BUCKET, ACCUMULATION)
-    app = app_of(session, launcher=FakeLauncher())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session, launcher=FakeLauncher()) as (app, pilot):
         await settled(app, pilot)
         command = make_setting(BUCKET, 100)
         session.say(command)
@@ -238,8 +223,7 @@ async def test_a_row_names_the_knobs_and_a_change_of_one_begins_another():
 
 @pytest.mark.parametrize(("exact", "marks"), [(True, 0), (False, 1)])
 async def test_where_figures_are_bounds_the_table_says_so_as_the_overview_does(exact, marks):
-    app = app_of(running_job(exact=exact), launcher=FakeLauncher())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job(exact=exact), launcher=FakeLauncher()) as (app, pilot):
         await pilot.press("w")
         (row,) = watched_so_far((await settled(app, pilot)).splitlines())
         assert row.count("≤") == row.count("≥") == marks
@@ -248,8 +232,7 @@ async def test_where_figures_are_bounds_the_table_says_so_as_the_overview_does(e
 @pytest.mark.parametrize("size", SIZES)
 async def test_rows_of_one_job_differ_by_what_was_changed_at_every_width(size):
     session = controlled_job(BUCKET, ACCUMULATION)
-    app = app_of(session, launcher=FakeLauncher())
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, launcher=FakeLauncher(), size=size) as (app, pilot):
         command = make_setting(BUCKET, 100)
         session.say(command)
         obey(session, command, 40, "25", "100")
@@ -270,8 +253,7 @@ async def test_rows_of_one_job_differ_by_what_was_changed_at_every_width(size):
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_job_that_cannot_even_be_started_says_why_in_full(size):
     launcher = FakeLauncher()
-    app = app_of(running_job(), launcher=launcher)
-    async with app.run_test(size=size) as pilot:
+    async with opened(running_job(), launcher=launcher, size=size) as (app, pilot):
         await write(app, pilot, "--seed 1", "enter")
         await settled(app, pilot)
         why = "/opt/pytorch/bin/python cannot be run: no such file, or it may not be executed by this user"
@@ -296,8 +278,7 @@ async def test_a_long_fault_of_an_option_is_one_line_of_words_and_none_is_lost(s
 
 @pytest.mark.parametrize("size", [(100, 30), (60, 20)])
 async def test_what_an_option_does_is_not_cut_without_a_mark(size):
-    app = app_of(running_job(), launcher=FakeLauncher())
-    async with app.run_test(size=size) as pilot:
+    async with opened(running_job(), launcher=FakeLauncher(), size=size) as (app, pilot):
         await pilot.press("w", "down")
         lines = (await settled(app, pilot)).splitlines()
         for option in WORKLOADS[1].options:
@@ -308,8 +289,7 @@ async def test_what_an_option_does_is_not_cut_without_a_mark(size):
 
 async def test_who_turned_to_another_job_meanwhile_stays_there():
     launcher, session = started_here()
-    app = app_of(session, launcher=launcher)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session, launcher=launcher) as (app, pilot):
         await pilot.press("w", "enter", "y")
         await settled(app, pilot)
         app.dashboard.open_job("job-2")
@@ -322,8 +302,7 @@ async def test_who_turned_to_another_job_meanwhile_stays_there():
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_job_that_fails_shows_how_and_its_last_lines_and_can_be_scrolled(size):
     launcher, session = started_here()
-    app = app_of(session, launcher=launcher)
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, launcher=launcher, size=size) as (app, pilot):
         await pilot.press("w", "enter", "y")
         await settled(app, pilot)
         launcher.fails(
@@ -342,8 +321,7 @@ async def test_a_job_that_fails_shows_how_and_its_last_lines_and_can_be_scrolled
 
 async def test_a_failure_is_told_on_every_other_screen_once():
     launcher, session = started_here()
-    app = app_of(session, launcher=launcher)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session, launcher=launcher) as (app, pilot):
         await settled(app, pilot)
         launcher.fails("killed by SIGKILL", "")
         await settled(app, pilot)
@@ -354,8 +332,7 @@ async def test_a_failure_is_told_on_every_other_screen_once():
 
 async def test_a_job_that_never_came_up_is_listed_with_its_end():
     launcher, session = started_here()
-    app = app_of(session, launcher=launcher)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session, launcher=launcher) as (app, pilot):
         await write(app, pilot, "--bucket-cap-mb 25 --layers 9", "enter", "y")
         await settled(app, pilot)
         launcher.comes_up()
@@ -367,8 +344,7 @@ async def test_a_job_that_never_came_up_is_listed_with_its_end():
 
 async def test_a_job_that_gave_way_before_its_first_step_is_listed_too():
     launcher = FakeLauncher()
-    app = app_of(FakeSession(link=LinkState.WAITING, job_key=None), launcher=launcher)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(FakeSession(link=LinkState.WAITING, job_key=None), launcher=launcher) as (app, pilot):
         for seed in (1, 2):
             await write(app, pilot, f"--seed {seed}", "enter", *("y",) * (seed > 1))
             await settled(app, pilot)
@@ -380,8 +356,7 @@ async def test_a_job_that_gave_way_before_its_first_step_is_listed_too():
 
 async def test_f9_ends_what_was_started_here():
     launcher, session = started_here()
-    app = app_of(session, launcher=launcher)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session, launcher=launcher) as (app, pilot):
         await pilot.press("w", "f9")
         assert "end ddp --bucket-cap-mb 25?   y: yes   esc: no" in screen_text(app)
         await pilot.press("escape", "f9", "n")
@@ -401,8 +376,7 @@ async def test_planning_never_holds_up_the_screen():
             assert looked.wait(20)
             return super().plan(order)
 
-    app = app_of(running_job(), launcher=Slow())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job(), launcher=Slow()) as (app, pilot):
         await write(app, pilot, "--seed 1")
         app.show()
         await pilot.pause()
@@ -413,8 +387,7 @@ async def test_planning_never_holds_up_the_screen():
 
 
 async def test_a_click_chooses_a_workload():
-    app = app_of(running_job(), launcher=FakeLauncher())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job(), launcher=FakeLauncher()) as (app, pilot):
         await pilot.press("w")
         await settled(app, pilot)
         row = next(y for y, line in enumerate(screen_lines(app)) if line.strip().startswith("fsdp "))
@@ -423,13 +396,11 @@ async def test_a_click_chooses_a_workload():
 
 
 async def test_without_a_launcher_and_under_readonly_nothing_is_started():
-    app = app_of(running_job())
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job()) as (app, pilot):
         await pilot.press("w")
         assert isinstance(app.screen, OverviewScreen)
     launcher = FakeLauncher()
-    app = app_of(running_job(), launcher=launcher, readonly=True)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(running_job(), launcher=launcher, readonly=True) as (app, pilot):
         await pilot.press("w")
         assert isinstance(app.screen, OverviewScreen)
         assert await app.dashboard.start(LaunchRequest("ddp")) == "this dashboard starts nothing"
@@ -441,16 +412,14 @@ async def test_without_a_launcher_and_under_readonly_nothing_is_started():
 
 async def test_the_list_of_jobs_says_what_a_start_ends():
     launcher, session = started_here()
-    app = app_of(session, launcher=launcher)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session, launcher=launcher) as (app, pilot):
         await pilot.press("o")
         assert "in place of ddp --bucket-cap-mb 25" in await settled(app, pilot)
 
 
 async def test_without_a_job_the_screen_opens_and_starts_one():
     launcher = FakeLauncher()
-    app = app_of(FakeSession(link=LinkState.WAITING, job_key=None), launcher=launcher)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(FakeSession(link=LinkState.WAITING, job_key=None), launcher=launcher) as (app, pilot):
         assert isinstance(app.screen, JobsScreen)
         await write(app, pilot, "--layers 2", "enter")
         await settled(app, pilot)
@@ -468,8 +437,7 @@ async def test_every_key_of_the_screen_has_an_action():
 @pytest.mark.parametrize("failed", [False, True])
 async def test_it_fits_every_size(failed):
     launcher, session = started_here()
-    app = app_of(session, launcher=launcher)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session, launcher=launcher) as (app, pilot):
         await pilot.press("w")
         if failed:
             launcher.fails("exit status 1", *map(str, range(50)))
@@ -486,7 +454,6 @@ async def test_it_fits_every_size(failed):
 async def test_ascii_means_ascii():
     launcher, session = started_here()
     launcher.lines = ["größer"]
-    app = app_of(session, launcher=launcher, ascii=True)
-    async with app.run_test(size=WIDE) as pilot:
+    async with opened(session, launcher=launcher, ascii=True) as (app, pilot):
         await pilot.press("w")
         assert (await settled(app, pilot)).isascii()
