@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -33,9 +33,8 @@ from overlaptop.console.table import Table
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.launch.launcher import of_workload, place
-from overlaptop.tuning.candidates import Prior
-from overlaptop.tuning.rounds import Rounds, Window
-from overlaptop.tuning.search import Plan, Search
+from overlaptop.stats.interleaved import InterleavedWindows, SettingWindow
+from overlaptop.tuning.search import SearchOptions, ValueSearch
 from overlaptop.tuning.space import Space
 from overlaptop.tuning.state import MeasuredWindow, SearchState
 from overlaptop.tuning.tuner import Tuner
@@ -53,15 +52,19 @@ BURST = "128kb"
 QUEUE = "1s"
 """The longest that a packet waits for tokens; none is to be lost."""
 
+MakeSearch = Callable[[Space, int, SearchOptions], ValueSearch]
 
-class Grid(Search):
+
+class Grid(ValueSearch):
     """All values of a list in so many rounds, whatever comes of them."""
 
-    def __init__(self, space: Space, before: int, plan: Plan, values: tuple[int, ...], rounds: int) -> None:
+    def __init__(
+        self, space: Space, before: int, options: SearchOptions, values: tuple[int, ...], rounds: int
+    ) -> None:
         self.values, self.rounds = values, rounds
-        super().__init__(space, before, plan)
+        super().__init__(space, before, options)
 
-    def _first_queue(self) -> list[int]:
+    def _first_round(self) -> list[int]:
         rest = [value for value in self.values if value != self.before]
         # Begun with the present one where that belongs to the list: it needs no switch.
         return [self.before, *rest] if self.before in self.values else rest
@@ -75,75 +78,70 @@ class Grid(Search):
         """No end but that of the rounds."""
         return 1_000_000
 
-    def _end_round(self) -> None:
-        self._judge()
+    def _next_round(self) -> None:
         if self.round + 1 >= self.rounds:
             self._known = self.over = True
             return
-        self._queue, self._order = self._order[::-1], []
+        self._queue, self._measured = self._measured[::-1], []
         self.round += 1
 
 
 @dataclass(slots=True)
-class Phase:
-    """Windows of one part of the measurement."""
+class Measurement:
+    """Windows of one part of the measurement, in order."""
 
     windows: list[MeasuredWindow] = field(default_factory=list)
     steps: int = 0
     """All of them, with those between windows."""
 
-    def add(self, picture: SearchState) -> None:
-        """Take what a Tuner measured, its rounds after those that are there."""
-        later = max((window.round for window in self.windows), default=-1) + 1
-        self.windows += [
-            MeasuredWindow(each.value, each.round + later, each.first_step, each.steps_ns, each.exposed_ns)
-            for each in picture.windows
-        ]
-        self.steps += picture.steps_spent
+    def add(self, state: SearchState) -> None:
+        """Take what a Tuner measured."""
+        self.windows += state.windows
+        self.steps += state.steps_spent
 
     @property
-    def rounds(self) -> Rounds:
+    def compared(self) -> InterleavedWindows:
         """All windows together."""
-        return Rounds(
-            Window(each.value, each.round, tuple(map(float, each.steps_ns))) for each in self.windows
+        return InterleavedWindows(
+            SettingWindow(each.value, tuple(map(float, each.steps_ns))) for each in self.windows
         )
 
 
 def compare(session: JobSession, options: argparse.Namespace) -> None:
     """Measure the grid and the search on a job that runs, and print the table."""
     knob = wait_for_knob(session)
-    plan = Plan(window_steps=options.window)
+    given = SearchOptions(window_steps=options.window)
     values = options.grid
-    grid, referee = Phase(), Phase()
+    grid, referee = Measurement(), Measurement()
 
-    def exhaustive(values: tuple[int, ...], rounds: int) -> Callable[[Space, int, Plan, Prior], Search]:
-        return lambda space, before, plan, _prior: Grid(space, before, plan, values, rounds)
+    def exhaustive(values: tuple[int, ...], rounds: int) -> MakeSearch:
+        return lambda space, before, options: Grid(space, before, options, values, rounds)
 
-    def run(name: str, make: Callable[[Space, int, Plan, Prior], Search], plan: Plan = plan) -> SearchState:
-        tuner = Tuner(session, knob, min(values), max(values), plan=plan, make_search=make)
-        told = 0
+    def run(name: str, make: MakeSearch, options: SearchOptions = given) -> SearchState:
+        tuner = Tuner(session, knob, min(values), max(values), options=options, make_search=make)
+        reported = 0
         while not tuner.over:
             tuner.tick(watched(session))
-            for window in tuner.picture.windows[told:]:
-                told += 1
+            for window in tuner.state.windows[reported:]:
+                reported += 1
                 mean_ns = sum(window.steps_ns) / len(window.steps_ns)
                 say(
                     f"{name}, round {window.round + 1}: {window.value} MiB, {text.duration(mean_ns)} a step"
                 )
             time.sleep(TICK_S)
-        if tuner.picture.failed:
-            raise SystemExit(f"{name}: {tuner.picture.why}")
-        return tuner.picture
+        if tuner.state.failed:
+            raise SystemExit(f"{name}: {tuner.state.why}")
+        return tuner.state
 
     half = options.rounds // 2
     grid.add(run("grid", exhaustive(values, half)))
     # With a model that has seen nothing of the grid.
     budget_steps = options.budget or grid.steps * options.rounds // half // 3
-    found = run("search", Search, Plan(window_steps=options.window, budget_steps=budget_steps))
+    found = run("search", ValueSearch, replace(given, budget_steps=budget_steps))
     grid.add(run("grid", exhaustive(values, options.rounds - half)))
 
-    settled = grid.rounds
-    best = min(values, key=lambda value: settled.estimate(value).centre)
+    measured = grid.compared
+    best = min(values, key=lambda value: measured.estimate(value).centre)
     assert found.result is not None
     choice = found.result.value
     if choice != best:
@@ -151,18 +149,18 @@ def compare(session: JobSession, options: argparse.Namespace) -> None:
     report(knob, found, grid, best, referee)
 
 
-def report(knob: Knob, found: SearchState, grid: Phase, best: int, referee: Phase) -> None:
+def report(knob: Knob, found: SearchState, grid: Measurement, best: int, referee: Measurement) -> None:
     """The table, and what it comes to."""
-    settled = grid.rounds
+    measured = grid.compared
     points = {point.value: point for point in found.points}
     rows = Table(
         ["MiB", "grid", "95 % interval", "search", "windows", "", "foretold", "error", "model", "error"],
         left={""},
     )
     errors: list[float] = []
-    for value in sorted({*settled.settings, *points}):
+    for value in sorted({*measured.settings, *points}):
         point = points.get(value)
-        in_grid = settled.estimate(value) if value in settled.settings else None
+        in_grid = measured.estimate(value) if value in measured.settings else None
         truth_ns = in_grid.centre if in_grid is not None else point.step_ns if point is not None else None
         cells = [str(value)]
         cells += (
@@ -190,7 +188,7 @@ def report(knob: Knob, found: SearchState, grid: Phase, best: int, referee: Phas
     choice = found.result.value
     words = "the same"
     if choice != best:
-        longer = referee.rounds.difference(best, choice)
+        longer = referee.compared.difference(best, choice)
         words = (
             f"{100 * longer.change / longer.base:+.2f} % "
             f"({100 * longer.low / longer.base:+.2f} to {100 * longer.high / longer.base:+.2f} %)"

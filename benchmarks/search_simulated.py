@@ -19,8 +19,7 @@ from statistics import median
 import numpy as np
 
 from overlaptop.console.table import Table
-from overlaptop.tuning.candidates import Prior
-from overlaptop.tuning.search import Plan, Search
+from overlaptop.tuning.search import SearchOptions, ValueSearch
 from overlaptop.tuning.space import Space
 
 GRID = (1, 2, 5, 10, 25, 50, 100, 200, 400)
@@ -105,13 +104,12 @@ class Machine:
 
 def searched(
     machine: Machine,
-    plan: Plan | None = None,
+    options: SearchOptions | None = None,
     space: Space | None = None,
-    prior: Prior = lambda _value: None,
-    look: Callable[[Search], object] = lambda _search: None,
-) -> Search:
+    look: Callable[[ValueSearch], object] = lambda _search: None,
+) -> ValueSearch:
     """A whole search, its switches paid for. ``look`` sees it after each window."""
-    search = Search(space or Space(range(1, 401)), BEFORE, plan or Plan(), prior)
+    search = ValueSearch(space or Space(range(1, 401)), BEFORE, options)
     present = BEFORE
     while (value := search.next) is not None:
         if value != present:
@@ -128,7 +126,7 @@ def searched(
     return search
 
 
-def regret(search: Search, curve: Curve) -> float:
+def regret(search: ValueSearch, curve: Curve) -> float:
     """By what share its choice is longer than the best of the grid."""
     return curve(search.best) / min(map(curve, GRID)) - 1
 
@@ -146,7 +144,7 @@ KINDS: dict[str, Noise] = {
 
 def table(seeds: int, values: int, rounds: int, *, free: bool) -> str:
     """A line for each kind of noise; the grid has so many values and rounds."""
-    budget_steps = values * rounds * (Plan().window_steps + SWITCH_STEPS) // 3
+    budget_steps = values * rounds * (SearchOptions().window_steps + SWITCH_STEPS) // 3
     rows = Table(
         ["noise of a step", "missed", "runs", "regret, worst", "steps, median", "most", "seen once"],
         left={"noise of a step"},
@@ -156,7 +154,7 @@ def table(seeds: int, values: int, rounds: int, *, free: bool) -> str:
         for curve in CURVES.values():
             for seed in range(seeds):
                 machine = Machine(curve, noise, seed, budget_steps)
-                search = searched(machine, Plan(budget_steps=None if free else budget_steps))
+                search = searched(machine, SearchOptions(budget_steps=None if free else budget_steps))
                 regrets.append(regret(search, curve))
                 spent.append(search.spent_steps)
                 once.append(sum(point.windows == 1 for point in search.points()))

@@ -70,7 +70,7 @@ def compared(app: OverlaptopApp) -> bool:
 def searched(app: OverlaptopApp) -> bool:
     """Whether a search has come to its result."""
     tuner = app.dashboard.control.tuner
-    return tuner is not None and tuner.picture.result is not None
+    return tuner is not None and tuner.state.result is not None
 
 
 SCENES = (

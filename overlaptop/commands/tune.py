@@ -16,11 +16,11 @@ path of a script of your own; what follows -- goes to it:
   overlaptop tune --range 1:400                               bucket_cap_mb of the job that runs here
   overlaptop tune train.py --nproc 2 --range 1:400 -- --epochs 3
 
-Windows of steps with one value each are measured in turns, round by round. A value that takes longer beyond
-doubt is left out from then on (after one window only where it takes far longer, for the machine may have
-changed meanwhile), and more values are tried around the best. It ends when none can be better
-than the best by more than 1 %, with 95 % confidence, or when the budget is spent: unless --budget says
-otherwise, a third of the steps that nine values, each measured so well, would take, and at most 2,000.
+Windows of steps with one value each are measured in turn: first nine values in even factors, then round by
+round half as many, and values beside the best. A value that takes longer beyond doubt is left out (after
+one window only where it takes far longer, for the machine may have changed meanwhile). The search ends when
+none can be better than the best by more than 1 %, with 95 % confidence, or when the budget is spent: unless
+--budget says otherwise, 22 windows, or as many as the noise of the steps asks for, 2,000 steps at most.
 
 The running job goes on with the value that it had before, unless --keep is given; so it does after Ctrl-C,
 SIGTERM, and when this command dies: then its hub goes back after {LEASE_S:.0f} seconds of silence. A change
@@ -79,10 +79,10 @@ def run(words: list[str]) -> int:
     from overlaptop.console import tune
 
     least, most = options.range or (None, None)
-    wish = tune.Wish(options.knob, least, most, options.budget, options.keep, options.json)
+    request = tune.TuneRequest(options.knob, least, most, options.budget, options.keep, options.json)
     if options.script is None:
-        return tune.run_on_job(options.job, wish, hosts)
-    return tune.run_on_script(options.script, script_options, options.nproc, wish)
+        return tune.run_on_job(options.job, request, hosts)
+    return tune.run_on_script(options.script, script_options, options.nproc, request)
 
 
 def _range(text: str) -> tuple[int, int]:

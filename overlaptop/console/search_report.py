@@ -14,24 +14,24 @@ def steps(number: int) -> str:
     return f"{number} step{'s' * (number != 1)}"
 
 
-def window_words(picture: SearchState, window: MeasuredWindow) -> str:
+def window_words(state: SearchState, window: MeasuredWindow) -> str:
     """One line of progress."""
     mean_ns = sum(window.steps_ns) / len(window.steps_ns)
     words = [
-        f"round {window.round + 1}: {picture.knob.name} {window.value} {picture.knob.unit}".rstrip(),
+        f"round {window.round + 1}: {state.knob.name} {window.value} {state.knob.unit}".rstrip(),
         f"{text.duration(mean_ns)} a step in {steps(len(window.steps_ns))}",
-        f"{picture.racing} in the race",
-        f"{steps(picture.steps_spent)} spent"
-        + (f", at most {picture.steps_to_go} to go" if picture.steps_to_go is not None else ""),
+        f"{state.candidates} candidate{'s' * (state.candidates != 1)}",
+        f"{steps(state.steps_spent)} spent"
+        + (f", at most {state.steps_to_go} to go" if state.steps_to_go is not None else ""),
     ]
     return ", ".join(words)
 
 
-def table(picture: SearchState) -> str:
+def table(state: SearchState) -> str:
     """What was measured of each value, and how far the model is off."""
     rows = Table(
         [
-            picture.knob.name,
+            state.knob.name,
             "step time",
             "95 % interval",
             "exposed",
@@ -43,8 +43,8 @@ def table(picture: SearchState) -> str:
         ],
         left={""},
     )
-    result = picture.result
-    for point in picture.points:
+    result = state.result
+    for point in state.points:
         error = point.model_error
         rows.add(
             [
@@ -63,15 +63,15 @@ def table(picture: SearchState) -> str:
                 "best" if result is not None and result.value == point.value else point.state.value,
             ]
         )
-    return f"{rows.render()}\n{model_words(picture)}"
+    return f"{rows.render()}\n{model_words(state)}"
 
 
-def model_words(picture: SearchState) -> str:
+def model_words(state: SearchState) -> str:
     """How well the model knows the job: what it had seen when it spoke, and what it had not."""
-    now = [abs(each.model_error) for each in picture.points if each.model_error is not None]
-    blind = [abs(each.foretold_error) for each in picture.points if each.foretold_error is not None]
+    now = [abs(each.model_error) for each in state.points if each.model_error is not None]
+    blind = [abs(each.foretold_error) for each in state.points if each.foretold_error is not None]
     if not now:
-        return f"no model: {picture.model_reason}"
+        return f"no model: {state.model_reason}"
     words = f"the model is off by {text.percent(sum(now) / len(now))} on average"
     words += f", {text.percent(max(now))} at most"
     if blind:
@@ -82,24 +82,24 @@ def model_words(picture: SearchState) -> str:
     return words
 
 
-def last_line(picture: SearchState, left: str) -> str:
+def last_line(state: SearchState, left: str) -> str:
     """The best setting, what it saves, how sure; which one the job has; and the line to paste."""
-    found = picture.result
+    found = state.result
     assert found is not None
     said = [found.line]
     if left:
         said.append(left[0].upper() + left[1:])
     if found.code:
-        said.append(f"To make {value_text(picture.knob, found.value)} permanent: {found.code}")
+        said.append(f"To make {value_text(state.knob, found.value)} permanent: {found.code}")
     return ". ".join(said)
 
 
-def window_record(job: str | None, picture: SearchState, window: MeasuredWindow) -> dict[str, object]:
+def window_record(job: str | None, state: SearchState, window: MeasuredWindow) -> dict[str, object]:
     """A window as it was measured; times in ns."""
     return {
         "type": "window",
         "job": job,
-        "knob": picture.knob.name,
+        "knob": state.knob.name,
         "value": window.value,
         "round": window.round,
         "first_step": window.first_step,
@@ -108,13 +108,13 @@ def window_record(job: str | None, picture: SearchState, window: MeasuredWindow)
     }
 
 
-def point_record(job: str | None, picture: SearchState, point: CurvePoint) -> dict[str, object]:
+def point_record(job: str | None, state: SearchState, point: CurvePoint) -> dict[str, object]:
     """All that is known of a value; times in ns, errors of the model as fractions."""
     told = math.isfinite(point.high_ns)
     return {
         "type": "point",
         "job": job,
-        "knob": picture.knob.name,
+        "knob": state.knob.name,
         "value": point.value,
         "state": point.state.value,
         "windows": point.windows,
@@ -130,15 +130,15 @@ def point_record(job: str | None, picture: SearchState, point: CurvePoint) -> di
     }
 
 
-def result_record(job: str | None, picture: SearchState) -> dict[str, object]:
+def result_record(job: str | None, state: SearchState) -> dict[str, object]:
     """What was found; savings are fractions of the step with the value before."""
-    found = picture.result
+    found = state.result
     assert found is not None
     told = math.isfinite(found.saves_low)
     return {
         "type": "result",
         "job": job,
-        "knob": picture.knob.name,
+        "knob": state.knob.name,
         "value": found.value,
         "before": found.before_text,
         "saves": found.saves if told else None,
@@ -148,9 +148,9 @@ def result_record(job: str | None, picture: SearchState) -> dict[str, object]:
         "known": found.known,
         "first_guess": found.first_guess,
         "rivals_gain": found.rivals_gain,
-        "steps_spent": picture.steps_spent,
-        "ended": picture.why,
-        "left": picture.left,
+        "steps_spent": state.steps_spent,
+        "ended": state.why,
+        "left": state.left,
         "line": found.line,
         "code": found.code,
     }

@@ -22,7 +22,7 @@ from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.launch.launcher import Launcher, of_workload, place
 from overlaptop.launch.supervised import LaunchError
 from overlaptop.models.bucket_sizes import MOST_WATCHED, Collector
-from overlaptop.tuning.search import Plan
+from overlaptop.tuning.search import SearchOptions
 from overlaptop.tuning.state import SearchState
 from overlaptop.tuning.tuner import Tuner
 from overlaptop.wire.knobs import Knob
@@ -36,8 +36,8 @@ STARTING_S = 600.0
 """For a job to finish its first step: it may load or compile a model first."""
 LATE_S = 60.0
 """For the other ranks, once one has."""
-TOLD_S = 5.0
-"""After so long without a step it is said what is waited for."""
+ANNOUNCE_S = 5.0
+"""After so long without a step a line says what is waited for."""
 MOST_NAMED = 8
 """Ranks."""
 END_LIMIT_S = 5.0
@@ -45,7 +45,7 @@ END_LIMIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TuneRequest:
     """What is to be found, and how."""
 
     knob: str
@@ -58,16 +58,16 @@ class Wish:
     as_json: bool
 
 
-def run_on_job(key: str | None, wish: Wish, hosts: Hosts | None = None) -> int:
-    """Search on the job called `key`, or on the only one. Its value is restored, unless `wish.keep`."""
+def run_on_job(key: str | None, request: TuneRequest, hosts: Hosts | None = None) -> int:
+    """Search on the job called `key`, or on the only one. Its value is restored, unless `request.keep`."""
     session = join(key, hosts)
     try:
-        return _Search(session, wish).run()
+        return _TuneRun(session, request).run()
     finally:
         session.close()
 
 
-def run_on_script(script: str, options: Sequence[str], nproc: int | None, wish: Wish) -> int:
+def run_on_script(script: str, options: Sequence[str], nproc: int | None, request: TuneRequest) -> int:
     """Start a bundled workload or a script of one's own under torchrun, search, and end it."""
     try:
         launcher = _launcher(script, options, nproc)
@@ -76,7 +76,7 @@ def run_on_script(script: str, options: Sequence[str], nproc: int | None, wish: 
             launcher.start()
             session = JobSession(JobSelector(matches=launcher.owns))
             try:
-                return _Search(session, wish, launcher).run()
+                return _TuneRun(session, request, launcher).run()
             finally:
                 session.close()
     except LaunchError as fault:
@@ -97,52 +97,51 @@ def _launcher(script: str, options: Sequence[str], nproc: int | None) -> Launche
     return of_workload(workload, options, place(nproc, str(given.get("device", "auto"))))
 
 
-class _Search:
+class _TuneRun:
     """One search, from the first look at the job to its last line."""
 
-    def __init__(self, session: Session, wish: Wish, launcher: Launcher | None = None) -> None:
-        self._session, self._wish, self._launcher = session, wish, launcher
+    def __init__(self, session: Session, request: TuneRequest, launcher: Launcher | None = None) -> None:
+        self._session, self._request, self._launcher = session, request, launcher
         self._collector = Collector()
         """Sees the job from the first look on: a GPU's timelines come every few seconds only."""
-        self._told = 0
+        self._reported = 0
         """Windows."""
 
     def run(self) -> int:
-        with _told_to_end() as asked:
-            knob = self._find_knob(asked)
+        with _stop_signals() as stop:
+            knob = self._find_knob(stop)
             if knob is None:
-                return asked()
-            wish = self._wish
+                return stop()
+            request = self._request
             try:
-                plan = Plan(budget_steps=wish.budget_steps)
                 tuner = Tuner(
                     self._session,
                     knob,
-                    wish.least,
-                    wish.most,
-                    plan=plan,
-                    keep=wish.keep,
+                    request.least,
+                    request.most,
+                    options=SearchOptions(budget_steps=request.budget_steps),
+                    keep=request.keep,
                     collector=self._collector,
                 )
             except ValueError as error:
                 raise CommandError(str(error), 2) from error
             stopped = False
             while not tuner.over:
-                if asked() and not stopped:
+                if stop() and not stopped:
                     stopped = True
                     tuner.stop()
                     if self._launcher is not None:
                         break  # the job ends, and its value with it
                     say(f"{knob.name} goes back to {knob.value_text}; once more to leave at once")
                 tuner.tick(self._look())
-                self._tell(tuner.picture)
+                self._report(tuner.state)
                 pause(self._session, TICK_S)
-        picture = tuner.picture
-        self._conclude(picture)
-        if stopped and not picture.failed:
-            return asked()
-        if picture.why:
-            raise self._job_ended() or CommandError(picture.why)
+        state = tuner.state
+        self._conclude(state)
+        if stopped and not state.failed:
+            return stop()
+        if state.why:
+            raise self._job_ended() or CommandError(state.why)
         return 0
 
     def _look(self) -> Snapshot:
@@ -169,11 +168,11 @@ class _Search:
             print(text.printable(line), file=sys.stderr)  # noqa: T201
         return CommandError(f"the job failed ({launcher.how_it_ended})", 2 if launcher.usage_error else 1)
 
-    def _find_knob(self, asked: Callable[[], int]) -> Knob | None:
-        """The knob, once steps are counted and it is known; None: told to end."""
-        name, since_s = self._wish.knob, None
+    def _find_knob(self, stop: Callable[[], int]) -> Knob | None:
+        """The knob, once steps are counted and it is known; None: it is to stop."""
+        name, since_s = self._request.knob, None
         first_step = _FirstStep()
-        while not asked():
+        while not stop():
             gone = self._launcher is not None and self._launcher.poll() is not None
             snapshot = self._look()
             if snapshot.link is LinkState.LIVE:
@@ -199,31 +198,31 @@ class _Search:
             pause(self._session, TICK_S)
         return None
 
-    def _tell(self, picture: SearchState) -> None:
-        for window in picture.windows[self._told :]:
-            self._told += 1
-            if self._wish.as_json:
-                self._put(search_report.window_record(self._session.job_key, picture, window))
-            say(search_report.window_words(picture, window))
+    def _report(self, state: SearchState) -> None:
+        for window in state.windows[self._reported :]:
+            self._reported += 1
+            if self._request.as_json:
+                self._put(search_report.window_record(self._session.job_key, state, window))
+            say(search_report.window_words(state, window))
 
-    def _conclude(self, picture: SearchState) -> None:
+    def _conclude(self, state: SearchState) -> None:
         """Print what was found, if anything was, and which value the job has."""
-        if picture.result is None:
-            say("; ".join(filter(None, ("nothing was measured yet", self._left(picture)))))
+        if state.result is None:
+            say("; ".join(filter(None, ("nothing was measured yet", self._left(state)))))
             return
-        if self._wish.as_json:
-            for point in picture.points:
-                self._put(search_report.point_record(self._session.job_key, picture, point))
-            self._put(search_report.result_record(self._session.job_key, picture))
+        if self._request.as_json:
+            for point in state.points:
+                self._put(search_report.point_record(self._session.job_key, state, point))
+            self._put(search_report.result_record(self._session.job_key, state))
         else:
-            print(search_report.table(picture))  # noqa: T201
-            print(text.printable(search_report.last_line(picture, self._left(picture))), flush=True)  # noqa: T201
-        if picture.result.spent:
-            say(f"{search_report.steps(picture.steps_spent)} were not enough: --budget allows more")
+            print(search_report.table(state))  # noqa: T201
+            print(text.printable(search_report.last_line(state, self._left(state))), flush=True)  # noqa: T201
+        if state.result.spent:
+            say(f"{search_report.steps(state.steps_spent)} were not enough: --budget allows more")
 
-    def _left(self, picture: SearchState) -> str:
+    def _left(self, state: SearchState) -> str:
         """Which value the job has; empty: it ends with this command."""
-        return picture.left if self._launcher is None else ""
+        return state.left if self._launcher is None else ""
 
     def _put(self, record: dict[str, object]) -> None:
         print(json.dumps(record), flush=True)  # noqa: T201
@@ -236,7 +235,7 @@ class _FirstStep:
         self._began_s = time.monotonic()
         self._stepped_s: float | None = None
         """When the first rank had finished one."""
-        self._told = False
+        self._announced = False
 
     def wait(self, snapshot: Snapshot) -> None:
         """Look once more. CommandError: it has taken too long."""
@@ -253,8 +252,8 @@ class _FirstStep:
             raise CommandError(
                 f"{who} finished no step within {limit_s:.0f} s{others}: nothing can be measured"
             )
-        if not self._told and now_s - since_s > TOLD_S:
-            self._told = True
+        if not self._announced and now_s - since_s > ANNOUNCE_S:
+            self._announced = True
             say(f"waits for the first step of {who}")
 
 
@@ -266,20 +265,20 @@ def _ranks(numbers: Sequence[int]) -> str:
 
 
 @contextmanager
-def _told_to_end() -> Iterator[Callable[[], int]]:
+def _stop_signals() -> Iterator[Callable[[], int]]:
     """Ctrl-C and SIGTERM leave time to put things back: gives the exit status asked for, 0 while none is.
 
     A second one ends at once.
     """
     status = 0
 
-    def hear(signum: int, _frame: FrameType | None) -> None:
+    def receive(signum: int, _frame: FrameType | None) -> None:
         nonlocal status
         if status:
             raise SystemExit(128 + signum)
         status = 128 + signum
 
-    before = {signum: signal.signal(signum, hear) for signum in (signal.SIGINT, signal.SIGTERM)}
+    before = {signum: signal.signal(signum, receive) for signum in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: status
     finally:

@@ -1,14 +1,24 @@
-"""What the model of the job's buckets says of each value, for a search and for its picture. Pure."""
+"""What the model of the job's buckets predicts of each value, beside what a search measures. Pure."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.models.bucket_sizes import Collector, StepModel
 from overlaptop.tuning.space import Space
-from overlaptop.tuning.state import Predicted
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
 
 CURVE_POINTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CurveSample:
+    """The model's curve at one value."""
+
+    value: int
+    step_ns: float
+    exposed_ns: float | None
 
 
 class Forecast:
@@ -18,7 +28,7 @@ class Forecast:
         """``collector``: one that has seen the job for a while already; None: begin with nothing."""
         self.reason = "the model knows bucket sizes only"
         """Why there is no model; empty: there is one."""
-        self.curve: tuple[Predicted, ...] = ()
+        self.curve: tuple[CurveSample, ...] = ()
         """By rising value."""
         self.stale = True
         """There may be news since it was renewed."""
@@ -50,7 +60,7 @@ class Forecast:
         low, high = self._space.position(self._space.least), self._space.position(self._space.most)
         at = [low + (high - low) * point / (CURVE_POINTS - 1) for point in range(CURVE_POINTS)]
         self.curve = tuple(
-            Predicted(value, each.step_ns, each.exposed_ns)
+            CurveSample(value, each.step_ns, each.exposed_ns)
             for value in sorted({self._space.near(position) for position in at})
             for each in [found.predict(value)]
         )

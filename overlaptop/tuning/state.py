@@ -1,4 +1,4 @@
-"""What a search shows of itself: frozen pictures for a screen, and the words of its last line. Pure."""
+"""The state of a search as screens and commands show it, frozen; and the words of its last line. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Protocol
 
-from overlaptop.tuning.search import Search, State, Verdict
+from overlaptop.tuning.forecast import CurveSample, Forecast
+from overlaptop.tuning.search import BestValue, MeasuredValue, ValueSearch
 from overlaptop.wire.knobs import Knob
 
 
@@ -27,19 +27,9 @@ class MeasuredWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class CurvePoint:
-    """A value that was measured. Times of one step."""
+class CurvePoint(MeasuredValue):
+    """A value that was measured, beside what the model says. Times of one step."""
 
-    value: int
-    state: State
-    windows: int
-    steps: int
-    step_ns: float
-    low_ns: float
-    high_ns: float
-    """Where it lies with 95 % confidence, the differences between rounds taken off; 0 and infinite where
-    too few steps tell.
-    """
     exposed_ns: int | None
     predicted_ns: float | None
     """What the model says now, having seen all that was measured; None: there is no model."""
@@ -55,15 +45,6 @@ class CurvePoint:
     def foretold_error(self) -> float | None:
         """By what share of the step it was off before it had seen the value."""
         return None if self.foretold_ns is None else self.foretold_ns / self.step_ns - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Predicted:
-    """A point of the model's curve."""
-
-    value: int
-    step_ns: float
-    exposed_ns: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +94,10 @@ class SearchState:
     """The value that is being measured; None: none."""
     best: int | None
     """The one of ``points`` with the shortest step; None before there is one."""
-    racing: int
+    candidates: int
     """Values that may still be the best."""
     points: tuple[CurvePoint, ...]
-    predicted: tuple[Predicted, ...]
+    predicted: tuple[CurveSample, ...]
     """The model's curve over the whole range, by rising value; empty: there is none."""
     model_reason: str
     """Why there is no model."""
@@ -133,8 +114,8 @@ class SearchState:
     """Likewise, at the pace so far."""
     result: Result | None
     """Once something is known and nothing more is measured."""
-    best_words: str = ""
-    """A short word of doubt about ``best`` while it leads; empty: there is none."""
+    caveat: str = ""
+    """What is to be held against ``best`` while it leads, in short; empty: nothing."""
     left: str = ""
     """Once it is over: which value the job has now, as a sentence without a full stop; empty: that is not
     known, or there is no job any more.
@@ -143,18 +124,8 @@ class SearchState:
     """From this value on, up to ``most``, the job does the same; None: it does not, or not known yet."""
 
 
-class Predictor(Protocol):
-    """A model, as forecast.Forecast is one."""
-
-    def step_ns(self, value: int) -> float | None:
-        """The step with this value."""
-
-    def foretold_ns(self, value: int) -> float | None:
-        """What was predicted of it before it was measured."""
-
-
 def curve_points(
-    search: Search, model: Predictor, windows: Sequence[MeasuredWindow]
+    search: ValueSearch, forecast: Forecast, windows: Sequence[MeasuredWindow]
 ) -> tuple[CurvePoint, ...]:
     """What was measured of each value, by rising value, beside what the model says."""
     exposed: dict[int, list[int]] = {}
@@ -171,30 +142,30 @@ def curve_points(
             low_ns=point.low_ns,
             high_ns=point.high_ns,
             exposed_ns=round(median(exposed[point.value])) if point.value in exposed else None,
-            predicted_ns=model.step_ns(point.value),
-            foretold_ns=model.foretold_ns(point.value),
+            predicted_ns=forecast.step_ns(point.value),
+            foretold_ns=forecast.foretold_ns(point.value),
         )
         for point in search.points()
     )
 
 
-def told_result(knob: Knob, verdict: Verdict, confidence: float) -> Result:
+def make_result(knob: Knob, found: BestValue, confidence: float) -> Result:
     """What was found, in figures and in words."""
-    has_it = knob.original_text == str(verdict.value)
+    has_it = knob.original_text == str(found.value)
     return Result(
-        value=verdict.value,
+        value=found.value,
         # Where the job has no whole number, the one that was measured in its place.
-        before_text=knob.value_text if knob.value is not None else str(verdict.before),
-        saves=verdict.saves,
-        saves_low=verdict.saves_low,
-        saves_high=verdict.saves_high,
+        before_text=knob.value_text if knob.value is not None else str(found.before),
+        saves=found.saves,
+        saves_low=found.saves_low,
+        saves_high=found.saves_high,
         confidence=confidence,
-        known=verdict.known,
-        spent=verdict.spent,
-        rivals_gain=verdict.rivals_gain,
-        line=result_line(knob, verdict, confidence),
-        code="" if has_it else knob.code.replace("{value}", str(verdict.value)),
-        first_guess=verdict.once,
+        known=found.known,
+        spent=found.spent,
+        rivals_gain=found.rivals_gain,
+        line=result_line(knob, found, confidence),
+        code="" if has_it else knob.code.replace("{value}", str(found.value)),
+        first_guess=found.once,
     )
 
 
@@ -203,34 +174,34 @@ def value_text(knob: Knob, value: int) -> str:
     return f"{value} {knob.unit}".rstrip()
 
 
-def best_words(knob: Knob, verdict: Verdict | None) -> str:
+def caveat(knob: Knob, found: BestValue | None) -> str:
     """What is to be held against the value that leads; empty: nothing."""
-    if verdict is None or verdict.value == verdict.before:
+    if found is None or found.value == found.before:
         return ""
-    if verdict.once:
-        return "measured once"
-    return "" if verdict.saves_low > 0 else f"within noise of {value_text(knob, verdict.before)}"
-
-
-def result_line(knob: Knob, found: Verdict, confidence: float) -> str:
-    """The last line: the best setting, what it saves, how sure."""
-    told = f"{knob.name} {value_text(knob, found.value)}"
-    if found.value == found.before:
-        told += ", as it was" if knob.value is not None else f", measured in place of {knob.value_text}"
     if found.once:
-        told += f", a first guess ({'each value' if found.all_once else 'it'} was measured once only)"
+        return "measured once"
+    return "" if found.saves_low > 0 else f"within noise of {value_text(knob, found.before)}"
+
+
+def result_line(knob: Knob, found: BestValue, confidence: float) -> str:
+    """The last line: the best setting, what it saves, how sure."""
+    best = f"{knob.name} {value_text(knob, found.value)}"
+    if found.value == found.before:
+        best += ", as it was" if knob.value is not None else f", measured in place of {knob.value_text}"
+    if found.once:
+        best += f", a first guess ({'each value' if found.all_once else 'it'} was measured once only)"
     elif not found.known:
-        told += ", the best so far"
-    said = []
+        best += ", the best so far"
+    facts = []
     if found.value != found.before:
-        said.append(_saves_words(found, value_text(knob, found.before)))
+        facts.append(_saves_words(found, value_text(knob, found.before)))
     if found.rivals_gain is None:
-        said.append("whether another value is shorter is not known")
+        facts.append("whether another value is shorter is not known")
     elif found.known:
-        said.append(f"no other measured value is shorter by more than {_percent(found.rivals_gain)} %")
+        facts.append(f"no other measured value is shorter by more than {_percent(found.rivals_gain)} %")
     else:
-        said.append(f"another measured value may still be up to {_percent(found.rivals_gain)} % shorter")
-    line = f"{told}: {'; '.join(said)}"
+        facts.append(f"another measured value may still be up to {_percent(found.rivals_gain)} % shorter")
+    line = f"{best}: {'; '.join(facts)}"
     if found.rivals_gain is not None:
         line += f", with {100 * confidence:g} % confidence"
     if found.known:
@@ -239,7 +210,7 @@ def result_line(knob: Knob, found: Verdict, confidence: float) -> str:
     return f"{line}. The search {how} before the best was known"
 
 
-def _saves_words(found: Verdict, before: str) -> str:
+def _saves_words(found: BestValue, before: str) -> str:
     """What the best value saves. The interval is not known with very few windows or steps."""
     if not math.isfinite(found.saves_low):
         return f"whether a step is shorter than with {before} is not known"

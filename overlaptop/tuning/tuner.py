@@ -1,12 +1,12 @@
 """Searches for a knob's best value on a running job: the state machine between a Search and the job.
 
 It has the job change the knob, gathers the steps that belong to each value, and hands them to the search.
-While the last steps of a window are measured the next change is agreed on already: the job goes on with
-the old value until the agreed step, and these steps count. What is left out: steps that a command
-disturbed, and the first few after a change.
+While the last steps of a window are measured, the ranks agree on the next change: the job goes on with the
+old value until the agreed step, and these steps count. Left out are steps that a command disturbed, and the
+first few after a change.
 
-A person goes first: a change of the same knob by somebody else ends the search and stays. The hub is told
-again and again that the search goes on, and undoes it where that word does not come.
+A person goes first: a change of the same knob by somebody else ends the search and stays. The search holds
+a lease at the hub and renews it with each tick; where it is not renewed, the hub undoes the search.
 """
 
 from __future__ import annotations
@@ -18,27 +18,25 @@ from statistics import median
 
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.models.bucket_sizes import Collector
-from overlaptop.tuning.candidates import Prior
 from overlaptop.tuning.changer import Change, Changer, Line
 from overlaptop.tuning.current_value import CurrentValue
 from overlaptop.tuning.forecast import Forecast
 from overlaptop.tuning.interference import Interference, in_words
-from overlaptop.tuning.layouts import layout_of
-from overlaptop.tuning.search import Plan, Search
-from overlaptop.tuning.space import Space
+from overlaptop.tuning.search import SearchOptions, ValueSearch
+from overlaptop.tuning.space import Space, layout_of
 from overlaptop.tuning.state import (
     MeasuredWindow,
     Result,
     SearchState,
-    best_words,
+    caveat,
     curve_points,
-    told_result,
+    make_result,
     value_text,
 )
 from overlaptop.tuning.steps import JobStep, StepReader
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
-from overlaptop.wire.knobs import Search as Claim
+from overlaptop.wire.knobs import Search as Lease
 from overlaptop.wire.messages import UNKNOWN
 
 RANGES = {BUCKET_CAP_MB: (1, 400)}
@@ -47,21 +45,21 @@ SETTLE_STEPS = 2
 """Left out after a change besides those that it disturbed: a GPU's CPU regains its lead, caches fill."""
 LEAST_WINDOW_STEPS = 6
 """A window that was left with fewer is measured again."""
-CLAIM_S = 6.0
-"""For the hub to take the search; and, at the end, to hear that it is over."""
+LEASE_WAIT_S = 6.0
+"""For the hub to grant the lease; and, at the end, to give it back."""
 
 
-class _Phase(Enum):
+class _TunerPhase(Enum):
     MEASURING = "measuring"
     ENDING = "ending"
     """Nothing more is measured; the knob is to get its last value."""
-    LETTING_GO = "letting go"
-    """The hub is to hear that it is over."""
+    RELEASING = "releasing"
+    """The lease is given back."""
     OVER = "over"
 
 
 class Tuner:
-    """One search. Call ``tick`` with each new Snapshot of the job; ``picture`` is what to draw."""
+    """One search. Call ``tick`` with each new Snapshot of the job; ``state`` is what to show."""
 
     def __init__(
         self,
@@ -70,15 +68,15 @@ class Tuner:
         least: int | None = None,
         most: int | None = None,
         *,
-        plan: Plan | None = None,
+        options: SearchOptions | None = None,
         keep: bool = False,
         collector: Collector | None = None,
-        make_search: Callable[[Space, int, Plan, Prior], Search] = Search,
+        make_search: Callable[[Space, int, SearchOptions], ValueSearch] = ValueSearch,
     ) -> None:
         """From ``least`` to ``most``, both included; None: RANGES, else all that the knob allows. ``keep``:
         leave the job with the best value where that is better beyond noise. ``collector``: what was seen of
         the job before, for the model; None: nothing. ``make_search``: what decides, from the values, the
-        one before, the plan and the model.
+        one before and the options.
 
         Raises:
             ValueError: one line: a range without values, a knob that cannot be changed or changed back.
@@ -94,23 +92,23 @@ class Tuner:
             )
         Space.of(knob, self._least, self._most)
         self._line, self._knob = line, knob
-        self._plan, self._keep, self._make_search = plan or Plan(), keep, make_search
+        self._options, self._keep, self._make_search = options or SearchOptions(), keep, make_search
         self._collector = collector
-        self._claim = commands.make_search(knob)
-        self._changer = Changer(line, knob, self._claim.id)
-        self._taken = self._said_over = False
-        self._phase = _Phase.MEASURING
+        self._lease = commands.make_search(knob)
+        self._changer = Changer(line, knob, self._lease.id)
+        self._leased = self._released = False
+        self._phase = _TunerPhase.MEASURING
         self._target: int | None = None
         """To be left behind; None: what the script gave."""
         self._steps = StepReader()
-        self._search: Search | None = None
+        self._search: ValueSearch | None = None
         self._forecast: Forecast | None = None
-        self._now = CurrentValue(knob, self._claim.undo_value)
+        self._current = CurrentValue(knob, self._lease.undo_value)
         self._window: list[JobStep] = []
         self._settle = 0
         self._windows: list[MeasuredWindow] = []
-        self._others: Interference | None = None
-        self._taken_ns = self._searching_ns = self._now_ns = self._until_ns = 0
+        self._interference: Interference | None = None
+        self._leased_ns = self._searching_ns = self._at_ns = self._until_ns = 0
         self._why, self._failed = "", False
         self._result: Result | None = None
         self._left = ""
@@ -118,81 +116,81 @@ class Tuner:
         self._doing = "waits for the job's next step"
 
     @property
-    def claim(self) -> Claim:
+    def lease(self) -> Lease:
         """The search as the hub and other dashboards know it."""
-        return self._claim
+        return self._lease
 
     @property
     def over(self) -> bool:
         """Nothing more is to come; what was to be set is set, as far as that could be."""
-        return self._phase is _Phase.OVER
+        return self._phase is _TunerPhase.OVER
 
     def stop(self, why: str = "stopped") -> None:
         """Measure nothing more and go back to the value before; goes on until ``over``."""
-        if self._phase is _Phase.MEASURING or (self._phase is _Phase.ENDING and self._keep):
-            self._end(why, self._claim.undo_value)
+        if self._phase is _TunerPhase.MEASURING or (self._phase is _TunerPhase.ENDING and self._keep):
+            self._end(why, self._lease.undo_value)
 
     def tick(self, snapshot: Snapshot) -> None:
         """Look at the job, and have it do what comes next. Never blocks."""
-        if self._phase is _Phase.OVER or snapshot.job is None:
+        if self._phase is _TunerPhase.OVER or snapshot.job is None:
             return
-        if self._others is None:
-            self._others, self._taken_ns = Interference(snapshot, self._claim.id), snapshot.at_ns
-        self._now_ns = snapshot.at_ns
+        if self._interference is None:
+            self._interference, self._leased_ns = Interference(snapshot, self._lease.id), snapshot.at_ns
+        self._at_ns = snapshot.at_ns
         steps = self._steps.read(snapshot)
-        if self._ends_by_itself(snapshot, self._others):
+        if self._ends_by_itself(snapshot, self._interference):
             return
         why = ""
-        if self._phase is not _Phase.LETTING_GO:
-            why = self._line.hold(self._claim)
+        if self._phase is not _TunerPhase.RELEASING:
+            why = self._line.hold(self._lease)
         if snapshot.link is not LinkState.LIVE:
             self._doing = "waits: there is no connection to the job"
             self._take(steps)
             return
-        if self._phase is not _Phase.LETTING_GO:
-            self._see_who_searches(snapshot, why)
+        if self._phase is not _TunerPhase.RELEASING:
+            self._follow_lease(snapshot, why)
             self._changer.follow(snapshot)
-        if self._phase is _Phase.MEASURING:
+        if self._phase is _TunerPhase.MEASURING:
             self._measure(snapshot, steps)
-        elif self._phase is _Phase.ENDING:
+        elif self._phase is _TunerPhase.ENDING:
             self._take(steps)
             self._leave_behind(snapshot)
-        if self._phase is _Phase.LETTING_GO:
-            self._let_go(snapshot)
+        if self._phase is _TunerPhase.RELEASING:
+            self._release(snapshot)
 
     # What the job and others do
 
-    def _ends_by_itself(self, snapshot: Snapshot, others: Interference) -> bool:
+    def _ends_by_itself(self, snapshot: Snapshot, interference: Interference) -> bool:
         """End where the job has, or somebody has taken the knob; returns whether it is over."""
-        why, failed, left = others.end_of_job(snapshot), True, ""
-        other = others.change(snapshot)
-        if not why and self._phase is not _Phase.LETTING_GO:
+        why, failed, left = interference.end_of_job(snapshot), True, ""
+        other = interference.change(snapshot)
+        if not why and self._phase is not _TunerPhase.RELEASING:
             if other is not None and other.knob == self._knob.name:
                 why, failed = in_words(other, "it"), False
-                left = self._now.words_after(other.value, known=other.state != UNKNOWN)
-            elif snapshot.ended_search == self._claim.id:
+                left = self._current.words_after(other.value, known=other.state != UNKNOWN)
+            elif snapshot.ended_search == self._lease.id:
                 why = (
                     "the job's hub has ended it, and goes back: it had not heard of this search for a while"
                 )
-                left = f"the job's hub sets it back to {self._now.before_text}"
+                left = f"the job's hub sets it back to {self._current.before_text}"
         if why:
             self._break_off(why, left, failed=failed)
             return True
-        if other is not None and self._phase is _Phase.MEASURING:
-            self._end(in_words(other, "the job"), self._claim.undo_value)
+        if other is not None and self._phase is _TunerPhase.MEASURING:
+            self._end(in_words(other, "the job"), self._lease.undo_value)
         return False
 
-    def _see_who_searches(self, snapshot: Snapshot, why: str) -> None:
+    def _follow_lease(self, snapshot: Snapshot, why: str) -> None:
         """``why`` the hub could not be told of this search."""
         holder = snapshot.search
-        self._taken = holder is not None and holder.id == self._claim.id
-        if self._taken:
-            self._taken_ns = snapshot.at_ns
+        self._leased = holder is not None and holder.id == self._lease.id
+        if self._leased:
+            self._leased_ns = snapshot.at_ns
         elif holder is not None:
             self._break_off(f"{holder.by} searches for the best {holder.knob} already")  # and sets it
-        elif snapshot.at_ns - self._taken_ns > CLAIM_S * 1e9:
+        elif snapshot.at_ns - self._leased_ns > LEASE_WAIT_S * 1e9:
             # A hub that took the place of another one has to take it anew.
-            self._break_off(why or "the job's hub has not taken the search", self._now.words)
+            self._break_off(why or "the job's hub has not taken the search", self._current.words)
 
     # Measuring
 
@@ -209,46 +207,50 @@ class Tuner:
         self._take(steps)
         if changer.why_not:
             self._end(
-                f"{self._knob.name} cannot be changed: {changer.why_not}", self._claim.undo_value, True
+                f"{self._knob.name} cannot be changed: {changer.why_not}", self._lease.undo_value, True
             )
             return
         if (
             steps
             and self._forecast.stale
-            and self._now.value == search.next
+            and self._current.value == search.next
             and 2 * len(self._window) > search.window_steps
         ):
             self._forecast.renew()  # before the value after this one is chosen
-        while changer.under_way is None and self._now.value == search.next and search.enough(self._times()):
+        while (
+            changer.under_way is None
+            and self._current.value == search.next
+            and search.enough(self._times())
+        ):
             self._close_window()
         if search.over:
-            found = search.verdict()
+            found = search.best_value()
             keeps = self._keep and found is not None and found.saves_low > 0  # beyond noise
-            self._end("", search.best if keeps else self._claim.undo_value)
+            self._end("", search.best if keeps else self._lease.undo_value)
             return
         wanted = search.next
-        if self._now.value == wanted:
+        if self._current.value == wanted:
             # Agreeing takes a while, in which the job goes on with this value.
             soon = len(self._window) + max(0, changer.lag_steps - 1)
             wanted = search.following if soon >= search.window_steps else None
-        if wanted is not None and wanted != self._now.value and self._taken:
+        if wanted is not None and wanted != self._current.value and self._leased:
             changer.ask(wanted, snapshot.at_ns, self._steps.next)
-        self._say_what_it_does()
+        self._describe()
 
     def _begin(self, snapshot: Snapshot) -> None:
         self._searching_ns = snapshot.at_ns
         space = Space.of(self._knob, self._least, self._most, layout_of(self._knob, snapshot))
         self._forecast = Forecast(self._knob, space, self._collector)
         self._forecast.renew()  # of what was seen before
-        self._forecast.foretell(self._now.before)
-        self._search = self._make_search(space, self._now.before, self._plan, self._forecast.step_ns)
+        self._forecast.foretell(self._current.before)
+        self._search = self._make_search(space, self._current.before, self._options)
 
     def _take(self, steps: Sequence[JobStep]) -> None:
         """Steps have passed: those of the value in force belong to its window."""
         change = self._changer.under_way
         first = steps[0].number if steps else self._steps.next
         if change is not None and self._has_come(change, before=first):
-            self._switch(change)  # we were told late
+            self._switch(change)  # reported late
         for step in steps:
             if change is not None and self._has_come(change, before=step.number + 1):
                 self._switch(change)
@@ -261,7 +263,7 @@ class Tuner:
         if change is not None and change.begun and change.changed:
             self._changer.settle()
         if self._changer.half_done:
-            self._now.lose()
+            self._current.lose()
             self._window = []
 
     @staticmethod
@@ -276,15 +278,15 @@ class Tuner:
         self._window = [step for step in self._window if step.number < change.step]
         search = self._search
         if (
-            self._phase is _Phase.MEASURING
+            self._phase is _TunerPhase.MEASURING
             and search is not None
-            and self._now.value == search.next
+            and self._current.value == search.next
             and len(self._window) >= LEAST_WINDOW_STEPS
         ):
             self._close_window()
-        self._now.switch(change.value)
-        if self._forecast is not None and self._now.value is not None:
-            self._forecast.foretell(self._now.value)
+        self._current.switch(change.value)
+        if self._forecast is not None and self._current.value is not None:
+            self._forecast.foretell(self._current.value)
         self._window = []
         self._settle = SETTLE_STEPS
 
@@ -315,13 +317,13 @@ class Tuner:
     def _end(self, why: str, target: int | None, failed: bool = False) -> None:
         """Measure nothing more; leave ``target`` behind (None: what the script gave)."""
         self._why, self._failed, self._target = why, failed, target
-        self._phase = _Phase.ENDING
+        self._phase = _TunerPhase.ENDING
         self._changer.begin_anew()
         self._result = self._result or self._found()
 
     def _leave_behind(self, snapshot: Snapshot) -> None:
         """See to it that the knob gets its last value."""
-        undoes = self._target == self._claim.undo_value
+        undoes = self._target == self._lease.undo_value
         last = self._knob.value_text if undoes else str(self._target)
         self._doing = f"sets {self._knob.name} {'back ' * undoes}to {last} {self._knob.unit}".rstrip()
         changer = self._changer
@@ -329,49 +331,49 @@ class Tuner:
             # Not said to be over: the hub, which hears nothing any more, tries once more by itself.
             self._break_off(
                 f"{self._knob.name} was not set {'back ' * undoes}to {last}: {changer.why_not}",
-                f"{self._now.words}; its hub tries once more to go back to {self._now.before_text}",
+                f"{self._current.words}; its hub tries once more to go back to {self._current.before_text}",
             )
         elif changer.under_way is None and (
-            self._now.undone if undoes else self._now.value == self._target
+            self._current.undone if undoes else self._current.value == self._target
         ):
-            self._phase = _Phase.LETTING_GO
-            self._until_ns = snapshot.at_ns + round(CLAIM_S * 1e9)
+            self._phase = _TunerPhase.RELEASING
+            self._until_ns = snapshot.at_ns + round(LEASE_WAIT_S * 1e9)
         else:
             changer.ask(self._target, snapshot.at_ns, self._steps.next or 0)
 
-    def _let_go(self, snapshot: Snapshot) -> None:
-        if not self._said_over:
-            self._said_over = not self._line.hold(replace(self._claim, over=True))
-        held = snapshot.search is not None and snapshot.search.id == self._claim.id
-        if (self._said_over and not held) or snapshot.at_ns > self._until_ns:
-            self._phase = _Phase.OVER
+    def _release(self, snapshot: Snapshot) -> None:
+        if not self._released:
+            self._released = not self._line.hold(replace(self._lease, over=True))
+        held = snapshot.search is not None and snapshot.search.id == self._lease.id
+        if (self._released and not held) or snapshot.at_ns > self._until_ns:
+            self._phase = _TunerPhase.OVER
             self._doing = self._why or "done"
-            self._left = self._now.words
+            self._left = self._current.words
 
     def _break_off(self, why: str, left: str = "", *, failed: bool = True) -> None:
         """There is nothing that this search could or should undo; ``left``: as ``SearchState.left``."""
-        if self._phase is _Phase.MEASURING:
+        if self._phase is _TunerPhase.MEASURING:
             self._result = self._found()
-        if self._phase is not _Phase.LETTING_GO:
+        if self._phase is not _TunerPhase.RELEASING:
             self._why, self._failed = f"{self._why}; {why}".removeprefix("; "), failed or self._failed
         self._left = left
-        self._phase = _Phase.OVER
+        self._phase = _TunerPhase.OVER
         self._doing = self._why or "done"
 
     def _found(self) -> Result | None:
-        verdict = self._search.verdict() if self._search is not None else None
-        return told_result(self._knob, verdict, self._plan.confidence) if verdict is not None else None
+        found = self._search.best_value() if self._search is not None else None
+        return make_result(self._knob, found, self._options.confidence) if found is not None else None
 
     # What is shown
 
     @property
-    def picture(self) -> SearchState:
+    def state(self) -> SearchState:
         """The search as it is now."""
         search, forecast = self._search, self._forecast
-        measuring = self._phase is _Phase.MEASURING
+        measuring = self._phase is _TunerPhase.MEASURING
         to_go = search.steps_to_go if search is not None and measuring else None
         spent = search.spent_steps if search is not None else 0
-        a_step_s = (self._now_ns - self._searching_ns) / 1e9 / spent if spent else None
+        a_step_s = (self._at_ns - self._searching_ns) / 1e9 / spent if spent else None
         return SearchState(
             knob=self._knob,
             least=self._least,
@@ -380,9 +382,9 @@ class Tuner:
             over=self.over,
             why=self._why,
             failed=self._failed,
-            now=self._now.value if measuring else None,
+            now=self._current.value if measuring else None,
             best=search.best if search is not None and self._windows else None,
-            racing=search.racing if search is not None else 0,
+            candidates=search.candidates if search is not None else 0,
             points=curve_points(search, forecast, self._windows) if search and forecast else (),
             predicted=forecast.curve if forecast is not None else (),
             model_reason=forecast.reason if forecast is not None else "nothing was measured yet",
@@ -392,26 +394,26 @@ class Tuner:
             steps_to_go=to_go,
             seconds_to_go=to_go * a_step_s if to_go is not None and a_step_s is not None else None,
             result=self._result,
-            best_words=best_words(self._knob, search.verdict()) if search is not None else "",
+            caveat=caveat(self._knob, search.best_value()) if search is not None else "",
             left=self._left,
             alike_from=search.space.alike_from if search is not None else None,
         )
 
-    def _say_what_it_does(self) -> None:
+    def _describe(self) -> None:
         search, change = self._search, self._changer.under_way
         assert search is not None
-        if change is not None and (change.begun or self._now.value != search.next):
+        if change is not None and (change.begun or self._current.value != search.next):
             wanted = (
                 value_text(self._knob, change.value) if change.value is not None else "the script's own"
             )
             self._doing = f"changes to {wanted}" + (f" at step {change.step:,}" if change.step else "")
         elif self._changer.waits_for_others:
             self._doing = "waits: another command is under way"
-        elif not self._taken:
+        elif not self._leased:
             self._doing = "waits for the job's hub to take the search"
-        elif self._now.value is not None:
+        elif self._current.value is not None:
             done = min(len(self._window), search.window_steps)
             self._doing = (
-                f"round {search.round + 1}: measures {value_text(self._knob, self._now.value)}, "
+                f"round {search.round + 1}: measures {value_text(self._knob, self._current.value)}, "
                 f"{done} of {search.window_steps} steps"
             )

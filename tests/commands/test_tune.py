@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,14 @@ import pytest
 from overlaptop import cli
 from overlaptop.console import search_report, tune
 from overlaptop.fleet.snapshot import Snapshot
-from overlaptop.tuning.search import Plan
+from overlaptop.tuning.search import SearchOptions
 from overlaptop.tuning.state import MeasuredWindow
 from overlaptop.tuning.tuner import Tuner
 from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.knobs import Knob
-from tests.advice.live_job import LiveJob
 from tests.fleet.builders import BUCKET_CAP_MB, info, step
 from tests.launch.jobs import Alone
+from tests.tuning.live_job import LiveJob
 
 from .conftest import StartRanks, Traces, wait_until
 
@@ -141,7 +142,7 @@ def test_told_to_end_it_puts_the_value_back_first(
     assert "at most 0 to go" not in err
     assert signal.getsignal(signum) is before
     *table, model, last = out.splitlines()
-    assert [line.split()[0] for line in table[1:]] == ["1", "25", "54"]
+    assert [line.split()[0] for line in table[1:]] == ["1", "25", "42"]
     assert model.startswith("no model: ")
     assert "a first guess (each value was measured once only)" in last
     assert ". The search ended before the best was known. The job has 25 MiB again, as before" in last
@@ -224,7 +225,7 @@ def test_a_rank_without_a_step_is_not_waited_for_for_ever(
 def test_it_says_once_which_rank_it_waits_for(
     job: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tune, "TOLD_S", 0.0)
+    monkeypatch.setattr(tune, "ANNOUNCE_S", 0.0)
     job.fleet.apply(step(0, 0))
     looks = iter([job.fleet.snapshot()] * 5)
     monkeypatch.setattr(job, "tick", lambda: next(looks, None) or Session.tick(job))
@@ -236,7 +237,8 @@ def test_it_says_once_which_rank_it_waits_for(
 def test_windows_too_short_to_tell_show_no_interval_rather_than_a_wrong_one(
     job: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tune, "Plan", lambda budget_steps: Plan(window_steps=6, budget_steps=budget_steps))
+    short = partial(SearchOptions, window_steps=6)
+    monkeypatch.setattr(tune, "SearchOptions", short)
     for words in (["--json"], []):
         assert cli.main(["tune", "--budget", "9", *words]) == 0
     *records, table, row, _model, last = capsys.readouterr().out.splitlines()
@@ -250,13 +252,13 @@ def test_windows_too_short_to_tell_show_no_interval_rather_than_a_wrong_one(
 
 def test_one_step_is_a_step_and_two_are_steps() -> None:
     window = MeasuredWindow(25, 0, 7, (100_000_000,), None)
-    picture = replace(
-        Tuner(Session(valley), BUCKET_CAP_MB).picture, steps_spent=1, steps_to_go=99, racing=7
+    state = replace(
+        Tuner(Session(valley), BUCKET_CAP_MB).state, steps_spent=1, steps_to_go=99, candidates=7
     )
-    told = "round 1: bucket_cap_mb 25 MiB, 100 ms a step in 1 step, 7 in the race, 1 step spent"
-    assert search_report.window_words(picture, window) == f"{told}, at most 99 to go"
-    two = search_report.window_words(replace(picture, steps_spent=2, steps_to_go=None), window)
-    assert two.endswith("7 in the race, 2 steps spent")
+    told = "round 1: bucket_cap_mb 25 MiB, 100 ms a step in 1 step, 7 candidates, 1 step spent"
+    assert search_report.window_words(state, window) == f"{told}, at most 99 to go"
+    two = search_report.window_words(replace(state, steps_spent=2, steps_to_go=None), window)
+    assert two.endswith("7 candidates, 2 steps spent")
 
 
 def test_a_range_without_values_is_a_usage_error(job: Session, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The search from the dashboard: its picture, and the keys around it, over a scripted search."""
+"""The search from the dashboard: its view, and the keys around it, over a scripted search."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from overlaptop.tui.search.screen import SearchScreen
 from overlaptop.tui.search.view import search_lines
 from overlaptop.tui.tune.knob_editor import SETTLE_S
 from overlaptop.tuning import tuner
+from overlaptop.tuning.forecast import CurveSample
 from overlaptop.tuning.search import State
-from overlaptop.tuning.state import CurvePoint, Predicted, Result, SearchState
+from overlaptop.tuning.state import CurvePoint, Result, SearchState
 from overlaptop.wire import commands
 from tests.fleet.builders import T0, status, welcome
 
@@ -36,15 +37,15 @@ def measured(value, ms, state, *, reach=0.3, exposed=2.0, predicted=None, foreto
 
 UNDER_WAY = SearchState(
     knob=BUCKET, least=1, most=400, doing="round 3: measures 50 MiB, 7 of 12 steps", over=False, why="",
-    failed=False, now=50, best=100, racing=3,
+    failed=False, now=50, best=100, candidates=3,
     points=(
-        measured(1, 52.1, State.HOPELESS, reach=1.2, exposed=9.0, predicted=51.6, steps=12),
-        measured(25, 47.6, State.SETTLED, predicted=47.4),
-        measured(50, 46.6, State.RACING, predicted=46.7),
-        measured(100, 46.2, State.RACING, predicted=46.1),
-        measured(400, 48.6, State.HOPELESS, predicted=49.2, exposed=None, steps=24),
+        measured(1, 52.1, State.ELIMINATED, reach=1.2, exposed=9.0, predicted=51.6, steps=12),
+        measured(25, 47.6, State.EQUIVALENT, predicted=47.4),
+        measured(50, 46.6, State.CANDIDATE, predicted=46.7),
+        measured(100, 46.2, State.CANDIDATE, predicted=46.1),
+        measured(400, 48.6, State.ELIMINATED, predicted=49.2, exposed=None, steps=24),
     ),
-    predicted=tuple(Predicted(v, (45.5 + 6 / v + v * 0.01) * MS, 1.5 * MS) for v in (1, 5, 25, 100, 400)),
+    predicted=tuple(CurveSample(v, (45.5 + 6 / v + v * 0.01) * MS, 1.5 * MS) for v in (1, 5, 25, 100, 400)),
     model_reason="", windows=(), round=3, steps_spent=180, steps_to_go=420, seconds_to_go=20.4, result=None,
 )  # fmt: skip
 FOUND = replace(
@@ -59,15 +60,15 @@ FOUND = replace(
 
 
 class ScriptedTuner:
-    """Shows the pictures that a test gives it, and notes what is asked of it."""
+    """Has the states that a test gives it, and notes what is asked of it."""
 
     made: list[ScriptedTuner]
-    picture = UNDER_WAY
+    state = UNDER_WAY
 
     def __init__(self, line, knob, least, most, *, keep, collector):
         assert collector is not None
         self.asked = (knob.name, least, most, keep)
-        self.claim = commands.make_search(knob)
+        self.lease = commands.make_search(knob)
         self.over = False
         self.stopped = False
         self.ticks = 0
@@ -79,8 +80,8 @@ class ScriptedTuner:
     def stop(self):
         self.stopped = True
 
-    def end(self, picture=FOUND):
-        self.over, self.picture = True, picture
+    def end(self, state=FOUND):
+        self.over, self.state = True, state
 
 
 @pytest.fixture
@@ -144,13 +145,13 @@ async def test_a_range_that_is_none_is_said_at_the_prompt_in_whole(size, typed, 
         assert not app.screen.query(Input)
 
 
-def lines_of(picture, width, height):
-    lines, _ = search_lines(picture, width, height, 0)
+def lines_of(state, width, height):
+    lines, _ = search_lines(state, width, height, 0)
     return ["".join(run.text for run in line) for line in lines]
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_picture_has_the_curve_the_point_being_measured_and_the_table(size):
+def test_the_view_has_the_curve_the_point_being_measured_and_the_table(size):
     lines = lines_of(UNDER_WAY, size[0], size[1] - 2)
     text = "\n".join(lines)
     assert len(lines) <= size[1] - 2
@@ -170,8 +171,10 @@ def test_the_picture_has_the_curve_the_point_being_measured_and_the_table(size):
 
 
 def test_what_is_not_known_is_a_dash_in_the_table():
-    unpredicted = replace(UNDER_WAY, points=(measured(25, 47.6, State.RACING, exposed=None),), predicted=(),
-                          model_reason="no step has been seen with names")  # fmt: skip
+    unpredicted = replace(
+        UNDER_WAY, points=(measured(25, 47.6, State.CANDIDATE, exposed=None),), predicted=(),
+        model_reason="no step has been seen with names",
+    )  # fmt: skip
     text = "\n".join(lines_of(unpredicted, 160, 40))
     assert "no model: no step has been seen with names" in text
     row = next(line for line in text.splitlines() if "25 MiB" in line)
@@ -179,7 +182,7 @@ def test_what_is_not_known_is_a_dash_in_the_table():
 
 
 def test_an_interval_that_nothing_tells_is_a_dash_in_the_table():
-    point = replace(measured(25, 47.6, State.RACING), low_ns=0.0, high_ns=math.inf)
+    point = replace(measured(25, 47.6, State.CANDIDATE), low_ns=0.0, high_ns=math.inf)
     row = next(line for line in lines_of(replace(UNDER_WAY, points=(point,)), 160, 40) if "47.60" in line)
     assert row[row.index("25 MiB") :].split()[2:4] == ["47.60", "–"]
 
@@ -207,15 +210,15 @@ def test_the_axis_ends_where_all_is_alike_from_the_first_frame_on_and_says_so(si
     later = replace(UNDER_WAY, alike_from=120, points=UNDER_WAY.points[:4],
                     predicted=UNDER_WAY.predicted[:4])  # fmt: skip
     axes = []
-    for picture in (first, replace(later, predicted=()), later):
-        lines = lines_of(picture, size[0], size[1] - 2)
+    for state in (first, replace(later, predicted=()), later):
+        lines = lines_of(state, size[0], size[1] - 2)
         axes.append(next(line for line in lines if "120 MiB on: all alike" in line)[:60])
     assert len(set(axes)) == 1
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_what_the_star_is_stands_beside_it(size):
-    doubtful = replace(UNDER_WAY, best_words="within noise of 25 MiB")
+    doubtful = replace(UNDER_WAY, caveat="within noise of 25 MiB")
     lines = lines_of(doubtful, size[0], size[1] - 2)
     assert " ★ 100 MiB: shortest step so far, within noise of 25 MiB" in [line.rstrip() for line in lines]
     assert any("★ shortest step  " in line for line in lines)
@@ -241,9 +244,9 @@ def test_at_the_end_the_result_and_the_line_of_code_are_there_in_whole(size):
     assert "to go" not in joined
 
 
-@pytest.mark.parametrize("picture", [UNDER_WAY, FOUND])
-async def test_every_size_is_filled_in_ascii_too(picture, tuners, monkeypatch):
-    monkeypatch.setattr(ScriptedTuner, "picture", picture)
+@pytest.mark.parametrize("state", [UNDER_WAY, FOUND])
+async def test_every_size_is_filled_in_ascii_too(state, tuners, monkeypatch):
+    monkeypatch.setattr(ScriptedTuner, "state", state)
     async with opened(controlled_job(), ascii=True, size=SIZES[0]) as (app, pilot):
         await begin(pilot)
         for size in (*SIZES, (40, 12), (20, 5), (2, 1)):
@@ -365,7 +368,7 @@ async def test_a_searchs_changes_are_in_the_log_as_its_own(tuners):
     async with opened(session, size=(160, 45)) as (app, pilot):
         await begin(pilot)
         for number, (search, by) in enumerate(
-            ((tuners[0].claim.id, "me"), ("20261121-210000-abcdef", "eve"))
+            ((tuners[0].lease.id, "me"), ("20261121-210000-abcdef", "eve"))
         ):
             command = commands.make_setting(BUCKET, 50 + number, search=search)
             command = replace(command, by=by, at_ns=T0 + number)
@@ -451,7 +454,7 @@ async def test_tune_tells_of_the_searchs_last_change_too(tuners):
         obey(session, session.sent[0], 40, "25", "50")
         await begin(pilot)
         for step, was, becomes in ((60, "50", "100"), (80, "100", "50")):
-            command = commands.make_setting(BUCKET, int(becomes), search=tuners[0].claim.id)
+            command = commands.make_setting(BUCKET, int(becomes), search=tuners[0].lease.id)
             command = replace(command, at_ns=session.sent[0].at_ns + step)
             session.say(command)
             obey(session, command, step, was, becomes)

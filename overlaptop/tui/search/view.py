@@ -124,7 +124,7 @@ def _status(state: SearchState, width: int, of: str) -> list[StyledLine]:
 def _best_so_far(state: SearchState, width: int) -> StyledLine:
     """What the star stands for while nothing is decided."""
     best = with_unit(str(state.best), state.knob.unit)
-    rest = f": shortest step so far, {state.best_words}".removesuffix(", ")
+    rest = f": shortest step so far, {state.caveat}".removesuffix(", ")
     return elided(
         (Segment(f" {curve.BEST.glyph} ", curve.BEST.style), Segment(best, BOLD), Segment(rest, DIM)), width
     )
@@ -160,7 +160,9 @@ def mark_of(state: SearchState, point: CurvePoint) -> PointMark:
         return curve.NOW
     if point.value == state.best:
         return curve.BEST
-    return {"racing": curve.CANDIDATE, "settled": curve.EQUIVALENT}.get(point.state.value, curve.ELIMINATED)
+    return {"candidate": curve.CANDIDATE, "equivalent": curve.EQUIVALENT}.get(
+        point.state.value, curve.ELIMINATED
+    )
 
 
 def _chart(state: SearchState, width: int, height: int) -> list[StyledLine]:

@@ -103,7 +103,7 @@ class KnobControl:
         """Another job is shown: what was found of the one before is kept, until the next search begins."""
         if self.tuner is None:
             return
-        state = self.tuner.picture
+        state = self.tuner.state
         if not self.tuner.over:
             state = replace(state, over=True, failed=True, now=None, why=_LEFT)
         self._left = Searched(state, self._job or "", self._script)
@@ -113,7 +113,7 @@ class KnobControl:
     def searched(self) -> Searched | None:
         """The newest search of this dashboard, whichever job it was of; None: there was none."""
         if self.tuner is not None:
-            return Searched(self.tuner.picture, self._job or "", self._script)
+            return Searched(self.tuner.state, self._job or "", self._script)
         if self._left is None or self._left.job == self._job:
             return self._left
         script = PurePath(self._left.script).name
@@ -185,7 +185,7 @@ class KnobControl:
         except ValueError as error:
             raise ValueRefusedError(str(error)) from error
         self._collector = None
-        self.search_ids.add(self.tuner.claim.id)
+        self.search_ids.add(self.tuner.lease.id)
 
     def who_searches(self, snapshot: Snapshot) -> str:
         """In a few words, for every screen; empty: nobody."""

@@ -7,8 +7,8 @@ from overlaptop.models.bucket_sizes import FEWEST_BY_HOST, FEWEST_STEPS, Collect
 from overlaptop.models.buckets import MIB
 from overlaptop.wire.knobs import GradientFacts
 from overlaptop.wire.messages import PhaseSpan, RankEnd
-from tests.advice.ddp_job import COMPUTE, GROUP, LINK, SIZES, DdpJob
 from tests.fleet.builders import T0, info, step, welcome
+from tests.models.ddp_job import COMPUTE, GROUP, LINK, SIZES, DdpJob
 
 CAPS = (1, 2, 4, 10, 25, 50, 100)
 

@@ -15,7 +15,7 @@ from overlaptop.stats.noise import (
     t_quantile,
     two_sided,
 )
-from tests.advice.series import by_a_host_that_runs_ahead, correlated
+from tests.stats.series import by_a_host_that_runs_ahead, correlated
 
 
 def alarms(steps, phi, trials=400, change=1.0, **how):

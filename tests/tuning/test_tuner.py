@@ -8,9 +8,9 @@ import pytest
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tuning.changer import BUSY_S, TRIES
 from overlaptop.tuning.interference import LOST_S
-from overlaptop.tuning.search import Plan, Verdict
-from overlaptop.tuning.state import best_words, told_result
-from overlaptop.tuning.tuner import CLAIM_S, Tuner
+from overlaptop.tuning.search import BestValue, SearchOptions
+from overlaptop.tuning.state import caveat, make_result
+from overlaptop.tuning.tuner import LEASE_WAIT_S, Tuner
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import Notice, RankEnd
@@ -26,16 +26,16 @@ def valley(at: float):
     return lambda value: 100 * (1 + 0.2 * ((math.log(value) - math.log(at)) / 2) ** 2)
 
 
-def run(tuner: Tuner, job: LiveJob, until=lambda picture: False, most_s: float = 600.0) -> None:
+def run(tuner: Tuner, job: LiveJob, until=lambda state: False, most_s: float = 600.0) -> None:
     for _ in range(round(most_s / TICK_S)):
         tuner.tick(job.tick())
-        if tuner.over or until(tuner.picture):
+        if tuner.over or until(tuner.state):
             return
-    raise AssertionError(tuner.picture.doing)
+    raise AssertionError(tuner.state.doing)
 
 
 def windows(count: int):
-    return lambda picture: len(picture.windows) >= count
+    return lambda state: len(state.windows) >= count
 
 
 def sent(job: LiveJob) -> list[str]:
@@ -46,31 +46,31 @@ def test_it_finds_the_best_value_and_puts_the_old_one_back():
     job = LiveJob(valley(60))
     tuner = Tuner(job, job.knob)
     run(tuner, job)
-    picture = tuner.picture
-    assert not picture.failed
-    assert picture.result.known
-    assert valley(60)(picture.result.value) < 100.5
+    state = tuner.state
+    assert not state.failed
+    assert state.result.known
+    assert valley(60)(state.result.value) < 100.5
     assert (
-        picture.result.saves_low
-        < 1 - valley(60)(picture.result.value) / valley(60)(25)
-        < picture.result.saves_high
+        state.result.saves_low
+        < 1 - valley(60)(state.result.value) / valley(60)(25)
+        < state.result.saves_high
     )
     assert job.value == 25
     assert sent(job)[-1] == "restore bucket_cap_mb"
-    assert {command.search for command in job.sent} == {tuner.claim.id}
-    assert job.held[0] == tuner.claim
-    assert [search for search in job.held if search.over] == [replace(tuner.claim, over=True)]
+    assert {command.search for command in job.sent} == {tuner.lease.id}
+    assert job.held[0] == tuner.lease
+    assert [search for search in job.held if search.over] == [replace(tuner.lease, over=True)]
     assert job.held[-1].over
-    assert picture.left == "the job has 25 MiB again, as before the search"
+    assert state.left == "the job has 25 MiB again, as before the search"
 
 
 def test_it_leaves_the_best_value_where_that_is_wished():
     job = LiveJob(valley(60))
     tuner = Tuner(job, job.knob, keep=True)
     run(tuner, job)
-    assert job.value == tuner.picture.result.value != 25
+    assert job.value == tuner.state.result.value != 25
     assert "restore bucket_cap_mb" not in sent(job)
-    assert tuner.picture.left == f"the job has {job.value} MiB now"
+    assert tuner.state.left == f"the job has {job.value} MiB now"
 
 
 def test_it_says_the_best_value_in_one_line_with_the_code_to_paste():
@@ -78,7 +78,7 @@ def test_it_says_the_best_value_in_one_line_with_the_code_to_paste():
     job = LiveJob(valley(60), knob=knob)
     tuner = Tuner(job, job.knob)
     run(tuner, job)
-    result = tuner.picture.result
+    result = tuner.state.result
     assert result.line.startswith(f"bucket_cap_mb {result.value} MiB: a step ")
     assert "shorter than with 25 MiB (" in result.line
     assert "with 95 % confidence" in result.line
@@ -89,19 +89,19 @@ def test_the_value_before_is_kept_where_none_is_better():
     job = LiveJob(valley(25), noise=0.002)
     tuner = Tuner(job, job.knob, keep=True)
     run(tuner, job)
-    result = tuner.picture.result
+    result = tuner.state.result
     assert (result.value, result.saves) == (25, 0.0)
     assert "bucket_cap_mb 25 MiB, as it was: no other measured value is shorter" in result.line
     assert job.value == 25
-    assert tuner.picture.left == "the job has 25 MiB again, as before the search"
+    assert tuner.state.left == "the job has 25 MiB again, as before the search"
 
 
 def test_the_line_of_code_is_left_out_where_the_script_has_it_already():
-    verdict = Verdict(25, 25, True, False, 0.0, 0.0, 0.0, 0.005)
+    found = BestValue(25, 25, True, False, 0.0, 0.0, 0.0, 0.005)
     knob = replace(BUCKET_CAP_MB, code="DistributedDataParallel(model, bucket_cap_mb={value})")
-    assert told_result(knob, verdict, 0.95).code == ""
+    assert make_result(knob, found, 0.95).code == ""
     set_since = replace(knob, original_text="10")
-    assert told_result(set_since, verdict, 0.95).code.endswith("bucket_cap_mb=25)")
+    assert make_result(set_since, found, 0.95).code.endswith("bucket_cap_mb=25)")
 
 
 def test_a_value_that_was_set_before_is_set_again_not_restored():
@@ -120,16 +120,16 @@ def test_where_the_script_gave_no_whole_number_the_one_beside_it_is_measured_and
     assert sent(job)[0] == "set bucket_cap_mb 25"
     assert sent(job)[-1] == "restore bucket_cap_mb"
     assert job.value is None
-    assert "shorter than with 25 MiB (" in tuner.picture.result.line
+    assert "shorter than with 25 MiB (" in tuner.state.result.line
 
 
 def told_of(knob: Knob, **found) -> str:
     """The last line of a search that went so, otherwise well."""
-    well = Verdict(
+    well = BestValue(
         value=60, before=25, known=True, spent=False, saves=0.031, saves_low=0.024, saves_high=0.038,
         rivals_gain=0.005,
     )  # fmt: skip
-    return told_result(knob, replace(well, **found), 0.95).line
+    return make_result(knob, replace(well, **found), 0.95).line
 
 
 @pytest.mark.parametrize(
@@ -196,8 +196,8 @@ def test_the_last_line_says_no_more_than_is_known(found, line):
     ],
 )
 def test_a_word_of_doubt_goes_with_the_value_that_leads(found, words):
-    well = Verdict(60, 25, False, False, 0.031, 0.024, 0.038, 0.005)
-    assert best_words(BUCKET_CAP_MB, replace(well, **found)) == words
+    well = BestValue(60, 25, False, False, 0.031, 0.024, 0.038, 0.005)
+    assert caveat(BUCKET_CAP_MB, replace(well, **found)) == words
 
 
 def test_the_last_line_does_not_call_a_stand_in_the_value_as_it_was():
@@ -208,9 +208,9 @@ def test_the_last_line_does_not_call_a_stand_in_the_value_as_it_was():
 
 def test_a_budget_for_one_window_tells_of_nothing_that_was_not_measured():
     job = LiveJob(valley(60))
-    tuner = Tuner(job, job.knob, plan=Plan(budget_steps=14))
+    tuner = Tuner(job, job.knob, options=SearchOptions(budget_steps=14))
     run(tuner, job)
-    result = tuner.picture.result
+    result = tuner.state.result
     assert (result.value, result.known, result.spent, result.rivals_gain) == (25, False, True, None)
 
 
@@ -223,8 +223,8 @@ def test_only_undisturbed_steps_of_a_value_count_for_it():
     run(tuner, job, windows(2))
     job.disturb(5)
     run(tuner, job)
-    assert len(tuner.picture.windows) > 8
-    for window in tuner.picture.windows:
+    assert len(tuner.state.windows) > 8
+    for window in tuner.state.windows:
         expected_ns = valley(60)(window.value) * MS
         assert all(abs(step_ns / expected_ns - 1) < 0.01 for step_ns in window.steps_ns), window
         assert window.exposed_ns == pytest.approx(expected_ns / 10, rel=0.01)
@@ -238,10 +238,10 @@ def test_all_steps_are_paid_for_those_between_windows_too():
     tuner.tick(job.tick())
     began = max(first, job.tick().ranks[0].last.step)
     run(tuner, job, windows(6))
-    picture = tuner.picture
+    state = tuner.state
     passed = job.fleet.snapshot().ranks[0].last.step - began
-    assert passed - 3 <= picture.steps_spent <= passed + 6
-    assert picture.steps_spent > sum(len(window.steps_ns) for window in picture.windows)
+    assert passed - 3 <= state.steps_spent <= passed + 6
+    assert state.steps_spent > sum(len(window.steps_ns) for window in state.windows)
 
 
 def test_the_next_change_is_agreed_on_while_the_window_goes_on():
@@ -249,7 +249,7 @@ def test_the_next_change_is_agreed_on_while_the_window_goes_on():
     tuner = Tuner(job, job.knob)
     run(tuner, job, windows(4))
     # Between the last step of a window and the first of the next lie the transitional and settling ones.
-    for before, after in zip(tuner.picture.windows[1:], tuner.picture.windows[2:], strict=False):
+    for before, after in zip(tuner.state.windows[1:], tuner.state.windows[2:], strict=False):
         assert after.first_step - (before.first_step + len(before.steps_ns)) <= 4
 
 
@@ -258,8 +258,8 @@ def test_sizes_that_give_the_same_buckets_are_measured_once():
     tuner = Tuner(job, job.knob)
     run(tuner, job)
     # Up to 4 MiB four buckets of one gradient each, up to 8 two of two, up to 12 of three and one, or one.
-    assert [min(-(-point.value // 4), 4) for point in tuner.picture.points] == [1, 2, 3, 4]
-    assert tuner.picture.alike_from == 13  # all four in one
+    assert [min(-(-point.value // 4), 4) for point in tuner.state.points] == [1, 2, 3, 4]
+    assert tuner.state.alike_from == 13  # all four in one
 
 
 def test_a_job_of_quick_steps_gets_as_many_windows_though_each_is_longer():
@@ -267,9 +267,9 @@ def test_a_job_of_quick_steps_gets_as_many_windows_though_each_is_longer():
     job = LiveJob(lambda value: valley(60)(value) / 20)
     tuner = Tuner(job, job.knob)
     run(tuner, job)
-    assert tuner.picture.result.known
-    assert len(tuner.picture.windows) >= 9
-    assert max(len(window.steps_ns) for window in tuner.picture.windows) > 100
+    assert tuner.state.result.known
+    assert len(tuner.state.windows) >= 9
+    assert max(len(window.steps_ns) for window in tuner.state.windows) > 100
 
 
 # Interference
@@ -282,11 +282,11 @@ def test_a_persons_change_of_the_knob_ends_it_and_stays():
     many = len(job.sent)
     job.person_sets(99)
     run(tuner, job, most_s=TICK_S)
-    assert "somebody else changed it: set bucket_cap_mb 99" in tuner.picture.why
-    assert not tuner.picture.failed
+    assert "somebody else changed it: set bucket_cap_mb 99" in tuner.state.why
+    assert not tuner.state.failed
     run(tuner, job)
     assert (len(job.sent), job.value) == (many, 99)
-    assert tuner.picture.left == "the job has 99 MiB, as somebody else set it"
+    assert tuner.state.left == "the job has 99 MiB, as somebody else set it"
 
 
 def test_a_persons_change_of_which_nobody_knows_whether_it_was_made_ends_it_and_says_so():
@@ -296,8 +296,8 @@ def test_a_persons_change_of_which_nobody_knows_whether_it_was_made_ends_it_and_
     job.doubts = True
     job.person_sets(99)
     run(tuner, job, most_s=TICK_S)
-    assert "somebody else may have changed it: set bucket_cap_mb 99" in tuner.picture.why
-    assert tuner.picture.left.startswith("it is not known which value the job has; its hub goes back to ")
+    assert "somebody else may have changed it: set bucket_cap_mb 99" in tuner.state.why
+    assert tuner.state.left.startswith("it is not known which value the job has; its hub goes back to ")
     assert not any(search.over for search in job.held)
 
 
@@ -307,7 +307,7 @@ def test_a_persons_change_of_another_knob_ends_it_and_the_old_value_comes_back()
     run(tuner, job, windows(3))
     job.person_sets(2, OTHER)
     run(tuner, job)
-    assert "somebody else changed the job: set accumulation 2" in tuner.picture.why
+    assert "somebody else changed the job: set accumulation 2" in tuner.state.why
     assert job.value == 25
 
 
@@ -317,7 +317,7 @@ def test_an_earlier_change_by_a_person_is_none_of_it():
     job.tick()
     tuner = Tuner(job, job.knob)
     run(tuner, job)
-    assert tuner.picture.result.known
+    assert not tuner.state.failed
     assert job.value == 40
 
 
@@ -327,7 +327,7 @@ def test_while_somebody_else_searches_it_does_nothing():
     job.hear(replace(commands.make_search(job.knob), by="ann@there, pid 7"))
     tuner = Tuner(job, job.knob)
     run(tuner, job)
-    assert tuner.picture.why == "ann@there, pid 7 searches for the best bucket_cap_mb already"
+    assert tuner.state.why == "ann@there, pid 7 searches for the best bucket_cap_mb already"
     assert job.sent == []
 
 
@@ -335,9 +335,9 @@ def test_a_hub_that_does_not_take_the_search_ends_it_before_a_command_is_sent():
     job = LiveJob(valley(60))
     job.takes_searches = False
     tuner = Tuner(job, job.knob)
-    run(tuner, job, most_s=CLAIM_S + 1)
-    assert tuner.picture.failed
-    assert "hub has not taken the search" in tuner.picture.why
+    run(tuner, job, most_s=LEASE_WAIT_S + 1)
+    assert tuner.state.failed
+    assert "hub has not taken the search" in tuner.state.why
     assert job.sent == []
 
 
@@ -347,10 +347,10 @@ def test_a_hub_that_has_ended_the_search_is_believed():
     run(tuner, job, windows(2))
     many = len(job.sent)
     job.takes_searches = False
-    job.hear(replace(tuner.claim, over=True))
+    job.hear(replace(tuner.lease, over=True))
     run(tuner, job, most_s=TICK_S)
-    assert "hub has ended it" in tuner.picture.why
-    assert tuner.picture.left == "the job's hub sets it back to 25 MiB"
+    assert "hub has ended it" in tuner.state.why
+    assert tuner.state.left == "the job's hub sets it back to 25 MiB"
     assert len(job.sent) == many
 
 
@@ -361,9 +361,9 @@ def test_a_busy_job_is_asked_again():
     job = LiveJob(valley(60))
     job.busy = 3
     tuner = Tuner(job, job.knob)
-    run(tuner, job, lambda picture: picture.doing == "waits: another command is under way")
+    run(tuner, job, lambda state: state.doing == "waits: another command is under way")
     run(tuner, job)
-    assert tuner.picture.result.known
+    assert tuner.state.result.known
     assert sent(job)[:4] == [sent(job)[0]] * 4
 
 
@@ -372,8 +372,8 @@ def test_a_job_that_stays_busy_is_not_asked_for_ever():
     job.busy = 1000
     tuner = Tuner(job, job.knob)
     run(tuner, job, most_s=2 * BUSY_S)
-    assert tuner.picture.failed
-    assert "another command is under way" in tuner.picture.why
+    assert tuner.state.failed
+    assert "another command is under way" in tuner.state.why
 
 
 def test_a_refusal_ends_it_with_the_reason():
@@ -381,8 +381,8 @@ def test_a_refusal_ends_it_with_the_reason():
     job.refuses = "its model is compiled"
     tuner = Tuner(job, job.knob)
     run(tuner, job)
-    assert tuner.picture.why == "bucket_cap_mb cannot be changed: rank 0 refused: its model is compiled"
-    assert tuner.picture.failed
+    assert tuner.state.why == "bucket_cap_mb cannot be changed: rank 0 refused: its model is compiled"
+    assert tuner.state.failed
     assert len(job.sent) == 1
 
 
@@ -392,25 +392,25 @@ def test_a_change_that_fails_is_tried_again_and_then_given_up():
     run(tuner, job, windows(2))
     many = len(job.sent)
     job.fails = "the store does not answer"
-    run(tuner, job, lambda picture: "cannot be changed" in picture.why)
+    run(tuner, job, lambda state: "cannot be changed" in state.why)
     assert len(job.sent) == many + 1 + TRIES or len(job.sent) == many + 1 + TRIES + 1
     job.fails = ""
     run(tuner, job)
     assert job.value == 25
-    assert tuner.picture.failed
+    assert tuner.state.failed
 
 
 def test_a_change_that_may_have_been_made_is_undone_though_nobody_says_that_it_was():
     job = LiveJob(valley(60))
     job.doubts = True
     tuner = Tuner(job, job.knob)
-    run(tuner, job, lambda picture: bool(job.sent))
+    run(tuner, job, lambda state: bool(job.sent))
     tuner.stop()
     job.doubts = False
     run(tuner, job)
     assert sent(job)[-1] == "restore bucket_cap_mb"
     assert job.value == 25
-    assert tuner.picture.left == "the job has 25 MiB again, as before the search"
+    assert tuner.state.left == "the job has 25 MiB again, as before the search"
 
 
 def test_what_cannot_be_put_back_is_left_to_the_hub():
@@ -420,10 +420,10 @@ def test_what_cannot_be_put_back_is_left_to_the_hub():
     tuner.stop()
     job.refuses = "it cannot be changed any more"
     run(tuner, job)
-    assert "bucket_cap_mb was not set back to 25: rank 0 refused" in tuner.picture.why
-    assert tuner.picture.failed
+    assert "bucket_cap_mb was not set back to 25: rank 0 refused" in tuner.state.why
+    assert tuner.state.failed
     left = f"the job has {job.value} MiB now; its hub tries once more to go back to 25 MiB"
-    assert tuner.picture.left == left
+    assert tuner.state.left == left
     assert not any(search.over for search in job.held)
 
 
@@ -444,10 +444,10 @@ def test_the_end_of_the_job_ends_it_with_what_was_found_so_far(happens, why):
     happens(job)
     tuner.tick(job.fleet.snapshot())
     assert tuner.over
-    assert tuner.picture.why == why
-    assert tuner.picture.left == ""
-    assert tuner.picture.result is not None
-    assert not tuner.picture.result.known
+    assert tuner.state.why == why
+    assert tuner.state.left == ""
+    assert tuner.state.result is not None
+    assert not tuner.state.result.known
     assert len(job.sent) == many
 
 
@@ -458,10 +458,10 @@ def test_a_line_that_is_lost_for_a_moment_is_waited_for():
     job.fleet.set_link(LinkState.LOST)
     for _ in range(round((LOST_S - 1) / TICK_S)):
         tuner.tick(job.tick())
-    assert tuner.picture.doing == "waits: there is no connection to the job"
+    assert tuner.state.doing == "waits: there is no connection to the job"
     job.fleet.set_link(LinkState.LIVE)
     run(tuner, job)
-    assert tuner.picture.result.known
+    assert not tuner.state.failed
 
 
 def test_a_line_that_stays_lost_ends_it():
@@ -470,7 +470,7 @@ def test_a_line_that_stays_lost_ends_it():
     run(tuner, job, windows(2))
     job.fleet.set_link(LinkState.LOST)
     run(tuner, job, most_s=LOST_S + 1)
-    assert "the line to the job broke" in tuner.picture.why
+    assert "the line to the job broke" in tuner.state.why
 
 
 # Being stopped
@@ -482,15 +482,15 @@ def test_stopped_in_the_middle_it_puts_the_old_value_back():
         tuner = Tuner(job, job.knob, keep=True)
         run(tuner, job, windows(count))
         tuner.stop()
-        assert tuner.picture.steps_to_go is None
+        assert tuner.state.steps_to_go is None
         run(tuner, job)
         assert job.value == 25
-        assert tuner.picture.left in (
+        assert tuner.state.left in (
             "the job has 25 MiB again, as before the search",
             "the job still has 25 MiB",
         )
-        assert tuner.picture.why == "stopped"
-        assert not tuner.picture.failed
+        assert tuner.state.why == "stopped"
+        assert not tuner.state.failed
         assert job.held[-1].over
 
 
@@ -501,41 +501,41 @@ def test_stopped_before_it_has_changed_anything_it_sends_nothing():
         tuner.tick(job.tick())
     assert job.sent == []
     tuner.stop()
-    run(tuner, job, most_s=CLAIM_S)
+    run(tuner, job, most_s=LEASE_WAIT_S)
     assert job.sent == []
-    assert tuner.picture.left == "the job still has 25 MiB"
+    assert tuner.state.left == "the job still has 25 MiB"
 
 
 def test_stopped_while_the_best_is_being_set_it_goes_back_all_the_same():
     job = LiveJob(valley(60))
-    tuner = Tuner(job, job.knob, keep=True, plan=Plan(budget_steps=120))
-    run(tuner, job, lambda picture: picture.doing.startswith("sets bucket_cap_mb to 54"))
+    tuner = Tuner(job, job.knob, keep=True, options=SearchOptions(budget_steps=120))
+    run(tuner, job, lambda state: state.doing.startswith("sets bucket_cap_mb to 54"))
     assert job.value != 54
     tuner.stop()
     run(tuner, job)
     assert job.value == 25
 
 
-# Its picture
+# Its state
 
 
 def test_the_picture_shows_how_far_it_is():
     job = LiveJob(valley(60))
-    tuner = Tuner(job, job.knob, 1, 400, plan=Plan(budget_steps=500))
-    assert tuner.picture.points == ()
-    assert tuner.picture.doing == "waits for the job's next step"
+    tuner = Tuner(job, job.knob, 1, 400, options=SearchOptions(budget_steps=500))
+    assert tuner.state.points == ()
+    assert tuner.state.doing == "waits for the job's next step"
     run(tuner, job, windows(3))
-    picture = tuner.picture
-    assert picture.steps_spent + picture.steps_to_go == 500
-    assert 0.1 * picture.steps_to_go < picture.seconds_to_go < picture.steps_to_go
-    assert [point.windows for point in picture.points] == [1, 1, 1]
-    assert all(point.low_ns < point.step_ns < point.high_ns for point in picture.points)
-    assert (picture.least, picture.most, picture.round) == (1, 400, 1)
-    assert picture.model_reason
-    assert picture.result is None
+    state = tuner.state
+    assert state.steps_spent + state.steps_to_go == 500
+    assert 0.1 * state.steps_to_go < state.seconds_to_go < state.steps_to_go
+    assert [point.windows for point in state.points] == [1, 1, 1]
+    assert all(point.low_ns < point.step_ns < point.high_ns for point in state.points)
+    assert (state.least, state.most, state.round) == (1, 400, 1)
+    assert state.model_reason
+    assert state.result is None
     job.fleet.apply(Notice(0, 0, "info", "anything"))
     run(tuner, job)
-    assert (tuner.picture.now, tuner.picture.steps_to_go, tuner.picture.doing) == (None, None, "done")
+    assert (tuner.state.now, tuner.state.steps_to_go, tuner.state.doing) == (None, None, "done")
 
 
 # Beforehand
