@@ -55,12 +55,12 @@ def cut_s(lab: Lab, seconds: float) -> tuple[float, float]:
     """From a cable's cut to the mark on the screen, and from its mending to the next step of that host."""
     with Watching(*NODES).connect() as watching:
         watching.until_all_step(len(NODES))
-        lab.lines[FAR].cut()
+        lab.cables[FAR].cut()
         began_s = time.monotonic()
         watching.until(lambda _: watching.node(FAR).link is LinkState.LOST)
         noticed_s = time.monotonic() - began_s
         watching.go_on(seconds - noticed_s)
-        lab.lines[FAR].mend()
+        lab.cables[FAR].mend()
         began_s = time.monotonic()
         watching.until(lambda _: watching.node(FAR).link is LinkState.LIVE)
         watching.until_all_step(len(NODES), 1)

@@ -63,7 +63,7 @@ def main() -> None:
 
 def picture(scene: Scene, lab: Lab, job: Job) -> str:
     """One scene, with a line that is cut where it waits for that."""
-    cable = lab.lines[NODES[-1]]
+    cable = lab.cables[NODES[-1]]
     session = connect(Hosts(tuple(Target.parse(name) for name in NODES)))
     try:
         return asyncio.run(

@@ -30,6 +30,11 @@ class JobPlacement:
     """``nccl``, each rank on a GPU of its own, or ``gloo``, all on the CPU."""
 
     @property
+    def device_type(self) -> str:
+        """``cuda`` or ``cpu``: whose defaults a workload takes."""
+        return "cpu" if self.backend == "gloo" else "cuda"
+
+    @property
     def in_words(self) -> str:
         """``2 GPUs, NCCL``."""
         if self.backend == "gloo":

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from overlaptop.launch.launcher import JobPlacement, Launcher, of_workload, place
-from overlaptop.launch.request import LaunchPhase, LaunchPlan, LaunchRequest, LaunchStatus
+from overlaptop.launch.request import (
+    LaunchPhase,
+    LaunchPlan,
+    LaunchRequest,
+    LaunchRequestError,
+    LaunchStatus,
+    checked,
+)
 from overlaptop.launch.supervised import LaunchError, Lease, SupervisedJob
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.workloads.catalog import WORKLOADS, Workload
-from overlaptop.workloads.options import OptionsError
 
 OUTPUT_LINES = 200
 
@@ -51,30 +57,25 @@ class LocalLauncher:
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:
         """What would be run for a request, or why it would not."""
-        workload = self._workload(request)
-        if workload is None:
-            return LaunchPlan(request, self._no_workload(request))
         try:
-            given = workload.check(request.options)
-            placement = place(request.nproc, str(given.get("device", "auto")))
-        except (OptionsError, LaunchError) as fault:
+            launcher, given = self._prepare(request)
+        except (LaunchRequestError, LaunchError) as fault:
             return LaunchPlan(request, str(fault))
+        placement = launcher.placement
         return LaunchPlan(
             request=request,
-            command_line=self._launch(workload, request.options, placement).command_line,
+            command_line=launcher.command_line,
             place=placement.in_words,
             nproc=placement.nproc,
-            device_type="cuda" if placement.backend == "nccl" else "cpu",
+            device_type=placement.device_type,
             given=given,
         )
 
     def start(self, plan: LaunchPlan, lease: Lease | None = None) -> None:
         """End the job before and start this one, on a thread. Raises ValueError for a plan with a fault."""
-        workload = self._workload(plan.request)
-        if plan.fault or workload is None:
-            raise ValueError(plan.fault or self._no_workload(plan.request))
-        placement = place(plan.request.nproc, str(plan.given.get("device", "auto")))
-        launcher = self._launch(workload, plan.request.options, placement)
+        if plan.fault:
+            raise ValueError(plan.fault)
+        launcher, _ = self._prepare(plan.request)
         with self._lock:
             if self._closed:
                 return
@@ -99,7 +100,7 @@ class LocalLauncher:
             return status
 
     def output(self) -> Sequence[str]:
-        """The last lines of the newest job; of a failed one those that say why."""
+        """The last lines of the newest job; of a failed one those that tell why."""
         if (job := self.job) is None:
             return ()
         return job.complaint(OUTPUT_LINES) if job.poll() else job.output()[-OUTPUT_LINES:]
@@ -156,14 +157,12 @@ class LocalLauncher:
         if (job := self.job) is not None:
             job.release()
 
+    def _prepare(self, request: LaunchRequest) -> tuple[Launcher, Mapping[str, object]]:
+        workload, given = checked(request, self.workloads)
+        placement = place(request.nproc, str(given.get("device", "auto")))
+        return self._launch(workload, request.options, placement), given
+
     # With the lock
-
-    def _workload(self, request: LaunchRequest) -> Workload | None:
-        return next((each for each in self.workloads if each.name == request.workload), None)
-
-    def _no_workload(self, request: LaunchRequest) -> str:
-        names = ", ".join(each.name for each in self.workloads)
-        return f"no workload is called {request.workload!r}; there are: {names}"
 
     def _runs(self) -> bool:
         return self._job is not None and self._job.poll() is None

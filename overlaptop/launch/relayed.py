@@ -21,12 +21,6 @@ LEASE_S = 60.0
 _RUNNING_LINES = 40
 """Of the output of a job that runs; of one that failed all that is kept."""
 _LOST = "the connection was lost, and it was ended, or not begun"
-_PHASES = {
-    LaunchPhase.NOTHING: "nothing",
-    LaunchPhase.ENDING: "ending",
-    LaunchPhase.RUNNING: "running",
-    LaunchPhase.OVER: "over",
-}
 
 
 class RelayedLauncher:
@@ -79,7 +73,7 @@ class RelayedLauncher:
         runs = status.phase is LaunchPhase.RUNNING
         return RelayLaunchStatus(
             number=request.number,
-            phase=_PHASES[status.phase],
+            phase=status.phase.name.lower(),
             failed=status.failed,
             how=status.how,
             command_line=status.command_line,

@@ -8,24 +8,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from overlaptop.fleet.hosts_session import HostsSession
+from overlaptop.launch.launcher import JobPlacement
 from overlaptop.launch.relayed import LEASE_S
-from overlaptop.launch.request import LaunchPhase, LaunchPlan, LaunchRequest, LaunchStatus
+from overlaptop.launch.request import (
+    LaunchPhase,
+    LaunchPlan,
+    LaunchRequest,
+    LaunchRequestError,
+    LaunchStatus,
+    checked,
+)
 from overlaptop.remote.link import RemoteHost
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.relaying import RelayLaunchStatus
 from overlaptop.workloads.catalog import WORKLOADS, Workload
-from overlaptop.workloads.options import OptionsError
 
 CLEAR_S = 3.0
-"""For a host to hear that what was started there is to end."""
+"""For a host to report that what was started there is being ended."""
 _TICK_S = 0.05
-_PHASES = {
-    "nothing": LaunchPhase.NOTHING,
-    "ending": LaunchPhase.ENDING,
-    "running": LaunchPhase.RUNNING,
-    "over": LaunchPhase.OVER,
-}
 
 
 class RemoteLauncher:
@@ -40,9 +41,9 @@ class RemoteLauncher:
         self._session = session
         self._status = LaunchStatus()
         self._host: RemoteHost | None = None
-        """Where the newest request was given."""
-        self._said: RelayLaunchStatus | None = None
-        """The newest word on it."""
+        """Where the newest request was sent."""
+        self._reported: RelayLaunchStatus | None = None
+        """What its host reported last."""
         self._job = ""
         """Key of the newest job, once it is known."""
 
@@ -55,10 +56,10 @@ class RemoteLauncher:
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:
         """What would be run for a request, or why it would not: as far as that can be known from here."""
-        workload = next((each for each in self.workloads if each.name == request.workload), None)
-        if workload is None:
-            names = ", ".join(each.name for each in self.workloads)
-            return LaunchPlan(request, f"no workload is called {request.workload!r}; there are: {names}")
+        try:
+            _, given = checked(request, self.workloads)
+        except LaunchRequestError as fault:
+            return LaunchPlan(request, str(fault))
         host = self._host_of(request)
         if host is None:
             why = _fault(self._session.hosts[0])
@@ -68,23 +69,20 @@ class RemoteLauncher:
         request = replace(request, host=host.name)
         if why := _fault(host):
             return LaunchPlan(request, why)
-        try:
-            given = workload.check(request.options)
-        except OptionsError as fault:
-            return LaunchPlan(request, str(fault))
         gpus = host.hello.gpus if host.hello is not None else None
         wants_cpu = given.get("device", "auto") == "cpu"
         if given.get("device") == "cuda" and gpus is not None and (request.nproc or 1) > gpus:
             return LaunchPlan(
                 request, f"--device cuda: {host.name} has {gpus or 'no'} GPU{'s' * (gpus != 1)}"
             )
-        nproc, place, device_type = _place(request.nproc, gpus, wants_cpu=wants_cpu)
+        placement = _place(request.nproc, gpus, wants_cpu=wants_cpu)
+        where = placement.in_words if placement is not None else "its GPUs, else its CPU"
         return LaunchPlan(
             request=request,
             command_line=_command_line(request),
-            place=f"{host.name}: {place}",
-            nproc=nproc,
-            device_type=device_type,
+            place=f"{host.name}: {where}",
+            nproc=placement.nproc if placement is not None else request.nproc or 0,
+            device_type=placement.device_type if placement is not None else "cpu",
             given=given,
         )
 
@@ -99,7 +97,7 @@ class RemoteLauncher:
         status = LaunchStatus(
             LaunchPhase.ENDING, self._status.number + 1, request, plan.command_line, before
         )
-        self._host, self._said, self._job = host, None, ""
+        self._host, self._reported, self._job = host, None, ""
         fault = "no host is there to start it on" if host is None else _fault(host)
         if host is not None and not fault:
             try:
@@ -114,13 +112,13 @@ class RemoteLauncher:
     def stop(self) -> None:
         """End the job there."""
         if self._host is not None and self.running and self._host.launch(()):
-            self._said = None
+            self._reported = None
             self._status = LaunchStatus(
                 LaunchPhase.ENDING, self._status.number + 1, None, "", self._status.label
             )
 
     def status(self) -> LaunchStatus:
-        """How the newest request goes, as far as its host has told."""
+        """How the newest request goes, as far as its host has reported."""
         host, status = self._host, self._status
         if host is None or status.phase in (LaunchPhase.NOTHING, LaunchPhase.OVER):
             return status
@@ -129,29 +127,29 @@ class RemoteLauncher:
                 f"the connection to {host.name} is lost, {LEASE_S:.0f} s after which the job is ended: "
                 "not known how it is"
             )
-            return self._turn(LaunchPhase.UNKNOWN, how=how)
-        said = host.launch_status
-        if said is None:
+            return self._set_phase(LaunchPhase.UNKNOWN, how=how)
+        reported = host.launch_status
+        if reported is None:
             if status.phase is LaunchPhase.UNKNOWN:
-                return self._turn(
+                return self._set_phase(
                     LaunchPhase.UNKNOWN, how=f"the connection to {host.name} is back: asking how it is"
                 )
             return status
-        self._said = said
-        self._job = said.job or self._job
-        phase = _PHASES.get(said.phase, LaunchPhase.UNKNOWN)
+        self._reported = reported
+        self._job = reported.job or self._job
+        phase = LaunchPhase[reported.phase.upper()]
         if status.request is None and phase is not LaunchPhase.ENDING:
             phase = LaunchPhase.NOTHING  # what was to be ended has ended
-        return self._turn(
+        return self._set_phase(
             phase,
-            failed=said.failed and phase is LaunchPhase.OVER,
-            how=said.how,
-            command_line=said.command_line or status.command_line,
+            failed=reported.failed and phase is LaunchPhase.OVER,
+            how=reported.how,
+            command_line=reported.command_line or status.command_line,
         )
 
     def output(self) -> Sequence[str]:
         """The last lines of the newest job that its host has passed on."""
-        return self._said.output if self._said is not None else ()
+        return self._reported.output if self._reported is not None else ()
 
     def owns(self, record: JobRecord) -> bool:
         """Whether `record` is the job that was started last."""
@@ -168,7 +166,7 @@ class RemoteLauncher:
     # For those who opened it
 
     def close(self) -> None:
-        """Have what was started ended. Waits until its host has heard of it, not for the end itself."""
+        """Have what was started ended. Waits until its host has answered, not for the end itself."""
         host = self._host
         if host is None or not self._is_under_way or not host.launch(()):
             return
@@ -182,7 +180,7 @@ class RemoteLauncher:
         """Whether its host has something to end, or will have."""
         return self.status().phase in (LaunchPhase.ENDING, LaunchPhase.RUNNING, LaunchPhase.UNKNOWN)
 
-    def _turn(
+    def _set_phase(
         self, phase: LaunchPhase, *, failed: bool = False, how: str = "", command_line: str | None = None
     ) -> LaunchStatus:
         status = self._status
@@ -212,16 +210,12 @@ def _fault(host: RemoteHost) -> str:
     return ""
 
 
-def _place(nproc: int | None, gpus: int | None, *, wants_cpu: bool) -> tuple[int, str, str]:
-    """Processes (0: not known), words and device, as far as the number of GPUs tells; the host has its own
-    eyes, and may know better.
-    """
+def _place(nproc: int | None, gpus: int | None, *, wants_cpu: bool) -> JobPlacement | None:
+    """As far as the number of GPUs tells; the host decides, and may know better. None: it is not known."""
     if gpus is None and not wants_cpu:
-        return nproc or 0, "its GPUs, else its CPU", "cpu"
+        return None
     count = nproc or gpus or 2
-    if wants_cpu or count > (gpus or 0):
-        return count, f"the CPU, {count} process{'es' * (count > 1)}, gloo", "cpu"
-    return count, f"{count} GPU{'s' * (count > 1)}, NCCL", "cuda"
+    return JobPlacement(count, "gloo" if wants_cpu or count > (gpus or 0) else "nccl")
 
 
 def _command_line(request: LaunchRequest) -> str:

@@ -13,12 +13,13 @@ from typing import Protocol
 
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.workloads.catalog import Workload
+from overlaptop.workloads.options import OptionsError
 
 MAX_NPROC = 256
 
 
 class LaunchRequestError(ValueError):
-    """What was typed makes no request; the message is one line."""
+    """It cannot be read, or asks for what no workload has; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,20 @@ class LaunchRequest:
         return f"{words} on {self.host}" if self.host else words
 
 
+def checked(request: LaunchRequest, workloads: Sequence[Workload]) -> tuple[Workload, Mapping[str, object]]:
+    """The workload of a request and the values of the options that were given, by Option.name. Raises
+    LaunchRequestError.
+    """
+    workload = next((each for each in workloads if each.name == request.workload), None)
+    if workload is None:
+        names = ", ".join(each.name for each in workloads)
+        raise LaunchRequestError(f"no workload is called {request.workload!r}; there are: {names}")
+    try:
+        return workload, workload.check(request.options)
+    except OptionsError as fault:
+        raise LaunchRequestError(str(fault)) from fault
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
     """What would be run for a request."""
@@ -82,7 +97,7 @@ class LaunchPhase(Enum):
     NOTHING = "nothing was started"
     ENDING = "the job before is being ended"
     RUNNING = "its processes run"
-    UNKNOWN = "the line over which it was started is lost"
+    UNKNOWN = "the connection over which it was started is lost"
     OVER = "it ended, or could not be started"
 
 

@@ -25,7 +25,7 @@ from overlaptop.wire.endpoints import EndpointError, JobRecord, base_dir
 from overlaptop.wire.peers import check_listener
 
 GRACE_S = 4.0
-"""For torchrun to end its ranks, and for the hub to say goodbye."""
+"""For torchrun to end its ranks, and for the hub to send its last status."""
 STOP_LIMIT_S = 3 * GRACE_S + 2.0
 TAIL_BYTES = 64 << 10
 _MAX_ANSWER_BYTES = 1 << 20
@@ -91,7 +91,7 @@ class Lease:
     seconds: float
     handover: Handover
     about: str
-    """What a later owner is told of the job."""
+    """What a later owner gets to know of the job."""
 
 
 class SupervisedJob:

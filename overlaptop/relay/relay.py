@@ -155,7 +155,7 @@ class Relay:
             self._write(time.monotonic())
             while not self._stopped:
                 self._round()
-            return "it was told to end"
+            return "it was asked to end"
         except _ConnectionClosedError as end:
             return str(end)
         finally:
@@ -347,7 +347,7 @@ class Relay:
 
     def _take_from_hub(self) -> None:
         if self._link is not None:
-            # Polled for nothing where there is no room: the hub forgets whom it does not hear.
+            # Polled for nothing where there is no room: the hub forgets clients that are silent.
             for payload in self._link.poll_raw(0 if self._queue.is_full else _POLL_BYTES):
                 self._queue.put(payload)
 

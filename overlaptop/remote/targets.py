@@ -71,7 +71,7 @@ class Target:
 
     @property
     def name(self) -> str:
-        """Short, for a screen; the host says its own name once it is reached."""
+        """Short, for a screen; the host reports its own name once it is reached."""
         return self.word
 
     @classmethod

@@ -359,7 +359,7 @@ class Lab:
         self.folder = Path(tempfile.mkdtemp(prefix="ot-lab-"))
         """Short: the names of sockets lie below it."""
         self.hosts: dict[str, Machine] = {}
-        self.lines: dict[str, Cable] = {}
+        self.cables: dict[str, Cable] = {}
         self.servers: dict[str, Sshd] = {}
         """By the name in the ssh's configuration."""
         self._stack = ExitStack()
@@ -370,7 +370,7 @@ class Lab:
             for number, name in enumerate(NODES, 1):
                 host = self.hosts[name] = self._machine(name)
                 here, there = f"10.99.{number}.1", f"10.99.{number}.2"
-                self.lines[name] = Cable(((self.laptop, f"line{number}", here), (host, "line0", there)))
+                self.cables[name] = Cable(((self.laptop, f"line{number}", here), (host, "line0", there)))
                 self.add_server(name, name)
             self._job_cable = Cable([
                 (host, JOB_LINK, address)

@@ -93,10 +93,10 @@ def test_each_host_that_cannot_be_watched_says_why_in_a_line_and_the_others_go_o
     with Watching("noisy", *whys).connect() as watching:
         watching.until_all_step(1)
         for name, why in whys.items():
-            said = [line for line in watching.said if line.startswith(f"{name}: ")]
-            assert len(said) == 1
-            assert why in said[0]
-            assert said[0].isprintable()
+            reported = [line for line in watching.reported if line.startswith(f"{name}: ")]
+            assert len(reported) == 1
+            assert why in reported[0]
+            assert reported[0].isprintable()
             assert why in watching.node(name).note
             assert watching.node(name).link is not LinkState.LIVE
         assert watching.node("noisy").link is LinkState.LIVE
@@ -129,7 +129,7 @@ def test_a_host_without_a_job_is_watched_and_a_job_that_starts_there_is_picked_u
 ) -> None:
     later = lab.add_server("later", "host-b")
     with ExitStack() as jobs, Watching("later").connect() as watching:
-        watching.until(lambda _: watching.hosts["later"].line.reason.startswith("no job in "))
+        watching.until(lambda _: watching.hosts["later"].connection.reason.startswith("no job in "))
         jobs.enter_context(alone(later, tmp_path / "first", warm))
         watching.until_all_step(1)
         first_key = watching.session.job_key
@@ -171,5 +171,5 @@ def test_sixteen_hosts_are_reached_at_the_first_try(lab: Lab, job: Job) -> None:
     for name in names:
         lab.configure(name, lab.servers["host-a"])
     with Watching(*names).connect() as watching:
-        assert all(": connected (overlaptop " in line for line in watching.said), watching.said
+        assert all(": connected (overlaptop " in line for line in watching.reported), watching.reported
         watching.until(lambda snapshot: all(node.link is LinkState.LIVE for node in snapshot.nodes))

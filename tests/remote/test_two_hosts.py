@@ -1,4 +1,4 @@
-"""One job on two hosts, each behind a real sshd, and lines that are cut, frozen and had again."""
+"""One job on two hosts, each behind a real sshd, and connections that are cut, frozen and had again."""
 
 from __future__ import annotations
 
@@ -125,10 +125,10 @@ def test_a_bucket_size_changes_on_all_ranks_at_one_step(watching: Watching) -> N
     assert {rank.text for rank in view.ranks} == {changed.stdout.strip()}
 
 
-def test_a_frozen_line_is_noticed_and_comes_back_with_all_steps(lab: Lab, watching: Watching) -> None:
+def test_a_frozen_connection_is_noticed_and_comes_back_with_all_steps(lab: Lab, watching: Watching) -> None:
     knob = bucket(watching).knob
     before = watching.of(1)[-1]
-    lab.lines[B].cut()
+    lab.cables[B].cut()
     watching.until(lambda _: watching.node(B).link is LinkState.LOST)
     assert "silent" in watching.node(B).note
     assert (watching.rank(0).node_lost, watching.rank(1).node_lost) == (False, True)
@@ -141,7 +141,7 @@ def test_a_frozen_line_is_noticed_and_comes_back_with_all_steps(lab: Lab, watchi
     assert watching.session.send(commands.make_setting(knob, 9)) == CANNOT
     assert bucket(watching).refusal == CANNOT
 
-    lab.lines[B].mend()
+    lab.cables[B].mend()
     watching.session.retry()
     watching.until_all_step(2, 10)
     assert watching.of(1)[-1] > here
@@ -163,14 +163,14 @@ def test_an_sshd_that_is_killed_and_started_again_is_reached_again(lab: Lab, wat
 
 @pytest.mark.hosts
 @pytest.mark.timeout(300)
-def test_a_line_that_was_cut_for_half_a_minute_comes_back_by_itself(lab: Lab, watching: Watching) -> None:
-    lab.lines[B].cut()
+def test_a_cable_that_was_cut_for_half_a_minute_comes_back_by_itself(lab: Lab, watching: Watching) -> None:
+    lab.cables[B].cut()
     watching.go_on(CUT_S)
     assert watching.rank(1).node_lost
     refused = overlaptop("set", f"{BUCKET_CAP_MB}=9", "--host", A, "--host", B)
     assert refused.returncode == 1
     assert refused.stderr.splitlines()[-1] == f"overlaptop: not changed: {UNHEARD}"
-    lab.lines[B].mend()
+    lab.cables[B].mend()
     watching.until_all_step(2, 10)
     assert_complete(watching)
 
@@ -225,10 +225,10 @@ def test_a_job_that_is_watched_cut_and_told_to_change_has_the_losses_of_one_alon
             watching.until_all_step(2)
             assert watching.session.send(commands.make_setting(bucket(watching).knob, 1)) == ""
             watching.until(lambda _: bucket(watching).knob.value == 1)
-            lab.lines[B].cut()
+            lab.cables[B].cut()
             watching.go_on(2.0)
             assert watched.runs
-            lab.lines[B].mend()
+            lab.cables[B].mend()
             watching.until(lambda snapshot: all(view.ended for view in snapshot.ranks))
         watched.wait()
     with Job(

@@ -22,8 +22,8 @@ _TICK_S = 0.05
 
 
 @dataclass(slots=True)
-class Turn:
-    """How a line was from some moment on."""
+class LinkPeriod:
+    """How a connection was from some moment on."""
 
     at_s: float
     link: LinkState
@@ -36,18 +36,18 @@ class Watching:
     def __init__(self, *words: str, key: str | None = None) -> None:
         hosts = Hosts(targets.named(words))
         self.began_s = time.monotonic()
-        self.said: list[str] = []
-        """What is said of each host before the screen opens."""
-        self.pool = ConnectionPool(hosts.targets, say=self.said.append, seed=1)
-        self.hosts = {line.target.name: RemoteHost(line) for line in self.pool.lines}
+        self.reported: list[str] = []
+        """What is reported of each host before the screen opens."""
+        self.pool = ConnectionPool(hosts.targets, report=self.reported.append, seed=1)
+        self.hosts = {each.target.name: RemoteHost(each) for each in self.pool.connections}
         self.session = HostsSession(self.pool, list(self.hosts.values()), JobSelector(key=key))
-        self.turns: dict[str, list[Turn]] = {name: [] for name in self.hosts}
+        self.periods: dict[str, list[LinkPeriod]] = {name: [] for name in self.hosts}
         self.seen: defaultdict[int, list[StepTotals]] = defaultdict(list)
         """Of each rank all steps, in order of arrival, each as often as it came."""
         self.snapshot = self.session.tick()
 
     def connect(self) -> Self:
-        """Tries each line once, as before the screen opens."""
+        """Tries each connection once, as before the screen opens."""
         self.pool.connect(interactive=False, patience_s=PATIENCE_S)
         return self
 
@@ -57,9 +57,9 @@ class Watching:
         for step in self.snapshot.fresh:
             self.seen[step.rank].append(step)
         for node in self.snapshot.nodes:
-            turns = self.turns[node.name]
-            if not turns or (turns[-1].link, turns[-1].note) != (node.link, node.note):
-                turns.append(Turn(time.monotonic(), node.link, node.note))
+            periods = self.periods[node.name]
+            if not periods or (periods[-1].link, periods[-1].note) != (node.link, node.note):
+                periods.append(LinkPeriod(time.monotonic(), node.link, node.note))
         return self.snapshot
 
     def until(self, probe: Callable[[Snapshot], object], patience_s: float = PATIENCE_S) -> Snapshot:
@@ -76,7 +76,7 @@ class Watching:
         self.until(lambda _: time.monotonic() >= until_s, seconds + PATIENCE_S)
 
     def until_all_step(self, ranks: int, steps: int = 3) -> Snapshot:
-        """Until so many ranks are heard, each has made so many more steps, and no line is down."""
+        """Until so many ranks are known, each has made so many more steps, and no connection is down."""
         self.tick()
         before = {rank: len(steps) for rank, steps in self.seen.items()}
 
@@ -102,13 +102,16 @@ class Watching:
 
     def in_words(self) -> str:
         """For a test that fails."""
-        turns = {
-            name: [f"{turn.at_s - self.began_s:.1f} s: {turn.link.value} {turn.note}" for turn in turns]
-            for name, turns in self.turns.items()
+        periods = {
+            name: [
+                f"{period.at_s - self.began_s:.1f} s: {period.link.value} {period.note}"
+                for period in periods
+            ]
+            for name, periods in self.periods.items()
         }
         steps = {rank: seen[-1].step for rank, seen in self.seen.items()}
         link = f"{self.snapshot.link.value} {self.snapshot.link_note!r}"
-        return f"link {link}, hosts {turns}, newest steps {steps}"
+        return f"link {link}, hosts {periods}, newest steps {steps}"
 
     def close(self) -> None:
         self.session.close()
