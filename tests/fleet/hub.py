@@ -4,11 +4,14 @@ from pathlib import Path
 from typing import get_args
 
 from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.snapshot import LinkState
 from overlaptop.hub.executions import CommandExecutions
 from overlaptop.hub.history import FromRank
 from overlaptop.wire.codec import decode
 from overlaptop.wire.commands import CHANGES, RESTORE
 from overlaptop.wire.messages import Argument, Command, CommandReport, RankEnd, RankInfo, Welcome
+
+from .builders import Clock, info, status, welcome
 
 
 class PlayedHub:
@@ -46,11 +49,6 @@ class PlayedHub:
             published += map(decode, self._executions.settle())
         return published
 
-    def silence(self, seconds):
-        """So long nothing was received; returns what is published of it."""
-        self._executions.tick(seconds)
-        return [decode(frame) for frame in self._executions.settle()]
-
 
 def _unheard(report):
     """A command of the report's kind."""
@@ -70,7 +68,16 @@ class PlayedFleet(Fleet):
         for each in self._hub.publish(message):
             super().apply(each)
 
-    def silence(self, seconds):
-        """Ranks have reported nothing for so long."""
-        for each in self._hub.silence(seconds):
-            super().apply(each)
+
+class PlayedJob:
+    """A PlayedFleet with ranks that have announced themselves, and its clock."""
+
+    def __init__(self, ranks=2):
+        self.clock = Clock()
+        self.fleet = PlayedFleet(self.clock)
+        self.fleet.set_link(LinkState.LIVE)
+        self.send(welcome(world_size=ranks), status(), *(info(rank) for rank in range(ranks)))
+
+    def send(self, *messages):
+        for message in messages:
+            self.fleet.apply(message)

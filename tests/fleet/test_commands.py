@@ -12,8 +12,8 @@ from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
 from overlaptop.wire.messages import CommandReport, RankEnd
 
-from .builders import BUCKET_CAP_MB, T0, Clock, S, info, step, unmeasured, welcome
-from .hub import PlayedFleet, PlayedHub
+from .builders import BUCKET_CAP_MB, T0, S, info, step, unmeasured, welcome
+from .hub import PlayedHub, PlayedJob
 
 
 def capture(steps=5, at_ns=T0):
@@ -24,16 +24,7 @@ def report(rank, command, state, step=None, text=""):
     return CommandReport(rank, command.id, command.name, T0, state, step, text)
 
 
-class Job:
-    def __init__(self, ranks=2):
-        self.clock = Clock()
-        self.fleet = PlayedFleet(self.clock)
-        self.say(welcome(world_size=ranks), *(info(rank) for rank in range(ranks)))
-
-    def say(self, *messages):
-        for message in messages:
-            self.fleet.apply(message)
-
+class Job(PlayedJob):
     def view(self):
         return self.fleet.snapshot().commands[-1]
 
@@ -45,7 +36,7 @@ def job():
 
 def test_a_command_is_shown_with_what_its_hub_publishes_of_it(job):
     command = setting()
-    job.say(command, *(report(rank, command, "changed", 40, f"by {rank}") for rank in (0, 1)))
+    job.send(command, *(report(rank, command, "changed", 40, f"by {rank}") for rank in (0, 1)))
     view = job.view()
     assert (view.state, view.step, view.done, view.busy) == ("changed", 40, True, False)
     assert (view.words, view.by, view.knob, view.value) == (
@@ -82,7 +73,7 @@ def test_a_command_that_its_hub_never_answers_is_not_waited_for(command, ranks, 
 
 def test_a_job_that_is_gone_with_its_hub_has_its_ranks_lost(job):
     command = setting()
-    job.say(command, report(0, command, "changed", 40), report(1, command, "agreed", 40))
+    job.send(command, report(0, command, "changed", 40), report(1, command, "agreed", 40))
     job.fleet.set_link(LinkState.LOST)
     assert not job.view().done
     job.fleet.set_link(LinkState.ENDED)
@@ -91,14 +82,14 @@ def test_a_job_that_is_gone_with_its_hub_has_its_ranks_lost(job):
 
 def test_the_live_overlap_is_that_of_the_measured_steps_just_before(job):
     command = capture()
-    job.say(command, report(0, command, "accepted"))
+    job.send(command, report(0, command, "accepted"))
     # Ten steps of 20 %, forty of 50 %, some of them not measured, then captured ones.
-    job.say(*(step(0, n, comm=10, hidden=2) for n in range(10)))
-    job.say(*(step(0, n, comm=10, hidden=5) if n % 2 else unmeasured(0, n) for n in range(10, 90)))
-    job.say(report(0, command, "agreed", 90))
+    job.send(*(step(0, n, comm=10, hidden=2) for n in range(10)))
+    job.send(*(step(0, n, comm=10, hidden=5) if n % 2 else unmeasured(0, n) for n in range(10, 90)))
+    job.send(report(0, command, "agreed", 90))
     assert (job.view().ranks[0].live_overlap, job.view().ranks[0].live_steps) == (0.5, 32)
-    job.say(*(step(0, n, comm=10, hidden=0) for n in range(90, 100)))
-    job.say(report(0, command, "written", 90, "/there/rank0.json.gz"))
+    job.send(*(step(0, n, comm=10, hidden=0) for n in range(90, 100)))
+    job.send(report(0, command, "written", 90, "/there/rank0.json.gz"))
     assert job.view().ranks[0].live_overlap == 0.5
     assert (job.view().ranks[1].live_overlap, job.view().ranks[1].live_steps) == (None, 0)
 
@@ -107,27 +98,27 @@ def test_steps_whose_times_cancel_each_other_out_tell_no_overlap(job):
     # A far end may say so, though no agent does.
     odd = [replace(step(0, number), comm_ns=comm_ns) for number, comm_ns in ((1, 7), (2, -7))]
     command = capture()
-    job.say(*odd, command, report(0, command, "agreed", 40))
+    job.send(*odd, command, report(0, command, "agreed", 40))
     assert (job.view().ranks[0].live_overlap, job.view().ranks[0].live_steps) == (None, 0)
 
 
 def test_the_live_overlap_outlives_the_steps_that_it_came_from(job):
     command = capture()
-    job.say(command, *(step(0, n, comm=10, hidden=5) for n in range(40)), report(0, command, "agreed", 40))
-    job.say(*(step(0, n, comm=10, hidden=0) for n in range(40, 2000)))
-    job.say(report(0, command, "written", 40))
+    job.send(command, *(step(0, n, comm=10, hidden=5) for n in range(40)), report(0, command, "agreed", 40))
+    job.send(*(step(0, n, comm=10, hidden=0) for n in range(40, 2000)))
+    job.send(report(0, command, "written", 40))
     assert job.view().ranks[0].live_overlap == 0.5
 
 
 def test_a_command_heard_again_from_the_hub_is_one_command(job):
     command = capture()
-    job.say(command, replace(command, at_ns=T0 + 7))
+    job.send(command, replace(command, at_ns=T0 + 7))
     assert [each.at_ns for each in job.fleet.snapshot().commands] == [T0 + 7]
 
 
 def test_only_the_newest_commands_are_kept(job):
     made = [capture() for _ in range(fold.MAX_COMMANDS + 12)]
-    job.say(*made)
+    job.send(*made)
     kept = job.fleet.snapshot().commands
     assert [each.id for each in kept] == [each.id for each in made[-fold.MAX_COMMANDS :]]
 
@@ -138,32 +129,32 @@ def test_where_there_are_many_those_of_searches_go_before_what_a_person_asked(jo
         replace(commands.make_setting(BUCKET_CAP_MB, 50, search=persons[0].id), at_ns=T0 + 10 + number)
         for number in range(fold.MAX_COMMANDS)
     ]
-    job.say(*persons, *searched)
+    job.send(*persons, *searched)
     kept = [each.id for each in job.fleet.snapshot().commands]
     assert kept == [each.id for each in (*persons, *searched[3:])]
 
 
 def test_another_job_forgets_them(job):
-    job.say(capture(), welcome(job="job-2"))
+    job.send(capture(), welcome(job="job-2"))
     assert job.fleet.snapshot().commands == ()
 
 
 def test_the_step_time_of_the_job_leaves_captured_steps_out(job):
     for rank in (0, 1):
-        job.say(step(rank, 1), replace(unmeasured(rank, 2, ms=5000), captured=True))
+        job.send(step(rank, 1), replace(unmeasured(rank, 2, ms=5000), captured=True))
     assert job.fleet.snapshot().totals.step_ns == step(0, 1).step_ns
     assert job.fleet.snapshot().totals.step == 2
 
 
 def test_the_step_time_of_the_job_leaves_transitional_steps_out(job):
     for rank in (0, 1):
-        job.say(step(rank, 1), replace(unmeasured(rank, 2, ms=5000), transitional=True))
+        job.send(step(rank, 1), replace(unmeasured(rank, 2, ms=5000), transitional=True))
     assert job.fleet.snapshot().totals.step_ns == step(0, 1).step_ns
 
 
 def test_commands_stand_in_the_order_in_which_they_were_given_whenever_they_were_heard_of(job):
     late, early = capture(at_ns=T0 + 2), capture(at_ns=T0 + 1)
-    job.say(late, early)
+    job.send(late, early)
     assert [each.id for each in job.fleet.snapshot().commands] == [early.id, late.id]
 
 
@@ -173,14 +164,14 @@ def setting(at_ns=T0):
 
 def test_changes_of_a_process_that_another_has_taken_the_place_of_are_forgotten(job):
     old, asked = setting(T0), setting(T0 + 1)
-    job.say(old, *(report(rank, old, "changed", 40) for rank in (0, 1)), asked)
-    job.say(info(0), info(1))  # the same processes: nothing is new
+    job.send(old, *(report(rank, old, "changed", 40) for rank in (0, 1)), asked)
+    job.send(info(0), info(1))  # the same processes: nothing is new
     assert [each.id for each in job.fleet.snapshot().commands] == [old.id, asked.id]
-    job.say(*(RankEnd(rank, T0, clean=False) for rank in (0, 1)), info(0, pid=77))
+    job.send(*(RankEnd(rank, T0, clean=False) for rank in (0, 1)), info(0, pid=77))
     assert [each.id for each in job.fleet.snapshot().commands] == [asked.id]
     # A hub whose history has not heard of it yet, and a word of the dead that comes late.
-    job.say(old, report(1, old, "changed", 40), info(1, pid=78))
+    job.send(old, report(1, old, "changed", 40), info(1, pid=78))
     assert [each.id for each in job.fleet.snapshot().commands] == [asked.id]
     new = setting(T0 + 2)
-    job.say(new, *(report(rank, new, "changed", 3) for rank in (0, 1)))
+    job.send(new, *(report(rank, new, "changed", 3) for rank in (0, 1)))
     assert job.view().id == new.id

@@ -49,17 +49,27 @@ def live(world, session, number=0):
     return session.tick()
 
 
-def test_without_a_job_it_waits():
-    session = World().session()
+@pytest.fixture
+def joined():
+    """The only job there is, and a session that is live."""
+    world = World(record())
+    session = world.session()
+    live(world, session)
+    return world, session
+
+
+def replace_hub(world):
+    """Another hub takes the place of the one that died."""
+    world.links[-1].alive = False
+    world.jobs[:] = [record(hub_pid=2)]
+
+
+def test_without_a_job_it_waits_for_one():
+    world = World()
+    session = world.session()
     snapshot = session.tick()
     assert (snapshot.link, snapshot.link_note) == (LinkState.WAITING, "waiting for a job")
     assert session.job_key is None
-
-
-def test_a_job_that_starts_later_is_found():
-    world = World()
-    session = world.session()
-    session.tick()
     world.jobs.append(record())
     world.look_again(session)
     assert session.job_key == "job-1"
@@ -101,10 +111,8 @@ def test_jobs_that_do_not_match_do_not_exist():
     assert session.job_key == "job-2"
 
 
-def test_a_hub_that_took_anothers_place_is_joined_and_what_is_known_stays():
-    world = World(record())
-    session = world.session()
-    live(world, session)
+def test_a_hub_that_took_anothers_place_is_joined_and_what_is_known_stays(joined):
+    world, session = joined
     world.links[0].alive = False
     assert session.tick().link is LinkState.LOST
     world.jobs[:] = [record(hub_pid=2)]
@@ -128,10 +136,8 @@ def test_a_job_that_starts_again_is_followed_although_its_key_is_new():
     assert [known.step for known in snapshot.ranks[0].history] == [3]
 
 
-def test_the_last_picture_of_a_job_that_ended_stays():
-    world = World(record())
-    session = world.session()
-    live(world, session)
+def test_the_last_picture_of_a_job_that_ended_stays(joined):
+    world, session = joined
     world.links[0].say(status(ended=True))
     session.tick()
     world.links[0].alive = False
@@ -141,19 +147,15 @@ def test_the_last_picture_of_a_job_that_ended_stays():
     assert snapshot.ranks[0].last.step == 0
 
 
-def test_a_hub_that_goes_after_all_its_ranks_leaves_a_job_that_ended():
-    world = World(record())
-    session = world.session()
-    live(world, session)
+def test_a_hub_that_goes_after_all_its_ranks_leaves_a_job_that_ended(joined):
+    world, session = joined
     world.links[0].say(RankEnd(0, T0, False))
     world.links[0].alive = False
     assert session.tick().link is LinkState.ENDED
 
 
-def test_a_job_that_was_killed_together_with_its_hub_has_ended():
-    world = World(record())
-    session = world.session()
-    live(world, session)
+def test_a_job_that_was_killed_together_with_its_hub_has_ended(joined):
+    world, session = joined
     world.links[0].alive = False
     world.jobs.clear()
     assert world.look_again(session).link is LinkState.LOST
@@ -165,10 +167,8 @@ def test_a_job_that_was_killed_together_with_its_hub_has_ended():
     assert world.look_again(session).link is LinkState.ENDED
 
 
-def test_a_killed_job_that_starts_again_is_followed():
-    world = World(record())
-    session = world.session()
-    live(world, session)
+def test_a_killed_job_that_starts_again_is_followed(joined):
+    world, session = joined
     world.links[0].alive = False
     world.gone.add("job-1")
     world.jobs[:] = [record("job-2", hub_pid=5)]
@@ -177,10 +177,8 @@ def test_a_killed_job_that_starts_again_is_followed():
     assert session.job_key == "job-2"
 
 
-def test_the_last_words_of_a_killed_jobs_hub_are_read_before_it_counts_as_ended():
-    world = World(record())
-    session = world.session()
-    live(world, session)
+def test_the_last_words_of_a_killed_jobs_hub_are_read_before_it_counts_as_ended(joined):
+    world, session = joined
     world.links[0].alive = False
     world.gone.add("job-1")
     world.links[0].say(step(0, 1))
@@ -198,21 +196,16 @@ def test_a_chosen_job_that_ended_is_not_replaced_by_a_stranger():
     assert session.job_key == "job-1"
 
 
-def test_a_silent_hub_makes_the_line_stale():
-    world = World(record())
-    session = world.session()
-    live(world, session)
+def test_a_silent_hub_makes_the_line_stale_and_one_that_never_answers(joined):
+    world, session = joined
     world.links[0].last_heard_s = 3.5
     assert session.tick().link is LinkState.STALE
     world.links[0].last_heard_s = 0.2
     assert session.tick().link is LinkState.LIVE
-
-
-def test_a_hub_that_never_answers_makes_the_line_stale():
-    world = World(record())
-    session = world.session()
+    mute = World(record())
+    session = mute.session()
     session.tick()
-    world.clock.pass_s(4)
+    mute.clock.pass_s(4)
     assert session.tick().link is LinkState.STALE
 
 
@@ -225,22 +218,17 @@ def test_another_protocol_says_which_side_is_older(theirs, older):
     assert f"{older} is older" in session.tick().link_note
 
 
-def test_watched_ranks_are_asked_for_again_on_a_new_line():
-    world = World(record())
-    session = world.session()
-    live(world, session)
+def test_watched_ranks_are_asked_for_again_on_a_new_line(joined):
+    world, session = joined
     session.watch([1])
     assert world.links[0].watched == {1}
-    world.links[0].alive = False
-    world.jobs[:] = [record(hub_pid=2)]
+    replace_hub(world)
     world.look_again(session)
     assert world.links[1].watched == {1}
 
 
-def test_frames_dropped_on_earlier_lines_are_not_forgotten():
-    world = World(record())
-    session = world.session()
-    live(world, session)
+def test_frames_dropped_on_earlier_lines_are_not_forgotten(joined):
+    world, session = joined
     world.links[0].dropped = 5
     assert session.tick().totals.dropped == 5
     world.jobs[:] = [record(hub_pid=2)]
@@ -259,10 +247,8 @@ def test_a_socket_directory_that_cannot_be_used_is_said_and_tried_again():
     assert session.job_key == "job-1"
 
 
-def test_turning_to_another_job_forgets_the_first():
-    world = World(record("job-1"))
-    session = world.session()
-    live(world, session)
+def test_turning_to_another_job_forgets_the_first(joined):
+    world, session = joined
     world.jobs.append(replace(record("job-2"), script="b.py"))
     session.select("job-2")
     assert world.links[0].closed
@@ -271,20 +257,16 @@ def test_turning_to_another_job_forgets_the_first():
     assert snapshot.ranks == ()
 
 
-def test_closing_gives_up_the_line_for_good():
-    world = World(record())
-    session = world.session()
-    live(world, session)
+def test_closing_gives_up_the_line_for_good(joined):
+    world, session = joined
     session.close()
     world.look_again(session)
     assert world.links[0].closed
     assert len(world.links) == 1
 
 
-def test_a_search_is_told_once_a_second_however_often_it_is_held():
-    world = World(record())
-    session = world.session()
-    live(world, session)
+def test_a_search_is_told_once_a_second_however_often_it_is_held(joined):
+    world, session = joined
     search = commands.make_search(BUCKET_CAP_MB)
     for _ in range(21):
         assert session.hold(search) == ""
@@ -293,10 +275,8 @@ def test_a_search_is_told_once_a_second_however_often_it_is_held():
     assert world.links[0].sent == [search] * 3
 
 
-def test_a_search_is_taken_when_the_hub_says_so_and_ends_when_it_says_so():
-    world = World(record())
-    session = world.session()
-    live(world, session)
+def test_a_search_is_taken_when_the_hub_says_so_and_ends_when_it_says_so(joined):
+    world, session = joined
     search = commands.make_search(BUCKET_CAP_MB)
     session.hold(search)
     assert session.tick().search is None
@@ -307,16 +287,13 @@ def test_a_search_is_taken_when_the_hub_says_so_and_ends_when_it_says_so():
     assert (ended.search, ended.ended_search) == (None, search.id)
 
 
-def test_a_search_goes_on_with_another_hub_at_once():
-    world = World(record(hub_pid=1))
-    session = world.session()
-    live(world, session)
+def test_a_search_goes_on_with_another_hub_at_once(joined):
+    world, session = joined
     search = commands.make_search(BUCKET_CAP_MB)
     session.hold(search)
     world.links[0].say(search)
     session.tick()
-    world.links[0].alive = False
-    world.jobs[:] = [record(hub_pid=2)]
+    replace_hub(world)
     world.clock.pass_s(0.5)
     assert session.tick().search == search  # as far as is known
     assert session.hold(search) == "there is no connection to the job"
@@ -327,10 +304,8 @@ def test_a_search_goes_on_with_another_hub_at_once():
 
 
 @pytest.mark.parametrize("knows", [True, False])
-def test_a_hub_that_knows_of_no_search_ends_what_its_forerunner_told_of(knows):
-    world = World(record(hub_pid=1))
-    session = world.session()
-    live(world, session)
+def test_a_hub_that_knows_of_no_search_ends_what_its_forerunner_told_of(joined, knows):
+    world, session = joined
     search = commands.make_search(BUCKET_CAP_MB)
     world.links[0].say(search)
     session.tick()
@@ -342,10 +317,8 @@ def test_a_hub_that_knows_of_no_search_ends_what_its_forerunner_told_of(knows):
     assert session.tick().search == (search if knows else None)
 
 
-def test_that_a_search_is_over_is_said_until_the_hub_has_heard_it_whichever_hub_that_is():
-    world = World(record(hub_pid=1))
-    session = world.session()
-    live(world, session)
+def test_that_a_search_is_over_is_said_until_the_hub_has_heard_it_whichever_hub_that_is(joined):
+    world, session = joined
     search = commands.make_search(BUCKET_CAP_MB)
     over = replace(search, over=True)
     session.hold(search)

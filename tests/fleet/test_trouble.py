@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.fleet.trouble import NOTICED_NS, Kind, trouble_of
 from overlaptop.wire.messages import RankEnd, StepTotals
 
-from .builders import T0, Clock, S, info, status, step, welcome
+from .builders import T0, S, info, status, step, welcome
+from .hub import PlayedJob
 
 
-class Job:
+class Job(PlayedJob):
     """Two ranks that have made a step."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
-        self.fleet = Fleet(self.clock)
-        self.fleet.set_link(LinkState.LIVE)
-        self.say(welcome(), status(), info(0), info(1), step(0, 0), step(1, 0))
-
-    def say(self, *messages: object) -> None:
-        for message in messages:
-            self.fleet.apply(message)
+        super().__init__()
+        self.send(*self.step(0))
 
     def step(self, number: int) -> list[StepTotals]:
         return [step(rank, number) for rank in (0, 1)]
@@ -44,7 +38,7 @@ def job() -> Job:
 
 def test_the_rank_from_which_nothing_comes_is_the_silent_one_and_not_those_that_wait_for_it(job):
     job.clock.pass_s(5.1)
-    job.say(status(silent=(1,)))
+    job.send(status(silent=(1,)))
     assert job.words == (Kind.SILENT, (1,))
     assert job.trouble.since_ns == T0
     views = job.fleet.snapshot().ranks
@@ -53,15 +47,15 @@ def test_the_rank_from_which_nothing_comes_is_the_silent_one_and_not_those_that_
 
 def test_it_goes_by_itself_once_steps_end_again(job):
     job.clock.pass_s(70)
-    job.say(status(silent=(1,)))
+    job.send(status(silent=(1,)))
     assert job.words == (Kind.SILENT, (1,))
-    job.say(status(), *job.step(1))
+    job.send(status(), *job.step(1))
     assert job.trouble is None
 
 
 def test_a_rank_that_is_silent_for_less_than_five_steps_takes_is_in_none(job):
-    job.say(*(step(rank, number, compute=4000) for number in range(1, 9) for rank in (0, 1)))
-    job.say(status(silent=(1,)))
+    job.send(*(step(rank, number, compute=4000) for number in range(1, 9) for rank in (0, 1)))
+    job.send(status(silent=(1,)))
     job.clock.pass_s(19)
     assert job.trouble is None
     job.clock.pass_s(2)
@@ -73,13 +67,13 @@ def test_where_all_speak_and_no_step_ends_nobody_is_blamed(job):
     assert job.trouble is None
     job.clock.pass_s(2)
     assert job.words == (Kind.NO_STEP, ())
-    job.say(step(0, 1))
+    job.send(step(0, 1))
     assert job.trouble is None
 
 
 @pytest.mark.parametrize("link", [LinkState.STALE, LinkState.LOST, LinkState.WAITING])
 def test_a_line_that_stands_still_is_no_silent_rank(job, link):
-    job.say(status(silent=(1,)))
+    job.send(status(silent=(1,)))
     job.clock.pass_s(70)
     job.fleet.set_link(link)
     assert job.trouble is None
@@ -88,18 +82,18 @@ def test_a_line_that_stands_still_is_no_silent_rank(job, link):
 
 def test_what_one_hub_said_of_silence_does_not_outlive_it(job):
     job.clock.pass_s(70)
-    job.say(status(silent=(1,)), welcome())
+    job.send(status(silent=(1,)), welcome())
     assert job.words == (Kind.NO_STEP, ())
 
 
-def test_a_rank_whose_agent_has_agent_disabled_is_not_expected_to_make_steps(job):
-    job.say(*(info(rank, source="none", source_reason="the agent disabled itself") for rank in (0, 1)))
+def test_a_rank_whose_agent_has_disabled_itself_is_not_expected_to_make_steps(job):
+    job.send(*(info(rank, source="none", source_reason="the agent disabled itself") for rank in (0, 1)))
     job.clock.pass_s(70)
     assert job.trouble is None
 
 
 def test_the_first_rank_to_fail_is_to_blame_whatever_came_of_the_others(job):
-    job.say(
+    job.send(
         RankEnd(1, T0 + S, True, "ValueError: boom"), RankEnd(0, T0 + 2 * S, True, "RuntimeError: lost")
     )
     job.fleet.set_link(LinkState.ENDED)
@@ -110,27 +104,27 @@ def test_the_first_rank_to_fail_is_to_blame_whatever_came_of_the_others(job):
 
 
 def test_a_rank_that_ends_without_a_word_has_died(job):
-    job.say(RankEnd(0, T0, clean=False))
+    job.send(RankEnd(0, T0, clean=False))
     assert job.words == (Kind.DIED, (0,))
-    job.say(RankEnd(1, T0 + S, clean=True))
+    job.send(RankEnd(1, T0 + S, clean=True))
     assert job.words == (Kind.DIED, (0,))
 
 
 def test_a_death_that_the_hub_noticed_a_moment_late_still_comes_before_what_it_has_led_to(job):
     failure = RankEnd(0, T0, True, "RuntimeError: connection closed by peer")
-    job.say(failure, RankEnd(1, T0 + NOTICED_NS // 2, clean=False))
+    job.send(failure, RankEnd(1, T0 + NOTICED_NS // 2, clean=False))
     assert job.words == (Kind.DIED, (1,))
-    job.say(RankEnd(1, T0 + 2 * NOTICED_NS, clean=False))
+    job.send(RankEnd(1, T0 + 2 * NOTICED_NS, clean=False))
     assert job.words == (Kind.FAILED, (0,))
 
 
 def test_where_all_ranks_died_without_a_word_the_first_is_not_blamed_alone(job):
-    job.say(RankEnd(1, T0, clean=False), RankEnd(0, T0 + S, clean=False))
+    job.send(RankEnd(1, T0, clean=False), RankEnd(0, T0 + S, clean=False))
     assert job.words == (Kind.ALL_DIED, (1,))
 
 
 def test_a_job_whose_ranks_ended_well_and_one_that_started_again_are_in_no_trouble(job):
-    job.say(RankEnd(0, T0, clean=True), RankEnd(1, T0, clean=True, failure="ValueError"))
+    job.send(RankEnd(0, T0, clean=True), RankEnd(1, T0, clean=True, failure="ValueError"))
     assert job.trouble is not None
-    job.say(info(1, pid=7))
+    job.send(info(1, pid=7))
     assert job.trouble is None
