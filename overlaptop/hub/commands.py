@@ -22,7 +22,7 @@ from overlaptop.wire.outcome import logged_state
 RETURN_S = 30.0
 """For the ranks of a hub that died to come to the one that takes its place."""
 PATIENCE_S = 10.0
-"""For a person's change to wait for a search's own to end; past that, ranks say that they are busy."""
+"""For a person's change to wait for a search's own to end; past that, ranks report that they are busy."""
 _MAX_WAITING = 8
 
 
@@ -60,7 +60,7 @@ class CommandBroker:
         """A person's changes that a search's own has to end for, and since when."""
 
     def replay(self) -> list[bytes]:
-        """The frames that tell a new dashboard of commands and searches."""
+        """The frames of the commands and the search for a new dashboard."""
         search = self._lease.state
         return [*self._executions.replay(), *([encode(search)] if search is not None else [])]
 
@@ -85,7 +85,7 @@ class CommandBroker:
     def take_search(self, search: Search) -> None:
         """A dashboard searches, or has ended its search."""
         if (changed := self._lease.renew(search, time.monotonic())) is not None:
-            self._publish_search(changed, "as it says")
+            self._publish_search(changed, "by itself")
 
     def receive(self, message: FromRank, now_s: float) -> None:
         """A rank's message, which may be about a command."""
@@ -125,7 +125,7 @@ class CommandBroker:
         """
         if self._executions.knows(command.id):
             return
-        # The hub's clock is the ranks' own: by it they tell what has come too late.
+        # The hub's clock is the ranks' own: by it they refuse what has come too late.
         stamped = replace(command, at_ns=time.time_ns())
         now_s, payload, ranks = time.monotonic(), encode(stamped), self._connected_ranks()
         log_line(

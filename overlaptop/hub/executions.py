@@ -1,8 +1,8 @@
 """The commands that the hub has passed on, and what becomes of each on its ranks.
 
-What the reports amount to is outcome.py's to say. Here is what only the hub knows: which ranks were asked,
-which have ended, and which say nothing. A hub that takes the place of another finds in the job's folder
-which commands were under way, and receives the rest from the ranks.
+outcome.py judges the reports. Here is what only the hub knows: which ranks were asked, which have ended,
+and which are silent. A hub that takes the place of another finds in the job's folder which commands were
+under way, and receives the rest from the ranks.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class CommandExecutions:
         return command_id in self._all
 
     def replay(self) -> list[bytes]:
-        """The frames that tell a new dashboard of the commands, oldest first."""
+        """The frames of all commands for a new dashboard, oldest first."""
         frames = []
         for each in self._all.values():
             if not each.forgotten:

@@ -1,4 +1,4 @@
-"""Every change of a job's settings, for good: who, when, from what to what, and whether it was made.
+"""The permanent log of changes of jobs' settings: who, when, from what to what, and the outcome.
 
 One line of JSON for each command about a knob, in ``changes.jsonl`` of the socket directory; one more where
 it became known only later what had come of it, and then that one counts. Hubs of all of a user's jobs write
@@ -48,7 +48,7 @@ class LoggedChange:
     """Id of the search that it belongs to; empty: a person asked."""
     knob: str
     was: str | None
-    """The value before; None where nobody said. In the file: ``from``."""
+    """The value before; None: not known. In the file: ``from``."""
     becomes: str | None
     """The value since, or the one that was asked for where that was not made. In the file: ``to``."""
     step: int | None
@@ -83,17 +83,17 @@ def read(job: str | None = None, newest: int = NEWEST) -> list[LoggedChange]:
     """
     log = path()
     latest_first = (change for each in (log, log.with_name(f"{NAME}.1")) for change in _changes(each))
-    wanted = (change for change in _last_words(latest_first) if job is None or change.job == job)
+    wanted = (change for change in _latest_outcomes(latest_first) if job is None or change.job == job)
     return list(islice(wanted, newest))[::-1]
 
 
-def _last_words(latest_first: Iterable[LoggedChange]) -> Iterator[LoggedChange]:
+def _latest_outcomes(latest_first: Iterable[LoggedChange]) -> Iterator[LoggedChange]:
     """Without what a later line has corrected."""
-    told: set[tuple[str, str, str]] = set()
+    seen: set[tuple[str, str, str]] = set()
     for change in latest_first:
         key = change.job, change.host, change.command
-        if not change.command or key not in told:
-            told.add(key)
+        if not change.command or key not in seen:
+            seen.add(key)
             yield change
 
 

@@ -170,7 +170,7 @@ def _judged_rank(each: RankOutcome, command: Command, *, indeterminate: bool) ->
         return replace(each, state=UNKNOWN if command.name in CHANGES else FAILED)
     ended = each.lost == ENDED
     if indeterminate:
-        text = "ended before it had said" if ended else "has not said"
+        text = "ended before it reported" if ended else "has not reported"
         return replace(each, state=UNKNOWN, text=f"rank {each.rank} {text}")
     text = "ended before it was done" if ended else "does not answer"
     return replace(each, state=FAILED, text=f"rank {each.rank} {text}")
@@ -181,7 +181,7 @@ def _why_failed(failed: Iterable[RankOutcome], changed: Sequence[int] = ()) -> s
     if changed:
         numbers = ", ".join(map(str, changed))
         return f"changed on rank{'s' * (len(changed) > 1)} {numbers} only: {_why_failed(failed)}"
-    # What is said of another rank ("rank 3 does not answer") is better known than what follows from it.
+    # A text about another rank ("rank 3 does not answer") names the cause, the others what follows from it.
     first = min(failed, key=lambda each: not each.text.startswith("rank "))
     if first.text.startswith("rank "):
         return first.text
@@ -191,7 +191,9 @@ def _why_failed(failed: Iterable[RankOutcome], changed: Sequence[int] = ()) -> s
 
 def _why_unknown(unknown: Iterable[RankOutcome]) -> str:
     first = min(unknown, key=lambda each: not each.text.startswith("rank "))
-    return first.text if first.text.startswith("rank ") else f"rank {first.rank} cannot tell: {first.text}"
+    return (
+        first.text if first.text.startswith("rank ") else f"rank {first.rank} does not know: {first.text}"
+    )
 
 
 def _stage(state: str) -> int:

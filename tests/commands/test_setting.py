@@ -75,7 +75,7 @@ def test_a_job_that_ends_in_the_middle_and_a_line_that_stays_broken_are_no_endle
     ends = [RankEnd(rank=rank, at_ns=0, clean=True) for rank in (0, 1)]
     ended = HubStatus(at_ns=0, ranks_connected=0, dropped=0, job_ended=True)
     session = PlayedSession([*arrival(), COMMAND], [said(0, "changing", 7)], [*ends, ended])
-    words = "^not known whether it was changed: rank 0 ended before it had said$"
+    words = "^not known whether it was changed: rank 0 ended before it reported$"
     with pytest.raises(CommandError, match=words) as failure:
         setting.follow(session, COMMAND)
     assert failure.value.status == 1

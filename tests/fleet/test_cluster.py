@@ -445,16 +445,6 @@ def searcher(cluster):
     return Searcher(cluster)
 
 
-def test_a_search_is_held_at_every_hub_and_taken_once_all_have_taken_it(searcher):
-    for _ in range(5):
-        assert searcher.tick()[0] == ""
-    assert searcher.told() == [3, 3]  # once a second
-    searcher.say(0)
-    assert searcher.tick()[1].search is None
-    searcher.say(1)
-    assert searcher.tick()[1].search == searcher.search
-
-
 def test_a_search_does_not_begin_while_a_node_cannot_be_reached(searcher):
     searcher.cluster.hosts[1].cut()
     searcher.session.tick()

@@ -122,14 +122,6 @@ def scene(monkeypatch):
         yield scene
 
 
-def test_two_hubs_of_one_job_are_one_job(scene):
-    seen = scene.until_known()
-    assert [(view.rank, view.node, view.last.step) for view in seen.ranks] == [
-        (0, "gpu-a", 1), (1, "gpu-b", 1),
-    ]  # fmt: skip
-    assert [node.link for node in seen.nodes] == [LinkState.LIVE] * 2
-
-
 def test_a_change_is_made_on_all_nodes_by_one_command(scene):
     scene.until_known()
     command = commands.make_setting(KNOB, 50)

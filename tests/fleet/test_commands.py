@@ -12,12 +12,16 @@ from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
 from overlaptop.wire.messages import CommandReport, RankEnd
 
-from .builders import BUCKET_CAP_MB, T0, S, info, step, unmeasured, welcome
+from .builders import BUCKET_CAP_MB, T0, S, info, step, unmeasured
 from .hub import PlayedHub, PlayedJob
 
 
 def capture(steps=5, at_ns=T0):
     return replace(commands.make(commands.CAPTURE, {"steps": steps}), at_ns=at_ns)
+
+
+def setting(at_ns=T0):
+    return replace(commands.make_setting(BUCKET_CAP_MB, 50), at_ns=at_ns)
 
 
 def report(rank, command, state, step=None, text=""):
@@ -58,7 +62,12 @@ def test_an_outcome_before_its_command_waits_for_it(job):
     ("command", "ranks", "state", "reason"),
     [
         (capture(), 2, "failed", "rank 0 does not answer"),
-        (replace(commands.make_setting(BUCKET_CAP_MB, 50), at_ns=T0), 2, "unknown", "rank 0 has not said"),
+        (
+            replace(commands.make_setting(BUCKET_CAP_MB, 50), at_ns=T0),
+            2,
+            "unknown",
+            "rank 0 has not reported",
+        ),
         (capture(), 0, "failed", "no rank is there to answer"),
     ],
 )
@@ -134,32 +143,18 @@ def test_where_there_are_many_those_of_searches_go_before_what_a_person_asked(jo
     assert kept == [each.id for each in (*persons, *searched[3:])]
 
 
-def test_another_job_forgets_them(job):
-    job.send(capture(), welcome(job="job-2"))
-    assert job.fleet.snapshot().commands == ()
-
-
-def test_the_step_time_of_the_job_leaves_captured_steps_out(job):
+@pytest.mark.parametrize("why", ["captured", "transitional"])
+def test_the_step_time_of_the_job_leaves_disturbed_steps_out(job, why):
     for rank in (0, 1):
-        job.send(step(rank, 1), replace(unmeasured(rank, 2, ms=5000), captured=True))
+        job.send(step(rank, 1), replace(unmeasured(rank, 2, ms=5000), **{why: True}))
     assert job.fleet.snapshot().totals.step_ns == step(0, 1).step_ns
     assert job.fleet.snapshot().totals.step == 2
-
-
-def test_the_step_time_of_the_job_leaves_transitional_steps_out(job):
-    for rank in (0, 1):
-        job.send(step(rank, 1), replace(unmeasured(rank, 2, ms=5000), transitional=True))
-    assert job.fleet.snapshot().totals.step_ns == step(0, 1).step_ns
 
 
 def test_commands_stand_in_the_order_in_which_they_were_given_whenever_they_were_heard_of(job):
     late, early = capture(at_ns=T0 + 2), capture(at_ns=T0 + 1)
     job.send(late, early)
     assert [each.id for each in job.fleet.snapshot().commands] == [early.id, late.id]
-
-
-def setting(at_ns=T0):
-    return replace(commands.make_setting(BUCKET_CAP_MB, 50), at_ns=at_ns)
 
 
 def test_changes_of_a_process_that_another_has_taken_the_place_of_are_forgotten(job):

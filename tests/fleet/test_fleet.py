@@ -360,13 +360,6 @@ def test_a_restarted_rank_forgets_what_it_ran_on_and_its_samples(fleet):
     assert view.samples == ()
 
 
-def test_another_job_has_other_machines(fleet):
-    feed(fleet, info(0), device(0), sample(0))
-    snapshot = feed(fleet, welcome(job="job-2"))
-    assert snapshot.ranks[0].device is None
-    assert snapshot.fresh_samples == ()
-
-
 @pytest.mark.parametrize("rank", [-1, 4096])
 def test_the_machine_of_an_impossible_rank_is_not_believed(fleet, rank):
     snapshot = feed(fleet, machine(rank), device(rank), numa(rank), sample(rank))

@@ -98,20 +98,6 @@ def test_ranks_that_nobody_has_heard_of_are_named(unseen, words):
     assert out_of_reach((), every) == f"{words} not been seen (is their host watched?)"
 
 
-def test_a_lost_node_keeps_its_picture_and_the_totals_go_on_without_it(nodes):
-    nodes.say(0, step(0, 4), step(1, 4))
-    nodes.say(1, step(2, 4, comm=60, hidden=60), step(3, 4))
-    nodes.lose(1)
-    nodes.say(0, step(0, 9), step(1, 9))
-    seen = nodes.seen()
-    assert [view.node_lost for view in seen.ranks] == [False, False, True, True]
-    assert seen.ranks[2].last.step == 4
-    assert seen.totals.step == 9
-    assert seen.totals.overlap == pytest.approx(20 / 30)
-    assert seen.link is LinkState.LIVE
-    assert out_of_reach(seen.nodes, seen.ranks) == "gpu-b cannot be reached"
-
-
 def test_with_all_nodes_lost_the_last_figures_stay(nodes):
     nodes.say(0, step(0, 4), step(1, 4))
     nodes.say(1, step(2, 5), step(3, 5))
@@ -247,12 +233,6 @@ def test_of_a_node_that_stays_lost_it_is_not_known_what_it_did_until_it_says_so(
     for rank in (2, 3):
         nodes.say(1, report(rank, command, "changed", step=40))
     assert (view_of(nodes).state, view_of(nodes).done) == ("changed", True)
-
-
-def test_a_command_of_which_one_hub_has_not_heard_is_that_of_the_others(nodes):
-    command = replace(commands.make_setting(BUCKET_CAP_MB, 50), at_ns=T0)
-    nodes.say(0, command, report(0, command, "accepted"))
-    assert [progress.rank for progress in view_of(nodes).ranks] == [0, 1]
 
 
 def test_one_hubs_view_of_a_command_is_not_changed_by_being_alone(nodes):

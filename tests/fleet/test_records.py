@@ -1,5 +1,4 @@
 import json
-from dataclasses import replace
 
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.records import device_record, step_record
@@ -30,24 +29,6 @@ def test_idle_is_null_where_the_source_does_not_see_it():
     assert step_record("j", info(0, exact=False), step(0, 0))["idle_ns"] is None
     assert step_record("j", None, step(0, 0))["idle_ns"] is None
     assert step_record("j", info(0), step(0, 0, idle=7))["idle_ns"] == 7 * MS
-
-
-def test_a_record_says_what_only_kernel_records_show():
-    seen = replace(step(0, 3), launch_lead_ns=47 * MS, comm_kernels_ns=30 * MS, matched_ns=30 * MS)
-    record = step_record("job-1", info(0), seen)
-    assert (record["launch_lead_ns"], record["matched_ns"]) == (47 * MS, 30 * MS)
-
-
-def test_a_record_says_what_the_steps_collectives_send_and_receive():
-    record = step_record("job-1", info(0), step(0, 3, link_tx_bytes=7, link_rx_bytes=5))
-    assert (record["link_tx_bytes"], record["link_rx_bytes"]) == (7, 5)
-    assert step_record("job-1", info(0), step(0, 3))["link_tx_bytes"] is None
-
-
-def test_overlap_is_null_without_communication():
-    assert (
-        json.loads(json.dumps(step_record("j", info(0), step(0, 0, comm=0, hidden=0))))["overlap"] is None
-    )
 
 
 def test_what_was_not_measured_is_null_and_never_zero():

@@ -56,18 +56,6 @@ def test_once_shows_the_step_that_was_the_newest_when_it_was_called(hubs, sessio
     rank.close()
 
 
-def test_a_watched_rank_sends_its_detail(hubs, session):
-    hubs.start()
-    rank = Rank().greet()
-    session.watch([0])
-    assert not rank.hear_watch()
-    until(session, lambda s: s.job is not None)
-    assert rank.hear_watch()
-    rank.send(rank.step(1), rank.detail(1))
-    assert until(session, lambda s: s.ranks[0].detail).ranks[0].detail.step == 1
-    rank.close()
-
-
 def test_a_killed_hub_is_missed_and_its_successor_joined(hubs, session):
     first = hubs.start()
     rank = Rank().greet()
@@ -118,18 +106,6 @@ def test_steps_lost_while_nobody_reads_and_with_a_hub_are_counted_in_the_records
     lost_there = 40_005 - (len(records) - 1)
     assert lost_there > 1_000
     assert [record["dropped"] for record in records[-2:]] == [lost_there, lost_there + 100]
-
-
-def test_a_job_whose_ranks_have_gone_has_ended(hubs, session):
-    hubs.start("--linger-s=0.2")
-    rank = Rank().greet()
-    rank.send(rank.step(0))
-    until(session, lambda s: s.ranks and s.ranks[0].last)
-    rank.close()
-    ended = until(session, lambda s: s.link is LinkState.ENDED)
-    assert ended.ranks[0].ended
-    until(session, lambda _: not session.jobs)
-    assert session.tick().link is LinkState.ENDED
 
 
 def test_a_job_that_is_killed_together_with_its_hub_has_ended(hubs, session):

@@ -136,39 +136,6 @@ def test_of_two_changes_at_the_same_time_one_is_busy_and_says_whose_the_other_is
     assert sorted(change.outcome for change in outcomes) == ["busy", "changed"]
 
 
-def test_of_two_searches_the_first_goes_on_and_the_second_sees_whose_it_is(scene):
-    first, second = scene.sessions
-    mine = scene.search(first)
-    scene.until(lambda: second.tick().search)
-    yours = scene.search(second)
-    foreign = scene.send(second, 400, yours)
-    assert mine.by in scene.ended(second, foreign).reason
-    assert second.tick().search == mine
-    own = scene.send(first, 50, mine)
-    scene.finish()
-    assert scene.ended(first, own).state == "changed"
-    del scene.searching[second]
-    scene.searching[first] = replace(mine, over=True)
-    scene.until(lambda: all(session.tick().ended_search == mine.id for session in scene.sessions))
-    assert scene.values == [50, 50]
-
-
-def test_a_persons_change_wins_over_a_search_whose_own_is_refused_from_then_on(scene):
-    searching, person = scene.sessions
-    search = scene.search(searching)
-    scene.until(lambda: person.tick().search)
-    change = scene.send(person, 100)
-    scene.finish()
-    assert scene.ended(person, change).state == "changed"
-    scene.until(lambda: searching.tick().ended_search == search.id)
-    late = scene.send(searching, 7, search)
-    view = scene.ended(searching, late)
-    assert (view.state, view.search) == ("failed", search.id)
-    assert "has ended" in view.reason
-    del scene.searching[searching]
-    assert scene.values == [100, 100]
-
-
 def test_while_a_search_changes_something_a_persons_change_waits_its_turn_and_wins(scene):
     searching, person = scene.sessions
     search = scene.search(searching)

@@ -84,18 +84,18 @@ def test_a_rank_that_ends_or_says_nothing_is_not_waited_for_and_nobody_says_that
         node.begin()
         node.report(0, "changed")
     ended.receive(RankEnd(1, 1, clean=False))
-    assert ended.outcome == ("unknown", "rank 1 ended before it had said")
+    assert ended.outcome == ("unknown", "rank 1 ended before it reported")
 
     silent.tick(ANSWER_S)
     assert silent.ended == []
     silent.tick(ANSWER_S + 1)
-    assert silent.outcome == ("unknown", "rank 1 has not said")
+    assert silent.outcome == ("unknown", "rank 1 has not reported")
 
     hangs.report(1, "agreed", at_s=5.0)
     hangs.tick(END_S)
     assert hangs.ended == []
     hangs.tick(END_S + 6)
-    assert hangs.outcome == ("unknown", "rank 1 has not said")
+    assert hangs.outcome == ("unknown", "rank 1 has not reported")
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_rank_that_says_later_what_came_of_it_is_believed(node, said, truth):
     node.begin()
     node.report(0, "changed", step=7, was="25", becomes="50")
     node.report(1, "unknown", "the job's store does not answer")
-    assert node.outcome == ("unknown", "rank 1 cannot tell: the job's store does not answer")
+    assert node.outcome == ("unknown", "rank 1 does not know: the job's store does not answer")
     for state in said:
         node.report(1, state, "why")
     (_, first), (_, second) = node.ended
@@ -133,7 +133,7 @@ def test_a_process_that_another_has_taken_the_place_of_is_not_waited_for(node):
     node.receive(info(1, pid=41))
     assert node.ended == []
     node.receive(info(1, pid=42))
-    assert node.outcome == ("unknown", "rank 1 ended before it had said")
+    assert node.outcome == ("unknown", "rank 1 ended before it reported")
 
 
 def test_a_hub_that_takes_the_place_of_another_hears_the_rest_from_the_ranks(tmp_path):
@@ -157,7 +157,7 @@ def test_a_change_of_which_no_rank_tells_the_next_hub_is_not_known_to_be_made(tm
     Node(tmp_path / "commands.msgpack").begin()
     second = Node(tmp_path / "commands.msgpack")
     second.tick(ANSWER_S + 1)
-    assert second.outcome == ("unknown", "rank 0 has not said")
+    assert second.outcome == ("unknown", "rank 0 has not reported")
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_a_rank_that_says_later_what_came_of_a_change_corrects_the_log(job, wait
     (change,) = wait_until(change_log.read)
     assert (change.outcome, change.reason) == (
         "unknown",
-        "rank 1 cannot tell: the job's store does not answer",
+        "rank 1 does not know: the job's store does not answer",
     )
     ranks[1].answer(SETTING)
     (change,) = wait_until(lambda: [each for each in change_log.read() if each.outcome == "changed"])

@@ -24,7 +24,7 @@ PARTS = {
         PhaseSpan("forward", 0, 9),
         CollectiveSpan("allreduce_", 1 << 20, "default_pg", True, 20, 30),
         Argument("steps", 5),
-        RankOutcome(1, "accepted", "unknown", "rank 1 has not said", "silent"),
+        RankOutcome(1, "accepted", "unknown", "rank 1 has not reported", "silent"),
         Unknown("power_mw", "not supported"),
         NumaNode(0, "0-31", 1 << 36),
         Nic("mlx5_0", 0, 100_000_000_000),

@@ -46,7 +46,7 @@ def test_a_command_stands_where_its_slowest_rank_is(command, way):
     assert [each.state for each in outcome.ranks] == [way[-1]] * 2
 
 
-CHANGED, NOT_SAID = (0, "changed"), "rank 1 has not said"
+CHANGED, NOT_REPORTED = (0, "changed"), "rank 1 has not reported"
 ONLY = "changed on rank 0 only: rank 1 failed: no"
 NOT_DONE = "rank 0 ended before it was done"
 
@@ -66,13 +66,13 @@ NOT_DONE = "rank 0 ended before it was done"
         (CAPTURE, [(0, "written"), (1, ENDED)], "failed", "rank 1 ended before it was done", True),
         (CAPTURE, [(0, "written"), (1, "written"), (1, ENDED)], "written", "", True),
         # A lost rank may have made a change, unless all ended before they had agreed.
-        (SETTING, [CHANGED, (1, "agreed"), (1, ENDED)], "unknown", "rank 1 ended before it had said", True),
-        (SETTING, [(0, "accepted"), (1, SILENT)], "unknown", NOT_SAID, False),
+        (SETTING, [CHANGED, (1, "agreed"), (1, ENDED)], "unknown", "rank 1 ended before it reported", True),
+        (SETTING, [(0, "accepted"), (1, SILENT)], "unknown", NOT_REPORTED, False),
         (SETTING, [(0, "failed", "rank 1 is late"), (1, SILENT)], "failed", "rank 1 is late", True),
         (SETTING, [(0, "accepted"), (1, ENDED), (0, ENDED)], "failed", NOT_DONE, True),
         (SETTING, [CHANGED, (1, "changed"), (0, ENDED)], "changed", "", True),
         # A rank that cannot learn what was decided says so once it does.
-        (SETTING, [CHANGED, (1, "unknown", "a")], "unknown", "rank 1 cannot tell: a", True),
+        (SETTING, [CHANGED, (1, "unknown", "a")], "unknown", "rank 1 does not know: a", True),
         (SETTING, [CHANGED, (1, "unknown", "a"), (1, "agreed")], "agreed", "", False),
         (SETTING, [CHANGED, (1, "unknown", "a"), (1, "changed")], "changed", "", True),
         # A lost rank that reports again is lost no more, and a late report takes nothing back.
@@ -135,7 +135,7 @@ def test_the_slowest_rank_of_any_hub_counts(state, done):
     ("others", "state", "reason"),
     [
         ([(2, ENDED), (3, ENDED)], "failed", "rank 0 ended before it was done"),
-        ([(2, "changed"), (3, "changed")], "unknown", "rank 0 ended before it had said"),
+        ([(2, "changed"), (3, "changed")], "unknown", "rank 0 ended before it reported"),
     ],
 )
 def test_ranks_that_ended_early_may_have_acted_if_those_of_another_hub_did(others, state, reason):
