@@ -16,7 +16,7 @@ from overlaptop.console.questions import (
 from overlaptop.console.table import Table
 from overlaptop.models.alpha_beta import AlphaBeta
 from overlaptop.models.buckets import MIB, Compute, EvenGradients, Prediction, best, predict, sweep
-from overlaptop.models.prefetch import Prefetch, prefetch
+from overlaptop.models.prefetch import PrefetchDepth, prefetch
 from overlaptop.timeline.breakdown import Breakdown
 
 ALPHA_SHARE = 0.1
@@ -241,7 +241,7 @@ def _alpha_share(link: AlphaBeta, found: Prediction) -> float:
 # FSDP's prefetch depth
 
 
-def _prefetch_record(question: PrefetchQuestion, found: Prefetch) -> dict[str, object]:
+def _prefetch_record(question: PrefetchQuestion, found: PrefetchDepth) -> dict[str, object]:
     return {
         "question": "prefetch",
         "all_gather_ns": question.all_gather_ns,
@@ -253,7 +253,7 @@ def _prefetch_record(question: PrefetchQuestion, found: Prefetch) -> dict[str, o
     }
 
 
-def _prefetch_page(question: PrefetchQuestion, found: Prefetch) -> str:
+def _prefetch_page(question: PrefetchQuestion, found: PrefetchDepth) -> str:
     layers = f"{found.depth} layer{'s' * (found.depth > 1)} ahead"
     all_gather, layer = text.duration(question.all_gather_ns), text.duration(question.layer_ns)
     slowest_ns = question.slowest_all_gather_ns

@@ -132,7 +132,7 @@ class Observation(NamedTuple):
 def fit_groups(observations: Iterable[Observation]) -> dict[tuple[str, str], Fit | NoFit]:
     """A model, or the reason why there is none, for each (op, group).
 
-    What moved nothing (a barrier) or was not timed says nothing of a link, and does not count.
+    What moved nothing (a barrier) or was not timed shows nothing of a link, and does not count.
     """
     seen: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
     for each in observations:
@@ -150,7 +150,7 @@ def fit(size_bytes: ArrayLike, duration_ns: ArrayLike) -> Fit | NoFit:
     ``sum of w_i w_j |r_i - r_j|``. A size weighs ``sqrt(observations) / time``, the inverse of what its
     median is off by chance, because jitter grows with the time: else the large sizes alone would set alpha.
     A quarter of the collectives of each size may be far off and hardly move it. Turned down: least squares,
-    which one stalled step moves; and the lower envelope, which tells the time of a link at its best, while
+    which one stalled step moves; and the lower envelope, which is the time of a link at its best, while
     a step's time is the sum of what its collectives usually take.
 
     Raises:
@@ -170,7 +170,7 @@ def fit(size_bytes: ArrayLike, duration_ns: ArrayLike) -> Fit | NoFit:
     distinct, counts = np.unique(sizes, return_counts=True)
     medians = np.array([np.median(each) for each in np.split(times, np.cumsum(counts)[:-1])])
     unknown = NoFit(
-        _doubt(len(sizes), distinct),
+        _objection(len(sizes), distinct),
         len(sizes),
         alpha_at_most_ns=float(medians.min()),
         beta_at_least_bytes_per_s=float((distinct / medians).max() * 1e9),
@@ -201,7 +201,7 @@ def fit(size_bytes: ArrayLike, duration_ns: ArrayLike) -> Fit | NoFit:
     )
 
 
-def _doubt(seen: int, distinct: NDArray[np.float64]) -> str:
+def _objection(seen: int, distinct: NDArray[np.float64]) -> str:
     """Why alpha and beta cannot be told apart with these sizes; empty: they can."""
     if seen < FEWEST:
         return f"{seen} collectives were seen, at least {FEWEST} are needed"

@@ -4,7 +4,7 @@ A `Collector` reads the timelines of the ranks as they come by in snapshots (tim
 learns how long an all-reduce takes by its size (alpha_beta.py), when gradients are ready along backward
 (ready_times.py), and what forward, backward without waiting, and the optimizer take. buckets.py makes steps
 of these. They are moved by a constant, so that the present setting's is what was measured; how large it is,
-and how far off the model is at other settings, it tells itself.
+and how far off the model is at other settings, the model reports.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ KEPT_SIZES, KEPT_OF_SIZE = 64, 64
 """Sizes of collectives, and of each the newest ones."""
 SLOWDOWN_ROUNDS = 20
 EVEN_PIECES = 1_000
-"""Gradients that are too many to be told one by one are taken to be so many of one size."""
+"""Gradients that are too many to be listed one by one are taken to be so many of one size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class NoModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
+class PredictedStep:
     """The step with one bucket size."""
 
     cap_mb: float
@@ -79,7 +79,7 @@ class StepModel:
     compute: Compute
     """With the measured size. The backward of others differs by the slowdown, where that is known."""
     slowdown: Slowdown | None
-    """What communication beside it does to backward; None: nothing that could be told from noise."""
+    """What communication beside it does to backward; None: nothing beyond noise."""
     present_mb: float
     """The bucket size of the newest steps of which enough were seen: at it the model is held to what was
     measured. While the job changes to another one, that is the size before.
@@ -126,11 +126,11 @@ class StepModel:
         compute = replace(self.compute, backward_ns=backward_ns)
         return predict(gradients, compute, self.link.model, cap_bytes, first_cap_bytes)
 
-    def predict(self, cap_mb: float) -> Predicted:
+    def predict(self, cap_mb: float) -> PredictedStep:
         """The step with this bucket size in MiB. Raises ValueError for what cannot be a cap."""
         alone = self.alone(cap_mb)
         step_ns = max(1, alone.step_ns + self.offset_ns)
-        return Predicted(cap_mb, step_ns, alone.exposed_ns, len(alone.end_ns))
+        return PredictedStep(cap_mb, step_ns, alone.exposed_ns, len(alone.end_ns))
 
     def error(self, measured: Mapping[int, float]) -> dict[int, float]:
         """By what share of the measured step (ns, by bucket size in MiB) the predicted one is off: above 0,
@@ -180,7 +180,7 @@ class Collector:
 
     def __init__(self) -> None:
         self._knob: Knob | None = None
-        """As all ranks told it last: while they change, that is the value before."""
+        """As all ranks last reported it: while they change, that is the value before."""
         self._facts: GradientFacts | None = None
         self._why = "nothing has been seen yet"
         """Why nothing can be learned at all; empty: it can."""
@@ -228,9 +228,9 @@ class Collector:
             del known.pending[min(known.pending)]
 
     def _follow_knob(self, snapshot: Snapshot) -> None:
-        told = next((each for each in snapshot.knobs if each.knob.name == BUCKET_CAP_MB), None)
-        if told is None or not told.differs:
-            self._knob = told.knob if told is not None else None
+        reported = next((each for each in snapshot.knobs if each.knob.name == BUCKET_CAP_MB), None)
+        if reported is None or not reported.differs:
+            self._knob = reported.knob if reported is not None else None
         self._changes = _agreed_changes(snapshot.commands)
 
     def model(self) -> StepModel | NoModel:
@@ -293,7 +293,7 @@ class Collector:
         made = [each for each in self._changes if _step_of(each) <= step]
         to_come = self._changes[len(made) :]
         if made and (made[-1].becomes or not made[-1].done):
-            return _megabytes(made[-1].becomes)  # while ranks still change, nobody has said what it is
+            return _megabytes(made[-1].becomes)  # while ranks still change, it is not reported
         if to_come and to_come[0].was:
             return _megabytes(to_come[0].was)
         return _megabytes(self._knob.value_text) if self._knob is not None else None
@@ -318,7 +318,7 @@ def _step_of(change: CommandView) -> int:
 def _objection(facts: GradientFacts | None, ranks: list[RankView]) -> str:
     """Why nothing can be learned from these ranks; empty: it can."""
     if facts is None:
-        return "no rank has told of the gradients of a DistributedDataParallel model"
+        return "no rank has reported the gradients of a DistributedDataParallel model"
     if facts.world_size != len(ranks):
         return f"gradients are reduced among {facts.world_size} ranks, and {len(ranks)} are seen"
     if facts.world_size < 2:

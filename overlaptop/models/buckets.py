@@ -252,7 +252,7 @@ def sweep(
 ) -> Iterator[Prediction]:
     """The predictions for ``lowest, lowest + grain, ...`` up to `highest_bytes`, each distinct layout once.
 
-    Of caps with one layout the lowest is told. With a grain of 1 byte these are all layouts of the range.
+    Of caps with one layout the lowest is given. With a grain of 1 byte these are all layouts of the range.
 
     Raises:
         ValueError: as `predict` does, or a range or grain that holds no cap.

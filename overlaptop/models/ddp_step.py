@@ -70,7 +70,7 @@ def read_step(
         return "a step without a backward that reduces gradients"
     sizes = tuple(each.bytes or 0 for each in seen[0].buckets)
     if any(tuple(each.bytes or 0 for each in rank.buckets) != sizes for rank in seen):
-        return "ranks tell of different all-reduces in the same step"
+        return "ranks report different all-reduces in the same step"
     if total_bytes and sum(sizes) != total_bytes:
         return (
             f"the all-reduces of backward have {sum(sizes)} bytes, the gradients {total_bytes}: "

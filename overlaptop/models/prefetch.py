@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Prefetch:
+class PrefetchDepth:
     """The depth to choose, and what stays exposed with it once the first layers have run."""
 
     depth: int
@@ -27,7 +27,7 @@ class Prefetch:
     """The same where its all-gather is the slowest."""
 
 
-def prefetch(all_gather_ns: int, layer_ns: int, slowest_all_gather_ns: int | None = None) -> Prefetch:
+def prefetch(all_gather_ns: int, layer_ns: int, slowest_all_gather_ns: int | None = None) -> PrefetchDepth:
     """The smallest depth with which layers of `layer_ns` wait least.
 
     `all_gather_ns` is the usual time of one layer's all-gather, `slowest_all_gather_ns` (None: the usual
@@ -42,5 +42,5 @@ def prefetch(all_gather_ns: int, layer_ns: int, slowest_all_gather_ns: int | Non
     if slowest_ns < all_gather_ns:
         raise ValueError("the slowest all-gather cannot take less time than the usual one")
     if all_gather_ns >= layer_ns:
-        return Prefetch(1, all_gather_ns - layer_ns, slowest_ns - layer_ns)
-    return Prefetch(-(-slowest_ns // layer_ns), 0, 0)
+        return PrefetchDepth(1, all_gather_ns - layer_ns, slowest_ns - layer_ns)
+    return PrefetchDepth(-(-slowest_ns // layer_ns), 0, 0)

@@ -1,7 +1,7 @@
 """When gradients are ready along backward, from when their buckets started. Pure.
 
 A bucket starts when its last gradient is ready, unless the one before it still runs: then it starts later,
-and its start only says by when the gradient was ready at the latest. Between what is known, gradients are
+and its start only bounds when the gradient was ready at the latest. Between what is known, gradients are
 taken to become ready evenly, by their bytes.
 """
 
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 
 class Ready(NamedTuple):
-    """What one bucket's start says."""
+    """What one bucket's start shows."""
 
     share: float
     """Of all gradients' bytes, those up to and with this bucket: above 0, at most 1."""

@@ -2,7 +2,7 @@
 
 On a CPU gloo's threads and the kernels share the cores; on a GPU NCCL's kernels hold some of the
 multiprocessors. One number for it, ``backward = alone + factor * hidden``, taken from settings that were
-measured and hide more or less. It is told apart from noise or not used at all.
+measured and hide more or less. It is used only where it is beyond noise.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LEAST_SPREAD = 0.05
 LEAST_ERROR = 0.01
 """Of backward: settings that were measured at different times differ by so much for other reasons."""
 FEWEST_SETTINGS = 4
-"""A job drifts from setting to setting: how much, only those tell that need not lie on the line."""
+"""A job drifts from setting to setting: only more settings than a line needs show how much."""
 SURE = 0.99
 """The confidence with which the factor must be above 0."""
 LARGEST = 2.0
@@ -62,9 +62,9 @@ def slowdown(settings: Iterable[tuple[Sequence[int], Sequence[int]]]) -> Slowdow
     factor = float((weights * (x - centre) * (y - level)).sum()) / spread
     left = y - level - factor * (x - centre)
     # Points that scatter more about the line than their errors say make it less sure.
-    freedom = len(x) - 2
-    error = math.sqrt(max(1.0, float((weights * left**2).sum()) / freedom) / spread)
+    degrees = len(x) - 2
+    error = math.sqrt(max(1.0, float((weights * left**2).sum()) / degrees) / spread)
     alone_ns = float(level - factor * centre)
-    if not two_sided(SURE, freedom) * error < factor <= LARGEST or alone_ns <= 0:
+    if not two_sided(SURE, degrees) * error < factor <= LARGEST or alone_ns <= 0:
         return None
     return Slowdown(alone_ns, factor, error, len(hidden))

@@ -1,1 +1,1 @@
-"""What noisy figures of steps say: noise, drift, and a change before and after. Pure numpy."""
+"""Statistics of noisy steps: noise, drift, and a change before and after. Pure numpy."""

@@ -202,7 +202,7 @@ class Comparer:
         self._forget(None)
 
     def take(self, snapshot: Snapshot) -> Comparison | None:
-        """Learn what is new, and tell of the newest change that was completed; None: there is none.
+        """Take what is new; returns the newest change that was completed; None: there is none.
 
         Cheap enough for each redraw: a step is read once, and figures are worked out anew only when one
         came that counts.
@@ -216,7 +216,7 @@ class Comparer:
                 self._changes[command.id] = command
         while len(self._changes) > KEPT_CHANGES:
             del self._changes[next(iter(self._changes))]
-        return self._tell(snapshot)
+        return self._newest(snapshot)
 
     def _forget(self, job: str | None) -> None:
         self._job = job
@@ -226,7 +226,7 @@ class Comparer:
         self._changes: dict[str, CommandView] = {}
         self._sides: tuple[str, list[_Step], list[_Step]] = ("", [], [])
         """The newest change's id, the steps before it and after."""
-        self._told: tuple[object, Comparison] | None = None
+        self._latest: tuple[object, Comparison] | None = None
         """What the figures were worked out from, and they."""
 
     def _restarted(self, snapshot: Snapshot, ranks: Sequence[RankView]) -> bool:
@@ -251,7 +251,7 @@ class Comparer:
             for number in sorted(self._steps)[: len(self._steps) - KEPT_STEPS]:
                 del self._steps[number]
 
-    def _tell(self, snapshot: Snapshot) -> Comparison | None:
+    def _newest(self, snapshot: Snapshot) -> Comparison | None:
         changes = sorted(self._changes.values(), key=lambda change: (change.step or 0, change.at_ns))
         made = [change for change in changes if self._counts(change)]
         if not made:
@@ -264,10 +264,10 @@ class Comparer:
         if not before:
             return None  # nobody saw what was before
         about = (newest.id, until, sum(s.ranks for s in before), sum(s.ranks for s in after))
-        if self._told is None or self._told[0] != about:
-            told = _comparison(newest, _knob(snapshot, newest.knob), before, after, until is not None)
-            self._told = about, told
-        return self._told[1]
+        if self._latest is None or self._latest[0] != about:
+            comparison = _comparison(newest, _knob(snapshot, newest.knob), before, after, until is not None)
+            self._latest = about, comparison
+        return self._latest[1]
 
     def _counts(self, change: CommandView) -> bool:
         made = change.done and change.state == CHANGED and change.was != change.becomes

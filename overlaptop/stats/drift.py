@@ -1,7 +1,7 @@
-"""How much a machine drifts by itself: no difference that is no larger says anything of a change.
+"""How much a machine drifts by itself: a difference that is no larger is no evidence of a change.
 
 Windows of steps of one setting differ in their means by noise and by what the machine does meanwhile: other
-jobs come and go, clocks sink as it warms up. The noise inside two windows (noise.py) tells nothing of the
+jobs come and go, clocks sink as it warms up. The noise inside two windows (noise.py) shows nothing of the
 second. So the steps before a change, and those after it, are cut into windows, and the change has to be
 larger by `MARGIN` than any two windows of one side are apart.
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from overlaptop.stats.noise import FEWEST, ROUNDING, Floats, calm, limit_of
+from overlaptop.stats.noise import FEWEST, ROUNDING, Floats, limit_of, winsorize
 
 WINDOWS = 8
 """Of the steps before."""
@@ -40,7 +40,7 @@ def drift(before: ArrayLike, after: ArrayLike) -> float | None:
         return None
     limit = max(map(limit_of, sides))
     length = min(m, n // WINDOWS)
-    return MARGIN * max(_apart(calm(side, limit), length) for side in sides)
+    return MARGIN * max(_apart(winsorize(side, limit), length) for side in sides)
 
 
 def _apart(series: Floats, length: int) -> float:

@@ -8,8 +8,8 @@ most likely of `DRIFTS` (restricted maximum likelihood). A steady machine thus c
 one that jumps has each window compared with its neighbours.
 
 The noise is what the fit leaves, together with a first guess worth `GUESS_DEGREES` degrees of freedom: that
-windows differ among each other as much again as the steps inside them say. Else two windows of few settings
-would tell nothing, or luck would make them look alike.
+windows differ among each other as much again as the steps inside them do. Else two windows of few settings
+would show nothing, or luck would make them look alike.
 
 Turned down: a level for each round, and rounds split where the machine jumped (as much code again, and it
 missed more on simulated machines: benchmarks/README.md).
@@ -50,7 +50,7 @@ class SettingWindow:
 
 @dataclass(frozen=True, slots=True)
 class SettingEstimate:
-    """What all windows of a setting say."""
+    """All windows of a setting together."""
 
     setting: int
     windows: int
@@ -58,7 +58,7 @@ class SettingEstimate:
     centre: float
     low: float
     high: float
-    """The interval of the centre, the drift taken off; 0 and infinite where too few steps tell."""
+    """The interval of the centre, the drift taken off; 0 and infinite where there are too few steps."""
 
 
 class InterleavedWindows:
@@ -80,7 +80,7 @@ class InterleavedWindows:
             ]
             for setting in self.settings
         }
-        # What is rare among all steps may yet be how the job runs with one setting; few steps do not tell.
+        # What is rare among all steps may be how the job runs with one setting; few steps do not show it.
         limit = max(limit_of(*series), *(limit_of(*own, sure=True) for own in of_setting.values()))
         self._fit([estimate_within(values, limit) for values in series])
 
@@ -113,7 +113,7 @@ class InterleavedWindows:
             variance = (float(left @ weights @ left) + guess[0]) / max(1, degrees)
             unlikely = np.linalg.slogdet(covariance)[1] - np.linalg.slogdet(fitted)[1]
             unlikely += degrees * math.log(max(variance, 1e-300))
-            if unlikely < least - 1e-6:  # where nothing tells, the steadier machine
+            if unlikely < least - 1e-6:  # of equals, the steadier machine
                 least = unlikely
                 self._logs, self._covariance = centres, variance * fitted
                 self._variance, self._degrees = variance, degrees
@@ -121,7 +121,7 @@ class InterleavedWindows:
     @property
     def noise(self) -> float | None:
         """The standard deviation of a window's mean, as a share of it, for a window of usual length; None:
-        nothing tells it.
+        not known.
         """
         return math.sqrt(self._variance) if self._degrees else None
 

@@ -1,14 +1,14 @@
-"""What noisy figures of steps say: a centre, how sure it is, and whether two windows differ.
+"""What noisy figures of steps show: a centre, its error, and whether two windows differ.
 
 Steps are no independent draws. A slow moment lasts for several of them; now and then one takes ten times as
 long; and steps that the host timed may be far off one by one while their mean is right, because it launches
 ahead and then waits. So the centre is a *mean* of consecutive steps, and its error comes from how the
 series wanders as a whole, not from how single steps scatter:
 
-- Accidents are pulled in. A step farther than `FAR` robust standard deviations from the median counts as
+- Outliers are winsorized. A step farther than `FAR` robust standard deviations from the median counts as
   that far only. But where more than one step in twenty is that far, or where they come at regular
   intervals, that is how the job runs, and each counts in full: every tenth step that waits for the nine
-  before it is no accident. A median would take the nine for the job's pace.
+  before it is no outlier. A median would take the nine for the job's pace.
 - The error of the mean is that of its slowest waves: the series is projected onto the first few cosines,
   each of which is, like the mean itself, a sum over all steps, and as large as the mean is uncertain,
   whatever the steps' correlation ("equal-weighted cosines", Lazarus, Lewis, Stock and Watson 2018). With k
@@ -18,7 +18,7 @@ series wanders as a whole, not from how single steps scatter:
 Turned down: batch means (of batches longer than the correlation there are too few, and steps left over); a
 block bootstrap (2,000 resamplings four times a second, and too narrow for short series); a median (above).
 
-What no single window can tell is a drift slower than itself: see drift.py, and rounds.py.
+What no single window shows is a drift slower than itself: see drift.py and interleaved.py.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ FEWEST = 12
 """With fewer steps, nothing is known of how they vary."""
 CONFIDENCE = 0.95
 FAR = 6.0
-"""Robust standard deviations from the median, past which a step is an accident."""
+"""Robust standard deviations from the median, past which a step is an outlier."""
 RARE = 0.05
-"""Of all steps; one of them in any case. What occurs more often is no accident."""
+"""Of all steps; one of them in any case. What occurs more often is no outlier."""
 REGULAR_GAPS = 3
-"""From so many gaps between them on, accidents that come at regular intervals are none."""
+"""From so many gaps between them on, outliers that come at regular intervals are none."""
 STEPS_PER_WAVE = 20
 FEWEST_WAVES, MOST_WAVES = 2, 8
 TOO_FEW = "too few steps to say"
 NO_DIFFERENCE = "no difference beyond noise"
-LEAST_TOLD = 0.01
+LEAST_SHOWN = 0.01
 """Percent, or points: a smaller difference would read as 0."""
 _MAD_TO_SIGMA = 1.4826
 """The standard deviation of normal noise over its median absolute deviation."""
 ROUNDING = 1e-12
 """As a share of the figures: what differs by less is alike but for the last bits."""
-_MOST_FREEDOM = 1_000.0
+_MOST_DEGREES = 1_000.0
 """Beyond it Student's t is the normal distribution."""
 
 Floats = NDArray[np.float64]
@@ -57,17 +57,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a window of consecutive steps says of one figure, in the figure's own unit."""
+    """One figure over a window of consecutive steps, in the figure's own unit."""
 
     steps: int
     centre: float
-    """The mean, with accidents pulled in."""
+    """The mean, outliers winsorized."""
     quarter: float
     three_quarters: float
     """Half of the steps lie between these two: the quartiles."""
     error: float | None
     """The standard error of the centre; None with fewer than FEWEST steps."""
-    freedom: float
+    degrees: float
     """Degrees of freedom of that error."""
 
     @property
@@ -79,7 +79,7 @@ class Estimate:
         """Where the centre would lie after endless steps of this kind; None: too few to say."""
         if self.error is None:
             return None
-        reach = self.error * two_sided(confidence, self.freedom)
+        reach = self.error * two_sided(confidence, self.degrees)
         return self.centre - reach, self.centre + reach
 
 
@@ -113,7 +113,7 @@ class Difference:
     def words(self, less: str = "shorter", more: str = "longer", *, points: bool = False) -> str:
         """``3.1 % shorter (2.4 to 3.8)``, ``no difference beyond noise (±1.2 %)``.
 
-        With `points` the figures are fractions, and their difference is told in percentage points, not as
+        With `points` the figures are fractions, and their difference is given in percentage points, not as
         a share: ``4.2 points more (3.1 to 5.3)``.
         """
         if not math.isfinite(self.high):
@@ -130,15 +130,15 @@ class Difference:
         reach = (high - low) / 2
         if not self.beyond_noise:
             return f"{NO_DIFFERENCE} (±{_figure(reach, reach)} {unit})" if reach else "the same"
-        if abs(change) < LEAST_TOLD:
-            return f"less than {LEAST_TOLD} {unit} {more if change > 0 else less}"
+        if abs(change) < LEAST_SHOWN:
+            return f"less than {LEAST_SHOWN} {unit} {more if change > 0 else less}"
         near, far = sorted((abs(low), abs(high)))
-        told = f"{_figure(abs(change), reach)} {unit} {more if change > 0 else less}"
-        return f"{told} ({_figure(near, reach)} to {_figure(far, reach)})" if reach else told
+        words = f"{_figure(abs(change), reach)} {unit} {more if change > 0 else less}"
+        return f"{words} ({_figure(near, reach)} to {_figure(far, reach)})" if reach else words
 
 
 def estimate(values: ArrayLike) -> Estimate | None:
-    """What one window says: finite figures of consecutive steps, oldest first, shape (n,). None: n is 0."""
+    """Of one window: finite figures of consecutive steps, oldest first, shape (n,). None: n is 0."""
     series = np.asarray(values, dtype=np.float64)
     return estimate_within(series, limit_of(series)) if series.size else None
 
@@ -147,7 +147,7 @@ def difference(before: ArrayLike, after: ArrayLike, confidence: float = CONFIDEN
     """How far the centre of `after` is from that of `before`, two windows as for `estimate`.
 
     None: one of them has fewer than FEWEST steps. Welch's t: each window has an error of its own. What
-    counts as an accident is the same in both.
+    counts as an outlier is the same in both.
     """
     found = both(before, after)
     return between(*found, confidence) if found is not None else None
@@ -156,7 +156,7 @@ def difference(before: ArrayLike, after: ArrayLike, confidence: float = CONFIDEN
 def both(before: ArrayLike, after: ArrayLike) -> tuple[Estimate, Estimate] | None:
     """The estimates of two windows that are to be compared; None where one is empty.
 
-    An accident in one of them is one in the other: where one has so many that they count in full, they do
+    An outlier in one of them is one in the other: where one has so many that they count in full, they do
     in both.
     """
     windows = [np.asarray(window, dtype=np.float64) for window in (before, after)]
@@ -174,63 +174,63 @@ def between(before: Estimate, after: Estimate, confidence: float = CONFIDENCE) -
     change = after.centre - before.centre
     if abs(change) < ROUNDING * max(abs(before.centre), abs(after.centre)):
         change = 0.0
-    error, freedom = math.hypot(before.error, after.error), _MOST_FREEDOM
+    error, degrees = math.hypot(before.error, after.error), _MOST_DEGREES
     if error:
         share = (before.error / error) ** 2  # of the difference's variance, the first window's
-        freedom = 1 / (share**2 / before.freedom + (1 - share) ** 2 / after.freedom)
-    reach = error * two_sided(confidence, freedom)
+        degrees = 1 / (share**2 / before.degrees + (1 - share) ** 2 / after.degrees)
+    reach = error * two_sided(confidence, degrees)
     return Difference(before.centre, change, change - reach, change + reach)
 
 
-def two_sided(confidence: float, freedom: float) -> float:
+def two_sided(confidence: float, degrees: float) -> float:
     """How many standard errors an interval of this confidence reaches to each side."""
-    return t_quantile((1 + confidence) / 2, freedom)
+    return t_quantile((1 + confidence) / 2, degrees)
 
 
-def t_quantile(probability: float, freedom: float) -> float:
+def t_quantile(probability: float, degrees: float) -> float:
     """The value that Student's t, with 1 or more degrees of freedom, stays below with this probability.
 
     Accurate to a thousandth up to a probability of 0.9999.
 
     Raises:
-        ValueError: a probability that is not from 0.5 to below 1, or a freedom below 1.
+        ValueError: a probability that is not from 0.5 to below 1, or degrees of freedom below 1.
     """
-    if not 0.5 <= probability < 1 or not freedom >= 1:
-        raise ValueError(f"no quantile of {probability} with {freedom} degrees of freedom")
-    # With t = sqrt(freedom) * tan(angle), the density of the angle is cos(angle) ** (freedom - 1). A table
+    if not 0.5 <= probability < 1 or not degrees >= 1:
+        raise ValueError(f"no quantile of {probability} with {degrees} degrees of freedom")
+    # With t = sqrt(degrees) * tan(angle), the density of the angle is cos(angle) ** (degrees - 1). A table
     # for each tenth of a degree of freedom, the one below: the interval is rather too wide.
-    tenths = math.floor(10 * min(freedom, _MOST_FREEDOM))
+    tenths = math.floor(10 * min(degrees, _MOST_DEGREES))
     angles, reached = _angles(tenths / 10)
     return math.sqrt(tenths / 10) * math.tan(float(np.interp(2 * probability - 1, reached, angles)))
 
 
 @lru_cache(maxsize=128)
-def _angles(freedom: float) -> tuple[Floats, Floats]:
+def _angles(degrees: float) -> tuple[Floats, Floats]:
     """Angles from 0 to a right one, and the share of the distribution up to each."""
     angles = np.linspace(0.0, math.pi / 2, 4097)
-    density = np.clip(np.cos(angles), 0.0, None) ** (freedom - 1)
+    density = np.clip(np.cos(angles), 0.0, None) ** (degrees - 1)
     reached = np.append(0.0, np.cumsum(density[1:] + density[:-1]))
     return angles, reached / reached[-1]
 
 
 def estimate_within(series: Floats, limit: float) -> Estimate:
-    """As `estimate`, with what is an accident decided elsewhere: farther than `limit`, see `limit_of`."""
-    calmed = calm(series, limit)
+    """As `estimate`, with what is an outlier decided elsewhere: farther than `limit`, see `limit_of`."""
+    winsorized = winsorize(series, limit)
     quarter, three_quarters = np.percentile(series, (25, 75))
-    waves = min(max(len(calmed) // STEPS_PER_WAVE, FEWEST_WAVES), MOST_WAVES)
+    waves = min(max(len(winsorized) // STEPS_PER_WAVE, FEWEST_WAVES), MOST_WAVES)
     error = None
-    if len(calmed) >= FEWEST:
-        amplitudes = _cosines(len(calmed), waves) @ calmed
-        error = math.sqrt(float(np.mean(amplitudes**2)) / len(calmed))
-        if error < ROUNDING * float(np.abs(calmed).max()):
+    if len(winsorized) >= FEWEST:
+        amplitudes = _cosines(len(winsorized), waves) @ winsorized
+        error = math.sqrt(float(np.mean(amplitudes**2)) / len(winsorized))
+        if error < ROUNDING * float(np.abs(winsorized).max()):
             error = 0.0
     return Estimate(
         steps=len(series),
-        centre=float(calmed.mean()),
+        centre=float(winsorized.mean()),
         quarter=float(quarter),
         three_quarters=float(three_quarters),
         error=error,
-        freedom=float(waves),
+        degrees=float(waves),
     )
 
 
@@ -243,7 +243,7 @@ def _cosines(steps: int, waves: int) -> Floats:
 
 def limit_of(*windows: Floats, sure: bool = False) -> float:
     """How far a step of these windows may be from the median, in robust standard deviations; `math.inf`: as
-    far as it likes. With `sure`, accidents may be more than RARE by chance.
+    far as it likes. With `sure`, outliers may be more than RARE by chance.
     """
     far = [_far(window) for window in windows]
     steps = sum(map(len, windows))
@@ -257,13 +257,13 @@ def limit_of(*windows: Floats, sure: bool = False) -> float:
 
 
 def _far(window: Floats) -> NDArray[np.intp]:
-    """Which steps are as far from the median as an accident; where most are alike, any other."""
+    """Which steps are as far from the median as an outlier; where most are alike, any other."""
     median, scale = _middle(window)
     return np.flatnonzero(np.abs(window - median) > FAR * scale)
 
 
-def calm(window: Floats, limit: float) -> Floats:
-    """The window with its accidents pulled in: what is farther than `limit`, see `limit_of`."""
+def winsorize(window: Floats, limit: float) -> Floats:
+    """The window with its outliers pulled in to `limit`, see `limit_of`."""
     median, scale = _middle(window)
     return np.clip(window, median - limit * scale, median + limit * scale) if limit < math.inf else window
 

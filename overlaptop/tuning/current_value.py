@@ -6,7 +6,7 @@ from overlaptop.wire.knobs import Knob
 
 
 class CurrentValue:
-    """The value in force, from what a search asked for and was told. `switch` with each change."""
+    """The value in force, from the changes that a search had made. `switch` with each change."""
 
     def __init__(self, knob: Knob, undo_value: int | None) -> None:
         """``knob``: as it was before the search, which is gone back to with `undo_value`."""

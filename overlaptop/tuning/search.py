@@ -89,7 +89,7 @@ class MeasuredValue:
     """The drift of the machine taken off."""
     low_ns: float
     high_ns: float
-    """Where it lies with 95 % confidence; 0 and infinite where too few steps tell."""
+    """Where it lies with 95 % confidence; 0 and infinite where there are too few steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +106,11 @@ class BestValue:
     saves_low: float
     saves_high: float
     """With SearchOptions.confidence. 0 all three where the best is the value before; the bounds are
-    infinite where too few steps tell, or one of the two was measured once only.
+    infinite where there are too few steps, or one of the two was measured once only.
     """
     rivals_gain: float | None
     """By what share of the step the best of the other measured values may still be shorter, at most; None:
-    no other was measured, or too few steps tell.
+    no other was measured, or there are too few steps.
     """
     once: bool = False
     """The best was measured once only, of several."""

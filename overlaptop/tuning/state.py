@@ -28,13 +28,13 @@ class MeasuredWindow:
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint(MeasuredValue):
-    """A value that was measured, beside what the model says. Times of one step."""
+    """A value that was measured, beside what the model predicts. Times of one step."""
 
     exposed_ns: int | None
     predicted_ns: float | None
-    """What the model says now, having seen all that was measured; None: there is no model."""
+    """The prediction now, the model having seen all that was measured; None: there is no model."""
     foretold_ns: float | None
-    """What it said before the value was measured; None: there was no model yet."""
+    """The prediction before the value was measured; None: there was no model yet."""
 
     @property
     def model_error(self) -> float | None:
@@ -57,7 +57,7 @@ class Result:
     saves: float
     saves_low: float
     saves_high: float
-    """Infinite where too few steps were measured to say, or one of the two values only once."""
+    """Infinite where too few steps were measured, or one of the two values only once."""
     confidence: float
     known: bool
     """Else it ended before the best was known."""
@@ -127,7 +127,7 @@ class SearchState:
 def curve_points(
     search: ValueSearch, forecast: Forecast, windows: Sequence[MeasuredWindow]
 ) -> tuple[CurvePoint, ...]:
-    """What was measured of each value, by rising value, beside what the model says."""
+    """What was measured of each value, by rising value, beside what the model predicts."""
     exposed: dict[int, list[int]] = {}
     for window in windows:
         if window.exposed_ns is not None:

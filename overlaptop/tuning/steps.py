@@ -1,4 +1,4 @@
-"""A job's steps one by one, each once, from pictures of it that overlap; median over ranks. Pure."""
+"""A job's steps one by one, each once, from snapshots that overlap; median over ranks. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StepReader:
         return self._next
 
     def read(self, snapshot: Snapshot) -> list[JobStep]:
-        """The steps since the last look; the first look tells where they begin, and none."""
+        """The steps since the last look; the first look sets where they begin, and returns none."""
         views = [view for view in snapshot.ranks if view.last is not None and not view.ended]
         if not views:
             return []

@@ -1,4 +1,4 @@
-"""Searches for a knob's best value on a running job: the state machine between a Search and the job.
+"""Searches for a knob's best value on a running job: the state machine between a ValueSearch and the job.
 
 It has the job change the knob, gathers the steps that belong to each value, and hands them to the search.
 While the last steps of a window are measured, the ranks agree on the next change: the job goes on with the
@@ -181,7 +181,7 @@ class Tuner:
         return False
 
     def _follow_lease(self, snapshot: Snapshot, why: str) -> None:
-        """``why`` the hub could not be told of this search."""
+        """``why`` the lease could not be renewed."""
         holder = snapshot.search
         self._leased = holder is not None and holder.id == self._lease.id
         if self._leased:
@@ -328,7 +328,7 @@ class Tuner:
         self._doing = f"sets {self._knob.name} {'back ' * undoes}to {last} {self._knob.unit}".rstrip()
         changer = self._changer
         if changer.why_not:
-            # Not said to be over: the hub, which hears nothing any more, tries once more by itself.
+            # The lease is not given back: when it expires, the hub tries once more by itself.
             self._break_off(
                 f"{self._knob.name} was not set {'back ' * undoes}to {last}: {changer.why_not}",
                 f"{self._current.words}; its hub tries once more to go back to {self._current.before_text}",

@@ -289,7 +289,7 @@ def test_ranks_that_tell_of_different_all_reduces_are_not_taken_together():
         for rank in range(2):
             job.fleet.apply(replace(job.detail(rank, job.true(25 if rank else 4), 1.0), step=at))
         collector.add(job.fleet.snapshot())
-    assert why(collector).endswith("ranks tell of different all-reduces in the same step")
+    assert why(collector).endswith("ranks report different all-reduces in the same step")
 
 
 def test_figures_from_elsewhere_that_make_no_step_are_no_model():

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlaptop.models.prefetch import Prefetch, prefetch
+from overlaptop.models.prefetch import PrefetchDepth, prefetch
 
 LAYERS = 600
 
@@ -38,18 +38,18 @@ def test_the_depth_is_the_smallest_with_which_layers_wait_least(all_gather_ns, l
 
 
 def test_an_all_gather_of_less_than_a_layer_is_hidden_by_one_layer_ahead():
-    assert prefetch(2, 5) == Prefetch(1, 0, 0)
+    assert prefetch(2, 5) == PrefetchDepth(1, 0, 0)
 
 
 def test_a_slow_all_gather_is_hidden_by_as_many_layers_as_it_lasts():
-    assert prefetch(2, 5, 10) == Prefetch(2, 0, 0)
-    assert prefetch(2, 5, 11) == Prefetch(3, 0, 0)
+    assert prefetch(2, 5, 10) == PrefetchDepth(2, 0, 0)
+    assert prefetch(2, 5, 11) == PrefetchDepth(3, 0, 0)
 
 
 def test_no_depth_hides_all_gathers_that_take_longer_than_layers():
-    assert prefetch(7, 5) == Prefetch(1, 2, 2)
-    assert prefetch(7, 5, 12) == Prefetch(1, 2, 7)
-    assert prefetch(5, 5, 12) == Prefetch(1, 0, 7)
+    assert prefetch(7, 5) == PrefetchDepth(1, 2, 2)
+    assert prefetch(7, 5, 12) == PrefetchDepth(1, 2, 7)
+    assert prefetch(5, 5, 12) == PrefetchDepth(1, 0, 7)
 
 
 @pytest.mark.parametrize(

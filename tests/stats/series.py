@@ -1,10 +1,10 @@
-"""Series of step times as jobs make them: correlated, with accidents, timed by a host that runs ahead."""
+"""Series of step times as jobs make them: correlated, with outliers, timed by a host that runs ahead."""
 
 import numpy as np
 
 
-def correlated(random, steps, phi=0.5, spread=0.02, accidents=0.0, tails=False, trials=None):
-    """Around 1, first-order autoregressive; an accident takes 2 to 10 times as long. Shape (steps,), or
+def correlated(random, steps, phi=0.5, spread=0.02, outliers=0.0, tails=False, trials=None):
+    """Around 1, first-order autoregressive; an outlier takes 2 to 10 times as long. Shape (steps,), or
     (trials, steps)."""
     warm, shape = 50, (trials or 1, steps)
     of_all = (steps + warm, trials or 1)
@@ -13,7 +13,7 @@ def correlated(random, steps, phi=0.5, spread=0.02, accidents=0.0, tails=False, 
     for at in range(1, steps + warm):
         series[at] = phi * series[at - 1] + shocks[at]
     series = 1 + spread * np.sqrt(1 - phi**2) * series[warm:].T
-    series = np.where(random.random(shape) < accidents, series * random.uniform(2, 10, shape), series)
+    series = np.where(random.random(shape) < outliers, series * random.uniform(2, 10, shape), series)
     return series if trials else series[0]
 
 

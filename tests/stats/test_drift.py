@@ -72,7 +72,7 @@ def test_what_never_varies_never_drifts():
     assert drift(np.full(100, 20 / 30), np.full(20, 0.1)) == 0
 
 
-def test_an_accident_is_no_drift():
+def test_an_outlier_is_no_drift():
     random = np.random.default_rng(14)
     series = correlated(random, 200)
     usual = drift(series[:150], series[150:])

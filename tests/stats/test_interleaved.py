@@ -43,7 +43,7 @@ def test_settings_that_do_not_differ_are_rarely_said_to_however_the_job_drifts(m
     random = np.random.default_rng(11)
     different = 0
     for _ in range(60):
-        found = InterleavedWindows(in_turn(random, rounds, accidents=0.02, **machine))
+        found = InterleavedWindows(in_turn(random, rounds, outliers=0.02, **machine))
         different += found.difference(5, 25).beyond_noise + found.difference(25, 200).beyond_noise
     assert different / 120 <= 0.08
 

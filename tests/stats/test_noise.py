@@ -27,7 +27,7 @@ def alarms(steps, phi, trials=400, change=1.0, **how):
 
 @pytest.mark.parametrize("steps", [24, 60, 300])
 @pytest.mark.parametrize("phi", [-0.4, 0.0, 0.5, 0.8])
-@pytest.mark.parametrize("how", [{}, {"accidents": 0.03}, {"accidents": 0.02, "tails": True}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"outliers": 0.03}, {"outliers": 0.02, "tails": True}], ids=str)
 def test_of_a_hundred_windows_that_do_not_differ_about_five_are_said_to(steps, phi, how):
     # 400 trials of 5 % lie between 2.9 and 7.5 % nineteen times in twenty; what is above that is the price
     # of short windows whose steps hang together.
@@ -38,7 +38,7 @@ def test_of_a_hundred_windows_that_do_not_differ_about_five_are_said_to(steps, p
     ("steps", "phi", "change"), [(30, 0.0, 0.95), (60, 0.5, 0.97), (200, 0.8, 0.96), (500, 0.5, 1.01)]
 )
 def test_real_differences_are_found(steps, phi, change):
-    assert alarms(steps, phi, change=change, accidents=0.02, trials=200) > 0.75
+    assert alarms(steps, phi, change=change, outliers=0.02, trials=200) > 0.75
 
 
 def test_an_interval_of_95_percent_holds_the_true_centre_95_times_in_a_hundred():
@@ -62,7 +62,7 @@ def test_steps_that_the_host_mistimes_have_the_right_mean_and_differences_of_it_
     assert found.share == pytest.approx(-0.1, abs=0.01)
 
 
-def test_rare_accidents_hardly_move_the_centre_and_frequent_or_regular_ones_count_in_full():
+def test_rare_outliers_hardly_move_the_centre_and_frequent_or_regular_ones_count_in_full():
     steady = np.random.default_rng(1).normal(10, 0.1, 200)
     rare, frequent, regular = steady.copy(), steady.copy(), steady.copy()
     rare[[3, 12, 80, 88, 190]] = 500.0
@@ -73,7 +73,7 @@ def test_rare_accidents_hardly_move_the_centre_and_frequent_or_regular_ones_coun
     assert estimate(regular).centre == pytest.approx((195 * 10 + 5 * 500) / 200, rel=0.01)
 
 
-def test_what_counts_as_an_accident_is_the_same_on_both_sides():
+def test_what_counts_as_an_outlier_is_the_same_on_both_sides():
     few = np.random.default_rng(1).normal(10, 0.1, 200)
     few[[3, 5, 9, 12, 13, 50, 80, 88, 120, 190]] = 110.0  # 10 of 200 are rare
     many = few.copy()
