@@ -19,8 +19,8 @@ from weakref import WeakSet
 
 from overlaptop.agent.control.action import Lifecycle, Outcome
 from overlaptop.agent.control.two_phase_commit import ANY_POSITION, Position
-from overlaptop.agent.hooks.patching import replace
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
+from overlaptop.agent.isolation.patching import replace
 from overlaptop.agent.isolation.threads import signals_blocked
 from overlaptop.wire.folders import make, open_private, open_trusted
 

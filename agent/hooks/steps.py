@@ -19,9 +19,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from overlaptop.agent.hooks.patching import replace
 from overlaptop.agent.isolation.compiling import transparent, uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+from overlaptop.agent.isolation.patching import replace
 from overlaptop.agent.sources.base import Edge
 
 OPTIMIZER_FILE = register_optimizer_step_pre_hook.__code__.co_filename

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 
-from overlaptop.agent.hooks.patching import replace
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+from overlaptop.agent.isolation.patching import replace
 from overlaptop.agent.sources.base import HookedSource, Wait
 
 

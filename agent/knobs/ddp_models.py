@@ -14,8 +14,8 @@ from typing import Any
 
 from overlaptop.agent.control.sequence_numbers import SequenceNumbers
 from overlaptop.agent.control.two_phase_commit import Position
-from overlaptop.agent.hooks.patching import replace
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+from overlaptop.agent.isolation.patching import replace
 
 MIB = 1 << 20
 IDLE_STEPS = 4

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 import torch
 
-from overlaptop.agent.hooks.patching import replace
+from overlaptop.agent.isolation.patching import replace
 
 
 def captures_a_graph() -> bool:

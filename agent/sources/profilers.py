@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.autograd.profiler
 
-from overlaptop.agent.hooks.patching import replace
+from overlaptop.agent.isolation.patching import replace
 
 
 class KinetoWatch:
