@@ -79,7 +79,7 @@ def knob(
     """Declare a setting that can be changed from a dashboard while the job runs.
 
     Read its ``value`` (or ``int(knob)``) wherever it is needed: a new value comes into force between two
-    steps, in the same step on all ranks. Without an agent, and until it is changed from there, that is the
+    steps, in the same step on all ranks. Without an agent, and until it is changed, the value is the
     default. Declare it alike on all ranks; declared again in the same way it is the same knob.
 
     Args:

@@ -31,7 +31,7 @@ REPORT_EVERY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in the job this process is."""
+    """The process's rank and device."""
 
     rank: int
     world_size: int
@@ -99,7 +99,7 @@ def step_numbers(
 ) -> Iterator[int]:
     """0, 1, 2, ...: as many as `options` say, each after the wait for its data.
 
-    All ranks get the same number of steps. Their clocks are not asked in each step, as agreeing costs a
+    All ranks get the same number of steps. Their clocks are not compared in each step, which costs a
     collective: rank 0 plans half of the batches that seem to be left, then looks again.
 
     Args:
@@ -150,16 +150,16 @@ class Report:
             return
         self._waiting.append(figure.detach())
         if time.monotonic() - self._since_s >= REPORT_EVERY_S:
-            self._say()
+            self._print()
 
     def close(self) -> None:
         """Report what was not reported yet."""
         if self._waiting:
-            self._say()
+            self._print()
         if self._file:
             self._file.close()
 
-    def _say(self) -> None:
+    def _print(self) -> None:
         figures = torch.stack(self._waiting).double().tolist()
         now_s = time.monotonic()
         step_ms = (now_s - self._since_s) / len(figures) * 1e3

@@ -1,1 +1,1 @@
-"""Commands: how all ranks act at one step, or none does."""
+"""Commands: all ranks act at one step, or none does."""

@@ -153,7 +153,7 @@ class TwoPhaseCommit:
                 decision = self._alone() if self._shared_store is None else self._together()
             except Exception as fault:
                 if not self.voted:
-                    raise  # without this rank no rank acts
+                    raise  # without this one no rank acts
                 decision = self._look_again(fault)
         except BaseException as fault:
             self._decide(Decision(None, f"rank {self._rank}: the job's store failed: {fault}"[:300]))

@@ -1,1 +1,1 @@
-"""Where the agent sees the job: steps, collectives, waits."""
+"""The hooks by which the agent sees the job: steps, collectives, waits."""

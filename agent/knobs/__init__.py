@@ -1,1 +1,1 @@
-"""What of the job can be changed while it runs."""
+"""Knobs: settings of the job that can be changed while it runs."""

@@ -1,1 +1,1 @@
-"""Where a rank's spans come from: events (CUDA), host (a CPU), behind one protocol in base.py."""
+"""Where a rank's spans come from: kernels (CUPTI), events (CUDA), host (a CPU), by one protocol."""

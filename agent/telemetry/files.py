@@ -11,7 +11,7 @@ MAX_ENTRIES = 4096
 
 
 class UnavailableError(Exception):
-    """Something is not known; the message is the reason, in words for the screen."""
+    """The machine does not show it; the message is the reason, in words for the screen."""
 
 
 def read_text(path: Path) -> str:

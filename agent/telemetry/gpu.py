@@ -1,4 +1,4 @@
-"""The facts of one GPU by NVML: its links, their peaks, and its place by NVML.
+"""The facts of one GPU by NVML: its links, their peaks, and its place in the machine.
 
 A quantity that NVML refuses is None, with the reason in `DeviceFacts.unknown`; the others are as they are.
 """
