@@ -234,8 +234,6 @@ class CommandExecutor:
         """What the training thread calls at its boundaries; None nearly always."""
         self.reports: deque[CommandReport] = deque()
         """To be sent, oldest first."""
-        self.latest: CommandReport | None = None
-        """Sent again to a hub that may not have it."""
         self.disturbed: deque[_DisturbedSteps] = deque(maxlen=MAX_DISTURBED)
         self._rank = rank
         self._allowed = allowed
@@ -311,11 +309,12 @@ class CommandExecutor:
         self, command: Command, state: str, step: int | None = None, outcome: Outcome = NOTHING_YET
     ) -> None:
         """Report how far it is. Any thread."""
-        self.latest = CommandReport(
-            self._rank, command.id, command.name, now_ns(), state, step,
-            outcome.text, outcome.was, outcome.becomes,
+        self.reports.append(
+            CommandReport(
+                self._rank, command.id, command.name, now_ns(), state, step,
+                outcome.text, outcome.was, outcome.becomes,
+            )
         )  # fmt: skip
-        self.reports.append(self.latest)
 
     def join_commit(
         self,

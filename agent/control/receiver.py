@@ -29,29 +29,22 @@ class CommandReceiver:
         self._speaks_for_node = speaks_for_node
         self._notice = notice
         self._on_end = on_end
-        self._sent_on = 0
-        """How many connections there had been when the newest report was sent."""
         self._asked_by = ""
         """Who sent the newest command that this rank accepted."""
 
     def serve(self, sender: Sender) -> None:
         """Take commands, and report how far they are."""
-        executor = self._executor
-        for command in executor.serve(sender.commands):
+        for command in self._executor.serve(sender.commands):
             if self._speaks_for_node:
                 self._asked_by = command.by
                 self._notice("info", f"{commands.in_words(command)}, asked by {command.by}")
-        if sender.connections != self._sent_on:
-            self._sent_on = sender.connections
-            if executor.latest is not None and executor.latest not in executor.reports:
-                sender.put(executor.latest)  # a hub that went may have taken it along
         self.send_reports(sender)
 
     def send_reports(self, sender: Sender) -> None:
         """Send the executor's reports, and a notice of how each command ended."""
         while self._executor.reports:
             report = self._executor.reports.popleft()
-            sender.put(report)
+            sender.put_state(report)  # the newest again to the next hub: this one may be ending
             if report.state in (*ENDED_WELL, *ENDED_BADLY):
                 self._on_end()
             # What is about one rank is the same on all of them.

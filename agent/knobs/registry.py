@@ -86,10 +86,8 @@ class KnobPublisher:
     def __init__(self, knobs: Knobs, gradients: GradientSource) -> None:
         self._knobs = knobs
         self._gradients = gradients
-        self._sent: dict[type, KnobFacts | GradientFacts] = {}
-        """What the hub has."""
-        self._sent_on = 0
-        """How many connections the hub had then."""
+        self._had_any = False
+        """Whether there have been any knobs."""
         self._seen = -1
         """What `Knobs.changes` was at the last look."""
         self._look_at_s = 0.0
@@ -102,27 +100,21 @@ class KnobPublisher:
         """Send what is new; called in each round of the agent's thread."""
         if sender.connections == 0:
             return
-        if sender.connections != self._sent_on:
-            self._sent_on = sender.connections
-            self._sent.clear()  # perhaps another hub, which has nothing
-            self.refresh()
         now_s, changes = monotonic(), self._knobs.changes
         if changes == self._seen and now_s < self._look_at_s:
             return
         self._seen, self._look_at_s = changes, now_s + LOOK_S
         facts = KnobFacts(rank, self._knobs.known())
-        if facts.knobs or KnobFacts in self._sent:
+        if facts.knobs or self._had_any:
+            self._had_any = True
             self._send(sender, facts)
         gradients = self._gradients.gradients(rank)
         if gradients is not None:
             self._send(sender, gradients)
 
     def _send(self, sender: Sender, facts: KnobFacts | GradientFacts) -> None:
-        if self._sent.get(type(facts)) == facts:
-            return
-        self._sent[type(facts)] = facts
         try:
-            sender.put(facts)
+            sender.put_state(facts)
         except WireError as fault:
             warn(f"no {type(facts).__name__}: {fault}")
 

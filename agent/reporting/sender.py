@@ -41,7 +41,9 @@ class Sender:
         self.commands: deque[Command] = deque(maxlen=MAX_COMMANDS)
         """What the hub passed on, oldest first."""
         self.connections = 0
-        """Connections made so far; after each new one the hub may be another, which has nothing yet."""
+        """Connections made so far."""
+        self._states: dict[type, tuple[Message, bytes]] = {}
+        """By kind of message: the newest state, and its frame; empty where it cannot be encoded."""
         self._job = job
         self._script = script
         self._world_size = world_size
@@ -69,8 +71,23 @@ class Sender:
             self._info, self._info_due = info, True
 
     def put(self, message: Message) -> None:
-        """Queue a message; where the queue is full the oldest goes."""
+        """Queue a message; where the queue is full the oldest goes. Raises WireError."""
+        self._enqueue(codec.frame(codec.encode(message)))
+
+    def put_state(self, message: Message) -> None:
+        """Queue a message where it differs from the last of its kind, and again on each new connection: the
+        hub may be another, which has nothing yet. Raises WireError, once for the same message.
+        """
+        kind = type(message)
+        last, _ = self._states.get(kind, (None, b""))
+        if last is message or last == message:
+            return
+        self._states[kind] = message, b""
         frame = codec.frame(codec.encode(message))
+        self._states[kind] = message, frame
+        self._enqueue(frame)
+
+    def _enqueue(self, frame: bytes) -> None:
         self._queue.append(frame)
         self._queued_bytes += len(frame)
         while self._queued_bytes > MAX_QUEUED_BYTES:
@@ -144,6 +161,9 @@ class Sender:
             self._reader = codec.FrameReader()
             self._info_due = True
             self.connections += 1
+            for _, frame in self._states.values():
+                if frame and frame not in self._queue:
+                    self._enqueue(frame)
             self._retry_s, self._hub_retry_s = FIRST_RETRY_S, 1.0
 
     def _refuse(self, why: str) -> None:

@@ -21,6 +21,7 @@ from overlaptop.agent.telemetry.machine_monitor import Facts, JobGpu, MachineMon
 from overlaptop.agent.telemetry.nvml import import_library
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.devices import DeviceSample
+from overlaptop.wire.messages import Message
 
 if TYPE_CHECKING:
     from overlaptop.agent.placement import RankPlacement
@@ -58,12 +59,8 @@ class Telemetry:
         self._thread: Thread | None = None
         self._samples: deque[DeviceSample] = deque(maxlen=MAX_OUTBOX)
         self._facts: dict[type, Facts] = {}
-        self._told: dict[type, Facts] = {}
-        """What the hub has of them."""
         self._refused: set[type] = set()
         """What no message holds."""
-        self._sent_on = 0
-        """How many connections the hub had then."""
 
     def follow(self, find: Callable[[], JobGpu | None]) -> None:
         """Watch the GPU that `find` names, None for a job on none; called on the job's thread."""
@@ -99,20 +96,15 @@ class Telemetry:
 
     def _send(self, sender: Sender) -> None:
         if sender.connections == 0:
-            return  # it keeps the newest; the sender would keep the oldest, too
-        if sender.connections != self._sent_on:
-            self._sent_on = sender.connections
-            self._told.clear()  # perhaps by another hub, that knows nothing
-        for kind, facts in self._facts.copy().items():
-            if self._told.get(kind) is not facts:
-                self._told[kind] = facts
-                self._put(sender, facts)
+            return  # this keeps the newest samples; the sender's queue would keep older ones, too
+        for facts in self._facts.copy().values():
+            self._put(sender.put_state, facts)
         while self._samples:
-            self._put(sender, self._samples.popleft())
+            self._put(sender.put, self._samples.popleft())
 
-    def _put(self, sender: Sender, message: Facts | DeviceSample) -> None:
+    def _put(self, put: Callable[[Message], None], message: Facts | DeviceSample) -> None:
         try:
-            sender.put(message)
+            put(message)
         except WireError as fault:  # a machine may have more of something than a message holds
             kind = type(message)
             if kind not in self._refused:

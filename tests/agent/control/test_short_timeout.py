@@ -56,14 +56,15 @@ JOB = """
     commands_here.serve(deque([dataclasses.replace(command, id="20231114-221320-aaaaaa")]))
     give_up_s = time.monotonic() + 60
     while ready.item() < 2 and time.monotonic() < give_up_s:
-        ready[0] = commands_here.latest is not None and commands_here.latest.state in said
+        ready[0] = bool(commands_here.reports) and commands_here.reports[-1].state in said
         dist.all_reduce(ready, group=reducing)
         knobs.note_step(step + 1)
         step += 1
         if commands_here.armed is not None:
             commands_here.armed.on_boundary(step)
         time.sleep(0.01)
-    print(commands_here.latest.state, depth.value, commands_here.latest.text, flush=True)
+    newest = commands_here.reports[-1]
+    print(newest.state, depth.value, newest.text, flush=True)
     if rank == 0:
         dist.destroy_process_group()
 """

@@ -1,4 +1,4 @@
-"""The line to the hub is bounded, never blocks, and counts what it drops."""
+"""The connection to the hub is bounded, never blocks, and counts what it drops."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from overlaptop.agent.reporting.sender import MAX_QUEUED_BYTES, Sender
 from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
 from overlaptop.agent.sources.host import HostSource
 from overlaptop.wire import codec, endpoints
+from overlaptop.wire.knobs import Knob, KnobFacts
 from overlaptop.wire.messages import Message, Notice, RankInfo, StepTotals, Watch
 
 INFO = RankInfo("job-1", 0, 0, 1, "h", os.getpid(), "s.py", "cpu", "gloo", "host", "", False, 1, "2")
@@ -116,6 +117,33 @@ def test_a_frame_cut_off_by_a_lost_line_does_not_spoil_the_next(sender: Sender) 
         second.close()
     assert second.messages[0] == INFO
     assert second.numbers == list(range(second.numbers[0], 600))
+
+
+def test_a_state_is_sent_where_it_changed_and_the_newest_again_to_each_new_hub(sender: Sender) -> None:
+    def depth(value: int) -> KnobFacts:
+        return KnobFacts(0, (Knob("depth", value, str(value), "1", 0, 4),))
+
+    def states(reader: Reader) -> list[Message]:
+        return [message for message in reader.messages if isinstance(message, KnobFacts)]
+
+    sender.put_state(depth(1))  # before there is a hub
+    with listener() as hub:
+        sender.pump()
+        first = Reader(hub)
+        drain(sender, first)
+        for value in (1, 2, 2):
+            sender.put_state(depth(value))
+        sender.put(notice(7))
+        drain(sender, first)
+        assert states(first) == [depth(1), depth(2)]
+        first.close()
+        sender.pump()
+        sender._retry_at = 0.0
+        sender.pump()
+        second = Reader(hub)
+        drain(sender, second)
+        second.close()
+    assert (states(second), second.numbers) == ([depth(2)], [])
 
 
 class Stolen(socket.socket):
