@@ -10,6 +10,7 @@ from pathlib import Path
 from overlaptop.agent.sources.cupti.holders import TOOLS, tool_in
 from overlaptop.doctor.facts import Facts
 from overlaptop.doctor.findings import Finding, fault, ok, unknown, warning
+from overlaptop.wire import writable
 from overlaptop.wire.endpoints import (
     EndpointError,
     JobRecord,
@@ -68,13 +69,9 @@ def _room(facts: Facts, place: Path) -> Finding | None:
         space = facts.space(place)
     except OSError as error:
         return unknown("sockets", f"{place} does not say how much room it has ({error.strerror})")
-    if space.f_flag & os.ST_RDONLY:
-        return fault("sockets", f"{place} can only be read", "set OVERLAPTOP_DIR to another directory")
-    free_bytes = space.f_bavail * space.f_frsize
-    # Some file systems have no bound on files and say 0 of 0.
-    if free_bytes < LEAST_FREE_BYTES or (space.f_files and not space.f_favail):
-        return fault("sockets", f"{place} is full", "make room, or set OVERLAPTOP_DIR to another directory")
-    if free_bytes < FEW_FREE_BYTES:
+    if why := writable.fault(space, LEAST_FREE_BYTES):
+        return fault("sockets", f"{place} {why}", writable.WAY_OUT)
+    if (free_bytes := space.f_bavail * space.f_frsize) < FEW_FREE_BYTES:
         return warning("sockets", f"{place} has {free_bytes >> 20} MiB left", "make room")
     return None
 

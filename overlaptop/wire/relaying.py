@@ -1,9 +1,9 @@
 """The messages between a dashboard and ``overlaptop relay --stdio`` on another host.
 
-The *near end* is the dashboard, the *far end* the relay; between them is one command's standard input and
-output. The far end speaks first: MAGIC, then frames (see codec.frame), of which the first is RelayHello.
-Besides what is here the near end says Join, Command and Search: the far end checks them and gives them to
-the hub that was selected. What that hub says comes back as it is.
+The client is the dashboard; one command's standard input and output join it to the relay. The relay writes
+MAGIC first, then frames (see codec.frame), of which the first is RelayHello. Besides what is here the client
+sends Join, Command and Search: the relay checks them and passes them to the hub of the selected job. The
+hub's messages come back unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.schema import Message, Part
 
 MAGIC = b"\n\x00OVERLAPTOP RELAY 1\n"
-"""What the far end writes first: whatever a login shell prints before it is passed over."""
+"""What the relay writes first: whatever a login shell prints before it is passed over."""
 
 MAX_JOBS = 64
 MAX_RANK_PIDS = 4096
@@ -31,8 +31,8 @@ MAX_HZ = 1000.0
 MAX_BYTES_PER_S = 1 << 40
 
 LAUNCH_PHASES = ("nothing", "ending", "running", "over")
-"""How far an order is: nothing was started, the job before is being ended, it runs, it ended or could not
-be started."""
+"""How far a launch request is: nothing was started, the job before is being ended, it runs, it ended or
+could not be started."""
 
 JobKey = Annotated[str, Meta(pattern=r"\A[a-z0-9-]{1,40}\Z")]
 JobKeyOrNone = Annotated[str, Meta(pattern=r"\A[a-z0-9-]{0,40}\Z")]
@@ -43,10 +43,10 @@ OutputLine = Annotated[str, Meta(max_length=MAX_OUTPUT_CHARS)]
 
 
 class RelayHello(Message, frozen=True, tag=32):
-    """Far -> near, before anything else: who speaks."""
+    """Relay -> client, before anything else: who it is."""
 
     protocol: Count
-    """PROTOCOL_VERSION of the far end."""
+    """PROTOCOL_VERSION of the relay."""
     version: Text
     """Of overlaptop there."""
     host: Text
@@ -56,11 +56,11 @@ class RelayHello(Message, frozen=True, tag=32):
     at_ns: UnixNs
     """Unix time there."""
     readonly: bool
-    """The far end passes no Command on, no Search, and starts nothing."""
+    """The relay passes no Command on, no Search, and starts nothing."""
 
 
 class RemoteJob(Part, frozen=True):
-    """A JobRecord of the far host, without what is of use only there."""
+    """A JobRecord of the relay's host, without what is of use only there."""
 
     protocol: Count
     job: JobKey
@@ -73,28 +73,26 @@ class RemoteJob(Part, frozen=True):
     hub_pid: Count
     hub_start_ticks: Count
     started_ns: UnixNs
-    """Unix time of the far host's clock."""
+    """Unix time of the relay's host's clock."""
     dashboard_socket: Text
     rank_pids: Annotated[tuple[Int64, ...], Meta(max_length=MAX_RANK_PIDS)]
     ended: bool = False
 
     @classmethod
     def of(cls, record: JobRecord) -> RemoteJob:
-        """What the near end is to know of a job; the pids of the first MAX_RANK_PIDS ranks."""
+        """What the client is to know of a job; the pids of the first MAX_RANK_PIDS ranks."""
         values = {name: getattr(record, name) for name in cls.__struct_fields__}
         return cls(**{**values, "rank_pids": record.rank_pids[:MAX_RANK_PIDS]})
 
     @property
     def record(self) -> JobRecord:
-        """The same as a JobRecord. Its processes and its socket are the far host's: neither is to be looked
-        for here.
-        """
+        """The same as a JobRecord. Its processes and its socket are of the other host."""
         values = {name: getattr(self, name) for name in self.__struct_fields__}
         return JobRecord(**values, python="")
 
 
 class RelayJobs(Message, frozen=True, tag=33):
-    """Far -> near, on every change and every two seconds: this user's jobs on the host, newest first."""
+    """Relay -> client, on change and every two seconds: this user's jobs on the host, newest first."""
 
     jobs: Annotated[tuple[RemoteJob, ...], Meta(max_length=MAX_JOBS)]
     note: Text
@@ -102,10 +100,10 @@ class RelayJobs(Message, frozen=True, tag=33):
 
 
 class RelaySelect(Message, frozen=True, tag=34):
-    """Near -> far: join the hub of this job, in place of the one before.
+    """Client -> relay: join the hub of this job, in place of the one before.
 
-    The answer is a RelayLink of that job. What the hub says follows it; whatever came before it was said by
-    the one before.
+    The answer is a RelayLink of that job. That hub's messages follow it; those before it are of
+    the job before.
     """
 
     job: JobKeyOrNone
@@ -113,7 +111,7 @@ class RelaySelect(Message, frozen=True, tag=34):
 
 
 class RelayLink(Message, frozen=True, tag=35):
-    """Far -> near, on every change: how the selected job is."""
+    """Relay -> client, on every change: how the selected job is."""
 
     job: Text
     alive: bool
@@ -123,30 +121,30 @@ class RelayLink(Message, frozen=True, tag=35):
 
 
 class RelayPing(Message, frozen=True, tag=36):
-    """Near -> far, once a second: are you there?"""
+    """Client -> relay, once a second: are you there?"""
 
     number: Count
     received_bytes: Count = 0
-    """All that has come over the line behind MAGIC. By this the far end knows how much of what it wrote is
-    still under way; it keeps that to what the line carries in little more than a second.
+    """All that has come over the connection behind MAGIC. By this the relay knows how much of what it wrote
+    is still in flight, and keeps that to what the connection carries in little more than a second.
     """
 
 
 class RelayPong(Message, frozen=True, tag=37):
-    """Far -> near, in answer. Times are Unix ns of the far host's clock."""
+    """Relay -> client, in answer. Times are Unix ns of the relay's host's clock."""
 
     number: Count
     received_ns: UnixNs
     sent_ns: UnixNs
     dropped: Count = 0
-    """Frames of the hub that the far end has not passed on since it began, since the line is too narrow or
-    was told to carry less."""
+    """Frames of the hub that the relay has not passed on since it began: the connection is too slow, or
+    limited."""
     every: Count = 1
     """It passes on the steps whose number is a multiple of this, and those measured alike."""
 
 
 class RelayLimit(Message, frozen=True, tag=38):
-    """Near -> far: how much the user wants the line to carry at most. 0: as much as it can."""
+    """Client -> relay: how much the user wants the connection to carry at most. 0: as much as it can."""
 
     bytes_per_s: Annotated[int, Meta(ge=0, le=MAX_BYTES_PER_S)]
     hz: Annotated[float, Meta(ge=0.0, le=MAX_HZ)]
@@ -154,27 +152,27 @@ class RelayLimit(Message, frozen=True, tag=38):
 
 
 class RelayLaunch(Message, frozen=True, tag=39):
-    """Near -> far: start this bundled workload there, in place of the one before."""
+    """Client -> relay: start this bundled workload there, in place of the one before."""
 
     number: Count
-    """Counts the orders of a near end."""
+    """Counts the requests of a client."""
     words: Annotated[tuple[Word, ...], Meta(max_length=MAX_LAUNCH_WORDS)]
     """The workload's name and its options, as on a command line; empty: end the one that runs."""
     nproc: Annotated[int, Meta(ge=1, le=MAX_NPROC)] | None
     """Processes; None: as many as suit the machine."""
     owner: Owner = ""
-    """Names the near end, by 16 hexadecimal digits, to the relay of a later line. Empty: what was started
-    stays with this line."""
+    """Names the client, by 16 hexadecimal digits, to the relay of a later connection. Empty: what was
+    started stays with this connection."""
     again: bool = False
-    """It was ordered over an earlier line: whoever keeps it is to say how it goes. One that nobody keeps is
+    """It was requested over an earlier connection: its owner reports how it goes. One without an owner is
     not begun anew."""
 
 
 class RelayLaunchStatus(Message, frozen=True, tag=40):
-    """Far -> near, on every change: what became of the newest order."""
+    """Relay -> client, on every change: what became of the newest launch request."""
 
     number: Count
-    """Of the order."""
+    """Of the request."""
     phase: Annotated[str, one_of(LAUNCH_PHASES)]
     """One of LAUNCH_PHASES."""
     failed: bool
@@ -185,11 +183,11 @@ class RelayLaunchStatus(Message, frozen=True, tag=40):
     output: Annotated[tuple[OutputLine, ...], Meta(max_length=MAX_OUTPUT_LINES)]
     """The last lines that the job wrote; of a failed one those that say why."""
     ending: Text = ""
-    """The job that still has to end first, as it was ordered."""
+    """The job that still has to end first, as it was requested."""
     job: Text = ""
     """Key of the job, once it can be found."""
 
     @property
     def ended(self) -> bool:
-        """Whether this is the last word on the order."""
+        """Whether this is the end of the request."""
         return self.phase in ("nothing", "over")

@@ -12,7 +12,7 @@ from overlaptop.wire import endpoints
 from overlaptop.wire.endpoints import EndpointError
 
 _TRIED_BYTES = 4096
-_WAY_OUT = "make room, or set OVERLAPTOP_DIR to another directory"
+WAY_OUT = "make room, or set OVERLAPTOP_DIR to another directory"
 
 
 def check(key: str) -> None:
@@ -27,7 +27,7 @@ def check(key: str) -> None:
     except OSError as error:
         with suppress(OSError):
             folder.rmdir()
-        raise EndpointError(f"cannot write to {folder.parent}: {error.strerror}; {_WAY_OUT}") from None
+        raise EndpointError(f"cannot write to {folder.parent}: {error.strerror}; {WAY_OUT}") from None
 
 
 def why_not() -> str:
@@ -38,16 +38,19 @@ def why_not() -> str:
     path = endpoints.base_dir(create=False)
     place = path if path.exists() else path.parent
     try:
-        space = os.statvfs(place)
+        why = fault(os.statvfs(place))
     except OSError as error:
         why = f"cannot be used ({error.strerror})"
-    else:
-        if space.f_flag & os.ST_RDONLY:
-            why = "can only be read"
-        elif not os.access(place, os.W_OK | os.X_OK):
-            why = "cannot be written to"
-        elif not space.f_bavail or (space.f_files and not space.f_favail):  # some say 0 files of 0
-            why = "is full"
-        else:
-            return ""
-    return f"{place} {why}, so no job that starts now can be seen: {_WAY_OUT}"
+    if not why and not os.access(place, os.W_OK | os.X_OK):
+        why = "cannot be written to"
+    return why and f"{place} {why}, so no job that starts now can be seen: {WAY_OUT}"
+
+
+def fault(space: os.statvfs_result, least_free_bytes: int = 1) -> str:
+    """Why nothing can be written to a file system, as words behind its name; empty: it can."""
+    if space.f_flag & os.ST_RDONLY:
+        return "can only be read"
+    # Some file systems have no bound on files and say 0 of 0.
+    if space.f_bavail * space.f_frsize < least_free_bytes or (space.f_files and not space.f_favail):
+        return "is full"
+    return ""
