@@ -82,7 +82,7 @@ def decode(data: bytes) -> Message:
 
 
 def _refusal(cls: type[Message] | None, error: str) -> str:
-    """Msgspec's words, with the field's name in place of its index."""
+    """Msgspec's error, with the field's name in place of its index."""
     if cls is None:
         return f"not a message: {error}"
     place = _PLACE.search(error)
@@ -108,7 +108,7 @@ def peek(payload: bytes, count: int) -> list[Any]:
         while len(values) < min(count, length - 1):
             values.append(unpacker.unpack())
     except (ValueError, msgpack.UnpackException):
-        pass  # it ends early, or is no message: whoever decodes it will say so
+        pass  # it ends early, or is no message: decode will refuse it
     return values
 
 

@@ -1,4 +1,4 @@
-"""What a job can be told to do: a closed list, each argument an integer within bounds.
+"""The commands that a job obeys: a closed list, each argument an integer within bounds.
 
 The one owner of what is allowed. The codec refuses what is not on the way out and on the way in: in the
 dashboard, in the hub and in the agent.
@@ -71,8 +71,8 @@ COMMANDS: Mapping[str, Mapping[str, Bounds]] = MappingProxyType(
 """Name -> its arguments, all of which must be there."""
 
 CHANGES = (SET, RESTORE)
-"""The commands that are about a knob. Each job has its own: what the values of one may be is its Knob's to
-say, and checked by each rank that has it."""
+"""The commands that are about a knob. Each job has its own knobs: a Knob has the bounds of its values, and
+each rank that has it checks them."""
 
 
 class Argument(Part, frozen=True):
@@ -130,9 +130,9 @@ FAILED = "failed"
 ENDED_WELL = (WRITTEN, CHANGED)
 ENDED_BADLY = ("refused", "busy", FAILED)
 REPORT_STATES = (*UNDER_WAY, *ENDED_WELL, *ENDED_BADLY)
-"""What a rank says of a command, in this order. A capture is ``recording``, ``writing`` and ``written``; a
-setting is ``changing`` and ``changed``. ``unknown``: the rank cannot learn whether all have agreed; if it
-ever does, it says what came of it."""
+"""What a rank reports of a command, in this order. A capture is ``recording``, ``writing`` and ``written``;
+a setting is ``changing`` and ``changed``. ``unknown``: the rank cannot learn whether all have agreed; if it
+ever does, it reports the result."""
 
 OUTCOME_STATES = (SENT, *REPORT_STATES)
 """``sent``: nothing was reported yet."""
@@ -247,7 +247,7 @@ def make_search(knob: Knob) -> Search:
 
 
 def make_undoing(search: Search) -> Command:
-    """What the hub has the ranks do where the one that searched has fallen silent.
+    """What the hub has the ranks do where the search's lease has expired.
 
     Its id follows from the search's: ranks agree under a command's id, and the job may have a hub on each
     of several nodes, none of which knows of another.
@@ -275,8 +275,8 @@ def in_words(command: Command) -> str:
     """``capture (steps 5)``, ``set bucket_cap_mb 50``, ``restore bucket_cap_mb``."""
     if command.name in CHANGES:
         return " ".join([command.name, command.knob, *(str(each.value) for each in command.arguments)])
-    said = ", ".join(f"{each.name} {each.value}" for each in command.arguments)
-    return f"{command.name} ({said})" if said else command.name
+    arguments = ", ".join(f"{each.name} {each.value}" for each in command.arguments)
+    return f"{command.name} ({arguments})" if arguments else command.name
 
 
 def _new_id(now_ns: int) -> str:

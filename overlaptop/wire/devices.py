@@ -1,4 +1,4 @@
-"""The messages that tell of the machine under a rank: its GPU, the links, and where the process may run.
+"""The messages about the machine under a rank: its GPU, the links, and where the process may run.
 
 ``None`` and the empty text mean "not known"; why, stands in `unknown`. A GPU goes by its UUID, a NUMA node
 by the kernel's number.
@@ -22,7 +22,7 @@ LINK_KINDS = ("nvlink", "nvswitch", "pcie")
 
 NUMA_STATES = ("bound", "unbound", "wrong node", "one node", "no gpu", "unknown")
 """Whether a process may run where its GPU is: on that node only, on several, on others only; or there is
-nothing to choose, or nothing to be near to, or it cannot be told."""
+nothing to choose, or nothing to be near to, or it is not known."""
 
 
 class Unknown(Part, frozen=True):

@@ -90,7 +90,7 @@ def _check_private(path: Path, *, create: bool) -> None:
     """EndpointError unless a folder is ours, closed to all others, and nobody can put another in its place.
 
     ``create`` makes it where there is none; else one that does not exist is no error. Raises OSError where
-    there is no descriptor to look with, which says nothing of the folder.
+    there is no descriptor to look with, whatever the folder is.
     """
     try:
         above = open_trusted(path.parent)
@@ -134,7 +134,7 @@ def _socket(key: str, name: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """What a job's folder says of the job: ``job.json``."""
+    """The record of a job in its folder: ``job.json``."""
 
     protocol: int
     job: str
@@ -165,7 +165,7 @@ class JobRecord:
     def gone(self) -> bool:
         """Whether none of the job's processes is left that could start a hub again.
 
-        To be asked once its hub has ended: a job that was killed together with it sends no word of its end.
+        To be asked once its hub has ended: a job that was killed together with it reports no end.
         """
         if is_alive(self.starter_pid, self.starter_start_ticks):
             return False

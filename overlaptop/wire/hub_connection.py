@@ -103,7 +103,7 @@ class LocalHubConnection:
         self._checked = True
         """The newest connection, if any, is to a hub of this user."""
         self._refusal = b""
-        """Another user listens there: the TurnedAway that says so."""
+        """Another user listens there: a TurnedAway with that reason."""
         self._connections = self._dealer.get_monitor_socket(zmq.EVENT_CONNECTED)
         self._dealer.connect(f"ipc://{path}")
 
@@ -152,7 +152,7 @@ class LocalHubConnection:
     def has_input(self) -> bool:
         """Whether something has come that was not polled yet.
 
-        ZeroMQ's descriptor only tells of changes: it may be silent while there is.
+        ZeroMQ's descriptor only signals changes: it may be silent while there is.
         """
         return bool(int(self._dealer.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 

@@ -64,7 +64,7 @@ class Knob(Part, frozen=True):
     refusal: Text = ""
     """Why it cannot be changed just now, in words for the screen; empty: it can."""
     changes_work: bool = False
-    """A step does another amount of work with another value: that it takes longer says nothing then."""
+    """A step does another amount of work with another value: its duration cannot be compared then."""
 
     def inconsistency(self) -> str:
         """As Part says."""
@@ -109,8 +109,8 @@ class GradientFacts(Message, frozen=True, tag=17):
 class Search(Message, frozen=True, tag=18):
     """Dashboard -> hub, once a second while it searches for a knob's best value; hub -> every dashboard.
 
-    The hub itself undoes what a search has changed where the one that searched is silent for LEASE_S
-    without having said that it is over.
+    The hub itself undoes what a search has changed where the lease is not renewed for LEASE_S and the
+    search has not ended.
     """
 
     id: Id

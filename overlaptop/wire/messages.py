@@ -88,11 +88,11 @@ class RankInfo(Message, frozen=True, tag=1):
     """Collectives are measured in every n-th step; 1: in all; 0: never (phases only)."""
     torch_version: Text
     control_allowed: bool = False
-    """Whether this rank obeys commands; else it refuses each, and says how to allow them."""
+    """Whether this rank obeys commands; else it refuses each, with the option that allows them."""
 
     @property
     def agent_disabled(self) -> bool:
-        """Whether its agent has given up: the rank goes on, and no step of it will be heard of."""
+        """Whether its agent has given up: the rank goes on unmeasured."""
         return self.source == "none" and self.source_reason == AGENT_DISABLED
 
 
@@ -140,7 +140,7 @@ class StepTotals(Message, frozen=True, tag=2):
     the job's own. Its lane totals are None."""
     link_tx_bytes: Count | None = None
     """Bytes that this step's collectives make this rank send to ranks of its own node, by a ring's count;
-    None where they are not named, where the bytes of one cannot be told (gather, scatter), and where the
+    None where they are not named, where the bytes of one are not known (gather, scatter), and where the
     group of one reaches other nodes, or may."""
     link_rx_bytes: Count | None = None
     """The same, received."""
@@ -192,12 +192,12 @@ class CollectiveSpan(Part, frozen=True):
     """One collective or point-to-point operation, ns from the step's start."""
 
     op: Text
-    """c10d's name: ``allreduce_``, ``_allgather_base_``, ``send``; the kernel's where nothing told which
-    collective it belongs to."""
+    """c10d's name: ``allreduce_``, ``_allgather_base_``, ``send``; the kernel's where its collective is
+    not known."""
     bytes: Count | None
-    """None where nothing told."""
+    """None: not known."""
     group: Text
-    """The process group's name, with its description where it has one; empty where nothing told."""
+    """The process group's name, with its description where it has one; empty: not known."""
     is_async: bool
     start_ns: OffsetNs
     end_ns: OffsetNs
@@ -240,12 +240,12 @@ class Notice(Message, frozen=True, tag=4):
 
 
 class RankEnd(Message, frozen=True, tag=5):
-    """The last word of a rank: from the agent at exit, else from the hub when the connection broke."""
+    """A rank has ended: from the agent at exit, else from the hub when the connection broke."""
 
     rank: Rank
     at_ns: UnixNs
     clean: bool
-    """True when the agent said goodbye itself."""
+    """True when the agent itself reported it."""
     failure: Text = ""
     """The exception or exit status that ended it, in words: ``ValueError: ...``. Empty: it ended well, or
     nobody knows."""
@@ -293,7 +293,7 @@ class TurnedAway(Message, frozen=True, tag=19):
 
 
 class HubStatus(Message, frozen=True, tag=9):
-    """Hub -> dashboard, once a second: its own health. The first comes when the history has been told."""
+    """Hub -> dashboard, once a second: its own health. The first one follows the history."""
 
     at_ns: UnixNs
     ranks_connected: Count
@@ -302,5 +302,5 @@ class HubStatus(Message, frozen=True, tag=9):
     job_ended: bool
     """Every rank has gone; the hub is about to end."""
     silent_ranks: Ranks = ()
-    """Those that are connected and from which nothing has come for a while: an agent says something each
+    """Those that are connected and from which nothing has come for a while: an agent sends something each
     second, whatever its rank does."""

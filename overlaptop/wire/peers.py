@@ -16,8 +16,8 @@ def check_listener(descriptor: int) -> None:
     """Raises EndpointError where the other end of this connected unix socket was made by another user,
     OSError where it is none.
     """
-    with socket.socket(fileno=os.dup(descriptor)) as line:
-        credentials = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         _, uid, _ = struct.unpack("3i", credentials)
     if uid != os.geteuid():
         raise EndpointError(

@@ -1,9 +1,9 @@
 """The messages between a dashboard and ``overlaptop relay --stdio`` on another host.
 
-The client is the dashboard; one command's standard input and output join it to the relay. The relay writes
-MAGIC first, then frames (see codec.frame), of which the first is RelayHello. Besides what is here the client
-sends Join, Command and Search: the relay checks them and passes them to the hub of the selected job. The
-hub's messages come back unchanged.
+The client is the dashboard; one command's standard input and output join it to the relay. The relay
+writes MAGIC first, then frames (see codec.frame), of which the first is RelayHello. Besides what is here
+the client sends Join, Command and Search: the relay checks them and passes them to the hub of the selected
+job. The hub's messages come back unchanged.
 """
 
 from __future__ import annotations

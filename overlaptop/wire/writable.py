@@ -31,7 +31,7 @@ def check(key: str) -> None:
 
 
 def why_not() -> str:
-    """Why nothing can be written there, as a whole line; empty: it can, by all that can be told unwritten.
+    """Why nothing can be written there, as a whole line; empty: it can, as far as is known without writing.
 
     Raises EndpointError as `base_dir` does.
     """
