@@ -19,7 +19,7 @@ def total(ranks: Sequence[RankView], dropped: int) -> Totals:
     """Sum up ``ranks``, as `of_one_step` gives them; ``dropped`` is what was lost on the way here.
 
     Ranks that ended count only when all have, and those of nodes that are lost only while no other rank
-    is heard from: the job goes on there or not at all, and its figures must not stand still with a line.
+    can be reached: the job goes on there or not at all, and a broken connection must not stop its figures.
     The step time is that of the newest step that no command disturbed on any rank; lane figures come from
     the newest measured step, which is older where only every n-th step is measured.
     """

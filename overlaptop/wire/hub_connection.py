@@ -58,7 +58,7 @@ class HubConnection(Protocol):
     def send(self, command: Command) -> bool:
         """Gives the hub a command for all ranks; False: no hub has answered yet.
 
-        What becomes of it comes back as CommandReport. Raises WireError for one that is not allowed.
+        What becomes of it comes back as CommandOutcome. Raises WireError for one that is not allowed.
         """
 
     def hold(self, search: Search) -> bool:

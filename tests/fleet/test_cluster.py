@@ -1,4 +1,4 @@
-"""A ClusterSession on hosts whose lines tests cut and mend."""
+"""A ClusterSession on hosts whose connections tests cut and mend."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ class Cluster:
         host.link.say(*said, status())
 
     def live(self, session):
-        """Every host is joined and has told of step 0."""
+        """Every host is joined and has sent step 0."""
         session.tick()
         for host in self.hosts:
             self.tell(host)
@@ -100,7 +100,7 @@ def test_hosts_with_a_job_each_are_several_jobs_to_choose_from(cluster):
     assert not snapshot.nodes[0].lost
 
 
-def test_a_host_that_cannot_list_its_jobs_is_not_said_to_have_none(cluster):
+def test_a_host_that_cannot_list_its_jobs_is_not_shown_as_having_none(cluster):
     cluster.hosts[1].jobs = []
     cluster.hosts[1].note = "/tmp/overlaptop-7 has mode 0o755: others can get in"
     assert links(cluster.session().tick())[1] == ("gpu-b", "waiting", cluster.hosts[1].note)
@@ -162,7 +162,7 @@ def test_a_job_that_is_asked_for_is_waited_for(cluster):
     assert (session.job_key, cluster.hosts[1].link.to.job) == ("job-2", "job-2")
 
 
-def test_without_a_line_it_says_to_whom_it_connects_or_why_it_cannot():
+def test_without_a_connection_the_note_names_the_hosts_or_the_reason():
     clock = Clock()
     hosts = [FakeHost(f"gpu-{letter}", clock, up=False) for letter in "ab"]
     session = ClusterSession(hosts, clock_ns=clock, monotonic_s=clock.monotonic_s)
@@ -179,7 +179,7 @@ def test_without_a_line_it_says_to_whom_it_connects_or_why_it_cannot():
     assert alone.tick().link_note == "permission denied"
 
 
-def test_a_host_that_cannot_say_which_jobs_it_has_disturbs_no_other(cluster):
+def test_a_host_that_cannot_list_its_jobs_at_all_disturbs_no_other(cluster):
     def fail():
         raise EndpointError("/tmp/x belongs to uid 1, not to you")
 
@@ -211,7 +211,7 @@ def test_a_node_that_joins_late_empties_nothing(cluster):
     assert [fresh.step for fresh in after.fresh if fresh.rank == 3] == [0, 1, 2, 3]
 
 
-def test_a_line_that_breaks_leaves_the_picture_and_touches_no_other_node(cluster):
+def test_a_connection_that_breaks_leaves_the_last_state_and_touches_no_other_node(cluster):
     session = cluster.session()
     cluster.live(session)
     cluster.clock.pass_s(10)
@@ -228,7 +228,7 @@ def test_a_line_that_breaks_leaves_the_picture_and_touches_no_other_node(cluster
     assert len(cluster.hosts[0].links) == 1
 
 
-def test_a_line_that_is_back_brings_what_was_missed_and_nothing_twice(cluster):
+def test_a_connection_that_is_back_brings_what_was_missed_and_nothing_twice(cluster):
     session = cluster.session()
     cluster.live(session)
     cluster.hosts[1].cut()
@@ -245,7 +245,7 @@ def test_a_line_that_is_back_brings_what_was_missed_and_nothing_twice(cluster):
     assert not any(view.node_lost for view in snapshot.ranks)
 
 
-def test_a_silent_hub_counts_as_lost_and_says_so(cluster):
+def test_a_silent_hub_counts_as_lost(cluster):
     session = cluster.session()
     cluster.live(session)
     cluster.hosts[0].link.last_heard_s = 3.5
@@ -270,7 +270,7 @@ def test_ranks_that_are_started_again_under_the_same_key_begin_anew_and_the_othe
     assert len(cluster.hosts[0].links) == 1
 
 
-def test_a_job_that_starts_again_under_another_key_is_followed_and_its_last_picture_stays_until_then(
+def test_a_job_that_starts_again_under_another_key_is_followed_and_its_last_state_stays_until_then(
     cluster,
 ):
     session = cluster.session(JobSelector(key="job-1"))
@@ -336,7 +336,7 @@ def test_watched_ranks_are_asked_for_where_they_are(cluster):
     assert [host.link.watched for host in cluster.hosts] == [set(), {2}]
 
 
-def test_lines_are_seen_to_at_each_tick_and_given_up_at_the_end(cluster):
+def test_connections_are_polled_at_each_tick_and_closed_at_the_end(cluster):
     polls = []
     session = cluster.session(poll=lambda: polls.append(1))
     cluster.live(session)
@@ -420,7 +420,7 @@ def test_without_a_job_or_read_only_nothing_is_sent_or_held(cluster):
 
 
 class Searcher:
-    """Holds its search at every tick; hubs take it, or end it, when they are told to."""
+    """Holds its search at every tick; hubs take it, or end it, when a test lets them."""
 
     def __init__(self, cluster):
         self.cluster = cluster
@@ -436,7 +436,7 @@ class Searcher:
     def say(self, host, *, over=False):
         self.cluster.hosts[host].link.say(replace(self.search, over=over))
 
-    def told(self):
+    def announced(self):
         return [len(each) for each in sent(self.cluster, Search)]
 
 
@@ -449,10 +449,10 @@ def test_a_search_does_not_begin_while_a_node_cannot_be_reached(searcher):
     searcher.cluster.hosts[1].cut()
     searcher.session.tick()
     assert searcher.tick()[0] == "gpu-b cannot be reached: a search needs all ranks"
-    assert searcher.told() == [0, 0]
+    assert searcher.announced() == [0, 0]
 
 
-def test_a_search_goes_on_over_a_short_break_of_one_line(searcher):
+def test_a_search_goes_on_over_a_short_break_of_one_connection(searcher):
     searcher.tick()
     for host in (0, 1):
         searcher.say(host)
@@ -463,14 +463,14 @@ def test_a_search_goes_on_over_a_short_break_of_one_line(searcher):
     searcher.cluster.hosts[1].connect()
     searcher.cluster.tell(searcher.cluster.hosts[1], again=True)
     searcher.say(1)
-    before = searcher.told()
+    before = searcher.announced()
     for _ in range(4):
         why, snapshot = searcher.tick()
     assert (why, snapshot.search, snapshot.ended_search) == ("", searcher.search, "")
-    assert all(now > then for now, then in zip(searcher.told(), before, strict=True))
+    assert all(now > then for now, then in zip(searcher.announced(), before, strict=True))
 
 
-def test_a_search_that_one_hub_has_ended_is_told_to_no_hub_any_more(searcher):
+def test_a_search_that_one_hub_has_ended_is_announced_to_no_hub_any_more(searcher):
     searcher.tick()
     for host in (0, 1):
         searcher.say(host)
@@ -478,13 +478,13 @@ def test_a_search_that_one_hub_has_ended_is_told_to_no_hub_any_more(searcher):
     searcher.say(1, over=True)
     snapshot = searcher.tick()[1]
     assert snapshot.ended_search == searcher.search.id
-    before = searcher.told()
+    before = searcher.announced()
     for _ in range(10):
         assert searcher.tick()[0] == ""
-    assert searcher.told() == before  # so that the first hub ends it too, by its lease
+    assert searcher.announced() == before  # so that the first hub ends it too, by its lease
 
 
-def test_that_a_search_is_over_is_said_to_a_node_that_was_out_of_reach_then(searcher):
+def test_the_end_of_a_search_is_announced_to_a_node_that_was_out_of_reach_then(searcher):
     searcher.tick()
     for host in (0, 1):
         searcher.say(host)

@@ -103,7 +103,7 @@ def test_the_live_overlap_is_that_of_the_measured_steps_just_before(job):
     assert (job.view().ranks[1].live_overlap, job.view().ranks[1].live_steps) == (None, 0)
 
 
-def test_steps_whose_times_cancel_each_other_out_tell_no_overlap(job):
+def test_steps_whose_times_cancel_each_other_out_give_no_overlap(job):
     # A far end may say so, though no agent does.
     odd = [replace(step(0, number), comm_ns=comm_ns) for number, comm_ns in ((1, 7), (2, -7))]
     command = capture()
@@ -119,7 +119,7 @@ def test_the_live_overlap_outlives_the_steps_that_it_came_from(job):
     assert job.view().ranks[0].live_overlap == 0.5
 
 
-def test_a_command_heard_again_from_the_hub_is_one_command(job):
+def test_a_command_that_comes_again_from_the_hub_is_one_command(job):
     command = capture()
     job.send(command, replace(command, at_ns=T0 + 7))
     assert [each.at_ns for each in job.fleet.snapshot().commands] == [T0 + 7]
@@ -151,7 +151,7 @@ def test_the_step_time_of_the_job_leaves_disturbed_steps_out(job, why):
     assert job.fleet.snapshot().totals.step == 2
 
 
-def test_commands_stand_in_the_order_in_which_they_were_given_whenever_they_were_heard_of(job):
+def test_commands_stand_in_the_order_in_which_they_were_given_whenever_they_came(job):
     late, early = capture(at_ns=T0 + 2), capture(at_ns=T0 + 1)
     job.send(late, early)
     assert [each.id for each in job.fleet.snapshot().commands] == [early.id, late.id]
@@ -164,7 +164,7 @@ def test_changes_of_a_process_that_another_has_taken_the_place_of_are_forgotten(
     assert [each.id for each in job.fleet.snapshot().commands] == [old.id, asked.id]
     job.send(*(RankEnd(rank, T0, clean=False) for rank in (0, 1)), info(0, pid=77))
     assert [each.id for each in job.fleet.snapshot().commands] == [asked.id]
-    # A hub whose history has not heard of it yet, and a word of the dead that comes late.
+    # A hub whose history does not have it yet, and a late report of a process that is gone.
     job.send(old, report(1, old, "changed", 40), info(1, pid=78))
     assert [each.id for each in job.fleet.snapshot().commands] == [asked.id]
     new = setting(T0 + 2)

@@ -151,7 +151,7 @@ def test_every_rank_has_ended_only_when_all_that_were_seen_have(fleet):
     assert fleet.every_rank_ended
 
 
-def test_the_hub_says_when_the_job_ended(fleet):
+def test_the_hub_publishes_that_the_job_ended(fleet):
     feed(fleet, status(ended=True))
     assert fleet.job_ended
     feed(fleet, welcome())
@@ -171,7 +171,7 @@ def test_notices_are_bounded_and_none_is_kept_twice(fleet):
     assert feed(fleet, *notices, notices[-1]).notices == tuple(notices[-MAX_NOTICES:])
 
 
-def test_the_line_keeps_the_time_since_when_it_is_as_it_is(fleet, clock):
+def test_the_link_keeps_the_time_of_its_last_change_of_state(fleet, clock):
     fleet.set_link(LinkState.LIVE)
     since_ns = clock.at_ns
     clock.pass_s(5)

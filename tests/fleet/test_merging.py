@@ -29,7 +29,7 @@ class Nodes:
             for rank in (2 * index, 2 * index + 1):
                 fleet.apply(info(rank, host=self.names[index], control_allowed=True))
 
-    def say(self, node, *messages):
+    def send(self, node, *messages):
         for message in messages:
             self.fleets[node].apply(message)
 
@@ -57,13 +57,13 @@ def report(rank, command, state="changed", **said):
 def setting(nodes, *, at_ns=None):
     command = replace(commands.make_setting(BUCKET_CAP_MB, 50), at_ns=at_ns or nodes.clock())
     for node in range(len(nodes.fleets)):
-        nodes.say(node, command)
+        nodes.send(node, command)
     return command
 
 
 def test_the_ranks_of_all_nodes_are_one_job(nodes):
-    nodes.say(0, step(0, 4), step(1, 4))
-    nodes.say(1, step(2, 4, comm=60, hidden=60), step(3, 3))
+    nodes.send(0, step(0, 4), step(1, 4))
+    nodes.send(1, step(2, 4, comm=60, hidden=60), step(3, 3))
     seen = nodes.seen()
     assert [(view.rank, view.node, view.node_lost) for view in seen.ranks] == [
         (0, "gpu-a", False), (1, "gpu-a", False), (2, "gpu-b", False), (3, "gpu-b", False),
@@ -91,7 +91,7 @@ def test_ranks_that_were_announced_and_are_on_no_node_are_there_unseen():
     ("unseen", "words"),
     [([3], "rank 3 has"), ([2, 3], "ranks 2-3 have"), ([0, 2, 3], "ranks 0, 2-3 have")],
 )
-def test_ranks_that_nobody_has_heard_of_are_named(unseen, words):
+def test_ranks_that_were_never_seen_are_named(unseen, words):
     ranks = [view for view in Nodes().seen().ranks if view.rank not in unseen]
     nobody = [replace(ranks[0], rank=rank, info=None) for rank in unseen]
     every = sorted((*ranks, *nobody), key=lambda view: view.rank)
@@ -99,8 +99,8 @@ def test_ranks_that_nobody_has_heard_of_are_named(unseen, words):
 
 
 def test_with_all_nodes_lost_the_last_figures_stay(nodes):
-    nodes.say(0, step(0, 4), step(1, 4))
-    nodes.say(1, step(2, 5), step(3, 5))
+    nodes.send(0, step(0, 4), step(1, 4))
+    nodes.send(1, step(2, 5), step(3, 5))
     nodes.lose(1, note="no route")
     nodes.clock.pass_s(3)
     nodes.lose(0)
@@ -118,13 +118,13 @@ def test_with_all_nodes_lost_the_last_figures_stay(nodes):
         ("ended ended", "ended"), ("waiting lost", "waiting"), ("ended waiting", "waiting"),
     ],
 )  # fmt: skip
-def test_the_line_to_the_job_is_the_best_of_its_nodes(nodes, states, together):
+def test_the_link_to_the_job_is_the_best_of_its_nodes(nodes, states, together):
     for node, state in enumerate(states.split()):
         nodes.lose(node, LinkState(state))
     assert nodes.seen().link is LinkState(together)
 
 
-def test_a_node_that_has_no_rank_of_the_job_says_nothing_of_its_line(nodes):
+def test_a_node_that_has_no_rank_of_the_job_does_not_count_for_its_link(nodes):
     nodes.fleets[1] = PlayedFleet(nodes.clock, "gpu-b")
     nodes.lose(0, LinkState.ENDED, "waiting for it to start again")
     nodes.lose(1, LinkState.WAITING, "the job is not there")
@@ -137,33 +137,33 @@ def test_a_node_that_has_no_rank_of_the_job_says_nothing_of_its_line(nodes):
 
 def test_a_host_that_is_there_by_two_names_doubles_nothing(nodes):
     for rank in (0, 1):
-        nodes.say(1, info(rank, host="gpu-a"))
+        nodes.send(1, info(rank, host="gpu-a"))
     for node in (0, 1):
-        nodes.say(node, step(0, 1), step(1, 1), sample(0, 1.0), Notice(0, T0, "info", "hello"))
+        nodes.send(node, step(0, 1), step(1, 1), sample(0, 1.0), Notice(0, T0, "info", "hello"))
     seen = nodes.seen()
     assert [view.rank for view in seen.ranks] == [0, 1, 2, 3]
     assert (len(seen.fresh), len(seen.fresh_samples), len(seen.notices)) == (2, 1, 1)
     nodes.lose(0)
-    nodes.say(1, step(0, 2))
+    nodes.send(1, step(0, 2))
     seen = nodes.seen()
     assert (seen.ranks[0].node, [fresh.step for fresh in seen.fresh]) == ("gpu-b", [2])
     nodes.links[0] = (LinkState.LIVE, T0, "")
-    nodes.say(0, step(0, 2))  # as its history has it, once the line is back
+    nodes.send(0, step(0, 2))  # as its history has it, once the line is back
     assert nodes.seen().fresh == ()
 
 
 def test_notices_of_all_nodes_stand_in_their_order(nodes):
-    nodes.say(0, Notice(0, T0 + 2, "info", "second"), Notice(0, T0 + 5 * S, "info", "fourth"))
-    nodes.say(1, Notice(2, T0 + 1, "info", "first"), Notice(0, T0 + 3, "warning", "of the line's far end"))
+    nodes.send(0, Notice(0, T0 + 2, "info", "second"), Notice(0, T0 + 5 * S, "info", "fourth"))
+    nodes.send(1, Notice(2, T0 + 1, "info", "first"), Notice(0, T0 + 3, "warning", "of the line's far end"))
     texts = [notice.text for notice in nodes.seen().notices]
     assert texts == ["first", "second", "of the line's far end", "fourth"]
 
 
 def test_what_is_replayed_with_a_clock_that_is_known_better_is_known_already(nodes):
     shift_ns = 30 * MS
-    nodes.say(0, status(), *(step(0, number) for number in range(5)), Notice(0, T0, "info", "hello"))
+    nodes.send(0, status(), *(step(0, number) for number in range(5)), Notice(0, T0, "info", "hello"))
     assert len(nodes.seen().fresh) == 5
-    nodes.say(
+    nodes.send(
         0, welcome(world_size=4), info(0, host="gpu-a", control_allowed=True),
         *(step(0, number, start_ns=T0 + number * 80 * MS + shift_ns) for number in range(7)),
         Notice(0, T0 + shift_ns, "info", "hello"),
@@ -177,15 +177,15 @@ def test_what_is_replayed_with_a_clock_that_is_known_better_is_known_already(nod
 # What can be changed
 
 
-def test_a_knob_is_refused_while_not_every_rank_can_be_told(nodes):
+def test_a_knob_is_refused_while_not_every_rank_can_be_reached(nodes):
     for rank in range(4):
-        nodes.say(rank // 2, KnobFacts(rank, (BUCKET_CAP_MB,)))
+        nodes.send(rank // 2, KnobFacts(rank, (BUCKET_CAP_MB,)))
     (known,) = nodes.seen().knobs
     assert (known.knob, known.differs, known.refusal) == (BUCKET_CAP_MB, False, "")
     nodes.lose(1)
     assert nodes.seen().knobs[0].refusal == "gpu-b cannot be reached: a change needs all ranks"
     nodes.links[1] = (LinkState.LIVE, T0, "")
-    nodes.say(1, KnobFacts(3, (replace(BUCKET_CAP_MB, value=50, value_text="50"),)))
+    nodes.send(1, KnobFacts(3, (replace(BUCKET_CAP_MB, value=50, value_text="50"),)))
     assert (nodes.seen().knobs[0].refusal, nodes.seen().knobs[0].differs) == ("", True)
 
 
@@ -202,12 +202,12 @@ def test_a_command_stands_where_the_slowest_rank_of_any_node_is(nodes):
     assert (view_of(nodes).state, len(view_of(nodes).ranks)) == ("sent", 4)
     for state in ("accepted", "agreed"):
         for rank in range(4):
-            nodes.say(rank // 2, report(rank, command, state, step=40 if state == "agreed" else None))
+            nodes.send(rank // 2, report(rank, command, state, step=40 if state == "agreed" else None))
         assert view_of(nodes).state == state
     for rank in range(3):
-        nodes.say(rank // 2, report(rank, command, "changed", step=40, was="25", becomes="50"))
+        nodes.send(rank // 2, report(rank, command, "changed", step=40, was="25", becomes="50"))
     assert (view_of(nodes).state, view_of(nodes).done) == ("agreed", False)
-    nodes.say(1, report(3, command, "changed", step=40, was="25", becomes="50"))
+    nodes.send(1, report(3, command, "changed", step=40, was="25", becomes="50"))
     view = view_of(nodes)
     assert (view.state, view.done, view.step, view.was, view.becomes) == ("changed", True, 40, "25", "50")
     assert (view.words, view.by, view.knob, view.value) == (
@@ -216,13 +216,13 @@ def test_a_command_stands_where_the_slowest_rank_of_any_node_is(nodes):
     assert view_of(nodes) is view  # nothing is worked out twice
 
 
-def test_of_a_node_that_stays_lost_it_is_not_known_what_it_did_until_it_says_so(nodes):
+def test_of_a_node_that_stays_lost_it_is_not_known_what_it_did_until_it_reports(nodes):
     command = setting(nodes)
     for rank in range(4):
-        nodes.say(rank // 2, report(rank, command, "agreed", step=40))
+        nodes.send(rank // 2, report(rank, command, "agreed", step=40))
     nodes.lose(1)
     for rank in (0, 1):
-        nodes.say(0, report(rank, command, "changed", step=40))
+        nodes.send(0, report(rank, command, "changed", step=40))
     nodes.clock.pass_s(10)
     assert (view_of(nodes).state, view_of(nodes).done) == ("agreed", False)  # the line may come back
     nodes.clock.pass_s(6)
@@ -231,13 +231,13 @@ def test_of_a_node_that_stays_lost_it_is_not_known_what_it_did_until_it_says_so(
     assert view.reason == "rank 2 is on gpu-b, which cannot be reached"
     nodes.links[1] = (LinkState.LIVE, nodes.clock(), "")
     for rank in (2, 3):
-        nodes.say(1, report(rank, command, "changed", step=40))
+        nodes.send(1, report(rank, command, "changed", step=40))
     assert (view_of(nodes).state, view_of(nodes).done) == ("changed", True)
 
 
 def test_one_hubs_view_of_a_command_is_not_changed_by_being_alone(nodes):
     command = setting(nodes)
-    nodes.say(0, report(0, command, "accepted"), report(1, command, "agreed", step=7))
+    nodes.send(0, report(0, command, "accepted"), report(1, command, "agreed", step=7))
     (alone,) = nodes.fleets[0].snapshot().commands
     assert together([alone], {}) == alone
 
@@ -249,29 +249,29 @@ YOURS = replace(MINE, id="20261122-000001-bbbbbb", by="you@there, pid 7")
 
 
 def test_an_own_search_is_taken_once_every_hub_has_taken_it(nodes):
-    nodes.say(0, MINE)
+    nodes.send(0, MINE)
     assert nodes.seen(own_search=MINE.id).search is None
     assert nodes.seen().search == MINE  # to others it goes on
-    nodes.say(1, MINE)
+    nodes.send(1, MINE)
     assert nodes.seen(own_search=MINE.id).search == MINE
     nodes.lose(1)
-    nodes.say(1, replace(MINE, over=True))
+    nodes.send(1, replace(MINE, over=True))
     assert nodes.seen(own_search=MINE.id).search == MINE
 
 
 def test_of_two_searches_that_began_at_once_both_dashboards_let_the_same_one_go_on(nodes):
-    nodes.say(0, MINE)
-    nodes.say(1, YOURS)
+    nodes.send(0, MINE)
+    nodes.send(1, YOURS)
     assert nodes.seen(own_search=YOURS.id).search == MINE
     assert nodes.seen(own_search=MINE.id).search is None
-    nodes.say(1, replace(YOURS, over=True), MINE)
+    nodes.send(1, replace(YOURS, over=True), MINE)
     assert nodes.seen(own_search=MINE.id).search == MINE
 
 
 def test_one_hubs_end_of_a_search_is_the_end_of_it(nodes):
     earlier = replace(MINE, id="99991122-000000-cccccc", over=True)  # by a clock that goes wrong
     for node in (0, 1):
-        nodes.say(node, earlier, MINE)
-    nodes.say(1, replace(MINE, over=True))
+        nodes.send(node, earlier, MINE)
+    nodes.send(1, replace(MINE, over=True))
     assert nodes.seen(own_search=MINE.id).ended_search == MINE.id
     assert nodes.seen().ended_search == earlier.id

@@ -9,25 +9,25 @@ T0 = 1_700_000_000_000_000_000
 FALLEN_BACK = "host instead of events: no CUDA"
 
 
-def said(rank, at_ns=T0, text=FALLEN_BACK, level="warning"):
+def sent(rank, at_ns=T0, text=FALLEN_BACK, level="warning"):
     return Notice(rank, at_ns, level, text)
 
 
-def test_the_same_words_of_several_ranks_are_one_notice_that_names_them():
-    told = grouped([said(2), said(0, T0 + 1), said(1, T0 - 1), said(1, text="another")])
-    assert [(each.text, each.ranks, each.at_ns) for each in told] == [
+def test_the_same_text_of_several_ranks_are_one_notice_that_names_them():
+    found = grouped([sent(2), sent(0, T0 + 1), sent(1, T0 - 1), sent(1, text="another")])
+    assert [(each.text, each.ranks, each.at_ns) for each in found] == [
         (FALLEN_BACK, (0, 1, 2), T0 - 1),
         ("another", (1,), T0),
     ]
 
 
-def test_what_a_rank_says_twice_what_is_said_later_and_other_levels_are_notices_of_their_own():
-    again = [said(0), said(0, T0 + 1), said(1, T0 + TOGETHER_NS + 2), said(1, level="error")]
+def test_what_a_rank_sends_twice_what_comes_later_and_other_levels_are_notices_of_their_own():
+    again = [sent(0), sent(0, T0 + 1), sent(1, T0 + TOGETHER_NS + 2), sent(1, level="error")]
     assert [each.ranks for each in grouped(again)] == [(0,), (0,), (1,), (1,)]
 
 
 def test_the_second_time_is_grouped_too():
-    both = [said(rank, T0 + at * 10 * TOGETHER_NS) for at in range(2) for rank in range(3)]
+    both = [sent(rank, T0 + at * 10 * TOGETHER_NS) for at in range(2) for rank in range(3)]
     assert [each.ranks for each in grouped(both)] == [(0, 1, 2), (0, 1, 2)]
 
 

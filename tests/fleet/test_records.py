@@ -17,7 +17,7 @@ def test_a_record_has_the_documented_fields_in_their_order():
     ]  # fmt: skip
 
 
-def test_a_record_says_what_the_step_said():
+def test_a_record_has_the_steps_values():
     record = step_record("job-1", info(1, exact=False), step(1, 3, comm=30, hidden=20))
     assert (record["type"], record["job"], record["rank"], record["step"]) == ("step", "job-1", 1, 3)
     assert (record["source"], record["compute_exact"]) == ("events", False)
@@ -57,7 +57,7 @@ def test_a_device_record_has_the_documented_fields_in_their_order():
     ]  # fmt: skip
 
 
-def test_a_device_record_says_what_is_known_of_the_gpu_its_links_and_its_node():
+def test_a_device_record_has_what_is_known_of_the_gpu_its_links_and_its_node():
     step_of_1_gb = step(0, 0, start_ns=T0 - 80 * MS, link_tx_bytes=8 * GB // 10, link_rx_bytes=0)
     view = seen(info(0), device(0), numa(0), step_of_1_gb, sample(0, nvlink=(5, 6), pcie=(7, 8)))
     record = json.loads(json.dumps(device_record("job-1", view, view.sample)))

@@ -136,7 +136,7 @@ def test_a_job_that_starts_again_is_followed_although_its_key_is_new():
     assert [known.step for known in snapshot.ranks[0].history] == [3]
 
 
-def test_the_last_picture_of_a_job_that_ended_stays(joined):
+def test_the_last_state_of_a_job_that_ended_stays(joined):
     world, session = joined
     world.links[0].say(status(ended=True))
     session.tick()
@@ -177,7 +177,7 @@ def test_a_killed_job_that_starts_again_is_followed(joined):
     assert session.job_key == "job-2"
 
 
-def test_the_last_words_of_a_killed_jobs_hub_are_read_before_it_counts_as_ended(joined):
+def test_the_last_messages_of_a_killed_jobs_hub_are_read_before_it_counts_as_ended(joined):
     world, session = joined
     world.links[0].alive = False
     world.gone.add("job-1")
@@ -196,7 +196,7 @@ def test_a_chosen_job_that_ended_is_not_replaced_by_a_stranger():
     assert session.job_key == "job-1"
 
 
-def test_a_silent_hub_makes_the_line_stale_and_one_that_never_answers(joined):
+def test_a_silent_hub_makes_the_connection_stale_and_one_that_never_answers(joined):
     world, session = joined
     world.links[0].last_heard_s = 3.5
     assert session.tick().link is LinkState.STALE
@@ -210,7 +210,7 @@ def test_a_silent_hub_makes_the_line_stale_and_one_that_never_answers(joined):
 
 
 @pytest.mark.parametrize(("theirs", "older"), [(99, "this dashboard"), (0, "the job's agent")])
-def test_another_protocol_says_which_side_is_older(theirs, older):
+def test_another_protocol_names_the_side_that_is_older(theirs, older):
     world = World(record())
     session = world.session()
     session.tick()
@@ -218,7 +218,7 @@ def test_another_protocol_says_which_side_is_older(theirs, older):
     assert f"{older} is older" in session.tick().link_note
 
 
-def test_watched_ranks_are_asked_for_again_on_a_new_line(joined):
+def test_watched_ranks_are_asked_for_again_on_a_new_connection(joined):
     world, session = joined
     session.watch([1])
     assert world.links[0].watched == {1}
@@ -227,7 +227,7 @@ def test_watched_ranks_are_asked_for_again_on_a_new_line(joined):
     assert world.links[1].watched == {1}
 
 
-def test_frames_dropped_on_earlier_lines_are_not_forgotten(joined):
+def test_frames_dropped_on_earlier_connections_are_not_forgotten(joined):
     world, session = joined
     world.links[0].dropped = 5
     assert session.tick().totals.dropped == 5
@@ -237,7 +237,7 @@ def test_frames_dropped_on_earlier_lines_are_not_forgotten(joined):
     assert session.tick().totals.dropped == 7
 
 
-def test_a_socket_directory_that_cannot_be_used_is_said_and_tried_again():
+def test_a_socket_directory_that_cannot_be_used_is_shown_and_tried_again():
     world = World(record())
     world.fault = EndpointError("/tmp/x belongs to uid 1, not to you")
     session = world.session()
@@ -257,7 +257,7 @@ def test_turning_to_another_job_forgets_the_first(joined):
     assert snapshot.ranks == ()
 
 
-def test_closing_gives_up_the_line_for_good(joined):
+def test_closing_closes_the_connection_for_good(joined):
     world, session = joined
     session.close()
     world.look_again(session)
@@ -265,7 +265,7 @@ def test_closing_gives_up_the_line_for_good(joined):
     assert len(world.links) == 1
 
 
-def test_a_search_is_told_once_a_second_however_often_it_is_held(joined):
+def test_a_search_is_announced_once_a_second_however_often_it_is_held(joined):
     world, session = joined
     search = commands.make_search(BUCKET_CAP_MB)
     for _ in range(21):
@@ -275,7 +275,7 @@ def test_a_search_is_told_once_a_second_however_often_it_is_held(joined):
     assert world.links[0].sent == [search] * 3
 
 
-def test_a_search_is_taken_when_the_hub_says_so_and_ends_when_it_says_so(joined):
+def test_a_search_is_taken_and_ends_when_the_hub_publishes_it(joined):
     world, session = joined
     search = commands.make_search(BUCKET_CAP_MB)
     session.hold(search)
@@ -304,7 +304,7 @@ def test_a_search_goes_on_with_another_hub_at_once(joined):
 
 
 @pytest.mark.parametrize("knows", [True, False])
-def test_a_hub_that_knows_of_no_search_ends_what_its_forerunner_told_of(joined, knows):
+def test_a_hub_that_knows_of_no_search_ends_what_the_hub_before_it_published(joined, knows):
     world, session = joined
     search = commands.make_search(BUCKET_CAP_MB)
     world.links[0].say(search)
@@ -317,7 +317,7 @@ def test_a_hub_that_knows_of_no_search_ends_what_its_forerunner_told_of(joined, 
     assert session.tick().search == (search if knows else None)
 
 
-def test_that_a_search_is_over_is_said_until_the_hub_has_heard_it_whichever_hub_that_is(joined):
+def test_the_end_of_a_search_is_announced_until_a_hub_has_published_it(joined):
     world, session = joined
     search = commands.make_search(BUCKET_CAP_MB)
     over = replace(search, over=True)
@@ -359,7 +359,7 @@ def test_a_readonly_session_sends_nothing_whoever_asks():
     assert world.links[0].watched == {0}
 
 
-def test_without_a_line_nothing_is_sent_or_held():
+def test_without_a_connection_nothing_is_sent_or_held():
     world = World(record())
     session = world.session()
     command, search = commands.make_setting(BUCKET_CAP_MB, 50), commands.make_search(BUCKET_CAP_MB)
@@ -368,7 +368,7 @@ def test_without_a_line_nothing_is_sent_or_held():
     assert session.send(command) == session.hold(search) == "there is no connection to the job"
 
 
-def test_a_dashboard_that_is_not_let_in_says_why_until_there_is_room():
+def test_a_dashboard_that_is_not_let_in_shows_why_until_there_is_room():
     world = World(record())
     session = world.session()
     session.tick()

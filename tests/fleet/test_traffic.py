@@ -124,7 +124,7 @@ def test_steps_that_are_older_than_the_window_do_not_count():
     ],
     ids=["no step", "unnamed", "other nodes", "it hangs", "long steps hang", "named long ago"],
 )
-def test_what_collectives_account_for_may_be_unknown_and_says_why(steps, at_s, reason):
+def test_what_collectives_account_for_may_be_unknown_for_a_reason(steps, at_s, reason):
     found = seen(steps, [sample(0, at_s)])
     assert collectives(found) == (None, None)
     assert found.reason == reason
@@ -142,7 +142,7 @@ def test_without_a_sample_the_collectives_are_still_known():
     assert found.reason == traffic.NO_SAMPLES
 
 
-def test_why_a_rate_cannot_be_measured_is_said():
+def test_why_a_rate_cannot_be_measured_is_shown():
     reasons = (Unknown("power_mw", "no power"), Unknown("nvlink_rx_bytes_per_s", "no GPM on this GPU"))
     blind = sample(0, nvlink=(None, None), unknown=reasons)
     steps = steps_of(5, 50, (GB, GB))

@@ -72,7 +72,7 @@ def test_where_all_speak_and_no_step_ends_nobody_is_blamed(job):
 
 
 @pytest.mark.parametrize("link", [LinkState.STALE, LinkState.LOST, LinkState.WAITING])
-def test_a_line_that_stands_still_is_no_silent_rank(job, link):
+def test_a_connection_that_stands_still_is_no_silent_rank(job, link):
     job.send(status(silent=(1,)))
     job.clock.pass_s(70)
     job.fleet.set_link(link)
@@ -80,7 +80,7 @@ def test_a_line_that_stands_still_is_no_silent_rank(job, link):
     assert not any(view.silent for view in job.fleet.snapshot().ranks)
 
 
-def test_what_one_hub_said_of_silence_does_not_outlive_it(job):
+def test_what_one_hub_published_of_silence_does_not_outlive_it(job):
     job.clock.pass_s(70)
     job.send(status(silent=(1,)), welcome())
     assert job.words == (Kind.NO_STEP, ())
@@ -103,7 +103,7 @@ def test_the_first_rank_to_fail_is_to_blame_whatever_came_of_the_others(job):
     )  # fmt: skip
 
 
-def test_a_rank_that_ends_without_a_word_has_died(job):
+def test_a_rank_that_ends_without_a_reason_has_died(job):
     job.send(RankEnd(0, T0, clean=False))
     assert job.words == (Kind.DIED, (0,))
     job.send(RankEnd(1, T0 + S, clean=True))
@@ -118,7 +118,7 @@ def test_a_death_that_the_hub_noticed_a_moment_late_still_comes_before_what_it_h
     assert job.words == (Kind.FAILED, (0,))
 
 
-def test_where_all_ranks_died_without_a_word_the_first_is_not_blamed_alone(job):
+def test_where_all_ranks_died_without_a_reason_the_first_is_not_blamed_alone(job):
     job.send(RankEnd(1, T0, clean=False), RankEnd(0, T0 + S, clean=False))
     assert job.words == (Kind.ALL_DIED, (1,))
 

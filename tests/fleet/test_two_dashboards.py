@@ -111,7 +111,7 @@ def scene(hubs):
     scene.close()
 
 
-def test_of_two_changes_at_the_same_time_one_is_busy_and_says_whose_the_other_is(scene):
+def test_of_two_changes_at_the_same_time_one_is_busy_and_names_the_other(scene):
     mine, yours = scene.sessions
     first, second = scene.send(mine, 50), scene.send(yours, 100)
     both = [first, second]
@@ -145,7 +145,7 @@ def test_while_a_search_changes_something_a_persons_change_waits_its_turn_and_wi
     change = scene.send(person, 100)
     capture = commands.make(commands.CAPTURE, {"steps": 1})
     assert person.send(capture) == ""
-    assert scene.ended(person, capture).busy  # so the hub has heard of the change, too
+    assert scene.ended(person, capture).busy  # so the hub has received the change, too
     scene.finish()
     assert scene.ended(searching, own).state == "changed"
     scene.finish()
