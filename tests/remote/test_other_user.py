@@ -32,6 +32,7 @@ from overlaptop.wire.hub_connection import LocalHubConnection
 from overlaptop.wire.knobs import Knob, KnobFacts, Search
 from overlaptop.wire.messages import (
     PROTOCOL_VERSION,
+    CommandOutcome,
     Join,
     Notice,
     RankInfo,
@@ -131,6 +132,7 @@ def job(hubs: Hubs, make_rank, make_viewer) -> JobRecord:
     assert viewer.link.send(command)
     viewer.until(lambda: rank.listen() or rank.commands)
     rank.answer(rank.commands[0])
+    viewer.until(lambda: any(outcome.done for outcome in viewer.of(CommandOutcome)))
     assert viewer.link.hold(SEARCH)
     viewer.hear(Search)
     return hubs.record()
@@ -306,7 +308,7 @@ def test_another_users_relay_tells_nothing_and_passes_nothing_on(job: JobRecord,
         client = RelayClient(near_reads, near_writes)
         jobs = client.receive(RelayJobs)
         assert jobs.jobs == ()
-        assert re.fullmatch(r".*/overlaptop-0 belongs to uid 0, not to you: set OVERLAPTOP_DIR", jobs.note)
+        assert re.fullmatch(r".*/overlaptop-0 belongs to uid 0, not to you; OVERLAPTOP_DIR can name another folder", jobs.note)
         client.send(
             RelaySelect(KEY),
             Join(PROTOCOL_VERSION, (0, 1)),
