@@ -1,4 +1,4 @@
-"""Whatever a far end may say, through the whole client end to the words on a terminal. For atheris.
+"""Whatever a relay may send, through the whole client to the text on a terminal. For atheris.
 
 Nothing may raise, take long or fill the memory, and what would be printed has no control character in it.
 An input is either a stream of bytes behind an honest beginning, or a recipe: which messages to take, which

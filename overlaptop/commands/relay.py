@@ -7,7 +7,7 @@ import argparse
 from overlaptop.console.arguments import make_parser
 
 DESCRIPTION = """\
-The far end of `overlaptop HOST`, which starts it on that host: it joins this user's jobs there, and sends
+What `overlaptop HOST` starts on that host: it joins this user's jobs there, and sends
 what they measure over its standard output. It opens no port, and ends when its standard input does, or
 when nothing has come from there for 15 seconds. Where a key should only show the jobs of its user, its line
 in ~/.ssh/authorized_keys may begin with
@@ -15,8 +15,9 @@ in ~/.ssh/authorized_keys may begin with
   restrict,command="/path/to/python -m overlaptop relay --stdio --readonly"
 """
 EPILOG = """\
-stdout carries at most 512 KiB a second, and less where the line is narrow or the near end wants it so. A
-workload that was started through it is ended 60 seconds after the line, if that has not come back by then.
+stdout carries at most 512 KiB a second, and less where the connection is narrow or its user wants it so. A
+workload that was started through it is ended 60 seconds after the connection, if that has not come back by
+then.
 exit status: 0, or 2 for a usage error. environment: OVERLAPTOP_DIR.
 """
 
@@ -25,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     """Its options."""
     parser = make_parser("overlaptop relay", DESCRIPTION, EPILOG)
     parser.add_argument(
-        "--stdio", action="store_true", required=True, help="speak over standard input and output"
+        "--stdio", action="store_true", required=True, help="relay over standard input and output"
     )
     parser.add_argument(
         "--readonly", action="store_true", help="pass no command on to a job, and start nothing"

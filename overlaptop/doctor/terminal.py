@@ -1,4 +1,4 @@
-"""The near end alone: the terminal that the dashboard would be drawn on, and ssh."""
+"""What only this machine has: the terminal that the dashboard would be drawn on, and ssh."""
 
 from __future__ import annotations
 

@@ -161,11 +161,11 @@ class RelayLaunch(Message, frozen=True, tag=39):
     nproc: Annotated[int, Meta(ge=1, le=MAX_NPROC)] | None
     """Processes; None: as many as suit the machine."""
     owner: Owner = ""
-    """Names the client, by 16 hexadecimal digits, to the relay of a later connection. Empty: what was
-    started stays with this connection."""
+    """The client's key, 16 hexadecimal digits: by it the relay of a later connection becomes the owner of
+    what was started. Empty: nobody does."""
     again: bool = False
-    """It was requested over an earlier connection: its owner reports how it goes. One without an owner is
-    not begun anew."""
+    """It was sent over an earlier connection. The job is taken over; where there is none any more, none is
+    started."""
 
 
 class RelayLaunchStatus(Message, frozen=True, tag=40):

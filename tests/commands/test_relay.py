@@ -20,7 +20,7 @@ def test_without_stdio_it_is_a_usage_error() -> None:
 
 
 def test_its_help_says_what_it_is_and_the_short_help_does_not_name_it() -> None:
-    assert "The far end of `overlaptop HOST`" in run("--help").stdout
+    assert "What `overlaptop HOST` starts on that host" in run("--help").stdout
     short = subprocess.check_output([sys.executable, "-m", "overlaptop", "--help"], text=True)
     assert "relay" not in short
 

@@ -1,4 +1,4 @@
-"""Connections to far ends of the tests' own, and clocks that a test moves."""
+"""Connections to relays of the tests' own, and clocks that a test moves."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Connections:
         return eventually(look)
 
     def wait(self, connection: Connection, seconds: float) -> list[Message]:
-        """Moves the clock on by steps of half a second, and gives the far end time to answer each."""
+        """Moves the clock on by steps of half a second, and gives the relay time to answer each."""
         received = []
         for _ in range(round(seconds * 2)):
             self.clock.now_s += 0.5

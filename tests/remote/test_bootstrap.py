@@ -86,10 +86,10 @@ def write(key: str, age_s: int, **fields: object) -> None:
 class Run:
     """What a run of the script has printed."""
 
-    def __init__(self, command: Sequence[str], said: str, **environment: str) -> None:
+    def __init__(self, command: Sequence[str], written: str, **environment: str) -> None:
         done = subprocess.run(
             command,
-            input=said,
+            input=written,
             capture_output=True,
             text=True,
             timeout=20,
@@ -102,12 +102,12 @@ class Run:
 
 
 def run(
-    shell: list[str], python: str = "", remote_dir: str = "", said: str = "", **environment: str
+    shell: list[str], python: str = "", remote_dir: str = "", written: str = "", **environment: str
 ) -> Run:
-    return Run([*shell, *remote_command(python, remote_dir)[1:]], said, **environment)
+    return Run([*shell, *remote_command(python, remote_dir)[1:]], written, **environment)
 
 
-def test_the_script_passes_through_any_login_shell_shell_line() -> None:
+def test_the_script_passes_through_any_login_shell_as_one_word() -> None:
     assert not re.search(r"['!\n]|\\\\", SCRIPT)
     assert SCRIPT.isprintable()
 
@@ -129,7 +129,7 @@ def test_the_newest_jobs_interpreter_and_folders_are_taken(
     new, old = make_python("new python"), make_python("old")
     write("old", 50, python=str(old), import_path=("/old",))
     write("new", 10, python=str(new), import_path=("/a b", "/c"))
-    done = run(shell, said="frames")
+    done = run(shell, written="frames")
     assert done.notes == [("here", ""), ("start", str(new))]
     assert done.last == f"{new}|-P -m overlaptop relay --stdio|/a b:/c|{socket_dir}|frames"
     assert done.errors == ""
@@ -145,7 +145,7 @@ def test_a_job_whose_interpreter_is_gone_is_passed_over(
     (socket_dir / "empty").mkdir()
     (socket_dir / "broken").mkdir()
     (socket_dir / "broken" / "job.json").write_bytes(b"\xff\x00{]\n" * 100)
-    done = run(shell, said="x", PYTHONPATH="/mine")
+    done = run(shell, written="x", PYTHONPATH="/mine")
     assert done.notes == [("here", ""), ("start", str(python))]
     assert done.last.split("|")[2] == "/mine"
 
@@ -169,7 +169,7 @@ def test_without_a_job_it_looks_again_for_each_line_and_ends_with_its_input(
 ) -> None:
     if not exists:
         socket_dir.rmdir()
-    done = run(shell, said="\n\n")
+    done = run(shell, written="\n\n")
     assert [kind for kind, _ in done.notes] == ["here", "wait", "wait", "wait"]
     assert done.notes[1][1].startswith(f"no job in {socket_dir}")
     assert done.status == 0
@@ -181,15 +181,15 @@ def test_a_job_that_begins_later_is_found_and_no_byte_of_its_frames_is_eaten(
 ) -> None:
     python = make_python("python")
     command = [*shell, *remote_command()[1:]]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as far:
-        assert far.stdin is not None
-        assert far.stdout is not None
-        while b"NOTE wait" not in far.stdout.readline():
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as relay:
+        assert relay.stdin is not None
+        assert relay.stdout is not None
+        while b"NOTE wait" not in relay.stdout.readline():
             pass
         write("job-1", 0, python=str(python))
-        far.stdin.write(b"\nframes, and not one newline before them")
-        far.stdin.close()
-        rest = far.stdout.read().decode()
+        relay.stdin.write(b"\nframes, and not one newline before them")
+        relay.stdin.close()
+        rest = relay.stdout.read().decode()
     assert rest.splitlines()[-1].endswith("|frames, and not one newline before them")
 
 
@@ -255,7 +255,7 @@ def test_nothing_is_run_from_a_directory_that_others_could_have_made(
     write("job-1", 0, python=str(make_python("python")))
     spoil(socket_dir)
     for named in ("", "python3"):
-        done = run(shell, python=named, said="\n")
+        done = run(shell, python=named, written="\n")
         assert done.notes == [("here", ""), ("fail", f"{socket_dir} {why}")]
         assert done.status == 1
 

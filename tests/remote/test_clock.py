@@ -17,7 +17,7 @@ UNIX_NS = 1_700_000_000 * S
 def trip(
     clock: ClockOffset, at_ns: int, offset_ns: int, there_ns: int, back_ns: int, held_ns: int = 0
 ) -> None:
-    """One round trip that begins at ``at_ns`` here, and takes so long there, back, and at the far end."""
+    """One round trip that begins at ``at_ns`` here, and takes so long there, back, and at the host."""
     received_ns = at_ns + there_ns + offset_ns
     clock.add(at_ns, received_ns, received_ns + held_ns, at_ns + there_ns + held_ns + back_ns)
 

@@ -235,7 +235,7 @@ def test_frames_that_are_no_messages_are_counted_and_passed_over(connections: Co
     connection = up(connections, "rubbish")
     connections.until(connection, lambda: connection.dropped >= 3)
     connections.until(connection, lambda: connection.clock.offset_ns is not None)
-    assert connection.dropped == 3 + 3, "three frames here, and three that the far end says it dropped"
+    assert connection.dropped == 3 + 3, "three frames here, and three that the relay dropped"
     assert connection.state is ConnectionState.UP
 
 

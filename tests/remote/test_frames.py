@@ -1,4 +1,4 @@
-"""A far end's bytes, cut into notes and frames, whatever they are and however they were split."""
+"""A relay's bytes, cut into notes and frames, whatever they are and however they were split."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whatever a far end says: the client end says what it knows of it, in bounds, and goes on.
+"""Whatever a relay sends: the client shows what it knows of it, in bounds, and goes on.
 
-From bytes through frames, the line, the link and the session to the words of the commands without a screen.
+From bytes through frames, connection, link and session to the text of the commands without a screen.
 fuzz/client.py looks for more of the same for as long as one likes.
 """
 

@@ -308,7 +308,10 @@ def test_another_users_relay_tells_nothing_and_passes_nothing_on(job: JobRecord,
         client = RelayClient(near_reads, near_writes)
         jobs = client.receive(RelayJobs)
         assert jobs.jobs == ()
-        assert re.fullmatch(r".*/overlaptop-0 belongs to uid 0, not to you; OVERLAPTOP_DIR can name another folder", jobs.note)
+        assert re.fullmatch(
+            r".*/overlaptop-0 belongs to uid 0, not to you; OVERLAPTOP_DIR can name another folder",
+            jobs.note,
+        )
         client.send(
             RelaySelect(KEY),
             Join(PROTOCOL_VERSION, (0, 1)),

@@ -36,10 +36,10 @@ case $before in
         [ "$password" = sesame ] || {{ echo "me@$before: Permission denied (password)." >&2; exit 255; }}
         kind=plain ;;
     slow-*)
-        : >$SSH_DIR/at-the-door.$before
-        ls $SSH_DIR | grep -c at-the-door >>$SSH_DIR/counted
+        : >$SSH_DIR/logging-in.$before
+        ls $SSH_DIR | grep -c logging-in >>$SSH_DIR/counted
         sleep 0.05
-        rm $SSH_DIR/at-the-door.$before
+        rm $SSH_DIR/logging-in.$before
         kind=plain ;;
     rude-*)
         read -r password </dev/tty || {{ echo "me@$before: Permission denied (password)." >&2; exit 255; }}
@@ -129,7 +129,7 @@ def test_each_host_is_tried_once_and_what_became_of_it_is_said() -> None:
     pool.close()
 
 
-def test_at_most_four_are_at_the_door_and_all_get_in(tmp_path: Path) -> None:
+def test_at_most_four_are_logging_in_at_once_and_all_get_in(tmp_path: Path) -> None:
     pool, reported = pool_of(*(f"slow-{number}" for number in range(10)))
     pool.connect(interactive=False)
     assert len(reported) == 10

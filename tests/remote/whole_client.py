@@ -1,4 +1,4 @@
-"""The whole client end, from a far end's bytes to the words on a terminal, without a process or a clock."""
+"""The whole client, from a relay's bytes to the text on a terminal, without a process or a clock."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ OPENING = MAGIC + framed(
     RelayJobs((RECORD, replace(RECORD, job="job-2")), ""),
     RelayPong(1, START_NS + 1, START_NS + 2),
 )
-"""What a far end says first that means well."""
+"""What an honest relay sends first."""
 ANSWER = framed(RelayLink(JOB, True), Welcome(PROTOCOL_VERSION, JOB, "far", "train.py", 4, START_NS))
-"""What it says when it is asked for the job."""
+"""What it sends when the job is selected."""
 
 
 class _FakeProcess:
@@ -72,7 +72,7 @@ class _FakeProcess:
         return True
 
     def check_sent(self) -> None:
-        """Whatever came: the client end has said a line for each note, and from then on messages."""
+        """Whatever came: the client has said a line for each note, and from then on messages."""
         if self._frames is None and (said := self._sent.lstrip(b"\n")):
             self._sent, self._frames = said, FrameReader()
         if self._frames is not None:
@@ -92,7 +92,7 @@ class _FakeProcess:
 
 
 class WholeClient:
-    """A session of one host, whose far end says what it is made to say."""
+    """A session of one host, whose relay sends what it is made to."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -116,7 +116,7 @@ class WholeClient:
         return self.snapshot
 
     def begin(self) -> None:
-        """Let the far end begin as one that means well: what comes from now on is the job's hub's."""
+        """Let the relay begin as an honest one: what comes from now on is the job's hub's."""
         self.receive(OPENING)
         self.receive(b"", passed_s=0.6)  # the next look at its jobs
         self.receive(ANSWER)
@@ -150,6 +150,6 @@ class WholeClient:
 
 @contextmanager
 def whole_clients() -> Iterator[Callable[[], WholeClient]]:
-    """Makes client ends that start no process."""
+    """Makes clients that start no process."""
     with mock.patch.object(connection_module, "ChildProcess", _FakeProcess):
         yield WholeClient
