@@ -1,16 +1,15 @@
 """The step that any bucket size would take, from what a running DDP job shows of itself.
 
-A `Collector` reads the timelines of the ranks as they come by in snapshots (timelines.py). From them it
+A `Collector` reads the timelines of the ranks as they come by in snapshots (ddp_step.py). From them it
 learns how long an all-reduce takes by its size (alpha_beta.py), when gradients are ready along backward
 (ready_times.py), and what forward, backward without waiting, and the optimizer take. buckets.py makes steps
-of these. They are moved by a constant, so that the present setting's is what was measured; how large it is,
-and how far off the model is at other settings, the model reports.
+of these. `StepModel.offset_ns` is added to each, so that the present setting's is what was measured.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -131,16 +130,6 @@ class StepModel:
         alone = self.alone(cap_mb)
         step_ns = max(1, alone.step_ns + self.offset_ns)
         return PredictedStep(cap_mb, step_ns, alone.exposed_ns, len(alone.end_ns))
-
-    def error(self, measured: Mapping[int, float]) -> dict[int, float]:
-        """By what share of the measured step (ns, by bucket size in MiB) the predicted one is off: above 0,
-        too much was predicted.
-        """
-        return {
-            cap_mb: self.predict(cap_mb).step_ns / step_ns - 1
-            for cap_mb, step_ns in measured.items()
-            if step_ns > 0
-        }
 
 
 class _Known:

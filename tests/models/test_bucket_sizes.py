@@ -60,12 +60,6 @@ def test_the_present_setting_is_predicted_as_it_was_measured():
     assert model.predict(4).buckets == len(model.alone(4).end_ns)
 
 
-def test_the_model_tells_its_own_error_where_something_else_was_measured():
-    model = learned(DdpJob(), 25, 4)
-    measured = {4: float(model.measured_ns), 100: model.predict(100).step_ns / 1.25, 7: 0.0}
-    assert model.error(measured) == {4: 0.0, 100: pytest.approx(0.25)}
-
-
 def test_ranks_that_wait_for_a_late_one_do_not_make_the_link_look_slow():
     model = learned(DdpJob(late_ns=3_000_000, source="host"), 25, 4)
     assert model.link.model.beta_bytes_per_s == pytest.approx(LINK.beta_bytes_per_s, rel=0.05)

@@ -105,69 +105,6 @@ def test_four_gradients_by_hand():
     assert found.step_ns == 7 + 30 + 2
 
 
-def test_a_bucket_waits_for_the_one_before():
-    found = predict(GradientList([1, 1], [0, 1]), Compute(10), AlphaBeta(6, math.inf), cap_bytes=1)
-    assert found.start_ns.tolist() == [0, 6]
-    assert (found.end_ns.tolist(), found.exposed_ns) == ([6, 12], 2)
-
-
-def test_a_small_first_bucket_starts_early():
-    gradients, compute, link = GradientList([1] * 8, range(1, 9)), Compute(8), AlphaBeta(0, 1e9)
-    late = predict(gradients, compute, link, cap_bytes=4)
-    early = predict(gradients, compute, link, cap_bytes=4, first_cap_bytes=1)
-    assert late.start_ns.tolist() == [4, 8]
-    assert early.start_ns.tolist() == [1, 5, 9]
-    assert early.buckets.size_bytes.tolist() == [1, 4, 3]
-    assert (early.exposed_ns, late.exposed_ns) == (4, 4)
-
-
-@settings(deadline=None)
-@given(backwards(), links)
-def test_one_bucket_begins_when_the_last_gradient_is_ready(backward, link):
-    sizes, ready, compute = backward
-    found = predict(GradientList(sizes, ready), compute, link, cap_bytes=sum(sizes))
-    assert found.start_ns.tolist() == [max(ready)]
-    took_ns = int(link.duration_ns(sum(sizes)))
-    assert found.hidden_ns == min(took_ns, compute.backward_ns - max(ready))
-
-
-@settings(deadline=None)
-@given(backwards(), caps, st.none() | caps)
-def test_a_link_that_takes_no_time_adds_none(backward, cap, first_cap):
-    sizes, ready, compute = backward
-    found = predict(GradientList(sizes, ready), compute, AlphaBeta(0, math.inf), cap, first_cap)
-    assert found.exposed_ns == found.comm_ns == 0
-    assert found.step_ns == compute.forward_ns + compute.backward_ns + compute.optimizer_ns
-
-
-@settings(deadline=None)
-@given(backwards(), caps)
-def test_without_latency_a_bucket_for_each_gradient_is_never_worse(backward, cap):
-    sizes, ready, compute = backward
-    gradients, link = GradientList(sizes, ready), AlphaBeta(0, 5e8)  # 2 ns a byte: nothing to round
-    assert predict(gradients, compute, link, 1).step_ns <= predict(gradients, compute, link, cap).step_ns
-
-
-@settings(deadline=None)
-@given(backwards(), caps, st.integers(0, 40), st.integers(1, 40))
-def test_more_latency_or_less_bandwidth_is_never_better(backward, cap, alpha_ns, ns_a_byte):
-    sizes, ready, compute = backward
-    gradients = GradientList(sizes, ready)
-    step_ns = predict(gradients, compute, AlphaBeta(alpha_ns, 1e9 / ns_a_byte), cap).step_ns
-    assert step_ns <= predict(gradients, compute, AlphaBeta(alpha_ns + 1, 1e9 / ns_a_byte), cap).step_ns
-    assert step_ns <= predict(gradients, compute, AlphaBeta(alpha_ns, 1e9 / (ns_a_byte + 1)), cap).step_ns
-
-
-@settings(deadline=None)
-@given(backwards(), links, caps)
-def test_a_step_is_never_shorter_than_its_compute_or_longer_than_all_in_turn(backward, link, cap):
-    sizes, ready, compute = backward
-    found = predict(GradientList(sizes, ready), compute, link, cap)
-    alone_ns = compute.forward_ns + compute.backward_ns + compute.optimizer_ns
-    assert alone_ns <= found.step_ns <= alone_ns + found.comm_ns
-    assert found.step_ns == alone_ns + found.exposed_ns
-
-
 # Gradients of which only the sum is known
 
 
@@ -243,19 +180,7 @@ def test_a_sweep_finds_each_layout_of_the_range_once(backward, link, lowest, mor
 
 
 @settings(deadline=None)
-@given(backwards(), links)
-def test_the_best_is_the_best_of_all_caps(backward, link):
-    sizes, ready, compute = backward
-    gradients = GradientList(sizes, ready)
-    found = best(sweep(gradients, compute, link, lowest_bytes=1, highest_bytes=sum(sizes), grain_bytes=1))
-    all_caps = [predict(gradients, compute, link, cap) for cap in range(1, sum(sizes) + 2)]
-    shortest_ns = min(each.step_ns for each in all_caps)
-    assert found.step_ns == shortest_ns
-    assert len(found.end_ns) == min(len(each.end_ns) for each in all_caps if each.step_ns == shortest_ns)
-
-
-@settings(deadline=None)
-@given(backwards(), links, st.floats(0, 0.5))
+@given(backwards(), links, st.just(0.0) | st.floats(0, 0.5))
 def test_with_slack_the_best_has_the_fewest_buckets_of_all_that_are_good_enough(backward, link, slack):
     sizes, ready, compute = backward
     gradients = GradientList(sizes, ready)

@@ -38,14 +38,27 @@ def windows(count: int):
     return lambda state: len(state.windows) >= count
 
 
+def searching(measured: int, **options) -> tuple[LiveJob, Tuner]:
+    """A search that has measured so many windows."""
+    job = LiveJob(valley(60))
+    tuner = Tuner(job, job.knob, **options)
+    run(tuner, job, windows(measured))
+    return job, tuner
+
+
+def searched(**options) -> tuple[LiveJob, Tuner]:
+    """A search that is over."""
+    job, tuner = searching(1, **options)
+    run(tuner, job)
+    return job, tuner
+
+
 def sent(job: LiveJob) -> list[str]:
     return [commands.in_words(command) for command in job.sent]
 
 
 def test_it_finds_the_best_value_and_puts_the_old_one_back():
-    job = LiveJob(valley(60))
-    tuner = Tuner(job, job.knob)
-    run(tuner, job)
+    job, tuner = searched()
     state = tuner.state
     assert not state.failed
     assert state.result.known
@@ -65,9 +78,7 @@ def test_it_finds_the_best_value_and_puts_the_old_one_back():
 
 
 def test_it_leaves_the_best_value_where_that_is_wished():
-    job = LiveJob(valley(60))
-    tuner = Tuner(job, job.knob, keep=True)
-    run(tuner, job)
+    job, tuner = searched(keep=True)
     assert job.value == tuner.state.result.value != 25
     assert "restore bucket_cap_mb" not in sent(job)
     assert tuner.state.left == f"the job has {job.value} MiB now"
@@ -245,9 +256,7 @@ def test_all_steps_are_paid_for_those_between_windows_too():
 
 
 def test_the_next_change_is_agreed_on_while_the_window_goes_on():
-    job = LiveJob(valley(60))
-    tuner = Tuner(job, job.knob)
-    run(tuner, job, windows(4))
+    _, tuner = searching(4)
     # Between the last step of a window and the first of the next lie the transitional and settling ones.
     for before, after in zip(tuner.state.windows[1:], tuner.state.windows[2:], strict=False):
         assert after.first_step - (before.first_step + len(before.steps_ns)) <= 4
@@ -276,9 +285,7 @@ def test_a_job_of_quick_steps_gets_as_many_windows_though_each_is_longer():
 
 
 def test_a_persons_change_of_the_knob_ends_it_and_stays():
-    job = LiveJob(valley(60))
-    tuner = Tuner(job, job.knob, keep=True)
-    run(tuner, job, windows(3))
+    job, tuner = searching(3, keep=True)
     many = len(job.sent)
     job.person_sets(99)
     run(tuner, job, most_s=TICK_S)
@@ -290,9 +297,7 @@ def test_a_persons_change_of_the_knob_ends_it_and_stays():
 
 
 def test_a_persons_change_of_which_nobody_knows_whether_it_was_made_ends_it_and_says_so():
-    job = LiveJob(valley(60))
-    tuner = Tuner(job, job.knob)
-    run(tuner, job, windows(3))
+    job, tuner = searching(3)
     job.doubts = True
     job.person_sets(99)
     run(tuner, job, most_s=TICK_S)
@@ -302,9 +307,7 @@ def test_a_persons_change_of_which_nobody_knows_whether_it_was_made_ends_it_and_
 
 
 def test_a_persons_change_of_another_knob_ends_it_and_the_old_value_comes_back():
-    job = LiveJob(valley(60))
-    tuner = Tuner(job, job.knob)
-    run(tuner, job, windows(3))
+    job, tuner = searching(3)
     job.person_sets(2, OTHER)
     run(tuner, job)
     assert "somebody else changed the job: set accumulation 2" in tuner.state.why
@@ -342,9 +345,7 @@ def test_a_hub_that_does_not_take_the_search_ends_it_before_a_command_is_sent():
 
 
 def test_a_hub_that_has_ended_the_search_is_believed():
-    job = LiveJob(valley(60))
-    tuner = Tuner(job, job.knob)
-    run(tuner, job, windows(2))
+    job, tuner = searching(2)
     many = len(job.sent)
     job.takes_searches = False
     job.hear(replace(tuner.lease, over=True))
@@ -387,9 +388,7 @@ def test_a_refusal_ends_it_with_the_reason():
 
 
 def test_a_change_that_fails_is_tried_again_and_then_given_up():
-    job = LiveJob(valley(60))
-    tuner = Tuner(job, job.knob)
-    run(tuner, job, windows(2))
+    job, tuner = searching(2)
     many = len(job.sent)
     job.fails = "the store does not answer"
     run(tuner, job, lambda state: "cannot be changed" in state.why)
@@ -414,9 +413,7 @@ def test_a_change_that_may_have_been_made_is_undone_though_nobody_says_that_it_w
 
 
 def test_what_cannot_be_put_back_is_left_to_the_hub():
-    job = LiveJob(valley(60))
-    tuner = Tuner(job, job.knob)
-    run(tuner, job, windows(2))
+    job, tuner = searching(2)
     tuner.stop()
     job.refuses = "it cannot be changed any more"
     run(tuner, job)
@@ -437,9 +434,7 @@ def test_what_cannot_be_put_back_is_left_to_the_hub():
     ],
 )
 def test_the_end_of_the_job_ends_it_with_what_was_found_so_far(happens, why):
-    job = LiveJob(valley(60))
-    tuner = Tuner(job, job.knob)
-    run(tuner, job, windows(4))
+    job, tuner = searching(4)
     many = len(job.sent)
     happens(job)
     tuner.tick(job.fleet.snapshot())
@@ -452,9 +447,7 @@ def test_the_end_of_the_job_ends_it_with_what_was_found_so_far(happens, why):
 
 
 def test_a_line_that_is_lost_for_a_moment_is_waited_for():
-    job = LiveJob(valley(60))
-    tuner = Tuner(job, job.knob)
-    run(tuner, job, windows(2))
+    job, tuner = searching(2)
     job.fleet.set_link(LinkState.LOST)
     for _ in range(round((LOST_S - 1) / TICK_S)):
         tuner.tick(job.tick())
@@ -465,9 +458,7 @@ def test_a_line_that_is_lost_for_a_moment_is_waited_for():
 
 
 def test_a_line_that_stays_lost_ends_it():
-    job = LiveJob(valley(60))
-    tuner = Tuner(job, job.knob)
-    run(tuner, job, windows(2))
+    job, tuner = searching(2)
     job.fleet.set_link(LinkState.LOST)
     run(tuner, job, most_s=LOST_S + 1)
     assert "the line to the job broke" in tuner.state.why
