@@ -9,9 +9,10 @@ from pathlib import Path
 
 import msgspec
 
+from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats import files, hta, kineto, workers
 from overlaptop.formats.files import TraceError
-from overlaptop.formats.summary import RankSummary, summarize
+from overlaptop.formats.summary import UNKNOWN_LOCAL_RANK, UNKNOWN_PID, RankSummary, summarize
 from overlaptop.timeline.breakdown import Breakdown
 from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.messages import StepTotals
@@ -54,6 +55,30 @@ class _Outcome:
     hta: hta.Figures | None = None
 
 
+def _packed(outcome: _Outcome) -> bytes:
+    """To bytes. What no trace tells is -1, which no message may hold: it is packed as 0."""
+    return msgspec.msgpack.encode(_with(outcome, local_rank=0, pid=0, whole=0))
+
+
+def _unpacked(data: bytes) -> _Outcome:
+    outcome = msgspec.msgpack.decode(data, type=_Outcome)
+    return _with(outcome, local_rank=UNKNOWN_LOCAL_RANK, pid=UNKNOWN_PID, whole=WHOLE_TRACE)
+
+
+def _with(outcome: _Outcome, *, local_rank: int, pid: int, whole: int) -> _Outcome:
+    """The same with these in its summary; ``whole``: the step of what is of the whole trace."""
+    summary = outcome.summary
+    if summary is None:
+        return outcome
+    summary = replace(
+        summary,
+        info=replace(summary.info, local_rank=local_rank, pid=pid),
+        details=tuple(replace(each, step=whole) for each in summary.details[:1]) + summary.details[1:],
+        whole=replace(summary.whole, step=whole),
+    )
+    return replace(outcome, summary=summary)
+
+
 def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: bool = False) -> TracedJob:
     """Summarize the trace at `path`, or those in the folder `path`, on all cores.
 
@@ -69,9 +94,9 @@ def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: boo
     def work(at: int) -> bytes:
         outcome = _outcome(found[at], at, name, rules, by_hta=by_hta, detailed=detailed)
         try:
-            return msgspec.msgpack.encode(outcome)
+            return _packed(outcome)
         except OverflowError:
-            return msgspec.msgpack.encode(_Outcome(fault=_TOO_LARGE))
+            return _packed(_Outcome(fault=_TOO_LARGE))
 
     summaries: dict[int, RankSummary] = {}
     file_of: dict[int, Path] = {}
@@ -80,7 +105,7 @@ def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: boo
     with closing(workers.spread(work, len(found), _worker_count(found))) as answers:
         for file in found:
             try:
-                outcome = msgspec.msgpack.decode(next(answers), type=_Outcome)
+                outcome = _unpacked(next(answers))
             except workers.WorkerDiedError as fault:
                 raise TraceError(file, "the process that read it was killed: too little memory?") from fault
             if outcome.fault or outcome.summary is None:
