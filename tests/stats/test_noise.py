@@ -158,15 +158,15 @@ def test_a_difference_of_fractions_is_told_in_points():
 
 
 @pytest.mark.parametrize(
-    ("probability", "freedom", "expected"),
+    ("probability", "degrees", "expected"),
     [  # from tables of Student's t
         (0.975, 1, 12.706), (0.975, 2, 4.303), (0.975, 3, 3.182), (0.975, 8, 2.306), (0.975, 30, 2.042),
         (0.975, 1000, 1.962), (0.995, 2, 9.925), (0.9995, 1, 636.62), (0.9995, 4, 8.610), (0.9, 5, 1.476),
         (0.5, 3, 0.0),
     ],
 )  # fmt: skip
-def test_students_t_is_that_of_the_tables(probability, freedom, expected):
-    assert t_quantile(probability, freedom) == pytest.approx(expected, rel=1e-3, abs=1e-9)
+def test_students_t_is_that_of_the_tables(probability, degrees, expected):
+    assert t_quantile(probability, degrees) == pytest.approx(expected, rel=1e-3, abs=1e-9)
 
 
 def test_students_t_between_whole_degrees_of_freedom_lies_between_theirs():
@@ -175,8 +175,8 @@ def test_students_t_between_whole_degrees_of_freedom_lies_between_theirs():
 
 
 @pytest.mark.parametrize(
-    ("probability", "freedom"), [(0.4, 3), (1.0, 3), (0.9, 0.5), (math.nan, 3), (0.9, math.nan)]
+    ("probability", "degrees"), [(0.4, 3), (1.0, 3), (0.9, 0.5), (math.nan, 3), (0.9, math.nan)]
 )
-def test_what_is_no_quantile_is_refused(probability, freedom):
+def test_what_is_no_quantile_is_refused(probability, degrees):
     with pytest.raises(ValueError, match="no quantile"):
-        t_quantile(probability, freedom)
+        t_quantile(probability, degrees)
