@@ -15,7 +15,6 @@ from pathlib import Path
 import zmq
 
 from overlaptop.hub.dashboards import MAX_DASHBOARDS
-from overlaptop.hub.history import MAX_RANKS, JobHistory
 from overlaptop.hub.ranks import RankConnection
 from overlaptop.wire.codec import MAX_FRAME_BYTES, FrameReader, decode, encode, frame
 from overlaptop.wire.messages import (
@@ -307,48 +306,6 @@ def test_a_rank_that_does_not_read_hears_the_newest_watch_when_it_does():
         while data := far.recv(4096):
             heard += reader.feed(data)
         assert decode(heard[-1]) == Watch(detail=True)
-
-
-class TestHistory:
-    """Its bounds, which would take minutes to reach through a socket."""
-
-    @staticmethod
-    def step(rank, step, padding=0):
-        totals = StepTotals(rank, step, 0, 1, *[0] * 14)
-        return totals, encode(totals) + b"\0" * padding
-
-    def steps(self, history):
-        return [decode(payload).step for payload in history.replay()]
-
-    def test_steps_older_than_three_minutes_go(self):
-        history = JobHistory()
-        for step in range(600):
-            history.keep(*self.step(0, step), now_s=float(step))
-        assert self.steps(history) == list(range(419, 600))
-
-    def test_a_rank_that_hangs_keeps_its_last_minutes(self):
-        history = JobHistory()
-        history.keep(*self.step(0, 5), now_s=0.0)
-        for step in range(100):
-            history.keep(*self.step(1, step), now_s=1000.0)
-        assert 5 in self.steps(history)
-
-    def test_steps_stay_within_their_number_and_bytes(self):
-        history = JobHistory()
-        for step in range(10_000):
-            history.keep(*self.step(0, step), now_s=0.0)
-        assert self.steps(history) == list(range(10_000 - 4096, 10_000))
-        for step in range(100):
-            history.keep(*self.step(1, step, padding=100_000), now_s=0.0)
-        assert sum(map(len, history.replay())) < 2 << 20
-
-    def test_ranks_are_limited(self):
-        history = JobHistory()
-        for rank in range(MAX_RANKS):
-            assert history.has_room_for(rank)
-            history.keep(*self.step(rank, 0), now_s=0.0)
-        assert history.has_room_for(0)
-        assert not history.has_room_for(MAX_RANKS)
 
 
 def test_a_dashboard_too_many_is_told_so_and_let_in_when_another_has_gone(hubs, make_rank, make_viewer):

@@ -1,4 +1,4 @@
-"""What the hub remembers of the machine under the ranks."""
+"""What the hub remembers of a job, and its bounds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from overlaptop.hub.history import JobHistory
+from overlaptop.hub.history import MAX_RANKS, JobHistory
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.devices import (
     DeviceFacts,
@@ -15,7 +15,7 @@ from overlaptop.wire.devices import (
     NumaFacts,
     Unknown,
 )
-from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo
+from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo, StepTotals
 
 INFO = RankInfo(
     job="job-1", rank=0, local_rank=0, world_size=2, host="here", pid=1, script="train.py", device="cpu",
@@ -44,6 +44,40 @@ def keep(history, *messages, now_s=0.0):
 
 def samples(heard, rank=0):
     return [each.at_ns for each in heard if isinstance(each, DeviceSample) and each.rank == rank]
+
+
+def totals(rank, step):
+    return StepTotals(rank, step, 0, 1, *[0] * 14)
+
+
+def steps(heard, rank=0):
+    return [each.step for each in heard if isinstance(each, StepTotals) and each.rank == rank]
+
+
+def test_steps_older_than_three_minutes_go_but_not_the_last_ones_of_a_rank_that_hangs(history):
+    keep(history, totals(1, 5), now_s=0.0)
+    for step in range(599):
+        history.keep(totals(0, step), encode(totals(0, step)), float(step))
+    heard = keep(history, totals(0, 599), now_s=599.0)
+    assert steps(heard) == list(range(419, 600))
+    assert steps(heard, rank=1) == [5]
+
+
+def test_steps_stay_within_their_number_and_bytes(history):
+    for step in range(10_000):
+        history.keep(totals(0, step), encode(totals(0, step)), 0.0)
+    assert steps(map(decode, history.replay())) == list(range(10_000 - 4096, 10_000))
+    for step in range(100):
+        history.keep(totals(1, step), bytes(100_000), 0.0)
+    assert sum(map(len, history.replay())) < 2 << 20
+
+
+def test_ranks_are_limited(history):
+    for rank in range(MAX_RANKS):
+        assert history.has_room_for(rank)
+        history.keep(totals(rank, 0), encode(totals(rank, 0)), 0.0)
+    assert history.has_room_for(0)
+    assert not history.has_room_for(MAX_RANKS)
 
 
 def test_facts_come_right_after_who_the_ranks_are(history):
