@@ -14,7 +14,6 @@ from overlaptop.wire.relaying import MAGIC
 
 MAX_PREAMBLE_BYTES = 1 << 16
 """Of what is not ours, before the first note, between two, or before MAGIC."""
-NOTE_PREFIX = b"OVERLAPTOP-NOTE "
 _KEPT_BYTES = 4096
 """Of the preamble, for the text of an error."""
 _MAX_NOTES = 16

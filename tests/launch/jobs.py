@@ -16,17 +16,17 @@ LOG = "log"
 BODIES = {
     "steady": "time.sleep(600)",
     "other": "time.sleep(600)",
-    "deaf": "signal.signal(signal.SIGTERM, signal.SIG_IGN); say('deaf'); time.sleep(600)",
+    "deaf": "signal.signal(signal.SIGTERM, signal.SIG_IGN); write('deaf'); time.sleep(600)",
     "broken": "raise ValueError('too large')",
     "short": "pass",
     "late": "time.sleep(0.3); os.kill(os.getpid(), signal.SIGKILL)",
 }
 HEAD = """
 import os, signal, sys, time
-def say(word):
+def write(word):
     with open({log!r}, "a") as log:
         print(word, *sys.argv[1:], file=log)
-say({name!r} + " up")
+write({name!r} + " up")
 """
 
 

@@ -23,7 +23,7 @@ from .jobs import LOG, Alone, launcher_in
 
 
 @pytest.fixture
-def stage(tmp_path: Path, traces: Traces, short_grace: None) -> Iterator[LocalLauncher]:
+def launcher(tmp_path: Path, traces: Traces, short_grace: None) -> Iterator[LocalLauncher]:
     made = launcher_in(tmp_path)
     yield made
     made.close()
@@ -31,18 +31,18 @@ def stage(tmp_path: Path, traces: Traces, short_grace: None) -> Iterator[LocalLa
 
 
 @pytest.fixture
-def said(tmp_path: Path) -> Callable[[], list[str]]:
-    """What the jobs have said so far."""
+def written(tmp_path: Path) -> Callable[[], list[str]]:
+    """What the jobs have written so far."""
     log = tmp_path / LOG
     return lambda: log.read_text().splitlines() if log.exists() else []
 
 
-def start(stage: LocalLauncher, name: str, *options: str) -> None:
-    stage.start(stage.plan(LaunchRequest(name, options)))
+def start(launcher: LocalLauncher, name: str, *options: str) -> None:
+    launcher.start(launcher.plan(LaunchRequest(name, options)))
 
 
-def phase_is(stage: LocalLauncher, phase: LaunchPhase) -> bool:
-    return wait_until(lambda: stage.status().phase is phase)
+def phase_is(launcher: LocalLauncher, phase: LaunchPhase) -> bool:
+    return wait_until(lambda: launcher.status().phase is phase)
 
 
 def test_a_plan_says_what_would_be_run_and_on_what() -> None:
@@ -69,16 +69,16 @@ def test_a_plan_says_what_would_be_run_and_on_what() -> None:
         ("nonsense", [], "no workload is called 'nonsense'; there are: ddp, fsdp, allreduce_matmul"),
     ],
 )
-def test_what_the_workload_would_refuse_is_said_in_one_line_and_is_not_started(
+def test_what_the_workload_would_refuse_is_refused_in_one_line_and_not_started(
     name: str, options: list[str], fault: str
 ) -> None:
-    stage = LocalLauncher()
-    plan = stage.plan(LaunchRequest(name, tuple(options)))
+    launcher = LocalLauncher()
+    plan = launcher.plan(LaunchRequest(name, tuple(options)))
     assert fault in plan.fault
     assert "\n" not in plan.fault
     with pytest.raises(ValueError, match=re.escape(fault)):
-        stage.start(plan)
-    assert stage.status().phase is LaunchPhase.NOTHING
+        launcher.start(plan)
+    assert launcher.status().phase is LaunchPhase.NOTHING
 
 
 def test_more_processes_than_gpus_cannot_be_asked_to_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,59 +104,47 @@ def test_a_job_without_torch_is_refused_in_the_plan(monkeypatch: pytest.MonkeyPa
         ("", "two", "'two'"),
     ],
 )
-def test_an_order_that_cannot_be_read_says_why(options: str, nproc: str, fault: str) -> None:
+def test_a_request_that_cannot_be_read_says_why(options: str, nproc: str, fault: str) -> None:
     with pytest.raises(LaunchRequestError, match=fault):
         LaunchRequest.parse("ddp", options, nproc)
 
 
-def test_an_order_is_read_as_a_shell_would() -> None:
-    order = LaunchRequest.parse("ddp", "--losses 'my losses'  --layers 8", " 4 ")
-    assert order == LaunchRequest("ddp", ("--losses", "my losses", "--layers", "8"), 4)
-    assert order.label == "ddp --losses 'my losses' --layers 8 (4 processes)"
+def test_a_request_is_read_as_a_shell_would() -> None:
+    request = LaunchRequest.parse("ddp", "--losses 'my losses'  --layers 8", " 4 ")
+    assert request == LaunchRequest("ddp", ("--losses", "my losses", "--layers", "8"), 4)
+    assert request.label == "ddp --losses 'my losses' --layers 8 (4 processes)"
 
 
 def test_another_job_starts_only_when_nothing_is_left_of_the_one_before(
-    stage: LocalLauncher, said: Callable[[], list[str]], traces: Traces
+    launcher: LocalLauncher, written: Callable[[], list[str]], traces: Traces
 ) -> None:
-    start(stage, "steady", "--size", "2")
-    assert wait_until(lambda: said() == ["steady up --size 2"])
-    assert stage.running == "steady --size 2"
-    first = stage.job
-    start(stage, "other")
-    status = stage.status()
+    start(launcher, "steady", "--size", "2")
+    assert wait_until(lambda: written() == ["steady up --size 2"])
+    assert launcher.running == "steady --size 2"
+    first = launcher.job
+    start(launcher, "other")
+    status = launcher.status()
     assert (status.phase, status.ending, status.label) == (LaunchPhase.ENDING, "steady --size 2", "other")
-    assert phase_is(stage, LaunchPhase.RUNNING)
+    assert phase_is(launcher, LaunchPhase.RUNNING)
     assert first is not None
     assert first.poll() is not None
-    assert wait_until(lambda: said()[-1] == "other up")
-    assert (stage.running, stage.status().ending) == ("other", "")
+    assert wait_until(lambda: written()[-1] == "other up")
+    assert (launcher.running, launcher.status().ending) == ("other", "")
     assert len(traces.alive()) == 2  # the job and its supervisor
 
 
-def test_of_orders_that_come_while_a_job_is_being_ended_only_the_newest_is_run(
-    stage: LocalLauncher, said: Callable[[], list[str]]
+def test_of_requests_that_come_while_a_job_is_being_ended_only_the_newest_is_run(
+    launcher: LocalLauncher, written: Callable[[], list[str]]
 ) -> None:
-    start(stage, "deaf")
-    assert wait_until(lambda: "deaf" in said())
+    start(launcher, "deaf")
+    assert wait_until(lambda: "deaf" in written())
     for size in range(2, 12):
-        start(stage, "steady", "--size", str(size))
-        assert stage.status().phase is LaunchPhase.ENDING  # at once, whatever the job takes to end
-        assert stage.running == "deaf"
-    assert phase_is(stage, LaunchPhase.RUNNING)
-    assert wait_until(lambda: said()[-1] == "steady up --size 11")
-    assert len(said()) == 3
-
-
-def test_ten_switches_in_a_row_leave_one_job(
-    stage: LocalLauncher, said: Callable[[], list[str]], traces: Traces
-) -> None:
-    for number in range(10):
-        start(stage, ("steady", "other")[number % 2], "--size", str(number + 1))
-        if number % 3 == 0:
-            assert phase_is(stage, LaunchPhase.RUNNING)  # else the next order comes at whatever moment
-    assert phase_is(stage, LaunchPhase.RUNNING)
-    assert wait_until(lambda: said()[-1:] == ["other up --size 10"])
-    assert len(traces.alive()) == 2
+        start(launcher, "steady", "--size", str(size))
+        assert launcher.status().phase is LaunchPhase.ENDING  # at once, whatever the job takes to end
+        assert launcher.running == "deaf"
+    assert phase_is(launcher, LaunchPhase.RUNNING)
+    assert wait_until(lambda: written()[-1] == "steady up --size 11")
+    assert len(written()) == 3
 
 
 @pytest.mark.parametrize(
@@ -164,78 +152,78 @@ def test_ten_switches_in_a_row_leave_one_job(
     [("broken", "exit status 1", "ValueError: too large"), ("late", "killed by SIGKILL", None)],
 )
 def test_a_job_that_fails_at_once_or_later_tells_how_and_its_last_lines(
-    stage: LocalLauncher, name: str, how: str, last: str | None
+    launcher: LocalLauncher, name: str, how: str, last: str | None
 ) -> None:
-    start(stage, "steady")
-    assert phase_is(stage, LaunchPhase.RUNNING)
-    start(stage, name)
-    assert phase_is(stage, LaunchPhase.OVER)
-    status = stage.status()
+    start(launcher, "steady")
+    assert phase_is(launcher, LaunchPhase.RUNNING)
+    start(launcher, name)
+    assert phase_is(launcher, LaunchPhase.OVER)
+    status = launcher.status()
     assert (status.failed, status.how, status.label) == (True, how, name)
-    assert stage.running == ""
-    assert (list(stage.output())[-1:] or [None]) == [last]
+    assert launcher.running == ""
+    assert (list(launcher.output())[-1:] or [None]) == [last]
 
 
-def test_a_job_that_ends_by_itself_has_not_failed(stage: LocalLauncher) -> None:
-    start(stage, "short")
-    assert phase_is(stage, LaunchPhase.OVER)
-    assert not stage.status().failed
-    start(stage, "steady")
-    assert phase_is(stage, LaunchPhase.RUNNING)
+def test_a_job_that_ends_by_itself_has_not_failed(launcher: LocalLauncher) -> None:
+    start(launcher, "short")
+    assert phase_is(launcher, LaunchPhase.OVER)
+    assert not launcher.status().failed
+    start(launcher, "steady")
+    assert phase_is(launcher, LaunchPhase.RUNNING)
 
 
 def test_a_job_can_be_ended_without_another_one(
-    stage: LocalLauncher, said: Callable[[], list[str]], traces: Traces
+    launcher: LocalLauncher, written: Callable[[], list[str]], traces: Traces
 ) -> None:
-    start(stage, "steady")
-    assert wait_until(lambda: len(said()) == 1)
-    stage.stop()
-    assert (stage.status().phase, stage.status().ending) == (LaunchPhase.ENDING, "steady")
-    assert phase_is(stage, LaunchPhase.NOTHING)
+    start(launcher, "steady")
+    assert wait_until(lambda: len(written()) == 1)
+    launcher.stop()
+    assert (launcher.status().phase, launcher.status().ending) == (LaunchPhase.ENDING, "steady")
+    assert phase_is(launcher, LaunchPhase.NOTHING)
     assert traces.alive() == []
 
 
 def test_a_job_that_somebody_else_started_goes_on(
-    stage: LocalLauncher, tmp_path: Path, said: Callable[[], list[str]]
+    launcher: LocalLauncher, tmp_path: Path, written: Callable[[], list[str]]
 ) -> None:
     with Alone(tmp_path / "other.py", placement=launching.JobPlacement(1, "gloo")) as theirs:
         theirs.start()
-        assert wait_until(lambda: len(said()) == 1)
-        start(stage, "steady")
-        assert phase_is(stage, LaunchPhase.RUNNING)
-        start(stage, "broken")
-        assert phase_is(stage, LaunchPhase.OVER)
-        stage.close()
+        assert wait_until(lambda: len(written()) == 1)
+        start(launcher, "steady")
+        assert phase_is(launcher, LaunchPhase.RUNNING)
+        start(launcher, "broken")
+        assert phase_is(launcher, LaunchPhase.OVER)
+        launcher.close()
         assert theirs.poll() is None
 
 
 def test_clearing_the_launcher_in_the_middle_of_a_switch_starts_nothing(
-    stage: LocalLauncher, said: Callable[[], list[str]], traces: Traces
+    launcher: LocalLauncher, written: Callable[[], list[str]], traces: Traces
 ) -> None:
-    start(stage, "deaf")
-    assert wait_until(lambda: "deaf" in said())
-    start(stage, "steady")
-    stage.close()
+    start(launcher, "deaf")
+    assert wait_until(lambda: "deaf" in written())
+    start(launcher, "steady")
+    launcher.close()
     assert traces.alive() == []
-    start(stage, "steady")  # too late
+    start(launcher, "steady")  # too late
     assert traces.alive() == []
-    assert said() == ["deaf up", "deaf"]
+    assert written() == ["deaf up", "deaf"]
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("moment", ["while the old job ends", "while the new one starts"])
 def test_nothing_is_left_of_a_dashboard_that_is_killed_in_the_middle_of_a_switch(
-    tmp_path: Path, traces: Traces, said: Callable[[], list[str]], signum: signal.Signals, moment: str
+    tmp_path: Path, traces: Traces, written: Callable[[], list[str]], signum: signal.Signals, moment: str
 ) -> None:
     old, ready, state = ("deaf", "deaf\n", "ENDING") if "old" in moment else ("steady", "up", "RUNNING")
     program = (
         "import sys, time; from pathlib import Path\n"
         "from overlaptop.launch import supervised; supervised.GRACE_S = 1.0\n"
         "from tests.launch.test_local import LaunchRequest, LaunchPhase, launcher_in, start, wait_until\n"
-        f"stage = launcher_in(Path({str(tmp_path)!r})); start(stage, {old!r})\n"
+        f"launcher = launcher_in(Path({str(tmp_path)!r})); start(launcher, {old!r})\n"
         f"wait_until(lambda: {ready!r} in Path({str(tmp_path / LOG)!r}).read_text(), 60)\n"
-        "start(stage, 'other')\n"
-        f"wait_until(lambda: stage.status().phase is LaunchPhase.{state})\n"
+        "start(launcher, 'other')\n"
+        f"wait_until(lambda: launcher.status().phase is LaunchPhase.{state})\n"
         "print('now', flush=True); time.sleep(600)"
     )
     (tmp_path / LOG).touch()
@@ -251,7 +239,7 @@ def test_nothing_is_left_of_a_dashboard_that_is_killed_in_the_middle_of_a_switch
     process.communicate(timeout=20)
     assert wait_until(lambda: traces.alive() == [])
     if "old" in moment:
-        assert "other up" not in said()
+        assert "other up" not in written()
 
 
 def test_every_bundled_workload_can_be_planned_without_options() -> None:

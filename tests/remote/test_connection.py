@@ -166,22 +166,16 @@ def test_the_pauses_grow_and_begin_anew_after_a_minute_of_being_up(
     assert connection.retry_in_s <= BACK_OFF_S[0] * (1 + JITTER)
 
 
-def test_a_frozen_connection_is_noticed_and_its_process_ended(connections: Connections) -> None:
-    connection = up(connections, "frozen")
+@pytest.mark.parametrize("behaviour", ["frozen", "plain"])
+def test_a_frozen_relay_or_process_is_noticed_and_ended(connections: Connections, behaviour: str) -> None:
+    connection = up(connections, behaviour)
     pid = connection.processes[0].pid
+    if behaviour == "plain":
+        os.kill(pid, signal.SIGSTOP)
     connections.wait(connection, SILENT_S)
     assert connection.state is ConnectionState.UP
     connections.wait(connection, 1)
     assert connection.state is ConnectionState.DOWN
-    assert connection.reason == "the connection was silent for 8 s"
-    eventually(lambda: connection.poll() is not None and not runs(pid))
-
-
-def test_a_stopped_process_is_a_frozen_connection(connections: Connections) -> None:
-    connection = up(connections, "plain")
-    pid = connection.processes[0].pid
-    os.kill(pid, signal.SIGSTOP)
-    connections.wait(connection, SILENT_S + 1)
     assert connection.reason == "the connection was silent for 8 s"
     eventually(lambda: connection.poll() is not None and not runs(pid))
 
