@@ -172,6 +172,7 @@ class ValueSearch:
         """Whether the window under way may end with these steps."""
         if len(steps_ns) >= self.window_steps:
             return True
+        # Of this round and about the one before: the machine may have been another one earlier.
         lately = self._windows[-(self._size + len(self._measured)) :]
         if len(steps_ns) < CUT_STEPS or not lately:
             return False
