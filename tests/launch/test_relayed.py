@@ -346,7 +346,12 @@ def test_a_real_job_goes_from_connection_to_connection_and_ends_with_the_last(
             return made
 
         def runs(relay: RelayProcess) -> RelayLaunchStatus:
-            return relay.client.receive(RelayLaunchStatus, lambda status: status.job != "")
+            def found() -> list[RelayLaunchStatus]:
+                relay.client.poll()
+                return [status for status in relay.client.of(RelayLaunchStatus) if status.job]
+
+            assert wait_until(lambda: bool(found()), limit_s=90)  # torch is imported
+            return found()[0]
 
         first = connected()
         assert first.process.stderr is not None
