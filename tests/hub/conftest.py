@@ -147,7 +147,7 @@ class Rank:
         assert isinstance(message, Watch)
         return message.detail
 
-    def is_hung_up_on(self) -> bool:
+    def is_closed_by_hub(self) -> bool:
         """Whether the hub closes this connection; whatever it says before is passed over."""
         with contextlib.suppress(ConnectionResetError, BrokenPipeError):
             while self.socket.recv(4096):

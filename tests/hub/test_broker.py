@@ -67,7 +67,7 @@ def search_on(scene):
     return search
 
 
-def test_what_a_person_asks_is_told_to_all_ranks_and_dashboards_at_once(scene):
+def test_a_persons_command_goes_to_all_ranks_and_dashboards_at_once(scene):
     for command in (setting(50), setting(100), commands.make(commands.CAPTURE, {"steps": 1})):
         scene.take(command)
     assert scene.sent == ["set bucket_cap_mb 50", "set bucket_cap_mb 100", "capture (steps 1)"]
@@ -86,7 +86,7 @@ def test_during_a_searchs_own_change_a_persons_waits_and_the_searchs_next_is_ref
     assert [each.state for each in refused.ranks] == ["refused", "refused"]
     scene.end(own)
     assert scene.sent[2:] == ["set bucket_cap_mb 100"]
-    scene.take(persons)  # asked again, as by a dashboard that heard nothing
+    scene.take(persons)  # asked again, as by a dashboard that got no answer
     scene.end(persons)
     assert scene.sent[3:] == []
     assert scene.of(Search)[-1].over

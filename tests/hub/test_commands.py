@@ -82,7 +82,7 @@ def test_a_command_reaches_every_rank_and_every_dashboard(hubs, make_rank, make_
         )
 
 
-def test_a_late_dashboard_hears_what_was_asked_and_what_became_of_it(hubs, make_rank, make_viewer):
+def test_a_late_dashboard_gets_the_command_and_its_outcome(hubs, make_rank, make_viewer):
     hubs.start()
     rank = make_rank(0).greet()
     first = make_viewer()
@@ -138,7 +138,7 @@ def row(command, **changed):
 
 @pytest.fixture
 def stranger(hubs, make_rank):
-    """A dashboard that says whatever it likes, and a rank that listens."""
+    """A dashboard that sends whatever it likes, and a rank."""
     record = hubs.start()
     rank = make_rank(0).greet()
     rank.hear_watch()
@@ -213,18 +213,18 @@ def test_a_hub_that_stood_still_passes_nothing_on_that_waited_meanwhile(hubs, ma
     assert [heard.id for heard in viewer.of(Command)] in ([], [new.id])
 
 
-def test_a_rank_that_does_not_read_holds_up_no_other_and_hears_the_newest_commands(
+def test_a_rank_that_does_not_read_holds_up_no_other_and_gets_the_newest_commands(
     hubs, make_rank, make_viewer
 ):
     hubs.start()
-    deaf, listening = make_rank(0).greet(), make_rank(1).greet()
+    blocked, listening = make_rank(0).greet(), make_rank(1).greet()
     viewer = make_viewer()
     viewer.hear_ranks(2)
     sent = [capture() for _ in range(3)]
     for command in sent:
         viewer.ask(command)
         assert listening.next_command().id == command.id
-    assert deaf.next_command().id == sent[0].id
+    assert blocked.next_command().id == sent[0].id
 
 
 KNOB = Knob("accumulation", 4, "4", "4", 1, 8, choices=(1, 2, 4, 8))

@@ -57,14 +57,14 @@ JUNK = {
 }
 
 
-def test_who_begins_with_junk_is_hung_up_on_and_counted(hubs, make_rank, make_viewer):
+def test_a_connection_that_begins_with_junk_is_closed_and_counted(hubs, make_rank, make_viewer):
     hubs.start()
     good, viewer = make_rank(0).greet(), make_viewer()
     viewer.hear(RankInfo)
     for junk in JUNK.values():
         bad = make_rank(1)
         bad.socket.sendall(junk)
-        assert bad.is_hung_up_on()
+        assert bad.is_closed_by_hub()
     assert_serves(good, viewer, 1)
     assert viewer.hear(HubStatus, lambda status: status.dropped > 0).dropped == len(JUNK)
     assert viewer.of(RankEnd) == []
@@ -78,11 +78,11 @@ def test_a_rank_survives_a_few_bad_frames_but_not_many(hubs, make_rank, make_vie
     assert_serves(rank, viewer, 1)
     viewer.hear(HubStatus, lambda status: status.dropped == 3)
     rank.socket.sendall(JUNK["an empty frame"] * 20)
-    assert rank.is_hung_up_on()
+    assert rank.is_closed_by_hub()
     assert viewer.hear(RankEnd).clean is False
 
 
-def test_a_rank_that_speaks_for_another_is_not_believed(hubs, make_rank, make_viewer):
+def test_a_message_in_another_ranks_name_is_dropped(hubs, make_rank, make_viewer):
     hubs.start()
     rank, other, viewer = make_rank(0).greet(), make_rank(1), make_viewer()
     viewer.hear(RankInfo)
@@ -91,11 +91,11 @@ def test_a_rank_that_speaks_for_another_is_not_believed(hubs, make_rank, make_vi
     assert viewer.of(StepTotals) == [rank.step(2)]
 
 
-def test_a_rank_of_another_job_is_hung_up_on(hubs, make_rank):
+def test_a_rank_of_another_job_is_disconnected(hubs, make_rank):
     hubs.start()
     stray = make_rank()
     stray.info = replace(stray.info, job="another")
-    assert stray.greet().is_hung_up_on()
+    assert stray.greet().is_closed_by_hub()
 
 
 def test_half_a_frame_holds_up_nobody_and_is_forgotten_with_its_sender(hubs, make_rank, make_viewer):
@@ -285,7 +285,7 @@ def test_a_hub_with_few_descriptors_serves_as_many_ranks_as_it_can(
     assert_serves(crowd[20], viewer, 1)
 
 
-def test_a_rank_that_does_not_read_hears_the_newest_watch_when_it_does():
+def test_a_rank_that_did_not_read_gets_the_newest_watch():
     near, far = socket.socketpair()
     with near, far:
         near.setblocking(False)

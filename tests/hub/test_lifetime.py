@@ -67,7 +67,7 @@ def test_the_hub_is_a_daemon_with_no_tie_to_its_starter_and_closed_to_others(hub
     assert all(path.lstat().st_mode & 0o077 == 0 for path in folder.iterdir())
 
 
-def test_a_dashboard_hears_welcome_first_and_then_the_hubs_health(hubs, make_rank, make_viewer):
+def test_a_dashboard_gets_welcome_first_and_then_the_hubs_status(hubs, make_rank, make_viewer):
     record = hubs.start()
     make_rank().greet().hear_watch()
     viewer = make_viewer()
@@ -113,19 +113,19 @@ def test_who_joins_late_sees_history_then_live_with_nothing_missing_or_doubled(
     job.join()
 
 
-def test_who_joins_late_hears_notices_and_ends(hubs, make_rank, make_viewer):
+def test_who_joins_late_gets_notices_and_ends(hubs, make_rank, make_viewer):
     hubs.start("--linger-s", "60")
     rank = make_rank(1).greet()
     notice = Notice(1, 5, "warning", "torch.profiler is running")
     rank.send(notice, rank.step(0), RankEnd(1, 7, clean=True))
-    assert rank.is_hung_up_on()
+    assert rank.is_closed_by_hub()
     viewer = make_viewer()
     viewer.hear(RankEnd)
     heard = [message for message in viewer.messages if not isinstance(message, HubStatus)]
     assert heard[1:] == [rank.info, notice, rank.step(0), RankEnd(1, 7, clean=True)]
 
 
-def test_a_rank_hears_watch_when_somebody_looks_and_when_nobody_does(hubs, make_rank, make_viewer):
+def test_a_rank_gets_watch_when_somebody_looks_and_when_nobody_does(hubs, make_rank, make_viewer):
     hubs.start()
     rank, other = make_rank(0).greet(), make_rank(1).greet()
     assert (rank.hear_watch(), other.hear_watch()) == (False, False)
@@ -168,7 +168,7 @@ def test_detail_goes_to_those_who_asked_for_that_rank(hubs, make_rank, make_view
     assert plain.hear(StepDetail) == other.detail(7)
 
 
-def test_the_hub_speaks_for_a_rank_whose_connection_broke(hubs, make_rank, make_viewer):
+def test_the_hub_reports_the_end_of_a_rank_whose_connection_broke(hubs, make_rank, make_viewer):
     hubs.start()
     rank = make_rank(0).greet()
     make_rank(1).greet()
@@ -188,7 +188,7 @@ def test_a_rank_that_comes_back_takes_the_place_of_its_old_connection(hubs, make
     new = make_rank(0)
     new.info = replace(new.info, backend="nccl")
     new.greet()
-    assert old.is_hung_up_on()
+    assert old.is_closed_by_hub()
     new.send(new.step(1))
     viewer.hear(StepTotals)
     viewer.hear(HubStatus, lambda status: status.ranks_connected == 1)
@@ -202,7 +202,7 @@ def test_a_hub_that_was_killed_is_replaced_and_its_leftovers_go(hubs, make_rank,
     viewer = make_viewer()
     viewer.hear(RankInfo)
     os.kill(first.hub_pid, signal.SIGKILL)
-    assert rank.is_hung_up_on()
+    assert rank.is_closed_by_hub()
     viewer.until(lambda: not viewer.link.alive)
     assert read_job(KEY) == replace(first, rank_pids=read_job(KEY).rank_pids)
     assert list_jobs() == []
@@ -215,7 +215,7 @@ def test_a_hub_that_was_killed_is_replaced_and_its_leftovers_go(hubs, make_rank,
     assert sorted(path.name for path in folder.glob("*.sock")) == [second.dashboard_socket, "ranks.sock"]
 
 
-def test_the_hub_says_that_the_job_ended_and_takes_its_folder_with_it(
+def test_the_hub_reports_the_jobs_end_and_removes_its_folder(
     hubs, make_rank, make_viewer, wait_until, folder
 ):
     record = hubs.start("--linger-s", "0.3")
@@ -343,7 +343,7 @@ def test_a_hub_whose_directory_is_deleted_ends_so_that_it_can_be_replaced(
     rank = make_rank().greet()
     rank.hear_watch()
     shutil.rmtree(folder)
-    assert rank.is_hung_up_on()
+    assert rank.is_closed_by_hub()
     wait_until(lambda: is_gone(record.hub_pid))
     hubs.launch()
     assert hubs.record().hub_pid != record.hub_pid

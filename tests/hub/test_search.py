@@ -324,7 +324,7 @@ def test_where_the_hub_dies_too_the_next_one_undoes_once_all_ranks_are_back(
     os.kill(first.hub_pid, signal.SIGKILL)
     searching.close()
     for rank in ranks:
-        assert rank.is_hung_up_on()
+        assert rank.is_closed_by_hub()
 
     hubs.start(LEASE)
     back = make_rank(0).greet()
