@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from overlaptop.commands import COMMANDS
-from overlaptop.console import CommandError, say
+from overlaptop.console import CommandError, print_message
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except CommandError as failure:
-        say(str(failure))
+        print_message(str(failure))
         return failure.status
     except KeyboardInterrupt:
         return 130

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from overlaptop.console.arguments import add_look, look_of, make_parser
+from overlaptop.console.arguments import add_screen, make_parser, screen_of
 
 DESCRIPTION = """\
 Show what torch.profiler traces say of overlap: in the dashboard, or as a table where stdout is no terminal.
@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
         help="put GPU activities whose name matches into compute, comm or copy: comm=my_allreduce "
         "(repeat it; the first match wins)",
     )
-    add_look(parser)
+    add_screen(parser)
     return parser
 
 
@@ -61,5 +61,5 @@ def run(words: list[str]) -> int:
     from overlaptop.console import analyze
 
     return analyze.run(
-        options.path, options.lane, by_hta=options.hta, look=None if options.json else look_of(options)
+        options.path, options.lane, by_hta=options.hta, screen=None if options.json else screen_of(options)
     )

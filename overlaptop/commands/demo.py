@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from overlaptop.console.arguments import add_look, cut_at_dashes, look_of, make_parser, positive
+from overlaptop.console.arguments import add_screen, cut_at_dashes, make_parser, positive, screen_of
 
 DESCRIPTION = """\
 Start a bundled training job under torchrun, watch it, and end it: NCCL on the GPUs that are there,
@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--json", action="store_true", help="print records instead of opening the dashboard"
     )
-    add_look(parser)
+    add_screen(parser)
     return parser
 
 
@@ -45,5 +45,5 @@ def run(words: list[str]) -> int:
         workload_options,
         nproc=options.nproc,
         steps=options.steps,
-        look=None if options.json else look_of(options),
+        screen=None if options.json else screen_of(options),
     )

@@ -11,12 +11,12 @@ from overlaptop.commands import COMMANDS
 from overlaptop.console import CommandError
 from overlaptop.console.arguments import (
     add_hosts,
-    add_look,
+    add_screen,
     hosts_of,
     job_key,
-    look_of,
     make_parser,
     positive,
+    screen_of,
 )
 
 DESCRIPTION = """\
@@ -87,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
         help="the dashboard only shows: it changes, captures and starts nothing",
     )
     add_hosts(parser, as_words=True)
-    add_look(parser)
+    add_screen(parser)
     return parser
 
 
@@ -128,7 +128,7 @@ def _watch(options: argparse.Namespace) -> int:
         return stream.run(options.job, options.steps, hosts, wait=options.wait)
     from overlaptop.console import dashboard
 
-    return dashboard.run(options.job, replace(look_of(options), readonly=options.readonly), hosts)
+    return dashboard.run(options.job, replace(screen_of(options), readonly=options.readonly), hosts)
 
 
 def _meant(words: Sequence[str]) -> str:

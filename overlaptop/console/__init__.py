@@ -1,4 +1,4 @@
-"""What commands without a screen share: which job, tables, what is said on stderr."""
+"""What the commands do: each module has the work of a command, or what several share."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class CommandError(Exception):
         self.status = status
 
 
-def say(message: str) -> None:
-    """Tell the person at the terminal something that is no data."""
+def print_message(message: str) -> None:
+    """Print on stderr something that is no data."""
     from overlaptop.text import printable
 
     print(f"overlaptop: {printable(message)}", file=sys.stderr, flush=True)  # noqa: T201

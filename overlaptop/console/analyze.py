@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlaptop.console import CommandError, say
+from overlaptop.console import CommandError, print_message
 from overlaptop.fleet.records import rank_record, step_record
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.job import TracedJob, analyze
@@ -22,25 +22,25 @@ USAGE_STATUS = 2
 _MISSING_NAMED = 8
 
 
-def run(path: Path, lane_rules: Sequence[str], *, by_hta: bool, look: TuiOptions | None) -> int:
+def run(path: Path, lane_rules: Sequence[str], *, by_hta: bool, screen: TuiOptions | None) -> int:
     """Show the trace or traces at `path` on the screen, or, where there is none, as a table.
 
-    `look` is the dashboard's; None: print records instead. The screen shows steps, which `by_hta` does not
-    change: with it, the table comes in any case.
+    `screen`: the dashboard's options; None: print records instead. The dashboard shows steps, which
+    `by_hta` does not change: with it, the table comes in any case.
     """
-    on_screen = look is not None and sys.stdin.isatty() and sys.stdout.isatty() and not by_hta
+    on_screen = screen is not None and sys.stdin.isatty() and sys.stdout.isatty() and not by_hta
     job = _analyze(path, lane_rules, by_hta=by_hta, detailed=on_screen)
     if job.missing and path.is_dir():
-        say(f"{path}: {_missing(job)}")
-    if look is None:
+        print_message(f"{path}: {_missing(job)}")
+    if screen is None:
         _print_records(job)
     elif on_screen:
         from overlaptop.console import dashboard
 
-        dashboard.require_screen(look)
-        return dashboard.show(session_of(job), look)
+        dashboard.require_terminal(screen)
+        return dashboard.show(session_of(job), screen)
     else:
-        print(_table(job, by_hta=by_hta, ascii_only=look.ascii))  # noqa: T201
+        print(_table(job, by_hta=by_hta, ascii_only=screen.ascii))  # noqa: T201
     sys.stdout.flush()
     return 0
 
@@ -64,7 +64,7 @@ def _print_records(job: TracedJob) -> None:
 
 
 def session_of(job: TracedJob) -> FinishedSession:
-    """The job behind the face that a dashboard and a table look at."""
+    """The job as a session, which a dashboard and a table can show."""
     from overlaptop.fleet.finished_session import FinishedRank, FinishedSession
     from overlaptop.wire.messages import PROTOCOL_VERSION, Notice, Welcome
 

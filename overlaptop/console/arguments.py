@@ -76,7 +76,7 @@ def add_hosts(parser: argparse.ArgumentParser, *, as_words: bool = False) -> Non
         type=_bytes_per_s,
         default=0,
         metavar="BYTES",
-        help="a second from each host at most: 20k, 1M (default 512 KiB, and less on a narrow line)",
+        help="a second from each host at most: 20k, 1M (default 512 KiB, and less on a slow connection)",
     )
 
 
@@ -89,24 +89,24 @@ def hosts_of(options: argparse.Namespace) -> Hosts | None:
     return hosts.named(options)
 
 
-def add_look(parser: argparse.ArgumentParser) -> None:
-    """The options of the dashboard's look. See `look_of`."""
-    look = parser.add_argument_group("the screen")
-    look.add_argument(
+def add_screen(parser: argparse.ArgumentParser) -> None:
+    """How the dashboard looks. See `screen_of`."""
+    screen = parser.add_argument_group("the screen")
+    screen.add_argument(
         "--ascii", "--no-unicode", action="store_true", help="draw with ASCII characters only"
     )
-    look.add_argument("--theme", metavar="NAME", help="the dashboard's colours; t changes them")
-    look.add_argument(
+    screen.add_argument("--theme", metavar="NAME", help="the dashboard's colours; t changes them")
+    screen.add_argument(
         "--refresh",
         type=_refresh_hz,
         default=4.0,
         metavar="HZ",
-        help="redraws a second, 0.1 to 10 (default 4); lower it on a slow line",
+        help="redraws a second, 0.1 to 10 (default 4); lower it on a slow connection",
     )
 
 
-def look_of(options: argparse.Namespace) -> TuiOptions:
-    """What `add_look`'s options say."""
+def screen_of(options: argparse.Namespace) -> TuiOptions:
+    """The dashboard's options, of those that `add_screen` has added."""
     from overlaptop.tui import TuiOptions
 
     return TuiOptions(ascii=options.ascii, theme=options.theme, refresh_hz=options.refresh)

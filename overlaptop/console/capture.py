@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 
-from overlaptop.console import CommandError, say
+from overlaptop.console import CommandError
 from overlaptop.console.choice import join
-from overlaptop.console.following import send, views
-from overlaptop.console.hosts import Hosts, home_of
-from overlaptop.fleet.commands import FAILED, SENT, CommandView, RankProgress
+from overlaptop.console.following import follow, send
+from overlaptop.console.hosts import Hosts, host_of
+from overlaptop.fleet.commands import FAILED, CommandView, RankProgress
 from overlaptop.fleet.session import Session
 from overlaptop.report.hosts import path_there
 from overlaptop.text import printable
@@ -30,52 +30,39 @@ def run(key: str | None, steps: int, hosts: Hosts | None = None, *, as_json: boo
     session = join(key, hosts)
     try:
         send(session, command)
-        return follow(session, command, as_json=as_json)
+        return print_traces(session, command, as_json=as_json)
     finally:
         session.close()
 
 
-def follow(session: Session, command: Command, *, as_json: bool) -> int:
-    """Say how far a command that was sent is, until every rank has said its last word."""
-    told = SENT
+def print_traces(session: Session, command: Command, *, as_json: bool) -> int:
+    """Print what each rank has written, until the capture is over on all of them."""
     written: set[int] = set()
-    for capture in views(session, command):
-        if capture.state not in (told, FAILED):
-            told = capture.state
-            say(_words(capture))
+    for capture in follow(session, command, final=(FAILED,)):
         for rank in capture.ranks:
             if rank.rank not in written and (rank.state == WRITTEN or (as_json and capture.done)):
                 written.add(rank.rank)
-                home = home_of(session, rank.rank)
-                said = (
-                    _record(session.job_key, home, capture, rank)
-                    if as_json
-                    else printable(path_there(home, rank.text))
-                )
-                print(said)  # noqa: T201
+                host = host_of(session, rank.rank)
+                if as_json:
+                    print(json.dumps(_record(session.job_key, host, capture, rank)))  # noqa: T201
+                else:
+                    print(printable(path_there(host, rank.text)))  # noqa: T201
                 sys.stdout.flush()
     if capture.state == FAILED:
         raise CommandError(f"no capture: {capture.reason}")
     return 0
 
 
-def _words(capture: CommandView) -> str:
-    steps = f" on step {capture.step}" if capture.state == "agreed" else ""
-    return f"{capture.words}: {capture.state}{steps}"
-
-
-def _record(job: str | None, home: str, capture: CommandView, rank: RankProgress) -> str:
-    return json.dumps(
-        {
-            "type": "capture",
-            "job": job,
-            "id": capture.id,
-            "rank": rank.rank,
-            "state": rank.state,
-            "step": capture.step,
-            "path": rank.text if rank.state == WRITTEN else None,
-            "reason": rank.text if rank.state in ENDED_BADLY else None,
-            "live_overlap": rank.live_overlap,
-            "host": home or None,
-        }
-    )
+def _record(job: str | None, host: str, capture: CommandView, rank: RankProgress) -> dict[str, object]:
+    return {
+        "type": "capture",
+        "job": job,
+        "id": capture.id,
+        "rank": rank.rank,
+        "state": rank.state,
+        "step": capture.step,
+        "path": rank.text if rank.state == WRITTEN else None,
+        "reason": rank.text if rank.state in ENDED_BADLY else None,
+        "live_overlap": rank.live_overlap,
+        "host": host or None,
+    }

@@ -7,7 +7,7 @@ import json
 import sys
 from datetime import UTC, datetime
 
-from overlaptop.console import CommandError, say
+from overlaptop.console import CommandError, print_message
 from overlaptop.console.table import Table
 from overlaptop.text import UNKNOWN, count
 from overlaptop.wire import change_log
@@ -27,7 +27,7 @@ def run(key: str | None, *, as_json: bool) -> int:
     elif changes:
         print(render(changes))  # noqa: T201
     else:
-        say("nothing was changed yet" + ("" if key is None else f" of job {key}"))
+        print_message("nothing was changed yet" + ("" if key is None else f" of job {key}"))
     sys.stdout.flush()
     return 0
 

@@ -1,11 +1,11 @@
-"""Which job a command without a screen is about, and the line to it."""
+"""Which job a command without a screen is about, and the session that follows it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 
-from overlaptop.console import CommandError, say
+from overlaptop.console import CommandError, print_message
 from overlaptop.console.hosts import Hosts, connect
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.session import Session
@@ -21,7 +21,7 @@ HERE, THERE = "here", "there"
 
 
 def join(key: str | None, hosts: Hosts | None = None, *, wait: bool = False) -> Session:
-    """A line to the job called `key`, or to the only one, here or on those hosts; close it.
+    """A session of the job called `key`, or to the only one, here or on those hosts; close it.
 
     Raises CommandError as `choose` does, and where no host can be reached.
     """
@@ -58,7 +58,7 @@ def choose(
     Where there is none yet: wait for it if `wait`, else CommandError with status 1. Several jobs and no
     `key`: CommandError with status 2.
     """
-    said = False
+    waits = False
     while True:
         jobs = find()
         wanted = [job for job in jobs if key is None or job.job == key]
@@ -71,14 +71,14 @@ def choose(
             missing = f"no job {key} runs {where}; there is: {_names(jobs)}"
         if not wait:
             raise CommandError(missing)
-        if not said:
-            say(f"waiting: {missing}")
-            said = True
+        if not waits:
+            print_message(f"waiting: {missing}")
+            waits = True
         pause(LOOK_EVERY_S)
 
 
 def no_job(where: str) -> str:
-    """What to say where there is none; CommandError as from `find_jobs`."""
+    """Why there is none; CommandError as from `find_jobs`."""
     try:
         return (where == HERE and writable.why_not()) or NO_JOB.format(where=where)
     except EndpointError as fault:

@@ -16,51 +16,46 @@ from overlaptop.launch.local import LocalLauncher
 
 if TYPE_CHECKING:
     from overlaptop.console.hosts import Hosts
-
+    from overlaptop.launch.remote import RemoteLauncher
 
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
-def run(key: str | None, look: tui.TuiOptions, hosts: Hosts | None = None) -> int:
+def run(key: str | None, screen: tui.TuiOptions, hosts: Hosts | None = None) -> int:
     """Open the dashboard on the job called `key`, on the only one, or on a list to choose from: of this
     machine, or of other hosts.
 
     Workloads that are started from it end with it.
     """
-    require_screen(look)
-    if hosts is not None:
-        return _run_on_hosts(key, look, hosts)
-    session = JobSession(JobSelector(key=key), readonly=look.readonly)
-    stage = LocalLauncher()
+    require_terminal(screen)
+    selector = JobSelector(key=key)
+    session: Session
+    launcher: LocalLauncher | RemoteLauncher
+    if hosts is None:
+        session = JobSession(selector, readonly=screen.readonly)
+        launcher = LocalLauncher()
+    else:
+        from overlaptop.console.hosts import connect
+        from overlaptop.launch.remote import RemoteLauncher
+
+        session = connections = connect(hosts, selector, readonly=screen.readonly)
+        launcher = RemoteLauncher(connections)
+        screen = replace(screen, connections=connections)
     try:
-        return show(session, look if look.readonly else replace(look, launcher=stage))
+        return show(session, screen if screen.readonly else replace(screen, launcher=launcher))
     finally:
-        session.close()
-        stage.close()
-
-
-def _run_on_hosts(key: str | None, look: tui.TuiOptions, hosts: Hosts) -> int:
-    from overlaptop.console.hosts import connect
-    from overlaptop.launch.remote import RemoteLauncher
-
-    session = connect(hosts, JobSelector(key=key), readonly=look.readonly)
-    stage = RemoteLauncher(session)
-    try:
-        look = replace(look, connections=session)
-        return show(session, look if look.readonly else replace(look, launcher=stage))
-    finally:
-        stage.close()
+        launcher.close()
         session.close()
 
 
-def show(session: Session, look: tui.TuiOptions) -> int:
+def show(session: Session, screen: tui.TuiOptions) -> int:
     """Run the dashboard; give the terminal back also when a signal ends us.
 
     After SIGHUP there may be no terminal, and after SIGTERM the shell still needs its own.
     """
     _leave_at_signals()
     try:
-        return tui.run(session, look, ENDING_SIGNALS)
+        return tui.run(session, screen, ENDING_SIGNALS)
     finally:
         _leave_at_signals()  # what was started is still to be ended
 
@@ -74,17 +69,17 @@ def _leave(signum: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + signum)
 
 
-def require_screen(look: tui.TuiOptions) -> None:
-    """CommandError where there is no screen to draw on, or no such theme to draw with."""
+def require_terminal(screen: tui.TuiOptions) -> None:
+    """CommandError where there is no terminal to draw on, or no such theme to draw with."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CommandError("the dashboard needs a terminal; without one, use --json or --once", 2)
     if not sys.stderr.isatty():
-        # Textual draws there. Told on stdout as well: the person does not see the other one.
+        # Textual draws there. Printed on stdout as well: the person does not see the other one.
         fault = "the dashboard draws on stderr, which is no terminal here: start it without 2>"
         print(f"overlaptop: {fault}", flush=True)  # noqa: T201
         raise CommandError(fault, 2)
-    if look.theme is not None:
+    if screen.theme is not None:
         from overlaptop.tui.draw.themes import PALETTES
 
-        if look.theme not in PALETTES:
-            raise CommandError(f"no theme {look.theme!r}; there are: {', '.join(PALETTES)}", 2)
+        if screen.theme not in PALETTES:
+            raise CommandError(f"no theme {screen.theme!r}; there are: {', '.join(PALETTES)}", 2)

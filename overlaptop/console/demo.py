@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from overlaptop import tui
-from overlaptop.console import CommandError, dashboard, say
+from overlaptop.console import CommandError, dashboard, print_message
 from overlaptop.console.stream import RecordWriter, stream
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.launch.launcher import Launcher, of_workload, place
@@ -18,8 +18,8 @@ from overlaptop.launch.supervised import LaunchError, SupervisedJob
 from overlaptop.workloads import catalog
 from overlaptop.workloads.options import OptionsError
 
-END_LIMIT_S = 5.0
-"""From a hub's word that every rank has gone to torchrun's exit."""
+END_LIMIT_S = 15.0
+"""From a hub's report that every rank has ended to torchrun's exit."""
 
 
 def run(
@@ -28,15 +28,16 @@ def run(
     *,
     nproc: int | None,
     steps: int | None,
-    look: tui.TuiOptions | None,
+    screen: tui.TuiOptions | None,
 ) -> int:
     """Run workload `name` with `options` until it ends, we are told to end, or `steps` are done.
 
-    `look` is the dashboard's, from which another workload may be run instead; None: print records.
+    `screen`: the options of the dashboard, from which another workload may be run instead; None: print
+    records.
     """
     workload = catalog.find(name)
-    if look is not None:
-        dashboard.require_screen(look)
+    if screen is not None:
+        dashboard.require_terminal(screen)
     if workload is None:
         names = ", ".join(each.name for each in catalog.WORKLOADS)
         raise CommandError(f"no workload is called {name!r}; there are: {names}", 2)
@@ -46,8 +47,8 @@ def run(
     try:
         given = workload.check(options)
         placement = place(nproc, str(given.get("device", "auto")))
-        say(f"{workload.name} on {placement.in_words}")
-        if look is None:
+        print_message(f"{workload.name} on {placement.in_words}")
+        if screen is None:
             with of_workload(workload, options, placement) as launcher:
                 launcher.start()
                 return _print_records(launcher, steps)
@@ -58,7 +59,7 @@ def run(
     if steps is not None:
         # The job itself stops then, and the dashboard goes on showing its last steps.
         options = ["--steps", str(steps), *options]
-    return _show(LaunchRequest(workload.name, tuple(options), nproc), look)
+    return _show(LaunchRequest(workload.name, tuple(options), nproc), screen)
 
 
 def _print_records(launcher: Launcher, steps: int | None) -> int:
@@ -72,36 +73,38 @@ def _print_records(launcher: Launcher, steps: int | None) -> int:
     deadline_s = time.monotonic() + END_LIMIT_S
     while launcher.poll() is None and time.monotonic() < deadline_s:
         time.sleep(0.05)
-    return _verdict(launcher) if launcher.poll() else 0
+    if launcher.poll():
+        raise _failure(launcher)
+    return 0
 
 
-def _show(order: LaunchRequest, look: tui.TuiOptions) -> int:
-    """Open the dashboard on what `order` starts; other workloads may be started from it instead."""
-    stage = LocalLauncher()
-    session = JobSession(JobSelector(matches=stage.owns))
+def _show(request: LaunchRequest, screen: tui.TuiOptions) -> int:
+    """Open the dashboard on what `request` starts; other workloads may be started from it instead."""
+    launcher = LocalLauncher()
+    session = JobSession(JobSelector(matches=launcher.owns))
     try:
-        plan = stage.plan(order)
+        plan = launcher.plan(request)
         if plan.fault:
             raise CommandError(plan.fault)
-        stage.start(plan)
-        status = dashboard.show(session, replace(look, launcher=stage))
+        launcher.start(plan)
+        status = dashboard.show(session, replace(screen, launcher=launcher))
         if any(view.ended for view in session.tick().ranks):
             deadline_s = time.monotonic() + END_LIMIT_S
-            while stage.running and time.monotonic() < deadline_s:
+            while launcher.running and time.monotonic() < deadline_s:
                 time.sleep(0.05)
-        last = stage.status()
+        last = launcher.status()
         if last.phase is LaunchPhase.OVER and last.failed:
-            return _verdict(stage.job)
+            raise _failure(launcher.job)
         return status
     finally:
         session.close()
-        stage.close()
+        launcher.close()
 
 
-def _verdict(job: SupervisedJob | None) -> int:
-    """Say why the job failed."""
+def _failure(job: SupervisedJob | None) -> CommandError:
+    """Why the job failed; its own last lines are printed on stderr."""
     if job is None:
-        raise CommandError("the job could not be started")
+        return CommandError("the job could not be started")
     for line in job.complaint():
         print(line, file=sys.stderr)  # noqa: T201
-    raise CommandError(f"the job failed ({job.how_it_ended})", 2 if job.usage_error else 1)
+    return CommandError(f"the job failed ({job.how_it_ended})", 2 if job.usage_error else 1)

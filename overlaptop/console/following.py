@@ -1,13 +1,13 @@
-"""Following a job without a screen: waiting for what it reports, commands carried out, and a lost job."""
+"""Following a job without a screen: its present state, a command under way, a connection that is lost."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from overlaptop.console import CommandError
+from overlaptop.console import CommandError, print_message
 from overlaptop.console.hosts import pause
-from overlaptop.fleet.commands import CommandView
+from overlaptop.fleet.commands import SENT, CommandView
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.wire.messages import Command
@@ -16,10 +16,10 @@ TICK_S = 0.05
 LIMIT_S = 3.0
 """A hub sends its history at once; ranks that are not there by then are shown as unknown."""
 HISTORY_LIMIT_S = 60.0
-"""For a history that still comes, over a narrow line say."""
-LOST_LIMIT_S, LINES_LOST_LIMIT_S = 10.0, 120.0
-"""A hub that died is replaced within a second or two. The line to another host may come back after longer,
-being tried every 30 s or so."""
+"""For a history that still comes, over a slow connection."""
+LOST_LIMIT_S, REMOTE_LOST_LIMIT_S = 10.0, 120.0
+"""A hub that died is replaced within a second or two. The connection to another host may take longer: it is
+tried every 30 s or so."""
 
 
 def send(session: Session, command: Command) -> None:
@@ -29,21 +29,25 @@ def send(session: Session, command: Command) -> None:
         raise CommandError(fault)
 
 
-def views(session: Session, command: Command) -> Iterator[CommandView]:
-    """What is known of a command that was sent, again and again until every rank has said its last word.
+def follow(session: Session, command: Command, final: Collection[str]) -> Iterator[CommandView]:
+    """What is known of a command that was sent, until every rank has reported how it ended.
 
-    Raises CommandError where that will never be known.
+    A new state is printed on stderr, unless it is one of `final`. CommandError where it cannot be known.
     """
+    printed = SENT
     while True:
         snapshot = session.tick()
         view = next((each for each in snapshot.commands if each.id == command.id), None)
         if view is None:
             raise CommandError("the job was started anew, or another one has taken its place")
+        if view.state not in (printed, *final):
+            printed = view.state
+            step = f" on step {view.step}" if view.state == "agreed" else ""
+            print_message(f"{view.words}: {view.state}{step}")
         yield view
         if view.done:
             return
-        if is_lost(snapshot):
-            raise CommandError("the line to the job broke and did not come back")
+        require_connection(snapshot)
         pause(session, TICK_S)
 
 
@@ -56,10 +60,10 @@ def settle(session: Session) -> Snapshot:
     began_s = time.monotonic()
     while True:
         snapshot = session.tick()
-        if snapshot.ranks and not snapshot.replaying and all(map(_has_told, snapshot.ranks)):
+        if snapshot.ranks and not snapshot.replaying and all(map(_has_step, snapshot.ranks)):
             return snapshot
-        still_tells = snapshot.replaying and snapshot.link is LinkState.LIVE
-        limit_s = HISTORY_LIMIT_S if still_tells else LIMIT_S
+        still_comes = snapshot.replaying and snapshot.link is LinkState.LIVE
+        limit_s = HISTORY_LIMIT_S if still_comes else LIMIT_S
         if time.monotonic() - began_s > limit_s or snapshot.link is LinkState.ENDED:
             break
         pause(session, TICK_S)
@@ -67,16 +71,22 @@ def settle(session: Session) -> Snapshot:
     if snapshot.job is None:
         raise CommandError(f"the job does not answer ({why})")
     if snapshot.replaying:
-        raise CommandError(f"the job has told its history only, not its present state ({why}): try again")
+        raise CommandError(f"the job has sent its history only, not its present state ({why}): try again")
     return snapshot
 
 
-def _has_told(view: RankView) -> bool:
-    return view.ended or view.last is not None
+def require_connection(snapshot: Snapshot) -> None:
+    """CommandError where the connection to the job broke so long ago that nobody waits for it any more."""
+    if is_lost(snapshot):
+        raise CommandError("the connection to the job broke and did not come back")
 
 
 def is_lost(snapshot: Snapshot) -> bool:
-    """Whether the line to the job broke, and so long ago that it is not waited for any more."""
+    """Whether the connection to the job broke, and longer ago than it takes to come back."""
     lost_s = (snapshot.at_ns - snapshot.link_since_ns) / 1e9
-    limit_s = LINES_LOST_LIMIT_S if snapshot.nodes else LOST_LIMIT_S
+    limit_s = REMOTE_LOST_LIMIT_S if snapshot.nodes else LOST_LIMIT_S
     return snapshot.link is LinkState.LOST and lost_s > limit_s
+
+
+def _has_step(view: RankView) -> bool:
+    return view.ended or view.last is not None

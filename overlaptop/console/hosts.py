@@ -1,4 +1,4 @@
-"""Jobs of other hosts: what a command line says of them, and the session that watches them."""
+"""Jobs of other hosts: which ones a command line names, and the session that watches them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from overlaptop.console import CommandError, say
+from overlaptop.console import CommandError, print_message
 from overlaptop.fleet.hosts_session import HostsSession
 from overlaptop.fleet.job_session import JobSelector
 from overlaptop.fleet.session import Session
@@ -52,20 +52,20 @@ def named(options: argparse.Namespace) -> Hosts | None:
 
 
 class ConnectionReporter:
-    """Says on stderr which hosts are lost while a job is followed, and which are back."""
+    """Reports on stderr which hosts are lost while a job is followed, and which are back."""
 
     def __init__(self) -> None:
         self._lost: set[str] = set()
 
-    def tell(self, snapshot: Snapshot) -> None:
-        """Say what has changed since the last one."""
+    def report(self, snapshot: Snapshot) -> None:
+        """Print what has changed since the last snapshot."""
         for node in snapshot.nodes:
             if node.lost and node.name not in self._lost:
                 self._lost.add(node.name)
-                say(f"{node.name}: lost" + (f": {node.note}" if node.note else ""))
+                print_message(f"{node.name}: lost" + (f": {node.note}" if node.note else ""))
             elif not node.lost and node.name in self._lost:
                 self._lost.discard(node.name)
-                say(f"{node.name}: back")
+                print_message(f"{node.name}: back")
 
 
 def pause(session: Session, seconds: float) -> None:
@@ -76,7 +76,7 @@ def pause(session: Session, seconds: float) -> None:
         time.sleep(seconds)
 
 
-def home_of(session: Session, rank: int) -> str:
+def host_of(session: Session, rank: int) -> str:
     """The host that a rank runs on, as it was named; empty: this machine."""
     if not isinstance(session, HostsSession):
         return ""
@@ -84,13 +84,17 @@ def home_of(session: Session, rank: int) -> str:
 
 
 def connect(hosts: Hosts, selector: JobSelector | None = None, *, readonly: bool = False) -> HostsSession:
-    """Reach the hosts; what becomes of each is said, and what ssh asks is asked on the terminal.
+    """Reach the hosts. What becomes of each is printed, and ssh asks its questions on the terminal.
 
-    Those that cannot be reached are tried on. CommandError where none can.
+    Those that cannot be reached are tried again. CommandError where none can.
     """
     try:
         pool = ConnectionPool(
-            hosts.targets, python=hosts.python, remote_dir=hosts.remote_dir, readonly=readonly, report=say
+            hosts.targets,
+            python=hosts.python,
+            remote_dir=hosts.remote_dir,
+            readonly=readonly,
+            report=print_message,
         )
     except ValueError as fault:
         raise CommandError(str(fault), 2) from fault

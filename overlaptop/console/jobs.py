@@ -7,7 +7,7 @@ import json
 import time
 
 from overlaptop import text
-from overlaptop.console import say
+from overlaptop.console import print_message
 from overlaptop.console.choice import HERE, THERE, find_jobs, no_job
 from overlaptop.console.hosts import Hosts, connect
 from overlaptop.console.table import Table
@@ -28,7 +28,7 @@ def run(hosts: Hosts | None = None, *, as_json: bool) -> int:
             print(json.dumps({"type": "job", **dataclasses.asdict(job)}))  # noqa: T201
         return 0
     if not jobs:
-        say(no_job(HERE if hosts is None else THERE))
+        print_message(no_job(HERE if hosts is None else THERE))
         return 0
     table = Table(
         ["job", "script", "ranks", "running for", "host", "directory"],

@@ -7,7 +7,7 @@ import signal
 from contextlib import suppress
 
 from overlaptop import __version__
-from overlaptop.console import CommandError, say
+from overlaptop.console import CommandError, print_message
 from overlaptop.launch.launcher import gpu_device_files
 from overlaptop.launch.local import LocalLauncher
 from overlaptop.launch.relayed import LEASE_S, RelayedLauncher
@@ -41,7 +41,7 @@ def run(*, readonly: bool) -> int:
     os.close(reads)
     if launcher.under_way:
         with suppress(OSError):  # with the connection its standard error may be gone, too
-            say(f"{why}; {local.running or 'what was requested'} goes on for {LEASE_S:.0f} s")
+            print_message(f"{why}; {local.running or 'what was requested'} goes on for {LEASE_S:.0f} s")
         with suppress(OSError):
             # The host's sshd waits for whoever could still write.
             for descriptor in (1, 2):

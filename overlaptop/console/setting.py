@@ -6,12 +6,12 @@ import json
 import sys
 import time
 
-from overlaptop.console import CommandError, say
+from overlaptop.console import CommandError, print_message
 from overlaptop.console.choice import join
-from overlaptop.console.following import TICK_S, send, settle, views
+from overlaptop.console.following import TICK_S, follow, send, settle
 from overlaptop.console.hosts import Hosts, pause
 from overlaptop.console.table import Table
-from overlaptop.fleet.commands import FAILED, SENT, CommandView
+from overlaptop.fleet.commands import FAILED
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import Snapshot
@@ -22,7 +22,7 @@ from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import CHANGED, UNKNOWN, Command
 
 KNOBS_S = 2.0
-"""For a job that has just begun to say what can be changed of it, or is being changed."""
+"""For a job that has just begun to list its knobs, or is being changed."""
 
 
 def run(key: str | None, name: str, value: int | None, hosts: Hosts | None = None) -> int:
@@ -33,14 +33,14 @@ def run(key: str | None, name: str, value: int | None, hosts: Hosts | None = Non
     """
     session = join(key, hosts)
     try:
-        found = find_knob(session, name)
-        command = command_for(found.knob, value)
+        found = _find_knob(session, name)
+        command = _command(found.knob, value)
         if found.refusal:
             raise CommandError(f"not changed: {found.refusal}")
         if (search := session.tick().search) is not None and search.knob == name:
-            say(f"{search.by} searches for the best {name}: that ends with your change")
+            print_message(f"{search.by} searches for the best {name}: that ends with your change")
         send(session, command)
-        return follow(session, command)
+        return print_change(session, command)
     finally:
         session.close()
 
@@ -49,24 +49,24 @@ def show(key: str | None, hosts: Hosts | None = None, *, as_json: bool) -> int:
     """Print what can be changed of the job called `key`, or of the only one: a table, or a record each."""
     session = join(key, hosts)
     try:
-        snapshot = await_knobs(session)
+        snapshot = _await_knobs(session)
     finally:
         session.close()
     if as_json:
         for each in snapshot.knobs:
             print(json.dumps(_record(session.job_key, each)))  # noqa: T201
     elif snapshot.knobs:
-        print(render(snapshot.knobs))  # noqa: T201
+        print(_render(snapshot.knobs))  # noqa: T201
     else:
-        say("nothing can be changed of this job")
+        print_message("nothing can be changed of this job")
     if snapshot.search is not None:
-        say(f"{snapshot.search.by} searches for the best {snapshot.search.knob}")
+        print_message(f"{snapshot.search.by} searches for the best {snapshot.search.knob}")
     sys.stdout.flush()
     return 0
 
 
-def await_knobs(session: Session) -> Snapshot:
-    """What the job says of its knobs, once all ranks say the same, or the best that KNOBS_S brings."""
+def _await_knobs(session: Session) -> Snapshot:
+    """The snapshot in which all ranks have the same knobs, or the best that KNOBS_S brings."""
     settle(session)
     give_up_s = time.monotonic() + KNOBS_S
     while True:
@@ -78,9 +78,9 @@ def await_knobs(session: Session) -> Snapshot:
         pause(session, TICK_S)
 
 
-def find_knob(session: Session, name: str) -> JobKnob:
-    """What the job says of this knob. CommandError, status 2, where it has none of that name."""
-    known = await_knobs(session).knobs
+def _find_knob(session: Session, name: str) -> JobKnob:
+    """The knob of this name. CommandError with status 2 where the job has none."""
+    known = _await_knobs(session).knobs
     found = next((each for each in known if each.knob.name == name), None)
     if found is None:
         there_is = ", ".join(each.knob.name for each in known) or "nothing"
@@ -88,7 +88,7 @@ def find_knob(session: Session, name: str) -> JobKnob:
     return found
 
 
-def command_for(knob: Knob, value: int | None) -> Command:
+def _command(knob: Knob, value: int | None) -> Command:
     """The command that gives a knob this value; None: the script's. CommandError, status 2, if not."""
     try:
         return commands.make_restoring(knob) if value is None else commands.make_setting(knob, value)
@@ -96,13 +96,9 @@ def command_for(knob: Knob, value: int | None) -> Command:
         raise CommandError(str(error), 2) from error
 
 
-def follow(session: Session, command: Command) -> int:
-    """Say how far a command that was sent is, and in the end what became of it."""
-    told = SENT
-    for change in views(session, command):
-        if change.state not in (told, FAILED, UNKNOWN, CHANGED):
-            told = change.state
-            say(_words(change))
+def print_change(session: Session, command: Command) -> int:
+    """Follow a change until it is over on all ranks, and print from what to what it was."""
+    *_, change = follow(session, command, final=(FAILED, UNKNOWN, CHANGED))
     if change.state == FAILED:
         partly = any(rank.state == CHANGED for rank in change.ranks)
         raise CommandError(change.reason if partly else f"not changed: {change.reason}")
@@ -114,7 +110,7 @@ def follow(session: Session, command: Command) -> int:
     return 0
 
 
-def render(knobs: tuple[JobKnob, ...]) -> str:
+def _render(knobs: tuple[JobKnob, ...]) -> str:
     """A row for each knob, and below a line for each that cannot be changed just now."""
     table = Table(
         ["knob", "value", "script", "allowed", "of", "what it does"],
@@ -124,22 +120,17 @@ def render(knobs: tuple[JobKnob, ...]) -> str:
         knob = each.knob
         value = (knob.value_text or NOT_KNOWN) + (" (ranks differ)" if each.differs else "")
         table.add(
-            [knob.name, value, knob.original_text or NOT_KNOWN, allowed(knob), knob.owner, knob.about]
+            [knob.name, value, knob.original_text or NOT_KNOWN, _allowed(knob), knob.owner, knob.about]
         )
     refusals = [f"{each.knob.name} cannot be changed now: {each.refusal}" for each in knobs if each.refusal]
     return "\n".join([table.render(), *map(printable, refusals)])
 
 
-def allowed(knob: Knob) -> str:
+def _allowed(knob: Knob) -> str:
     """``1 to 10000 MiB``, ``1, 2, 4 or 8``."""
     *others, last = map(str, knob.choices or (knob.least, knob.most))
     values = f"{', '.join(others)}{' or ' if knob.choices else ' to '}{last}" if others else last
     return f"{values} {knob.unit}".rstrip()
-
-
-def _words(change: CommandView) -> str:
-    step = f" on step {change.step}" if change.state == "agreed" else ""
-    return f"{change.words}: {change.state}{step}"
 
 
 def _record(job: str | None, each: JobKnob) -> dict[str, object]:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TextIO
 
-from overlaptop.console import CommandError, say
+from overlaptop.console import CommandError, print_message
 from overlaptop.console.choice import join
-from overlaptop.console.following import is_lost
+from overlaptop.console.following import require_connection
 from overlaptop.console.hosts import ConnectionReporter, Hosts, pause
 from overlaptop.fleet.records import device_record, step_record
 from overlaptop.fleet.session import Session
@@ -23,8 +23,8 @@ from overlaptop.wire.messages import AGENT_DISABLED, StepTotals
 TICK_S = 0.05
 UNSEEN_LIMIT_S = 3.0
 """Ranks on other nodes are announced but never seen here; ranks of this node may be a little late."""
-TELL_LOST_S = 10.0
-"""Between two lines on steps that were lost."""
+REPORT_LOST_S = 10.0
+"""Between two reports of steps that were lost."""
 
 
 @dataclass(slots=True)
@@ -57,13 +57,13 @@ class RecordWriter:
         self._out = out
         self._steps = steps
         self._written: Counter[int] = Counter()
-        self._told: dict[int, dict[str, object]] = {}
-        """What was said of ranks without a GPU to sample."""
+        self._without_gpu: dict[int, dict[str, object]] = {}
+        """The last record of ranks without a GPU to sample."""
         self._done_since_s: float | None = None
         self._arrived: dict[int, _Arrived] = {}
-        self._untold: Counter[int] = Counter()
-        """Steps that were lost and that nobody was told of, by rank."""
-        self._tell_due_s = float("-inf")
+        self._unreported: Counter[int] = Counter()
+        """Steps that were lost since the last report, by rank."""
+        self._report_due_s = float("-inf")
 
     @property
     def written(self) -> int:
@@ -83,33 +83,35 @@ class RecordWriter:
         for sample in snapshot.fresh_samples:
             self._put(device_record(job, views[sample.rank], sample))
         for view in snapshot.ranks:
-            if view.numa is None or not has_no_gpu(view):
+            if view.numa is None or not _has_no_gpu(view):
                 continue
             record = device_record(job, view, None)
-            if self._told.get(view.rank) != record:
-                self._told[view.rank] = record
+            if self._without_gpu.get(view.rank) != record:
+                self._without_gpu[view.rank] = record
                 self._put(record)
 
-    def tell_lost(self, now_s: float = float("inf")) -> None:
-        """Say on stderr how many steps were lost since that was said, unless it was only just now."""
-        if not self._untold or now_s < self._tell_due_s:
+    def report_lost(self, now_s: float = float("inf")) -> None:
+        """Print on stderr how many steps were lost since the last report, unless that was only just now."""
+        if not self._unreported or now_s < self._report_due_s:
             return
-        self._tell_due_s = now_s + TELL_LOST_S
-        ranks, count = sorted(self._untold), self._untold.total()
-        say(
+        self._report_due_s = now_s + REPORT_LOST_S
+        ranks, count = sorted(self._unreported), self._unreported.total()
+        print_message(
             f"{count:,} step{'s' * (count != 1)} of rank{'s' * (len(ranks) > 1)} {runs_of(ranks)} did not "
-            "come here: what reads this, or the line, was too slow, or a hub was killed"
+            "come here: what reads this, or the connection, was too slow, or a hub was killed"
         )
-        self._untold.clear()
+        self._unreported.clear()
 
     def has_enough(self, snapshot: Snapshot, now_s: float) -> bool:
         """Whether each rank's `steps` lines are written, or those of all that will still write any."""
         return self._all_are_done(snapshot, now_s) and self._steps in self._written.values()
 
-    def is_in_vain(self, snapshot: Snapshot, now_s: float) -> bool:
+    def cannot_finish(self, snapshot: Snapshot, now_s: float) -> bool:
         """Whether no rank will write its `steps` any more, since their agents have disabled themselves."""
-        aside = any(view.info is not None and view.info.agent_disabled for view in snapshot.ranks)
-        return aside and self._all_are_done(snapshot, now_s) and self._steps not in self._written.values()
+        disabled = any(view.info is not None and view.info.agent_disabled for view in snapshot.ranks)
+        return (
+            disabled and self._all_are_done(snapshot, now_s) and self._steps not in self._written.values()
+        )
 
     def _all_are_done(self, snapshot: Snapshot, now_s: float) -> bool:
         """Whether no rank will write any more; ranks that were never seen are given a moment to come."""
@@ -134,7 +136,7 @@ class RecordWriter:
         if arrived is None or totals.step <= arrived.step:  # the first, or counted from 0 again
             arrived = self._arrived[totals.rank] = _Arrived(totals.step, totals.dropped)
         elif lost := arrived.take(totals):
-            self._untold[totals.rank] += lost
+            self._unreported[totals.rank] += lost
         return arrived.lost
 
     def _put(self, record: dict[str, object]) -> None:
@@ -142,7 +144,7 @@ class RecordWriter:
         self._out.flush()
 
 
-def has_no_gpu(view: RankView) -> bool:
+def _has_no_gpu(view: RankView) -> bool:
     """Whether this rank is known to have no GPU that could be sampled."""
     return view.device is not None and not view.device.gpu_uuid
 
@@ -150,38 +152,37 @@ def has_no_gpu(view: RankView) -> bool:
 def stream(session: Session, writer: RecordWriter, job_gone: Callable[[], bool] = lambda: False) -> bool:
     """Write until the writer has enough (returns True) or the job has ended (False).
 
-    `job_gone` tells of an end that no rank came to tell of: of a job that failed before it had one. Raises
-    CommandError when the line to the job breaks and does not come back, and when the writer waits for
+    `job_gone`: whether the job has ended, also one that failed before it had a rank. Raises
+    CommandError when the connection to the job breaks and does not come back, and when the writer waits for
     steps that will not come because every agent has disabled itself.
     """
     try:
         return _follow(session, writer, job_gone)
     finally:
-        writer.tell_lost()
+        writer.report_lost()
 
 
 def _follow(session: Session, writer: RecordWriter, job_gone: Callable[[], bool]) -> bool:
-    lines = ConnectionReporter()
+    connections = ConnectionReporter()
     while True:
         gone = job_gone()  # asked first: what arrived before is still written
         snapshot = session.tick()
-        lines.tell(snapshot)
+        connections.report(snapshot)
         writer.write(snapshot)
         now_s = time.monotonic()
-        writer.tell_lost(now_s)
+        writer.report_lost(now_s)
         if writer.has_enough(snapshot, now_s):
             return True
-        if writer.is_in_vain(snapshot, now_s):
-            raise CommandError(f"no rank measures its steps any more: {_why_aside(snapshot)}")
+        if writer.cannot_finish(snapshot, now_s):
+            raise CommandError(f"no rank measures its steps any more: {_why_disabled(snapshot)}")
         if snapshot.link is LinkState.ENDED or gone:
             return False
-        if is_lost(snapshot):
-            raise CommandError("the line to the job broke and did not come back")
+        require_connection(snapshot)
         pause(session, TICK_S)
 
 
-def _why_aside(snapshot: Snapshot) -> str:
-    """The agents' last word."""
+def _why_disabled(snapshot: Snapshot) -> str:
+    """The agents' last error."""
     errors = [notice.text for notice in snapshot.notices if notice.level == "error"]
     return printable(errors[-1]) if errors else AGENT_DISABLED
 
@@ -195,5 +196,5 @@ def run(key: str | None, steps: int | None, hosts: Hosts | None = None, *, wait:
     finally:
         session.close()
     if writer.written == 0:
-        say("the job ended before its first step")
+        print_message("the job ended before its first step")
     return 0

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from overlaptop import text
-from overlaptop.console import CommandError, say, search_report
+from overlaptop.console import CommandError, print_message, search_report
 from overlaptop.console.choice import join
 from overlaptop.console.hosts import Hosts, pause
 from overlaptop.fleet.job_session import JobSelector, JobSession
@@ -71,7 +71,7 @@ def run_on_script(script: str, options: Sequence[str], nproc: int | None, reques
     """Start a bundled workload or a script of one's own under torchrun, search, and end it."""
     try:
         launcher = _launcher(script, options, nproc)
-        say(f"{script} on {launcher.placement.in_words}")
+        print_message(f"{script} on {launcher.placement.in_words}")
         with launcher:
             launcher.start()
             session = JobSession(JobSelector(matches=launcher.owns))
@@ -132,7 +132,7 @@ class _TuneRun:
                     tuner.stop()
                     if self._launcher is not None:
                         break  # the job ends, and its value with it
-                    say(f"{knob.name} goes back to {knob.value_text}; once more to leave at once")
+                    print_message(f"{knob.name} goes back to {knob.value_text}; once more to leave at once")
                 tuner.tick(self._look())
                 self._report(tuner.state)
                 pause(self._session, TICK_S)
@@ -203,12 +203,12 @@ class _TuneRun:
             self._reported += 1
             if self._request.as_json:
                 self._put(search_report.window_record(self._session.job_key, state, window))
-            say(search_report.window_words(state, window))
+            print_message(search_report.window_words(state, window))
 
     def _conclude(self, state: SearchState) -> None:
         """Print what was found, if anything was, and which value the job has."""
         if state.result is None:
-            say("; ".join(filter(None, ("nothing was measured yet", self._left(state)))))
+            print_message("; ".join(filter(None, ("nothing was measured yet", self._left(state)))))
             return
         if self._request.as_json:
             for point in state.points:
@@ -218,7 +218,7 @@ class _TuneRun:
             print(search_report.table(state))  # noqa: T201
             print(text.printable(search_report.last_line(state, self._left(state))), flush=True)  # noqa: T201
         if state.result.spent:
-            say(f"{search_report.steps(state.steps_spent)} were not enough: --budget allows more")
+            print_message(f"{search_report.steps(state.steps_spent)} were not enough: --budget allows more")
 
     def _left(self, state: SearchState) -> str:
         """Which value the job has; empty: it ends with this command."""
@@ -254,7 +254,7 @@ class _FirstStep:
             )
         if not self._announced and now_s - since_s > ANNOUNCE_S:
             self._announced = True
-            say(f"waits for the first step of {who}")
+            print_message(f"waits for the first step of {who}")
 
 
 def _ranks(numbers: Sequence[int]) -> str:

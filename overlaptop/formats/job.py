@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-import msgspec
-
-from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats import files, hta, kineto, workers
 from overlaptop.formats.files import TraceError
-from overlaptop.formats.summary import UNKNOWN_LOCAL_RANK, UNKNOWN_PID, RankSummary, summarize
+from overlaptop.formats.summary import RankSummary, summarize
 from overlaptop.timeline.breakdown import Breakdown
 from overlaptop.timeline.lanes import LaneRules
+from overlaptop.wire.bounds import MAX_INT64
 from overlaptop.wire.messages import StepTotals
 
 _AT_ONCE_BYTES = 2 << 30
@@ -55,30 +54,6 @@ class _Outcome:
     hta: hta.Figures | None = None
 
 
-def _packed(outcome: _Outcome) -> bytes:
-    """To bytes. What no trace tells is -1, which no message may hold: it is packed as 0."""
-    return msgspec.msgpack.encode(_with(outcome, local_rank=0, pid=0, whole=0))
-
-
-def _unpacked(data: bytes) -> _Outcome:
-    outcome = msgspec.msgpack.decode(data, type=_Outcome)
-    return _with(outcome, local_rank=UNKNOWN_LOCAL_RANK, pid=UNKNOWN_PID, whole=WHOLE_TRACE)
-
-
-def _with(outcome: _Outcome, *, local_rank: int, pid: int, whole: int) -> _Outcome:
-    """The same with these in its summary; ``whole``: the step of what is of the whole trace."""
-    summary = outcome.summary
-    if summary is None:
-        return outcome
-    summary = replace(
-        summary,
-        info=replace(summary.info, local_rank=local_rank, pid=pid),
-        details=tuple(replace(each, step=whole) for each in summary.details[:1]) + summary.details[1:],
-        whole=replace(summary.whole, step=whole),
-    )
-    return replace(outcome, summary=summary)
-
-
 def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: bool = False) -> TracedJob:
     """Summarize the trace at `path`, or those in the folder `path`, on all cores.
 
@@ -92,11 +67,7 @@ def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: boo
     found, name = files.find(path), _name(path)
 
     def work(at: int) -> bytes:
-        outcome = _outcome(found[at], at, name, rules, by_hta=by_hta, detailed=detailed)
-        try:
-            return _packed(outcome)
-        except OverflowError:
-            return _packed(_Outcome(fault=_TOO_LARGE))
+        return pickle.dumps(_outcome(found[at], at, name, rules, by_hta=by_hta, detailed=detailed))
 
     summaries: dict[int, RankSummary] = {}
     file_of: dict[int, Path] = {}
@@ -105,7 +76,8 @@ def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: boo
     with closing(workers.spread(work, len(found), _worker_count(found))) as answers:
         for file in found:
             try:
-                outcome = _unpacked(next(answers))
+                # From a fork of this process. The codec of messages has the bounds of a live job.
+                outcome: _Outcome = pickle.loads(next(answers))  # noqa: S301
             except workers.WorkerDiedError as fault:
                 raise TraceError(file, "the process that read it was killed: too little memory?") from fault
             if outcome.fault or outcome.summary is None:
@@ -134,9 +106,12 @@ def _outcome(file: Path, at: int, job: str, rules: LaneRules, *, by_hta: bool, d
         traced = kineto.load(file, files.read(file), rules)
         if by_hta and traced.on_host:
             raise TraceError(file, "no GPU activity in it, and HolisticTraceAnalysis looks at nothing else")
+        summary = summarize(traced, at if traced.rank is None else traced.rank, job, detailed=detailed)
+        if any((each.comm_kernels_ns or 0) > MAX_INT64 for each in (*summary.steps, summary.whole)):
+            return _Outcome(fault=_TOO_LARGE)
         return _Outcome(
             knows_rank=traced.rank is not None,
-            summary=summarize(traced, at if traced.rank is None else traced.rank, job, detailed=detailed),
+            summary=summary,
             hta=hta.figures(traced.trace.events) if by_hta else None,
         )
     except TraceError as fault:

@@ -5,7 +5,16 @@ from dataclasses import replace
 
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, NodeShare, NumaFacts
-from overlaptop.wire.messages import HubStatus, Message, RankEnd, RankInfo, StepTotals, Welcome
+from overlaptop.wire.messages import (
+    Command,
+    CommandReport,
+    HubStatus,
+    Message,
+    RankEnd,
+    RankInfo,
+    StepTotals,
+    Welcome,
+)
 from tests.fleet.hub import PlayedFleet
 
 WELCOME = Welcome(
@@ -83,6 +92,8 @@ def sample(
 class PlayedSession:
     """Each tick applies the next batch of messages; after the last, nothing comes any more."""
 
+    job_key = "abc"
+
     def __init__(self, *batches: Sequence[Message], link: LinkState = LinkState.LIVE) -> None:
         self._batches = list(batches)
         self._now_ns = WELCOME.started_ns
@@ -104,13 +115,20 @@ class PlayedSession:
 
 
 def arrival() -> list[Message]:
-    """Both ranks announce themselves, and nothing was before."""
+    """Both ranks announce themselves, and there is no history."""
     return [WELCOME, rank_info(0), rank_info(1), status()]
 
 
 def status() -> HubStatus:
-    """The hub has told its history."""
+    """The hub has sent its history."""
     return HubStatus(at_ns=0, ranks_connected=2, dropped=0, job_ended=False)
+
+
+def reported(
+    command: Command, rank: int, state: str, step: int | None = None, text: str = ""
+) -> CommandReport:
+    """How far a rank is with a command."""
+    return CommandReport(rank, command.id, command.name, 0, state, step, text)
 
 
 def end() -> list[Message]:

@@ -1,24 +1,21 @@
-"""``overlaptop analyze``: what it prints, what it draws, and what it says of files that are no traces."""
+"""``overlaptop analyze``: what it prints, what it draws, and how it refuses files that are no traces."""
 
 import gzip
-import io
 import json
 import os
 import subprocess
 import sys
 import zlib
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
-from overlaptop.cli import main
 from overlaptop.fleet.records import step_record
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
 from tests.formats.traces import kernel, small_job, text, write
 
-from .test_terminal import LEAVE_ALTERNATE_SCREEN, Terminal
+from .running import LEAVE_ALTERNATE_SCREEN, Terminal, records, run_code, run_here
 
 DATA = Path(__file__).parent.parent / "formats" / "data"
 RECORDED = json.loads((DATA / "hta-0.5.0.json").read_text())
@@ -29,32 +26,24 @@ RANK_KEYS = [
 
 
 def run_analyze(*words: object) -> subprocess.CompletedProcess[str]:
-    """What the command does with these words, as a process would but without one."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
-    with redirect_stdout(out), redirect_stderr(err):
-        try:
-            status = main(["analyze", *map(str, words)])
-        except SystemExit as end:
-            status = end.code
-    told = (each.buffer.getvalue().decode() for each in (out, err))
-    return subprocess.CompletedProcess(words, status, *told)
+    return run_here("analyze", *words)
 
 
 def records_of(*words: object) -> list[dict]:
     done = run_analyze(*words, "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return records(done.stdout)
 
 
 # Records
 
 
 def test_json_prints_each_step_of_each_rank_and_then_each_rank(tmp_path: Path) -> None:
-    records = records_of(small_job(tmp_path))
-    assert [(each["type"], each["rank"], each.get("step")) for each in records] == [
+    found = records_of(small_job(tmp_path))
+    assert [(each["type"], each["rank"], each.get("step")) for each in found] == [
         ("step", 0, 5), ("step", 0, 6), ("step", 1, 5), ("step", 1, 6), ("rank", 0, None), ("rank", 1, None)
     ]  # fmt: skip
-    step, rank = records[1], records[-1]
+    step, rank = found[1], found[-1]
     live = step_record("", None, analyze(tmp_path, LaneRules()).ranks[0].steps[0])
     assert list(step) == list(live)
     assert list(rank) == RANK_KEYS
@@ -96,7 +85,7 @@ def test_a_lane_rule_moves_kernels(tmp_path: Path) -> None:
     assert records_of(path, "--lane", "comm=my_all")[-1]["overlap"] == 0.5
 
 
-def test_missing_ranks_are_told_beside_the_records(tmp_path: Path) -> None:
+def test_missing_ranks_are_reported_beside_the_records(tmp_path: Path) -> None:
     write(tmp_path / "a.json", kernel(0, 10), rank=1, world_size=4)
     done = run_analyze(tmp_path, "--json")
     assert done.returncode == 0
@@ -107,20 +96,11 @@ def test_missing_ranks_are_told_beside_the_records(tmp_path: Path) -> None:
 
 def test_records_need_neither_torch_nor_textual_nor_zmq(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", kernel(0, 10))
-    program = (
-        "import sys; from overlaptop.cli import main; status = main(sys.argv[1:]); "
-        "print(*sys.modules, file=sys.stderr); sys.exit(status)"
+    _, _, loaded = run_code(
+        "from overlaptop.cli import main\nassert main(sys.argv[1:]) == 0", "analyze", str(path), "--json"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "analyze", str(path), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    loaded = {name.partition(".")[0] for name in done.stderr.split()}
-    assert done.returncode == 0
     assert "numpy" in loaded
-    assert loaded.isdisjoint({"torch", "textual", "zmq", "rich", "asyncio", "msgpack"})
+    assert not {"torch", "textual", "zmq", "rich", "asyncio", "msgpack"} & loaded
 
 
 # The table
@@ -165,7 +145,7 @@ def test_the_table_can_be_by_the_rules_of_hta() -> None:
 
 
 def hostile(folder: Path) -> dict[str, tuple[Path, str]]:
-    """Path and the words to be said of it, by what it is."""
+    """Path and the words expected of it, by what it is."""
     made = {
         "empty": (b"", "does not begin with a JSON object"),
         "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(100), "does not begin with a JSON object"),
@@ -202,17 +182,13 @@ def hostile(folder: Path) -> dict[str, tuple[Path, str]]:
     return found
 
 
-def test_what_is_no_trace_gets_one_line_and_status_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_trace_gets_one_line_and_status_2(tmp_path: Path) -> None:
     for what, (path, words) in hostile(tmp_path).items():
         for options in (["--json"], ["--json", "--hta"], []):
-            assert main(["analyze", str(path), *options]) == 2, what
-            told = capsys.readouterr()
-            assert told.out == "", what
-            assert told.err.startswith(f"overlaptop: {path}: "), what
-            assert words in told.err, what
-            assert told.err.count("\n") == 1, what
+            done = run_analyze(path, *options)
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), what
+            assert done.stderr.startswith(f"overlaptop: {path}: "), what
+            assert words in done.stderr, what
 
 
 def test_a_hostile_name_does_not_reach_the_terminal(tmp_path: Path) -> None:
@@ -260,39 +236,10 @@ def test_one_bad_file_in_a_folder_is_named_and_nothing_is_printed(tmp_path: Path
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "the following arguments are required: PATH"),
-        (["a", "b"], "unrecognized arguments: b"),
-        (["a", "--lane", "nonsense"], "a lane rule is LANE=REGEX"),
-        (["a", "--lane", "comm=("], "not a regular expression"),
-        (["a", "--refresh", "0"], "must be from 0.1 to 10"),
-    ],
-)
-def test_usage_errors_have_status_2(words: list[str], said: str) -> None:
-    done = run_analyze(*words)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_the_help_of_the_program_names_it() -> None:
-    done = subprocess.run([sys.executable, "-m", "overlaptop", "--help"], capture_output=True, text=True)
-    assert "overlaptop analyze PATH" in done.stdout
-
-
-def test_help_says_where_hta_differs() -> None:
-    done = run_analyze("--help")
-    assert done.returncode == 0
-    for word in ("--hta", "window", "rounding", "peer-to-peer", "--lane", "exit status", '"type": "rank"'):
-        assert word in done.stdout
-
-
 # The dashboard
 
 
-def test_a_rank_that_no_dashboard_can_show_is_said(tmp_path: Path) -> None:
+def test_a_rank_that_no_dashboard_can_show_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", kernel(0, 10), rank=5000, world_size=6000)
     done = run_analyze(path)
     assert done.returncode == 2
@@ -301,24 +248,16 @@ def test_a_rank_that_no_dashboard_can_show_is_said(tmp_path: Path) -> None:
 
 
 def test_in_a_terminal_it_opens_the_dashboard_and_q_leaves(tmp_path: Path) -> None:
-    terminal = Terminal("analyze", str(small_job(tmp_path)))
-    try:
+    with Terminal("analyze", str(small_job(tmp_path))) as terminal:
         terminal.read_until("■ trace".encode())
         terminal.type("q")
-        terminal.read_to_end()
-        assert terminal.process.wait(30) == 0
+        assert terminal.wait() == 0
         assert LEAVE_ALTERNATE_SCREEN in terminal.seen
-    finally:
-        terminal.close()
 
 
 def test_in_a_terminal_a_bad_file_leaves_the_screen_alone(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{")
-    terminal = Terminal("analyze", str(tmp_path / "a.json"))
-    try:
-        terminal.read_to_end()
-        assert terminal.process.wait(30) == 2
+    with Terminal("analyze", str(tmp_path / "a.json")) as terminal:
+        assert terminal.wait() == 2
         assert b"a.json: cut off" in terminal.seen
         assert b"\x1b[?1049h" not in terminal.seen
-    finally:
-        terminal.close()

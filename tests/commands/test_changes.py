@@ -1,15 +1,14 @@
 """``overlaptop changes``: the log of changes as a table and as records."""
 
-import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
-from overlaptop import cli
 from overlaptop.wire import change_log
 from overlaptop.wire.change_log import LoggedChange
+
+from .running import records, run_here
 
 MADE = LoggedChange(
     at_ns=1_700_000_000_123_000_000, job="job-1", script="train.py", host="gpu-a", by="me@gpu-a, pid 7",
@@ -21,18 +20,12 @@ REFUSED = replace(
 )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("OVERLAPTOP_DIR", str(tmp_path))
-    return tmp_path
-
-
-def test_each_change_is_a_row_that_says_when_from_to_who_and_why_not(capsys) -> None:
+def test_each_change_is_a_row_that_says_when_from_to_who_and_why_not() -> None:
     for change in (MADE, REFUSED):
         change_log.append(change)
-    assert cli.main(["changes"]) == 0
-    head, made, refused = capsys.readouterr().out.splitlines()
+    done = run_here("changes")
+    assert done.returncode == 0
+    head, made, refused = done.stdout.splitlines()
     assert head.split() == ["at", "job", "knob", "from", "to", "step", "outcome", "by", "why", "not"]
     here = datetime.fromtimestamp(MADE.at_ns // 10**9, UTC).astimezone()
     assert made.split("  ") == [
@@ -45,11 +38,10 @@ def test_each_change_is_a_row_that_says_when_from_to_who_and_why_not(capsys) -> 
     ]  # fmt: skip
 
 
-def test_records_hold_all_of_it_and_one_jobs_are_picked_by_its_key(capsys) -> None:
+def test_records_hold_all_of_it_and_one_jobs_are_picked_by_its_key() -> None:
     for change in (MADE, REFUSED):
         change_log.append(change)
-    assert cli.main(["changes", "--json", "--job", "job-1"]) == 0
-    (record,) = map(json.loads, capsys.readouterr().out.splitlines())
+    (record,) = records(run_here("changes", "--json", "--job", "job-1").stdout)
     assert record == {
         "type": "change", "at_ns": 1_700_000_000_123_000_000, "job": "job-1", "script": "train.py",
         "host": "gpu-a", "by": "me@gpu-a, pid 7", "search": "", "knob": "bucket_cap_mb", "was": "25",
@@ -57,18 +49,8 @@ def test_records_hold_all_of_it_and_one_jobs_are_picked_by_its_key(capsys) -> No
     }  # fmt: skip
 
 
-def test_without_changes_it_says_so(capsys) -> None:
-    assert cli.main(["changes"]) == 0
-    assert cli.main(["changes", "--job", "job-9"]) == 0
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.splitlines() == [
-        "overlaptop: nothing was changed yet", "overlaptop: nothing was changed yet of job job-9",
-    ]  # fmt: skip
-
-
-def test_a_folder_that_others_may_enter_is_refused_in_one_line(folder: Path, capsys) -> None:
-    folder.chmod(0o755)
-    assert cli.main(["changes"]) == 1
-    assert "has mode 0755, not 0700" in capsys.readouterr().err
-    folder.chmod(0o700)
+@pytest.mark.parametrize(("words", "of"), [([], ""), (["--job", "job-9"], " of job job-9")])
+def test_without_changes_one_line_reports_it(words: list[str], of: str) -> None:
+    done = run_here("changes", *words)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"overlaptop: nothing was changed yet{of}\n"

@@ -1,113 +1,215 @@
-"""The command line as a process: what it imports, says and returns."""
+"""What all commands have in common: what they import, how they refuse, and what they do without a job."""
 
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-HEAVY = ("torch", "textual", "zmq", "numpy", "msgpack", "rich")
+from overlaptop import __version__, commands
+from overlaptop.wire.messages import LEASE_S
+
+from .running import run_code, run_here
+
+HEAVY = {"torch", "textual", "zmq", "numpy", "msgpack", "rich"}
+COMMANDS = ["", *commands.COMMANDS]
+"""The empty one: ``overlaptop`` alone."""
 
 
-def overlaptop(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "overlaptop", *words],
-        capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, **options,
-    )  # fmt: skip
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_every_command_imports_nothing_heavy(command: str) -> None:
+    code = (
+        "from overlaptop.cli import main\n"
+        "try:\n    main([*sys.argv[1].split(), '--help'])\n"
+        "except SystemExit as end:\n    assert end.code == 0"
+    )
+    out, err, loaded = run_code(code, command)
+    assert out.startswith(f"usage: overlaptop {command}".rstrip())
+    assert (err, "overlaptop" in loaded, loaded & HEAVY) == ("", True, set())
 
 
-def loaded_by(code: str) -> set[str]:
-    program = f"import sys\n{code}\nprint(*sys.modules, file=sys.__stderr__)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return {name.partition(".")[0] for name in done.stderr.split()}
+@pytest.mark.parametrize(
+    ("code", "unwanted"),
+    [
+        ("import overlaptop", HEAVY),
+        ("import overlaptop.workloads.catalog", HEAVY),
+        ("from overlaptop.console import dashboard, demo, jobs, once, stream", {"torch", "textual"}),
+    ],
+)
+def test_what_is_imported_before_it_is_needed_is_light(code: str, unwanted: set[str]) -> None:
+    _, _, loaded = run_code(code)
+    assert loaded & unwanted == set()
 
 
-HELP = """
-from overlaptop.cli import main
-try:
-    main(["--help"])
-except SystemExit as end:
-    assert end.code == 0
-"""
-
-
-@pytest.mark.parametrize("code", ["import overlaptop", HELP, "import overlaptop.workloads.catalog"])
-def test_importing_the_package_and_its_help_load_nothing_heavy(code: str) -> None:
-    modules = loaded_by(code)
-    assert "overlaptop" in modules
-    assert modules.isdisjoint(HEAVY)
-
-
-def test_no_command_loads_torch() -> None:
-    code = "from overlaptop.console import dashboard, demo, jobs, once, stream"
-    assert loaded_by(code).isdisjoint({"torch", "textual"})
-
-
-def test_help_returns_in_a_third_of_a_second() -> None:
-    def once_s() -> float:
-        began_s = time.monotonic()
-        assert overlaptop("--help").returncode == 0
-        return time.monotonic() - began_s
-
-    # The best of several: the machine may be busy with something else, never with less.
-    assert min(once_s() for _ in range(5)) < 0.3
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("", ["overlaptop analyze PATH"]),
+        (
+            "analyze",
+            ["--hta", "window", "rounding", "peer-to-peer", "--lane", "exit status", '"type": "rank"'],
+        ),
+        ("estimate", ["bandwidth / (2 (N-1)/N)"]),
+        ("tune", [f"its hub goes back after {LEASE_S:.0f} seconds of silence"]),
+    ],
+)
+def test_help_explains(command: str, words: list[str]) -> None:
+    page = run_here(*command.split(), "--help").stdout
+    for word in words:
+        assert word in page
 
 
 def test_the_version_is_the_packages() -> None:
-    import overlaptop as package
+    done = run_here("--version")
+    assert (done.returncode, done.stdout) == (0, f"overlaptop {__version__}\n")
 
-    assert overlaptop("--version").stdout == f"overlaptop {package.__version__}\n"
+
+BUCKETS = "--gradients 1.6GB --bandwidth 200GB/s --latency 20us"
+USAGE_ERRORS = {
+    "": [
+        ("--nonsense", "unrecognized arguments: --nonsense"),
+        ("--json demo", "demo is a command and comes first; a host of that name is ssh://demo"),
+        ("gpu-a demo", "demo is a command and comes first; a host of that name is ssh://demo"),
+        ("--json set", "set is a command and comes first"),
+        ("--readonly set", "set is a command and comes first"),
+        ("--readonly capture", "capture is a command and comes first"),
+        ("--readonly tune", "tune is a command and comes first"),
+        ("--steps 3", "--steps goes with --json"),
+        ("--once --json --steps 3", "--steps goes with --json"),
+        ("--json --steps 0", "must be a positive whole number"),
+        ("--json --steps -1", "must be a positive whole number"),
+        ("--json --job ../etc", "is no job's key"),
+        ("--list --once", "--list goes with"),
+        ("--refresh nan", "must be from 0.1 to 10"),
+        ("", "the dashboard needs a terminal"),
+        ("--once ftp://gpu-a", "there is no ftp://"),
+        ("--once gpu-a:2222", "a port is named as in ssh://gpu-a:2222"),
+        ("--once slurm:x", "slurm:1234"),
+        ("--once --hosts /no/such/file", "--hosts /no/such/file: No such file or directory"),
+        ("--once --via '", "no closing quotation"),
+        ("--once --python /opt/py", "--python goes with a host"),
+        ("--once --remote-dir /x", "--remote-dir goes with a host"),
+        ("--once --rate 20k", "--rate goes with a host"),
+        ("--once gpu-a --python it's", "cannot travel"),
+        ("--once gpu-a --python=-c", "cannot begin with a dash"),
+        ("gpu-a --rate fast", "must be 1k bytes a second or more"),
+        ("gpu-a --rate 10", "must be 1k bytes a second or more"),
+    ],
+    "analyze": [
+        ("", "the following arguments are required: PATH"),
+        ("a b", "unrecognized arguments: b"),
+        ("a --lane nonsense", "a lane rule is LANE=REGEX"),
+        ("a --lane comm=(", "not a regular expression"),
+        ("a --refresh 0", "must be from 0.1 to 10"),
+    ],
+    "capture": [
+        ("--steps 0", "must be a positive whole number"),
+        ("--steps 101", "steps must be from 1 to 100, not 101"),
+        ("--steps many", "must be a positive whole number"),
+        ("--job ../x", "is no job's key"),
+        ("train.py", "unrecognized arguments"),
+        ("--readonly", "unrecognized arguments"),
+        ("--host ftp://x", "there is no ftp://"),
+    ],
+    "demo": [
+        ("--nproc none", "must be a positive whole number"),
+        ("nonsense --json", "no workload is called 'nonsense'; there are: ddp, "),
+        ("--layers 4", "unrecognized arguments: --layers"),
+        ("", "the dashboard needs a terminal"),
+    ],
+    "doctor": [
+        ("--nonsense", "unrecognized arguments: --nonsense"),
+        ("-x", "unrecognized arguments: -x"),
+        ("gopher://host", "there is no gopher://"),
+        ("--remote-dir /x", "--remote-dir goes with a host"),
+        ("--rate 20k gpu-a", "--rate is for watching a host"),
+        ("gpu-a --python it's", "cannot travel"),
+        ("--hosts /nowhere", "No such file"),
+    ],
+    "estimate": [
+        ("", "nothing to estimate: give --compute-ms, --gradients or --all-gather-ms"),
+        ("--json", "nothing to estimate"),
+        ("nonsense", "unrecognized arguments: nonsense"),
+        ("--compute-ms 40", "--compute-ms goes with --comm-ms"),
+        ("--overlap 0.9", "--overlap goes with --compute-ms and --comm-ms"),
+        ("--gradients 1GB --ranks 8", "--gradients goes with --bandwidth and --latency"),
+        ("--compute-ms 40 --layer-ms 5", "--compute-ms and --layer-ms belong to two questions"),
+        ("--compute-ms 4 --comm-ms 5 --overlap 0.9", "--overlap can be at most 0.8"),
+        ("--compute-ms 4 --comm-ms 5 --overlap 1.5", "--overlap: must be from 0 to 1"),
+        ("--compute-ms 4 --comm-ms 5 --overlap nan", "--overlap: must be from 0 to 1"),
+        ("--compute-ms 0 --comm-ms 0", "without compute and communication"),
+        ("--compute-ms -4 --comm-ms 5", "--compute-ms: must be a time in ms, such as 40 or 1.5, not '-4'"),
+        (f"{BUCKETS} --ranks 1", "--ranks: must be a whole number from 2 to 1,000,000"),
+        ("--gradients 1.6 --bandwidth 1GB/s --latency 1us", "such as 1.6GB or 25MiB, not '1.6'"),
+        ("--gradients 1PB --bandwidth 1B/s --latency 1us", "more than 104 days"),
+        ("--all-gather-ms 0 --layer-ms 5", "more than 0 ns"),
+        ("--all-gather-ms 2 --layer-ms 5 --slowest-all-gather-ms 1", "cannot take less time"),
+    ],
+    "set": [
+        ("bucket_cap_mb", "must be NAME=VALUE with a whole number or script, not 'bucket_cap_mb'"),
+        ("bucket_cap_mb=", "must be NAME=VALUE"),
+        ("bucket_cap_mb=2.5", "must be NAME=VALUE with a whole number"),
+        ("bucket_cap_mb=--1", "must be NAME=VALUE with a whole number"),
+        ("bucket_cap_mb=99999999999", "must be NAME=VALUE with a whole number"),
+        ("bucket_cap_mb=\u0661", "must be NAME=VALUE with a whole number"),
+        ("bucket_cap_mb=5 --json", "--json goes without NAME=VALUE"),
+        ("=5", "must be NAME=VALUE"),
+        ("bucket_cap_mb=5 --job ../x", "is no job's key"),
+        ("--readonly", "unrecognized arguments"),
+        ("--host ftp://x", "there is no ftp://"),
+    ],
+    "tune": [
+        ("--readonly", "unrecognized arguments"),
+        ("--host ftp://x", "there is no ftp://"),
+        ("ddp --host gpu-a", "SCRIPT is started here: give no host with it"),
+    ],
+}
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--nonsense"], "unrecognized arguments: --nonsense"),
-        (["--json", "demo"], "demo is a command and comes first; a host of that name is ssh://demo"),
-        (["--steps", "3"], "--steps goes with --json"),
-        (["--once", "--json", "--steps", "3"], "--steps goes with --json"),
-        (["--json", "--steps", "0"], "must be a positive whole number"),
-        (["--json", "--steps", "-1"], "must be a positive whole number"),
-        (["--json", "--job", "../etc"], "is no job's key"),
-        (["--list", "--once"], "--list goes with"),
-        (["--refresh", "nan"], "must be from 0.1 to 10"),
-        (["demo", "--nproc", "none"], "must be a positive whole number"),
-        (["demo", "nonsense", "--json"], "no workload is called 'nonsense'; there are: ddp, "),
-        (["demo", "--layers", "4"], "unrecognized arguments: --layers"),
-        ([], "the dashboard needs a terminal"),
-        (["demo"], "the dashboard needs a terminal"),
+        pytest.param([command, *line.split()] if command else line.split(), reason, id=f"{command} {line}")
+        for command, errors in USAGE_ERRORS.items()
+        for line, reason in errors
     ],
 )
 def test_a_usage_error_is_status_2_and_a_line_on_stderr(words: list[str], reason: str) -> None:
-    done = overlaptop(*words)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert reason in done.stderr
-    assert "Traceback" not in done.stderr
+    done = run_here(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    *usage, line = done.stderr.splitlines()
+    assert line.startswith("overlaptop")
+    assert reason in line
+    assert not usage or usage[0].startswith("usage: ")
+
+
+def test_a_host_with_a_blank_in_its_name_is_refused() -> None:
+    for words in (["--once", "gpu a"], ["doctor", "gpu a"]):
+        done = run_here(*words)
+        assert (done.returncode, "names no host" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
-    "words", [["--json"], ["--once"], ["--once", "--json"], ["--json", "--job", "abc"]]
+    "line",
+    ["--json", "--once", "--once --json", "--json --job abc", "capture", "set", "set bucket_cap_mb=50"],
 )
-def test_without_a_job_the_answer_is_one_line_and_status_1(words: list[str]) -> None:
-    done = overlaptop(*words)
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert done.stderr.startswith("overlaptop: no job")
-    assert done.stderr.count("\n") == 1
+def test_without_a_job_the_answer_is_one_line_and_status_1(line: str) -> None:
+    done = run_here(*line.split())
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith("overlaptop: no job with an agent runs here; start one: torchrun ")
 
 
 def test_a_list_of_no_jobs_is_empty() -> None:
-    done = overlaptop("--list")
+    done = run_here("--list")
     assert (done.returncode, done.stdout) == (0, "")
-    assert overlaptop("--list", "--json").stdout == ""
+    assert run_here("--list", "--json").stdout == ""
 
 
-def test_a_socket_folder_that_others_may_enter_is_refused_in_one_line(socket_dir: Path) -> None:
+@pytest.mark.parametrize("command", ["--json", "changes"])
+def test_a_socket_folder_that_others_may_enter_is_refused_in_one_line(
+    command: str, socket_dir: Path
+) -> None:
     socket_dir.chmod(0o755)
-    done = overlaptop("--json")
-    assert done.returncode == 1
+    done = run_here(command)
+    socket_dir.chmod(0o700)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert str(socket_dir) in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert "has mode 0755, not 0700" in done.stderr

@@ -1,34 +1,30 @@
 """Real jobs: started by ``overlaptop demo``, or found by other commands, and gone afterwards."""
 
-import json
 import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from overlaptop.wire.endpoints import list_jobs
 
 from .conftest import StartRanks, Traces, wait_until
-
-OVERLAPTOP = [sys.executable, "-m", "overlaptop"]
-# Small enough to start in seconds on a busy machine, and to leave it to the tests.
-SMALL = ["--layers", "1", "--width", "64", "--batch", "1", "--seq", "16", "--data-ms", "50"]
-SMALL_MATMUL = ["--matrix", "32", "--products", "2", "--size-mb", "0.1", "--data-ms", "50"]
-START_LIMIT_S = 90
-
-
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*OVERLAPTOP, *words], capture_output=True, text=True, timeout=START_LIMIT_S)
-
-
-def records(text: str) -> list[dict[str, object]]:
-    return [json.loads(line) for line in text.splitlines()]
+from .running import (
+    OVERLAPTOP,
+    SMALL_DDP,
+    SMALL_MATMUL,
+    START_LIMIT_S,
+    Terminal,
+    overlaptop,
+    records,
+    run_here,
+)
 
 
-def steps(text: str) -> list[dict[str, object]]:
+def steps(text: str) -> list[dict[str, Any]]:
     return [record for record in records(text) if record["type"] == "step"]
 
 
@@ -38,7 +34,7 @@ def await_step(lines: Iterable[str]) -> bool:
 
 
 def test_a_demo_prints_so_many_steps_of_each_rank_and_leaves_no_process(traces: Traces) -> None:
-    done = run("demo", "fsdp", "--nproc", "2", "--steps", "3", "--json", "--", *SMALL)
+    done = overlaptop("demo", "fsdp", "--nproc", "2", "--steps", "3", "--json", "--", *SMALL_DDP)
     assert done.returncode == 0, done.stderr
     seen = sorted((record["rank"], record["step"]) for record in steps(done.stdout))
     assert [rank for rank, _ in seen] == [0, 0, 0, 1, 1, 1]
@@ -50,17 +46,30 @@ def test_a_demo_prints_so_many_steps_of_each_rank_and_leaves_no_process(traces: 
     assert traces.alive() == []
 
 
-def test_a_demo_whose_workload_refuses_its_options_says_so_and_returns_2(traces: Traces) -> None:
-    done = run("demo", "ddp", "--nproc", "2", "--json", "--", "--nonsense")
-    assert done.returncode == 2
-    assert "--nonsense" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
+@pytest.mark.parametrize(
+    ("options", "status"), [(["--nonsense"], 2), (["--layers", "two"], 2), (["--device", "cuda"], 1)]
+)
+def test_options_that_the_workload_refuses_are_reported_before_anything_is_started(
+    traces: Traces, monkeypatch: pytest.MonkeyPatch, options: list[str], status: int
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    done = overlaptop("demo", "ddp", "--json", "--nproc", "2", "--", *options)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
+    assert options[0] in done.stderr
+    assert traces.alive() == []
+
+
+def test_help_after_two_dashes_is_the_workloads_and_starts_nothing(traces: Traces) -> None:
+    done = run_here("demo", "ddp", "--json", "--", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--bucket-cap-mb MB" in done.stdout
     assert traces.alive() == []
 
 
 def test_a_demo_whose_job_ends_by_itself_ends_with_it(traces: Traces) -> None:
-    done = run("demo", "allreduce_matmul", "--nproc", "1", "--json", "--", *SMALL_MATMUL, "--steps", "8")
+    done = overlaptop(
+        "demo", "allreduce_matmul", "--nproc", "1", "--json", "--", *SMALL_MATMUL, "--steps", "8"
+    )
     assert done.returncode == 0, done.stderr
     assert {record["rank"] for record in records(done.stdout)} == {0}
     assert traces.alive() == []
@@ -68,7 +77,7 @@ def test_a_demo_whose_job_ends_by_itself_ends_with_it(traces: Traces) -> None:
 
 @pytest.fixture
 def demo(traces: Traces) -> Iterator[subprocess.Popen[str]]:
-    """A demo that goes on until it is told to stop, and has printed its first record of a step."""
+    """A demo that runs until a signal ends it, and has printed its first record of a step."""
     process = subprocess.Popen(
         [*OVERLAPTOP, "demo", "allreduce_matmul", "--json", "--nproc", "1", "--", *SMALL_MATMUL],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -83,9 +92,9 @@ def demo(traces: Traces) -> Iterator[subprocess.Popen[str]]:
 
 def assert_ended(process: subprocess.Popen[str], status: int, traces: Traces, socket_dir: Path) -> None:
     """With this status, and without a process or a folder that is left."""
-    _, talk = process.communicate(timeout=START_LIMIT_S)
+    _, err = process.communicate(timeout=START_LIMIT_S)
     assert process.returncode == status
-    assert "Traceback" not in talk
+    assert "Traceback" not in err
     assert wait_until(lambda: traces.alive() == [])
     assert list(socket_dir.iterdir()) == []
 
@@ -112,30 +121,27 @@ def test_a_demo_that_is_terminated_leaves_nothing_and_ends_the_stream_of_who_wat
 
 
 def test_other_commands_see_a_job(start_ranks: StartRanks) -> None:
-    start_ranks("ddp", *SMALL)
-    stream = run("--json", "--steps", "2", "--wait")
+    start_ranks("ddp", *SMALL_DDP)
+    stream = run_here("--json", "--steps", "2", "--wait")
     assert stream.returncode == 0, stream.stderr
     assert sorted(record["rank"] for record in steps(stream.stdout)) == [0, 0, 1, 1]
 
-    (job,) = records(run("--list", "--json").stdout)
+    (job,) = records(run_here("--list", "--json").stdout)
     assert job["script"].endswith("ddp.py")
-    assert str(job["job"]) in run("--list").stdout
+    assert job["job"] in run_here("--list").stdout
 
-    table = run("--once")
+    table = run_here("--once")
     assert table.returncode == 0, table.stderr
     assert "2 ranks" in table.stdout.splitlines()[0]
-    assert len(table.stdout.splitlines()) >= 5
+    assert [record["rank"] for record in steps(run_here("--once", "--json").stdout)] == [0, 1]
 
-    once = steps(run("--once", "--json").stdout)
-    assert [record["rank"] for record in once] == [0, 1]
-
-    named = run("--json", "--steps", "1", "--job", str(job["job"]))
+    named = run_here("--json", "--steps", "1", "--job", job["job"])
     assert named.returncode == 0, named.stderr
     assert len(steps(named.stdout)) == 2
 
-    missing = run("--json", "--job", "other")
+    missing = run_here("--json", "--job", "other")
     assert (missing.returncode, missing.stdout) == (1, "")
-    assert str(job["job"]) in missing.stderr
+    assert job["job"] in missing.stderr
 
 
 def test_a_reader_that_has_enough_ends_the_stream_quietly(start_ranks: StartRanks) -> None:
@@ -154,7 +160,37 @@ def test_several_jobs_without_a_choice_are_named_with_status_2(start_ranks: Star
     for _ in range(2):
         start_ranks("allreduce_matmul", *SMALL_MATMUL, ranks=1)
     assert wait_until(lambda: len(list_jobs()) == 2, START_LIMIT_S)
-    done = run("--json")
+    done = run_here("--json")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert all(job.job in done.stderr for job in list_jobs())
+
+
+# A job of another host: this machine, reached as any other
+
+
+@pytest.mark.timeout(300)
+def test_a_job_is_shown_and_changed_over_a_connection(start_ranks: StartRanks, traces: Traces) -> None:
+    job = start_ranks("ddp", *SMALL_DDP)
+    assert wait_until(lambda: bool(list_jobs()), START_LIMIT_S)
+    done = run_here("--json", "--steps", "2", "local://", "--wait")
+    assert sorted(record["rank"] for record in steps(done.stdout)) == [0, 0, 1, 1]
+    changed = run_here("set", "bucket_cap_mb=7", "--host", "local://")
+    assert (changed.returncode, "-> 7" in changed.stdout) == (0, True), changed.stderr
+    once = run_here("--once", "local://")
+    assert (once.returncode, once.stdout.count("running")) == (0, 2)
+    job.kill()
+    assert wait_until(lambda: not traces.alive())
+
+
+@pytest.mark.timeout(300)
+def test_a_workload_started_over_a_connection_is_shown_and_ends_with_the_dashboard(traces: Traces) -> None:
+    with Terminal("local://", "--python", sys.executable) as terminal:
+        terminal.read_until(b"allreduce_matmul")
+        terminal.type("w")
+        terminal.read_until(b"--bucket-cap-mb")
+        terminal.type(f"{' '.join(SMALL_DDP)}\t1\r")
+        terminal.read_until(b"forward ")
+        terminal.type("qy")
+        assert terminal.wait() == 0
+    assert wait_until(lambda: not traces.alive())

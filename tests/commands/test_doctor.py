@@ -1,11 +1,8 @@
-"""``overlaptop doctor`` as a process: its lines, records and exit status."""
+"""``overlaptop doctor`` its lines, records and exit status."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,12 +12,7 @@ from overlaptop.console import doctor
 from overlaptop.doctor.findings import fault
 from tests.doctor.ssh_hosts import make_ssh
 
-
-def run(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "overlaptop", "doctor", *words]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=100, stdin=subprocess.DEVNULL, **options
-    )
+from .running import records, run_code, run_here
 
 
 @pytest.fixture
@@ -45,37 +37,33 @@ def small_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_here_it_prints_a_line_for_each_finding_and_a_verdict_and_imports_torch_in_a_child_only(
     socket_dir: Path,
 ) -> None:
-    code = (
-        "import sys; from overlaptop.cli import main; status = main(['doctor'])\n"
-        "print(*sorted({'torch', 'textual', 'zmq', 'pynvml'} & set(sys.modules)), file=sys.stderr)\n"
-        "sys.exit(status)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
-    first, *lines, verdict = done.stdout.splitlines()
+    out, err, loaded = run_code("from overlaptop.cli import main\nassert main(['doctor']) == 0")
+    first, *lines, verdict = out.splitlines()
     assert first.startswith("here (")
-    assert f"  ok       overlaptop  {__version__}, protocol " in done.stdout
-    assert f"  ok       torch       {importlib.metadata.version('torch').partition('+')[0]}" in done.stdout
+    assert f"  ok       overlaptop  {__version__}, protocol " in out
+    assert f"  ok       torch       {importlib.metadata.version('torch').partition('+')[0]}" in out
     assert f"  ok       sockets     {socket_dir}, ours, mode 0700" in lines
     assert all(line.split()[0] in ("ok", "warning", "fault", "unknown") for line in lines)
-    assert (verdict, done.returncode, done.stderr) == ("monitoring will work here", 0, "\n")
+    assert (verdict, err) == ("monitoring will work here", "")
+    assert not {"torch", "textual", "zmq", "pynvml"} & loaded
 
 
 def test_a_fault_is_status_1_and_says_what_to_do(small_torch: None, socket_dir: Path) -> None:
     socket_dir.chmod(0o755)
-    done = run()
+    done = run_here("doctor")
     assert (done.returncode, done.stderr) == (1, "")
     assert f"fault    sockets     {socket_dir} has mode 0755, not 0700: run chmod 700" in done.stdout
     assert done.stdout.endswith("monitoring will not work here\n")
 
 
 def test_records_are_of_here_and_of_each_host(ssh: None, small_torch: None) -> None:
-    done = run("--json", "wrong", "nobody")
-    records = [json.loads(line) for line in done.stdout.splitlines()]
+    done = run_here("doctor", "--json", "wrong", "nobody")
+    found = records(done.stdout)
     assert (done.returncode, done.stderr) == (1, "")
-    checks = [record for record in records if record["type"] == "check"]
+    checks = [record for record in found if record["type"] == "check"]
     for record in checks:
         assert set(record) == {"type", "host", "check", "status", "finding", "remedy"}
-    ends = [(each["host"], each["works"]) for each in records if each["type"] == "doctor"]
+    ends = [(each["host"], each["works"]) for each in found if each["type"] == "doctor"]
     assert ends == [("", True), ("wrong", False), ("nobody", False)]
     assert [(each["host"], each["check"]) for each in checks if each["status"] == "fault"] == [
         ("wrong", "relay"),
@@ -83,8 +71,8 @@ def test_records_are_of_here_and_of_each_host(ssh: None, small_torch: None) -> N
     ]
 
 
-def test_a_host_is_told_below_its_name(ssh: None, small_torch: None) -> None:
-    done = run("strange")
+def test_the_findings_of_a_host_stand_below_its_name(ssh: None, small_torch: None) -> None:
+    done = run_here("doctor", "strange")
     assert done.stdout.endswith(
         "\nstrange\n"
         "  ok       way         me@10.0.0.5 port 22\n"
@@ -95,32 +83,12 @@ def test_a_host_is_told_below_its_name(ssh: None, small_torch: None) -> None:
 
 
 def test_an_interpreter_that_is_named_must_do(tmp_path: Path) -> None:
-    done = run("--python", str(tmp_path / "nowhere"))
+    done = run_here("doctor", "--python", tmp_path / "nowhere")
     assert done.returncode == 1
     assert (
         f"  fault    python      {tmp_path / 'nowhere'}: the interpreter cannot be run (No such file"
         in (done.stdout)
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["--nonsense"], "unrecognized arguments: --nonsense"),
-        (["-x"], "unrecognized arguments: -x"),
-        (["a b"], "names no host"),
-        (["gopher://host"], "there is no gopher://"),
-        (["--remote-dir", "/x"], "--remote-dir goes with a host"),
-        (["--rate", "20k", "gpu-a"], "--rate is for watching a host"),
-        (["gpu-a", "--python", "it's"], "cannot travel"),
-        (["--hosts", "/nowhere"], "No such file"),
-    ],
-)
-def test_a_usage_error_is_status_2_and_a_line_on_stderr(words: list[str], reason: str) -> None:
-    done = run(*words)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert reason in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_an_installation_that_lacks_something_is_told_without_what_it_lacks(
@@ -136,17 +104,15 @@ def test_an_installation_that_lacks_something_is_told_without_what_it_lacks(
 
 def test_the_command_loads_nothing_that_may_be_missing() -> None:
     blocked = ("numpy", "msgpack", "msgspec", "zmq", "textual", "rich", "torch")
-    code = (
-        f"import sys; sys.modules.update(dict.fromkeys({blocked!r}))\n"
+    out, err, _ = run_code(
+        f"sys.modules.update(dict.fromkeys({blocked!r}))\n"
         "from overlaptop.cli import main\n"
-        "sys.exit(main(['doctor']))"
+        "assert main(['doctor']) == 1"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert "without msgpack, msgspec, numpy, textual, zmq: pip install" in done.stdout
-    assert done.stderr == ""
+    assert "without msgpack, msgspec, numpy, textual, zmq: pip install" in out
+    assert err == ""
 
 
-def test_a_word_of_another_host_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_of_another_host_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
     doctor._tell("a\x1b[2Jhost", [fault("torch", "a\x1b]0;title\x07", "\x9b1m")], as_json=False)
     assert all(character.isprintable() or character == "\n" for character in capsys.readouterr().out)

@@ -70,7 +70,7 @@ def test_a_present_state_that_does_not_come_is_a_failure(
     for limit in ("LIMIT_S", "HISTORY_LIMIT_S"):
         monkeypatch.setattr(f"overlaptop.console.following.{limit}", 0.0)
     session = PlayedSession([WELCOME, rank_info(0), rank_info(1), totals(0, 7), totals(1, 7)], link=link)
-    with pytest.raises(CommandError, match="told its history only, not its present state"):
+    with pytest.raises(CommandError, match="sent its history only, not its present state"):
         settle(session)
 
 

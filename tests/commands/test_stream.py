@@ -141,7 +141,7 @@ def test_without_a_number_of_steps_the_jobs_end_is_waited_for_whatever_its_agent
     assert not enough
 
 
-def test_a_line_to_the_job_that_broke_for_good_is_a_failure() -> None:
+def test_a_connection_to_the_job_that_broke_for_good_is_a_failure() -> None:
     with pytest.raises(CommandError, match="did not come back"):
         played(PlayedSession(arrival(), link=LinkState.LOST))
 

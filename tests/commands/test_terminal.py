@@ -1,43 +1,30 @@
-"""The dashboard in a real terminal (a pseudo-terminal), as ``overlaptop demo`` opens it."""
+"""The dashboard in a real terminal (a pseudo-terminal), on its own and as ``overlaptop demo`` opens it."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from .conftest import Traces
-from .terminals import START_LIMIT_S, Terminal
+from overlaptop.wire.endpoints import JobRecord, is_alive, list_jobs
 
-SMALL = ["--matrix", "32", "--products", "2", "--size-mb", "0.1", "--data-ms", "50"]
-STEPS = b"1 collective"
-"""Of allreduce_matmul's overview, once there are some."""
-LEAVE_ALTERNATE_SCREEN = b"\x1b[?1049l"
+from .conftest import StartRanks, Traces, wait_until
+from .running import LEAVE_ALTERNATE_SCREEN, SMALL_MATMUL, START_LIMIT_S, STEPS, Terminal
+
+DOWN = "\x1b[B"
 
 
 @pytest.fixture
 def dashboard(traces: Traces) -> Iterator[Terminal]:
     """``overlaptop demo``, with the first steps on the screen."""
-    terminal = Terminal("demo", "allreduce_matmul", "--nproc", "1", "--", *SMALL)
-    try:
+    with Terminal("demo", "allreduce_matmul", "--nproc", "1", "--", *SMALL_MATMUL) as terminal:
         terminal.read_until(STEPS)
         yield terminal
-    finally:
-        terminal.close()
-
-
-def test_leaving_the_dashboard_of_a_demo_ends_its_job(dashboard: Terminal, traces: Traces) -> None:
-    dashboard.type("\x03")
-    dashboard.read_to_end()
-    assert dashboard.process.wait(START_LIMIT_S) == 0
-    assert LEAVE_ALTERNATE_SCREEN in dashboard.seen
-    assert traces.alive() == []
 
 
 def assert_ended_by(terminal: Terminal, signum: signal.Signals, traces: Traces) -> None:
     terminal.process.send_signal(signum)
-    terminal.read_to_end()
-    assert terminal.process.wait(START_LIMIT_S) == 128 + signum
+    assert terminal.wait() == 128 + signum
     assert LEAVE_ALTERNATE_SCREEN in terminal.seen
     assert b"Traceback" not in terminal.seen
     assert traces.alive() == []
@@ -50,75 +37,110 @@ def test_a_demo_that_a_signal_ends_gives_the_terminal_back_and_leaves_no_process
 
 
 def test_a_dashboard_that_a_signal_ends_gives_the_terminal_back(traces: Traces) -> None:
-    terminal = Terminal()
-    try:
+    with Terminal() as terminal:
         terminal.read_until(b"allreduce_matmul")
         assert_ended_by(terminal, signal.SIGTERM, traces)
-    finally:
-        terminal.close()
 
 
 def test_a_dashboard_whose_terminal_goes_away_ends(traces: Traces) -> None:
-    terminal = Terminal()
-    try:
+    with Terminal() as terminal:
         terminal.read_until(b"allreduce_matmul")
-        terminal.hang_up()
-        assert terminal.process.wait(START_LIMIT_S) == 128 + signal.SIGHUP
-    finally:
-        terminal.close()
+        terminal.close_window()
+        assert terminal.wait() == 128 + signal.SIGHUP
     assert traces.alive() == []
 
 
 def test_a_job_that_fails_is_explained_after_the_dashboard_was_left(traces: Traces) -> None:
-    too_much = str(10**8)
-    terminal = Terminal("demo", "allreduce_matmul", "--nproc", "1", "--", "--matrix", too_much)
-    try:
+    with Terminal("demo", "allreduce_matmul", "--nproc", "1", "--", "--matrix", str(10**8)) as terminal:
         terminal.read_until(b"RuntimeError:")
         terminal.type("\x03")
-        terminal.read_to_end()
-        assert terminal.process.wait(START_LIMIT_S) == 1
+        assert terminal.wait() == 1
         assert b"the job failed (exit status 1)" in terminal.seen
-    finally:
-        terminal.close()
     assert traces.alive() == []
 
 
 def test_without_a_job_a_workload_can_be_chosen_and_ends_with_the_dashboard(traces: Traces) -> None:
-    terminal = Terminal()
-    try:
+    with Terminal() as terminal:
         terminal.read_until(b"allreduce_matmul")
         terminal.type("\r")
         terminal.read_until(b"optimizer")  # for whose end it waits, and later a phase of a step
         terminal.type("qy")
-        terminal.read_to_end()
-        assert terminal.process.wait(START_LIMIT_S) == 0
+        assert terminal.wait() == 0
         assert LEAVE_ALTERNATE_SCREEN in terminal.seen
-    finally:
-        terminal.close()
     assert traces.alive() == []
 
 
 @pytest.mark.parametrize("words", [["--theme", "nonsense"], ["demo", "--theme", "nonsense"]])
-def test_a_theme_that_there_is_not_is_a_usage_error(words: list[str]) -> None:
-    terminal = Terminal(*words)
-    try:
-        terminal.read_to_end()
-        assert terminal.process.wait(START_LIMIT_S) == 2
+def test_an_unknown_theme_is_a_usage_error(words: list[str]) -> None:
+    with Terminal(*words) as terminal:
+        assert terminal.wait() == 2
         assert b"no theme 'nonsense'; there are: " in terminal.seen
-    finally:
-        terminal.close()
 
 
 @pytest.mark.parametrize("words", [[], ["demo"]])
-def test_a_dashboard_whose_drawing_would_go_to_a_file_says_so_where_it_is_seen(
+def test_a_dashboard_that_would_be_drawn_into_a_file_reports_it_on_the_screen(
     words: list[str], tmp_path: Path
 ) -> None:
-    with (tmp_path / "stderr").open("wb") as file:
-        terminal = Terminal(*words, stderr=file)
-    try:
-        terminal.read_to_end()
-        assert terminal.process.wait(START_LIMIT_S) == 2
+    with (tmp_path / "stderr").open("wb") as file, Terminal(*words, stderr=file) as terminal:
+        assert terminal.wait() == 2
         assert b"draws on stderr" in terminal.seen
         assert terminal.seen.count(b"\n") == 1
-    finally:
-        terminal.close()
+
+
+# Another workload from the dashboard's keys
+
+
+def jobs_are(condition: Callable[[list[JobRecord]], bool]) -> bool:
+    return wait_until(lambda: condition(list_jobs()), START_LIMIT_S)
+
+
+@pytest.mark.timeout(300)
+def test_the_dashboard_of_a_demo_turns_to_another_workload_and_ends_both(
+    dashboard: Terminal, traces: Traces
+) -> None:
+    (first,) = list_jobs()
+    dashboard.type("w")
+    dashboard.read_until(b"--size-mb")
+    dashboard.type(" --prod")
+    dashboard.type("\r")
+    dashboard.read_until(b"expected")
+    assert is_alive(first.hub_pid, first.hub_start_ticks)  # a typo ends nothing
+    # Ctrl-U clears the options that are there; y ends the job that runs.
+    dashboard.type(f"\x15{' '.join(SMALL_MATMUL)} --size-mb 0.2\ry")
+    assert jobs_are(lambda jobs: bool(jobs) and first.job not in [job.job for job in jobs])
+    dashboard.seen = b""
+    dashboard.read_until(STEPS)
+    dashboard.type("w")
+    dashboard.read_until(b"ended here")
+    assert jobs_are(lambda jobs: len(jobs) == 1 and bool(jobs[0].rank_pids))
+    (second,) = list_jobs()
+    assert not is_alive(first.hub_pid, first.hub_start_ticks)
+    arguments = Path(f"/proc/{second.rank_pids[0]}/cmdline").read_text().split("\0")
+    assert arguments[-3:-1] == ["--size-mb", "0.2"]
+    dashboard.type("\x03")
+    assert dashboard.wait() == 0
+    assert LEAVE_ALTERNATE_SCREEN in dashboard.seen
+    assert traces.alive() == []
+
+
+@pytest.mark.timeout(300)
+def test_a_job_that_somebody_else_started_goes_on_beside_the_one_that_is_started_here(
+    start_ranks: StartRanks, traces: Traces
+) -> None:
+    theirs = start_ranks("allreduce_matmul", *SMALL_MATMUL, ranks=1)
+    assert jobs_are(bool)
+    (other,) = list_jobs()
+    with Terminal() as terminal:
+        terminal.read_until(STEPS)
+        terminal.type("w")
+        terminal.read_until(b"beside")
+        terminal.type(f"{DOWN}{DOWN}{' '.join(SMALL_MATMUL)}\t1\r")
+        assert jobs_are(lambda jobs: len(jobs) == 2)
+        terminal.seen = b""
+        terminal.read_until(STEPS)
+        terminal.type("qy")
+        assert terminal.wait() == 0
+    assert theirs.poll() is None
+    assert [job.job for job in list_jobs()] == [other.job]
+    theirs.kill()
+    assert wait_until(lambda: traces.alive() == [])
