@@ -247,7 +247,7 @@ def test_a_collective_that_outlives_its_step_counts_in_both(run_ranks) -> None:
         import torch, torch.distributed as dist
         import overlaptop.agent
         dist.init_process_group("gloo")
-        tensor = torch.ones(4)
+        tensor, store = torch.ones(4), dist.distributed_c10d._get_default_store()
         dist.barrier()
         overlaptop.agent.step()
         if dist.get_rank() == 0:
@@ -256,8 +256,10 @@ def test_a_collective_that_outlives_its_step_counts_in_both(run_ranks) -> None:
             overlaptop.agent.step()
             time.sleep(0.05)
             overlaptop.agent.step()
+            store.set("others may come", "")
             work.wait()
         else:
+            store.wait(["others may come"])
             time.sleep(0.2)
             dist.all_reduce(tensor)
         overlaptop.agent.step()
