@@ -115,11 +115,11 @@ LIST_KEYS = (
     Key("enter", "enter", "open", "open"),
     Key("escape,backspace", "esc", "back", "back"),
 )
+SCROLL_KEYS = tuple(key for key in LIST_KEYS if key.action != "open")
 HOSTS_KEYS = (
-    *(key for key in LIST_KEYS if key.action != "open"),
+    *SCROLL_KEYS,
     Key("r", "r", "retry", "try hosts that are not reached at once; it is done by itself now and then"),
 )
-CAPTURE_KEYS = tuple(key for key in LIST_KEYS if key.action != "open")
 TUNE_KEYS = (
     Key("up,k", "↑  k", "move(-1)", "previous knob"),
     Key("down,j", "↓  j", "move(1)", "next knob"),
@@ -142,8 +142,8 @@ WORKLOADS_KEYS = (
 )
 SEARCH_KEYS = (
     Key("x", "x", "stop", "stop the search and go back to the value before; asks first"),
-    Key("pagedown,down,j", "page down  ↓", "scroll(4)", "scroll the table"),
-    Key("pageup,up,k", "page up  ↑", "scroll(-4)", "scroll back"),
+    Key("pagedown,down,j", "page down  ↓", "move(4)", "scroll the table"),
+    Key("pageup,up,k", "page up  ↑", "move(-4)", "scroll back"),
     Key("escape,backspace", "esc", "back", "leave; the search goes on"),
 )
 _CHANGING = frozenset(

@@ -87,8 +87,11 @@ async def opened(session, size=WIDE, **options):
         yield app, pilot
 
 
-async def shown(app, pilot, rest_s=0.0):
-    """The screen after so much time, with all that is known and sent by then."""
+async def shown(app, pilot, *keys, rest_s=0.0):
+    """The screen after these keys and so much time, with all that is known and sent by then."""
+    if keys:
+        await pilot.press(*keys)
+        await pilot.pause()
     if rest_s:
         app.dashboard.session.clock.pass_s(rest_s)
     app.read()

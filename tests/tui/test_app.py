@@ -80,8 +80,7 @@ async def test_launch_lead_and_named_collectives_are_shown_where_the_source_sees
         session.clock.pass_s(2)
         session.say(step(0, 41, launch_lead_ns=0), detail(0, 41))
         assert "launch-bound" in await shown(app, pilot)
-        await pilot.press("enter")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "enter")
     assert "launch-bound" in text
     assert "named 50.0 %" in text
 
@@ -143,8 +142,7 @@ async def test_enter_opens_the_rank_and_escape_comes_back():
         ):
             assert words in text
         assert "allgather_base" in text
-        await pilot.press("tab")
-        assert "rank 2" in await shown(app, pilot)
+        assert "rank 2" in await shown(app, pilot, "tab")
         await pilot.press("shift+tab", "escape")
         assert isinstance(app.screen, OverviewScreen)
         assert app.dashboard.state.rank == 1
@@ -162,8 +160,7 @@ async def test_pause_holds_the_picture_while_data_is_kept():
         assert "paused since" in text
         assert "(7 s)" in text
         assert "step 39" in text
-        await pilot.press("p")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "p")
         assert "paused" not in text
         assert "step 40" in text
         assert len(app.dashboard.state.snapshot.ranks[0].history) == 41
@@ -176,8 +173,7 @@ async def test_sorting_goes_through_the_columns_and_back():
         await shown(app, pilot)
         assert table_ranks(app) == [3, 2, 1, 0]
         assert "overlap▲" in screen_text(app)
-        await pilot.press("S")
-        await shown(app, pilot)
+        await shown(app, pilot, "S")
         assert table_ranks(app) == [0, 1, 2, 3]
         await pilot.press("r", "s", "s", "s", "s", "s")
         assert app.dashboard.state.sort_key == "rank"
@@ -196,36 +192,25 @@ async def test_the_column_that_is_sorted_by_keeps_its_name_and_unit(size, least)
 
 async def test_a_filter_works_while_it_is_typed_and_escape_drops_it():
     async with opened(running_job()) as (app, pilot):
-        await pilot.press("slash", *"overlap<70")
-        await pilot.pause()
-        await shown(app, pilot)
+        await shown(app, pilot, "slash", *"overlap<70")
         assert table_ranks(app) == [2, 3]
-        await pilot.press("enter")
-        await pilot.pause()
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "enter")
         assert "2 of 4 ranks" in text
         assert not app.screen.query(Input)
-        await pilot.press("escape")
-        await shown(app, pilot)
+        await shown(app, pilot, "escape")
         assert table_ranks(app) == [0, 1, 2, 3]
-        await pilot.press("slash", *"1-2", "escape")
-        await pilot.pause()
-        await shown(app, pilot)
+        await shown(app, pilot, "slash", *"1-2", "escape")
         assert table_ranks(app) == [0, 1, 2, 3]
 
 
 async def test_a_filter_that_means_nothing_says_so_and_keeps_the_last_that_did():
     async with opened(running_job()) as (app, pilot):
-        await pilot.press("slash", *"nothing<1")
-        await pilot.pause()
-        assert "not one of overlap" in await shown(app, pilot)
+        assert "not one of overlap" in await shown(app, pilot, "slash", *"nothing<1")
 
 
 async def test_a_filter_without_a_match_says_so():
     async with opened(running_job()) as (app, pilot):
-        await pilot.press("slash", *"9", "enter")
-        await pilot.pause()
-        assert "no rank matches 9" in await shown(app, pilot)
+        assert "no rank matches 9" in await shown(app, pilot, "slash", *"9", "enter")
 
 
 async def test_zoom_pan_and_reset():
@@ -342,11 +327,9 @@ async def test_what_says_nothing_in_this_job_makes_room():
         assert "dropped" not in text
         assert "stall " not in text.replace("██ stall", "")
         assert text.index("speed-up ") < text.index("idle not seen")
-        await pilot.press("2")
-        assert "dropped" not in await shown(app, pilot)
+        assert "dropped" not in await shown(app, pilot, "2")
         session.say(status(dropped=3))
-        await pilot.press("1")
-        assert "dropped 3" in await shown(app, pilot)
+        assert "dropped 3" in await shown(app, pilot, "1")
 
 
 def contrast(color, background):
@@ -371,10 +354,8 @@ def test_every_part_of_a_step_stands_out_against_the_screen(palette):
 async def test_the_list_of_collectives_can_be_hidden_and_shown():
     async with opened(running_job()) as (app, pilot):
         assert "allgather_base  " in await shown(app, pilot)
-        await pilot.press("v")
-        assert "allgather_base  " not in await shown(app, pilot)
-        await pilot.press("v", "full_stop")
-        assert "allgather_base  " in await shown(app, pilot)
+        assert "allgather_base  " not in await shown(app, pilot, "v")
+        assert "allgather_base  " in await shown(app, pilot, "v", "full_stop")
         assert app.dashboard.state.collective == 0
 
 
@@ -416,17 +397,14 @@ async def test_help_says_whether_a_job_ends_with_the_dashboard(running, words):
     if running:
         launcher.running = running
     async with opened(running_job(), launcher=launcher, size=(160, 200)) as (app, pilot):
-        await pilot.press("question_mark")
-        assert words in await shown(app, pilot)
+        assert words in await shown(app, pilot, "question_mark")
 
 
 async def test_help_scrolls_where_it_does_not_fit():
     async with opened(running_job(), size=(60, 20)) as (app, pilot):
-        await pilot.press("f1", "end")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "f1", "end")
         assert "not known; never zero" in text
-        await pilot.press("home")
-        assert "Overview" in await shown(app, pilot)
+        assert "Overview" in await shown(app, pilot, "home")
 
 
 @pytest.mark.parametrize("size", [WIDE, (60, 20)])
@@ -583,8 +561,7 @@ async def test_each_row_of_the_table_says_whether_its_own_figures_are_bounds():
         assert "≥" not in exact
         assert "≤80.0 %" in bounds
         assert "≥6.0" in bounds
-        await pilot.press("down", "enter")
-        assert "overlap ≤80.0 %" in await shown(app, pilot)
+        assert "overlap ≤80.0 %" in await shown(app, pilot, "down", "enter")
 
 
 def starting(rank, **changes):
@@ -665,8 +642,7 @@ async def test_what_is_wrong_with_a_filter_is_said_in_full(size):
             text = await shown(app, pilot)
             assert str(refused.value) in " ".join(text.split())
             assert f"filter /{words}" in text
-            await pilot.press("escape")
-            assert str(refused.value)[:12] not in await shown(app, pilot)
+            assert str(refused.value)[:12] not in await shown(app, pilot, "escape")
 
 
 async def test_what_was_not_measured_is_a_dash_and_never_zero():
@@ -744,8 +720,7 @@ async def test_an_old_timeline_of_a_rank_that_one_turns_to_gives_way_to_the_firs
     session = running_job()
     async with opened(session) as (app, pilot):
         await shown(app, pilot)
-        await pilot.press("down")
-        assert "rank 1  step 39" in await shown(app, pilot)
+        assert "rank 1  step 39" in await shown(app, pilot, "down")
         session.say(detail(1, 90))
         assert "rank 1  step 90" in await shown(app, pilot)
 
@@ -799,8 +774,7 @@ async def test_a_ranks_screen_speaks_of_one_step():
     session.say(step(0, 40, comm=30, hidden=3), step(0, 41, comm=30, hidden=0))
     session.say(detail(0, 40))
     async with opened(session) as (app, pilot):
-        await pilot.press("enter")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "enter")
     assert " step 40  overlap 10.0 %" in text
     assert " rank 0  step 40 " in text
 
@@ -817,8 +791,7 @@ async def test_no_figure_is_cut(width):
         names = next(line for line in screen_lines(app) if line.lstrip().startswith("│"))
         assert set(names.replace("│", " ").split()) <= {"allreduce", "25.0", "MiB"}
         assert names.count("25.0") == names.count("MiB")
-        await pilot.press("enter")
-        text += await shown(app, pilot)
+        text += await shown(app, pilot, "enter")
     for line in text.splitlines():
         if line.startswith(" step time"):
             assert re.search(r"(step time|\d steps|\d ms)$", line.rstrip())
@@ -827,8 +800,7 @@ async def test_no_figure_is_cut(width):
 async def test_on_a_tall_screen_the_history_takes_what_the_collectives_leave():
     async with opened(running_job()) as (app, pilot):
         for key in ("1", "2"):
-            await pilot.press(key)
-            await shown(app, pilot)
+            await shown(app, pilot, key)
             await shown(app, pilot)
             listed, chart = app.screen.query_one(Collectives), app.screen.query_one(HistoryChart)
             assert listed.size.height >= 1 + 2
@@ -867,8 +839,7 @@ async def test_every_screen_fits_every_size(size):
             ("escape", "o"),
             ("1", "plus"),
         ):
-            await pilot.press(*keys)
-            await shown(app, pilot)
+            await shown(app, pilot, *keys)
             lines = screen_lines(app)
             assert len(lines) == size[1]
             assert all(len(line) == size[0] for line in lines)
@@ -883,11 +854,9 @@ async def test_ranks_come_first_where_there_is_little_room(size, rows):
 
 async def test_the_chosen_rank_stays_in_sight():
     async with opened(running_job(ranks=64), size=(80, 20)) as (app, pilot):
-        await pilot.press("end")
-        await shown(app, pilot)
+        await shown(app, pilot, "end")
         assert 63 in table_ranks(app)
-        await pilot.press("pageup", "pageup", "home")
-        await shown(app, pilot)
+        await shown(app, pilot, "pageup", "pageup", "home")
         assert 0 in table_ranks(app)
 
 
@@ -930,17 +899,14 @@ async def test_no_color_means_no_color_and_parts_differ_by_glyph(monkeypatch):
 async def test_ascii_means_ascii():
     async with opened(running_job(exact=False), ascii=True) as (app, pilot):
         for key in ("1", "2", "3", "4", "question_mark"):
-            await pilot.press(key)
-            assert (await shown(app, pilot)).isascii(), key
+            assert (await shown(app, pilot, key)).isascii(), key
 
 
 async def test_textures_can_be_turned_on_beside_colors():
     async with opened(running_job()) as (app, pilot):
         assert "▓▓ hidden" not in await shown(app, pilot)
-        await pilot.press("g")
-        assert "▓▓ hidden" in await shown(app, pilot)
-        await pilot.press("g")
-        assert "▓▓ hidden" not in await shown(app, pilot)
+        assert "▓▓ hidden" in await shown(app, pilot, "g")
+        assert "▓▓ hidden" not in await shown(app, pilot, "g")
 
 
 HOSTILE = "\x1b]0;pwned\x07\x9b2J\r\n\t\u202e\u200b[bold red]x[/]"
@@ -964,8 +930,7 @@ def hostile_job():
 async def test_words_from_a_machine_are_shown_as_words_and_steer_neither_terminal_nor_markup(size):
     async with opened(hostile_job(), size=size) as (app, pilot):
         for key in ("1", "2", "3", "4", "6"):
-            await pilot.press(key)
-            await shown(app, pilot)
+            await shown(app, pilot, key)
             lines = screen_lines(app)
             assert all(line.isprintable() for line in lines), key
             assert "]0;pwned" in "".join(lines), key
@@ -975,12 +940,8 @@ async def test_words_from_a_machine_are_shown_as_words_and_steer_neither_termina
 
 async def test_a_filter_is_not_markup():
     async with opened(running_job()) as (app, pilot):
-        await pilot.press("slash", *"[red]<1")
-        await pilot.pause()
-        assert "[red]<1: expected" in await shown(app, pilot)
-        await pilot.press("escape", "slash", *"[red]", "enter")
-        await pilot.pause()
-        assert "no rank matches [red]" in await shown(app, pilot)
+        assert "[red]<1: expected" in await shown(app, pilot, "slash", *"[red]<1")
+        assert "no rank matches [red]" in await shown(app, pilot, "escape", "slash", *"[red]", "enter")
 
 
 async def test_without_a_job_workloads_are_offered_and_started():
@@ -1053,8 +1014,7 @@ async def test_of_several_jobs_one_is_chosen_from_a_list():
 async def test_the_list_of_jobs_stays_until_the_user_leaves_it():
     session = running_job()
     async with opened(session) as (app, pilot):
-        await pilot.press("o")
-        await shown(app, pilot)
+        await shown(app, pilot, "o")
         assert isinstance(app.screen, JobsScreen)
         await pilot.press("escape")
         assert isinstance(app.screen, OverviewScreen)

@@ -92,9 +92,7 @@ async def test_what_is_not_allowed_is_not_sent_and_the_prompt_says_why(typed, wo
         await ask(pilot, "backspace", *typed)
         assert words in await shown(app, pilot)
         assert session.sent == []
-        await pilot.press("escape")
-        await pilot.pause()
-        assert "steps to capture" not in await shown(app, pilot)
+        assert "steps to capture" not in await shown(app, pilot, "escape")
         assert isinstance(app.screen, CaptureScreen)
         await pilot.press("escape")
         assert isinstance(app.screen, OverviewScreen)
@@ -192,8 +190,7 @@ async def test_a_job_that_obeys_nothing_is_said_to_before_it_is_asked():
     for rank in (0, 1):
         session.say(info(rank), step(rank, 1), detail(rank, 1))
     async with opened(session, size=(100, 30)) as (app, pilot):
-        await pilot.press("5")
-        assert "start it with --control" in await shown(app, pilot)
+        assert "start it with --control" in await shown(app, pilot, "5")
         session.say(replace(info(0), control_allowed=True))
         assert "--control" not in await shown(app, pilot)
 
@@ -207,8 +204,7 @@ async def test_another_dashboards_capture_is_seen_and_read_here_as_well(folder):
     async with opened(session, size=(160, 45)) as (app, pilot):
         await shown(app, pilot)
         assert app.dashboard.captures.references == {}  # nobody here has asked for it
-        await pilot.press("5")
-        await shown(app, pilot)
+        await shown(app, pilot, "5")
         await app.workers.wait_for_complete()
         text = await shown(app, pilot)
     assert "asked by eve@elsewhere?[2J" in text

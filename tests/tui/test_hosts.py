@@ -71,8 +71,7 @@ async def test_ranks_of_two_hosts_that_alternate_are_kept_together_and_the_curso
 async def test_sorted_by_a_figure_the_hosts_are_a_column():
     async with opened(Cluster("gpu-a", "gpu-b").live(), size=(160, 45)) as (app, pilot):
         await shown(app, pilot)
-        await pilot.press("s")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "s")
         assert "── gpu-a" not in text
         assert table_ranks(app) == [3, 2, 1, 0]
         assert "gpu-b" in line_of(app, "     3  ")
@@ -97,8 +96,7 @@ async def test_a_line_that_breaks_says_since_when_and_leaves_the_last_picture_ma
         cluster.host("gpu-a").link.say(step(0, 40), step(1, 40))
         text = await shown(app, pilot)
         assert "○ live · 1 of 2 hosts" in text
-        await pilot.press("end")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "end")
         line = line_of(app, "gpu-b  ○")
         assert "○ lost since" in line
         assert "(12 s)" in line
@@ -108,8 +106,7 @@ async def test_a_line_that_breaks_says_since_when_and_leaves_the_last_picture_ma
         assert overlap in before or size[0] == 60
         if size[0] == 160:
             assert "the line was silent for too long" in line
-        await pilot.press("enter")
-        assert "gpu-b lost since" in await shown(app, pilot)
+        assert "gpu-b lost since" in await shown(app, pilot, "enter")
 
 
 async def test_a_line_that_is_back_is_live_again():
@@ -153,12 +150,10 @@ async def test_a_host_s_name_and_lost_are_filters():
     cluster = Cluster("gpu-a", "gpu-b")
     async with opened(cluster.live(), size=(160, 45)) as (app, pilot):
         await shown(app, pilot)
-        await pilot.press("slash", *"gpu-b", "enter")
-        await shown(app, pilot)
+        await shown(app, pilot, "slash", *"gpu-b", "enter")
         assert rows_of(app) == ["gpu-b", 2, 3]
         cluster.host("gpu-a").cut()
-        await pilot.press("escape", "slash", *"lost", "enter")
-        await shown(app, pilot)
+        await shown(app, pilot, "escape", "slash", *"lost", "enter")
         assert rows_of(app) == ["gpu-a", 0, 1]
 
 
@@ -190,8 +185,7 @@ async def test_in_a_small_table_the_chosen_rank_is_in_sight_with_its_host():
 async def test_the_machine_screen_is_of_the_host_as_it_was_named():
     async with opened(Cluster("gpu-a", "gpu-b").live(), size=(160, 45)) as (app, pilot):
         await shown(app, pilot)
-        await pilot.press("end", "m")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "end", "m")
     assert " gpu-b   gpu-b.example" in text
     assert "host 2 of 2" in text
 
@@ -207,8 +201,7 @@ async def test_the_page_of_hosts_has_reasons_in_full_and_foreign_words_without_t
         host.cut("its host key is another than before: if that is as it should be, ssh-keygen -R gpu-b")
         host.detail = "@@@ WARNING \x1b[2J\nREMOTE HOST IDENTIFICATION HAS CHANGED"
         cluster.clock.pass_s(70)
-        await pilot.press("H")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "H")
         assert isinstance(app.screen, HostsScreen)
         for _ in range(12):
             await pilot.press("down")
@@ -287,14 +280,10 @@ async def test_a_workload_is_started_on_the_first_host_or_on_another_that_is_ask
     launcher = FakeLauncher(hosts=("gpu-a", "gpu-b"))
     async with opened(Cluster("gpu-a", "gpu-b").live(), launcher=launcher, size=(100, 30)) as (app, pilot):
         await shown(app, pilot)
-        await pilot.press("w")
-        await pilot.pause()
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "w")
         assert "runs on gpu-a" in text
         assert "another host" in text
-        await pilot.press("f2")
-        await pilot.pause()
-        assert "runs on gpu-b" in await shown(app, pilot)
+        assert "runs on gpu-b" in await shown(app, pilot, "f2")
         await pilot.press("enter")
         await pilot.pause()
         assert [(order.workload, order.host) for order in launcher.orders] == [("ddp", "gpu-b")]
@@ -306,9 +295,7 @@ async def test_one_host_offers_no_other():
         app,
         pilot,
     ):
-        await pilot.press("w")
-        await pilot.pause()
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "w")
     assert "runs on gpu-a" in text
     assert "another host" not in text
 
@@ -324,9 +311,7 @@ async def test_a_workload_whose_line_is_lost_is_not_said_to_run():
         launcher.running = ""
         launcher.now = replace(launcher.now, phase=LaunchPhase.UNKNOWN, how="the line to gpu-a is lost")
         launcher.hosts = ()
-        await pilot.press("w")
-        await pilot.pause()
-        assert "ddp on gpu-a: the line to gpu-a is lost" in await shown(app, pilot)
+        assert "ddp on gpu-a: the line to gpu-a is lost" in await shown(app, pilot, "w")
 
 
 def captured(cluster, *paths):
@@ -355,9 +340,7 @@ async def test_a_capture_s_folder_is_named_with_its_host(folders, words):
     captured(cluster, *(f"{folder}/rank{rank}.json.gz" for rank, folder in enumerate(folders)))
     async with app.run_test(size=(160, 45)) as pilot:
         await shown(app, pilot)
-        await pilot.press("5")
-        await pilot.pause()
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "5")
         assert isinstance(app.screen, CaptureScreen)
         for place in words:
             assert place in text
@@ -367,6 +350,5 @@ async def test_a_capture_s_folder_is_named_with_its_host(folders, words):
 
 async def test_the_log_of_changes_is_said_to_be_there_and_not_here():
     async with opened(Cluster("gpu-a").live(), size=(160, 45)) as (app, pilot):
-        await pilot.press("u")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "u")
     assert "each host keeps all of its own: changes.jsonl" in text

@@ -62,12 +62,11 @@ async def test_the_first_screen_says_which_keys_change_what(size):
 async def test_keys_show_the_target_at_once_and_send_it_when_they_rest(size):
     session = controlled_job()
     async with opened(session, size=size) as (app, pilot):
-        await pilot.press(UP, UP)
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, UP, UP)
         assert text.count("bucket 25 → 100 MiB") == 2  # the totals, and the line below them
         assert "esc takes it back" in text
         assert session.sent == []
-        text = await shown(app, pilot, SETTLE_S)
+        text = await shown(app, pilot, rest_s=SETTLE_S)
         assert sent(session) == ["set bucket_cap_mb 100"]
         assert "sent ..." in text
         (command,) = session.sent
@@ -86,10 +85,10 @@ async def test_the_keys_work_on_every_screen_and_its_foot_says_how_it_goes(key, 
         await pilot.press(key, DOWN)
         assert isinstance(app.screen, kind)
         assert "bucket 25 → 10 MiB: esc takes it back" in (await shown(app, pilot)).splitlines()[-1]
-        await shown(app, pilot, SETTLE_S)
+        await shown(app, pilot, rest_s=SETTLE_S)
         obey(session, session.sent[0], 40, "25", "10")
         assert "bucket 25 → 10 MiB: changed at step 40" in (await shown(app, pilot)).splitlines()[-1]
-        assert "changed at step 40" not in (await shown(app, pilot, 60)).splitlines()[-1]
+        assert "changed at step 40" not in (await shown(app, pilot, rest_s=60)).splitlines()[-1]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -98,14 +97,12 @@ async def test_a_failure_stays_on_the_screen_in_words_until_the_next_key(size):
     app = app_of(session)
     why = "this DDP was compiled, and compiled code keeps the buckets that it was compiled with"
     async with app.run_test(size=size) as pilot:
-        await pilot.press(UP)
-        await shown(app, pilot, SETTLE_S)
+        await shown(app, pilot, UP, rest_s=SETTLE_S)
         report(session, session.sent[0], "refused", None, why, ranks=(1,))
-        text = await shown(app, pilot, 300)
+        text = await shown(app, pilot, rest_s=300)
         assert "not changed: rank 1 refused: this DDP was compiled" in " ".join(text.split())
         assert "compiled with" in " ".join(text.split())
-        await pilot.press(UP)
-        assert "not changed" not in await shown(app, pilot)
+        assert "not changed" not in await shown(app, pilot, UP)
 
 
 async def test_b_takes_an_exact_value_or_says_what_is_wrong_with_it():
@@ -149,8 +146,7 @@ async def test_what_a_change_brought_is_shown_before_and_after_with_its_spread(s
     async with opened(session, size=size) as (app, pilot):
         run_on(session, 0, 140)
         await shown(app, pilot)
-        await pilot.press(UP)
-        await shown(app, pilot, SETTLE_S)
+        await shown(app, pilot, UP, rest_s=SETTLE_S)
         obey(session, session.sent[0], 140, "25", "50")
         assert "measuring ..." in await shown(app, pilot)
         run_on(session, 140, 100, compute=54, hidden=26, collectives=2, seed=2)
@@ -168,10 +164,8 @@ async def test_what_a_change_brought_is_shown_before_and_after_with_its_spread(s
             assert "4.00 ±0.00 ms" in rows["exposed"]
             assert "3 ±0" in rows["collectives a step"]
             assert "2 ±0" in rows["collectives a step"]
-        await pilot.press("d")
-        assert "shorter (" not in await shown(app, pilot)
-        await pilot.press("d")
-        assert "shorter (" in await shown(app, pilot)
+        assert "shorter (" not in await shown(app, pilot, "d")
+        assert "shorter (" in await shown(app, pilot, "d")
 
 
 def row_of(text, *words):
@@ -184,8 +178,7 @@ async def test_what_a_change_brought_moves_nothing_above_it(size, ranks):
     session = controlled_job(ranks=ranks)
     async with opened(session, size=size) as (app, pilot):
         before = await shown(app, pilot)
-        await pilot.press(UP)
-        pending = await shown(app, pilot, SETTLE_S)
+        pending = await shown(app, pilot, UP, rest_s=SETTLE_S)
         obey(session, session.sent[0], 40, "25", "50", ranks=ranks)
         run_on(session, 40, 40, ranks=ranks)
         after = await shown(app, pilot)
@@ -201,8 +194,7 @@ async def test_the_panel_says_what_its_signs_and_colours_mean(size, told):
     async with opened(session, size=size) as (app, pilot):
         run_on(session, 0, 140)
         await shown(app, pilot)
-        await pilot.press(UP)
-        await shown(app, pilot, SETTLE_S)
+        await shown(app, pilot, UP, rest_s=SETTLE_S)
         obey(session, session.sent[0], 140, "25", "50")
         run_on(session, 140, 100, compute=54, seed=2)
         said = " ".join((await shown(app, pilot)).split())
@@ -223,8 +215,7 @@ async def test_where_a_step_does_other_work_no_time_is_called_longer(size):
     async with opened(session, size=size) as (app, pilot):
         run_on(session, 0, 140)
         await shown(app, pilot)
-        await pilot.press(UP)
-        await shown(app, pilot, SETTLE_S)
+        await shown(app, pilot, UP, rest_s=SETTLE_S)
         obey(session, session.sent[0], 140, "4", "8", knob)
         run_on(session, 140, 100, compute=120, hidden=10, collectives=6, seed=2)
         text = await shown(app, pilot)
@@ -241,8 +232,7 @@ async def test_a_change_that_brought_nothing_is_said_to():
     async with opened(session, size=(160, 45)) as (app, pilot):
         run_on(session, 0, 140)
         await shown(app, pilot)
-        await pilot.press(UP)
-        await shown(app, pilot, SETTLE_S)
+        await shown(app, pilot, UP, rest_s=SETTLE_S)
         obey(session, session.sent[0], 140, "25", "50")
         run_on(session, 140, 100, seed=2)
         text = await shown(app, pilot)
@@ -253,14 +243,11 @@ async def test_a_change_that_brought_nothing_is_said_to():
 async def test_a_hidden_panel_comes_back_with_the_next_change():
     session = controlled_job()
     async with opened(session, size=(100, 30)) as (app, pilot):
-        await pilot.press(UP)
-        await shown(app, pilot, SETTLE_S)
+        await shown(app, pilot, UP, rest_s=SETTLE_S)
         obey(session, session.sent[0], 40, "25", "50")
         await shown(app, pilot)
-        await pilot.press("d")
-        assert "changed at step 40" not in await shown(app, pilot)
-        await pilot.press(UP)
-        assert "esc takes it back" in await shown(app, pilot)
+        assert "changed at step 40" not in await shown(app, pilot, "d")
+        assert "esc takes it back" in await shown(app, pilot, UP)
 
 
 async def test_another_dashboards_change_is_told_with_who_made_it():
@@ -270,8 +257,8 @@ async def test_another_dashboards_change_is_told_with_who_made_it():
     async with opened(session, size=(160, 45)) as (app, pilot):
         obey(session, command, 40, "25", "400")
         assert "by eve@there?[2J, pid 7" in await shown(app, pilot)
-        await pilot.press("u")
-        row = next(line for line in (await shown(app, pilot)).splitlines() if "changed at step 40" in line)
+        lines = (await shown(app, pilot, "u")).splitlines()
+        row = next(line for line in lines if "changed at step 40" in line)
         assert "25 → 400 MiB" in row
     assert session.sent == []
 
@@ -287,8 +274,7 @@ async def test_tune_lists_every_knob_and_why_one_cannot_be_changed(size):
         assert "bucket_cap_mb" in said
         assert "batches that share one optimizer step" in said
         assert "selected [ ]" in said
-        await pilot.press("down")
-        said = " ".join((await shown(app, pilot)).split())
+        said = " ".join((await shown(app, pilot, "down")).split())
         assert "bucket_cap_mb (DistributedDataParallel): how large DDP's buckets of gradients are." in said
         assert f"Cannot be changed: rank 0: {why}." in said
         assert "Now 25 MiB; the script gave 25 MiB; allowed: 1 to 10000 MiB." in said
@@ -298,30 +284,25 @@ async def test_tune_lists_every_knob_and_why_one_cannot_be_changed(size):
 
 async def test_the_line_of_code_is_whole_also_where_it_is_narrow():
     async with opened(controlled_job(with_value(BUCKET, "400")), size=(40, 20)) as (app, pilot):
-        await pilot.press("u")
-        lines = await shown(app, pilot)
+        lines = await shown(app, pilot, "u")
     assert BUCKET.code.replace("{value}", "400") in "".join(line.strip() for line in lines.splitlines())
 
 
 async def test_in_tune_keys_mean_the_knob_under_the_cursor_and_it_stays_selected():
     session = controlled_job(BUCKET, ACCUMULATION)
     async with opened(session, size=(100, 30)) as (app, pilot):
-        await pilot.press("u", "down", UP)
-        await shown(app, pilot, SETTLE_S)
+        await shown(app, pilot, "u", "down", UP, rest_s=SETTLE_S)
         assert sent(session) == ["set accumulation 8"]
         obey(session, session.sent[0], 40, "4", "8", ACCUMULATION)
         tell(session, BUCKET, with_value(ACCUMULATION, "8"))
-        await pilot.press("escape")
-        assert "accumulation 8 [ ]" in await shown(app, pilot)
-        await pilot.press("u", "up", "enter", "escape")
-        assert "bucket 25 MiB [ ]" in await shown(app, pilot)
+        assert "accumulation 8 [ ]" in await shown(app, pilot, "escape")
+        assert "bucket 25 MiB [ ]" in await shown(app, pilot, "u", "up", "enter", "escape")
 
 
 async def test_words_that_do_not_fit_a_knobs_row_end_in_dots():
     why = "the model was compiled, and compiled code keeps the buckets that it was compiled with"
     async with opened(controlled_job(replace(BUCKET, refusal=why)), size=(100, 30)) as (app, pilot):
-        await pilot.press("u")
-        lines = [line.rstrip() for line in (await shown(app, pilot)).splitlines()]
+        lines = [line.rstrip() for line in (await shown(app, pilot, "u")).splitlines()]
     (row,) = [line for line in lines if "fixed: " in line]
     assert row.endswith("…")
 
@@ -342,8 +323,7 @@ async def test_what_is_wrong_with_an_answer_is_there_in_whole_where_it_is_narrow
 async def test_r_goes_back_to_what_the_script_gave():
     session = controlled_job(with_value(BUCKET, "100"), ACCUMULATION)
     async with opened(session, size=(100, 30)) as (app, pilot):
-        await pilot.press("u", "r")
-        await shown(app, pilot, SETTLE_S)
+        await shown(app, pilot, "u", "r", rest_s=SETTLE_S)
         assert sent(session) == ["restore bucket_cap_mb"]
         assert "25 MiB (script)" in await shown(app, pilot)
 
@@ -351,19 +331,16 @@ async def test_r_goes_back_to_what_the_script_gave():
 async def test_the_log_has_the_newest_first_with_who_and_what_became_of_it():
     session = controlled_job()
     async with opened(session, size=(160, 45)) as (app, pilot):
-        await pilot.press(UP)
-        await shown(app, pilot, SETTLE_S)
+        await shown(app, pilot, UP, rest_s=SETTLE_S)
         obey(session, session.sent[0], 40, "25", "50")
         await shown(app, pilot)
-        await pilot.press(UP)
-        await shown(app, pilot, SETTLE_S)
+        await shown(app, pilot, UP, rest_s=SETTLE_S)
         report(session, session.sent[1], "refused", None, "no more memory", ranks=(0,))
         search = commands.make_setting(BUCKET, 7, search="20261121-210000-abcdef")
         search = replace(search, by="eve@there", at_ns=session.sent[1].at_ns + 1)
         session.say(search)
         obey(session, search, 90, "50", "7")
-        await pilot.press("7")
-        lines = (await shown(app, pilot)).splitlines()
+        lines = (await shown(app, pilot, "7")).splitlines()
     log = [" ".join(line.split()[1:]) for line in lines if line[3:4] == ":" and "bucket" in line]
     assert log == [
         "bucket 50 → 7 search of eve@there changed at step 90",
@@ -376,8 +353,7 @@ async def test_the_log_has_the_newest_first_with_who_and_what_became_of_it():
 async def test_the_log_of_a_job_before_goes_on_below_that_of_the_present_one(size):
     session = controlled_job()
     async with opened(session, size=size) as (app, pilot):
-        await pilot.press("7", UP)
-        await shown(app, pilot, SETTLE_S)
+        await shown(app, pilot, "7", UP, rest_s=SETTLE_S)
         obey(session, session.sent[0], 40, "25", "50")
         await shown(app, pilot)
         session.job_key = "job-2"
@@ -385,16 +361,13 @@ async def test_the_log_of_a_job_before_goes_on_below_that_of_the_present_one(siz
         session.say(status())
         tell(session, BUCKET)
         await shown(app, pilot)
-        await pilot.press("pagedown")
-        said = " ".join((await shown(app, pilot)).split())
+        said = " ".join((await shown(app, pilot, "pagedown")).split())
         assert "none yet of this job of a job watched before: train.py" in said
         assert "bucket 25 → 50 you changed at step 40" in said
-        await pilot.press("pageup", DOWN)
-        await shown(app, pilot, SETTLE_S)
+        await shown(app, pilot, "pageup", DOWN, rest_s=SETTLE_S)
         obey(session, session.sent[1], 9, "25", "10")
         await shown(app, pilot)
-        await pilot.press("pagedown")
-        said = " ".join((await shown(app, pilot)).split())
+        said = " ".join((await shown(app, pilot, "pagedown")).split())
         assert "bucket 25 → 10 you changed at step 9 of a job watched before: train.py" in said
         assert said.count("25 → 50 you changed at step 40") == 1
 
@@ -405,8 +378,7 @@ async def test_the_log_has_the_words_of_others_for_who_they_are():
     session.say(command)
     obey(session, command, 40, "25", "400")
     async with opened(session, size=(160, 45)) as (app, pilot):
-        await pilot.press("u")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "u")
     assert f"25 → 400 {command.by} changed at step 40" in " ".join(text.split())
 
 
@@ -418,12 +390,10 @@ async def test_a_job_that_obeys_nothing_says_so_where_its_value_stands():
         text = await shown(app, pilot)
         assert "bucket 25 MiB (needs --control: 7)" in text
         assert "[ ]" not in text
-        await pilot.press(UP)
-        assert "start the job with --control to allow changes" in await shown(app, pilot)
+        assert "start the job with --control to allow changes" in await shown(app, pilot, UP)
         await pilot.press("b")
         assert not app.screen.query(Input)
-        await pilot.press("7")
-        said = " ".join((await shown(app, pilot)).split())
+        said = " ".join((await shown(app, pilot, "7")).split())
         assert "Cannot be changed: start the job with --control to allow changes." in said
     assert session.sent == []
 
@@ -434,10 +404,8 @@ async def test_a_job_without_knobs_shows_none_and_says_so_when_asked():
         text = await shown(app, pilot)
         assert "bucket" not in text
         assert "[ ]" not in text
-        await pilot.press(UP)
-        assert "nothing of this job can be changed" in await shown(app, pilot)
-        await pilot.press("7")
-        assert "overlaptop.agent.knob()" in await shown(app, pilot)
+        assert "nothing of this job can be changed" in await shown(app, pilot, UP)
+        assert "overlaptop.agent.knob()" in await shown(app, pilot, "7")
 
 
 async def test_nothing_can_be_changed_of_a_job_that_is_over():
@@ -447,15 +415,13 @@ async def test_nothing_can_be_changed_of_a_job_that_is_over():
         text = await shown(app, pilot)
         assert "bucket 25 MiB" in text
         assert "[ ]" not in text
-        await pilot.press(UP)
-        assert "the job is over: nothing can be changed" in await shown(app, pilot)
+        assert "the job is over: nothing can be changed" in await shown(app, pilot, UP)
 
 
 async def test_while_the_picture_is_held_still_a_change_is_still_told():
     session = controlled_job()
     async with opened(session, size=(100, 30)) as (app, pilot):
-        await pilot.press("space", UP)
-        await shown(app, pilot, SETTLE_S)
+        await shown(app, pilot, "space", UP, rest_s=SETTLE_S)
         report(session, session.sent[0], "agreed", 40)
         assert "agreed on step 40" in await shown(app, pilot)
 
@@ -473,12 +439,10 @@ async def test_with_readonly_no_key_changes_anything_or_is_offered():
                 await pilot.press(key)
                 if key != "enter":  # opens the rank, on the overview
                     assert type(app.screen) is before, key
-            await pilot.press("1", screen)
-            foot = (await shown(app, pilot, 1)).splitlines()[-1]
+            foot = (await shown(app, pilot, "1", screen, rest_s=1)).splitlines()[-1]
             for word in ("[ ]", "search", "capture", "workloads", "script's", "exact"):
                 assert word not in foot
-        await pilot.press("question_mark")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "question_mark")
         offered = {command.title for command in app.get_system_commands(app.screen)}
     assert session.sent == []
     for key in APP_KEYS:
@@ -538,15 +502,12 @@ async def test_words_of_a_knob_are_shown_as_words_and_steer_neither_terminal_nor
             ("1",),
             ("a",),
         ):
-            await pilot.press(*keys)
-            await pilot.pause()
-            lines = (await shown(app, pilot, 1)).split("\n")
+            lines = (await shown(app, pilot, *keys, rest_s=1)).split("\n")
             assert all(line.isprintable() for line in lines), keys
             assert [cell_len(line) for line in lines] == [size[0]] * size[1], keys
         report(session, session.sent[0], "refused", None, HOSTILE, ranks=(0,))
         for key in ("escape", "u", "1"):
-            await pilot.press(key)
-            lines = (await shown(app, pilot, 1)).split("\n")
+            lines = (await shown(app, pilot, key, rest_s=1)).split("\n")
             assert all(line.isprintable() for line in lines), key
         assert "]0;pwned" in "".join(lines)
 
@@ -557,13 +518,11 @@ async def test_panel_and_tune_fit_every_size_in_ascii(size):
     async with opened(session, ascii=True, size=size) as (app, pilot):
         run_on(session, 40, 30)
         await shown(app, pilot)
-        await pilot.press(UP)
-        await shown(app, pilot, SETTLE_S)
+        await shown(app, pilot, UP, rest_s=SETTLE_S)
         obey(session, session.sent[0], 70, "25", "50")
         run_on(session, 70, 30, compute=50)
         for key in ("1", "u", "2"):
-            await pilot.press(key)
-            text = await shown(app, pilot)
+            text = await shown(app, pilot, key)
             assert text.isascii()
             assert [len(line) for line in text.splitlines()] == [size[0]] * size[1]
 
@@ -574,8 +533,7 @@ async def test_without_colors_a_verdict_has_a_glyph_and_a_word(monkeypatch):
     async with opened(session, size=(100, 30)) as (app, pilot):
         run_on(session, 0, 140)
         await shown(app, pilot)
-        await pilot.press(UP)
-        await shown(app, pilot, SETTLE_S)
+        await shown(app, pilot, UP, rest_s=SETTLE_S)
         obey(session, session.sent[0], 140, "25", "50")
         run_on(session, 140, 100, compute=66)
         text = await shown(app, pilot)

@@ -43,8 +43,7 @@ async def whole(app, pilot):
     """All that the view says, scrolled to the end."""
     seen = await shown(app, pilot)
     while "more lines: page down" in screen_text(app):
-        await pilot.press("pagedown")
-        seen += "\n" + await shown(app, pilot)
+        seen += "\n" + await shown(app, pilot, "pagedown")
     return seen
 
 
@@ -55,8 +54,7 @@ def gpu_row(app, label):
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_map_shows_nodes_with_their_gpus_and_rates(size):
     async with opened(h200_node(), size=size) as (app, pilot):
-        await pilot.press("m")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "m")
         assert isinstance(app.screen, MachineScreen)
         assert "8 × NVIDIA H200" in text
         assert "node 0  CPUs 0-47,96-143 (96)  memory 1.00 TiB" in text
@@ -97,8 +95,7 @@ async def test_a_key_opens_the_view_and_the_same_key_closes_it(key):
 
 async def test_arrows_choose_ranks_and_enter_opens_one():
     async with opened(h200_node()) as (app, pilot):
-        await pilot.press("m", "down", "j")
-        assert "▸ GPU 2  rank 2" in await shown(app, pilot)
+        assert "▸ GPU 2  rank 2" in await shown(app, pilot, "m", "down", "j")
         assert " GPU 2   NVIDIA H200   node 0   0000:3b:00.0" in screen_text(app)
         await pilot.press("right")
         assert app.dashboard.state.rank == 6
@@ -118,8 +115,7 @@ async def test_arrows_choose_ranks_and_enter_opens_one():
 
 async def test_the_chosen_rank_stays_in_sight_where_the_map_does_not_fit():
     async with opened(h200_node(), size=NARROW) as (app, pilot):
-        await pilot.press("m")
-        assert "▼ more" in await shown(app, pilot)
+        assert "▼ more" in await shown(app, pilot, "m")
         for rank in range(8):
             assert f"▸ GPU {rank}  rank {rank}" in await shown(app, pilot)
             await pilot.press("down")
@@ -131,26 +127,22 @@ async def test_tab_turns_to_the_next_host_and_round():
     session = h200_node(2, host="gpu-a", session=job_of(4))
     h200_node(2, host="gpu-b", session=session, first=2)
     async with opened(session) as (app, pilot):
-        await pilot.press("down", "m")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "down", "m")
         assert "host 1 of 2" in text
         assert "rank 2" not in text
-        await pilot.press("tab")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "tab")
         assert app.dashboard.state.rank == 2
         assert " gpu-b " in text
         assert "host 2 of 2" in text
         assert "▸ GPU 0  rank 2" in text
         await pilot.press("tab")
         assert app.dashboard.state.rank == 0
-        await pilot.press("down", "down")
-        assert " gpu-b " in await shown(app, pilot)
+        assert " gpu-b " in await shown(app, pilot, "down", "down")
 
 
 async def test_gpus_that_the_job_does_not_use_are_there_but_say_nothing():
     async with opened(h200_node(ranks=6)) as (app, pilot):
-        await pilot.press("m")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "m")
         assert "6 used by the job" in text
         assert "not used by the job" in gpu_row(app, "GPU 6")
         assert "GB/s" not in gpu_row(app, "GPU 7").partition("GPU 7")[2]
@@ -168,8 +160,7 @@ async def test_a_rank_away_from_its_gpu_gets_a_mark_the_reason_and_the_words_to_
     size, facts, mark, words
 ):
     async with opened(h200_node(numas={1: facts}), size=size) as (app, pilot):
-        await pilot.press("down", "m")
-        assert re.search(rf"GPU 1  rank 1 +{mark} ", (await shown(app, pilot)))
+        assert re.search(rf"GPU 1  rank 1 +{mark} ", (await shown(app, pilot, "down", "m")))
         text = await whole(app, pilot)
         assert f"rank 1  {mark} {words}" in text
         assert facts.reason[:30] in text
@@ -179,14 +170,12 @@ async def test_a_rank_away_from_its_gpu_gets_a_mark_the_reason_and_the_words_to_
 async def test_what_numa_bind_did_is_said():
     facts = replace(numa(0), bound="bound to node 0 before the script started")
     async with opened(h200_node(1, numas={0: facts})) as (app, pilot):
-        await pilot.press("m")
-        assert re.search("--numa bind +bound to node 0 before the script", await shown(app, pilot))
+        assert re.search("--numa bind +bound to node 0 before the script", await shown(app, pilot, "m"))
 
 
 async def test_the_parts_of_the_chosen_process_are_shown_on_the_nodes_where_they_are():
     async with opened(h200_node(numas={0: misplaced(0)})) as (app, pilot):
-        await pilot.press("m")
-        line = next(line for line in (await shown(app, pilot)).splitlines() if "rank 0 here" in line)
+        line = next(line for line in (await shown(app, pilot, "m")).splitlines() if "rank 0 here" in line)
     left, right = line.split("│  │")
     assert "rank 0 here: 12.0 MiB" in left
     assert "CPUs" not in left
@@ -208,8 +197,7 @@ async def test_the_parts_of_the_chosen_process_are_shown_on_the_nodes_where_they
 )
 async def test_the_account_says_what_the_collectives_do_not_explain(own_gb, words, share, rest):
     async with opened(h200_node(own_gb=own_gb)) as (app, pilot):
-        await pilot.press("m")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "m")
     assert re.search(r"measured +281 GB/s +264 GB/s", text)
     assert re.search(rf"the job's collectives +{own_gb:.0f} GB/s +{own_gb:.0f} GB/s", text)
     assert all(each in text for each in words)
@@ -220,8 +208,7 @@ async def test_the_account_says_what_the_collectives_do_not_explain(own_gb, word
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_verdict_on_the_account_is_in_sight_without_scrolling(size):
     async with opened(h200_node(own_gb=150.0), size=size) as (app, pilot):
-        await pilot.press("m")
-        assert "account   NVLink, over 10 s  ! 47 % unexplained" in await shown(app, pilot)
+        assert "account   NVLink, over 10 s  ! 47 % unexplained" in await shown(app, pilot, "m")
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -236,28 +223,24 @@ async def test_a_command_to_mend_the_place_is_not_broken_over_two_lines(size):
 async def test_what_a_rank_that_ended_measured_last_is_not_passed_off_as_now():
     session = h200_node(2)
     async with opened(session) as (app, pilot):
-        await pilot.press("m")
-        assert "ended" not in await shown(app, pilot)
+        assert "ended" not in await shown(app, pilot, "m")
         session.say(RankEnd(0, T0, clean=True))
         assert "rank 0 ended: these are its last figures" in await shown(app, pilot)
-        await pilot.press("down")
-        assert "ended: these" not in await shown(app, pilot)
+        assert "ended: these" not in await shown(app, pilot, "down")
 
 
 async def test_where_nothing_is_known_of_the_links_the_sentence_is_not_cut():
     session = h200_node(1)
     session.say(RankEnd(0, T0, clean=True))
     async with opened(session, size=MIDDLE) as (app, pilot):
-        await pilot.press("m")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "m")
     assert re.search(r"account +\n(.*\n)? .*unknown: nothing is known of what the links", text)
     assert "carried" in text
 
 
 async def test_boxes_below_one_another_do_not_take_the_room_of_the_details():
     async with opened(h200_node(), size=(120, 36)) as (app, pilot):
-        await pilot.press("m")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "m")
         assert "╭" not in text
         assert re.search(r"unexplained +11.0 GB/s +none", text)
     async with app_of(h200_node()).run_test(size=(120, 56)) as pilot:
@@ -267,8 +250,7 @@ async def test_boxes_below_one_another_do_not_take_the_room_of_the_details():
 
 async def test_two_passed_through_gpus_of_a_virtual_machine():
     async with opened(virtual_pair()) as (app, pilot):
-        await pilot.press("m")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "m")
     for words in (
         "2 × NVIDIA H200", "eth0 speed unknown", "478 GB/s each way", "31.0 of 478 GB/s", "509 of 700 W",
         "power cap", "✓ explained", "0000:00:06.0", "nearest NIC eth0, node unknown",
@@ -284,8 +266,7 @@ async def test_an_account_without_named_collectives_is_unknown_and_says_why():
     session.say(replace(device(0, 0, [GpuLink("nvswitch", "", 18, "")])))
     minute_of(session, 0)
     async with opened(session) as (app, pilot):
-        await pilot.press("m")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "m")
     reason = session.fleet.snapshot().ranks[0].traffic.reason
     assert reason
     assert reason[:50] in text
@@ -295,8 +276,7 @@ async def test_an_account_without_named_collectives_is_unknown_and_says_why():
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_machine_without_nvlink_shows_pcie_in_its_place(size):
     async with opened(workstation(), size=size) as (app, pilot):
-        await pilot.press("m")
-        assert re.search(r"GPU 0  rank 0 .* 9.10 GB/s +29 %", await shown(app, pilot))
+        assert re.search(r"GPU 0  rank 0 .* 9.10 GB/s +29 %", await shown(app, pilot, "m"))
         if size != NARROW:
             assert "no NVLink: GPU to GPU over PCIe (PHB: the host bridge)" in screen_text(app)
         text = await whole(app, pilot)
@@ -313,10 +293,9 @@ async def test_a_machine_without_nvlink_shows_pcie_in_its_place(size):
 async def test_a_pcie_link_below_its_best_is_warned_of_only_while_it_is_in_use():
     session = workstation()
     async with opened(session) as (app, pilot):
-        await pilot.press("m")
-        assert "slower than" not in await shown(app, pilot)
-        await pilot.press("down")
-        assert "! in use, and yet slower than the gen4 ×16 that it could be" in await shown(app, pilot)
+        assert "slower than" not in await shown(app, pilot, "m")
+        text = await shown(app, pilot, "down")
+        assert "! in use, and yet slower than the gen4 ×16 that it could be" in text
         session.say(sample(1, 1.0, nvlink=None, pcie=0.01))
         assert "slower than" not in await shown(app, pilot)
 
@@ -324,8 +303,7 @@ async def test_a_pcie_link_below_its_best_is_warned_of_only_while_it_is_in_use()
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_gpus_memory_that_is_a_node_is_told_apart(size):
     async with opened(grace_hopper(), size=size) as (app, pilot):
-        await pilot.press("m")
-        assert "node 1  a GPU's memory, 96.0 GiB, no CPUs" in await shown(app, pilot)
+        assert "node 1  a GPU's memory, 96.0 GiB, no CPUs" in await shown(app, pilot, "m")
         text = await whole(app, pilot)
     assert re.search("GPU memory +is node 1", text)
     assert "no other GPU here" in text
@@ -357,8 +335,7 @@ async def test_a_rank_on_no_gpu_says_why_once():
         )
     )  # fmt: skip
     async with opened(session) as (app, pilot):
-        await pilot.press("m")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "m")
     assert text.count(why) == 1
     assert f"none: {why}" in text
 
@@ -367,8 +344,7 @@ async def test_ranks_that_share_a_gpu_stand_on_one_row_and_are_told_so():
     session = h200_node(2)
     session.say(replace(device(1, 0, [GpuLink("nvswitch", "", 18, "")])))
     async with opened(session) as (app, pilot):
-        await pilot.press("m")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "m")
         assert "▸ GPU 0  ranks 0 1" in text
         assert "! shared with rank 1: its figures are of all together" in text
         assert "not used by the job" in gpu_row(app, "GPU 1")
@@ -387,8 +363,7 @@ async def test_direct_nvlinks_are_listed_by_the_gpus_they_lead_to():
     ]  # fmt: skip
     session.say(info(0), step(0, 0), dual_socket(), device(0, 0, links), numa(0))
     async with opened(session) as (app, pilot):
-        await pilot.press("m")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "m")
     assert re.search(r"NVLink ×4 +GPU 1 2 ", text)
     assert re.search(r"NVLink ×2 +GPU 3 ", text)
     assert re.search(r"PCIe SYS +GPU 4, another GPU", text)
@@ -404,8 +379,7 @@ async def test_ranks_that_see_a_part_of_the_machine_each_see_it_together():
         )  # fmt: skip
         session.say(info(rank), step(rank, 0), machine, device(rank, rank), numa(rank, rank))
     async with opened(session) as (app, pilot):
-        await pilot.press("m")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "m")
     assert "2 NUMA nodes" in text
     assert len(re.findall(r"CPUs \d+-\d+ \(8\)  memory unknown", text)) == 2
     assert "GPU 0  rank 0" in text
@@ -420,8 +394,7 @@ async def test_a_gpu_whose_node_nobody_knows_is_shown_apart():
         info(0), step(0, 0), machine, device(0, 0), replace(numa(0), gpu_node=None, state="unknown")
     )
     async with opened(session) as (app, pilot):
-        await pilot.press("m")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "m")
     assert "node not known" in text
     assert re.search(r"GPU 0  rank 0 +\? ", text)
     assert "node unknown" in text
@@ -438,15 +411,13 @@ async def test_without_anything_known_one_line_says_why(prepare, words):
     session = running_job(1)
     prepare(session)
     async with opened(session, size=MIDDLE) as (app, pilot):
-        await pilot.press("m")
-        assert words in await shown(app, pilot)
+        assert words in await shown(app, pilot, "m")
 
 
 async def test_new_samples_move_the_figures_and_a_pause_holds_them():
     session = h200_node(1)
     async with opened(session) as (app, pilot):
-        await pilot.press("m")
-        await shown(app, pilot)
+        await shown(app, pilot, "m")
         session.say(sample(0, 0.5, nvlink=100.0))
         assert "100 of 478 GB/s" in await shown(app, pilot)
         await pilot.press("space")
@@ -454,14 +425,12 @@ async def test_new_samples_move_the_figures_and_a_pause_holds_them():
         text = await shown(app, pilot)
         assert "paused since" in text
         assert "100 of 478 GB/s" in text
-        await pilot.press("space")
-        assert "200 of 478 GB/s" in await shown(app, pilot)
+        assert "200 of 478 GB/s" in await shown(app, pilot, "space")
 
 
 async def test_the_map_is_not_drawn_again_for_nothing(monkeypatch):
     async with opened(h200_node()) as (app, pilot):
-        await pilot.press("m")
-        await shown(app, pilot)
+        await shown(app, pilot, "m")
         drawn = []
         monkeypatch.setattr(MachineMap, "draw", lambda *_: drawn.append(1) or [])
         await shown(app, pilot)
@@ -473,8 +442,7 @@ async def test_the_map_is_not_drawn_again_for_nothing(monkeypatch):
 
 async def test_the_minute_is_drawn_on_a_scale_up_to_the_peak():
     async with opened(h200_node(1), ascii=True) as (app, pilot):
-        await pilot.press("m")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "m")
     assert "NVLink, one minute   0 to 478 GB/s, the peak; a column is 1 s" in text
     at = next(at for at, line in enumerate(text.splitlines()) if "NVLink, one minute" in line)
     rows = [line[7:67] for line in text.splitlines()[at + 1 :]]
@@ -487,8 +455,7 @@ async def test_a_link_whose_peak_is_unknown_is_drawn_up_to_the_highest_seen():
     session = h200_node(1)
     session.say(device(0, 0, nvlink_peak_bytes_per_s=None))
     async with opened(session) as (app, pilot):
-        await pilot.press("m")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "m")
     assert "0 to 281 GB/s, the highest seen: the peak is unknown" in text
     assert re.search(r"NVLink 4.0 ×18 rx +281 GB/s", text)
 
@@ -496,8 +463,7 @@ async def test_a_link_whose_peak_is_unknown_is_drawn_up_to_the_highest_seen():
 async def test_a_lost_job_goes_pale_and_keeps_its_figures():
     session = h200_node(1)
     async with opened(session) as (app, pilot):
-        await pilot.press("m")
-        before = await shown(app, pilot)
+        before = await shown(app, pilot, "m")
         bright = styles(app)
         session.fleet.set_link(LinkState.LOST, "the hub is gone")
         after = await shown(app, pilot)
@@ -518,10 +484,8 @@ async def test_it_fits_every_size(make):
         await pilot.press("m")
         for size in (*SIZES, (140, 24), (70, 36), (40, 12), (20, 5), (10, 3), (2, 1)):
             await pilot.resize_terminal(*size)
-            await pilot.press("home")
-            await shown(app, pilot)
-            await pilot.press("pagedown")
-            await shown(app, pilot)
+            await shown(app, pilot, "home")
+            await shown(app, pilot, "pagedown")
             assert [cell_len(line) for line in screen_lines(app)] == [size[0]] * size[1]
 
 
@@ -532,16 +496,14 @@ async def test_ascii_means_ascii(size):
         pilot,
     ):
         for keys in (("1",), ("m",), ("pagedown", "pagedown")):
-            await pilot.press(*keys)
-            assert (await shown(app, pilot)).isascii()
+            assert (await shown(app, pilot, *keys)).isascii()
         assert re.search(r"GPU 0  rank 0 +! ", screen_text(app))
 
 
 async def test_no_color_means_no_color_and_the_account_is_told_by_glyphs(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     async with opened(h200_node(own_gb=140.5)) as (app, pilot):
-        await pilot.press("m")
-        assert "▓" * 30 + "░" * 30 in await shown(app, pilot)
+        assert "▓" * 30 + "░" * 30 in await shown(app, pilot, "m")
         for strip in app.screen._compositor.render_strips():
             for segment in strip:
                 for color in (segment.style.color, segment.style.bgcolor) if segment.style else ():
@@ -567,13 +529,11 @@ async def test_words_from_a_machine_are_shown_as_words_and_steer_nothing(size):
     )  # fmt: skip
     async with opened(session, size=size) as (app, pilot):
         for key in ("m", "pagedown", "pagedown", "2", "1"):
-            await pilot.press(key)
-            await shown(app, pilot)
+            await shown(app, pilot, key)
             lines = screen_lines(app)
             assert all(line.isprintable() for line in lines), key
             assert [cell_len(line) for line in lines] == [size[0]] * size[1]
-        await pilot.press("m")
-        assert "[bold red]x[/]" in await shown(app, pilot)
+        assert "[bold red]x[/]" in await shown(app, pilot, "m")
         if size == WIDE:  # every line of the box ends where the box does
             edges = [line.rstrip()[-1] for line in screen_lines(app) if line[1:2] in "╭│╰" and line.strip()]
             assert edges
@@ -601,9 +561,7 @@ async def test_the_overview_has_columns_for_links_and_numa():
         assert table_ranks(app) == [1, 2, 0]
         await pilot.press("s")
         assert app.dashboard.state.sort_key == "rank"
-        await pilot.press("slash", *"misplaced", "enter")
-        await pilot.pause()
-        await shown(app, pilot)
+        await shown(app, pilot, "slash", *"misplaced", "enter")
         assert table_ranks(app) == [1]
 
 
@@ -628,8 +586,7 @@ async def test_a_gpu_without_nvlink_has_none_where_others_have_rates():
 @pytest.mark.parametrize("size", [WIDE, MIDDLE])
 async def test_the_ranks_screen_has_its_links_and_its_node(size):
     async with opened(h200_node(2, numas={0: misplaced(0)}), size=size) as (app, pilot):
-        await pilot.press("2")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "2")
     assert "NVLink 281 GB/s  59 %" in text
     assert "PCIe 1.20 GB/s 2 %" in text
     assert "NUMA 0 ✗ wrong node" in text

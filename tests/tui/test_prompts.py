@@ -116,10 +116,9 @@ def job_of_ours():
 async def test_a_workload_replaces_a_running_one_only_after_a_yes(size, keys):
     launcher, app = job_of_ours()
     async with app.run_test(size=size) as pilot:
-        await pilot.press(*keys)
-        assert "end ddp and start fsdp? y: yes esc: no" in " ".join((await shown(app, pilot)).split())
-        await pilot.press("enter", "space", "q", "escape")
-        await shown(app, pilot)
+        text = " ".join((await shown(app, pilot, *keys)).split())
+        assert "end ddp and start fsdp? y: yes esc: no" in text
+        await shown(app, pilot, "enter", "space", "q", "escape")
         assert launcher.orders == [LaunchRequest("ddp")]
         await pilot.press("enter", "y")
         await app.workers.wait_for_complete()
@@ -156,10 +155,9 @@ async def test_a_change_by_keys_can_be_taken_back_before_it_is_sent(size, keys):
     async with opened(session, size=size) as (app, pilot):
         await burst(app, pilot, keys)
         assert "esc takes it back" in " ".join((await shown(app, pilot)).split())
-        await shown(app, pilot, 1.0)
+        await shown(app, pilot, rest_s=1.0)
         assert session.sent == []
         top = app.screen
-        await pilot.press("escape")
-        assert "takes it back" not in await shown(app, pilot, 60)
+        assert "takes it back" not in await shown(app, pilot, "escape", rest_s=60)
         assert session.sent == []
         assert app.screen is top

@@ -283,9 +283,7 @@ async def test_all_ranks_are_watched_while_it_goes_on_and_then_the_chosen_one_ag
             await pilot.pause()
             await shown(app, pilot)
             assert session.watched == {0, 1}
-            await pilot.press(leave)
-            await pilot.pause()
-            await shown(app, pilot)
+            await shown(app, pilot, leave)
         assert session.watched == {0, 1}
         tuners[0].end()
         await shown(app, pilot)
@@ -347,9 +345,7 @@ async def test_while_another_searches_it_is_said_who_and_nothing_is_offered(size
     async with opened(session, size=size) as (app, pilot):
         if size[0] >= 100:
             assert "search by eve@there?[2J" in (await shown(app, pilot)).splitlines()[0]
-        await pilot.press("a")
-        await pilot.pause()
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "a")
         assert "eve@there?[2J, pid 7 searches for the best bucket_cap_mb" in text
         assert not app.screen.query(Input)
         assert " a  search" not in text.splitlines()[-1]
@@ -374,17 +370,14 @@ async def test_a_searchs_changes_are_in_the_log_as_its_own(tuners):
             command = replace(command, by=by, at_ns=T0 + number)
             session.say(command)
             obey(session, command, 40 + number, "25", str(50 + number))
-        await pilot.press("u")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "u")
     assert "25 → 50 your search changed at step 40" in " ".join(text.split())
     assert "25 → 51 search of eve changed at step 41" in " ".join(text.split())
 
 
 async def test_a_knob_that_cannot_be_changed_is_not_searched(tuners):
     async with opened(controlled_job(replace(BUCKET, refusal="compiled")), size=(100, 30)) as (app, pilot):
-        await pilot.press("a")
-        await pilot.pause()
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "a")
         assert not app.screen.query(Input)
         assert "bucket_cap_mb cannot be changed: rank 0: compiled" in text
 
@@ -408,12 +401,8 @@ async def test_what_was_found_outlives_the_job_and_says_of_which_run_it_is(size,
         text = " ".join((await shown(app, pilot)).split())
         assert "of an earlier run of train.py, not of the job that is shown now" in text
         assert "2.9 % shorter" in text
-        await pilot.press("escape", "a")
-        await pilot.pause()
-        assert "2.9 % shorter" in await shown(app, pilot)  # above the question
-        await pilot.press("enter")
-        await pilot.pause()
-        text = await shown(app, pilot)
+        assert "2.9 % shorter" in await shown(app, pilot, "escape", "a")  # above the question
+        text = await shown(app, pilot, "enter")
         assert len(tuners) == 2
         assert "not of the job that is shown now" not in text
         assert "round 3: measures 50 MiB" in text
@@ -459,11 +448,10 @@ async def test_tune_tells_of_the_searchs_last_change_too(tuners):
             session.say(command)
             obey(session, command, step, was, becomes)
         tuners[0].end()
-        await pilot.press("u")
-        lines = [" ".join(line.split()) for line in (await shown(app, pilot)).splitlines()]
+        lines = [" ".join(line.split()) for line in (await shown(app, pilot, "u")).splitlines()]
         assert "● bucket 100 → 50 MiB changed at step 80 by your search" in lines
-        await pilot.press("right_square_bracket")
-        assert "bucket 50 → 100 MiB esc takes it back" in " ".join((await shown(app, pilot)).split())
+        text = " ".join((await shown(app, pilot, "right_square_bracket")).split())
+        assert "bucket 50 → 100 MiB esc takes it back" in text
 
 
 async def test_a_search_where_a_step_does_other_work_is_refused_at_the_prompt():

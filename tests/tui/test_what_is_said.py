@@ -74,8 +74,7 @@ async def test_the_header_and_the_notices_name_a_silent_rank_in_red_and_take_it_
         assert run.style.fg == "error"
         assert text.count("○ silent since") == 1
         assert text.count("○ no step since") == 3
-        await pilot.press("n")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "n")
         assert "nothing is heard from rank 2 since" in text
         assert "nothing is wrong" not in text
         await pilot.press("escape")
@@ -119,7 +118,6 @@ async def test_a_picture_that_is_held_still_is_of_one_moment_and_goes_on_when_a_
         text = await shown(app, pilot)
         assert "paused" in text
         assert "bucket 25 MiB" in text
-        await pilot.press("right_square_bracket")
-        text = await shown(app, pilot)
+        text = await shown(app, pilot, "right_square_bracket")
         assert "paused" not in text
         assert "bucket 50 →" in text

@@ -2,55 +2,39 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from overlaptop.tui.capture.view import CaptureView
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.help.glossary import CAPTURE
-from overlaptop.tui.keys import CAPTURE_KEYS, bindings
-from overlaptop.tui.screen import DashboardScreen, Heights
-from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, KeyBar
+from overlaptop.tui.page import PageScreen
+from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
 
-HINTS = (
-    ("esc", "back", "screen.back", "back"),
-    ("c", "capture", "app.capture", "capture"),
-    ("↑ ↓", "scroll", "screen.move(1)"),
-    HELP_HINT,
-    QUIT_HINT,
-)
 DEFAULT_STEPS = 5
 
 
-class CaptureScreen(DashboardScreen):
+class CaptureScreen(PageScreen):
     """The newest capture, whichever dashboard asked for it."""
 
     title_in_help = CAPTURE
-    BINDINGS: ClassVar = bindings(CAPTURE_KEYS)
+    hints = (
+        ("esc", "back", "screen.back", "back"),
+        ("c", "capture", "app.capture", "capture"),
+        ("↑ ↓", "scroll", "screen.move(1)"),
+        HELP_HINT,
+        QUIT_HINT,
+    )
+    airy_from = 12
 
     def __init__(self, dashboard: Dashboard, *, asks: bool) -> None:
         """``asks``: begin with the prompt for a new one."""
-        super().__init__(dashboard)
+        super().__init__(dashboard, CaptureView(dashboard))
         self._asks = asks
-        self._header = JobHeader(dashboard)
-        self._view = CaptureView(dashboard)
-        self._keys = KeyBar(dashboard, HINTS)
 
     async def on_mount(self) -> None:
         """Ask at once, where that is what one came for."""
         if self._asks:
             await self.ask_for_steps()
-
-    def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
-        """All for the capture."""
-        above = 1 if height >= 12 else 0
-        return (
-            (self._header, 1, 0),
-            (self._view, max(1, height - 2 - above), above),
-            (self._keys, 1, 0),
-        )
 
     async def ask_for_steps(self) -> None:
         """Ask for the number of steps at the foot of the screen."""
@@ -68,7 +52,3 @@ class CaptureScreen(DashboardScreen):
             return self.dashboard.send(commands.make(commands.CAPTURE, {"steps": int(words)}))
         except (ValueError, WireError) as error:
             return str(error)
-
-    def action_move(self, lines: int) -> None:
-        """Scroll."""
-        self._view.scroll_lines(lines)

@@ -8,7 +8,6 @@ from overlaptop.report.order import sees_gaps
 from overlaptop.text import AT_LEAST, AT_MOST, UNKNOWN, bounded, clock, count, duration, percent
 from overlaptop.tui.capture.profiler_reference import ProfilerReference, RankReference
 from overlaptop.tui.draw.segments import (
-    BOLD,
     DIM,
     FAINT,
     TEXT,
@@ -16,7 +15,9 @@ from overlaptop.tui.draw.segments import (
     Segment,
     StyledLine,
     TextStyle,
+    bold,
     crop,
+    dim,
     fit,
     folded,
     pad,
@@ -106,7 +107,7 @@ def _what_it_is(state: ViewState, width: int) -> list[StyledLine]:
         "All ranks run torch.profiler for some steps, from the same step on, and write a Chrome trace "
         "each. The job goes on; these steps take longer, and figures leave them out.",
     )
-    lines: list[StyledLine] = [(Segment(" No capture yet", BOLD),), (), *_paragraphs(text, width, TEXT)]
+    lines: list[StyledLine] = [(bold(" No capture yet"),), (), *_paragraphs(text, width, TEXT)]
     infos = [view.info for view in state.snapshot.ranks if view.info is not None]
     if infos and not any(info.control_allowed for info in infos):
         warned = ("This job obeys no commands: start it with --control to allow them.",)
@@ -115,11 +116,11 @@ def _what_it_is(state: ViewState, width: int) -> list[StyledLine]:
 
 
 def _asked(capture: CommandView, width: int) -> StyledLine:
-    by = (Segment("asked by ", DIM), Segment(capture.by)) if capture.by else ()
+    by = (dim("asked by "), Segment(capture.by)) if capture.by else ()
     return fit(
         [
-            Item((Segment(" " + capture.words, BOLD),)),
-            Item((Segment("at ", DIM), Segment(clock(capture.at_ns))), 1),
+            Item((bold(" " + capture.words),)),
+            Item((dim("at "), Segment(clock(capture.at_ns))), 1),
             Item(by, 2),
         ],
         [],
@@ -141,9 +142,9 @@ def _stages(capture: CommandView, width: int) -> list[StyledLine]:
         if index < at or capture.state == WRITTEN:
             items.append(Item((Segment("● ", TextStyle("good")), Segment(named, TEXT))))
         elif index == at:
-            items.append(Item((Segment("● ", TextStyle("warning")), Segment(named, BOLD))))
+            items.append(Item((Segment("● ", TextStyle("warning")), bold(named))))
         else:
-            items.append(Item((Segment("◌ ", FAINT), Segment(named, DIM))))
+            items.append(Item((Segment("◌ ", FAINT), dim(named))))
     return [(Segment(" "), *line) for line in wrap(items, width - 1, 3)]
 
 
@@ -157,7 +158,7 @@ def _outcome(where: list[str], reference: ProfilerReference | None, width: int) 
 
 
 def _header_cells() -> tuple[StyledLine, ...]:
-    return tuple((Segment(name, DIM),) for name, _, _ in _COLUMNS)
+    return tuple((dim(name),) for name, _, _ in _COLUMNS)
 
 
 def _cells(
@@ -171,7 +172,7 @@ def _cells(
     steps = f"{rank.live_steps} step{'s' * (rank.live_steps != 1)}"
     comm, hidden, exposed = map(duration, _times(found))
     return (
-        (Segment(str(rank.rank), BOLD),),
+        (bold(str(rank.rank)),),
         (Segment(rank.state, TextStyle(color)),),
         (Segment(live, overlap_ink(rank.live_overlap, bold=True)),),
         (Segment(bounded(percent(profiled), AT_MOST, exact=exact), overlap_ink(profiled, bold=True)),),
@@ -179,7 +180,7 @@ def _cells(
         (Segment(comm, TEXT),),
         (Segment(bounded(hidden, AT_MOST, exact=exact), TEXT),),
         (Segment(bounded(exposed, AT_LEAST, exact=exact), TEXT),),
-        (Segment(steps if rank.live_steps else UNKNOWN, DIM),),
+        (dim(steps if rank.live_steps else UNKNOWN),),
     )
 
 

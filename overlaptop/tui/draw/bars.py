@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from overlaptop.text import Unit, nice_step
-from overlaptop.tui.draw.segments import DIM, FAINT, Segment, StyledLine, TextStyle
+from overlaptop.tui.draw.segments import DIM, FAINT, Segment, StyledLine, TextStyle, dim
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 LEVELS = " ▁▂▃▄▅▆▇█"
@@ -200,7 +200,7 @@ def ruler(start_ns: float, end_ns: float, width: int, unit: Unit, *, line: bool 
     """Tick marks with figures from ``start_ns`` to ``end_ns``; the first says its unit."""
     span = end_ns - start_ns
     if width < 8 or span <= 0:
-        return (Segment(" " * width, DIM),)
+        return (dim(" " * width),)
     parts = max(1, width // (len(str(int(end_ns / unit.size_ns))) + 5))
     labels = _labels(start_ns, end_ns, width, unit, nice_step(span, parts))
     if len(labels) < 2:

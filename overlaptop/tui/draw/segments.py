@@ -46,6 +46,16 @@ KEY = TextStyle("bright", "cursor", bold=True, reverse=True)
 """A key to press."""
 
 
+def dim(text: str) -> Segment:
+    """What explains the figures beside it."""
+    return Segment(text, DIM)
+
+
+def bold(text: str) -> Segment:
+    """What matters most."""
+    return Segment(text, BOLD)
+
+
 class Item(NamedTuple):
     """A piece of a line that is left out as a whole where there is no room for it."""
 
@@ -167,7 +177,7 @@ def folded(text: str, width: int, style: TextStyle) -> list[StyledLine]:
 
 def code_to_keep(code: str, width: int, what: str = "it") -> list[StyledLine]:
     """The line of code that makes a value permanent, beside its title where both fit, else below it."""
-    style, title = TextStyle("accent", bold=True), Segment(f" to make {what} permanent:", DIM)
+    style, title = TextStyle("accent", bold=True), dim(f" to make {what} permanent:")
     if len(title.text) + len(code) + 2 <= width:
         return [(title, Segment(" "), Segment(code, style))]
     return [(title,), *folded(code, width, style)]

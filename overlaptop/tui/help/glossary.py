@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from overlaptop.text import UNKNOWN
 from overlaptop.tui.keys import (
-    CAPTURE_KEYS,
     HOSTS_KEYS,
     LIST_KEYS,
     MACHINE_KEYS,
     OVERVIEW_KEYS,
     RANK_KEYS,
+    SCROLL_KEYS,
     SEARCH_KEYS,
     TIMELINE_KEYS,
     TUNE_KEYS,
@@ -33,8 +33,8 @@ SECTIONS: dict[str, tuple[Key, ...]] = {
     WORKLOADS: WORKLOADS_KEYS,
     HOSTS: HOSTS_KEYS,
     JOBS: LIST_KEYS,
-    CAPTURE: CAPTURE_KEYS,
-    NOTICES: CAPTURE_KEYS,
+    CAPTURE: SCROLL_KEYS,
+    NOTICES: SCROLL_KEYS,
 }
 """The keys of each screen, and those of the timeline, which two screens have."""
 OF_TRACES = (OVERVIEW, TIMELINE, RANK, NOTICES)
@@ -156,9 +156,7 @@ WORDS = (
         _STEPS,
     ),
     Word(
-        "history",
-        "step times from zero to a fixed scale; a column longer than the scale ends in ▲",
-        _STEPS,
+        "history", "step times from zero to a fixed scale; a column longer than the scale ends in ▲", _STEPS
     ),
     Word(
         "bars",

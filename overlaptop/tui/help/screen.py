@@ -1,46 +1,19 @@
-"""Pages of text with a cursor or a scroll bar's worth of keys: help and notices."""
+"""Help and notices."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import ClassVar
 
 from overlaptop.fleet.notices import grouped
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report import troubles
 from overlaptop.text import clock, runs_of
 from overlaptop.tui.dashboard import Dashboard
-from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, TextStyle, paragraph
+from overlaptop.tui.draw.segments import TEXT, Segment, StyledLine, TextStyle, bold, dim, paragraph
 from overlaptop.tui.help.glossary import NOTICES, OF_TRACES, OVERVIEW, RANK, SECTIONS, TIMELINE, WORDS
-from overlaptop.tui.keys import APP_KEYS, LIST_KEYS, TRACE_KEYS, Key, bindings
-from overlaptop.tui.screen import DashboardScreen, Heights
-from overlaptop.tui.view import ScrollView
-from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, Hint, KeyBar
-
-HINTS = (
-    ("esc", "back", "screen.back", "back"),
-    ("↑ ↓", "scroll", "screen.move(1)", "scroll"),
-    QUIT_HINT,
-    HELP_HINT,
-)
-SCROLL_KEYS = tuple(key for key in LIST_KEYS if key.action != "open")
-
-
-class Page(ScrollView):
-    """Lines that are scrolled."""
-
-    fades = False
-
-    def lines(self, width: int) -> list[StyledLine]:
-        """All of them."""
-        raise NotImplementedError
-
-    def draw(self, width: int, height: int) -> list[StyledLine]:
-        """Those in sight."""
-        lines = self.lines(width)
-        self.first = max(0, min(self.first, len(lines) - height))
-        return lines[self.first : self.first + height]
+from overlaptop.tui.keys import APP_KEYS, TRACE_KEYS, Key
+from overlaptop.tui.page import Page, PageScreen
 
 
 class HelpPage(Page):
@@ -84,44 +57,21 @@ class NoticesPage(Page):
     def lines(self, width: int) -> list[StyledLine]:
         """Time, ranks, level, text."""
         notices = grouped(self.state.snapshot.notices)
-        lines: list[StyledLine] = [(Segment(" Notices", BOLD), Segment("  newest first", DIM)), ()]
+        lines: list[StyledLine] = [(bold(" Notices"), dim("  newest first")), ()]
         if (trouble := trouble_of(self.state.snapshot)) is not None:
             style = TextStyle(troubles.color(trouble), bold=True)
             lines += [*paragraph(troubles.in_full(trouble), width, style, indent=2, rows=4), ()]
         elif not notices:
-            return [*lines, (Segment("  none: nothing is wrong that an agent knows of", DIM),)]
+            return [*lines, (dim("  none: nothing is wrong that an agent knows of"),)]
         for notice in reversed(notices):
             color = {"error": "error", "warning": "warning"}.get(notice.level, "dim")
             whose = f"rank{'s' * (len(notice.ranks) > 1)} {runs_of(notice.ranks)}"
             head = f"  {clock(notice.at_ns)}  {whose:<10} "
             level = f"{notice.level:<8} "
             texts = textwrap.wrap(notice.text, max(20, width - len(head) - len(level) - 1)) or [""]
-            lines.append(
-                (Segment(head, DIM), Segment(level, TextStyle(color, bold=True)), Segment(texts[0]))
-            )
+            lines.append((dim(head), Segment(level, TextStyle(color, bold=True)), Segment(texts[0])))
             lines += [(Segment(" " * (len(head) + len(level))), Segment(more)) for more in texts[1:]]
         return lines
-
-
-class PageScreen(DashboardScreen):
-    """A page from top to bottom, and its keys."""
-
-    BINDINGS: ClassVar = bindings(SCROLL_KEYS)
-    hints: ClassVar[Sequence[tuple[str, str, str] | tuple[str, str, str, str] | Hint]] = HINTS
-
-    def __init__(self, dashboard: Dashboard, page: Page) -> None:
-        super().__init__(dashboard)
-        self._page = page
-        self._keys = KeyBar(dashboard, self.hints)
-
-    def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
-        """All for the page."""
-        foot = 1 if height >= 4 else 0
-        return ((self._page, height - foot, 0), (self._keys, foot, 0))
-
-    def action_move(self, lines: int) -> None:
-        """Scroll."""
-        self._page.scroll_lines(lines)
 
 
 class HelpScreen(PageScreen):
@@ -133,7 +83,7 @@ class HelpScreen(PageScreen):
 
 
 class NoticesScreen(PageScreen):
-    """What agents said."""
+    """What agents reported."""
 
     title_in_help = NOTICES
 
@@ -146,6 +96,6 @@ def _section(title: str, rows: list[tuple[str, str]], width: int) -> list[Styled
     lines: list[StyledLine] = [(Segment(f" {title}", TextStyle("accent", bold=True)),)]
     for name, words in rows:
         wrapped = textwrap.wrap(words, max(16, width - left - 4)) or [""]
-        lines.append((Segment(f"  {name:<{left}}", BOLD), Segment(wrapped[0], TEXT)))
+        lines.append((bold(f"  {name:<{left}}"), Segment(wrapped[0], TEXT)))
         lines += [(Segment(" " * (left + 2)), Segment(more, TEXT)) for more in wrapped[1:]]
     return [*lines, ()]

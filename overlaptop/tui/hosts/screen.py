@@ -9,10 +9,10 @@ from overlaptop.fleet.snapshot import LinkState, NodeView
 from overlaptop.report.hosts import carries, known_within, live_words
 from overlaptop.text import UNKNOWN, age, clock, duration, printable, runs_of
 from overlaptop.tui.dashboard import Dashboard
-from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, TextStyle, elided, paragraph
+from overlaptop.tui.draw.segments import TEXT, Segment, StyledLine, TextStyle, bold, dim, elided, paragraph
 from overlaptop.tui.help.glossary import HOSTS
-from overlaptop.tui.help.screen import Page, PageScreen
 from overlaptop.tui.keys import HOSTS_KEYS, bindings
+from overlaptop.tui.page import Page, PageScreen
 from overlaptop.tui.widgets.host_lines import state_words
 from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT
 
@@ -34,7 +34,7 @@ class HostsPage(Page):
         """Reasons and foreign words are there in full length."""
         snapshot = self.state.snapshot
         now_ns = self.state.paused_now_ns or snapshot.at_ns
-        lines: list[StyledLine] = [(Segment(" Hosts", BOLD), Segment(f"  {live_words(snapshot)}", DIM)), ()]
+        lines: list[StyledLine] = [(bold(" Hosts"), dim(f"  {live_words(snapshot)}")), ()]
         for node in snapshot.nodes:
             lines += [*_host_lines(node, now_ns, width), ()]
         return lines
@@ -62,10 +62,7 @@ def _host_lines(node: NodeView, now_ns: int, width: int) -> list[StyledLine]:
     if node.link is LinkState.WAITING:
         status = (Segment("◌ waiting", TextStyle("warning")),)
     elif node.link is LinkState.LIVE:
-        status = (
-            *status,
-            Segment(f" since {clock(node.since_ns)} ({age((now_ns - node.since_ns) / 1e9)})", DIM),
-        )
+        status = (*status, dim(f" since {clock(node.since_ns)} ({age((now_ns - node.since_ns) / 1e9)})"))
     name = Segment(f" {printable(node.name)}", TextStyle("accent", bold=True))
     lines: list[StyledLine] = [elided((name, Segment("   "), *status), width)]
     if node.note:
@@ -76,7 +73,7 @@ def _host_lines(node: NodeView, now_ns: int, width: int) -> list[StyledLine]:
     if node.link is LinkState.LIVE or node.bytes_per_s is not None:
         lines += _fact("receives", carries(node))
     if node.detail:
-        lines.append((Segment(" " * _INDENT), Segment("what its command wrote:", DIM)))
+        lines.append((Segment(" " * _INDENT), dim("what its command wrote:")))
         room = max(16, width - _INDENT - 3)
         for line in node.detail.splitlines():
             for part in textwrap.wrap(printable(line.expandtabs(4)), room) or [""]:
@@ -85,7 +82,7 @@ def _host_lines(node: NodeView, now_ns: int, width: int) -> list[StyledLine]:
 
 
 def _fact(label: str, text: str) -> list[StyledLine]:
-    return [(Segment(" " * _INDENT), Segment(f"{label:<{_LABEL}}", DIM), Segment(text, TEXT))]
+    return [(Segment(" " * _INDENT), dim(f"{label:<{_LABEL}}"), Segment(text, TEXT))]
 
 
 def _clock(node: NodeView) -> str:

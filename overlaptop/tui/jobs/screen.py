@@ -12,12 +12,12 @@ from overlaptop.launch.request import LaunchRequest
 from overlaptop.text import age, printable
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
-    BOLD,
-    DIM,
     Item,
     Segment,
     StyledLine,
     TextStyle,
+    bold,
+    dim,
     elided,
     fit,
     line_width,
@@ -85,7 +85,7 @@ class JobList(JobView):
             where = "on this machine" if not nodes else f"on {len(nodes)} hosts"
             if len(nodes) == 1:
                 where = f"on {printable(nodes[0].name)}"
-            lines.append((Segment(f" {len(jobs)} job{'s' * (len(jobs) != 1)} {where}", BOLD),))
+            lines.append((bold(f" {len(jobs)} job{'s' * (len(jobs) != 1)} {where}"),))
             for index, job in enumerate(jobs):
                 self._choice_at[len(lines)] = index
                 lines.append(self._line(index, _job_items(job, self.state.snapshot.at_ns), width))
@@ -95,7 +95,7 @@ class JobList(JobView):
             for index, workload in enumerate(choices[len(jobs) :], len(jobs)):
                 assert isinstance(workload, Workload)
                 self._choice_at[len(lines)] = index
-                items = [Item((Segment(f"{workload.name:<17} ", BOLD), Segment(workload.summary, DIM)))]
+                items = [Item((bold(f"{workload.name:<17} "), dim(workload.summary)))]
                 lines.append(self._line(index, items, width))
             lines.append(())
         if self.fault:
@@ -122,7 +122,7 @@ class JobList(JobView):
     def _hosts(self, width: int) -> list[StyledLine]:
         """The lines to them, and why one is not reached."""
         snapshot = self.state.snapshot
-        lines: list[StyledLine] = [(Segment(" hosts", BOLD), Segment("  H: more", DIM))]
+        lines: list[StyledLine] = [(bold(" hosts"), dim("  H: more"))]
         lines += [
             elided((Segment("   "), *host_status(node, snapshot.at_ns)), width) for node in snapshot.nodes
         ]
@@ -132,10 +132,10 @@ class JobList(JobView):
         launcher = self.dashboard.options.launcher
         ends = self.dashboard.running
         there = launcher.hosts[0] if launcher is not None and launcher.hosts else ""
-        items = [Item((Segment(f" start a bundled workload{there and f' on {there}'}", BOLD),))]
+        items = [Item((bold(f" start a bundled workload{there and f' on {there}'}"),))]
         if ends:
             items.append(Item((Segment(f"in place of {ends}", TextStyle("warning")),)))
-        return fit([*items, Item((Segment("w: with options of your own", DIM),), 1)], [], width, "  ")
+        return fit([*items, Item((dim("w: with options of your own"),), 1)], [], width, "  ")
 
     def _title(self, jobs: tuple[JobRecord, ...], width: int) -> list[StyledLine]:
         """The name, and what is going on: beside it where that fits, else below."""
@@ -208,24 +208,18 @@ class JobsScreen(DashboardScreen):
 def _job_items(job: JobRecord, now_ns: int) -> list[Item]:
     running = age(max(0, now_ns - job.started_ns) / 1e9)
     return [
-        Item((Segment(f"{job.script:<24}", BOLD),)),
-        Item(
-            (
-                Segment(f"{job.world_size} rank{'s' * (job.world_size != 1)}"),
-                Segment(f" · {job.host}", DIM),
-            ),
-            1,
-        ),
-        Item((Segment("ended", DIM),) if job.ended else (Segment("running ", DIM), Segment(running)), 2),
-        Item((Segment(job.job, DIM),), 3),
-        Item((Segment(job.cwd, DIM),), 4),
+        Item((bold(f"{job.script:<24}"),)),
+        Item((Segment(f"{job.world_size} rank{'s' * (job.world_size != 1)}"), dim(f" · {job.host}")), 1),
+        Item((dim("ended"),) if job.ended else (dim("running "), Segment(running)), 2),
+        Item((dim(job.job),), 3),
+        Item((dim(job.cwd),), 4),
     ]
 
 
 def _how_to(width: int) -> list[StyledLine]:
     command = "torchrun --nproc-per-node=2 -m overlaptop.agent train.py"
     lines: list[StyledLine] = [
-        (Segment(" watch a job of your own", BOLD), Segment("  it is found as soon as it runs", DIM)),
+        (bold(" watch a job of your own"), dim("  it is found as soon as it runs")),
         (Segment(f"   {command}", TextStyle("accent")),),
     ]
     return lines if width >= 30 else lines[:1]

@@ -6,7 +6,7 @@ from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.traffic import Traffic
 from overlaptop.text import rate, whole_percent
 from overlaptop.tui.draw.bars import Cell, to_segments
-from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, TextStyle
+from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, TextStyle, bold, dim
 from overlaptop.tui.machine.words import paragraph, titled
 
 NOTABLE_SHARE = 0.1
@@ -32,8 +32,8 @@ def account_lines(view: RankView, width: int, *, textured: bool) -> list[StyledL
     rest = tuple(_rest(*pair) for pair in _pairs(traffic))
     verdict, meaning = _verdict(traffic, width, textured=textured)
     lines: list[StyledLine] = [
-        titled("account", Segment(f"{over}, over {traffic.window_s:.0f} s  ", DIM), verdict),
-        (Segment(" " * (label + 3), DIM), Segment(f"{'rx':>{_FIGURE}}{'tx':>{_FIGURE}}", DIM)),
+        titled("account", dim(f"{over}, over {traffic.window_s:.0f} s  "), verdict),
+        (dim(" " * (label + 3)), dim(f"{'rx':>{_FIGURE}}{'tx':>{_FIGURE}}")),
         _row("measured", label, (traffic.rx_bytes_per_s, traffic.tx_bytes_per_s), TEXT),
         _row(own, label, (traffic.collectives_rx_bytes_per_s, traffic.collectives_tx_bytes_per_s), TEXT),
         _row("unexplained", label, rest, BOLD),
@@ -61,7 +61,7 @@ def _row(name: str, label: int, figures: tuple[int | None, ...], style: TextStyl
         )
         for each in figures
     ]
-    return (Segment(f"   {name:<{label}}", DIM), *cells)
+    return (dim(f"   {name:<{label}}"), *cells)
 
 
 def _verdict(traffic: Traffic, width: int, *, textured: bool) -> tuple[Segment, list[StyledLine]]:
@@ -72,10 +72,10 @@ def _verdict(traffic: Traffic, width: int, *, textured: bool) -> tuple[Segment, 
         if measured is not None and explained is not None
     ]
     if not known:
-        return Segment("unknown", DIM), []
+        return dim("unknown"), []
     measured, explained, direction = max(known, key=lambda each: abs(each[0] - each[1]))
     if not measured and not explained:
-        return Segment("the links are quiet", DIM), []
+        return dim("the links are quiet"), []
     share = 1 - explained / measured if measured else -1.0
     warned = TextStyle("warning", bold=True)
     if share < -NOTABLE_SHARE:
@@ -84,20 +84,12 @@ def _verdict(traffic: Traffic, width: int, *, textured: bool) -> tuple[Segment, 
     share = max(0.0, share)
     is_pcie = traffic.over == "pcie"
     bar = _bar(share, width, TextStyle("copy" if is_pcie else "exposed"), textured=textured)
-    shown = (
-        Segment("   "),
-        *bar,
-        Segment(f" {whole_percent(share):>5}", BOLD),
-        Segment(f" of {direction}", DIM),
-    )
+    shown = (Segment("   "), *bar, bold(f" {whole_percent(share):>5}"), dim(f" of {direction}"))
     if share <= NOTABLE_SHARE:
         return Segment("✓ explained", TextStyle("good", bold=True)), [shown]
     text = f"{whole_percent(share)} unexplained"
     if is_pcie:  # where a job's batches come in: nothing to be warned of
-        return Segment(text, BOLD), [
-            shown,
-            *paragraph("copies of the job's own, or somebody else's traffic", width),
-        ]
+        return bold(text), [shown, *paragraph("copies of the job's own, or somebody else's traffic", width)]
     meaning = paragraph("somebody else's traffic, or copies of the job's own", width, TextStyle("warning"))
     return Segment(f"! {text}", warned), [shown, *meaning]
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.tui.draw.segments import DIM, Segment, StyledLine, TextStyle, crop, pad
+from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, crop, dim, pad
 from overlaptop.tui.machine.account import account_lines
 from overlaptop.tui.machine.host import Gpu, Machine, host_of, machine_of
 from overlaptop.tui.machine.meters import activity_lines, link_lines
 from overlaptop.tui.machine.minute import nvlink_minute, pcie_minute
 from overlaptop.tui.machine.peers import peer_lines
-from overlaptop.tui.machine.place import place_lines, verdict_lines
-from overlaptop.tui.machine.unknowns import no_gpu_lines, unknown_lines
+from overlaptop.tui.machine.place import no_gpu_lines, place_lines, unknown_lines, verdict_lines
 from overlaptop.tui.machine.words import paragraph
 from overlaptop.tui.view import ScrollView
 
@@ -38,7 +37,7 @@ class MachineDetail(ScrollView):
         """The lines in sight; where some are not, the last one says so."""
         chosen = self.state.chosen
         if chosen is None:
-            return [(Segment(" no rank to show", DIM),)]
+            return [(dim(" no rank to show"),)]
         if chosen.machine is None and chosen.device is None and chosen.numa is None:
             return paragraph(_why_nothing(chosen), width, TextStyle("warning"), 1)
         machine = machine_of(self.state.snapshot.ranks, host_of(chosen))
@@ -66,7 +65,7 @@ class MachineDetail(ScrollView):
         below = len(lines) - self.first - height
         shown = lines[self.first : self.first + height]
         if below > 0 and shown:
-            shown[-1] = (Segment(f"   ▼ {below + 1} more lines: page down", DIM),)
+            shown[-1] = (dim(f"   ▼ {below + 1} more lines: page down"),)
         return shown
 
     def _columns(

@@ -3,32 +3,255 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import groupby
 
-from overlaptop.text import byte_count, printable
+from overlaptop.fleet.snapshot import RankView
+from overlaptop.report.links import (
+    NUMA_MARKS,
+    has_nvlink,
+    misplacement,
+    nvlink_of,
+    nvlink_rate,
+    pcie_is_turned_down,
+    pcie_of,
+    pcie_rate,
+)
+from overlaptop.text import bit_rate, byte_count, printable, whole_percent
 from overlaptop.tui.dashboard import Dashboard
+from overlaptop.tui.draw.bars import gauge, sparkline
 from overlaptop.tui.draw.segments import (
     BOLD,
     DIM,
+    FAINT,
     TEXT,
     Item,
     Segment,
     StyledLine,
     TextStyle,
+    bold,
     crop,
+    dim,
+    faded,
     fit,
     joined,
+    on,
+    pad,
 )
-from overlaptop.tui.machine.host import Machine, MachineNode, host_of, hosts, machine_of
-from overlaptop.tui.machine.panel import Panel
+from overlaptop.tui.machine.host import (
+    Gpu,
+    Machine,
+    MachineNode,
+    cpu_count,
+    gpu_uuid,
+    host_of,
+    hosts,
+    machine_of,
+)
+from overlaptop.tui.machine.meters import NVLINK, PCIE
+from overlaptop.tui.machine.minute import MINUTE_S, column_s, columns
 from overlaptop.tui.machine.peers import fabric
-from overlaptop.tui.machine.words import plural
+from overlaptop.tui.machine.words import here, plural, watts
+from overlaptop.tui.overview.columns import aligned, rate_cell
 from overlaptop.tui.view import JobView
 
+_SPARK_LEAST, _GAUGE_LEAST, _GAUGE_MOST = 10, 10, 40
 SIDE_BY_SIDE_FROM = 140
 """Cells from which two nodes stand beside each other."""
 ROOMY_FROM, ROOMY_STACKED_FROM, DENSE_BELOW = 36, 48, 24
 """Lines of the screen from which nodes have boxes, also where they stand below one another, and below which
 only their GPUs are shown."""
+
+
+class Panel:
+    """One node: a heading with its CPUs and memory, its adapters, and a row each for its GPUs or ranks."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        node: MachineNode,
+        chosen: RankView,
+        width: int,
+        *,
+        boxed: bool,
+        dense: bool,
+        titled: bool,
+        textured: bool,
+    ) -> None:
+        self.node, self.width, self.boxed = node, width, boxed
+        self.room = width - (4 if boxed else 1)
+        self.textured = textured
+        self.nvlink = any(has_nvlink(view) for view in machine.ranks)
+        self.rank_size = 1 + max((len(_rank_words(gpu)) for gpu in machine.gpus), default=0)
+        self.inside: list[StyledLine] = []
+        self.chosen_at: int | None = None
+        if node.nics and not dense:
+            self.inside.append(_nics(node, chosen))
+        if node.gpus and titled:
+            self.inside.append(self._titles())
+        for gpu in node.gpus:
+            self._add(self._gpu(gpu, chosen), any(view.rank == chosen.rank for view in gpu.ranks))
+        for view in node.ranks:
+            self._add(_rank(view, node), view.rank == chosen.rank)
+        if boxed and gpu_uuid(chosen) and (present := _presence(chosen, node)):
+            self.inside.append(present)
+
+    def lines(self, height: int) -> list[StyledLine]:
+        """The whole panel, ``height`` lines without its border."""
+        blank: StyledLine = ()
+        inside = [_clean(line) for line in (*self.inside, *[blank] * (height - len(self.inside)))]
+        heading = _clean(_heading(self.node))
+        if not self.boxed:
+            rule = crop(
+                (Segment("─ ", FAINT), *heading, Segment(" " + "─" * self.width, FAINT)), self.width
+            )
+            return [rule, *(pad((Segment(" "), *line), self.width) for line in inside)]
+        top = crop((Segment("╭ ", FAINT), *heading, Segment(" " + "─" * self.width, FAINT)), self.width - 1)
+        body = [
+            (Segment("│ ", FAINT), *pad(crop(line, self.room), self.room), Segment(" │", FAINT))
+            for line in inside
+        ]
+        return [(*top, Segment("╮", FAINT)), *body, (Segment("╰" + "─" * (self.width - 2) + "╯", FAINT),)]
+
+    def _add(self, line: StyledLine, cursor: bool) -> None:
+        if cursor:
+            self.chosen_at = len(self.inside)
+            marked = crop((Segment("▸ ", TextStyle("accent", bold=True)), *line), self.room)
+            line = on(pad(marked, self.room), "cursor")
+        else:
+            line = crop((Segment("  "), *line), self.room)
+        self.inside.append(line)
+
+    def _sizes(self) -> dict[str, int]:
+        """Cells of each column; what is left over goes to the history, and then to a bar."""
+        room = self.room - 2
+        sizes = {"gpu": 7, "rank": self.rank_size, "mark": 6, "rate": 15}
+        wanted = (("sm", 6, 52), ("pcie", 17, 70), ("memory", 10, 104), ("power", 7, 104))
+        sizes |= {name: size for name, size, least in wanted if room >= least}
+        if not self.nvlink:
+            sizes.pop("pcie", None)  # it stands in NVLink's place
+        spare = room - sum(sizes.values()) - 1
+        most = spare - _GAUGE_LEAST - 1
+        most = most if most >= _SPARK_LEAST else spare
+        if most >= _SPARK_LEAST:
+            sizes["spark"] = MINUTE_S // column_s(most)
+            spare -= sizes["spark"] + 1
+        sizes["bar"] = min(spare, _GAUGE_MOST) if spare >= _GAUGE_LEAST else 0
+        return sizes
+
+    def _titles(self) -> StyledLine:
+        sizes = self._sizes()
+        name = "NVLink" if self.nvlink else "PCIe"
+        minute = f"{name}, one minute" if sizes.get("spark", 0) >= 18 else name
+        words = {
+            "gpu": "GPU", "rank": "rank", "mark": "NUMA", "spark": minute,
+            "bar": "now" if "spark" in sizes else name,
+            "rate": "" if "spark" in sizes or sizes["bar"] else name,
+            "pcie": "PCIe", "sm": "SM", "memory": "memory", "power": "power",
+        }  # fmt: skip
+        return (Segment("  "), *self._row({key: (dim(text),) for key, text in words.items()}, sizes))
+
+    def _row(self, cells: dict[str, StyledLine], sizes: dict[str, int]) -> StyledLine:
+        line: list[Segment] = []
+        for key in ("gpu", "rank", "mark", "spark", "bar", "rate", "pcie", "sm", "memory", "power"):
+            if size := sizes.get(key, 0):
+                right = key not in ("gpu", "rank", "mark", "spark", "bar")
+                line += aligned(cells.get(key, ()), size, right=right)
+                if key in ("spark", "bar"):
+                    line.append(Segment(" "))
+        return tuple(line)
+
+    def _gpu(self, gpu: Gpu, chosen: RankView) -> StyledLine:
+        sizes = self._sizes()
+        view = gpu.reporting_rank(chosen)
+        if view is None:
+            return (Segment(f"{gpu.label:<7}", FAINT), Segment("not used by the job", FAINT))
+        known, of = (nvlink_rate(view), nvlink_of) if self.nvlink else (pcie_rate(view), pcie_of)
+        top = known.peak_bytes_per_s or 0
+        sample = view.sample
+        style = NVLINK if self.nvlink else PCIE
+        farthest = max(gpu.ranks, key=lambda each: misplacement(each) or 0).numa
+        glyph, color = NUMA_MARKS[farthest.state if farthest is not None else "unknown"]
+        history = columns(view.samples, sizes.get("spark", 0), of)
+        blank = " " * (sizes.get("spark", 0) - len(history))
+        cells: dict[str, StyledLine] = {
+            "gpu": (bold(gpu.label),),
+            "rank": (Segment(_rank_words(gpu), TEXT),),
+            "mark": (Segment(glyph, TextStyle(color, bold=True)),),
+            "spark": (*sparkline(history, top, style=style), Segment(blank)),
+            "bar": gauge(known.share, sizes["bar"], style, textured=self.textured),
+            "rate": rate_cell(known),
+            "pcie": _pcie(view),
+            "sm": (Segment(whole_percent(sample.sm_activity if sample else None), TEXT),),
+            "memory": (Segment(byte_count(sample.memory_used_bytes if sample else None), TEXT),),
+            "power": (Segment(watts(sample.power_mw if sample else None), TEXT),),
+        }
+        line = self._row(cells, sizes)
+        return faded(line) if view.stale or view.ended or view.node_lost else line
+
+
+def _clean(line: StyledLine) -> StyledLine:
+    """The line as it will be on the screen: a box must know how wide that is."""
+    return tuple(Segment(printable(text), style) for text, style in line)
+
+
+def _pcie(view: RankView) -> StyledLine:
+    warned = (Segment(" !", TextStyle("warning", bold=True)),) if pcie_is_turned_down(view) else ()
+    return (*warned, *rate_cell(pcie_rate(view)))
+
+
+def _rank_words(gpu: Gpu) -> str:
+    numbers = [str(view.rank) for view in gpu.ranks]
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    text = "ranks " + " ".join(numbers)
+    return text if len(text) <= 10 else f"{len(numbers)} ranks"
+
+
+def _heading(node: MachineNode) -> StyledLine:
+    if node.number is None:
+        return (Segment("node not known", TextStyle("text", bold=True)),)
+    line: list[Segment] = [bold(f"node {node.number}")]
+    if node.facts is None:
+        return (*line, dim("  of which nothing is known"))
+    cpus = cpu_count(node.facts.cpus)
+    if not node.facts.cpus:
+        line.append(dim("  no CPUs"))
+    else:
+        line.append(Segment(f"  CPUs {node.facts.cpus}", TEXT))
+        line.append(dim(f" ({cpus})" if cpus is not None else ""))
+    memory = byte_count(node.facts.memory_bytes) if node.facts.memory_bytes is not None else "unknown"
+    line.append(Segment(f"  memory {memory}", TEXT if node.facts.memory_bytes is not None else DIM))
+    return tuple(line)
+
+
+def _nics(node: MachineNode, chosen: RankView) -> StyledLine:
+    """Adapters of one speed together, the chosen rank's nearest in bright."""
+    line: list[Segment] = [dim("NIC  ")]
+    nearest = chosen.numa.nic if chosen.numa is not None else ""
+    ordered = sorted(node.nics, key=lambda nic: (-(nic.bits_per_s or 0), nic.name))
+    for speed, group in groupby(ordered, key=lambda nic: nic.bits_per_s):
+        for nic in group:
+            line += [Segment(nic.name, BOLD if nic.name == nearest else TEXT), Segment(" ")]
+        line.append(dim(f"{bit_rate(speed)}   " if speed is not None else "speed unknown   "))
+    return tuple(line)
+
+
+def _rank(view: RankView, node: MachineNode) -> StyledLine:
+    """A rank without a GPU on a node where it may run."""
+    parts = here(view.numa, node.number) if view.numa is not None else []
+    return (bold(f"rank {view.rank:<6}"), Segment("".join(f"{part:<14}" for part in parts)))
+
+
+def _presence(chosen: RankView, node: MachineNode) -> StyledLine:
+    """What of the chosen rank is on this node."""
+    numa = chosen.numa
+    if numa is None or node.number is None:
+        return ()
+    astray = numa.state == "wrong node" and node.number != numa.gpu_node
+    text = " · ".join(here(numa, node.number))
+    if not text:
+        return (Segment(f"nothing of rank {chosen.rank} is here", FAINT),)
+    return (dim(f"rank {chosen.rank} here: "), Segment(text, TextStyle("warning") if astray else TEXT))
 
 
 class MachineMap(JobView):
@@ -74,7 +297,7 @@ class MachineMap(JobView):
         more = " ".join(mark for mark, there in (("▲", self._first), ("▼", below)) if there > 0)
         chosen = self.state.chosen
         if chosen is None:
-            return [(Segment(" no rank to show", DIM),)]
+            return [(dim(" no rank to show"),)]
         known = hosts(self.state.snapshot.ranks)
         title = _title(machine_of(self.state.snapshot.ranks, host_of(chosen)), known, more, width)
         return [title, *lines[self._first : self._first + room]]
@@ -125,18 +348,16 @@ def _bare(node: MachineNode, width: int) -> StyledLine:
     assert node.facts is not None
     whose = "a GPU's memory" if node.facts.is_gpu_memory else "memory only"
     text = f"{whose}, {byte_count(node.facts.memory_bytes)}, no CPUs"
-    return crop(
-        (Segment("   node ", DIM), Segment(str(node.number), BOLD), Segment(f"  {text}", DIM)), width
-    )
+    return crop((dim("   node "), bold(str(node.number)), dim(f"  {text}")), width)
 
 
 def _title(machine: Machine, known: list[str], more: str, width: int) -> StyledLine:
     used = sum(bool(gpu.ranks) for gpu in machine.gpus)
     nodes = [node for node in machine.nodes if node.number is not None]
     nics = sum(len(node.nics) for node in machine.nodes)
-    left = [Item((Segment(f" {printable(machine.host) or 'host not known'}", BOLD),))]
+    left = [Item((bold(f" {printable(machine.host) or 'host not known'}"),))]
     if machine.own_name:
-        left.append(Item((Segment(printable(machine.own_name), DIM),), 6))
+        left.append(Item((dim(printable(machine.own_name)),), 6))
     if any(view.node_lost for view in machine.ranks):
         left.append(Item((Segment("○ out of reach", TextStyle("warning")),)))
     if machine.gpus:
@@ -144,14 +365,14 @@ def _title(machine: Machine, known: list[str], more: str, width: int) -> StyledL
         text = " + ".join(f"{number} × {name}" for name, number in names) or f"{len(machine.gpus)} GPUs"
         left.append(Item((Segment(text),), 2))
         if used < len(machine.gpus):
-            left.append(Item((Segment(f"{used} used by the job", DIM),), 3))
+            left.append(Item((dim(f"{used} used by the job"),), 3))
     if nodes:
-        left.append(Item((Segment(plural(len(nodes), "NUMA node"), DIM),), 4))
+        left.append(Item((dim(plural(len(nodes), "NUMA node")),), 4))
     if nics:
-        left.append(Item((Segment(plural(nics, "NIC"), DIM),), 5))
-    right = [Item((Segment(f"{more} more ", DIM),))] if more else []
+        left.append(Item((dim(plural(nics, "NIC")),), 5))
+    right = [Item((dim(f"{more} more "),))] if more else []
     if len(known) > 1 and machine.host in known:
-        right = [*right, Item((Segment(f"host {known.index(machine.host) + 1} of {len(known)} ", DIM),), 1)]
+        right = [*right, Item((dim(f"host {known.index(machine.host) + 1} of {len(known)} "),), 1)]
     return fit(left, right, width)
 
 

@@ -8,7 +8,7 @@ from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.links import Rate, nvlink_words, pcie_is_turned_down, pcie_words
 from overlaptop.text import UNKNOWN, byte_count, gigabytes_per_s, rate, whole_percent
 from overlaptop.tui.draw.bars import gauge
-from overlaptop.tui.draw.segments import BOLD, DIM, Item, Segment, StyledLine, TextStyle, fit
+from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, bold, dim, fit
 from overlaptop.tui.machine.host import Gpu
 from overlaptop.tui.machine.words import paragraph, watts
 from overlaptop.wire.devices import DeviceFacts, DeviceSample
@@ -24,10 +24,10 @@ def link_lines(view: RankView, gpu: Gpu, width: int, *, textured: bool) -> list[
         return []
     node = "node unknown" if gpu.node is None else f"node {gpu.node}"
     items = [
-        Item((Segment(f" {gpu.label}", BOLD),)),
+        Item((bold(f" {gpu.label}"),)),
         Item((Segment(gpu.name or "name unknown"),), 1),
-        Item((Segment(node, DIM),), 2),
-        Item((Segment(gpu.pci_bus_id, DIM),), 3),
+        Item((dim(node),), 2),
+        Item((dim(gpu.pci_bus_id),), 3),
     ]
     lines = [fit(items, [], width), *_links(device, now, _Meters(width, textured=textured))]
     if pcie_is_turned_down(view):
@@ -83,10 +83,10 @@ def _throttled(now: DeviceSample | None) -> StyledLine:
     reasons = now.throttle_reasons if now else None
     held = Segment("no")
     if reasons is None:
-        held = Segment("unknown", DIM)
+        held = dim("unknown")
     elif reasons:
         held = Segment(", ".join(reasons), TextStyle("warning", bold=True))
-    return (Segment(f"   {'throttled':<{_LABEL + 3}}", DIM), held)
+    return (dim(f"   {'throttled':<{_LABEL + 3}}"), held)
 
 
 def _megahertz(clock_hz: int | None) -> str:
@@ -106,10 +106,10 @@ class _Meters:
         if known.bytes_per_s is None:
             return self.words(label, direction, "unknown")
         if known.peak_bytes_per_s is None:
-            figures: StyledLine = (Segment(rate(known.bytes_per_s), BOLD),)
+            figures: StyledLine = (bold(rate(known.bytes_per_s)),)
         else:
             of = f" of {rate(known.peak_bytes_per_s)}"
-            figures = (Segment(gigabytes_per_s(known.bytes_per_s), BOLD), Segment(of, DIM))
+            figures = (bold(gigabytes_per_s(known.bytes_per_s)), dim(of))
         return self._line(label, direction, known.share, style, figures)
 
     def share(self, label: str, share: float | None) -> StyledLine:
@@ -122,13 +122,13 @@ class _Meters:
         figures: StyledLine = ()
         if used is not None and most is not None:
             part, whole = words_of(used), words_of(most)
-            figures = (Segment(_of(part, whole), BOLD), Segment(f" of {whole}", DIM))
+            figures = (bold(_of(part, whole)), dim(f" of {whole}"))
         elif used is not None:
-            figures = (Segment(words_of(used), BOLD),)
+            figures = (bold(words_of(used)),)
         return self._line(label, "", share, TextStyle("history"), figures)
 
     def words(self, label: str, direction: str, text: str) -> StyledLine:
-        return (Segment(f"   {label:<{_LABEL}}{direction:<3}", DIM), Segment(text, DIM))
+        return (dim(f"   {label:<{_LABEL}}{direction:<3}"), dim(text))
 
     def _line(
         self, label: str, direction: str, share: float | None, style: TextStyle, figures: StyledLine
@@ -139,12 +139,7 @@ class _Meters:
         if share is not None:
             bar = gauge(share, self.gauge, style, textured=self.textured)
         percent = whole_percent(share) if share is not None else ""
-        return (
-            Segment(f"   {label:<{_LABEL}}{direction:<3}", DIM),
-            *bar,
-            Segment(f"{percent:>6}  ", BOLD),
-            *figures,
-        )
+        return (dim(f"   {label:<{_LABEL}}{direction:<3}"), *bar, bold(f"{percent:>6}  "), *figures)
 
 
 def _of(used: str, most: str) -> str:

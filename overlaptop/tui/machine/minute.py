@@ -9,7 +9,7 @@ from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.links import has_nvlink, has_pcie, nvlink_rate, pcie_rate
 from overlaptop.text import rate
 from overlaptop.tui.draw.bars import chart
-from overlaptop.tui.draw.segments import DIM, Segment, StyledLine, TextStyle
+from overlaptop.tui.draw.segments import StyledLine, TextStyle, dim
 from overlaptop.tui.machine.meters import NVLINK, PCIE
 from overlaptop.tui.machine.words import titled
 from overlaptop.wire.devices import DeviceSample
@@ -89,11 +89,9 @@ def _charts(
         ", the peak" if peak else ", the highest seen: the peak is unknown"
     )
     each = column_s(room)
-    lines = [titled(f"{name}, one minute", Segment(f"{scale}; a column is {each} s", DIM))]
+    lines = [titled(f"{name}, one minute", dim(f"{scale}; a column is {each} s"))]
     for direction, values in drawn.items():
         charted = chart(values, top, rows, style=style)
         labels = [direction, *[""] * (rows - 1)]
-        lines += [
-            (Segment(f"   {label:<4}", DIM), *line) for label, line in zip(labels, charted, strict=True)
-        ]
+        lines += [(dim(f"   {label:<4}"), *line) for label, line in zip(labels, charted, strict=True)]
     return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.links import nvlink_words
 from overlaptop.text import rate
-from overlaptop.tui.draw.segments import DIM, Segment, StyledLine
+from overlaptop.tui.draw.segments import StyledLine, dim
 from overlaptop.tui.machine.host import Gpu, Machine
 from overlaptop.tui.machine.words import paragraph, titled
 from overlaptop.wire.devices import GpuLink
@@ -27,17 +27,17 @@ def peer_lines(view: RankView, gpu: Gpu, machine: Machine, width: int) -> list[S
     if not links:
         alone = len(machine.gpus) == 1
         text = "no other GPU here" if alone else "unknown"
-        return [titled("links", Segment(f"of {gpu.label} to others: {text}", DIM))]
+        return [titled("links", dim(f"of {gpu.label} to others: {text}"))]
     alike: dict[str, list[str]] = {}
     for link in links:
         peers = alike.setdefault(_words(link), [])
         peer = machine.label(link.peer_uuid) if link.peer_uuid else "all GPUs on the switch"
         if peer not in peers:
             peers.append(peer)
-    lines: list[StyledLine] = [titled("links", Segment(f"of {gpu.label}", DIM))]
+    lines: list[StyledLine] = [titled("links", dim(f"of {gpu.label}"))]
     for text, peers in alike.items():
         wrapped = paragraph(_together(peers), width, indent=_LABEL + 3)
-        head = Segment(f"   {text:<{_LABEL}}", DIM) if len(text) < _LABEL else Segment(f"   {text}  ", DIM)
+        head = dim(f"   {text:<{_LABEL}}") if len(text) < _LABEL else dim(f"   {text}  ")
         lines += [(head, *wrapped[0][1:]), *wrapped[1:]]
     return lines
 

@@ -1,10 +1,10 @@
-"""Where the chosen rank may run and does run, and what to type where that is not near its GPU."""
+"""Where the chosen rank runs and may run, what to type where it is not near its GPU, and what is unknown."""
 
 from __future__ import annotations
 
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.links import NUMA_MARKS
-from overlaptop.tui.draw.segments import DIM, TEXT, Segment, StyledLine, TextStyle, line_width
+from overlaptop.tui.draw.segments import DIM, TEXT, Segment, StyledLine, TextStyle, dim, line_width
 from overlaptop.tui.machine.words import by_node, paragraph, titled
 from overlaptop.wire.devices import NumaFacts
 
@@ -17,6 +17,11 @@ _STATES = {
     "no gpu": "no GPU",
     "unknown": "unknown",
 }
+_UNITS = ("_bytes_per_s", "_bits_per_s", "_bytes", "_mw", "_hz", "_max")
+_NAMES = {
+    "nvlink": "NVLink", "pcie": "PCIe", "sm": "SM", "dram": "DRAM", "numa": "NUMA", "cpu": "CPU",
+    "gpu": "GPU", "gpus": "GPUs", "nic": "NIC", "nics": "NICs", "pci": "PCI", "uuid": "UUID",
+}  # fmt: skip
 
 
 def verdict_lines(view: RankView, width: int) -> list[StyledLine]:
@@ -27,7 +32,7 @@ def verdict_lines(view: RankView, width: int) -> list[StyledLine]:
         return [titled("NUMA"), *paragraph(text, width, DIM)]
     glyph, color = NUMA_MARKS[numa.state]
     verdict = (Segment(f"{glyph} {_STATES[numa.state]}", TextStyle(color, bold=True)),)
-    lines: list[StyledLine] = [titled("NUMA", Segment(f"rank {view.rank}  ", DIM), *verdict)]
+    lines: list[StyledLine] = [titled("NUMA", dim(f"rank {view.rank}  "), *verdict)]
     lines += paragraph(numa.reason, width, TEXT)
     if numa.advice:
         lines += _advice(numa.advice, width)
@@ -40,7 +45,7 @@ def place_lines(view: RankView, width: int) -> list[StyledLine]:
     """What the verdict follows from."""
     lines: list[StyledLine] = []
     if view.numa is not None:
-        lines.append(titled("process", Segment(f"of rank {view.rank}", DIM)))
+        lines.append(titled("process", dim(f"of rank {view.rank}")))
         for label, text in _facts(view.numa):
             lines += _labelled(label, text or "unknown", width, TEXT if text else DIM)
     return lines
@@ -56,10 +61,7 @@ def _advice(advice: str, width: int) -> list[StyledLine]:
         return beside
     first, *others = advice.split(", or ")
     ways = (first, *(f"or {other}" for other in others))
-    return [
-        (Segment("   to mend it", DIM),),
-        *(line for way in ways for line in paragraph(way, width, style, 5)),
-    ]
+    return [(dim("   to mend it"),), *(line for way in ways for line in paragraph(way, width, style, 5))]
 
 
 def _facts(numa: NumaFacts) -> list[tuple[str, str]]:
@@ -81,10 +83,51 @@ def _facts(numa: NumaFacts) -> list[tuple[str, str]]:
 def _labelled(label: str, text: str, width: int, style: TextStyle) -> list[StyledLine]:
     """The words beside a label, and below them where they need more than one line."""
     indent = _LABEL + 5
-    head = (Segment(f"   {label:<{indent - 3}}", DIM),)
+    head = (dim(f"   {label:<{indent - 3}}"),)
     lines = paragraph(text, width, style, indent)
     if not lines:
         return [head]
     first = lines[0][1:]
     assert line_width(head) == indent
     return [(*head, *first), *lines[1:]]
+
+
+def unknown_lines(view: RankView, width: int) -> list[StyledLine]:
+    """One paragraph a reason, with all that it stands for. Of a GPU that is not there all is unknown, for
+    the one reason that `no_gpu_lines` gives.
+    """
+    why_no_gpu = _why_no_gpu(view)
+    by_reason: dict[str, list[str]] = {}
+    for source in (view.sample, view.device, view.numa, view.machine):
+        for unknown in source.unknown if source is not None else ():
+            if unknown.reason == why_no_gpu:
+                continue
+            names = by_reason.setdefault(unknown.reason, [])
+            if (name := _words(unknown.name)) not in names:
+                names.append(name)
+    lines: list[StyledLine] = []
+    for reason, names in by_reason.items():
+        lines += paragraph(f"{', '.join(names)}: {reason}", width, DIM)
+    return [titled("unknown"), *lines] if lines else []
+
+
+def no_gpu_lines(view: RankView, width: int) -> list[StyledLine]:
+    """Of a rank without a GPU: why."""
+    if view.device is None:
+        text = f"unknown: rank {view.rank} has not reported it yet"
+    else:
+        text = f"none: {_why_no_gpu(view) or 'the rank computes on none that is known'}"
+    return [titled("GPU"), *paragraph(text, width, DIM)]
+
+
+def _why_no_gpu(view: RankView) -> str:
+    if view.device is None or view.device.gpu_uuid:
+        return ""
+    return next((each.reason for each in view.device.unknown if each.name == "gpu_uuid"), "")
+
+
+def _words(name: str) -> str:
+    """A field's name as the screen calls it: ``nvlink_rx_bytes_per_s`` is NVLink rx."""
+    for unit in _UNITS:
+        name = name.removesuffix(unit)
+    return " ".join(_NAMES.get(word, word) for word in name.split("_"))

@@ -42,7 +42,9 @@ from overlaptop.tui.draw.segments import (
     Segment,
     StyledLine,
     TextStyle,
+    bold,
     crop,
+    dim,
     elided,
     faded,
     line_width,
@@ -119,11 +121,11 @@ class Column:
 
 
 def _title(words: str) -> Callable[[Scales, int], StyledLine]:
-    return lambda _scales, width: crop((Segment(words, DIM),), width)
+    return lambda _scales, width: crop((dim(words),), width)
 
 
 def _timed(words: str) -> Callable[[Scales, int], StyledLine]:
-    return lambda scales, width: crop((Segment(f"{words} {scales.unit.name}", DIM),), width)
+    return lambda scales, width: crop((dim(f"{words} {scales.unit.name}"),), width)
 
 
 def _time(
@@ -156,13 +158,9 @@ def _bar(view: RankView, scales: Scales, width: int) -> StyledLine:
     if view.measured is not None:
         bar = stacked_bar(parts_of(view.measured), scales.bar_ns, width, textured=scales.textured)
         if view.measured.step_ns > scales.bar_ns:
-            bar = (*crop(bar, width - 1), Segment("▸", BOLD))
+            bar = (*crop(bar, width - 1), bold("▸"))
     elif view.last is not None:
-        bar = (
-            Segment(
-                "phases only" if view.info and view.info.detail_every == 0 else "not measured yet", DIM
-            ),
-        )
+        bar = (dim("phases only" if view.info and view.info.detail_every == 0 else "not measured yet"),)
     text = _condition(view, scales)
     if not text:
         return bar
@@ -194,35 +192,33 @@ def _history(view: RankView, scales: Scales, width: int) -> StyledLine:
 
 def _history_header(scales: Scales, width: int) -> StyledLine:
     if not scales.spark_top_ns:
-        return (Segment("history", DIM),)
+        return (dim("history"),)
     top = Unit.for_scale(scales.spark_top_ns)
     words = f"0–{top.brief(scales.spark_top_ns)} {top.name}"
     longer = f"{words} · max of {scales.a_column}" if scales.a_column > 1 else f"{words} · each step"
     for text in (longer.replace("max of", "slowest of"), longer, words):
         if len(text) <= width:
-            return (Segment(text, DIM),)
-    return crop((Segment(words, DIM),), width)
+            return (dim(text),)
+    return crop((dim(words),), width)
 
 
 def _bar_header(scales: Scales, width: int) -> StyledLine:
-    return (
-        ruler(0, scales.bar_ns, width, scales.unit, line=True) if scales.bar_ns else (Segment("step", DIM),)
-    )
+    return ruler(0, scales.bar_ns, width, scales.unit, line=True) if scales.bar_ns else (dim("step"),)
 
 
 def rate_cell(known: Rate, *, faint: bool = False) -> StyledLine:
     """``281 GB/s  59 %``, in fixed places."""
     if known.bytes_per_s is None:
-        return (Segment(f"{UNKNOWN:>9}{'' if known.peak_bytes_per_s is None else '      '}", DIM),)
+        return (dim(f"{UNKNOWN:>9}{'' if known.peak_bytes_per_s is None else '      '}"),)
     share = whole_percent(known.share) if known.share is not None else ""
-    return (Segment(f"{rate(known.bytes_per_s):>9}", DIM if faint else TEXT), Segment(f"{share:>6}", DIM))
+    return (Segment(f"{rate(known.bytes_per_s):>9}", DIM if faint else TEXT), dim(f"{share:>6}"))
 
 
 def _link(
     known: Callable[[RankView], Rate], absent: Callable[[RankView], bool] = lambda _view: False
 ) -> Callable[[RankView, Scales, int], StyledLine]:
     def cell(view: RankView, _scales: Scales, _width: int) -> StyledLine:
-        return (Segment("none", DIM),) if absent(view) else rate_cell(known(view))
+        return (dim("none"),) if absent(view) else rate_cell(known(view))
 
     return cell
 
@@ -234,16 +230,16 @@ def _without_nvlink(view: RankView) -> bool:
 def numa_cell(view: RankView) -> StyledLine:
     """The node next to the GPU and the mark: ``0 ✓``."""
     if view.numa is None:
-        return (Segment(UNKNOWN, DIM),)
+        return (dim(UNKNOWN),)
     if view.numa.state == "no gpu":
-        return (Segment("no GPU", DIM),)
+        return (dim("no GPU"),)
     node, (glyph, color) = near_node(view.numa), NUMA_MARKS[view.numa.state]
     return (Segment("" if node is None else f"{node} "), Segment(glyph, TextStyle(color, bold=True)))
 
 
 # Headers have a cell to spare, for the mark of the column that is sorted by.
 COLUMNS = (
-    Column("rank", _title("rank"), lambda view, _s, _w: (Segment(str(view.rank), BOLD),), 5, 0),
+    Column("rank", _title("rank"), lambda view, _s, _w: (bold(str(view.rank)),), 5, 0),
     Column("bar", _bar_header, _bar, 16, 0, grow=3, right=False, floor=6),
     Column("overlap", _title("overlap"), _overlap, 8, 1),
     Column("exposed", _timed("exposed"), _exposed, 11, 2),
@@ -258,7 +254,7 @@ COLUMNS = (
 
 
 _NODE = Column(
-    "node", _title("host"), lambda v, _s, width: elided((Segment(v.node, DIM),), width), 12, 2, right=False
+    "node", _title("host"), lambda v, _s, width: elided((dim(v.node),), width), 12, 2, right=False
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overlaptop.tui.draw.segments import DIM, Item, Segment, StyledLine, TextStyle, fit
+from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, dim, fit
 from overlaptop.tui.timeline.parts import STALL, STEP_PARTS
 from overlaptop.tui.view import JobView
 
@@ -19,7 +19,7 @@ class Legend(JobView):
         for part in (*STEP_PARTS, STALL):
             word = part.word.removesuffix(" only") if width < 70 else part.word
             glyph = part.texture if textured else "█"
-            items.append(Item((Segment(glyph * 2 + " ", TextStyle(part.key)), Segment(word, DIM)), 1))
+            items.append(Item((Segment(glyph * 2 + " ", TextStyle(part.key)), dim(word)), 1))
         words, rows = self.state.filter.words, len(self.state.rows)
         right = []
         if words:

@@ -12,7 +12,7 @@ from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.hosts import Group, groups
 from overlaptop.report.order import SORT_KEYS
 from overlaptop.tui.dashboard import Dashboard
-from overlaptop.tui.draw.segments import BOLD, DIM, Segment, StyledLine, TextStyle, faded, on
+from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim, faded, on
 from overlaptop.tui.overview.columns import GAP, Column, Scales, aligned, columns_for, layout
 from overlaptop.tui.view import JobView
 from overlaptop.tui.widgets.host_lines import heading
@@ -77,7 +77,7 @@ class RankTable(JobView):
                 lines.append(_row(entry, columns, scales, cursor=entry is chosen))
         if not state.rows:
             words = f"no rank matches {state.filter.words}" if state.filter.words else "no rank yet"
-            lines.append((Segment(f"  {words}", DIM),))
+            lines.append((dim(f"  {words}"),))
         return lines
 
     def on_click(self, event: events.Click) -> None:
@@ -144,7 +144,7 @@ def _row(view: RankView, columns: list[tuple[Column, int]], scales: Scales, *, c
 def _marked(title: StyledLine, width: int, *, down: bool) -> StyledLine:
     """The header of the column that is sorted by."""
     words = "".join(segment.text for segment in title).strip()
-    return (Segment(f"{words[: max(0, width - 1)]}{'▼' if down else '▲'}", BOLD),)
+    return (bold(f"{words[: max(0, width - 1)]}{'▼' if down else '▲'}"),)
 
 
 def _scrolled(first: int, chosen: int, rows: int, height: int) -> int:

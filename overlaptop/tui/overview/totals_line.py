@@ -16,6 +16,8 @@ from overlaptop.tui.draw.segments import (
     Segment,
     StyledLine,
     TextStyle,
+    bold,
+    dim,
     joined,
     line_width,
     wrap,
@@ -58,7 +60,7 @@ def total_items(state: ViewState) -> list[Item]:
 
     def item(name: str, figure: str, cells: int, style: TextStyle = BOLD, *more: Segment) -> Item:
         # As wide as its figures get: what follows must not move with each of them.
-        return Item((Segment(f"{name} ", DIM), Segment(f"{figure:<{cells}}", style), *more))
+        return Item((dim(f"{name} "), Segment(f"{figure:<{cells}}", style), *more))
 
     seen = state.exact or totals.idle_ns is not None
     known_idle = item("idle", figures.idle, 8, DIM if totals.idle_ns is None else BOLD)
@@ -68,14 +70,7 @@ def total_items(state: ViewState) -> list[Item]:
         *([item("stall", figures.stall, 7)] if any(map(stalls_apart, ranks)) else []),
         *_knob(state),
         *([known_idle] if seen else []),
-        item(
-            "speed-up",
-            figures.speedup,
-            6,
-            BOLD,
-            Segment(" of ", DIM),
-            Segment(f"{figures.attainable:<6}", BOLD),
-        ),
+        item("speed-up", figures.speedup, 6, BOLD, dim(" of "), bold(f"{figures.attainable:<6}")),
         *_launching(state),
         *([] if seen else [item("idle", figures.idle, 8, DIM)]),
         *_rule(state),
@@ -89,14 +84,14 @@ def _knob(state: ViewState) -> list[Item]:
     if state.selected_knob is None:
         return []
     knob, change = state.selected_knob.knob, state.change
-    value = Segment(with_unit(knob.value_text, knob.unit), BOLD)
+    value = bold(with_unit(knob.value_text, knob.unit))
     if change is not None and change.state == "pending" and change.knob == knob.name and change.becomes:
         value = Segment(f"{change.was} → {change.becomes}".lstrip(), TextStyle("warning", bold=True))
-    line: StyledLine = (Segment(f"{short_name(knob.name)} ", DIM), value)
+    line: StyledLine = (dim(f"{short_name(knob.name)} "), value)
     if state.can_change:
         return [Item((*line, Segment(" "), Segment("[ ]", KEY)))]
     if why := _why_fixed(state):
-        line = (*line, Segment(f" {why}", DIM))
+        line = (*line, dim(f" {why}"))
     return [Item(line)]
 
 
@@ -119,8 +114,8 @@ def _launching(state: ViewState) -> list[Item]:
     if totals.launch_lead_ns is None:
         return []
     line: StyledLine = (
-        Segment("least lead " if totals.ranks > 1 else "lead ", DIM),
-        Segment(f"{duration(totals.launch_lead_ns):<7}", BOLD),
+        dim("least lead " if totals.ranks > 1 else "lead "),
+        bold(f"{duration(totals.launch_lead_ns):<7}"),
     )
     if totals.launch_bound:
         line = (*line, Segment(f" launch-bound{_on(state)}", _WARNING))
@@ -132,7 +127,7 @@ def _rule(state: ViewState) -> list[Item]:
     totals = state.snapshot.totals
     of = ["".join(step_name(totals.measured_step))] if totals.measured_step is not None else []
     of += [f"mean of {totals.ranks} ranks"] if totals.ranks > 1 else []
-    return [Item((Segment(", ".join(of), DIM),))] if of else []
+    return [Item((dim(", ".join(of)),))] if of else []
 
 
 def _on(state: ViewState) -> str:
@@ -155,4 +150,4 @@ def _sampling(state: ViewState) -> list[Item]:
     text = words.get(every[-1], f"collectives in every {ordinal(every[-1])} step")
     if len(every) > 1:
         text += ", on some ranks" if every[0] == 0 else " or oftener"
-    return [Item((Segment(text, DIM),))]
+    return [Item((dim(text),))]

@@ -8,20 +8,21 @@ from overlaptop.report.hosts import lost_since
 from overlaptop.report.links import has_nvlink, has_pcie, numa_matters, nvlink_rate, pcie_rate
 from overlaptop.report.order import sees_gaps, stalls_apart
 from overlaptop.report.troubles import ending
-from overlaptop.text import (
-    AT_MOST,
-    age,
-    bounded,
-    byte_count,
-    count,
-    duration,
-    percent,
-    rate,
-    whole_percent,
-)
+from overlaptop.text import AT_MOST, age, bounded, byte_count, count, duration, percent, rate, whole_percent
 from overlaptop.timeline.launch import launch_bound
 from overlaptop.tui.draw.bars import stacked_bar
-from overlaptop.tui.draw.segments import BOLD, DIM, Item, Segment, StyledLine, TextStyle, fit, wrap
+from overlaptop.tui.draw.segments import (
+    BOLD,
+    DIM,
+    Item,
+    Segment,
+    StyledLine,
+    TextStyle,
+    bold,
+    dim,
+    fit,
+    wrap,
+)
 from overlaptop.tui.overview.columns import numa_cell
 from overlaptop.tui.overview.totals_line import overlap_ink
 from overlaptop.tui.state import ViewState, step_name
@@ -46,11 +47,11 @@ class RankFacts(JobView):
         """As many of the lines as fit, the bar last."""
         chosen, step = self.state.chosen, self.state.step
         if chosen is None:
-            return [(Segment(" no rank to show", DIM),)]
+            return [(dim(" no rank to show"),)]
         news = Item(_news(chosen, self.state), 0 if chosen.node_lost else 3)
         identity = fit(_identity(chosen), [news], width)
         if step is None:
-            return [identity, (Segment(" no measured step yet", DIM),)]
+            return [identity, (dim(" no measured step yet"),)]
         lines = wrap(self._parts(chosen, step), width - 1, max(1, height - 2))
         bar = stacked_bar(parts_of(step), step.step_ns, width - 2, textured=self.look.textured)
         return [identity, *((Segment(" "), *line) for line in (*lines, bar))]
@@ -59,28 +60,24 @@ class RankFacts(JobView):
         known = bounded(percent(step.overlap), AT_MOST, exact=sees_gaps(chosen))
         overlap = Segment(f"{known:<7}", overlap_ink(step.overlap, bold=True))
         what, number = step_name(step.step)
-        parts: list[StyledLine] = [
-            (Segment(what, DIM), Segment(number, BOLD), Segment("  overlap ", DIM), overlap)
-        ]
+        parts: list[StyledLine] = [(dim(what), bold(number), dim("  overlap "), overlap)]
         for key, value_ns in parts_of(step):
             known_ns = value_ns if key != IDLE.key or sees_gaps(chosen) else None
             glyph = PARTS[key].texture if self.look.textured else "█"
-            name = (Segment(f"{glyph} ", TextStyle(key)), Segment(f"{PARTS[key].word} ", DIM))
+            name = (Segment(f"{glyph} ", TextStyle(key)), dim(f"{PARTS[key].word} "))
             if known_ns:
                 share = percent(known_ns / step.step_ns)
-                parts.append(
-                    (*name, Segment(f"{duration(known_ns):<7}", BOLD), Segment(f" {share:<7}", DIM))
-                )
+                parts.append((*name, bold(f"{duration(known_ns):<7}"), dim(f" {share:<7}")))
             else:
-                parts.append((*name, Segment(duration(known_ns), DIM)))
+                parts.append((*name, dim(duration(known_ns))))
         if stalls_apart(chosen):
-            parts.append((Segment("stall ", DIM), Segment(f"{duration(step.stall_ns):<7}", BOLD)))
-        moved = Segment(f" · {byte_count(step.comm_bytes)}", DIM)
-        parts.append((Segment("collectives ", DIM), Segment(count(step.collectives), BOLD), moved))
+            parts.append((dim("stall "), bold(f"{duration(step.stall_ns):<7}")))
+        moved = dim(f" · {byte_count(step.comm_bytes)}")
+        parts.append((dim("collectives "), bold(count(step.collectives)), moved))
         parts += _launching(step) + _naming(chosen)
         parts += _place(chosen)
         if chosen.dropped:
-            parts.append((Segment("dropped ", DIM), Segment(count(chosen.dropped), TextStyle("warning"))))
+            parts.append((dim("dropped "), Segment(count(chosen.dropped), TextStyle("warning"))))
         return [Item(part) for part in parts]
 
 
@@ -88,7 +85,7 @@ def _launching(step: StepTotals) -> list[StyledLine]:
     """How far the CPU was ahead at the step's end."""
     if step.launch_lead_ns is None:
         return []
-    line: StyledLine = (Segment("lead ", DIM), Segment(f"{duration(step.launch_lead_ns):<7}", BOLD))
+    line: StyledLine = (dim("lead "), bold(f"{duration(step.launch_lead_ns):<7}"))
     if launch_bound(step.step_ns, step.launch_lead_ns, step.idle_ns):
         line = (*line, Segment(" launch-bound", TextStyle("warning", bold=True)))
     return [line]
@@ -101,9 +98,7 @@ def _naming(chosen: RankView) -> list[StyledLine]:
     if matched_ns is None or not kernels_ns:
         return []
     share = matched_ns / kernels_ns
-    return [
-        (Segment("named ", DIM), Segment(percent(share), BOLD if share > MOSTLY else TextStyle("warning")))
-    ]
+    return [(dim("named "), Segment(percent(share), BOLD if share > MOSTLY else TextStyle("warning")))]
 
 
 def _place(chosen: RankView) -> list[StyledLine]:
@@ -114,17 +109,17 @@ def _place(chosen: RankView) -> list[StyledLine]:
         ("PCIe", has_pcie(chosen), pcie_rate(chosen)),
     ):
         if there:
-            share = Segment(f" {whole_percent(known.share):<5}", DIM)
-            parts.append((Segment(f"{name} ", DIM), Segment(f"{rate(known.bytes_per_s):<9}", BOLD), share))
+            share = dim(f" {whole_percent(known.share):<5}")
+            parts.append((dim(f"{name} "), bold(f"{rate(known.bytes_per_s):<9}"), share))
     if chosen.numa is not None and numa_matters(chosen):
         text = f" {chosen.numa.state}" if chosen.numa.state != "bound" else ""
         mark = numa_cell(chosen)
-        parts.append((Segment("NUMA ", DIM), *mark, Segment(text, mark[-1].style)))
+        parts.append((dim("NUMA "), *mark, Segment(text, mark[-1].style)))
     return parts
 
 
 def _identity(chosen: RankView) -> list[Item]:
-    items = [Item((Segment(f" rank {chosen.rank}", BOLD),))]
+    items = [Item((bold(f" rank {chosen.rank}"),))]
     if (info := chosen.info) is not None:
         for name, value in (
             ("on", chosen.node), ("host", info.host), ("device", info.device), ("backend", info.backend),
@@ -132,7 +127,7 @@ def _identity(chosen: RankView) -> list[Item]:
             ("torch", info.torch_version),
         ):  # fmt: skip
             if value:
-                items.append(Item((Segment(f"{name} ", DIM), Segment(value)), len(items)))
+                items.append(Item((dim(f"{name} "), Segment(value)), len(items)))
     return items
 
 
@@ -151,8 +146,8 @@ def _news(chosen: RankView, state: ViewState) -> StyledLine:
     if state.snapshot.link is LinkState.TRACE:
         return ()
     if chosen.age_s is None:
-        return (Segment("no step yet ", DIM),)
+        return (dim("no step yet "),)
     news = f"newest step {age(chosen.age_s)} ago "
     if chosen.silent:
         return (Segment(f"○ silent: {news}", TextStyle("error", bold=True)),)
-    return (Segment(f"○ stale: {news}", TextStyle("warning")) if chosen.stale else Segment(news, DIM),)
+    return (Segment(f"○ stale: {news}", TextStyle("warning")) if chosen.stale else dim(news),)

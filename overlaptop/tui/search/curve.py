@@ -12,7 +12,7 @@ from statistics import median
 
 from overlaptop.text import Unit, nice_step
 from overlaptop.tui.draw.bars import Cell, to_segments
-from overlaptop.tui.draw.segments import DIM, FAINT, Item, Segment, StyledLine, TextStyle, fit
+from overlaptop.tui.draw.segments import DIM, FAINT, Item, Segment, StyledLine, TextStyle, dim, fit
 
 LABEL_CELLS = 10
 _QUADRANTS = " ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█"
@@ -115,7 +115,7 @@ def plot(
         unit = Unit.for_scale(int(top_ns))
         labels = {rows - 1: unit.text(round(bottom_ns)), 0: f"{unit.text(round(top_ns))} {unit.name}"}
     return [
-        (Segment(f"{labels.get(at, ''):>{LABEL_CELLS - 1}} ", DIM), Segment("│", FAINT), *to_segments(row))
+        (dim(f"{labels.get(at, ''):>{LABEL_CELLS - 1}} "), Segment("│", FAINT), *to_segments(row))
         for at, row in enumerate(grid)
     ]
 
@@ -137,7 +137,7 @@ def value_axis(axis: ValueAxis, unit: str, *, alike: bool = False) -> StyledLine
             glyphs[at : at + len(label)] = label
             free = at + len(label) + 2
     glyphs[max(0, last) :] = ends[-axis.cells :]
-    return (Segment(" " * (LABEL_CELLS + 1)), Segment("".join(glyphs), DIM))
+    return (Segment(" " * (LABEL_CELLS + 1)), dim("".join(glyphs)))
 
 
 def legend(marks: Collection[PointMark], width: int, *, predicted: bool) -> StyledLine:
@@ -146,13 +146,13 @@ def legend(marks: Collection[PointMark], width: int, *, predicted: bool) -> Styl
     """
     shown = [mark for mark in MARKS if mark in marks]
     items = [
-        Item((Segment(mark.glyph, mark.style), Segment(f" {mark.word}", DIM)), at + 1 if at < 2 else at + 3)
+        Item((Segment(mark.glyph, mark.style), dim(f" {mark.word}")), at + 1 if at < 2 else at + 3)
         for at, mark in enumerate(shown)
     ]
     if shown:
-        items.append(Item((Segment("┬ ±", DIM), Segment(" 95 % sure", DIM)), 4))
+        items.append(Item((dim("┬ ±"), dim(" 95 % sure")), 4))
     if predicted:
-        items.append(Item((Segment("▄▄", PREDICTED), Segment(" model", DIM)), 3))
+        items.append(Item((Segment("▄▄", PREDICTED), dim(" model")), 3))
     return (Segment(" "), *fit(items, [], width - 1, "  "))
 
 

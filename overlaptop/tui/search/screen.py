@@ -9,33 +9,29 @@ from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.confirm import Confirm
 from overlaptop.tui.help.glossary import SEARCH
 from overlaptop.tui.keys import SEARCH_KEYS, bindings
-from overlaptop.tui.screen import DashboardScreen, Heights
+from overlaptop.tui.page import PageScreen
 from overlaptop.tui.search.view import SearchView
-from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, KeyBar
-
-HINTS = (
-    ("esc", "back", "screen.back", "back"),
-    HELP_HINT,
-    ("x", "stop and go back", "screen.stop", "stop"),
-    ("a", "search", "app.search", "search"),
-    ("u", "tune", "app.tune", "tune"),
-    ("↑ ↓", "scroll", "screen.scroll(4)"),
-    QUIT_HINT,
-)
+from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT
 
 
-class SearchScreen(DashboardScreen):
+class SearchScreen(PageScreen):
     """The search of this dashboard; where another searches, who that is."""
 
     title_in_help = SEARCH
     BINDINGS: ClassVar = bindings(SEARCH_KEYS)
+    hints = (
+        ("esc", "back", "screen.back", "back"),
+        HELP_HINT,
+        ("x", "stop and go back", "screen.stop", "stop"),
+        ("a", "search", "app.search", "search"),
+        ("u", "tune", "app.tune", "tune"),
+        ("↑ ↓", "scroll", "screen.move(4)"),
+        QUIT_HINT,
+    )
+    airy_from = 24
 
     def __init__(self, dashboard: Dashboard) -> None:
-        super().__init__(dashboard)
-        self._header = JobHeader(dashboard)
-        self._view = SearchView(dashboard)
-        self._keys = KeyBar(dashboard, HINTS, offered=self._offered)
+        super().__init__(dashboard, SearchView(dashboard))
 
     async def on_mount(self) -> None:
         """Ask at once, where nothing was searched yet."""
@@ -46,16 +42,7 @@ class SearchScreen(DashboardScreen):
         """Its question goes with it."""
         self.dashboard.control.unprepare()
 
-    def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
-        """All for the search."""
-        above = 1 if height >= 24 else 0
-        return (
-            (self._header, 1, 0),
-            (self._view, max(1, height - 2 - above), above),
-            (self._keys, 1, 0),
-        )
-
-    def _offered(self, action: str) -> bool:
+    def offered(self, action: str) -> bool:
         """A search can be stopped while it goes on, and begun while none does, whoever searches."""
         searching = self.dashboard.control.searching
         if action == "screen.stop":
@@ -92,7 +79,3 @@ class SearchScreen(DashboardScreen):
         control.prepare()
         take = partial(dashboard.answer, control.search)
         await self.ask(asking.ask_for_range(selected.knob, take, control.unprepare))
-
-    def action_scroll(self, lines: int) -> None:
-        """Move the table."""
-        self._view.scroll_lines(lines)

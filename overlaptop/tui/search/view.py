@@ -14,8 +14,10 @@ from overlaptop.tui.draw.segments import (
     Segment,
     StyledLine,
     TextStyle,
+    bold,
     code_to_keep,
     crop,
+    dim,
     elided,
     fit,
     line_width,
@@ -62,8 +64,8 @@ class SearchView(ScrollView):
         if search is not None:
             who = f" {search.by} searches for the best {search.knob}"
             text = "Its changes are in the log under Tune (u). A change made here would end it."
-            return [(), (Segment(who, BOLD),), (), *paragraph(text, width, TEXT)]
-        return [(), (Segment(" No search yet", BOLD),), (), *paragraph(_WHAT_IT_IS, width, TEXT, rows=12)]
+            return [(), (bold(who),), (), *paragraph(text, width, TEXT)]
+        return [(), (bold(" No search yet"),), (), *paragraph(_WHAT_IT_IS, width, TEXT, rows=12)]
 
 
 def search_lines(
@@ -99,18 +101,18 @@ def _status(state: SearchState, width: int, of: str) -> list[StyledLine]:
     """What it does, what it has cost, and how long it may take; what the best is so far."""
     style = TextStyle("error" if state.failed else "good" if state.over else "warning", bold=True)
     glyph = "✗" if state.failed else "■" if state.over else "◆"
-    title = Item((Segment(f" {glyph} ", style), Segment(f"search for the best {state.knob.name}", BOLD)))
+    title = Item((Segment(f" {glyph} ", style), bold(f"search for the best {state.knob.name}")))
     steps = state.steps_spent
     items = [
         title,
-        Item((Segment(_range_words(state), DIM),), 2),
-        Item((Segment(f"{count(steps)} step{'s' * (steps != 1)}", TEXT), Segment(" spent", DIM)), 1),
+        Item((dim(_range_words(state)),), 2),
+        Item((Segment(f"{count(steps)} step{'s' * (steps != 1)}", TEXT), dim(" spent")), 1),
     ]
     if state.steps_to_go is not None and not state.over:
         to_go = f"at most {count(state.steps_to_go)} to go"
         if state.seconds_to_go is not None:
             to_go += f", {duration(state.seconds_to_go * 1e9)}"
-        items.append(Item((Segment(to_go, DIM),), 1))
+        items.append(Item((dim(to_go),), 1))
     lines = [fit(items, [], width)]
     if of:
         lines += paragraph(of, width, TextStyle("warning", bold=True), rows=2)
@@ -125,9 +127,7 @@ def _best_so_far(state: SearchState, width: int) -> StyledLine:
     """What the star stands for while nothing is decided."""
     best = with_unit(str(state.best), state.knob.unit)
     rest = f": shortest step so far, {state.caveat}".removesuffix(", ")
-    return elided(
-        (Segment(f" {curve.BEST.glyph} ", curve.BEST.style), Segment(best, BOLD), Segment(rest, DIM)), width
-    )
+    return elided((Segment(f" {curve.BEST.glyph} ", curve.BEST.style), bold(best), dim(rest)), width)
 
 
 def _range_words(state: SearchState) -> str:
@@ -180,7 +180,7 @@ def _chart(state: SearchState, width: int, height: int) -> list[StyledLine]:
     points = [PlotPoint(p.value, p.step_ns, p.low_ns, p.high_ns, mark_of(state, p)) for p in state.points]
     predicted = [(p.value, p.step_ns) for p in state.predicted]
     points += _not_yet(state, predicted)
-    lines: list[StyledLine] = [(Segment(" step time", BOLD),)] if titled else []
+    lines: list[StyledLine] = [(bold(" step time"),)] if titled else []
     if points or predicted:
         lines += curve.plot(points, predicted, axis, rows)
     elif not state.over:
@@ -194,14 +194,14 @@ def _chart(state: SearchState, width: int, height: int) -> list[StyledLine]:
             if p.exposed_ns is not None
         ]
         guessed = [(p.value, p.exposed_ns) for p in state.predicted if p.exposed_ns is not None]
-        lines += [(Segment(" exposed", BOLD),), *curve.plot(bare, guessed, axis, exposed)]
+        lines += [(bold(" exposed"),), *curve.plot(bare, guessed, axis, exposed)]
     return [*lines, curve.value_axis(axis, state.knob.unit, alike=axis.most == state.alike_from)]
 
 
 def _nothing_yet(axis: ValueAxis, rows: int) -> list[StyledLine]:
     """An empty lane that says what is to come."""
     lines = curve.plot([], [], axis, rows)
-    words = crop((Segment(" the first point comes with the first window", DIM),), axis.cells)
+    words = crop((dim(" the first point comes with the first window"),), axis.cells)
     lines[rows // 2] = (*crop(lines[rows // 2], curve.LABEL_CELLS + 1), *words)
     return lines
 
@@ -234,7 +234,7 @@ def _table(state: SearchState, width: int, rows: int, first: int) -> tuple[list[
     first = max(0, min(first, len(points) - (rows - 1)))
     unit = Unit.for_scale(round(max(point.step_ns for point in points)))
     named = {"step": f"step {unit.name}", "±": f"± {unit.name}", "model": f"model {unit.name}"}
-    header = tuple((Segment(named.get(name, name), DIM),) for name, _, _ in _COLUMNS)
+    header = tuple((dim(named.get(name, name)),) for name, _, _ in _COLUMNS)
     lines = [_row(header, width)]
     lines += [_row(_cells(state, point, unit), width) for point in points[first : first + rows - 1]]
     return lines, first
@@ -249,12 +249,12 @@ def _cells(state: SearchState, point: CurvePoint, unit: Unit) -> tuple[StyledLin
         (Segment(mark.glyph, mark.style),),
         (Segment(with_unit(str(point.value), state.knob.unit), DIM if pale else BOLD),),
         (Segment(unit.text(round(point.step_ns)), figure),),
-        (Segment(_reach(point, unit), DIM),),
-        (Segment(UNKNOWN if point.predicted_ns is None else unit.text(round(point.predicted_ns)), DIM),),
-        (Segment(_error(point.model_error), DIM),),
-        (Segment(_error(point.foretold_error), DIM),),
+        (dim(_reach(point, unit)),),
+        (dim(UNKNOWN if point.predicted_ns is None else unit.text(round(point.predicted_ns))),),
+        (dim(_error(point.model_error)),),
+        (dim(_error(point.foretold_error)),),
         (Segment(duration(point.exposed_ns), figure),),
-        (Segment(count(point.steps), DIM),),
+        (dim(count(point.steps)),),
     )
 
 

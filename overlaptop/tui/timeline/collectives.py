@@ -10,7 +10,7 @@ from textual.message import Message
 
 from overlaptop.text import Unit, byte_count, percent
 from overlaptop.tui.dashboard import Dashboard
-from overlaptop.tui.draw.segments import BOLD, DIM, Segment, StyledLine, TextStyle, elided, on, pad
+from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim, elided, on, pad
 from overlaptop.tui.overview.totals_line import overlap_ink
 from overlaptop.tui.timeline.lanes import Lanes, hidden_share
 from overlaptop.tui.timeline.timeline import op_name
@@ -58,7 +58,7 @@ class Collectives(JobView):
             return []
         collectives = lanes.detail.collectives
         if not collectives:
-            return [(Segment("  no collective in this step", DIM),)]
+            return [(dim("  no collective in this step"),)]
         unit = Unit.for_scale(lanes.detail.step_ns)
         chosen = self.state.collective
         room = height - 1
@@ -69,12 +69,12 @@ class Collectives(JobView):
         if self._first + room >= len(collectives):
             shown = room
         sizes = _sizes(collectives, width)
-        lines = [_row(sizes, width, tuple((Segment(_header(name, unit), DIM),) for name, *_ in _COLUMNS))]
+        lines = [_row(sizes, width, tuple((dim(_header(name, unit)),) for name, *_ in _COLUMNS))]
         for index in range(self._first, min(len(collectives), self._first + shown)):
             line = _row(sizes, width, _cells(lanes, index, unit), cursor=index == chosen)
             lines.append(on(line, "cursor") if index == chosen else line)
         if (more := len(collectives) - self._first - shown) > 0:
-            lines.append((Segment(f"  … {more} more", DIM),))
+            lines.append((dim(f"  … {more} more"),))
         return lines
 
     def on_click(self, event: events.Click) -> None:
@@ -107,14 +107,14 @@ def _header(name: str, unit: Unit) -> str:
 def _cells(lanes: Lanes, index: int, unit: Unit) -> tuple[StyledLine, ...]:
     collective, share = lanes.detail.collectives[index], hidden_share(lanes, index)
     return (
-        (Segment(str(index), DIM),),
-        (Segment(op_name(collective), BOLD),),
+        (dim(str(index)),),
+        (bold(op_name(collective)),),
         (Segment(byte_count(collective.bytes)),),
         (Segment(unit.text(collective.start_ns)),),
-        (Segment(unit.text(collective.end_ns - collective.start_ns), BOLD),),
+        (bold(unit.text(collective.end_ns - collective.start_ns)),),
         (Segment(percent(share), overlap_ink(share)),),
-        (Segment("async" if collective.is_async else "sync", DIM),),
-        (Segment(collective.group, DIM),),
+        (dim("async" if collective.is_async else "sync"),),
+        (dim(collective.group),),
     )
 
 

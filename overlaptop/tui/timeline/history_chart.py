@@ -6,7 +6,7 @@ from statistics import fmean
 
 from overlaptop.text import Unit, duration
 from overlaptop.tui.draw.bars import chart
-from overlaptop.tui.draw.segments import DIM, Item, Segment, StyledLine, TextStyle, fit
+from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, dim, fit
 from overlaptop.tui.timeline import history
 from overlaptop.tui.view import JobView
 
@@ -31,7 +31,7 @@ class HistoryChart(JobView):
         """Titles and charts for the chosen rank."""
         chosen = self.state.chosen
         if chosen is None or not chosen.history:
-            return [(Segment(" no history yet", DIM),)]
+            return [(dim(" no history yet"),)]
         typical_ns = history.typical_step_ns([chosen])
         a_column, top_ns = self._steps_a_column(typical_ns), history.scale_top_ns(typical_ns)
         unit, room, rows = Unit.for_scale(top_ns), width - _LABEL - 1, max(1, (height - 2) // 2)
@@ -51,7 +51,7 @@ class HistoryChart(JobView):
             if n
             else ()
         )
-        items = [Item((Segment(words, DIM),), 1) for words in (f"each column {each}", *figures)]
+        items = [Item((dim(words),), 1) for words in (f"each column {each}", *figures)]
         return [
             fit([Item((Segment(" step time", TextStyle(bold=True)),)), *items], [], width),
             *_scaled(
@@ -60,7 +60,7 @@ class HistoryChart(JobView):
             fit(
                 [
                     Item((Segment(" overlap", TextStyle(bold=True)),)),
-                    Item((Segment(f"each column {mean}", DIM),), 1),
+                    Item((dim(f"each column {mean}"),), 1),
                 ],
                 [],
                 width,
@@ -71,6 +71,4 @@ class HistoryChart(JobView):
 
 def _scaled(lines: list[StyledLine], top: str) -> list[StyledLine]:
     labels = [top, *[""] * (len(lines) - 2), "0"] if len(lines) > 1 else [f"0–{top}"]
-    return [
-        (Segment(f"{label:>{_LABEL - 1}} ", DIM), *line) for label, line in zip(labels, lines, strict=True)
-    ]
+    return [(dim(f"{label:>{_LABEL - 1}} "), *line) for label, line in zip(labels, lines, strict=True)]

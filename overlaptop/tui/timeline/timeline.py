@@ -7,7 +7,7 @@ from textual import events
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.text import Unit, byte_count, clock, duration
 from overlaptop.tui.draw.bars import Cell, Piece, lane, ruler, to_segments
-from overlaptop.tui.draw.segments import BOLD, DIM, FAINT, Item, Segment, StyledLine, TextStyle, fit
+from overlaptop.tui.draw.segments import DIM, FAINT, Item, Segment, StyledLine, TextStyle, bold, dim, fit
 from overlaptop.tui.state import step_name
 from overlaptop.tui.timeline.lanes import Lanes
 from overlaptop.tui.view import JobView
@@ -36,7 +36,7 @@ class Timeline(JobView):
         """The viewport that the state holds."""
         lanes = self.state.lanes
         if lanes is None:
-            return [self._title(width, None), (), (Segment("  " + self._why_not(), DIM),)]
+            return [self._title(width, None), (), (dim("  " + self._why_not()),)]
         view = _View(
             lanes,
             self.state.viewport.bounds_ns(lanes.detail.step_ns),
@@ -68,29 +68,27 @@ class Timeline(JobView):
     def _title(self, width: int, lanes: Lanes | None) -> StyledLine:
         chosen, viewport = self.state.chosen, self.state.viewport
         if chosen is None or lanes is None:
-            return (Segment(" timeline", BOLD), Segment(f"  rank {chosen.rank}" if chosen else "", DIM))
+            return (bold(" timeline"), dim(f"  rank {chosen.rank}" if chosen else ""))
         detail = lanes.detail
         step, number = step_name(detail.step)
         left = [
-            Item((Segment(f" rank {detail.rank}", BOLD), Segment(f"  {step}", DIM), Segment(number, BOLD))),
-            Item(
-                (Segment(duration(detail.step_ns), BOLD), Segment(f" at {clock(detail.start_ns)}", DIM)), 3
-            ),
+            Item((bold(f" rank {detail.rank}"), dim(f"  {step}"), bold(number))),
+            Item((bold(duration(detail.step_ns)), dim(f" at {clock(detail.start_ns)}")), 3),
         ]
         for name in PHASES:
             spent_ns = sum(p.end_ns - p.start_ns for p in detail.phases if p.name == name)
             if spent_ns:
-                left.append(Item((Segment(f"{name} ", DIM), Segment(duration(spent_ns))), 4))
+                left.append(Item((dim(f"{name} "), Segment(duration(spent_ns))), 4))
         moved = sum(c.bytes or 0 for c in detail.collectives)
         if detail.collectives:
             text = f"{len(detail.collectives)} collective{'s' * (len(detail.collectives) != 1)}"
-            left.append(Item((Segment(text), Segment(f" · {byte_count(moved)}", DIM)), 5))
+            left.append(Item((Segment(text), dim(f" · {byte_count(moved)}")), 5))
         right = []
         if viewport.zoom > 1:
             start_ns, end_ns = viewport.bounds_ns(detail.step_ns)
             right = [
                 Item((Segment(f"zoom {viewport.zoom:.3g}× ", TextStyle("accent")),), 1),
-                Item((Segment(f"{duration(start_ns)} – {duration(end_ns)} ", DIM),), 2),
+                Item((dim(f"{duration(start_ns)} – {duration(end_ns)} "),), 2),
             ]
         return fit(left, right, width)
 
@@ -198,7 +196,7 @@ def op_name(collective: CollectiveSpan) -> str:
 
 
 def _label(words: str) -> Segment:
-    return Segment(f" {words:<{LABEL - 1}}", DIM)
+    return dim(f" {words:<{LABEL - 1}}")
 
 
 def _unlabelled(row: StyledLine) -> StyledLine:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from overlaptop.tui.draw.segments import (
-    BOLD,
-    DIM,
     Item,
     Segment,
     StyledLine,
     TextStyle,
+    bold,
+    dim,
     fit,
     line_width,
     paragraph,
@@ -44,11 +44,11 @@ def change_lines(change: KnobChange, width: int, right: Item | None = None) -> l
     glyph, color = _GLYPHS[change.state]
     style = TextStyle(color, bold=True)
     values = knob_words(change)
-    by: StyledLine = (Segment("by ", DIM), Segment(change.by)) if change.by else ()
+    by: StyledLine = (dim("by "), Segment(change.by)) if change.by else ()
     rights = [right] if right is not None else []
     if values and len(values) + len(change.words) + line_width(by) + 12 > width:
         head = fit(
-            [Item((Segment(f" {glyph} ", style), Segment(values, BOLD))), *([Item(by, 2)] if by else [])],
+            [Item((Segment(f" {glyph} ", style), bold(values))), *([Item(by, 2)] if by else [])],
             rights,
             width,
         )
@@ -59,7 +59,7 @@ def change_lines(change: KnobChange, width: int, right: Item | None = None) -> l
     status = Segment(change.words, style if change.state != "changed" else TextStyle(color))
     line: StyledLine = (
         Segment(f" {glyph} ", style),
-        *((Segment(values, BOLD), Segment("  ")) if values else ()),
+        *((bold(values), Segment("  ")) if values else ()),
         status,
     )
     return [fit([Item(line), *([Item(by, 1)] if by else [])], rights, width)]

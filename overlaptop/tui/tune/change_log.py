@@ -10,13 +10,13 @@ from overlaptop.fleet.commands import FAILED, CommandView
 from overlaptop.report.hosts import is_there
 from overlaptop.text import clock, shortened
 from overlaptop.tui.draw.segments import (
-    BOLD,
-    DIM,
     TEXT,
     Item,
     Segment,
     StyledLine,
     TextStyle,
+    bold,
+    dim,
     elided,
     fit,
     line_width,
@@ -45,12 +45,12 @@ class ChangeLog(ScrollView):
             control.search_ids,
         )
         rows = log_lines(log, width)
-        title = [Item((Segment(" Changes", BOLD),)), Item((Segment("newest first", DIM),), 3)]
+        title = [Item((bold(" Changes"),)), Item((dim("newest first"),), 3)]
         if any(is_there(node.name) for node in self.state.snapshot.nodes):
-            title.append(Item((Segment("each host keeps all of its own: changes.jsonl", DIM),), 2))
+            title.append(Item((dim("each host keeps all of its own: changes.jsonl"),), 2))
         elif control.log_path:
             title += [
-                Item((Segment("all are kept in", DIM),), 2),
+                Item((dim("all are kept in"),), 2),
                 Item((Segment(control.log_path, TextStyle("accent")),), 1),
             ]
         room = max(0, height - 1)
@@ -83,16 +83,16 @@ def log_lines(log: Log, width: int) -> list[StyledLine]:
     changes = [each for each in reversed(log.commands) if each.knob]
     every = [*changes, *(each for job in log.earlier for each in job.changes)]
     if not every:
-        return [(Segment("  none yet", DIM),)]
+        return [(dim("  none yet"),)]
     names = max(len(short_name(each.knob)) for each in every)
     values = max(line_width(_values(each)) for each in every)
     who = min(_WHO_CELLS if width >= _NARROW else 14, max(len(log.who(each)) for each in every))
     cells = (names + 2, values + 2, who)
     lines = [line for each in changes for line in _rows(each, log.who(each), cells, width)]
     if not changes:
-        lines.append((Segment("  none yet of this job", DIM),))
+        lines.append((dim("  none yet of this job"),))
     for job in log.earlier:
-        lines.append((Segment(f" of a job watched before: {PurePath(job.script).name}", BOLD),))
+        lines.append((bold(f" of a job watched before: {PurePath(job.script).name}"),))
         for each in reversed(job.changes):
             lines += _rows(each, log.who(each), cells, width)
     return lines
@@ -102,10 +102,10 @@ def _rows(view: CommandView, who: str, cells: tuple[int, int, int], width: int) 
     """``cells``: of the name, the values and of who asked."""
     names, values, asked = cells
     head: StyledLine = (
-        Segment(f" {clock(view.at_ns)}  ", DIM),
+        dim(f" {clock(view.at_ns)}  "),
         *pad((Segment(short_name(view.knob)),), names),
         *pad(_values(view), values),
-        *pad((Segment(shortened(who, asked), DIM),), asked),
+        *pad((dim(shortened(who, asked)),), asked),
         Segment("  "),
     )
     style = (

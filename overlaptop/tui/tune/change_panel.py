@@ -13,6 +13,8 @@ from overlaptop.tui.draw.segments import (
     Segment,
     StyledLine,
     TextStyle,
+    bold,
+    dim,
     elided,
     fit,
     line_width,
@@ -60,17 +62,17 @@ def panel_lines(
     """``exact``: compute is no upper bound."""
     if compared is None or height < LEAST_LINES:
         return _brief(change, compared, width)[:height]
-    hide = Item((Segment("d: hide ", DIM),), 1)
+    hide = Item((dim("d: hide "),), 1)
     if change is not None:
         lines = change_lines(change, width, hide)
     else:
-        lines = [fit([Item((Segment(f" {compared.title}", BOLD),))], [hide], width)]
+        lines = [fit([Item((bold(f" {compared.title}"),))], [hide], width)]
     header = _header(compared, width)
     rows = [(each.title, *_figures(each, exact=exact)) for each in compared.quantities]
     sizes = [
         2 + max(line_width((Segment(row[at]),)) for row in (header, *rows)) for at in range(len(header))
     ]
-    summary = (Segment("  ", DIM), *_in_short(compared))
+    summary = (dim("  "), *_in_short(compared))
     lines.append(_row(header, sizes, (DIM, DIM, DIM), summary, width))
     for row, quantity in zip(rows, compared.quantities, strict=True):
         style = _ink(quantity)
@@ -98,17 +100,17 @@ def _verdict(quantity: Quantity, room: int) -> str:
 def _meanings(width: int) -> StyledLine:
     """What the signs and the colours say."""
     items = [
-        Item((Segment("   ± half of the steps", DIM),)),
-        Item((Segment("(a to b) 95 % interval", DIM),), 1),
+        Item((dim("   ± half of the steps"),)),
+        Item((dim("(a to b) 95 % interval"),), 1),
         Item(
             (
                 Segment("better", TextStyle("good")),
                 Segment(" worse", TextStyle("bad")),
-                Segment(" beyond noise", DIM),
+                dim(" beyond noise"),
             ),
             2,
         ),
-        Item((Segment("≈ within noise", DIM),), 3),
+        Item((dim("≈ within noise"),), 3),
     ]
     return fit(items, [], width)
 
@@ -133,19 +135,13 @@ def _brief(change: KnobChange | None, compared: Compared | None, width: int) -> 
     step = compared.quantities[0]
     glyph = Segment(f" {_glyph(step)} ", _ink(step))
     head = f"{compared.before} → {compared.after}" if compared.command else compared.title
-    verdict: StyledLine = (
-        Segment("step ", DIM),
-        Segment(_so_far(step), _ink(step)),
-    )
+    verdict: StyledLine = (dim("step "), Segment(_so_far(step), _ink(step)))
     if _other_work(step):
         verdict = _in_short(compared)
-    items = [Item((glyph, Segment(head, BOLD))), Item(verdict)]
+    items = [Item((glyph, bold(head))), Item(verdict)]
     items += [
         Item(
-            (
-                Segment(f"{each.title} ", DIM),
-                Segment(f"{_centre(each, each.before)} → {_centre(each, each.after)}"),
-            ),
+            (dim(f"{each.title} "), Segment(f"{_centre(each, each.before)} → {_centre(each, each.after)}")),
             2,
         )
         for each in compared.quantities[1:3]
@@ -162,7 +158,7 @@ def _in_short(compared: Compared) -> StyledLine:
         words = _so_far(step)
     else:
         words = "more than noise" if step.difference.beyond_noise else "no more than noise"
-    return (Segment("step time: ", DIM), Segment(words, _ink(step)))
+    return (dim("step time: "), Segment(words, _ink(step)))
 
 
 def _so_far(step: Quantity) -> str:
@@ -185,10 +181,7 @@ def _header(compared: Compared, width: int) -> tuple[str, str, str]:
 
 def _figures(quantity: Quantity, *, exact: bool) -> tuple[str, str]:
     sign = {"overlap": "≤", "exposed_ns": "≥"}.get(quantity.name, "") if not exact else ""
-    return (
-        _figure(quantity, quantity.before, sign),
-        _figure(quantity, quantity.after, sign),
-    )
+    return (_figure(quantity, quantity.before, sign), _figure(quantity, quantity.after, sign))
 
 
 def _figure(quantity: Quantity, estimate: Estimate | None, sign: str) -> str:

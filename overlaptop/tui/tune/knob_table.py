@@ -9,14 +9,14 @@ from overlaptop.fleet.knobs import JobKnob
 from overlaptop.text import shortened
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
-    BOLD,
-    DIM,
     KEY,
     TEXT,
     Segment,
     StyledLine,
     TextStyle,
+    bold,
     code_to_keep,
+    dim,
     elided,
     line_width,
     on,
@@ -66,10 +66,10 @@ class KnobTable(JobView):
         """Header and rows; or why there are none."""
         knobs = self.state.snapshot.knobs
         if self.chosen is None:
-            return [(Segment(f" {NOTHING}", BOLD),), (), *paragraph(_WHAT_THEY_ARE, width)]
+            return [(bold(f" {NOTHING}"),), (), *paragraph(_WHAT_THEY_ARE, width)]
         selected = self.state.selected_name
         rows = [_cells(each, selected=each.knob.name == selected, state=self.state) for each in knobs]
-        header: tuple[StyledLine, ...] = tuple((Segment(name, DIM),) for name, _ in _COLUMNS)
+        header: tuple[StyledLine, ...] = tuple((dim(name),) for name, _ in _COLUMNS)
         sizes = [
             max(_LEAST_CELLS, *(min(_MOST_CELLS, line_width(row[at])) for row in (header, *rows)))
             for at in range(len(_COLUMNS) - 1)
@@ -140,24 +140,24 @@ def detail_lines(job_knob: JobKnob, width: int, *, readonly: bool) -> list[Style
 
 def _cells(job_knob: JobKnob, *, selected: bool, state: ViewState) -> tuple[StyledLine, ...]:
     knob = job_knob.knob
-    now: StyledLine = (Segment(with_unit(knob.value_text, knob.unit), BOLD),)
+    now: StyledLine = (bold(with_unit(knob.value_text, knob.unit)),)
     change = state.change
     if change is not None and change.state == "pending" and change.knob == knob.name and change.becomes:
         now = (Segment(f"{change.was} → {change.becomes}", TextStyle("warning", bold=True)),)
     if job_knob.refusal:
-        note: StyledLine = (Segment(f"fixed: {job_knob.refusal}", DIM),)
+        note: StyledLine = (dim(f"fixed: {job_knob.refusal}"),)
     elif state.readonly:
-        note = (Segment("read-only", DIM),)
+        note = (dim("read-only"),)
     elif selected:
         note = (Segment("selected ", TextStyle("good", bold=True)), Segment("[ ]", KEY))
     else:
-        note = (Segment("enter selects it", DIM),)
+        note = (dim("enter selects it"),)
     return (
-        (Segment(knob.name, BOLD),),
+        (bold(knob.name),),
         now,
         (Segment(with_unit(knob.original_text, knob.unit)),),
         (Segment(allowed_words(knob)),),
-        (Segment(shortened(knob.owner, _MOST_CELLS), DIM),),
+        (dim(shortened(knob.owner, _MOST_CELLS)),),
         note,
     )
 

@@ -6,12 +6,12 @@ from overlaptop.fleet.snapshot import LinkState, NodeView
 from overlaptop.report.hosts import LINK_GLYPHS, Group, carries, known_within, since, state_of
 from overlaptop.text import printable
 from overlaptop.tui.draw.segments import (
-    DIM,
     FAINT,
     Item,
     Segment,
     StyledLine,
     TextStyle,
+    dim,
     elided,
     fit,
     line_width,
@@ -24,13 +24,13 @@ def heading(group: Group, now_ns: int, width: int) -> StyledLine:
     """
     node = group.node
     if node is None:
-        return _ruled((Segment("── ", FAINT), Segment(printable(group.words), DIM)), (), width)
+        return _ruled((Segment("── ", FAINT), dim(printable(group.words))), (), width)
     left: StyledLine = (Segment("── ", FAINT), *host_status(node, now_ns))
     right = []
     if node.link is LinkState.LIVE:
         if node.residual_ns is not None:
-            right.append(Item((Segment(f"clock {known_within(node.residual_ns)}", DIM),), 1))
-        right.append(Item((Segment(f"{carries(node):>10}", DIM),), 2))
+            right.append(Item((dim(f"clock {known_within(node.residual_ns)}"),), 1))
+        right.append(Item((dim(f"{carries(node):>10}"),), 2))
     room = width - line_width(left) - 3
     facts = fit(right, [], room) if right and line_width(right[0].line) <= room else ()
     return _ruled(left, facts, width)
@@ -51,7 +51,7 @@ def host_status(node: NodeView, now_ns: int) -> StyledLine:
     if not node.note or node.link is LinkState.LIVE:
         return line
     gap = " " if node.link is LinkState.WAITING else "  "
-    return (*line, Segment(f"{gap}{printable(node.note)}", DIM))
+    return (*line, dim(f"{gap}{printable(node.note)}"))
 
 
 def _ruled(left: StyledLine, right: StyledLine, width: int) -> StyledLine:

@@ -12,7 +12,7 @@ from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report import troubles
 from overlaptop.report.hosts import LINK_GLYPHS, live_words
 from overlaptop.text import age, clock, duration, printable
-from overlaptop.tui.draw.segments import BOLD, DIM, Item, Segment, StyledLine, TextStyle, fit, joined
+from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, bold, dim, fit, joined
 from overlaptop.tui.state import ViewState, step_name
 from overlaptop.tui.view import JobView
 from overlaptop.wire.messages import RankInfo
@@ -36,30 +36,30 @@ def _job_line(state: ViewState, width: int) -> StyledLine:
     left = [Item((Segment("overlaptop", TextStyle("accent", bold=True)),), 6)]
     if job is not None:
         script = job.script if width >= 110 else PurePath(job.script).name
-        left.append(Item((Segment(script, BOLD),), 1))
+        left.append(Item((bold(script),), 1))
         left.append(
             Item(
                 (
                     Segment(f"{job.world_size} rank{'s' * (job.world_size != 1)}"),
-                    Segment(f" · {hosts}" if (hosts := _hosts(state)) else "", DIM),
+                    dim(f" · {hosts}" if (hosts := _hosts(state)) else ""),
                 ),
                 4,
             )
         )
         infos = _infos(state)
-        left.append(Item((Segment(_most(info.device for info in infos), DIM),), 7))
+        left.append(Item((dim(_most(info.device for info in infos)),), 7))
         sources = "" if state.starting else _sources(infos)
         measured = " · ".join(filter(None, (_most(info.backend for info in infos), sources)))
-        left.append(Item((Segment(measured, DIM),), 5))
+        left.append(Item((dim(measured),), 5))
     marks: StyledLine = (Segment("read-only", TextStyle("warning", bold=True)),) if state.readonly else ()
     if state.searching:
         marks = joined([marks, (Segment(f"◆ {state.searching}", TextStyle("warning", bold=True)),)], "  ")
     step: StyledLine = ()
     if snapshot.totals.step is not None:
         name, number = step_name(snapshot.totals.step)
-        step = (Segment(name, DIM), Segment(number, BOLD))
+        step = (dim(name), bold(number))
     time_ns = snapshot.totals.step_ns
-    time = () if time_ns is None else (Segment(f"{duration(time_ns):>7}", BOLD),)
+    time = () if time_ns is None else (bold(f"{duration(time_ns):>7}"),)
     line = fit([item for item in left if item.line and item.line[0].text],
                [Item(marks), Item(step, 3), Item(time, 2), Item(_link(state))], width - 1)  # fmt: skip
     return (Segment(" "), *line)
@@ -104,14 +104,14 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
     left += _under_way(state)
     infos = _infos(state)
     if not left and state.starting:
-        left.append(Item((Segment(" starting", BOLD), Segment(f"  waiting for {state.starting}", DIM))))
+        left.append(Item((bold(" starting"), dim(f"  waiting for {state.starting}"))))
     elif not left and infos:
         # The source itself is in the line above.
         if reason := _most(info.source_reason for info in infos):
-            left.append(Item((Segment(f" {_sources(infos)}: {reason}", DIM),)))
+            left.append(Item((dim(f" {_sources(infos)}: {reason}"),)))
         if not state.exact:
             bound = "compute is an upper bound: gaps between kernels are not seen"
-            left.append(Item((Segment(bound if left else f" {bound}", DIM),), 2))
+            left.append(Item((dim(bound if left else f" {bound}"),), 2))
     return fit(left, [Item((*_notices(state), Segment(" ")))], width)
 
 
@@ -136,10 +136,7 @@ def _notices(state: ViewState) -> StyledLine:
     if not notices:
         return ()
     worst = "error" if any(n.level == "error" for n in notices) else "warning" if serious else "dim"
-    return (
-        Segment(f"{len(notices)} notice{'s' * (len(notices) != 1)}", TextStyle(worst)),
-        Segment(" (n)", DIM),
-    )
+    return (Segment(f"{len(notices)} notice{'s' * (len(notices) != 1)}", TextStyle(worst)), dim(" (n)"))
 
 
 def _infos(state: ViewState) -> list[RankInfo]:

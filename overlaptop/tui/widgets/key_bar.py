@@ -9,12 +9,12 @@ from textual import events
 
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
-    DIM,
     KEY,
     Item,
     Segment,
     StyledLine,
     TextStyle,
+    dim,
     elided,
     fit,
     joined,
@@ -168,7 +168,7 @@ class KeyBar(JobView):
 def _drawn(hint: Hint, *, short: bool, tight: bool) -> StyledLine:
     word = hint.short if short and hint.short is not None else hint.word
     key = Segment(f" {hint.key} ", KEY)
-    return (key, Segment(word if tight else f" {word}", DIM)) if word else (key,)
+    return (key, dim(word if tight else f" {word}")) if word else (key,)
 
 
 def _width(placed: Sequence[_Placed], gap: str) -> int:

@@ -18,7 +18,7 @@ from overlaptop.launch.request import (
 )
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.confirm import Confirm
-from overlaptop.tui.draw.segments import DIM, Item, Segment, StyledLine, TextStyle, fit
+from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, dim, fit
 from overlaptop.tui.help.glossary import WORKLOADS
 from overlaptop.tui.keys import WORKLOADS_KEYS, bindings
 from overlaptop.tui.screen import DashboardScreen, Heights
@@ -26,11 +26,8 @@ from overlaptop.tui.view import JobView
 from overlaptop.tui.widgets.key_bar import HELP_HINT, KeyBar
 from overlaptop.tui.workloads.asking import ask_to_start
 from overlaptop.tui.workloads.form import FormState
-from overlaptop.tui.workloads.job_output import JobWords
-from overlaptop.tui.workloads.option_list import OptionList
-from overlaptop.tui.workloads.plan_view import PlanView
 from overlaptop.tui.workloads.tried_table import TriedTable
-from overlaptop.tui.workloads.workload_list import WorkloadList
+from overlaptop.tui.workloads.views import JobWords, OptionList, PlanView, WorkloadList
 
 if TYPE_CHECKING:
     from overlaptop.tui.workloads.option_input import OptionInput
@@ -56,9 +53,7 @@ class _Title(JobView):
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
         running = self.dashboard.running
         runs = Item((Segment(f"{running} runs, started here ", TextStyle("live")),), 1)
-        name = Item(
-            (Segment(" overlaptop", TextStyle("accent", bold=True)), Segment("   run a workload", DIM))
-        )
+        name = Item((Segment(" overlaptop", TextStyle("accent", bold=True)), dim("   run a workload")))
         return [fit([name], [runs] if running else [], width)]
 
 

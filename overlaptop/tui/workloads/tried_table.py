@@ -13,6 +13,8 @@ from overlaptop.tui.draw.segments import (
     Segment,
     StyledLine,
     TextStyle,
+    bold,
+    dim,
     elided,
     line_width,
     pad,
@@ -41,18 +43,18 @@ class TriedTable(JobView):
         jobs, present = list(reversed(seen.all))[: max(0, height - 1)], seen.present
         columns = _columns(jobs, width)
         label = width - 3 - _MARGIN - sum(size + 2 for _, _, size in columns)
-        head: StyledLine = (Segment(" watched so far, newest first", BOLD),)
+        head: StyledLine = (bold(" watched so far, newest first"),)
         lines = [
             (
                 *pad(elided(head, label + 3), label + 3),
-                *(Segment(f"  {name:>{size}}", DIM) for name, _, size in columns),
+                *(dim(f"  {name:>{size}}") for name, _, size in columns),
             )
         ]
         names = _names(jobs, label, present)
         for at, job in enumerate(jobs):
             mark = Segment("   ")
             if job is present:
-                mark = Segment(" ● ", TextStyle("live")) if job.how == RUNS else Segment(" ■ ", DIM)
+                mark = Segment(" ● ", TextStyle("live")) if job.how == RUNS else dim(" ■ ")
             cells = (
                 Segment(f"  {cells[at]:>{size}}", DIM if key == "" else TEXT)
                 for key, cells, size in columns

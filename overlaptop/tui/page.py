@@ -1,0 +1,66 @@
+"""Page and PageScreen: lines that are scrolled, and a screen of nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from overlaptop.tui.dashboard import Dashboard
+from overlaptop.tui.draw.segments import StyledLine
+from overlaptop.tui.keys import SCROLL_KEYS, bindings
+from overlaptop.tui.screen import DashboardScreen, Heights
+from overlaptop.tui.view import ScrollView
+from overlaptop.tui.widgets.job_header import JobHeader
+from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, Hint, KeyBar
+
+
+class Page(ScrollView):
+    """Lines that do not depend on the height."""
+
+    fades = False
+
+    def lines(self, width: int) -> list[StyledLine]:
+        """All of them."""
+        raise NotImplementedError
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        """Those in sight."""
+        lines = self.lines(width)
+        self.first = max(0, min(self.first, len(lines) - height))
+        return lines[self.first : self.first + height]
+
+
+class PageScreen(DashboardScreen):
+    """One view that is scrolled, and its keys."""
+
+    BINDINGS: ClassVar = bindings(SCROLL_KEYS)
+    hints: ClassVar[Sequence[tuple[str, str, str] | tuple[str, str, str, str] | Hint]] = (
+        ("esc", "back", "screen.back", "back"),
+        ("↑ ↓", "scroll", "screen.move(1)", "scroll"),
+        QUIT_HINT,
+        HELP_HINT,
+    )
+    airy_from: ClassVar[int | None] = None
+    """Lines from which a blank one stands below the job's header; None: there is no header."""
+
+    def __init__(self, dashboard: Dashboard, view: ScrollView) -> None:
+        super().__init__(dashboard)
+        self._header, self._view = JobHeader(dashboard), view
+        self._keys = KeyBar(dashboard, self.hints, offered=self.offered)
+
+    def offered(self, action: str) -> bool:  # noqa: ARG002
+        """Whether an action does something just now."""
+        return True
+
+    def heights(self, width: int, height: int) -> Heights:  # noqa: ARG002
+        """All for the view."""
+        foot = 1 if height >= 4 else 0
+        if self.airy_from is None:
+            return ((self._view, height - foot, 0), (self._keys, foot, 0))
+        above = 1 if height >= self.airy_from else 0
+        view = max(1, height - 1 - foot - above)
+        return ((self._header, 1, 0), (self._view, view, above), (self._keys, foot, 0))
+
+    def action_move(self, lines: int) -> None:
+        """Scroll."""
+        self._view.scroll_lines(lines)

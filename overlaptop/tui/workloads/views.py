@@ -1,0 +1,235 @@
+"""What the form shows: the workloads, the options of one, what enter would do, and the job's last lines."""
+
+from __future__ import annotations
+
+import textwrap
+
+from textual import events
+from textual.message import Message
+
+from overlaptop.launch.request import LaunchPhase, LaunchStatus
+from overlaptop.text import UNKNOWN, printable
+from overlaptop.tui.dashboard import Dashboard
+from overlaptop.tui.draw.segments import (
+    BOLD,
+    KEY,
+    TEXT,
+    Item,
+    Segment,
+    StyledLine,
+    TextStyle,
+    bold,
+    crop,
+    dim,
+    elided,
+    fit,
+    on,
+    paragraph,
+    wrap,
+)
+from overlaptop.tui.view import JobView, ScrollView
+from overlaptop.tui.workloads.form import FormState, OptionRow
+
+_GIVEN = TextStyle("accent", bold=True)
+_WIDEST_VALUE = 20
+_COMMAND_ROWS, _EFFECT_ROWS, _FAULT_ROWS = 3, 3, 6
+LONGEST_LINE = 500
+
+
+class WorkloadList(JobView):
+    """A line each: name and summary."""
+
+    fades = False
+
+    class WorkloadChosen(Message):
+        """A line was clicked."""
+
+        def __init__(self, at: int) -> None:
+            super().__init__()
+            self.at = at
+
+    def __init__(self, dashboard: Dashboard, form: FormState) -> None:
+        super().__init__(dashboard)
+        self._form = form
+        self._first = 0
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        """As many as fit, that under the cursor among them."""
+        shown = self._form.workloads
+        last = max(0, len(shown) - height)
+        self._first = min(max(self._first, self._form.at - height + 1), self._form.at, last)
+        return [self._line(at, width) for at in range(self._first, min(self._first + height, len(shown)))]
+
+    def _line(self, at: int, width: int) -> StyledLine:
+        workload, cursor = self._form.workloads[at], at == self._form.at
+        items = [Item((bold(f"{workload.name:<17}"),)), Item((dim(workload.summary),))]
+        line = (
+            Segment(" ▸ " if cursor else "   ", TextStyle("accent", bold=True)),
+            *fit(items, [], width - 3, " "),
+        )
+        return on(line, "cursor") if cursor else line
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose."""
+        at = self._first + event.y
+        if at < len(self._form.workloads):
+            self.post_message(self.WorkloadChosen(at))
+
+
+class OptionList(ScrollView):
+    """A title, then a line each; those that were typed stand out."""
+
+    fades = False
+
+    def __init__(self, dashboard: Dashboard, form: FormState) -> None:
+        super().__init__(dashboard)
+        self._form = form
+
+    @property
+    def full_height(self) -> int:
+        """Lines that it would fill."""
+        return 1 + len(self._form.workload.options)
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        """Those in sight."""
+        rows = self._form.rows()
+        below = max(0, height - 1)
+        self.first = max(0, min(self.first, len(rows) - below))
+        flags = max(len(row.option.shown) for row in rows)
+        if flags + 40 > width:
+            flags = max(len(row.option.flag) for row in rows)
+        values = min(_WIDEST_VALUE, max(7, *(len(row.value) for row in rows)))
+        shown = [self._line(row, flags, values) for row in rows[self.first : self.first + below]]
+        return [self._title(len(rows), below, width), *(elided(line, width) for line in shown)]
+
+    def _title(self, count: int, below: int, width: int) -> StyledLine:
+        plan = self._form.plan
+        place = f"  on {plan.place}" if plan is not None and plan.place else ""
+        hidden = f"  {self.first + 1}–{self.first + below} of {count}" if 0 < below < count else ""
+        name = self._form.workload.name
+        return elided((bold(f" options of {name}"), dim(place), dim(hidden)), width)
+
+    def _line(self, row: OptionRow, flags: int, values: int) -> StyledLine:
+        option = row.option
+        flag = option.shown if len(option.shown) <= flags else option.flag
+        what = option.what
+        if row.given and row.default and row.default != row.value:
+            what = f"{what}; default {row.default}"
+        return (
+            Segment(f"   {flag:<{flags}}  ", _GIVEN if row.given else TEXT),
+            Segment(f"{row.value[:values] or UNKNOWN:<{values}}  ", _GIVEN if row.given else BOLD),
+            dim(what),
+        )
+
+
+class PlanView(JobView):
+    """A line of words, or two, then the command line."""
+
+    fades = False
+
+    def __init__(self, dashboard: Dashboard, form: FormState) -> None:
+        super().__init__(dashboard)
+        self._form = form
+
+    def full_height(self, width: int) -> int:
+        """Lines that it would fill at this width."""
+        return len(self._paragraphs(width))
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        """The most important ones come first."""
+        return [crop(line, width) for line in self._paragraphs(width)[:height]]
+
+    def _paragraphs(self, width: int) -> list[StyledLine]:
+        plan, status = self._form.plan, self.dashboard.launch.status
+        if status.phase is LaunchPhase.ENDING:
+            return paragraph(
+                f"{self.dashboard.launch.message} …", width, TextStyle("warning", bold=True), rows=2
+            )
+        lost = self.dashboard.launch.message if status.phase is LaunchPhase.UNKNOWN else ""
+        unknown = paragraph(lost, width, TextStyle("warning", bold=True), rows=2)
+        if plan is None:
+            return [(dim(" looking at the machine …"),)]
+        if plan.fault:
+            fault = paragraph(printable(plan.fault), width, TextStyle("error", bold=True), rows=_FAULT_ROWS)
+            return [*unknown, *fault]
+        # Why a job ended is said where its last lines are.
+        text = self.dashboard.launch.message if status.phase is LaunchPhase.RUNNING else ""
+        lines = unknown or paragraph(text, width, TextStyle("warning", bold=True), rows=2)
+        items = [Item((Segment(" enter ", KEY),)), *self._effects()]
+        lines += [(Segment(" "), *line) for line in wrap(items, width - 2, _EFFECT_ROWS, " ")]
+        return [
+            *lines,
+            *paragraph(printable(plan.command_line), width, TextStyle("accent"), rows=_COMMAND_ROWS),
+        ]
+
+    def _effects(self) -> list[Item]:
+        """Word by word."""
+        launcher = self.dashboard.options.launcher
+        if launcher is None:
+            return []
+        running = launcher.running
+        others = [job.script for job in self.dashboard.session.jobs if not launcher.owns(job)]
+        effects = f"ends {running}, then runs" if running else "runs"
+        if self._form.host:
+            effects += f" on {self._form.host}"
+        items = [Item((Segment(word, TEXT),)) for word in printable(effects).split()]
+        if others:
+            names, goes = ", ".join(dict.fromkeys(others)), "goes" if len(others) == 1 else "go"
+            words = f"({names}, not started here, {goes} on beside it)"
+            items += [Item((dim(word),)) for word in printable(words).split()]
+        return items
+
+
+class JobWords(JobView):
+    """A title, then its last lines, the newest at the foot unless one has scrolled back."""
+
+    fades = False
+    _back = 0
+    """Lines below the foot."""
+
+    def full_height(self, width: int) -> int:
+        """Lines that it would fill, roughly; 0: there is nothing to be said."""
+        launcher, status = self.dashboard.options.launcher, self.dashboard.launch.status
+        if launcher is None or status.phase in (LaunchPhase.NOTHING, LaunchPhase.ENDING):
+            return 0
+        lines = len(launcher.output())
+        return len(_title(status, width)) + lines if lines or status.failed else 0
+
+    def draw(self, width: int, height: int) -> list[StyledLine]:
+        """The title and what fits below it."""
+        launcher, status = self.dashboard.options.launcher, self.dashboard.launch.status
+        if launcher is None:
+            return []
+        lines = [
+            part
+            for line in launcher.output()
+            for part in textwrap.wrap(
+                printable(line.expandtabs(4))[:LONGEST_LINE], max(16, width - 4), drop_whitespace=False
+            )
+            or [""]
+        ]
+        title = _title(status, width)
+        below = max(0, height - len(title))
+        self._back = max(0, min(self._back, len(lines) - below))
+        end = len(lines) - self._back
+        style = TextStyle("error") if status.failed else TEXT
+        if below and (end < len(lines) or end > below):
+            place = dim(f"  lines {max(0, end - below) + 1}–{end} of {len(lines)}")
+            title = [*title[:-1], elided((*title[-1], place), width)]
+        return [
+            *title,
+            *(crop((Segment(f"   {line}", style),), width) for line in lines[max(0, end - below) : end]),
+        ]
+
+    def scroll_lines(self, lines: int) -> None:
+        """Down, or up where negative."""
+        self._back = max(0, self._back - lines)
+        self.redraw()
+
+
+def _title(status: LaunchStatus, width: int) -> list[StyledLine]:
+    """How it ended: of a job that could not even be started, that is all there is."""
+    if status.phase is not LaunchPhase.OVER:
+        return [elided((bold(" what it wrote last"),), width)]
+    style = TextStyle("error" if status.failed else "bright", bold=True)
+    return paragraph(printable(f"{status.label} ended: {status.how}"), width, style, rows=4)
