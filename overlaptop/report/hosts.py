@@ -1,4 +1,4 @@
-"""The hosts that are watched: which ranks stand below which, and how the line to each is. Pure."""
+"""The hosts that are watched: which ranks stand below which, and how the connection to each is. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINK_GLYPHS = {
     LinkState.TRACE: ("■", "text"),
 }
 """A glyph and the name of its colour."""
-NOT_HEARD_OF = "not heard of yet: their host may not be watched"
+NOT_SEEN = "not seen yet: their host may not be watched"
 MOST_EMPTY = 3
 """Hosts without ranks that have a line each."""
 MOST_NAMED = 4
@@ -56,7 +56,7 @@ def groups(rows: Iterable[RankView], nodes: Sequence[NodeView], *, empty: bool) 
     shown = [Group(known.get(name), tuple(views), name) for name, views in found.items()]
     if empty:
         shown += _empty([node for node in nodes if node.name not in found])
-    return [*shown, Group(None, tuple(nowhere), NOT_HEARD_OF)] if nowhere else shown
+    return [*shown, Group(None, tuple(nowhere), NOT_SEEN)] if nowhere else shown
 
 
 def _empty(nodes: list[NodeView]) -> list[Group]:
@@ -88,7 +88,7 @@ def known_within(residual_ns: int) -> str:
 
 
 def lost_since(view: RankView, snapshot: Snapshot, now_ns: int) -> str:
-    """``gpu-b lost since 14:03:10 (12 s)``, of a rank's node; empty where it is heard."""
+    """``gpu-b lost since 14:03:10 (12 s)``, of a rank's node; empty where it is not lost."""
     node = next((each for each in snapshot.nodes if each.name == view.node), None)
     return (
         f"{printable(node.name)} {state_of(node)}{since(node, now_ns)}" if node and view.node_lost else ""

@@ -149,13 +149,13 @@ def _by_measure(name: str, sign: str, figure: str, unit: str | None) -> Predicat
     if name not in MEASURES:
         raise FilterError(f"{name}: not one of {', '.join(MEASURES)}")
     if name == "overlap":
-        units, default, said = _PERCENT, "%", "a percentage"
+        units, default, what = _PERCENT, "%", "a percentage"
     elif name in ("nvlink", "pcie"):
-        units, default, said = _RATES, "gb/s", "a rate: mb/s or gb/s"
+        units, default, what = _RATES, "gb/s", "a rate: mb/s or gb/s"
     else:
-        units, default, said = _TIMES_NS, "ms", "a time: ns, us, ms or s"
+        units, default, what = _TIMES_NS, "ms", "a time: ns, us, ms or s"
     if unit is not None and unit not in units:
-        raise FilterError(f"{name} is {said}")
+        raise FilterError(f"{name} is {what}")
     limit = float(figure) * units[unit or default]
     if units is _PERCENT:
         limit /= 100  # not multiplied: 70 % must be the same float as an overlap of 7 in 10

@@ -37,7 +37,7 @@ def in_full(trouble: Trouble) -> str:
         case Kind.ALL_DIED:
             return f"all ranks ended without a word, {_who(trouble)} first: by a signal, or os._exit"
         case Kind.SILENT:
-            return f"nothing is heard from {_who(trouble)} since {since}: stopped, or its interpreter hangs"
+            return f"{_who(trouble)} sent nothing since {since}: stopped, or its interpreter hangs"
         case Kind.NO_STEP:
             return f"no step has ended since {since}"
 

@@ -129,7 +129,7 @@ class OverlaptopApp(App[int]):
             self.screen.redraw()
 
     def _follow_launch(self) -> None:
-        """Turn to the job that was started as soon as it is there; say so if it failed."""
+        """Turn to the job that was started as soon as it is there; notify where it failed."""
         session, launch = self.dashboard.session, self.dashboard.launch
         if key := launch.look(session):
             if key != session.job_key:
@@ -360,7 +360,7 @@ class OverlaptopApp(App[int]):
         if launcher is None:
             self.notify("no workload can be started from here", timeout=3)
         elif not isinstance(self.screen, WorkloadsScreen):
-            self.clear_notifications()  # it says at more length how a job ended
+            self.clear_notifications()  # it shows at more length how a job ended
             await self.push_screen(WorkloadsScreen(self.dashboard, launcher))
 
     def action_turn(self, steps: int) -> None:

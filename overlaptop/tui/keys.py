@@ -1,4 +1,4 @@
-"""Every key, once: what is bound, and what the help screen says of it."""
+"""Every key, once: what is bound, and its words in the help."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ APP_KEYS = (
     Key("2", "2", "rank", "the chosen rank"),
     Key("5", "5", "captures", "the newest capture: progress, folder, overlap beside the live one"),
     Key("m,6", "m  6", "machine", "the machine: NUMA nodes, GPUs and links of the chosen rank's host"),
-    Key(
-        "H,8", "H  8", "hosts", "the hosts that are watched: the lines to them, and why one is not reached"
-    ),
+    Key("H,8", "H  8", "hosts", "the hosts that are watched: the connections, and why one is down"),
     Key("ctrl+p", "ctrl+p", "command_palette", "command palette"),
 )
 TRACE_KEYS = (
@@ -171,7 +169,7 @@ def fits(action: str, *, trace: bool) -> bool:
     return _name(action) not in _NEEDS_A_JOB if trace else _name(action) != "turn"
 
 
-def changes_something(action: str) -> bool:
+def changes_job(action: str) -> bool:
     """Whether an action, of the app's or of a screen's, changes the job or which one runs, or begins to:
     nothing of the kind under ``--readonly``.
     """

@@ -24,7 +24,7 @@ class Page(ScrollView):
         raise NotImplementedError
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """Those in sight."""
+        """The visible ones."""
         lines = self.lines(width)
         self.first = max(0, min(self.first, len(lines) - height))
         return lines[self.first : self.first + height]

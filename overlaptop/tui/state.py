@@ -10,7 +10,7 @@ from overlaptop.fleet.totals import of_one_step, total
 from overlaptop.report.hosts import by_node
 from overlaptop.report.order import Filter, all_see_gaps, ordered, sort_keys
 from overlaptop.text import count
-from overlaptop.tui.keys import changes_something, fits
+from overlaptop.tui.keys import changes_job, fits
 from overlaptop.tui.timeline.lanes import CollectiveKey, Lanes, lanes_of
 from overlaptop.tui.timeline.viewport import WHOLE_STEP, Viewport
 from overlaptop.tui.tune.compared import Compared
@@ -91,7 +91,7 @@ class ViewState:
             return
         ranks = of_one_step(snapshot.ranks, step)
         totals = total(ranks, snapshot.totals.dropped)
-        if totals.measured_step == step:  # else some rank has yet to tell of it
+        if totals.measured_step == step:  # else some rank has not reported it yet
             self.snapshot = replace(snapshot, ranks=ranks, totals=totals)
 
     @property
@@ -126,7 +126,7 @@ class ViewState:
             return held
         if held is None or held.detail is not newest:
             self._lanes = lanes_of(newest)
-            # What is there when one turns to a rank may be from long ago: it gives way to the first news.
+            # The first timeline of a rank may be old: the next one replaces it at once.
             self._lanes_at_ns = 0 if turned else now_ns
             self.copies_seen |= bool(self._lanes.copy)
             self.most_collectives = max(self.most_collectives, len(newest.collectives))
@@ -193,7 +193,7 @@ class ViewState:
 
     def offers(self, action: str) -> bool:
         """Whether an action, of the app's or of a screen's, may be asked for here at all."""
-        if self.readonly and changes_something(action):
+        if self.readonly and changes_job(action):
             return False
         return fits(action, trace=not self.moving)
 

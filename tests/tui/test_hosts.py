@@ -131,8 +131,8 @@ async def test_a_host_without_ranks_of_the_job_says_why_below_the_others():
     assert "gpu-b  ◌ the job is not there" in text
     assert "gpu-c  ○ not reached since" in text
     assert "permission denied (publickey): ssh-add the key" in text
-    assert "not heard of yet: their host may not be watched" in text
-    assert text.index("gpu-a  ●") < text.index("gpu-b  ◌") < text.index("not heard of yet")
+    assert "not seen yet: their host may not be watched" in text
+    assert text.index("gpu-a  ●") < text.index("gpu-b  ◌") < text.index("not seen yet")
 
 
 async def test_many_hosts_without_ranks_are_one_line():

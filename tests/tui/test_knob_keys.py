@@ -12,7 +12,7 @@ from textual.widgets import Input
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.capture.screen import CaptureScreen
 from overlaptop.tui.help.screen import HelpPage
-from overlaptop.tui.keys import APP_KEYS, changes_something
+from overlaptop.tui.keys import APP_KEYS, changes_job
 from overlaptop.tui.machine.screen import MachineScreen
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.tui.rank.screen import RankScreen
@@ -446,7 +446,7 @@ async def test_with_readonly_no_key_changes_anything_or_is_offered():
         offered = {command.title for command in app.get_system_commands(app.screen)}
     assert session.sent == []
     for key in APP_KEYS:
-        if changes_something(key.action):
+        if changes_job(key.action):
             assert key.words not in text
             assert key.action not in offered
     assert "tune" in offered

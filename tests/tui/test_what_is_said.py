@@ -75,7 +75,7 @@ async def test_the_header_and_the_notices_name_a_silent_rank_in_red_and_take_it_
         assert text.count("○ silent since") == 1
         assert text.count("○ no step since") == 3
         text = await shown(app, pilot, "n")
-        assert "nothing is heard from rank 2 since" in text
+        assert "rank 2 sent nothing since" in text
         assert "nothing is wrong" not in text
         await pilot.press("escape")
         session.say(status(), *(step(rank, 40) for rank in range(4)))

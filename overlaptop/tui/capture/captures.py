@@ -1,4 +1,4 @@
-"""Which captures' traces are to be read, and what those that were read say."""
+"""Which captures' traces are to be read, and the references read from them."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Captures:
         self._asked.add(capture)
 
     def turned_away(self, commands: Iterable[CommandView]) -> list[CommandView]:
-        """Those of this dashboard that came in the way of another command; each is told of once."""
+        """Those of this dashboard that were refused as busy; each is returned once."""
         found = [each for each in commands if each.id in self._asked and each.busy and each.done]
         self._asked.difference_update(each.id for each in found)
         return found
 
     def to_read(self, commands: Iterable[CommandView], *, looked_at: bool) -> list[CommandView]:
-        """Those that all ranks have written, asked for here or ``looked_at``; each is told of once."""
+        """Those that all ranks have written, asked for here or ``looked_at``; each is returned once."""
         found = [
             each
             for each in commands

@@ -1,4 +1,4 @@
-"""The hosts that are watched, one after the other: all that is known of the line to each."""
+"""The hosts that are watched, one after the other: all that is known of the connection to each."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class JobList(JobView):
         return options.launcher.workloads if options.launcher is not None and not options.readonly else ()
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """Two sections; scrolled so that the cursor is in sight."""
+        """Two sections; scrolled so that the cursor is visible."""
         jobs, choices = self.dashboard.session.jobs, self.choices
         self.cursor = max(0, min(self.cursor, len(choices) - 1))
         lines = [*self._title(jobs, width), ()]
@@ -120,7 +120,7 @@ class JobList(JobView):
             self.post_message(self.Opened(self.choices[index]))
 
     def _hosts(self, width: int) -> list[StyledLine]:
-        """The lines to them, and why one is not reached."""
+        """The connections to them, and why one is down."""
         snapshot = self.state.snapshot
         lines: list[StyledLine] = [(bold(" hosts"), dim("  H: more"))]
         lines += [

@@ -34,7 +34,7 @@ class MachineDetail(ScrollView):
         return (chosen.rank, self.first, snapshot.link, beside, *facts)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """The lines in sight; where some are not, the last one says so."""
+        """The visible lines; the last one counts those below."""
         chosen = self.state.chosen
         if chosen is None:
             return [(dim(" no rank to show"),)]

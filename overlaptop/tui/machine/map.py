@@ -255,7 +255,7 @@ def _presence(chosen: RankView, node: MachineNode) -> StyledLine:
 
 
 class MachineMap(JobView):
-    """A heading and a panel a node; keeps the chosen rank in sight where there are more lines than room."""
+    """A heading and a panel a node; keeps the chosen rank visible where there are more lines than room."""
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
@@ -264,7 +264,7 @@ class MachineMap(JobView):
         self._drawn: tuple[tuple[object, ...], list[StyledLine], int] | None = None
 
     def made_of(self) -> tuple[object, ...]:
-        """What this host's ranks have said, and which is chosen."""
+        """What this host's ranks reported, and which is chosen."""
         chosen, views = self.state.chosen, self.state.snapshot.ranks
         host = host_of(chosen) if chosen is not None else ""
         facts = tuple(
@@ -289,7 +289,7 @@ class MachineMap(JobView):
         return 1 + len(self._all(width)[0])
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """The heading and the lines in sight below it."""
+        """The heading and the visible lines below it."""
         lines, at = self._all(width)
         room = max(0, height - 1)
         self._first = max(0, min(max(at - room + 1, min(self._first, at)), len(lines) - room))

@@ -18,7 +18,7 @@ _LABEL, _PERCENT, _FIGURES, _GAUGE_LEAST, _GAUGE_MOST = 15, 8, 18, 6, 40
 
 
 def link_lines(view: RankView, gpu: Gpu, width: int, *, textured: bool) -> list[StyledLine]:
-    """The GPU's name and its links. A figure that is not known says so; why, the list of unknowns says."""
+    """The GPU's name and its links. Unknown figures are marked; the list of unknowns gives the reasons."""
     device, now = view.device, view.sample
     if device is None:
         return []

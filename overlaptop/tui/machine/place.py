@@ -1,4 +1,4 @@
-"""Where the chosen rank runs and may run, what to type where it is not near its GPU, and what is unknown."""
+"""Where the chosen rank runs and may run, what to type where it is far from its GPU, what is unknown."""
 
 from __future__ import annotations
 

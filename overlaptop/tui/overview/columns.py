@@ -1,6 +1,6 @@
 """The columns of the rank table: a list, from which narrow terminals leave out the least important.
 
-Those that would say nothing are left out: a job on CPUs has no links, and its idle time is not seen.
+Those that would be empty are left out: a job on CPUs has no links, and its idle time is not seen.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Column:
     floor: int = 0
     """What it may shrink to before columns of priority 1 go; 0: its ``min_width``."""
     knows: Callable[[RankView], bool] | None = None
-    """Whether there is anything of it to be said of a rank; it is left out where there is of none. None: it
+    """Whether it has a value for a rank; it is left out where it has one for none. None: it
     always stays."""
 
 
@@ -172,7 +172,7 @@ def _bar(view: RankView, scales: Scales, width: int) -> StyledLine:
 
 
 def _condition(view: RankView, scales: Scales) -> str:
-    """What keeps this row from being news."""
+    """Why this row is not live; empty: it is."""
     if view.ended:
         return f"■ {ending(view, scales.failure)}"
     if view.node_lost:
@@ -259,7 +259,7 @@ _NODE = Column(
 
 
 def columns_for(ranks: Sequence[RankView], *, with_nodes: bool = False) -> tuple[Column, ...]:
-    """Those that have something to say of at least one rank. ``with_nodes``: also on which host each is."""
+    """Those that have a value for at least one rank. ``with_nodes``: also on which host each is."""
     rank, *others = COLUMNS
     columns = (rank, _NODE, *others) if with_nodes else COLUMNS
     return tuple(column for column in columns if column.knows is None or any(map(column.knows, ranks)))

@@ -21,7 +21,7 @@ _MARGIN = 2
 
 
 class RankTable(JobView):
-    """Header and rows; keeps the chosen rank in sight. A click chooses, a second one opens."""
+    """Header and rows; keeps the chosen rank visible. A click chooses, a second one opens."""
 
     class RankChosen(Message):
         """A row was clicked."""
@@ -44,7 +44,7 @@ class RankTable(JobView):
 
     @property
     def page_rows(self) -> int:
-        """Rows that are in sight."""
+        """Rows that are visible."""
         return max(1, self.size.height - 1)
 
     @property
@@ -53,7 +53,7 @@ class RankTable(JobView):
         return 1 + max(1, len(self._entries()))
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """The header line and what of the rows is in sight."""
+        """The header line and the rows that are visible."""
         state = self.state
         scales = Scales.of(state, textured=self.look.textured)
         columns = self._columns(width)
@@ -134,7 +134,7 @@ def _row(view: RankView, columns: list[tuple[Column, int]], scales: Scales, *, c
     row.append(Segment("○", TextStyle("warning")) if view.node_lost else Segment(" "))
     for column, size in columns:
         cell = column.cell(view, scales, size)
-        # What keeps a row from being news stands in place of its bar, and does not fade.
+        # Why a row is not live stands in place of its bar, and does not fade.
         if view.node_lost or ((view.stale or view.ended) and column.key != "bar"):
             cell = faded(cell)
         row += [*aligned(cell, size, right=column.right), Segment(" " * GAP)]
@@ -148,7 +148,7 @@ def _marked(title: StyledLine, width: int, *, down: bool) -> StyledLine:
 
 
 def _scrolled(first: int, chosen: int, rows: int, height: int) -> int:
-    """The first row in sight, moved as little as possible for the chosen one to be seen."""
+    """The first visible row, moved as little as possible for the chosen one to be seen."""
     if chosen < first:
         first = chosen
     elif chosen >= first + height:

@@ -135,7 +135,7 @@ class OverviewScreen(TimelineScreen):
         self.show_chosen()
 
     def action_page(self, pages: int) -> None:
-        """As many ranks on as are in sight."""
+        """As many ranks on as are visible."""
         self.action_move(pages * self._table.page_rows)
 
     async def on_rank_table_rank_chosen(self, message: RankTable.RankChosen) -> None:

@@ -51,7 +51,7 @@ _COLUMNS = (
 
 
 class SearchView(ScrollView):
-    """One search of this dashboard, or what there is to be said where there is none."""
+    """One search of this dashboard, or what a search is where there is none."""
 
     fades = False
 
@@ -199,7 +199,7 @@ def _chart(state: SearchState, width: int, height: int) -> list[StyledLine]:
 
 
 def _nothing_yet(axis: ValueAxis, rows: int) -> list[StyledLine]:
-    """An empty lane that says what is to come."""
+    """An empty lane, and what it waits for."""
     lines = curve.plot([], [], axis, rows)
     words = crop((dim(" the first point comes with the first window"),), axis.cells)
     lines[rows // 2] = (*crop(lines[rows // 2], curve.LABEL_CELLS + 1), *words)

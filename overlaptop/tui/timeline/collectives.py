@@ -52,7 +52,7 @@ class Collectives(JobView):
         return (self.state.lanes and self.state.lanes.detail, self.state.collective)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """Header and the lines in sight."""
+        """Header and the visible lines."""
         lanes = self.state.lanes
         if lanes is None:
             return []
@@ -62,7 +62,7 @@ class Collectives(JobView):
         unit = Unit.for_scale(lanes.detail.step_ns)
         chosen = self.state.collective
         room = height - 1
-        # The last line says how many more there are, where that is not all that there is room for.
+        # The last line counts those below, where there is room for more than that line.
         shown = room - 1 if 1 < room < len(collectives) else room
         at = min(chosen, len(collectives) - 1) if chosen is not None else self._first
         self._first = max(0, min(max(at - shown + 1, min(self._first, at)), len(collectives) - room))

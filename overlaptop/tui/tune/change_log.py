@@ -60,7 +60,7 @@ class ChangeLog(ScrollView):
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What there is to tell of."""
+    """The changes that are listed."""
 
     commands: Sequence[CommandView]
     """Of the job that is shown, oldest first."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from overlaptop.tuning.tuner import Tuner
 
 NEWS_S = 8.0
-"""So long a change that was made is told of."""
+"""So long a change that was made is shown."""
 _LEFT = "not finished: another job is shown here; the first one's hub goes back to the value before"
 
 
@@ -127,7 +127,7 @@ class KnobControl:
 
     @property
     def newest_change(self) -> KnobChange | None:
-        """As `change`; but a later one that a search made is told in its place."""
+        """As `change`; but a later one that a search made stands in its place."""
         return self._newest
 
     @property

@@ -19,8 +19,8 @@ from overlaptop.tui.draw.segments import (
 
 
 def heading(group: Group, now_ns: int, width: int) -> StyledLine:
-    """A thin line: the node's name, how the line to it is and since when, how well its clock is known, and
-    what the line carries.
+    """A thin line: the node's name, the connection's state and since when, how well its clock is known, and
+    its rate.
     """
     node = group.node
     if node is None:
@@ -43,7 +43,7 @@ def state_words(node: NodeView, now_ns: int) -> StyledLine:
 
 
 def host_status(node: NodeView, now_ns: int) -> StyledLine:
-    """``gpu-a  ● live``, and where the line is not, why."""
+    """``gpu-a  ● live``, and why it is not live."""
     line: StyledLine = (
         Segment(f"{printable(node.name)}  ", TextStyle("accent")),
         *state_words(node, now_ns),

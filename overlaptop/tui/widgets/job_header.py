@@ -1,4 +1,4 @@
-"""The job: what it is, where and on what it runs, how far it is, and whether we still hear from it."""
+"""The job: what it is, where and on what it runs, how far it is, and whether it is live."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _link(state: ViewState) -> StyledLine:
 
 
 def _source_line(state: ViewState, width: int) -> StyledLine:
-    """How the figures come about; a lost line or a pause is said instead, being more urgent."""
+    """How the figures come about; a lost connection or a pause comes first, being more urgent."""
     snapshot = state.snapshot
     left: list[Item] = []
     if state.paused_at_ns is not None:
@@ -116,7 +116,7 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
 
 
 def _under_way(state: ViewState) -> list[Item]:
-    """What the job is being told to do, until it is done; changes of knobs have places of their own."""
+    """Commands under way; changes of knobs have places of their own."""
     newest = state.snapshot.commands[-1:]
     return [
         Item(
@@ -144,7 +144,7 @@ def _infos(state: ViewState) -> list[RankInfo]:
 
 
 def _hosts(state: ViewState) -> str:
-    """Of several that are watched the line's state says how many there are."""
+    """Of several that are watched, the link's state gives the number."""
     if nodes := state.snapshot.nodes:
         return printable(nodes[0].name) if len(nodes) == 1 else ""
     hosts = sorted({info.host for info in _infos(state)})

@@ -26,7 +26,7 @@ from overlaptop.tui.view import JobView
 from overlaptop.wire.knobs import BUCKET_CAP_MB
 
 _CHANGE_SHARE = 60
-"""Per cent of the line for how a change goes: keys stay in sight."""
+"""Per cent of the line for how a change goes: keys stay visible."""
 
 
 class Hint(NamedTuple):
@@ -59,7 +59,7 @@ class _Placed(NamedTuple):
 class KeyBar(JobView):
     """``hints``: key as shown, word, action, and perhaps a short word, the most important first.
 
-    Those with a short word all stay in sight, the last ones with it, as long as there is any room for that;
+    Those with a short word all stay visible, the last ones with it, as long as there is any room for that;
     of the others those that fit are shown.
     """
 

@@ -21,9 +21,9 @@ KEPT_STEPS = 256
 KEPT_RANKS = 64
 """Those with the lowest numbers."""
 RUNS = "runs"
-"""What is said of a job that is live."""
+"""The state of a job that is live."""
 CHANGED_SINCE = "changed"
-"""What is said of the steps before a knob was changed: the job went on with another value."""
+"""The state of the steps before a knob was changed: the job went on with another value."""
 MAX_JOBS = 20
 WITH_STEPS = 3
 """So many of the newest jobs keep their steps; the others only their figures."""
@@ -77,7 +77,7 @@ class EarlierJob:
     label: str
     """What was asked for, ``ddp --bucket-cap-mb 50``, else the script."""
     command_line: str = ""
-    """Empty where somebody else started it."""
+    """Empty where it was not started from here."""
     how: str = ""
     """What became of it, in a word or two; empty: not known."""
     settings: tuple[Setting, ...] = ()
@@ -147,7 +147,7 @@ def _stretch(
 def _settings(snapshot: Snapshot, changes: Sequence[CommandView], since: int) -> tuple[Setting, ...]:
     """The values that held from step `since` on.
 
-    By what was changed, where it was: ranks tell a knob's value itself a moment sooner or later.
+    By what was changed, where it was: ranks report a knob's value a moment sooner or later.
     """
     found = []
     for each in snapshot.knobs:
@@ -176,7 +176,7 @@ class JobsSeen:
         """Counts all jobs, and each setting of theirs."""
         self._number_in_sight = 0
         self._since_in_sight = 0
-        """The step from which on the job in sight has the settings that it has now."""
+        """The step from which on the present job has the settings that it has now."""
         self._present: tuple[Snapshot, EarlierJob] | None = None
         """Of which snapshot, and what was made of it."""
 
@@ -249,8 +249,8 @@ class JobsSeen:
         return self._last.job.job if self._last is not None and self._last.job is not None else ""
 
     def _is_alike(self, job: str) -> bool:
-        """Whether a job is another one than that in sight, and they differ only in what was asked for: one
-        was started from here in place of the other, or both are of one script, folder and host.
+        """Whether a job is not the present one, and they differ only in what was asked for: one was started
+        from here in place of the other, or both are of one script, folder and host.
         """
         present = self._job_in_sight
         if job == present:
@@ -266,7 +266,7 @@ class JobsSeen:
 
     def _file_settings_before(self, snapshot: Snapshot) -> None:
         """Of each change that all ranks are past: the steps before it are a row of their own. What a search
-        tries is told where it searches: of it, only what it leaves the job with is a row.
+        tries is shown on its own screen: only what it leaves the job with is a row.
         """
         changes = changes_made(snapshot)
         begun_by = ""  # the search whose change was the one before

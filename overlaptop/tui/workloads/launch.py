@@ -1,4 +1,4 @@
-"""Follows the job that was started last until it is on the screen, and says what became of it."""
+"""Follows the job that was started last until it is on the screen, and reports how it ended."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from overlaptop.tui.workloads.earlier import JobsSeen
 
 
 class LaunchFollower:
-    """The app's half of a start: which job to turn to, and what to say. Reads only; never blocks."""
+    """The dashboard's side of a launch: which job to turn to, what to report. Reads only; never blocks."""
 
     def __init__(self, launcher: JobLauncher | None, seen: JobsSeen) -> None:
         self.launcher = launcher
         self.status = LaunchStatus() if launcher is None else launcher.status()
         """As of the last look."""
         self.message = ""
-        """What is to be said of a job that is not on the screen yet, or that never came."""
+        """The state of a job that is not on the screen yet, or that never came; empty: neither."""
         self._seen = seen
         self._awaited = self.status.phase is not LaunchPhase.NOTHING
         """It is to be turned to as soon as it is found."""

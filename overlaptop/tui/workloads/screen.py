@@ -179,7 +179,7 @@ class WorkloadsScreen(DashboardScreen):
         try:
             request = self._form.request()
         except LaunchRequestError:
-            return  # said already
+            return  # shown already
         if self._form.plan is None or self._form.plan.request != request:
             await self._make_plan(request)  # enter came more quickly
         plan = self._form.plan

@@ -91,7 +91,7 @@ class OptionList(ScrollView):
         return 1 + len(self._form.workload.options)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """Those in sight."""
+        """The visible ones."""
         rows = self._form.rows()
         below = max(0, height - 1)
         self.first = max(0, min(self.first, len(rows) - below))
@@ -152,7 +152,7 @@ class PlanView(JobView):
         if plan.fault:
             fault = paragraph(printable(plan.fault), width, TextStyle("error", bold=True), rows=_FAULT_ROWS)
             return [*unknown, *fault]
-        # Why a job ended is said where its last lines are.
+        # Why a job ended stands with its last lines.
         text = self.dashboard.launch.message if status.phase is LaunchPhase.RUNNING else ""
         lines = unknown or paragraph(text, width, TextStyle("warning", bold=True), rows=2)
         items = [Item((Segment(" enter ", KEY),)), *self._effects()]
@@ -188,7 +188,7 @@ class JobWords(JobView):
     """Lines below the foot."""
 
     def full_height(self, width: int) -> int:
-        """Lines that it would fill, roughly; 0: there is nothing to be said."""
+        """Lines that it would fill, roughly; 0: there are none."""
         launcher, status = self.dashboard.options.launcher, self.dashboard.launch.status
         if launcher is None or status.phase in (LaunchPhase.NOTHING, LaunchPhase.ENDING):
             return 0
