@@ -114,16 +114,17 @@ def test_a_document_to_begin_with_is_short(name: str, size_bytes: int) -> None:
     assert (ROOT / name).stat().st_size <= size_bytes
 
 
-def test_the_modules_that_the_documents_name_are_there() -> None:
+def test_the_modules_and_folders_that_the_documents_name_are_there() -> None:
     named = {
         (document.name, path)
         for document in _documents()
         if document.name != "CHANGELOG.md"
-        for path in re.findall(r"`([\w./]+\.py)`", document.read_text())
+        for path in re.findall(r"`([\w./]+(?:\.py|/))`", document.read_text())
         if "/" in path
     }
-    files = [path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py") if ".venv" not in path.parts]
-    missing = [each for each in named if not any(f"/{file}".endswith(f"/{each[1]}") for file in files)]
+    files = [path for path in ROOT.rglob("*") if ".venv" not in path.parts]
+    there = [f"/{path.relative_to(ROOT).as_posix()}{'/' * path.is_dir()}" for path in files]
+    missing = [each for each in named if not any(path.endswith(f"/{each[1]}") for path in there)]
     assert missing == []
 
 
