@@ -128,8 +128,19 @@ def test_the_modules_and_folders_that_the_documents_name_are_there() -> None:
     assert missing == []
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
-    graph = grimp.build_graph("overlaptop", exclude_type_checking_imports=False)
+@pytest.fixture(scope="module")
+def graph() -> grimp.ImportGraph:
+    """All imports within the package, those for type checkers included."""
+    return grimp.build_graph("overlaptop", exclude_type_checking_imports=False)
+
+
+def test_drawing_knows_nothing_of_jobs(graph: grimp.ImportGraph) -> None:
+    drawing = graph.find_descendants("overlaptop.tui.draw")
+    imported = {each for module in drawing for each in graph.find_modules_directly_imported_by(module)}
+    assert imported - drawing <= {"overlaptop.text"}
+
+
+def test_no_modules_import_each_other_in_a_circle(graph: grimp.ImportGraph) -> None:
     imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     # What is imported by none that is left, or imports none that is left, is in no circle.
     left = set(imported)
