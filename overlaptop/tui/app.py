@@ -131,15 +131,15 @@ class OverlaptopApp(App[int]):
     def _follow_launch(self) -> None:
         """Turn to the job that was started as soon as it is there; notify where it failed."""
         session, launch = self.dashboard.session, self.dashboard.launch
-        if key := launch.look(session):
+        if key := launch.poll(session):
             if key != session.job_key:
                 self.dashboard.select_job(key)
                 self.action_overview()
             elif isinstance(self.screen, WorkloadsScreen):
                 self.action_overview()
-        news = launch.news()
-        if news and not isinstance(self.screen, WorkloadsScreen):
-            self.notify(f"{news} (w: more)", severity="error", timeout=10, markup=False)
+        failure = launch.take_failure()
+        if failure and not isinstance(self.screen, WorkloadsScreen):
+            self.notify(f"{failure} (w: more)", severity="error", timeout=10, markup=False)
 
     def _follow_jobs(self) -> None:
         """Where there is no job to be seen, or a choice of jobs, the list comes up by itself; and it goes
@@ -155,7 +155,7 @@ class OverlaptopApp(App[int]):
     def _follow_captures(self) -> None:
         """Have the traces read once all are written: of captures asked for here, or looked at."""
         captures, commands = self.dashboard.captures, self.dashboard.latest.commands
-        for capture in captures.turned_away(commands):
+        for capture in captures.refused(commands):
             self.notify(f"{capture.words} was not made: {capture.reason}", markup=False)
         for capture in captures.to_read(commands, looked_at=isinstance(self.screen, CaptureScreen)):
             self.run_worker(self._read_traces(capture), exit_on_error=False)

@@ -127,7 +127,7 @@ class Dashboard:
 
     def open_job(self, key: str) -> None:
         """Watch the job that the user chose, also where another one is being started."""
-        self.launch.turned_elsewhere()
+        self.launch.stop_following()
         self.select_job(key)
 
     def select_job(self, key: str) -> None:

@@ -37,7 +37,7 @@ class Captures:
         """The one with this id was asked for here."""
         self._asked.add(capture)
 
-    def turned_away(self, commands: Iterable[CommandView]) -> list[CommandView]:
+    def refused(self, commands: Iterable[CommandView]) -> list[CommandView]:
         """Those of this dashboard that were refused as busy; each is returned once."""
         found = [each for each in commands if each.id in self._asked and each.busy and each.done]
         self._asked.difference_update(each.id for each in found)

@@ -31,11 +31,11 @@ class LaunchFollower:
             self._awaited = True
             self._take(self.launcher.status())
 
-    def turned_elsewhere(self) -> None:
+    def stop_following(self) -> None:
         """The user opened another job meanwhile: they stay there."""
         self._awaited = False
 
-    def look(self, session: Session) -> str:
+    def poll(self, session: Session) -> str:
         """Look how the start goes; returns the key of a job to turn to, or nothing. Once for each start."""
         if self.launcher is None:
             return ""
@@ -51,7 +51,7 @@ class LaunchFollower:
             self._awaited = False
         return turn_to
 
-    def news(self) -> str:
+    def take_failure(self) -> str:
         """That the job failed, in one line, once; empty: nothing of the kind."""
         status = self.status
         if status.phase is not LaunchPhase.OVER or self._over == status.number:

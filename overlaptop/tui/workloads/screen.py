@@ -27,7 +27,7 @@ from overlaptop.tui.widgets.key_bar import HELP_HINT, KeyBar
 from overlaptop.tui.workloads.asking import ask_to_start
 from overlaptop.tui.workloads.form import FormState
 from overlaptop.tui.workloads.tried_table import TriedTable
-from overlaptop.tui.workloads.views import JobWords, OptionList, PlanView, WorkloadList
+from overlaptop.tui.workloads.views import JobOutput, OptionList, PlanView, WorkloadList
 
 if TYPE_CHECKING:
     from overlaptop.tui.workloads.option_input import OptionInput
@@ -72,7 +72,7 @@ class WorkloadsScreen(DashboardScreen):
         self._workloads = WorkloadList(dashboard, self._form)
         self._options = OptionList(dashboard, self._form)
         self._tried = TriedTable(dashboard)
-        self._words = JobWords(dashboard)
+        self._output = JobOutput(dashboard)
         self._plan = PlanView(dashboard, self._form)
         self._keys = KeyBar(dashboard, HINTS, shows_change=False, offered=self._offered)
         self._input: OptionInput | None = None
@@ -86,7 +86,7 @@ class WorkloadsScreen(DashboardScreen):
         yield self._workloads
         yield self._options
         yield self._tried
-        yield self._words
+        yield self._output
         yield self._plan
         self._input = OptionInput(self._form, self._replan, self.action_run)
         yield self._input
@@ -108,7 +108,7 @@ class WorkloadsScreen(DashboardScreen):
         rest = max(0, rest - listed - 5 * airy)
 
         failed = self.dashboard.launch.status.failed
-        words_wanted = min(self._words.full_height(width), height if failed else _WORDS_RUNNING)
+        words_wanted = min(self._output.full_height(width), height if failed else _WORDS_RUNNING)
         tried_wanted, options_wanted = self._tried.full_height, self._options.full_height
         words = min(words_wanted, min(_WORDS_FAILED, rest // 2) if failed else rest // 5)
         words = words if words >= min(2, words_wanted) else 0
@@ -125,7 +125,7 @@ class WorkloadsScreen(DashboardScreen):
             (self._workloads, listed, airy),
             (self._options, options, airy),
             (self._tried, tried, airy if tried else 0),
-            (self._words, words, airy if words else 0),
+            (self._output, words, airy if words else 0),
             (self._plan, plan, airy + left + airy * ((tried == 0) + (words == 0))),
             *(((self._input, 1, 0),) if self._input is not None else ()),
             (self._keys, foot, 0),
@@ -159,8 +159,8 @@ class WorkloadsScreen(DashboardScreen):
 
     def action_scroll(self, pages: int) -> None:
         """What a failed job wrote, else the options."""
-        if self.dashboard.launch.status.failed and self._words.display:
-            self._words.scroll_lines(pages * _SCROLL_LINES)
+        if self.dashboard.launch.status.failed and self._output.display:
+            self._output.scroll_lines(pages * _SCROLL_LINES)
         else:
             self._options.scroll_lines(pages * _SCROLL_LINES)
 

@@ -180,7 +180,7 @@ class PlanView(JobView):
         return items
 
 
-class JobWords(JobView):
+class JobOutput(JobView):
     """A title, then its last lines, the newest at the foot unless one has scrolled back."""
 
     fades = False
