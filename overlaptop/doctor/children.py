@@ -1,4 +1,4 @@
-"""Processes that are looked at for so long and no longer: a driver or a file system may hang them."""
+"""Child processes with a time limit: a driver or a file system may hang them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 MAX_OUTPUT_BYTES = 1 << 18
 """Of each of the two outputs. A process that writes more is ended."""
-_LOOK_EVERY_S = 0.05
-_BURIAL_S = 0.5
+_POLL_S = 0.05
+_REAP_S = 0.5
 _READ_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """What became of a process."""
+class Completed:
+    """How a process ended, and what it wrote."""
 
     status: int | None
     """As subprocess has it; None: it had not ended in time, or wrote too much."""
@@ -49,28 +49,28 @@ class Child:
         for descriptor in self._pipes:
             os.set_blocking(descriptor, False)
 
-    def wait(self, patience_s: float) -> Ran:
-        """What it did by its end, or by ``patience_s`` after its start; it is over afterwards.
+    def wait(self, timeout_s: float) -> Completed:
+        """What it did by its end, or by ``timeout_s`` after its start; it is over afterwards.
 
         Whoever holds its outputs open after its end (ssh's shared connection does) is not waited for.
         """
-        deadline_s = self._began_s + patience_s
+        deadline_s = self._began_s + timeout_s
         open_pipes = set(self._pipes)
         try:
             while True:
                 left_s = deadline_s - time.monotonic()
                 ended = self._process.poll() is not None
-                wait_s = 0.0 if ended else max(0.0, min(left_s, _LOOK_EVERY_S))
+                wait_s = 0.0 if ended else max(0.0, min(left_s, _POLL_S))
                 select.select(list(open_pipes), [], [], wait_s)
-                heard = [pipe for pipe in tuple(open_pipes) if self._read(pipe, open_pipes)]
+                received = [pipe for pipe in tuple(open_pipes) if self._read(pipe, open_pipes)]
                 if any(len(data) > MAX_OUTPUT_BYTES for data in self._pipes.values()):
                     break
-                if ended and not heard:
-                    return self._ran(self._process.returncode)
+                if ended and not received:
+                    return self._completed(self._process.returncode)
                 # One that has ended by itself has all it wrote read: whoever waits may be late.
-                if left_s <= 0 and not (ended and heard):
+                if left_s <= 0 and not (ended and received):
                     break
-            return self._ran(None)
+            return self._completed(None)
         finally:
             self.close()
 
@@ -80,7 +80,7 @@ class Child:
             with suppress(ProcessLookupError, PermissionError):  # sudo's child is root's
                 os.killpg(self._process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_BURIAL_S)
+                self._process.wait(_REAP_S)
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
@@ -96,11 +96,11 @@ class Child:
             open_pipes.discard(descriptor)
         return bool(data)
 
-    def _ran(self, status: int | None) -> Ran:
+    def _completed(self, status: int | None) -> Completed:
         output, errors = (data[:MAX_OUTPUT_BYTES].decode(errors="replace") for data in self._pipes.values())
-        return Ran(status, output, errors)
+        return Completed(status, output, errors)
 
 
-def run(argv: Sequence[str], patience_s: float, environ: Mapping[str, str] | None = None) -> Ran:
-    """Runs it to its end, for ``patience_s`` at most. Raises OSError where it cannot be started."""
-    return Child(argv, environ).wait(patience_s)
+def run(argv: Sequence[str], timeout_s: float, environ: Mapping[str, str] | None = None) -> Completed:
+    """Runs it to its end, for ``timeout_s`` at most. Raises OSError where it cannot be started."""
+    return Child(argv, environ).wait(timeout_s)

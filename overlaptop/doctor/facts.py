@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from overlaptop.agent.telemetry.files import UnavailableError, entries, read_text
-from overlaptop.doctor.children import Child, Ran
+from overlaptop.doctor.children import Child, Completed
 
 _STA_UNSYNC = 0x40
 """Of adjtimex's status: nobody sets this clock by another one."""
@@ -32,7 +32,7 @@ class KernelClock:
 class Running(Protocol):
     """A process that has been started: see children.Child."""
 
-    def wait(self, patience_s: float) -> Ran:
+    def wait(self, timeout_s: float) -> Completed:
         """As Child.wait."""
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class Start(Protocol):
 
 
 def kernel_clock() -> KernelClock | None:
-    """Ask the kernel, which needs no right to be asked. None: it does not say."""
+    """Ask the kernel, for which no right is needed. None: it does not know."""
     clock = _Timex()
     try:
         if ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(clock)) < 0:
@@ -98,7 +98,7 @@ class Facts:
     space: Callable[[Path], os.statvfs_result] = os.statvfs
 
     def text(self, path: str) -> str | None:
-        """What a small file below `root` says; None: it is not there, or does not say it to us."""
+        """The content of a small file below `root`; None: it is not there, or may not be read."""
         try:
             return read_text(self.root / path)
         except UnavailableError:
@@ -123,7 +123,7 @@ class Facts:
 
     @property
     def nvidia_gpus(self) -> int:
-        """NVIDIA GPUs on the PCI bus, whether or not they can be used; 0 also where sysfs does not say."""
+        """NVIDIA GPUs on the PCI bus, whether or not they can be used; 0 also where sysfs has no list."""
         folder = "sys/bus/pci/devices"
         return sum(
             (self.text(f"{folder}/{name}/class") or "").startswith("0x03")

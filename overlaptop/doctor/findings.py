@@ -34,7 +34,7 @@ class Finding:
     status: Status
     text: str
     remedy: str = ""
-    """What to do; empty: nothing has to be done, or `text` says it."""
+    """What to do; empty: nothing has to be done, or `text` has it."""
 
     @property
     def line(self) -> str:

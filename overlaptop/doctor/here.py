@@ -1,4 +1,4 @@
-"""All checks of this machine, in the order in which they are told."""
+"""All checks of this machine, in the order in which they are printed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def examine(facts: Facts) -> Iterator[Finding]:
 
 
 def _guarded(name: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """What a check finds. A machine stranger than it has thought of must not hide what the others find."""
+    """What a check finds. A fault in one check must not hide what the others find."""
     try:
         yield from look()
     except Exception as reason:  # noqa: BLE001

@@ -12,7 +12,7 @@ from itertools import islice
 from overlaptop.doctor.facts import Facts, Running
 from overlaptop.doctor.findings import Finding, fault, ok, read_records, unknown, warning
 from overlaptop.doctor.ssh_config import SshConfig
-from overlaptop.doctor.terminal import NEAR_ONLY
+from overlaptop.doctor.terminal import LOCAL_ONLY
 from overlaptop.remote import failures
 from overlaptop.remote.bootstrap import remote_command
 from overlaptop.remote.connection import Connection, ConnectionState
@@ -47,7 +47,7 @@ def examine(
         rounds = -(-len(targets) // AT_ONCE)
         pool.connect(interactive=False, patience_s=CONNECT_S * rounds)
         connections = pool.connections
-        found = [[*_way(connection.target, facts), *_relay(connection)] for connection in connections]
+        found = [[*_route(connection.target, facts), *_relay(connection)] for connection in connections]
         ready = [
             connection.hello is not None and connection.state is ConnectionState.UP
             for connection in connections
@@ -90,11 +90,11 @@ def _start(target: Target, words: tuple[str, ...], facts: Facts) -> Running | st
 
 
 def _checks(target: Target, child: Running | str) -> Iterable[Finding]:
-    """What a host says about itself, or why it does not. Monitoring may well work without."""
+    """What a host finds out about itself, or why it does not. Monitoring may well work without."""
     if isinstance(child, str):
         return [warning("checks", child)]
     ran = child.wait(CHECKS_S)
-    findings = [each for each in read_records(ran.output) if each.check not in NEAR_ONLY]
+    findings = [each for each in read_records(ran.output) if each.check not in LOCAL_ONLY]
     if findings:
         if ran.status is None:
             findings.append(unknown("checks", f"the host's checks had not ended after {CHECKS_S:.0f} s"))
@@ -108,7 +108,7 @@ def _checks(target: Target, child: Running | str) -> Iterable[Finding]:
             )
         ]
     if ran.status is None:
-        return [unknown("checks", f"the host's checks said nothing within {CHECKS_S:.0f} s")]
+        return [unknown("checks", f"the host's checks reported nothing within {CHECKS_S:.0f} s")]
     if _OLDER in ran.errors:
         return [warning("checks", "the overlaptop there is older and has no doctor", "update it")]
     failure = failures.of_ending(target.kind, target.place, ran.status, ran.errors, ran.output)
@@ -149,7 +149,7 @@ def _relay(connection: Connection) -> Iterator[Finding]:
 def _clock(connection: Connection) -> Iterator[Finding]:
     offset_ns, residual_ns = connection.clock.offset_ns, connection.clock.residual_ns
     if offset_ns is None or residual_ns is None:
-        yield unknown("offset", "no round trip has told how far its clock is from ours")
+        yield unknown("offset", "no round trip has shown how far its clock is from ours")
         return
     way = "ahead of" if offset_ns > 0 else "behind"
     text = f"its clock is {_ms(abs(offset_ns))} {way} ours, known to {_ms(residual_ns)}"
@@ -165,7 +165,7 @@ def _clock(connection: Connection) -> Iterator[Finding]:
         yield ok("offset", text)
 
 
-def _way(target: Target, facts: Facts) -> Iterator[Finding]:
+def _route(target: Target, facts: Facts) -> Iterator[Finding]:
     """The program that reaches the host, and what ssh makes of its name."""
     if target.kind == SSH:
         yield from _ssh(target, facts)
@@ -181,7 +181,7 @@ def _way(target: Target, facts: Facts) -> Iterator[Finding]:
 def _ssh(target: Target, facts: Facts) -> Iterator[Finding]:
     program = ssh_program()
     if facts.which(program) is None:
-        return  # the connection's failure says so
+        return  # the connection's failure reports it
     port = [] if target.port is None else ["-p", str(target.port)]
     try:
         ran = facts.start([program, "-G", *port, "--", target.place]).wait(CONFIG_S)
@@ -207,4 +207,4 @@ def _ms(ns: int) -> str:
 
 
 def _silent(_text: str) -> None:
-    """What the connections say while they connect is in the findings."""
+    """What the connections report while they connect is in the findings."""

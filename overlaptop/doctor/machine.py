@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from overlaptop.doctor.facts import Facts
 from overlaptop.doctor.findings import Finding, ok, unknown, warning
-from overlaptop.doctor.probing import Probed
+from overlaptop.doctor.probing import ProbeReport
 
 FEW_DESCRIPTORS = 256
 """A hub has one open for each rank and each dashboard, and some more."""
@@ -52,11 +52,11 @@ def _counters(facts: Facts) -> Finding:
     )
 
 
-def check_gpus(facts: Facts, said: Probed) -> Iterator[Finding]:
-    """NVML, and the GPUs' own monitor, by what a probe has said."""
-    nvml = said.section("nvml")
+def check_gpus(facts: Facts, report: ProbeReport) -> Iterator[Finding]:
+    """NVML, and the GPUs' own monitor, by what a probe has report."""
+    nvml = report.section("nvml")
     if nvml is None:
-        yield unknown("nvml", f"asking it: {said.end}")
+        yield unknown("nvml", f"asking it: {report.end}")
         return
     driver = nvml.text("driver")
     if driver is None:
@@ -66,7 +66,7 @@ def check_gpus(facts: Facts, said: Probed) -> Iterator[Finding]:
     gpus = ", ".join(f"{count}x {name}" for name, count in names.items()) or "no GPU"
     yield ok("nvml", f"driver {driver}, {gpus}")
     if names:
-        yield _gpm(said)
+        yield _gpm(report)
 
 
 def _without_nvml(facts: Facts, reason: str) -> Finding:
@@ -79,10 +79,10 @@ def _without_nvml(facts: Facts, reason: str) -> Finding:
     )
 
 
-def _gpm(said: Probed) -> Finding:
-    gpm = said.section("gpm")
+def _gpm(report: ProbeReport) -> Finding:
+    gpm = report.section("gpm")
     if gpm is None:
-        return unknown("gpm", f"asking for a sample: {said.end}")
+        return unknown("gpm", f"asking for a sample: {report.end}")
     refused = gpm.texts("refused")
     if not refused:
         return ok("gpm", f"{_gpus(gpm.number('gpus') or 0)} measured by GPM")

@@ -20,20 +20,20 @@ _CONCURRENT_KERNEL = 10
 _MAX_TEXT_CHARS = 300
 
 
-def tell(of: str, **values: Any) -> None:
+def report(of: str, **values: Any) -> None:
     """Print one line."""
     sys.stdout.write(json.dumps(dict(values, of=of)) + "\n")
     sys.stdout.flush()
 
 
 def software() -> None:
-    """Tell of this interpreter, the overlaptop and the torch in it, and CUPTI."""
-    tell("python", version=platform.python_version(), path=sys.executable)
+    """Report this interpreter, the overlaptop and the torch in it, and CUPTI."""
+    report("python", version=platform.python_version(), path=sys.executable)
     missing = [name for name in ("msgpack", "msgspec", "zmq") if importlib.util.find_spec(name) is None]
     try:
         package = importlib.import_module("overlaptop")
         messages = importlib.import_module("overlaptop.wire.messages")
-        tell(
+        report(
             "overlaptop",
             version=package.__version__,
             protocol=messages.PROTOCOL_VERSION,
@@ -41,29 +41,29 @@ def software() -> None:
             missing=missing,
         )
     except Exception as reason:  # noqa: BLE001 # whatever that package does
-        tell("overlaptop", error=_words(reason), missing=missing)
+        report("overlaptop", error=_words(reason), missing=missing)
     if importlib.util.find_spec("torch") is None:
-        tell("torch", absent=True)
+        report("torch", absent=True)
         return
     try:
         # Nothing of overlaptop's but the agent and the workloads may import torch: this is another process.
         torch = importlib.import_module("torch")
     except BaseException as reason:  # noqa: BLE001 # it may even end the process
-        tell("torch", error=_words(reason))
+        report("torch", error=_words(reason))
         return
-    _tell_torch(torch)
+    _report_torch(torch)
     if torch.version.cuda:
-        _tell_cupti()
+        _report_cupti()
 
 
-def _tell_torch(torch: Any) -> None:
-    with warnings.catch_warnings(record=True) as said:
+def _report_torch(torch: Any) -> None:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     nccl = None
     if torch.version.cuda and torch.distributed.is_available() and torch.distributed.is_nccl_available():
         nccl = ".".join(map(str, torch.cuda.nccl.version()))
-    tell(
+    report(
         "torch",
         version=str(torch.__version__),
         cuda=torch.version.cuda,
@@ -71,11 +71,11 @@ def _tell_torch(torch: Any) -> None:
         distributed=torch.distributed.is_available(),
         nccl=nccl,
         gpus=gpus,
-        said=str(said[0].message)[:_MAX_TEXT_CHARS] if said else "",
+        warning=str(caught[0].message)[:_MAX_TEXT_CHARS] if caught else "",
     )
 
 
-def _tell_cupti() -> None:
+def _report_cupti() -> None:
     path = None
     with Path("/proc/self/maps").open(encoding="utf-8", errors="replace") as maps:
         for line in maps:
@@ -83,32 +83,32 @@ def _tell_cupti() -> None:
             if slash and rest.rpartition("/")[2].startswith("libcupti.so"):
                 path = slash + rest
     if path is None:
-        tell("cupti", absent=True)
+        report("cupti", absent=True)
         return
     try:
         library = ctypes.CDLL(path)
         number = ctypes.c_uint32()
         status = library.cuptiGetVersion(ctypes.byref(number))
     except (OSError, AttributeError) as reason:
-        tell("cupti", path=path, error=_words(reason))
+        report("cupti", path=path, error=_words(reason))
         return
-    tell("cupti", path=path, version=number.value if status == 0 else None)
+    report("cupti", path=path, version=number.value if status == 0 else None)
     # Recording is asked for, as the agent does, and nothing is launched: no context is made on any GPU.
     status = library.cuptiActivityEnable(ctypes.c_int(_CONCURRENT_KERNEL))
     meaning = ctypes.c_char_p()
     if status != 0 and library.cuptiGetResultString(status, ctypes.byref(meaning)) == 0 and meaning.value:
-        tell("recording", status=status, refusal=meaning.value.decode(errors="replace"))
+        report("recording", status=status, refusal=meaning.value.decode(errors="replace"))
     else:
-        tell("recording", status=status, refusal="" if status == 0 else f"error {status}")
+        report("recording", status=status, refusal="" if status == 0 else f"error {status}")
 
 
 def gpus() -> None:
-    """Tell what NVML says of the GPUs, by the agent's own calls."""
+    """Report the GPUs as NVML has them, by the agent's own calls."""
     try:
         nvml_module = importlib.import_module("overlaptop.agent.telemetry.nvml")
         gpm_module = importlib.import_module("overlaptop.agent.telemetry.gpm")
     except Exception as reason:  # noqa: BLE001 # as above
-        tell("nvml", error=_words(reason))
+        report("nvml", error=_words(reason))
         return
     refusal = nvml_module.NvmlError
     try:
@@ -117,9 +117,9 @@ def gpus() -> None:
         driver = nvml_module.text(nvml.call("nvmlSystemGetDriverVersion"))
         sites = nvml.gpus()
     except refusal as reason:
-        tell("nvml", error=str(reason))
+        report("nvml", error=str(reason))
         return
-    tell("nvml", driver=driver, gpus=[site.name for site in sites])
+    report("nvml", driver=driver, gpus=[site.name for site in sites])
     refused = {}
     for site in sites:
         try:
@@ -129,9 +129,9 @@ def gpus() -> None:
             finally:
                 gpm.close()
         except refusal as reason:
-            if str(reason) != str(nvml_module.NOT_YET):  # a first sample tells nothing yet, as it should
+            if str(reason) != str(nvml_module.NOT_YET):  # a first sample measures nothing yet, as it should
                 refused[site.index] = str(reason)
-    tell("gpm", gpus=len(sites), refused=sorted(set(refused.values())), without=sorted(refused))
+    report("gpm", gpus=len(sites), refused=sorted(set(refused.values())), without=sorted(refused))
     nvml.close()
 
 

@@ -1,4 +1,4 @@
-"""Runs probe.py in a child with the interpreter that is looked at, and reads what it says."""
+"""Runs probe.py in a child with the interpreter that is looked at, and reads what it reports."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 
-from overlaptop.doctor.children import Ran
+from overlaptop.doctor.children import Completed
 from overlaptop.doctor.facts import Facts, Running
 from overlaptop.remote.failures import one_line
 from overlaptop.wire.endpoints import import_path
 
 SOFTWARE, GPUS = "software", "gpus"
-PATIENCE_S = {SOFTWARE: 60.0, GPUS: 20.0}
+TIMEOUT_S = {SOFTWARE: 60.0, GPUS: 20.0}
 """torch may lie on a slow file system; NVML answers within a second or so, or its driver hangs."""
 
 
 class Section:
-    """One line of a probe: what it says of one thing. Of what is not there, or is of another kind: None."""
+    """One line of a probe, about one thing. A value that is missing, or of another kind, is None."""
 
     def __init__(self, values: Mapping[str, object]) -> None:
         self._values = values
@@ -37,7 +37,7 @@ class Section:
         return value if type(value) is int else None
 
     def flag(self, name: str) -> bool:
-        """Whether it says so."""
+        """Whether it is true."""
         return self._values.get(name) is True
 
     def texts(self, name: str) -> list[str]:
@@ -47,15 +47,15 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
-    """What a probe has said by its end."""
+class ProbeReport:
+    """What a probe has reported by its end."""
 
     sections: Mapping[str, Section]
     end: str
     """How it ended, in words, if not as it should: it could not be started, crashed, or took too long."""
 
     def section(self, name: str) -> Section | None:
-        """What it said of this; None: it did not get so far."""
+        """What it reported of this; None: it did not get so far."""
         return self.sections.get(name)
 
 
@@ -63,8 +63,8 @@ class Probe:
     """A probe under way."""
 
     def __init__(self, facts: Facts, what: str) -> None:
-        """``what``: SOFTWARE or GPUS. Starts it; where that fails, `read` says why."""
-        self._patience_s = PATIENCE_S[what]
+        """``what``: SOFTWARE or GPUS. Starts it; where that fails, `read` has the reason."""
+        self._timeout_s = TIMEOUT_S[what]
         self._child: Running | None = None
         self._fault = ""
         source = resources.files(__package__).joinpath("probe.py").read_text(encoding="utf-8")
@@ -73,27 +73,27 @@ class Probe:
         except OSError as error:
             self._fault = f"the interpreter cannot be run ({error.strerror or error})"
 
-    def read(self) -> Probed:
+    def read(self) -> ProbeReport:
         """Waits for its end, within bounds."""
         if self._child is None:
-            return Probed({}, self._fault)
-        ran = self._child.wait(self._patience_s)
-        return Probed(_sections(ran.output), self._end(ran))
+            return ProbeReport({}, self._fault)
+        ran = self._child.wait(self._timeout_s)
+        return ProbeReport(_sections(ran.output), self._end(ran))
 
     def close(self) -> None:
         """Gives it up."""
         if self._child is not None:
             self._child.close()
 
-    def _end(self, ran: Ran) -> str:
+    def _end(self, ran: Completed) -> str:
         if ran.status == 0:
             return ""
         if ran.status is None:
-            return f"it had not ended after {self._patience_s:.0f} s"
+            return f"it had not ended after {self._timeout_s:.0f} s"
         if ran.status < 0:
             return f"a signal ({-ran.status}) ended it"
-        said = [line for line in ran.errors.splitlines() if line.strip()]
-        return one_line(said[-1]) if said else f"it ended with status {ran.status}"
+        lines = [line for line in ran.errors.splitlines() if line.strip()]
+        return one_line(lines[-1]) if lines else f"it ended with status {ran.status}"
 
 
 def _environ(facts: Facts) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What is installed: the interpreter, overlaptop, torch, NCCL and CUPTI. By what a probe has said."""
+"""What is installed: the interpreter, overlaptop, torch, NCCL and CUPTI. Judged by what a probe reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from overlaptop.agent.sources.cupti.layouts import sizes_for
 from overlaptop.doctor.facts import Facts
 from overlaptop.doctor.findings import Finding, fault, ok, unknown, warning
 from overlaptop.doctor.installed import to_install
-from overlaptop.doctor.probing import Probed, Section
+from overlaptop.doctor.probing import ProbeReport, Section
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 OLDEST_PYTHON = (3, 11)
@@ -19,15 +19,17 @@ OLDEST_TORCH = (2, 8)
 _WITHOUT_RECORDS = "timelines come from CUDA events meanwhile, which do not see single kernels"
 
 
-def check_software(facts: Facts, said: Probed) -> Iterator[Finding]:
+def check_software(facts: Facts, report: ProbeReport) -> Iterator[Finding]:
     """Whether a job could train, and be watched, with the interpreter."""
-    python = said.section("python")
+    python = report.section("python")
     version = None if python is None else python.text("version")
     if version is None:
-        yield _grave(facts, "python", f"{facts.python}: {said.end}", "name another one with --python")
+        yield _fault_if_named(
+            facts, "python", f"{facts.python}: {report.end}", "name another one with --python"
+        )
         return
     if _numbers(version) < OLDEST_PYTHON:
-        yield _grave(
+        yield _fault_if_named(
             facts,
             "python",
             f"{facts.python} is Python {version}",
@@ -35,19 +37,19 @@ def check_software(facts: Facts, said: Probed) -> Iterator[Finding]:
         )
         return
     yield ok("python", f"{version}, {facts.python}")
-    yield from _agent(facts, said)
-    yield from _torch(facts, said)
+    yield from _agent(facts, report)
+    yield from _torch(facts, report)
 
 
-def _agent(facts: Facts, said: Probed) -> Iterator[Finding]:
+def _agent(facts: Facts, report: ProbeReport) -> Iterator[Finding]:
     """Whether ranks that run under this interpreter have an agent, and one that we understand."""
-    agent = said.section("overlaptop")
+    agent = report.section("overlaptop")
     if agent is None:
-        yield unknown("agent", f"importing overlaptop with {facts.python}: {said.end}")
+        yield unknown("agent", f"importing overlaptop with {facts.python}: {report.end}")
         return
     version, protocol = agent.text("version"), agent.number("protocol")
     if version is None or protocol is None:
-        yield _grave(
+        yield _fault_if_named(
             facts,
             "agent",
             f"{facts.python} cannot import overlaptop ({agent.text('error')})",
@@ -68,13 +70,13 @@ def _agent(facts: Facts, said: Probed) -> Iterator[Finding]:
         yield ok("agent", f"overlaptop {version}, {agent.text('path')}")
 
 
-def _torch(facts: Facts, said: Probed) -> Iterator[Finding]:
-    torch = said.section("torch")
+def _torch(facts: Facts, report: ProbeReport) -> Iterator[Finding]:
+    torch = report.section("torch")
     if torch is None:
-        yield unknown("torch", f"importing it: {said.end}")
+        yield unknown("torch", f"importing it: {report.end}")
         return
     if torch.flag("absent"):
-        yield _grave(
+        yield _fault_if_named(
             facts,
             "torch",
             f"{facts.python} has none, so nothing trains with it",
@@ -83,11 +85,15 @@ def _torch(facts: Facts, said: Probed) -> Iterator[Finding]:
         return
     version = torch.text("version")
     if version is None:
-        yield _grave(facts, "torch", f"cannot be imported ({torch.text('error')})", "install it again")
+        yield _fault_if_named(
+            facts, "torch", f"cannot be imported ({torch.text('error')})", "install it again"
+        )
         return
     yield _torch_itself(facts, torch, version)
     if not torch.flag("distributed"):
-        yield _grave(facts, "nccl", "this torch has no torch.distributed", "install another build of it")
+        yield _fault_if_named(
+            facts, "nccl", "this torch has no torch.distributed", "install another build of it"
+        )
         return
     nccl = torch.text("nccl")
     if torch.text("cuda") is None:
@@ -97,7 +103,7 @@ def _torch(facts: Facts, said: Probed) -> Iterator[Finding]:
     else:
         yield ok("nccl", nccl)
     if torch.text("cuda") is not None:
-        yield from _cupti(facts, said)
+        yield from _cupti(facts, report)
 
 
 def _torch_itself(facts: Facts, torch: Section, version: str) -> Finding:
@@ -110,25 +116,25 @@ def _torch_itself(facts: Facts, torch: Section, version: str) -> Finding:
     if facts.nvidia_gpus and not cuda:
         return warning("torch", f"{text}, but this machine has GPUs", "install a build of torch for CUDA")
     if cuda and not gpus and facts.nvidia_gpus:
-        said = torch.text("said")
+        cause = torch.text("warning")
         hidden = facts.environ.get("CUDA_VISIBLE_DEVICES")
-        if hidden is not None and said is None:
+        if hidden is not None and cause is None:
             return warning(
                 "torch", f"{text} of {facts.nvidia_gpus}", f"CUDA_VISIBLE_DEVICES is {hidden!r}, change it"
             )
         return warning(
             "torch",
-            f"{text} of {facts.nvidia_gpus}{f' ({said})' if said else ''}",
+            f"{text} of {facts.nvidia_gpus}{f' ({cause})' if cause else ''}",
             "this torch and the driver have to fit each other",
         )
     return ok("torch", text)
 
 
-def _cupti(facts: Facts, said: Probed) -> Iterator[Finding]:
+def _cupti(facts: Facts, report: ProbeReport) -> Iterator[Finding]:
     """Whether the kernels source could be used: see overlaptop.agent.sources.cupti."""
-    cupti = said.section("cupti")
+    cupti = report.section("cupti")
     if cupti is None:
-        yield unknown("cupti", f"looking for it: {said.end}")
+        yield unknown("cupti", f"looking for it: {report.end}")
         return
     if cupti.flag("absent"):
         yield warning("cupti", "this torch has not loaded libcupti", _WITHOUT_RECORDS)
@@ -137,7 +143,7 @@ def _cupti(facts: Facts, said: Probed) -> Iterator[Finding]:
     if number is None:
         yield warning(
             "cupti",
-            f"{cupti.text('path')} does not say its version ({cupti.text('error') or said.end})",
+            f"{cupti.text('path')} does not say its version ({cupti.text('error') or report.end})",
             _WITHOUT_RECORDS,
         )
         return
@@ -151,13 +157,13 @@ def _cupti(facts: Facts, said: Probed) -> Iterator[Finding]:
             "cupti", f"{tool} holds it in what is started here", "start the job without that tool"
         )
         return
-    yield _recording(facts, said, number)
+    yield _recording(facts, report, number)
 
 
-def _recording(facts: Facts, said: Probed, number: int) -> Finding:
-    recording = said.section("recording")
+def _recording(facts: Facts, report: ProbeReport, number: int) -> Finding:
+    recording = report.section("recording")
     if recording is None:
-        return unknown("cupti", f"version {number}; asked to record: {said.end}")
+        return unknown("cupti", f"version {number}; asked to record: {report.end}")
     refusal = recording.text("refusal")
     if refusal is None:
         return ok("cupti", f"version {number}, its records are known, and it records")
@@ -173,10 +179,8 @@ def _recording(facts: Facts, said: Probed, number: int) -> Finding:
     return warning("cupti", f"version {number} does not record ({refusal})", _WITHOUT_RECORDS)
 
 
-def _grave(facts: Facts, check: str, text: str, remedy: str) -> Finding:
-    """A fault of the interpreter that the user named; of the one that just runs this, a warning: jobs may
-    have another one.
-    """
+def _fault_if_named(facts: Facts, check: str, text: str, remedy: str) -> Finding:
+    """A fault where the user named the interpreter, else a warning: jobs may have another one."""
     return (fault if facts.named else warning)(check, text, remedy)
 
 

@@ -10,7 +10,7 @@ from overlaptop.remote.failures import one_line
 
 @dataclass(frozen=True, slots=True)
 class SshConfig:
-    """The parts of it that say how a host is reached. Empty: not said, or none."""
+    """The parts of it that say how a host is reached. Empty: unknown, or none."""
 
     user: str
     host: str
@@ -20,7 +20,7 @@ class SshConfig:
     proxy: str
     """A command that reaches the host."""
     shared: bool
-    """Whether several lines may go through one connection (ControlMaster)."""
+    """Whether several connections share one (ControlMaster)."""
     control_path: str
 
     @classmethod
@@ -53,7 +53,5 @@ class SshConfig:
         """How the host is reached, in words."""
         place = f"{self.user}@{self.host} port {self.port}"
         jump = f", by {self.jump}" if self.jump else ", by a ProxyCommand" if self.proxy else ""
-        shared = (
-            ", one connection for all lines (ControlMaster)" if self.shared and self.control_path else ""
-        )
+        shared = ", shared by all connections (ControlMaster)" if self.shared and self.control_path else ""
         return one_line(f"{place}{jump}{shared}")

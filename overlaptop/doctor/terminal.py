@@ -9,10 +9,10 @@ from overlaptop.doctor.findings import Finding, ok, unknown, warning
 from overlaptop.remote.failures import one_line
 from overlaptop.remote.targets import ssh_program
 
-TERMINAL, UNICODE, SSH = NEAR_ONLY = ("terminal", "unicode", "ssh")
+TERMINAL, UNICODE, SSH = LOCAL_ONLY = ("terminal", "unicode", "ssh")
 """The names of these checks: on another host their findings mean nothing."""
 FEW_COLUMNS, FEW_ROWS = 60, 15
-_SSH_PATIENCE_S = 5.0
+_SSH_TIMEOUT_S = 5.0
 _LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
 
 
@@ -72,14 +72,14 @@ def check_ssh(facts: Facts) -> Iterator[Finding]:
         )
         return
     try:
-        ran = facts.start([program, "-V"]).wait(_SSH_PATIENCE_S)
+        ran = facts.start([program, "-V"]).wait(_SSH_TIMEOUT_S)
     except OSError as error:
         yield warning(
             SSH, f"{program} does not start ({error.strerror})", "look at $OVERLAPTOP_SSH and PATH"
         )
         return
-    said = one_line(ran.errors or ran.output)
+    version = one_line(ran.errors or ran.output)
     if ran.status == 0:
-        yield ok(SSH, said or program)
+        yield ok(SSH, version or program)
     else:
-        yield unknown(SSH, f"{program} -V does not say what it is ({said or 'no word'})")
+        yield unknown(SSH, f"{program} -V does not say what it is ({version or 'no output'})")

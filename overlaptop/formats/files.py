@@ -28,7 +28,7 @@ _GZIP_WBITS = 31
 
 
 class TraceError(Exception):
-    """A trace cannot be used; the message is one line that names the file and says what was wrong."""
+    """A trace cannot be used; the message is one line with the file and what is wrong with it."""
 
     def __init__(self, path: Path, fault: str) -> None:
         super().__init__(f"{path}: {fault}")

@@ -1,11 +1,11 @@
-"""What a trace without GPU activity tells of a job on CPUs: operators compute, gloo communicates.
+"""The lanes of a trace without GPU activity, of a job on CPUs: operators compute, gloo communicates.
 
-A collective is a range on one of gloo's own threads, ``gloo:all_reduce`` say, from when that thread takes
+A collective is a range on one of gloo's own threads (``gloo:all_reduce``), from when that thread takes
 it up until it is done. A thread of the job computes while the innermost thing that it is in is an operator.
 It waits for gloo in Python: between operators, in hooks (in autograd's engine, or in a range of FSDP's), in
 an autograd.Function, and all of these hold operators and are held by some. What hands a collective over
 does not wait, and counts as compute, as in the host source of a live job; an operator may also wait for a
-core or a lock, of which no trace tells. So compute is an upper bound.
+core or a lock, which no trace shows. So compute is an upper bound.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def _table(events: Sequence[Event]) -> _Table:
     """One rank's events as HTA would look at them. OverflowError where a time lies centuries away."""
     # Whether pandas makes floats of the column is what decides about rounding.
     rounded = any(not isinstance(event.ts, int) for event in events)
-    # HTA keeps more. What is on no stream, is no launch and no step has no say in anything here.
+    # HTA keeps more. What is on no stream, is no launch and no step changes nothing here.
     kept = [
         event
         for event in events
@@ -98,7 +98,7 @@ def _micros(values: list[int | float | None]) -> Micros:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one rank's trace alone can tell. Which of the two counts depends on the other ranks' too.
+    """The figures of one rank's trace. Which of the two counts depends on the other ranks' too.
 
     ``overlap`` is ``get_comm_comp_overlap``. Of ``get_temporal_breakdown``, ``step_ns`` is kernel_time,
     ``compute_ns`` and ``idle_ns`` are what they are called there, and ``copy_only_ns`` is what exposed
@@ -109,7 +109,7 @@ class Figures:
     """Names of its ProfilerStep annotations; two are enough to know."""
     windowed: Breakdown
     everything: Breakdown
-    """Without the window; not taken where two names say already that it is not asked for."""
+    """Without the window; not taken where two names show already that it is not asked for."""
 
 
 def figures(events: Sequence[Event]) -> Figures:

@@ -24,13 +24,13 @@ _TOO_LARGE = "a number in it is larger than any in a trace"
 
 @dataclass(frozen=True, slots=True)
 class TracedJob:
-    """What a set of traces tells."""
+    """What a set of traces contains."""
 
     name: str
     """The file's or folder's own name, without its suffixes."""
     path: Path
     world_size: int
-    """As the traces say, else how many there are."""
+    """As the traces have it, else how many there are."""
     ranks: tuple[RankSummary, ...]
     """By rank."""
     whole: tuple[StepTotals, ...]
@@ -61,8 +61,8 @@ def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: boo
     `detailed`: with timelines.
 
     Raises:
-        TraceError: one of them cannot be used, two are of the same rank, or only some tell theirs. There is
-            no job without one of its ranks: what the others say would hide that it is missing.
+        TraceError: one of them cannot be used, two are of the same rank, or only some have one. A job
+            is refused as a whole: the figures of the other ranks would hide that one is missing.
     """
     found, name = files.find(path), _name(path)
 
@@ -135,7 +135,7 @@ def _worker_count(found: Sequence[Path]) -> int:
     for file in found:
         try:
             size_bytes = file.stat().st_size
-        except OSError:  # whoever reads it will say so
+        except OSError:  # reported when it is read
             continue
         text_bytes = max(text_bytes, size_bytes * (_GZIP_RATIO if file.suffix == ".gz" else 1))
     return min(workers.cores(), _AT_ONCE_BYTES // text_bytes)

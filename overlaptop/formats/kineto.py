@@ -105,7 +105,7 @@ class RankTrace:
 
     path: Path
     rank: int | None
-    """None where the trace does not tell."""
+    """None where the trace does not have it."""
     trace: Trace
     activities: Activities
     annotations: tuple[Annotation, ...]

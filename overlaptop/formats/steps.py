@@ -2,7 +2,7 @@
 
 A ProfilerStep#N annotation is an interval of the CPU, which runs ahead of the GPU: in the traces this was
 made with, by more than two whole steps. torch.profiler projects annotations onto the GPU, but a projection
-covers only the kernels that the annotated *thread* launched itself: all of forward, say, and nothing of
+covers only the kernels that the annotated *thread* launched itself: all of forward and nothing of
 backward, which autograd's own thread launches (59 µs of a step of 32 ms).
 
 So a step begins where a marker would have stood that the CPU had put on the compute stream as it entered

@@ -19,19 +19,19 @@ from overlaptop.wire.messages import CollectiveSpan, RankInfo, StepDetail, StepT
 
 SOURCE_REASON = "torch.profiler trace"
 UNKNOWN_PID = UNKNOWN_LOCAL_RANK = -1
-"""Traces tell neither."""
+"""Traces have neither."""
 MAX_SEGMENTS = 4096
 """Segments of a lane in a step's detail; a terminal has fewer cells, but one may zoom in."""
 MAX_COLLECTIVES = 4096
 MAX_ELEMENTS = 1 << 48
-"""Of one collective; whoever tells of more is not believed."""
+"""Of one collective; a larger count is not believed."""
 MAX_WORDS = 256
 """Characters of a name from the trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankSummary:
-    """All that is told of one rank."""
+    """All that one rank's trace contains."""
 
     info: RankInfo
     steps: tuple[StepTotals, ...]
@@ -172,7 +172,7 @@ class _CommKernels:
         self._starts_ns = activities.start_ns[self._at]
         self._compute_queue = compute_queue(activities)
         self.any_named = any(isinstance(activities.args[at].collective, str) for at in self._at.tolist())
-        """False: this trace tells of no collective, be it from an older torch."""
+        """False: this trace names no collective, as one of an older torch."""
 
     def begun_in(self, step: Step) -> list[int]:
         """Those that started in this step, as indices into the activities."""
@@ -185,15 +185,15 @@ class _CommKernels:
         return int(self._activities.end_ns[at] - self._activities.start_ns[at])
 
     def bytes_of(self, at: int) -> int | None:
-        """The larger of its input and output, as messages count; None where the trace does not tell."""
+        """The larger of its input and output, as messages count; None where the trace does not have it."""
         args = self._activities.args[at]
         size = ELEMENT_BYTES.get(args.dtype) if isinstance(args.dtype, str) else None
-        told = (args.in_elements, args.out_elements)
-        counts = [n for n in told if isinstance(n, int) and 0 <= n < MAX_ELEMENTS]
+        sizes = (args.in_elements, args.out_elements)
+        counts = [n for n in sizes if isinstance(n, int) and 0 <= n < MAX_ELEMENTS]
         return max(counts) * size if counts and size is not None else None
 
     def span(self, at: int, origin_ns: int) -> CollectiveSpan:
-        """The message that tells of it. On another stream than compute it is taken to be asynchronous."""
+        """The collective as a message. On another stream than compute it is taken to be asynchronous."""
         activities = self._activities
         args = activities.args[at]
         kernel = activities.names[at].partition("(")[0]

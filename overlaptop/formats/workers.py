@@ -31,7 +31,7 @@ def cores() -> int:
 def spread(work: Callable[[int], bytes], items: int, workers: int) -> Generator[bytes, None, None]:
     """Give ``work(0), ..., work(items - 1)``, in order, computed by so many forked processes.
 
-    `work` must not raise: what it has to say of a fault goes into its answer. With one worker, or where
+    `work` must not raise: a fault is part of its answer. With one worker, or where
     nothing can be forked, it is called here. No process is left when the iterator is closed.
 
     Raises:

@@ -61,7 +61,7 @@ def link_bytes(op: str, size_bytes: int | None, ranks: int | None) -> LinkBytes 
     What NCCL moves is more where it sends flags with the data (small messages), and other where the
     switch itself adds up (NVLS, on three or more GPUs: ``(n+1)/n S`` each way for an all-reduce).
 
-    Returns None for what is not told: another op (gather and scatter too, whose root moves what the
+    Returns None for what is unknown: another op (gather and scatter too, whose root moves what the
     others do not), several different ones in one, no size, no group.
     """
     if ranks is not None and ranks <= 1:

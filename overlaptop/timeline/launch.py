@@ -11,7 +11,7 @@ MUCH_IDLE = 0.05
 def launch_bound(step_ns: int, launch_lead_ns: int | None, idle_ns: int | None) -> bool | None:
     """Whether the step was launch-bound: the CPU had no lead at its end, and the GPU stood idle in it.
 
-    The lead alone does not tell: a step that ends by waiting for the GPU (``loss.item()``) has none
+    The lead alone does not show it: a step that ends by waiting for the GPU (``loss.item()``) has none
     either, and may yet keep the GPU busy. None where either is not known.
     """
     if launch_lead_ns is None or idle_ns is None:

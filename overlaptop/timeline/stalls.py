@@ -1,4 +1,4 @@
-"""Stalls: exposed communication that compute waited for, as far as spans alone can tell."""
+"""Stalls: exposed communication that compute waited for, as far as spans alone can show."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def stalls(start_ns: int, end_ns: int, compute: Spans, comm: Spans) -> Spans:
 
     Where communication ran with no compute beside it, one of two things ended that stretch. Either the
     communication was over: compute stood still for as long as it lasted. Or compute went on while the
-    communication still ran: it had not been waiting for it, but for its next launch, say. Only stretches
+    communication still ran: it had been waiting for something else, such as its next launch. Only stretches
     of the first kind count.
 
     `compute` and `comm` are canonical and may reach beyond the step: a collective that outlasts the step

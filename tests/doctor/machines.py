@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from overlaptop.doctor.children import Ran
+from overlaptop.doctor.children import Completed
 from overlaptop.doctor.facts import Facts, KernelClock
 from overlaptop.doctor.findings import Finding
-from overlaptop.doctor.probing import Probed, Section
+from overlaptop.doctor.probing import ProbeReport, Section
 
 H200 = {
     "dev/nvidia0": "",
@@ -44,19 +44,19 @@ LAPTOP = {
 class FakeChild:
     """A process that has ended already."""
 
-    def __init__(self, ran: Ran) -> None:
+    def __init__(self, ran: Completed) -> None:
         self._ran = ran
         self.closed = False
 
-    def wait(self, patience_s: float) -> Ran:
-        assert patience_s > 0
+    def wait(self, timeout_s: float) -> Completed:
+        assert timeout_s > 0
         return self._ran
 
     def close(self) -> None:
         self.closed = True
 
 
-Answer = Ran | OSError
+Answer = Completed | OSError
 
 
 class Programs:
@@ -100,13 +100,13 @@ def machine(root: Path, files: Mapping[str, str], **changes: Any) -> Facts:
     return Facts(**(made | changes))
 
 
-def probed(*sections: Mapping[str, object], end: str = "") -> Probed:
-    return Probed({str(section["of"]): Section(section) for section in sections}, end)
+def probe_report(*sections: Mapping[str, object], end: str = "") -> ProbeReport:
+    return ProbeReport({str(section["of"]): Section(section) for section in sections}, end)
 
 
-def said(*sections: Mapping[str, object], status: int | None = 0, errors: str = "") -> Ran:
+def printed(*sections: Mapping[str, object], status: int | None = 0, errors: str = "") -> Completed:
     """A probe's end, after it has printed these."""
-    return Ran(status, "".join(json.dumps(section) + "\n" for section in sections), errors)
+    return Completed(status, "".join(json.dumps(section) + "\n" for section in sections), errors)
 
 
 def by_check(findings: Iterable[Finding]) -> dict[str, Finding]:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.doctor.children import MAX_OUTPUT_BYTES, Child, Ran, run
+from overlaptop.doctor.children import MAX_OUTPUT_BYTES, Child, Completed, run
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 
 
 def runs(pid: int) -> bool:
@@ -24,22 +24,22 @@ def runs(pid: int) -> bool:
 
 def test_what_it_says_and_how_it_ends_is_told() -> None:
     script = "echo out; echo err >&2; exit 3"
-    assert run(["sh", "-c", script], PATIENCE_S) == Ran(3, "out\n", "err\n")
+    assert run(["sh", "-c", script], TIMEOUT_S) == Completed(3, "out\n", "err\n")
 
 
 def test_it_has_no_input_and_no_terminal() -> None:
     code = "import os, sys; print(sys.stdin.read() == '', os.getsid(0) == os.getpid())"
-    assert run([sys.executable, "-c", code], PATIENCE_S).output == "True True\n"
+    assert run([sys.executable, "-c", code], TIMEOUT_S).output == "True True\n"
 
 
 def test_its_environment_is_the_one_that_is_given() -> None:
     environ = {"PATH": os.environ["PATH"], "COLOUR": "red"}
-    assert run(["sh", "-c", "echo $COLOUR"], PATIENCE_S, environ).output == "red\n"
+    assert run(["sh", "-c", "echo $COLOUR"], TIMEOUT_S, environ).output == "red\n"
 
 
 def test_what_cannot_be_started_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
-        run(["/nowhere/to/be/found"], PATIENCE_S)
+        run(["/nowhere/to/be/found"], TIMEOUT_S)
 
 
 def test_one_that_hangs_is_ended_with_what_it_has_started() -> None:
@@ -48,38 +48,38 @@ def test_one_that_hangs_is_ended_with_what_it_has_started() -> None:
     script = "trap '' TERM INT HUP; sleep 1000 & echo $! $$; wait; wait"
     ran = run(["sh", "-c", script], 0.5)
     assert ran.status is None
-    assert time.monotonic() - began_s < PATIENCE_S
+    assert time.monotonic() - began_s < TIMEOUT_S
     for pid in map(int, ran.output.split()):
-        deadline_s = time.monotonic() + PATIENCE_S
+        deadline_s = time.monotonic() + TIMEOUT_S
         while runs(pid):
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
 
 
-def test_one_that_ended_in_time_is_heard_though_it_is_asked_late() -> None:
+def test_one_that_ended_in_time_is_received_though_it_is_asked_late() -> None:
     # Another host's checks were waited for first, to the end of the patience with both.
     child = Child(["sh", "-c", "echo out; exit 3"])
     os.waitid(os.P_PID, child._process.pid, os.WEXITED | os.WNOWAIT)
-    assert child.wait(0.0) == Ran(3, "out\n", "")
+    assert child.wait(0.0) == Completed(3, "out\n", "")
 
 
 def test_one_that_leaves_its_outputs_to_another_is_over_all_the_same() -> None:
     # As ssh does, where the first of its lines stays as the others' connection.
     child = Child(["sh", "-c", "setsid sleep 1000 & echo $!; exit 0"])
-    ran = child.wait(PATIENCE_S)
+    ran = child.wait(TIMEOUT_S)
     assert ran.status == 0
     assert runs(int(ran.output))
     os.kill(int(ran.output), 9)
 
 
 def test_one_that_writes_without_end_is_ended() -> None:
-    ran = run([sys.executable, "-c", "while True: print('x' * 65536)"], PATIENCE_S)
+    ran = run([sys.executable, "-c", "while True: print('x' * 65536)"], TIMEOUT_S)
     assert ran.status is None
     assert len(ran.output) == MAX_OUTPUT_BYTES
 
 
 def test_more_than_a_pipe_holds_comes_whole() -> None:
-    ran = run([sys.executable, "-c", "print('x' * 200_000)"], PATIENCE_S)
+    ran = run([sys.executable, "-c", "print('x' * 200_000)"], TIMEOUT_S)
     assert (ran.status, len(ran.output)) == (0, 200_001)
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from overlaptop.doctor import here
-from overlaptop.doctor.children import Ran
+from overlaptop.doctor.children import Completed
 from overlaptop.doctor.findings import Status, works
 from overlaptop.doctor.here import examine
 
-from .machines import H200, Answer, Programs, by_check, machine, said
+from .machines import H200, Answer, Programs, by_check, machine, printed
 from .test_software import AGENT, CUPTI, PYTHON, RECORDING, TORCH
 
 NVML = {"of": "nvml", "driver": "580.95.05", "gpus": ["NVIDIA H200", "NVIDIA H200"]}
@@ -29,11 +29,11 @@ def socket_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def answers(argv: Sequence[str]) -> Answer:
     if argv[-1] == "gpus":
-        return said(NVML, GPM)
+        return printed(NVML, GPM)
     if argv[-1] == "software":
-        return said(PYTHON, AGENT, TORCH, CUPTI, RECORDING)
+        return printed(PYTHON, AGENT, TORCH, CUPTI, RECORDING)
     assert list(argv) == ["ssh", "-V"]
-    return Ran(0, "", "OpenSSH_9.2p1\n")
+    return Completed(0, "", "OpenSSH_9.2p1\n")
 
 
 def test_a_machine_that_is_well_has_a_line_for_each_thing(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_host_with_no_job_and_no_overlaptop_says_what_to_do(
         ),
         ("echo 'Killed' >&2; exit 137", Status.WARNING, "could not be run there: it ended with status 137"),
         ("echo nothing of use", Status.WARNING, "could not be run there"),
-        ("exec sleep 1000", Status.UNKNOWN, "said nothing within 1 s"),
+        ("exec sleep 1000", Status.UNKNOWN, "reported nothing within 1 s"),
     ],
 )
 def test_checks_that_cannot_be_run_there_leave_monitoring_as_it_is(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,113 +11,112 @@ from overlaptop.doctor.facts import KernelClock, kernel_clock
 from overlaptop.doctor.findings import Status
 from overlaptop.doctor.machine import check_clock, check_descriptors, check_devices, check_gpus
 
-from .machines import H200, LAPTOP, by_check, machine, probed
+from .machines import H200, LAPTOP, by_check, machine, probe_report
 
 NVML = {"of": "nvml", "driver": "580.95.05", "gpus": ["NVIDIA H200", "NVIDIA H200"]}
 
 
-def test_a_machine_without_nvidia_has_nothing_to_say_of_its_devices(tmp_path: Path) -> None:
+GPM = {"of": "gpm", "gpus": 2, "refused": [], "without": []}
+OK, WARNING, UNKNOWN = Status.OK, Status.WARNING, Status.UNKNOWN
+PARAMETERS = "proc/driver/nvidia/params"
+
+
+def without(*beginnings: str) -> dict[str, str]:
+    """The files of a machine with H200s but for those that begin so."""
+    return {name: text for name, text in H200.items() if not name.startswith(beginnings)}
+
+
+def refusal(reason: str) -> dict[str, object]:
+    return {"of": "nvml", "error": reason}
+
+
+@pytest.mark.parametrize(
+    ("files", "changes", "check", "status", "words"),
+    [
+        (without("dev/"), {}, "devices", WARNING, "2 NVIDIA GPUs on the PCI bus, but no /dev/nvidia0"),
+        (H200, {}, "devices", OK, "all 4 may be opened"),
+        (
+            H200, {"may_open": lambda path: path.name != "nvidiactl"},
+            "devices", WARNING, "this user may not open /dev/nvidiactl: have root put them in the group",
+        ),
+        (H200, {}, "counters", OK, "only root may read the GPUs' counters"),
+        ({**H200, PARAMETERS: "RmProfilingAdminOnly: 0\n"}, {}, "counters", OK, "any user may read"),
+        ({**H200, PARAMETERS: "Something: 0\n"}, {}, "counters", UNKNOWN, "does not say who may read"),
+        (without(PARAMETERS), {}, "counters", UNKNOWN, "does not say who may read"),
+    ],
+)  # fmt: skip
+def test_devices_are_as_this_user_may_use_them(
+    tmp_path: Path, files: dict[str, str], changes: dict[str, Any], check: str, status: Status, words: str
+) -> None:
+    finding = by_check(check_devices(machine(tmp_path, files, **changes)))[check]
+    assert finding.status is status
+    assert words in finding.line
+
+
+def test_a_machine_without_nvidia_has_no_findings_on_devices(tmp_path: Path) -> None:
     assert list(check_devices(machine(tmp_path, LAPTOP))) == []
 
 
-def test_gpus_without_device_files_have_no_driver(tmp_path: Path) -> None:
-    bare = {name: text for name, text in H200.items() if not name.startswith("dev/")}
-    [finding] = check_devices(machine(tmp_path, bare))
-    assert finding.status is Status.WARNING
-    assert finding.text == "2 NVIDIA GPUs on the PCI bus, but no /dev/nvidia0"
-    assert "driver" in finding.remedy
-
-
-def test_devices_that_may_be_opened_are_counted(tmp_path: Path) -> None:
-    found = by_check(check_devices(machine(tmp_path, H200)))
-    assert found["devices"].status is Status.OK
-    assert "all 4 may be opened" in found["devices"].text
-
-
-def test_devices_that_may_not_be_opened_are_named(tmp_path: Path) -> None:
-    facts = machine(tmp_path, H200, may_open=lambda path: path.name != "nvidiactl")
-    finding = by_check(check_devices(facts))["devices"]
-    assert finding.status is Status.WARNING
-    assert finding.text == "this user may not open /dev/nvidiactl"
-    assert "group" in finding.remedy
-
-
 @pytest.mark.parametrize(
-    ("parameters", "status", "words"),
+    ("files", "sections", "end", "check", "status", "words"),
     [
-        ("RmProfilingAdminOnly: 1\n", Status.OK, "only root may read the GPUs' counters"),
-        ("RmProfilingAdminOnly: 0\n", Status.OK, "any user may read the GPUs' counters"),
-        ("Something: 0\n", Status.UNKNOWN, "does not say who may read"),
-        (None, Status.UNKNOWN, "does not say who may read"),
+        (H200, [NVML, GPM], "", "nvml", OK, "driver 580.95.05, 2x NVIDIA H200"),
+        (H200, [NVML, GPM], "", "gpm", OK, "2 NVIDIA GPUs measured by GPM"),
+        (
+            H200,
+            [NVML, {**GPM, "refused": ["it has no GPM"]}],
+            "",
+            "gpm",
+            OK,
+            "it has no GPM; links",
+        ),
+        (H200, [NVML, {**GPM, "refused": ["no permission"]}], "", "gpm", WARNING, "no permission; links"),
+        (LAPTOP, [refusal("no NVIDIA driver")], "", "nvml", OK, "no NVIDIA GPU here (no NVIDIA driver)"),
+        (
+            H200,
+            [refusal("versions differ")],
+            "",
+            "nvml",
+            WARNING,
+            "versions differ: nvidia-smi",
+        ),
+        (
+            H200,
+            [refusal("nvidia-ml-py is missing")],
+            "",
+            "nvml",
+            WARNING,
+            "pip install nvidia-ml-py",
+        ),
+        (H200, [], "not after 20 s", "nvml", UNKNOWN, "asking it: not after 20 s"),
+        (H200, [NVML], "not after 20 s", "gpm", UNKNOWN, "asking for a sample: not after 20 s"),
     ],
 )
-def test_who_may_read_counters_is_the_drivers_word(
-    tmp_path: Path, parameters: str | None, status: Status, words: str
+def test_nvml_is_as_its_probe_reports(
+    tmp_path: Path,
+    files: dict[str, str],
+    sections: list[dict[str, Any]],
+    end: str,
+    check: str,
+    status: Status,
+    words: str,
 ) -> None:
-    files = {**H200, "proc/driver/nvidia/params": parameters or ""}
-    if parameters is None:
-        del files["proc/driver/nvidia/params"]
-    finding = by_check(check_devices(machine(tmp_path, files)))["counters"]
+    finding = by_check(check_gpus(machine(tmp_path, files), probe_report(*sections, end=end)))[check]
     assert finding.status is status
-    assert words in finding.text
-
-
-def test_nvml_tells_the_driver_and_the_gpus(tmp_path: Path) -> None:
-    gpm = {"of": "gpm", "gpus": 2, "refused": [], "without": []}
-    found = by_check(check_gpus(machine(tmp_path, H200), probed(NVML, gpm)))
-    assert found["nvml"].line == "driver 580.95.05, 2x NVIDIA H200"
-    assert found["gpm"].line == "2 NVIDIA GPUs measured by GPM"
-    assert {finding.status for finding in found.values()} == {Status.OK}
-
-
-@pytest.mark.parametrize(
-    ("reason", "status"),
-    [("the GPU has no GPM: it came with Hopper", Status.OK), ("no permission", Status.WARNING)],
-)
-def test_without_gpm_the_reason_is_told(tmp_path: Path, reason: str, status: Status) -> None:
-    gpm = {"of": "gpm", "gpus": 2, "refused": [reason], "without": [0, 1]}
-    finding = by_check(check_gpus(machine(tmp_path, H200), probed(NVML, gpm)))["gpm"]
-    assert finding.status is status
-    assert finding.text.startswith(reason)
-
-
-def test_a_laptop_needs_no_nvml(tmp_path: Path) -> None:
-    refusal = {"of": "nvml", "error": "no NVIDIA driver (libnvidia-ml.so.1 is missing)"}
-    [finding] = check_gpus(machine(tmp_path, LAPTOP), probed(refusal))
-    assert finding.status is Status.OK
-
-
-@pytest.mark.parametrize(
-    ("reason", "remedy"),
-    [
-        ("the NVIDIA driver and libnvidia-ml.so.1 differ in version", "nvidia-smi says the same"),
-        ("the package nvidia-ml-py is missing, or cannot be imported", "pip install nvidia-ml-py"),
-    ],
-)
-def test_with_gpus_a_refusal_of_nvml_is_a_warning(tmp_path: Path, reason: str, remedy: str) -> None:
-    [finding] = check_gpus(machine(tmp_path, H200), probed({"of": "nvml", "error": reason}))
-    assert finding.status is Status.WARNING
-    assert finding.text == reason
-    assert remedy in finding.remedy
-
-
-def test_a_driver_that_hangs_leaves_it_unknown(tmp_path: Path) -> None:
-    [finding] = check_gpus(machine(tmp_path, H200), probed(end="it had not ended after 20 s"))
-    assert finding.status is Status.UNKNOWN
-    assert "20 s" in finding.text
-    last = list(check_gpus(machine(tmp_path, H200), probed(NVML, end="it had not ended after 20 s")))[-1]
-    assert (last.check, last.status) == ("gpm", Status.UNKNOWN)
+    assert words in finding.line
 
 
 @pytest.mark.parametrize(
     ("clock", "status"),
     [
-        (KernelClock(kept=True, error_us=1_000), Status.OK),
-        (KernelClock(kept=False, error_us=16_000_000), Status.WARNING),
-        (None, Status.UNKNOWN),
+        (KernelClock(kept=True, error_us=1_000), OK),
+        (KernelClock(kept=False, error_us=16_000_000), WARNING),
+        (None, UNKNOWN),
     ],
 )
-def test_the_clock_is_as_the_kernel_says(tmp_path: Path, clock: KernelClock | None, status: Status) -> None:
+def test_the_clock_is_as_the_kernel_reports(
+    tmp_path: Path, clock: KernelClock | None, status: Status
+) -> None:
     [finding] = check_clock(machine(tmp_path, LAPTOP, clock=lambda: clock))
     assert finding.status is status
 
@@ -126,7 +126,7 @@ def test_the_kernel_is_asked_without_any_right_and_answers_in_bounds() -> None:
     assert clock is None or clock.error_us >= 0
 
 
-@pytest.mark.parametrize(("most", "status"), [(64, Status.WARNING), (1024, Status.OK), (-1, Status.OK)])
+@pytest.mark.parametrize(("most", "status"), [(64, WARNING), (1024, OK), (-1, OK)])
 def test_few_descriptors_are_a_warning(tmp_path: Path, most: int, status: Status) -> None:
     [finding] = check_descriptors(machine(tmp_path, LAPTOP, descriptors=most))
     assert finding.status is status

@@ -6,13 +6,14 @@ import importlib.metadata
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from overlaptop.doctor import probing
 from overlaptop.doctor.children import Child
-from overlaptop.doctor.probing import GPUS, SOFTWARE, Probe, Probed
+from overlaptop.doctor.probing import GPUS, SOFTWARE, Probe, ProbeReport
 from overlaptop.wire.messages import PROTOCOL_VERSION
 
 from .machines import LAPTOP, machine
@@ -64,8 +65,16 @@ def nvmlGpmSampleGet(gpu, sample):
 """pynvml, for two GPUs of which the second refuses to be sampled."""
 
 
-def probe(tmp_path: Path, what: str, python: str = sys.executable, path: Path | None = None) -> Probed:
-    environ = dict(os.environ) if path is None else {**os.environ, "PYTHONPATH": str(path)}
+def probe(
+    tmp_path: Path, what: str, python: str = sys.executable, modules: Mapping[str, str] | None = None
+) -> ProbeReport:
+    """Run a probe; `modules`: source by name, found before all others."""
+    environ = dict(os.environ)
+    if modules is not None:
+        (tmp_path / "site").mkdir()
+        for name, source in modules.items():
+            (tmp_path / "site" / f"{name}.py").write_text(source)
+        environ["PYTHONPATH"] = str(tmp_path / "site")
     (tmp_path / "root").mkdir()
     facts = machine(tmp_path / "root", LAPTOP, python=python, environ=environ, start=Child)
     return Probe(facts, what).read()
@@ -78,74 +87,58 @@ def script(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
-def test_this_interpreter_is_told_whatever_lies_in_the_users_folder(
+def test_this_interpreter_is_reported_whatever_lies_in_the_users_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("torch", "json", "platform", "overlaptop"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
     monkeypatch.chdir(tmp_path)
-    said = probe(tmp_path, SOFTWARE)
-    assert said.end == ""
-    python, agent, torch = (said.section(name) for name in ("python", "overlaptop", "torch"))
-    assert python is not None
-    assert agent is not None
-    assert torch is not None
+    report = probe(tmp_path, SOFTWARE)
+    assert report.end == ""
+    python, agent, torch = (report.section(name) for name in ("python", "overlaptop", "torch"))
     assert python.text("version") == platform.python_version()
     assert agent.number("protocol") == PROTOCOL_VERSION
     assert agent.texts("missing") == []
-    assert (torch.text("version") or "").partition("+")[0] == importlib.metadata.version("torch").partition(
-        "+"
-    )[0]
+    here, there = importlib.metadata.version("torch"), torch.text("version") or ""
+    assert there.partition("+")[0] == here.partition("+")[0]
 
 
-def test_torch_is_told_with_what_it_complains_of(tmp_path: Path) -> None:
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "torch.py").write_text(TORCH)
-    said = probe(tmp_path, SOFTWARE, path=tmp_path / "site")
-    torch, cupti = said.section("torch"), said.section("cupti")
-    assert said.end == ""
-    assert torch is not None
-    assert cupti is not None
+def test_torch_is_reported_with_its_warning(tmp_path: Path) -> None:
+    report = probe(tmp_path, SOFTWARE, modules={"torch": TORCH})
+    torch, cupti = report.section("torch"), report.section("cupti")
+    assert report.end == ""
     assert [torch.text(name) for name in ("version", "cuda", "nccl")] == ["2.11.0+cu130", "13.0", "2.28.9"]
     assert torch.number("gpus") == 0
-    assert torch.text("said") == "CUDA initialization: the driver is too old"
+    assert torch.text("warning") == "CUDA initialization: the driver is too old"
     assert cupti.flag("absent")
 
 
-def test_a_torch_that_kills_its_process_leaves_what_was_told_before(tmp_path: Path) -> None:
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "torch.py").write_text("import os; os.abort()")
-    said = probe(tmp_path, SOFTWARE, path=tmp_path / "site")
-    assert said.end == "a signal (6) ended it"
-    assert said.section("overlaptop") is not None
-    assert said.section("torch") is None
+def test_a_torch_that_kills_its_process_leaves_what_was_reported_before(tmp_path: Path) -> None:
+    report = probe(tmp_path, SOFTWARE, modules={"torch": "import os; os.abort()"})
+    assert report.end == "a signal (6) ended it"
+    assert report.section("overlaptop") is not None
+    assert report.section("torch") is None
 
 
 def test_a_torch_that_cannot_be_imported_says_why(tmp_path: Path) -> None:
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "torch.py").write_text("raise OSError('libcudart.so.13: no such\\nfile')")
-    torch = probe(tmp_path, SOFTWARE, path=tmp_path / "site").section("torch")
-    assert torch is not None
+    broken = "raise OSError('libcudart.so.13: no such\\nfile')"
+    torch = probe(tmp_path, SOFTWARE, modules={"torch": broken}).section("torch")
     assert torch.text("error") == "libcudart.so.13: no such file"
 
 
 def test_nvml_is_asked_by_the_agents_own_calls(tmp_path: Path) -> None:
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "pynvml.py").write_text(NVML)
-    said = probe(tmp_path, GPUS, path=tmp_path / "site")
-    nvml, gpm = said.section("nvml"), said.section("gpm")
-    assert said.end == ""
-    assert nvml is not None
-    assert gpm is not None
+    report = probe(tmp_path, GPUS, modules={"pynvml": NVML})
+    nvml, gpm = report.section("nvml"), report.section("gpm")
+    assert report.end == ""
     assert nvml.text("driver") == "580.95.05"
     assert nvml.texts("gpus") == ["NVIDIA H200", "NVIDIA H200"]
     assert gpm.texts("refused") == ["no permission"]
 
 
 def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
-    said = probe(tmp_path, SOFTWARE, "/nowhere/python")
-    assert said.end == "the interpreter cannot be run (No such file or directory)"
-    assert not said.sections
+    report = probe(tmp_path, SOFTWARE, "/nowhere/python")
+    assert report.end == "the interpreter cannot be run (No such file or directory)"
+    assert not report.sections
 
 
 @pytest.mark.parametrize(
@@ -157,19 +150,18 @@ def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
         ("exec sleep 1000", "it had not ended after 1 s"),
     ],
 )
-def test_an_interpreter_that_misbehaves_is_told_by_its_end(
+def test_an_interpreter_that_misbehaves_is_reported_by_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, end: str
 ) -> None:
-    monkeypatch.setitem(probing.PATIENCE_S, SOFTWARE, 1.0)
-    said = probe(tmp_path, SOFTWARE, script(tmp_path, text))
-    assert (said.end, said.sections) == (end, {})
+    monkeypatch.setitem(probing.TIMEOUT_S, SOFTWARE, 1.0)
+    report = probe(tmp_path, SOFTWARE, script(tmp_path, text))
+    assert (report.end, report.sections) == (end, {})
 
 
-def test_what_is_no_word_of_the_probe_is_passed_over(tmp_path: Path) -> None:
+def test_what_is_no_line_of_the_probe_is_passed_over(tmp_path: Path) -> None:
     lines = ("Warning: a banner", "[1, 2]", '{"no": "of"}', '{"of": "python", "version": 3, "flag": 1}')
     text = "\n".join(f"echo '{line}'" for line in lines)
     python = probe(tmp_path, SOFTWARE, script(tmp_path, text)).section("python")
-    assert python is not None
     # Of another kind than it should be: as if it were not there.
     assert (python.text("version"), python.number("version"), python.flag("flag")) == (None, 3, False)
     assert python.texts("version") == []

@@ -19,7 +19,7 @@ PLAIN = "host gpu-a\nuser me\nhostname 10.0.0.5\nport 22\ncontrolmaster false\np
         (PLAIN + "proxycommand nc %h %p\n", "me@10.0.0.5 port 22, by a ProxyCommand"),
         (
             PLAIN.replace("controlmaster false", "controlmaster auto\ncontrolpath /run/%C"),
-            "me@10.0.0.5 port 22, one connection for all lines (ControlMaster)",
+            "me@10.0.0.5 port 22, shared by all connections (ControlMaster)",
         ),
         # Without a path nothing is shared, whatever ControlMaster says.
         (PLAIN.replace("controlmaster false", "controlmaster auto"), "me@10.0.0.5 port 22"),
