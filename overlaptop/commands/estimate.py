@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import NoReturn
 
 from overlaptop.console import CommandError
 from overlaptop.console.quantities import bytes_per_s, duration_ns, milliseconds_ns, size_bytes
-from overlaptop.console.questions import BucketsQuestion, OverlapQuestion, PrefetchQuestion, Question
 
 MOST_RANKS = 1_000_000
 USAGE = """\
@@ -49,11 +47,11 @@ An estimate knows nothing of late ranks, of gaps, or of compute that slows down 
 stdout carries the answer (--json: one record, times in ns; null: not known).
 exit status: 0, or 2 for a usage error.
 """
-_QUESTIONS: tuple[tuple[type[Question], tuple[str, ...], tuple[str, ...]], ...] = (
+_QUESTIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     # the question, the options that it needs, and those that it takes as well, in the order of its fields
-    (OverlapQuestion, ("compute_ms", "comm_ms"), ("overlap",)),
-    (BucketsQuestion, ("gradients", "bandwidth", "latency"), ("backward_ms", "ranks")),
-    (PrefetchQuestion, ("all_gather_ms", "layer_ms"), ("slowest_all_gather_ms",)),
+    ("overlap", ("compute_ms", "comm_ms"), ("overlap",)),
+    ("buckets", ("gradients", "bandwidth", "latency"), ("backward_ms", "ranks")),
+    ("prefetch", ("all_gather_ms", "layer_ms"), ("slowest_all_gather_ms",)),
 )
 
 
@@ -106,18 +104,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(words: list[str]) -> int:
-    """Answer one question."""
-    question, as_json = parse(words)
-    from overlaptop.console import estimate
-
-    return estimate.run(question, as_json=as_json)
-
-
-def parse(words: Sequence[str]) -> tuple[Question, bool]:
-    """The question that `words` ask, and whether the answer is to be a record. --help exits.
-
-    Raises CommandError with status 2 for words that ask nothing, or too much.
-    """
+    """Answer one question. CommandError with status 2 for words that ask none, or several."""
     parsed = parser()
     options = vars(parsed.parse_args(words))
     given = {name for name, value in options.items() if value is not None} - {"json"}
@@ -130,7 +117,9 @@ def parse(words: Sequence[str]) -> tuple[Question, bool]:
     question, needed, more = asked[0]
     if missing := [_option(name) for name in needed if name not in given]:
         parsed.error(f"{_option(min(given.intersection(needed + more)))} goes with {' and '.join(missing)}")
-    return question(*(options[name] for name in needed + more)), options["json"]
+    from overlaptop.console import estimate
+
+    return estimate.run(question, [options[name] for name in needed + more], as_json=options["json"])
 
 
 def _option(name: str) -> str:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from overlaptop import text
 from overlaptop.console import CommandError
-from overlaptop.console.questions import (
-    BucketsQuestion,
-    OverlapQuestion,
-    PrefetchQuestion,
-    Question,
-)
 from overlaptop.console.table import Table
 from overlaptop.models.alpha_beta import AlphaBeta
 from overlaptop.models.buckets import MIB, Compute, EvenGradients, Prediction, best, predict, sweep
@@ -28,23 +25,54 @@ MOST_BUCKETS = 100_000
 """Smaller buckets than these are not looked at: the answer should come at once."""
 
 
-def run(question: Question, *, as_json: bool) -> int:
-    """Print the answer. CommandError with status 2 where the figures do not fit together."""
+@dataclass(frozen=True, slots=True)
+class OverlapQuestion:
+    """What a step takes by how much of its communication is hidden."""
+
+    compute_ns: int
+    comm_ns: int
+    overlap: float | None
+    """None: only the two ends, nothing hidden and as much as can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketsQuestion:
+    """How large DDP's buckets should be."""
+
+    gradient_bytes: int
+    bandwidth_bytes_per_s: float
+    """Of the bus where `ranks` is known, else of the algorithm, as nccl-tests names them."""
+    latency_ns: int
+    backward_ns: int | None
+    ranks: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchQuestion:
+    """How many layers ahead FSDP should gather."""
+
+    all_gather_ns: int
+    layer_ns: int
+    slowest_all_gather_ns: int | None
+
+
+def run(question: str, values: Sequence[Any], *, as_json: bool) -> int:
+    """Print the answer. CommandError with status 2 where the figures do not fit together.
+
+    `question`: overlap, buckets or prefetch; `values`: the fields of its class above, in their order.
+    """
     try:
-        record, page = _answer(question)
+        if question == "overlap":
+            record, page = _overlap(OverlapQuestion(*values))
+        elif question == "buckets":
+            record, page = _buckets(BucketsQuestion(*values))
+        else:
+            record, page = _prefetch(PrefetchQuestion(*values))
     except ValueError as fault:
         raise CommandError(str(fault), 2) from fault
-    print(json.dumps({"type": "estimate", **record}) if as_json else page)  # noqa: T201
+    record = {"type": "estimate", "question": question, **record}
+    print(json.dumps(record) if as_json else page)  # noqa: T201
     return 0
-
-
-def _answer(question: Question) -> tuple[dict[str, object], str]:
-    if isinstance(question, OverlapQuestion):
-        return _overlap(question)
-    if isinstance(question, BucketsQuestion):
-        return _buckets(question)
-    found = prefetch(question.all_gather_ns, question.layer_ns, question.slowest_all_gather_ns)
-    return _prefetch_record(question, found), _prefetch_page(question, found)
 
 
 # What overlap brings
@@ -80,7 +108,6 @@ def _overlap(question: OverlapQuestion) -> tuple[dict[str, object], str]:
         )
     given = rows.get("as given")
     record: dict[str, object] = {
-        "question": "overlap",
         "compute_ns": compute_ns,
         "comm_ns": comm_ns,
         "overlap": given.overlap if given else None,
@@ -132,7 +159,6 @@ def _buckets(question: BucketsQuestion) -> tuple[dict[str, object], str]:
     shown |= {chosen.cap_bytes, whole_bytes}
     rows = [predict(gradients, compute, link, cap_bytes) for cap_bytes in sorted(shown)]
     record = {
-        "question": "buckets",
         "gradient_bytes": question.gradient_bytes,
         "alpha_ns": link.alpha_ns,
         "beta_bytes_per_s": link.beta_bytes_per_s,
@@ -241,16 +267,15 @@ def _alpha_share(link: AlphaBeta, found: Prediction) -> float:
 # FSDP's prefetch depth
 
 
-def _prefetch_record(question: PrefetchQuestion, found: PrefetchDepth) -> dict[str, object]:
-    return {
-        "question": "prefetch",
-        "all_gather_ns": question.all_gather_ns,
-        "layer_ns": question.layer_ns,
-        "slowest_all_gather_ns": question.slowest_all_gather_ns,
+def _prefetch(question: PrefetchQuestion) -> tuple[dict[str, object], str]:
+    found = prefetch(question.all_gather_ns, question.layer_ns, question.slowest_all_gather_ns)
+    record = {
+        **asdict(question),
         "depth": found.depth,
         "exposed_ns": found.exposed_ns,
         "slowest_exposed_ns": None if question.slowest_all_gather_ns is None else found.slowest_exposed_ns,
     }
+    return record, _prefetch_page(question, found)
 
 
 def _prefetch_page(question: PrefetchQuestion, found: PrefetchDepth) -> str:

@@ -55,7 +55,7 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path):
                 read(files.Path(path))
 
 
-def test_a_loop_of_links_is_said_in_one_line(tmp_path):
+def test_a_loop_of_links_is_refused_in_one_line(tmp_path):
     (tmp_path / "a.json").symlink_to("b.json")
     (tmp_path / "b.json").symlink_to("a.json")
     with pytest.raises(TraceError, match="too many levels of symbolic links"):
@@ -64,7 +64,7 @@ def test_a_loop_of_links_is_said_in_one_line(tmp_path):
         read(tmp_path / "a.json")
 
 
-def test_what_is_not_there_or_may_not_be_read_is_said_in_one_line(tmp_path, monkeypatch):
+def test_what_is_not_there_or_may_not_be_read_is_refused_in_one_line(tmp_path, monkeypatch):
     with pytest.raises(TraceError, match="no such file or folder"):
         find(tmp_path / "missing.json")
     with pytest.raises(TraceError, match="cannot be read"):
@@ -81,7 +81,7 @@ def test_what_is_not_there_or_may_not_be_read_is_said_in_one_line(tmp_path, monk
 
 
 @pytest.mark.parametrize("cut", [1, 9, 100, -1])
-def test_a_gzip_file_that_is_cut_off_is_said_to_be(tmp_path, cut):
+def test_a_gzip_file_that_is_cut_off_is_refused_as_such(tmp_path, cut):
     path = tmp_path / "trace.json.gz"
     whole = gzip.compress(b"{" + os.urandom(1000).hex().encode())
     path.write_bytes(whole[:cut] if cut != 1 else whole[:2])

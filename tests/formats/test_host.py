@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +10,8 @@ from overlaptop.formats import files, job, kineto
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.summary import summarize
 from overlaptop.timeline.lanes import LaneRules, parse_rule
-from tests.formats.traces import BASE_NS, kernel
+from tests.formats.traces import BASE_NS, DATA, PATH, US, kernel
 
-DATA = Path(__file__).parent / "data"
-US = 1000
 MAIN, GLOO = 1, 2
 
 
@@ -38,7 +35,7 @@ def load(*events, backend="gloo", devices=(), rules=(), **more):
         "baseTimeNanoseconds": BASE_NS,
         **more,
     }
-    return kineto.load(Path("t.json"), json.dumps(made).encode(), LaneRules(map(parse_rule, rules)))
+    return kineto.load(PATH, json.dumps(made).encode(), LaneRules(map(parse_rule, rules)))
 
 
 def summary_of(*events, **more):
@@ -198,9 +195,9 @@ def sampled(path):
 def test_recorded_jobs_have_each_collective_and_compute_in_what_is_innermost(name, collectives, rank):
     path = DATA / name / f"rank{rank}.json.gz"
     found = summarize(kineto.load(path, files.read(path), LaneRules()), rank, name)
-    for each, told in zip(found.steps, sampled(path), strict=True):
+    for each, expected in zip(found.steps, sampled(path), strict=True):
         times_ns = (each.compute_ns, each.comm_ns, each.hidden_ns)
-        assert [ns / each.step_ns for ns in times_ns] == pytest.approx(told, abs=0.02)
+        assert [ns / each.step_ns for ns in times_ns] == pytest.approx(expected, abs=0.02)
         assert each.collectives == collectives
         assert each.step_ns == each.compute_only_ns + each.comm_ns + each.idle_ns
         assert each.comm_bytes is None

@@ -1,9 +1,8 @@
-"""HolisticTraceAnalysis's rules, against what HolisticTraceAnalysis itself said."""
+"""HolisticTraceAnalysis's rules, against what HolisticTraceAnalysis itself computed."""
 
 import gzip
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,16 +11,15 @@ from hypothesis import strategies as st
 from overlaptop.formats import chrome, files, hta, kineto
 from overlaptop.formats.summary import summarize
 from overlaptop.timeline.lanes import LaneRules
-from tests.formats.traces import kernel, launch, mark, nccl, text, trace
+from tests.formats.traces import DATA, PATH, kernel, launch, mark, nccl, text, trace
 
-DATA = Path(__file__).parent / "data"
 RECORDED = json.loads((DATA / "hta-0.5.0.json").read_text())
 WITHIN_POINTS = 0.1
 ROUNDED_TO_POINTS = 0.01
 
 
 def events_of(content):
-    return chrome.decode(Path("t.json"), content).events
+    return chrome.decode(PATH, content).events
 
 
 def breakdowns(*traces):
@@ -33,7 +31,7 @@ def only(*events):
 
 
 @pytest.mark.parametrize("job", RECORDED)
-def test_every_rank_of_every_recorded_job_is_as_hta_says(job):
+def test_every_rank_of_every_recorded_job_is_as_hta_has_it(job):
     recorded = RECORDED[job]
     paths = [DATA / job / f"rank{rank}.json.gz" for rank in range(len(recorded))]
     found = hta.choose([hta.figures(events_of(files.read(path))) for path in paths])
@@ -45,7 +43,7 @@ def test_every_rank_of_every_recorded_job_is_as_hta_says(job):
         assert whole.step_ns == 1000 * said["kernel_time(us)"]
 
 
-def test_made_up_jobs_with_every_oddity_are_as_hta_says():
+def test_made_up_jobs_with_every_oddity_are_as_hta_has_it():
     cases = json.loads(gzip.decompress((DATA / "random.json.gz").read_bytes()))
     assert len(cases) > 50
     assert sum(any(case["overlap_pct"]) for case in cases) > 30
@@ -69,7 +67,7 @@ def test_made_up_jobs_with_every_oddity_are_as_hta_says():
 def test_with_whole_microseconds_and_no_steps_our_definitions_are_the_same(activities):
     """Of the differences that --help lists, none is there: the figures must agree to the last digit."""
     content = text(*(make(start, length) for start, length, make in activities), base_ns=0)
-    ours = summarize(kineto.load(Path("t.json"), content, LaneRules()), 0, "job").whole
+    ours = summarize(kineto.load(PATH, content, LaneRules()), 0, "job").whole
     theirs = hta.figures(events_of(content)).everything
     assert asdict(theirs) == {name: getattr(ours, name) for name in asdict(theirs)}
     assert theirs.overlap == ours.overlap

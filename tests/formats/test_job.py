@@ -34,7 +34,7 @@ def test_one_file_is_a_job_as_well(tmp_path):
     assert found.missing == [0, 1, 2, 3, 4, 6, 7]
 
 
-def test_traces_that_tell_no_rank_are_numbered_by_name(tmp_path):
+def test_traces_without_a_rank_are_numbered_by_name(tmp_path):
     for name in ("b.json", "a.json"):
         write(tmp_path / name, kernel(0, 10 if name == "a.json" else 20), rank=None)
     found = analyze(tmp_path, LaneRules())
@@ -73,7 +73,7 @@ def test_a_process_that_is_killed_for_want_of_memory_names_its_file(tmp_path, mo
     assert fault_of(tmp_path).startswith(f"{tmp_path / 'rank0.json'}: the process that read it was killed")
 
 
-def test_what_does_not_fit_into_memory_is_said(tmp_path, monkeypatch):
+def test_what_does_not_fit_into_memory_is_refused(tmp_path, monkeypatch):
     def too_much(*_):
         raise MemoryError
 
@@ -83,7 +83,7 @@ def test_what_does_not_fit_into_memory_is_said(tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("error")
-def test_numbers_that_add_up_to_more_than_can_be_told_are_said(tmp_path):
+def test_numbers_that_add_up_to_more_than_a_message_holds_are_refused(tmp_path):
     named = {"Collective name": "allreduce"}
     far = [nccl(-4.6e15, 4.6e15, stream=stream, **named) for stream in range(5)]
     path = write(tmp_path / "rank0.json", *far, mark(1, -4.6e15, 4.6e15), base_ns=0)

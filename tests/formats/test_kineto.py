@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 
 from overlaptop.formats import chrome, kineto
 from overlaptop.formats.files import TraceError
-from overlaptop.timeline.lanes import Lane, LaneRules, parse_rule
-from tests.formats.traces import BASE_NS, event, kernel, launch, mark, nccl, text, trace
-
-PATH = Path("some/trace.json")
-
-
-def load(*events, rules=(), **more):
-    return kineto.load(PATH, text(*events, **more), LaneRules(map(parse_rule, rules)))
+from overlaptop.timeline.lanes import Lane, LaneRules
+from tests.formats.traces import BASE_NS, PATH, event, kernel, launch, load, mark, nccl, text, trace
 
 
 def fault_of(content):
@@ -131,8 +125,8 @@ def test_a_step_is_taken_from_the_cpu_before_the_gpu():
      ("drank.json", None), ("rank1234567.json", None)],
 )  # fmt: skip
 def test_the_rank_is_in_the_name_where_the_trace_does_not_tell_it(name, rank):
-    assert kineto.load(Path(name), text(kernel(1, 1), rank=None), LaneRules()).rank == rank
-    assert kineto.load(Path(name), text(kernel(1, 1), rank=5), LaneRules()).rank == 5
+    assert load(kernel(1, 1), rank=None, path=Path(name)).rank == rank
+    assert load(kernel(1, 1), rank=5, path=Path(name)).rank == 5
 
 
 @pytest.mark.parametrize(
@@ -172,7 +166,7 @@ def test_the_rank_is_in_the_name_where_the_trace_does_not_tell_it(name, rank):
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("error")
-def test_what_is_no_trace_is_said_in_one_line(content, words):
+def test_what_is_no_trace_is_refused_in_one_line(content, words):
     assert words in fault_of(content)
 
 

@@ -1,17 +1,11 @@
 """Where steps begin and end on the GPU's timeline."""
 
-from pathlib import Path
-
-from overlaptop.formats import kineto
 from overlaptop.formats.steps import Step, find_steps
-from overlaptop.timeline.lanes import LaneRules
-from tests.formats.traces import BASE_NS, kernel, launch, mark, nccl, text
-
-US = 1000
+from tests.formats.traces import BASE_NS, US, kernel, launch, load, mark, nccl
 
 
 def steps_of(*events):
-    traced = kineto.load(Path("t.json"), text(*events), LaneRules())
+    traced = load(*events)
     return find_steps(traced.activities, traced.annotations)
 
 

@@ -1,19 +1,14 @@
 """One rank's trace as the records of a live job."""
 
-from pathlib import Path
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from overlaptop.fleet.snapshot import WHOLE_TRACE
-from overlaptop.formats import kineto
 from overlaptop.formats.summary import summarize
-from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.messages import CollectiveSpan
-from tests.formats.traces import BASE_NS, kernel, launch, mark, nccl, text
+from tests.formats.traces import BASE_NS, US, kernel, launch, load, mark, nccl
 
-US = 1000
 NAMED = {
     "Collective name": "allreduce", "In msg nelems": 1000, "Out msg nelems": 4000, "dtype": "BFloat16",
     "Process Group Name": "3", "Process Group Description": "tp",
@@ -21,7 +16,7 @@ NAMED = {
 
 
 def summary_of(*events, **more):
-    traced = kineto.load(Path("t.json"), text(*events, **more), LaneRules())
+    traced = load(*events, **more)
     return summarize(traced, traced.rank or 0, "job", detailed=True)
 
 

@@ -2,8 +2,15 @@
 
 import gzip
 import json
+from pathlib import Path
+
+from overlaptop.formats import kineto
+from overlaptop.timeline.lanes import LaneRules, parse_rule
 
 BASE_NS = 1_790_857_026_000_000_000
+US = 1000
+PATH = Path("some/trace.json")
+DATA = Path(__file__).parent / "data"
 
 
 def kernel(ts, dur, name="gemm", *, stream=7, correlation=None, cat="kernel", **args):
@@ -40,6 +47,11 @@ def trace(*events, rank=0, world_size=1, base_ns=BASE_NS, **more):
 
 def text(*events, **more):
     return json.dumps(trace(*events, **more)).encode()
+
+
+def load(*events, rules=(), path=PATH, **more):
+    """The trace of these events, as kineto reads it."""
+    return kineto.load(path, text(*events, **more), LaneRules(map(parse_rule, rules)))
 
 
 def write(path, *events, **more):

@@ -39,10 +39,10 @@ def pieces_of(calls, origin_ns=0):
 @given(nested_calls().flatmap(st.permutations), origins_ns)
 def test_each_moment_belongs_to_the_innermost_call_whatever_their_order(calls, origin_ns):
     pieces = pieces_of(calls, origin_ns)
-    told = {tick: index for start, end, index in pieces for tick in range(start, end)}
+    found = {tick: index for start, end, index in pieces for tick in range(start, end)}
     expected = at_each_tick(calls)
-    assert told.keys() == expected.keys()
-    assert {tick: calls[index] for tick, index in told.items()} == {
+    assert found.keys() == expected.keys()
+    assert {tick: calls[index] for tick, index in found.items()} == {
         tick: calls[index] for tick, index in expected.items()
     }
     assert all(start < end for start, end, _ in pieces)

@@ -33,12 +33,6 @@ def test_pairs_and_bounds_make_the_same_spans(pairs, origin_ns):
     np.testing.assert_array_equal(spans.from_bounds(raw[:, 0], raw[:, 1]), spans.from_pairs(raw))
 
 
-@given(raw_pairs)
-def test_making_spans_of_spans_changes_nothing(pairs):
-    made = spans.from_pairs(pairs)
-    np.testing.assert_array_equal(spans.from_pairs(made), made)
-
-
 @given(raw_pairs, raw_pairs, origins_ns)
 def test_union_intersection_and_difference_are_those_of_the_covered_ns(a, b, origin_ns):
     in_a = spans.from_pairs(shifted(a, origin_ns))
