@@ -32,7 +32,7 @@ TIMES_FASTER = 10
 POINTS = 0.1
 
 # Reads a line and answers it with seconds and overlaps, until there is no line. HolisticTraceAnalysis finds
-# ranks by a pattern that traces without blanks do not match, so it is told which file is whose.
+# ranks by a pattern that traces without blanks do not match, so it is given which file is whose.
 THEIRS = """
 import json, logging, sys, time, warnings
 warnings.filterwarnings("ignore")
@@ -43,8 +43,8 @@ for _ in sys.stdin:
     began = time.perf_counter()
     found = TraceAnalysis(trace_files=dict(files)).get_comm_comp_overlap(visualize=False)
     took = time.perf_counter() - began
-    told = dict(zip(found["rank"].tolist(), found["comp_comm_overlap_pctg"].tolist()))
-    print("ANSWER", json.dumps([took, told]), flush=True)
+    answer = dict(zip(found["rank"].tolist(), found["comp_comm_overlap_pctg"].tolist()))
+    print("ANSWER", json.dumps([took, answer]), flush=True)
 """
 
 
@@ -69,8 +69,8 @@ class Theirs:
         self._process.stdin.flush()
         for line in self._process.stdout:
             if line.startswith("ANSWER "):
-                took_s, told = json.loads(line.removeprefix("ANSWER "))
-                return took_s, {int(rank): percent for rank, percent in told.items()}
+                took_s, answer = json.loads(line.removeprefix("ANSWER "))
+                return took_s, {int(rank): percent for rank, percent in answer.items()}
         raise SystemExit("HolisticTraceAnalysis gave no answer: is it installed in that environment?")
 
     def close(self) -> None:
@@ -89,8 +89,8 @@ def main() -> int:
     job = _ours(options.traces)
     files = {summary.info.rank: summary.info.script for summary in job.ranks}
     theirs = Theirs(options.hta_python, files)
-    _, told = theirs.ask()  # a round for warming up, and for the figures
-    differences = _differences(job, told)
+    _, answer = theirs.ask()  # a round for warming up, and for the figures
+    differences = _differences(job, answer)
 
     took_s: dict[str, list[float]] = {name: [] for name in ("ours", "hta", "our command", "hta's process")}
     for _ in range(options.repeats):
@@ -129,11 +129,11 @@ def _timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - began_s
 
 
-def _differences(job: TracedJob, told: dict[int, float]) -> dict[int, float]:
+def _differences(job: TracedJob, answer: dict[int, float]) -> dict[int, float]:
     """Of each rank, in points; a rank without communication has none in both."""
     found = {}
     for summary, whole in zip(job.ranks, job.whole, strict=True):
-        theirs, ours = told[summary.info.rank], whole.overlap
+        theirs, ours = answer[summary.info.rank], whole.overlap
         if ours is None or math.isnan(theirs):
             found[summary.info.rank] = 0.0 if ours is None and math.isnan(theirs) else math.inf
         else:

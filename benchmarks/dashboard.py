@@ -103,7 +103,7 @@ class SyntheticSession:
         """There is but one job."""
 
     def send(self, command: Command) -> str:
-        """Nobody would hear it."""
+        """There is nobody to receive it."""
         return f"nobody is there to {command.name}"
 
     def hold(self, search: Search) -> str:

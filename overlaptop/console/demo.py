@@ -30,7 +30,7 @@ def run(
     steps: int | None,
     screen: tui.TuiOptions | None,
 ) -> int:
-    """Run workload `name` with `options` until it ends, we are told to end, or `steps` are done.
+    """Run workload `name` with `options` until it ends, a signal ends us, or `steps` are done.
 
     `screen`: the options of the dashboard, from which another workload may be run instead; None: print
     records.

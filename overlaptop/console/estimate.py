@@ -141,7 +141,7 @@ def _step(compute_ns: int, comm_ns: int, hidden_ns: int) -> Breakdown:
 
 def _buckets(question: BucketsQuestion) -> tuple[dict[str, object], str]:
     link = _link(question)
-    # Without a backward nothing is known of what is hidden: only sizes and times of buckets are told then.
+    # Without a backward nothing is known of what is hidden: only sizes and times of buckets are printed.
     backward_ns = question.backward_ns or 0
     gradients, compute = EvenGradients(question.gradient_bytes, backward_ns), Compute(backward_ns)
     grain_bytes = MIB * math.ceil(question.gradient_bytes / MIB / MOST_BUCKETS)

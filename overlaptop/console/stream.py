@@ -28,7 +28,7 @@ REPORT_LOST_S = 10.0
 
 
 @dataclass(slots=True)
-class _Arrived:
+class _StepCounter:
     """How far one rank's steps have come here."""
 
     step: int
@@ -60,7 +60,7 @@ class RecordWriter:
         self._without_gpu: dict[int, dict[str, object]] = {}
         """The last record of ranks without a GPU to sample."""
         self._done_since_s: float | None = None
-        self._arrived: dict[int, _Arrived] = {}
+        self._arrived: dict[int, _StepCounter] = {}
         self._unreported: Counter[int] = Counter()
         """Steps that were lost since the last report, by rank."""
         self._report_due_s = float("-inf")
@@ -134,7 +134,7 @@ class RecordWriter:
         """Of this rank, all steps so far that were lost on the way."""
         arrived = self._arrived.get(totals.rank)
         if arrived is None or totals.step <= arrived.step:  # the first, or counted from 0 again
-            arrived = self._arrived[totals.rank] = _Arrived(totals.step, totals.dropped)
+            arrived = self._arrived[totals.rank] = _StepCounter(totals.step, totals.dropped)
         elif lost := arrived.take(totals):
             self._unreported[totals.rank] += lost
         return arrived.lost

@@ -44,7 +44,7 @@ class TracedJob:
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class _FileResult:
     """What became of one file."""
 
     fault: str = ""
@@ -67,7 +67,7 @@ def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: boo
     found, name = files.find(path), _name(path)
 
     def work(at: int) -> bytes:
-        return pickle.dumps(_outcome(found[at], at, name, rules, by_hta=by_hta, detailed=detailed))
+        return pickle.dumps(_read_trace(found[at], at, name, rules, by_hta=by_hta, detailed=detailed))
 
     summaries: dict[int, RankSummary] = {}
     file_of: dict[int, Path] = {}
@@ -77,20 +77,20 @@ def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: boo
         for file in found:
             try:
                 # From a fork of this process. The codec of messages has the bounds of a live job.
-                outcome: _Outcome = pickle.loads(next(answers))  # noqa: S301
+                result: _FileResult = pickle.loads(next(answers))  # noqa: S301
             except workers.WorkerDiedError as fault:
                 raise TraceError(file, "the process that read it was killed: too little memory?") from fault
-            if outcome.fault or outcome.summary is None:
-                raise TraceError(file, outcome.fault)
-            known.append(outcome.knows_rank)
+            if result.fault or result.summary is None:
+                raise TraceError(file, result.fault)
+            known.append(result.knows_rank)
             if known[-1] != known[0]:
                 raise TraceError(file if known[0] else found[0], "tells no rank, but other traces here do")
-            rank = outcome.summary.info.rank
+            rank = result.summary.info.rank
             if rank in file_of:
                 raise TraceError(file, f"is of rank {rank}, and so is {file_of[rank]}: one job at a time")
-            file_of[rank], summaries[rank] = file, outcome.summary
-            if outcome.hta is not None:
-                figures[rank] = outcome.hta
+            file_of[rank], summaries[rank] = file, result.summary
+            if result.hta is not None:
+                figures[rank] = result.hta
     order = sorted(summaries)
     ranks = tuple(summaries[rank] for rank in order)
     world_size = max(len(ranks), *(summary.info.world_size for summary in ranks))
@@ -101,25 +101,27 @@ def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: boo
     return TracedJob(name, path, world_size, ranks, whole)
 
 
-def _outcome(file: Path, at: int, job: str, rules: LaneRules, *, by_hta: bool, detailed: bool) -> _Outcome:
+def _read_trace(
+    file: Path, at: int, job: str, rules: LaneRules, *, by_hta: bool, detailed: bool
+) -> _FileResult:
     try:
         traced = kineto.load(file, files.read(file), rules)
         if by_hta and traced.on_host:
             raise TraceError(file, "no GPU activity in it, and HolisticTraceAnalysis looks at nothing else")
         summary = summarize(traced, at if traced.rank is None else traced.rank, job, detailed=detailed)
         if any((each.comm_kernels_ns or 0) > MAX_INT64 for each in (*summary.steps, summary.whole)):
-            return _Outcome(fault=_TOO_LARGE)
-        return _Outcome(
+            return _FileResult(fault=_TOO_LARGE)
+        return _FileResult(
             knows_rank=traced.rank is not None,
             summary=summary,
             hta=hta.figures(traced.trace.events) if by_hta else None,
         )
     except TraceError as fault:
-        return _Outcome(fault=fault.fault)
+        return _FileResult(fault=fault.fault)
     except OverflowError:
-        return _Outcome(fault=_TOO_LARGE)
+        return _FileResult(fault=_TOO_LARGE)
     except MemoryError:
-        return _Outcome(fault="does not fit into this machine's memory")
+        return _FileResult(fault="does not fit into this machine's memory")
 
 
 def _by_hta(whole: StepTotals, by_hta: Breakdown) -> StepTotals:

@@ -104,13 +104,13 @@ def test_without_a_terminal_there_is_a_table(tmp_path: Path) -> None:
     assert run_analyze(tmp_path, "--ascii").stdout.isascii()
 
 
-def test_the_headline_is_of_what_the_table_below_it_says() -> None:
+def test_the_headline_is_of_the_figures_in_the_table_below() -> None:
     lines = run_analyze(DATA / "ddp_25mb").stdout.splitlines()
     assert "overlap 42.3 %" in lines[1]
     assert [line.split()[2] for line in lines[3:]] == ["40.7", "41.3", "64.1", "42.7"]
 
 
-def test_without_a_gpu_the_table_says_that_its_figures_are_bounds() -> None:
+def test_without_a_gpu_the_table_marks_its_figures_as_bounds() -> None:
     lines = run_analyze(DATA / "ddp_gloo").stdout.splitlines()
     assert "overlap ≤78.7 %" in lines[1]
     assert [line.split()[2] for line in lines[3:5]] == ["≤89.7", "≤73.7"]

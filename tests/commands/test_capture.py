@@ -1,11 +1,13 @@
 """``overlaptop capture``: what it prints, and its exit status."""
 
+from functools import partial
+
 import pytest
 
 from overlaptop.console import CommandError, capture, following
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
-from overlaptop.wire.messages import Command, CommandReport
+from overlaptop.wire.messages import Command
 
 from .fakes import PlayedSession, arrival, end, reported
 from .running import records
@@ -18,8 +20,7 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "TICK_S", 0.0)
 
 
-def said(rank: int, state: str, step: int | None = None, text: str = "") -> CommandReport:
-    return reported(COMMAND, rank, state, step, text)
+reply = partial(reported, COMMAND)
 
 
 def given() -> list[object]:
@@ -29,10 +30,10 @@ def given() -> list[object]:
 def test_each_rank_has_a_line_with_its_path_and_the_progress_goes_to_stderr(capsys) -> None:
     session = PlayedSession(
         given(),
-        [said(0, "accepted"), said(1, "accepted")],
-        [said(0, "agreed", 7), said(1, "agreed", 7)],
-        [said(0, "written", 7, "/there/rank0.json.gz")],
-        [said(1, "written", 7, "/there/rank1.json.gz")],
+        [reply(0, "accepted"), reply(1, "accepted")],
+        [reply(0, "agreed", 7), reply(1, "agreed", 7)],
+        [reply(0, "written", 7, "/there/rank0.json.gz")],
+        [reply(1, "written", 7, "/there/rank1.json.gz")],
     )
     assert capture.print_traces(session, COMMAND, as_json=False) == 0
     out, err = capsys.readouterr()
@@ -43,7 +44,9 @@ def test_each_rank_has_a_line_with_its_path_and_the_progress_goes_to_stderr(caps
 
 
 def test_a_path_cannot_write_on_the_terminal(capsys) -> None:
-    session = PlayedSession(given(), [said(rank, "written", 7, f"/there/\x1b[2J{rank}") for rank in (0, 1)])
+    session = PlayedSession(
+        given(), [reply(rank, "written", 7, f"/there/\x1b[2J{rank}") for rank in (0, 1)]
+    )
     assert capture.print_traces(session, COMMAND, as_json=False) == 0
     assert "\x1b" not in capsys.readouterr().out
 
@@ -52,7 +55,10 @@ def test_a_path_cannot_write_on_the_terminal(capsys) -> None:
 def one_fails() -> PlayedSession:
     return PlayedSession(
         given(),
-        [said(0, "written", 7, "/there/rank0.json.gz"), said(1, "failed", None, "OSError: disk full")],
+        [
+            reply(0, "written", 7, "/there/rank0.json.gz"),
+            reply(1, "failed", None, "OSError: disk full"),
+        ],
     )
 
 
@@ -77,12 +83,12 @@ def test_every_rank_has_a_record_also_one_that_failed(one_fails: PlayedSession, 
 
 
 def test_a_job_that_ends_in_the_middle_is_no_endless_wait() -> None:
-    session = PlayedSession(given(), [said(0, "recording", 7)], end())
+    session = PlayedSession(given(), [reply(0, "recording", 7)], end())
     with pytest.raises(CommandError, match="rank 0 ended before it was done"):
         capture.print_traces(session, COMMAND, as_json=False)
 
 
 def test_a_connection_that_stays_broken_is_no_endless_wait() -> None:
-    session = PlayedSession(given(), [said(rank, "recording", 7) for rank in (0, 1)], link=LinkState.LOST)
+    session = PlayedSession(given(), [reply(rank, "recording", 7) for rank in (0, 1)], link=LinkState.LOST)
     with pytest.raises(CommandError, match="the connection to the job broke"):
         capture.print_traces(session, COMMAND, as_json=False)

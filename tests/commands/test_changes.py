@@ -20,7 +20,7 @@ REFUSED = replace(
 )  # fmt: skip
 
 
-def test_each_change_is_a_row_that_says_when_from_to_who_and_why_not() -> None:
+def test_each_change_is_a_row_with_its_time_values_author_and_reason() -> None:
     for change in (MADE, REFUSED):
         change_log.append(change)
     done = run_here("changes")

@@ -48,7 +48,7 @@ def test_here_it_prints_a_line_for_each_finding_and_a_verdict_and_imports_torch_
     assert not {"torch", "textual", "zmq", "pynvml"} & loaded
 
 
-def test_a_fault_is_status_1_and_says_what_to_do(small_torch: None, socket_dir: Path) -> None:
+def test_a_fault_is_status_1_and_comes_with_its_remedy(small_torch: None, socket_dir: Path) -> None:
     socket_dir.chmod(0o755)
     done = run_here("doctor")
     assert (done.returncode, done.stderr) == (1, "")
@@ -91,7 +91,7 @@ def test_an_interpreter_that_is_named_must_do(tmp_path: Path) -> None:
     )
 
 
-def test_an_installation_that_lacks_something_is_told_without_what_it_lacks(
+def test_an_incomplete_installation_is_reported_without_what_it_lacks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lacks = fault("overlaptop", "0.1.0, without zmq", "pip install pyzmq")

@@ -154,7 +154,7 @@ def test_the_depth_is_how_many_layers_the_slowest_all_gather_takes():
     assert ask("--all-gather-ms 2 --layer-ms 5 --slowest-all-gather-ms 11").startswith("prefetch 3 layers")
 
 
-def test_where_no_depth_helps_the_answer_says_so():
+def test_where_no_depth_helps_the_answer_is_how_long_layers_wait():
     page = ask("--all-gather-ms 7 --layer-ms 5 --slowest-all-gather-ms 9")
     assert "each layer waits 2.00 ms at any depth, 4.00 ms at the slowest" in page
     assert record("--all-gather-ms 7 --layer-ms 5")["exposed_ns"] == 2 * MS
@@ -177,7 +177,7 @@ def test_where_no_depth_helps_the_answer_says_so():
         ("2PiB", 2 << 50),
     ],
 )
-def test_sizes_are_decimal_or_binary_as_their_unit_says(text, count):
+def test_sizes_are_decimal_or_binary_by_their_unit(text, count):
     assert size_bytes(text) == count
 
 
@@ -194,7 +194,7 @@ def test_sizes_are_decimal_or_binary_as_their_unit_says(text, count):
         ("800 kbit/s", 100e3),
     ],
 )
-def test_bandwidths_are_in_bytes_or_bits_as_their_unit_says(text, rate):
+def test_bandwidths_are_in_bytes_or_bits_by_their_unit(text, rate):
     assert bytes_per_s(text) == pytest.approx(rate, rel=1e-12)
 
 

@@ -82,7 +82,7 @@ def test_a_figure_that_is_a_bound_has_its_sign_as_on_the_screen() -> None:
     assert "overlap <=75.0 %   exposed >=5.00 ms" in render(snapshot, ascii_only=True)
 
 
-def test_how_each_rank_ended_is_said_and_which_was_the_first_to_fail() -> None:
+def test_the_table_has_how_each_rank_ended_and_which_failed_first() -> None:
     ends = [RankEnd(1, 5, clean=True, failure="ValueError: boom"), RankEnd(0, 9_000_000_000, clean=False)]
     over = HubStatus(at_ns=0, ranks_connected=0, dropped=0, job_ended=True)
     page = render(settle(PlayedSession(arrival(), [totals(0, 0), totals(1, 0), *ends, over])))
@@ -91,7 +91,7 @@ def test_how_each_rank_ended_is_said_and_which_was_the_first_to_fail() -> None:
     assert cells(page, 0)[-1] == "died after rank 1"
 
 
-def test_an_upper_bound_is_said_to_be_one() -> None:
+def test_an_upper_bound_is_marked() -> None:
     page = render(settle(PlayedSession(arrival(), [totals(0, 0), totals(1, 0)])))
     assert page.splitlines()[-1].startswith("compute is an upper bound")
 
@@ -133,7 +133,7 @@ def test_of_a_machine_of_which_nothing_is_known_there_is_no_table() -> None:
     assert "NVLink" not in page
 
 
-def test_what_to_type_is_said_once_for_all_ranks_that_are_bound_alike() -> None:
+def test_the_remedy_is_printed_once_for_all_ranks_that_are_bound_alike() -> None:
     wrong = {
         "state": "wrong node",
         "reason": "runs on node 0, its GPU is on node 1",

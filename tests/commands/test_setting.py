@@ -2,20 +2,21 @@
 
 import subprocess
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from overlaptop.console import CommandError, following, setting
 from overlaptop.wire import commands
 from overlaptop.wire.knobs import Knob, KnobFacts
-from overlaptop.wire.messages import Command, CommandReport, Message
+from overlaptop.wire.messages import Command, Message
 
 from .fakes import PlayedSession, arrival, end, rank_info, reported, status
 from .running import records, run_here
 
 BUCKET_CAP_MB = Knob("bucket_cap_mb", 25, "25", "25", 1, 10_000, unit="MiB")
 COMMAND = commands.make_setting(BUCKET_CAP_MB, 50)
-SAID = "bucket_cap_mb 25 -> 50 at step 7"
+CHANGE_LINE = "bucket_cap_mb 25 -> 50 at step 7"
 
 
 @pytest.fixture(autouse=True)
@@ -26,40 +27,39 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "LIMIT_S", 0.0)
 
 
-def said(rank: int, state: str, step: int | None = None, text: str = "") -> CommandReport:
-    return reported(COMMAND, rank, state, step, text)
+reply = partial(reported, COMMAND)
 
 
-def test_one_line_says_what_all_ranks_have_changed_and_the_progress_goes_to_stderr(capsys) -> None:
+def test_the_change_is_one_line_on_stdout_and_the_progress_goes_to_stderr(capsys) -> None:
     session = PlayedSession(
         [*arrival(), COMMAND],
-        [said(0, "accepted"), said(1, "accepted")],
-        [said(0, "agreed", 7), said(1, "agreed", 7)],
-        [said(0, "changing", 7), said(1, "changing", 7)],
-        [said(0, "changed", 7, SAID), said(1, "changed", 7, SAID)],
+        [reply(0, "accepted"), reply(1, "accepted")],
+        [reply(0, "agreed", 7), reply(1, "agreed", 7)],
+        [reply(0, "changing", 7), reply(1, "changing", 7)],
+        [reply(0, "changed", 7, CHANGE_LINE), reply(1, "changed", 7, CHANGE_LINE)],
     )
     assert setting.print_change(session, COMMAND) == 0
     out, err = capsys.readouterr()
-    assert out.splitlines() == [SAID]
+    assert out.splitlines() == [CHANGE_LINE]
     assert err.splitlines() == [
         f"overlaptop: set bucket_cap_mb 50: {words}"
         for words in ("accepted", "agreed on step 7", "changing")
     ]
 
 
-def test_what_a_rank_says_cannot_write_on_the_terminal(capsys) -> None:
+def test_text_of_a_rank_moves_no_cursor(capsys) -> None:
     session = PlayedSession(
-        [*arrival(), COMMAND], [said(rank, "changed", 7, f"\x1b[2J{rank}") for rank in (0, 1)]
+        [*arrival(), COMMAND], [reply(rank, "changed", 7, f"\x1b[2J{rank}") for rank in (0, 1)]
     )
     assert setting.print_change(session, COMMAND) == 0
     assert "\x1b" not in capsys.readouterr().out
 
 
-def test_a_refusal_says_whose_and_why_and_is_status_1(capsys) -> None:
+def test_a_refusal_has_its_rank_and_reason_and_is_status_1(capsys) -> None:
     session = PlayedSession(
         [*arrival(), COMMAND],
-        [said(0, "failed", None, "rank 1 refuses: its model is compiled")],
-        [said(1, "refused", None, "its model is compiled")],
+        [reply(0, "failed", None, "rank 1 refuses: its model is compiled")],
+        [reply(1, "refused", None, "its model is compiled")],
     )
     with pytest.raises(CommandError, match="not changed: rank 1 refuses: its model is compiled") as failure:
         setting.print_change(session, COMMAND)
@@ -68,7 +68,7 @@ def test_a_refusal_says_whose_and_why_and_is_status_1(capsys) -> None:
 
 
 def test_a_job_that_ends_in_the_middle_is_no_endless_wait() -> None:
-    session = PlayedSession([*arrival(), COMMAND], [said(0, "changing", 7)], end())
+    session = PlayedSession([*arrival(), COMMAND], [reply(0, "changing", 7)], end())
     reason = "^not known whether it was changed: rank 0 ended before it reported$"
     with pytest.raises(CommandError, match=reason) as failure:
         setting.print_change(session, COMMAND)
@@ -94,7 +94,7 @@ class Job(PlayedSession):
 
     def send(self, command: Command) -> str:
         self.sent.append(command)
-        reports = [replace(said(rank, "changed", 7, SAID), command=command.id) for rank in (0, 1)]
+        reports = [replace(reply(rank, "changed", 7, CHANGE_LINE), command=command.id) for rank in (0, 1)]
         self._batches = [[command], reports]
         return ""
 
@@ -124,7 +124,7 @@ def test_a_knob_is_set_by_its_name_and_given_back_to_the_script(run_set: Setting
     ):
         job = Job(BUCKET_CAP_MB, accumulation)
         done = run_set(job, words)
-        assert (done.returncode, done.stdout) == (0, f"{SAID}\n")
+        assert (done.returncode, done.stdout) == (0, f"{CHANGE_LINE}\n")
         assert [commands.in_words(command) for command in job.sent] == [sent]
 
 

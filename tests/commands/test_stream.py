@@ -66,14 +66,14 @@ def test_steps_gives_exactly_as_many_lines_of_each_rank() -> None:
     assert places(records) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
-def test_a_job_that_ends_before_enough_steps_is_told_from_one_that_gave_them() -> None:
+def test_a_job_that_ends_before_enough_steps_is_not_enough() -> None:
     session = PlayedSession(arrival(), [totals(0, 0), *end()])
     enough, records = played(session, steps=2)
     assert not enough
     assert len(records) == 1
 
 
-def test_steps_that_did_not_come_are_counted_in_the_next_record_and_said(
+def test_lost_steps_are_counted_in_the_next_record_and_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     session = PlayedSession(
@@ -174,7 +174,7 @@ def test_each_sample_is_a_line_of_its_own_that_does_not_count_as_a_step() -> Non
     assert (records[1]["gpu_uuid"], records[1]["cpu_set"]) == (None, None)
 
 
-def test_a_rank_without_a_gpu_has_a_line_when_what_is_said_of_it_changes() -> None:
+def test_a_rank_without_a_gpu_has_a_record_whenever_it_changes() -> None:
     session = PlayedSession(
         arrival(),
         [device(0, ""), numa(0)],

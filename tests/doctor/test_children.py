@@ -22,7 +22,7 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_what_it_says_and_how_it_ends_is_told() -> None:
+def test_its_output_and_status_come_back() -> None:
     script = "echo out; echo err >&2; exit 3"
     assert run(["sh", "-c", script], TIMEOUT_S) == Completed(3, "out\n", "err\n")
 

@@ -51,7 +51,7 @@ def test_what_is_no_finding_is_passed_over(line: str) -> None:
     assert read_records(line) == []
 
 
-def test_what_another_host_says_is_bounded() -> None:
+def test_what_another_host_sends_is_bounded() -> None:
     line = json.dumps(ok("c" * 1000, "x" * 100_000).record("")) + "\n"
     found = read_records(line * 1000)
     assert len(found) == MAX_FINDINGS

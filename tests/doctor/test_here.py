@@ -65,7 +65,7 @@ def test_a_check_that_fails_hides_no_other(tmp_path: Path) -> None:
     assert found["torch"].status is Status.OK
 
 
-def test_an_interpreter_that_cannot_be_started_is_told_and_ends_nothing(tmp_path: Path) -> None:
+def test_an_interpreter_that_cannot_be_started_is_a_finding_and_ends_nothing(tmp_path: Path) -> None:
     found = by_check(examine(machine(tmp_path / "root", H200, named=True)))
     assert found["python"].status is Status.FAULT
     assert found["nvml"].status is Status.UNKNOWN

@@ -37,7 +37,7 @@ def look(*words: str, python: str = sys.executable) -> dict[str, list[Finding]]:
     return {target.name: found for target, found in examine(targets, Facts(), python)}
 
 
-def test_a_host_that_is_well_tells_of_itself_under_its_name(tmp_path: Path) -> None:
+def test_a_host_that_is_well_has_its_own_findings(tmp_path: Path) -> None:
     python = make_python(tmp_path, printing(tmp_path, WELL))
     found = by_check(look("good", python=str(python))["good"])
     # Its own terminal and ssh are nothing to us.
@@ -109,7 +109,7 @@ def test_an_interpreter_without_overlaptop_is_a_fault(tmp_path: Path) -> None:
     assert "there has no overlaptop: pip install it there" in finding.text
 
 
-def test_a_host_with_no_job_and_no_overlaptop_says_what_to_do(
+def test_a_host_with_no_job_and_no_overlaptop_has_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bin").mkdir()
@@ -146,7 +146,9 @@ def test_checks_that_cannot_be_run_there_leave_monitoring_as_it_is(
     assert works(found.values())
 
 
-def test_what_a_host_said_before_it_hung_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_host_reported_before_it_hung_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hosts, "CHECKS_S", 3.0)
     python = make_python(tmp_path, f"{printing(tmp_path, WELL)}; exec sleep 1000")
     found = by_check(look("good", python=str(python))["good"])
@@ -154,7 +156,7 @@ def test_what_a_host_said_before_it_hung_is_told(tmp_path: Path, monkeypatch: py
     assert found["checks"].status is Status.UNKNOWN
 
 
-def test_a_key_that_may_only_relay_is_told(tmp_path: Path) -> None:
+def test_a_key_that_may_only_relay_is_a_warning(tmp_path: Path) -> None:
     found = by_check(look("restricted")["restricted"])
     assert found["relay"].status is Status.OK
     assert found["checks"].status is Status.WARNING
@@ -190,7 +192,7 @@ def test_this_machine_and_a_prefix_need_no_ssh(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("behaviour", "older"), [("older", "that one"), ("newer", "this one")])
-def test_another_protocol_there_is_a_fault_that_says_which_is_older(behaviour: str, older: str) -> None:
+def test_another_protocol_there_is_a_fault_that_names_the_older_side(behaviour: str, older: str) -> None:
     [(_, [finding])] = examine([fake_relay(behaviour)], Facts())
     assert (finding.check, finding.status) == ("relay", Status.FAULT)
     assert f"{older} is older, update it" in finding.text

@@ -120,7 +120,7 @@ def test_a_torch_that_kills_its_process_leaves_what_was_reported_before(tmp_path
     assert report.section("torch") is None
 
 
-def test_a_torch_that_cannot_be_imported_says_why(tmp_path: Path) -> None:
+def test_a_torch_that_cannot_be_imported_has_its_reason(tmp_path: Path) -> None:
     broken = "raise OSError('libcudart.so.13: no such\\nfile')"
     torch = probe(tmp_path, SOFTWARE, modules={"torch": broken}).section("torch")
     assert torch.text("error") == "libcudart.so.13: no such file"

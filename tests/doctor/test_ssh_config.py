@@ -25,11 +25,11 @@ PLAIN = "host gpu-a\nuser me\nhostname 10.0.0.5\nport 22\ncontrolmaster false\np
         (PLAIN.replace("controlmaster false", "controlmaster auto"), "me@10.0.0.5 port 22"),
     ],
 )
-def test_it_says_how_a_host_is_reached(text: str, words: str) -> None:
+def test_the_route_to_a_host_is_described(text: str, words: str) -> None:
     assert str(SshConfig.parse(text)) == words
 
 
-def test_a_folder_for_shared_connections_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_folder_for_shared_connections_is_found(tmp_path: Path) -> None:
     def config(path: Path) -> SshConfig:
         return SshConfig.parse(f"controlmaster auto\ncontrolpath {path}\n")
 

@@ -25,7 +25,7 @@ def test_a_folder_holds_its_traces_by_name_and_nothing_else(tmp_path):
     assert [path.name for path in find(tmp_path)] == ["a.pt.trace.json", "rank0.json", "rank1.json.gz"]
 
 
-def test_a_folder_without_traces_says_what_was_looked_for(tmp_path):
+def test_a_folder_without_traces_is_refused_with_the_pattern(tmp_path):
     with pytest.raises(TraceError, match=r"no trace in this folder.*\*\.json"):
         find(tmp_path)
 

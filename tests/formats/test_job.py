@@ -67,7 +67,7 @@ def test_one_bad_file_refuses_the_folder_and_is_named(tmp_path):
 
 def test_a_process_that_is_killed_for_want_of_memory_names_its_file(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "cores", lambda: 2)
-    monkeypatch.setattr(job, "_outcome", lambda file, *_, **__: workers.os._exit(9))
+    monkeypatch.setattr(job, "_read_trace", lambda file, *_, **__: workers.os._exit(9))
     for rank in range(2):
         write(tmp_path / f"rank{rank}.json", *EVENTS, rank=rank)
     assert fault_of(tmp_path).startswith(f"{tmp_path / 'rank0.json'}: the process that read it was killed")

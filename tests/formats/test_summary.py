@@ -52,7 +52,7 @@ def test_each_step_is_cut_out_of_the_whole_and_the_rest_counts_in_the_whole_only
     )
 
 
-def test_a_collective_has_its_name_bytes_and_group_where_the_kernel_tells_them():
+def test_a_collective_has_its_name_bytes_and_group_where_the_kernel_has_them():
     found = summary_of(kernel(0, 10), nccl(5, 20, **NAMED), nccl(30, 4), kernel(40, 1))
     assert found.details[-1].collectives == (
         CollectiveSpan("allreduce", 8000, "3 tp", True, 5 * US, 25 * US),
@@ -92,7 +92,7 @@ def test_a_peer_copy_is_communication_but_no_collective():
     assert (step.comm_ns, step.hidden_ns, step.collectives, step.comm_bytes) == (15 * US, 5 * US, 0, 0)
 
 
-def test_a_rank_says_what_the_trace_tells_and_nothing_else():
+def test_the_info_of_a_rank_is_what_the_trace_has_and_nothing_else():
     devices = [{"id": 0, "name": "NVIDIA H200"}]
     info = summary_of(kernel(0, 10), rank=3, world_size=8, deviceProperties=devices).info
     assert (info.rank, info.world_size, info.device, info.backend) == (3, 8, "NVIDIA H200", "nccl 2.28.9")

@@ -82,7 +82,7 @@ def test_a_barrier_moves_nothing(op):
 
 
 @pytest.mark.parametrize("op", UNTOLD)
-def test_what_is_not_told_is_unknown(op):
+def test_what_no_formula_covers_is_unknown(op):
     assert link_bytes(op, 1024, 8) is None
 
 
