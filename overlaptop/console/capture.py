@@ -6,9 +6,9 @@ import json
 import sys
 
 from overlaptop.console import CommandError
-from overlaptop.console.choice import join
 from overlaptop.console.following import follow, send
 from overlaptop.console.hosts import Hosts, host_of
+from overlaptop.console.jobs import join
 from overlaptop.fleet.commands import FAILED, CommandView, RankProgress
 from overlaptop.fleet.session import Session
 from overlaptop.report.hosts import path_there

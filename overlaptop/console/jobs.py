@@ -1,16 +1,27 @@
-"""``--list``: the jobs of this machine, or of other hosts."""
+"""Which jobs there are here or on other hosts: ``--list``, and the one that a command is about."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import time
+from collections.abc import Callable, Sequence
 
 from overlaptop import text
-from overlaptop.console import print_message
-from overlaptop.console.choice import HERE, THERE, find_jobs, no_job
+from overlaptop.console import CommandError, print_message
 from overlaptop.console.hosts import Hosts, connect
 from overlaptop.console.table import Table
+from overlaptop.fleet.job_session import JobSelector, JobSession
+from overlaptop.fleet.session import Session
+from overlaptop.wire import writable
+from overlaptop.wire.endpoints import EndpointError, JobRecord, list_jobs
+
+POLL_S = 0.2
+_NO_JOB = (
+    "no job with an agent runs {where}; start one: torchrun ... -m overlaptop.agent train.py, "
+    "or: overlaptop demo"
+)
+_HERE, _THERE = "here", "there"
 
 
 def run(hosts: Hosts | None = None, *, as_json: bool) -> int:
@@ -28,7 +39,7 @@ def run(hosts: Hosts | None = None, *, as_json: bool) -> int:
             print(json.dumps({"type": "job", **dataclasses.asdict(job)}))  # noqa: T201
         return 0
     if not jobs:
-        print_message(no_job(HERE if hosts is None else THERE))
+        print_message(_no_job(_HERE if hosts is None else _THERE))
         return 0
     table = Table(
         ["job", "script", "ranks", "running for", "host", "directory"],
@@ -40,3 +51,72 @@ def run(hosts: Hosts | None = None, *, as_json: bool) -> int:
         table.add([job.job, job.script, str(job.world_size), age, job.host, job.cwd])
     print(table.render())  # noqa: T201
     return 0
+
+
+def join(key: str | None, hosts: Hosts | None = None, *, wait: bool = False) -> Session:
+    """A session of the job called `key`, or of the only one, here or on those hosts; close it.
+
+    Raises CommandError where there is no such job, or several, and where no host can be reached.
+    """
+    if hosts is None:
+        return JobSession(JobSelector(key=_choose(key, wait=wait).job))
+    session = connect(hosts)
+    try:
+        found = _choose(key, wait=wait, find=session.find_jobs, pause=session.pause, where=_THERE)
+        session.select(found.job)
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def find_jobs() -> Sequence[JobRecord]:
+    """Return the jobs of this machine; CommandError where their folder cannot be trusted or read."""
+    try:
+        return list_jobs()
+    except EndpointError as fault:
+        raise CommandError(str(fault)) from fault
+
+
+def _choose(
+    key: str | None,
+    *,
+    wait: bool,
+    find: Callable[[], Sequence[JobRecord]] = find_jobs,
+    pause: Callable[[float], None] = time.sleep,
+    where: str = _HERE,
+) -> JobRecord:
+    """Find the job called `key`, or the only job there is, among those that `find` gives.
+
+    Where there is none yet: wait for it if `wait`, else CommandError with status 1. Several jobs and no
+    `key`: CommandError with status 2.
+    """
+    waits = False
+    while True:
+        jobs = find()
+        wanted = [job for job in jobs if key is None or job.job == key]
+        if len(wanted) > 1:
+            raise CommandError(f"several jobs run {where}, choose one with --job: {_names(wanted)}", 2)
+        if wanted:
+            return wanted[0]
+        missing = _no_job(where)
+        if key is not None and jobs:
+            missing = f"no job {key} runs {where}; there is: {_names(jobs)}"
+        if not wait:
+            raise CommandError(missing)
+        if not waits:
+            print_message(f"waiting: {missing}")
+            waits = True
+        pause(POLL_S)
+
+
+def _no_job(where: str) -> str:
+    """Why there is none; CommandError as from `find_jobs`."""
+    try:
+        return (where == _HERE and writable.why_not()) or _NO_JOB.format(where=where)
+    except EndpointError as fault:
+        raise CommandError(str(fault)) from fault
+
+
+def _names(jobs: Sequence[JobRecord]) -> str:
+    return ", ".join(f"{job.job} ({job.script})" for job in jobs)

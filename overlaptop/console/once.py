@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 
 from overlaptop import text
-from overlaptop.console.choice import join
 from overlaptop.console.following import settle
 from overlaptop.console.hosts import Hosts
+from overlaptop.console.jobs import join
 from overlaptop.console.table import Table
 from overlaptop.fleet.records import device_record, step_record
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot

@@ -7,9 +7,9 @@ import sys
 import time
 
 from overlaptop.console import CommandError, print_message
-from overlaptop.console.choice import join
 from overlaptop.console.following import TICK_S, follow, send, settle
 from overlaptop.console.hosts import Hosts, pause
+from overlaptop.console.jobs import join
 from overlaptop.console.table import Table
 from overlaptop.fleet.commands import FAILED
 from overlaptop.fleet.knobs import JobKnob

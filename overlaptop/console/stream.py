@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TextIO
 
 from overlaptop.console import CommandError, print_message
-from overlaptop.console.choice import join
 from overlaptop.console.following import require_connection
 from overlaptop.console.hosts import ConnectionReporter, Hosts, pause
+from overlaptop.console.jobs import join
 from overlaptop.fleet.records import device_record, step_record
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot

@@ -14,8 +14,8 @@ from types import FrameType
 
 from overlaptop import text
 from overlaptop.console import CommandError, print_message, search_report
-from overlaptop.console.choice import join
 from overlaptop.console.hosts import Hosts, pause
+from overlaptop.console.jobs import join
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
