@@ -76,7 +76,8 @@ def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: boo
     with closing(workers.spread(work, len(found), _worker_count(found))) as answers:
         for file in found:
             try:
-                # From a fork of this process. The codec of messages has the bounds of a live job.
+                # By a fork of this process, so it may be unpickled. The codec of messages would refuse what
+                # no live job has: step -1, the whole trace, times before 1970, a step of 0 ns.
                 result: _FileResult = pickle.loads(next(answers))  # noqa: S301
             except workers.WorkerDiedError as fault:
                 raise TraceError(file, "the process that read it was killed: too little memory?") from fault

@@ -1,6 +1,6 @@
 """Work spread over processes: parsing holds Python's lock, so that threads would not help.
 
-The processes are forked, and answer in bytes over a pipe. There is no pickle in this.
+The processes are forked, and answer in bytes over a pipe.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def cores() -> int:
 def spread(work: Callable[[int], bytes], items: int, workers: int) -> Generator[bytes, None, None]:
     """Give ``work(0), ..., work(items - 1)``, in order, computed by so many forked processes.
 
-    `work` must not raise: a fault is part of its answer. With one worker, or where
-    nothing can be forked, it is called here. No process is left when the iterator is closed.
+    `work` must not raise: a fault is part of its answer. With one worker, or where nothing can be forked,
+    it is called here. No process is left when the iterator is closed.
 
     Raises:
         WorkerDiedError: the process that had the next item is gone.

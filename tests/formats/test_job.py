@@ -109,6 +109,15 @@ def test_large_traces_are_not_all_unpacked_at_once(tmp_path, monkeypatch):
     assert job._worker_count([tmp_path / "missing.json"]) == 8
 
 
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_trace_may_have_what_no_message_may(tmp_path, monkeypatch, cores):
+    monkeypatch.setattr(workers, "cores", lambda: cores)
+    for rank in range(2):
+        write(tmp_path / f"rank{rank}.json", kernel(-5, 0), rank=rank, base_ns=None)
+    found = analyze(tmp_path, LaneRules(), detailed=True)
+    assert [(whole.step, whole.start_ns, whole.step_ns) for whole in found.whole] == [(-1, -5000, 0)] * 2
+
+
 def test_hta_changes_the_whole_and_leaves_the_steps_alone(tmp_path):
     path = write(
         tmp_path / "rank0.json", kernel(20.0, 30.0, correlation=1), launch(10.0, 1),
