@@ -160,7 +160,8 @@ def title(snapshot: Snapshot) -> str:
     job = snapshot.job
     assert job is not None
     infos = [view.info for view in snapshot.ranks if view.info is not None]
-    facts = [f"{job.script}", f"{job.world_size} ranks", *filter(None, [job.host])]
+    ranks = f"{job.world_size} rank{'s' * (job.world_size != 1)}"
+    facts = [job.script, ranks, *filter(None, [job.host])]
     facts += sorted({info.device for info in infos if info.device})
     facts += sorted({info.backend for info in infos if info.backend})
     facts += [f"job {job.job}", snapshot.link.value]

@@ -56,74 +56,54 @@ def test_operators_compute_and_gloo_communicates_beside_them():
     assert found.whole.overlap == 0.6
 
 
-def test_a_thread_that_waits_in_a_range_within_an_operator_computes_nothing_there():
-    """As in FSDP's hooks, which run inside autograd's operators."""
-    (step,) = summary_of(
-        span("ProfilerStep#1", 0, 100),
-        op("AddBackward0", 0, 90),
-        span("FSDP::post_backward_reduce", 10, 70),
-        op("aten::copy_", 20, 5),
-        gloo(10, 70),
-    ).steps
-    assert (step.compute_ns, step.hidden_ns) == (25 * US, 5 * US)
+WAITS_IN_PYTHON = (
+    "_c10d_functional::wait_tensor",
+    "autograd::engine::evaluate_function: AddBackward0",
+    "AllReduce",  # an autograd.Function, which waits for what it has asked for
+    "AllReduceBackward",
+    "CompiledFunctionBackward",
+    "Torch-Compiled Region: 0/0",
+)
+COMPUTES = (
+    "aten::mm",
+    "my::op",
+    "AddmmBackward0",
+    "torch::autograd::AccumulateGrad",
+    "## Call CompiledFxGraph f ##",
+)
+WAITING = [op("c10d::allreduce_", 5, 5), gloo(10, 70)]
+SEVERAL_THREADS = [op("aten::mm", 0, 30), op("aten::mm", 20, 30, 3)]
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("events", "compute_us", "comm_us", "hidden_us"),
     [
-        "_c10d_functional::wait_tensor",
-        "autograd::engine::evaluate_function: AddBackward0",
-        "AllReduce",  # an autograd.Function, which waits for what it has asked for
-        "AllReduceBackward",
-        "CompiledFunctionBackward",
-        "Torch-Compiled Region: 0/0",
+        pytest.param(
+            # As in FSDP's hooks, which run inside autograd's operators.
+            [
+                op("AddBackward0", 0, 90), span("FSDP::post_backward_reduce", 10, 70),
+                op("aten::copy_", 20, 5), gloo(10, 70),
+            ],
+            25, 70, 5, id="a wait in a range within an operator is no compute",
+        ),
+        *(pytest.param([op(name, 0, 90), *WAITING], 5, 70, 0, id=name) for name in WAITS_IN_PYTHON),
+        *(pytest.param([op(name, 0, 90), gloo(10, 70)], 90, 70, 70, id=name) for name in COMPUTES),
+        pytest.param(
+            [op("aten::mm", 0, 30), gloo(10, 70), op("aten::add_", 40, 10, GLOO)],
+            30, 70, 20, id="what gloo's own thread adds up is communication",
+        ),
+        pytest.param(
+            # A send is recorded where it was issued.
+            [op("c10d::send", 5, 2), gloo(6, 60, "send", MAIN), op("aten::mm", 20, 30)],
+            32, 60, 31, id="a thread that issues and records a collective still computes",
+        ),
+        pytest.param(SEVERAL_THREADS, 50, 0, 0, id="operators of several threads compute together"),
     ],
-)
-def test_what_stands_for_python_may_wait_and_computes_nothing_itself(name):
-    (step,) = summary_of(
-        span("ProfilerStep#1", 0, 100), op(name, 0, 90), op("c10d::allreduce_", 5, 5), gloo(10, 70)
-    ).steps
-    assert (step.compute_ns, step.exposed_ns) == (5 * US, 70 * US)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "aten::mm",
-        "my::op",
-        "AddmmBackward0",
-        "torch::autograd::AccumulateGrad",
-        "## Call CompiledFxGraph f ##",
-    ],
-)
-def test_operators_compute(name):
-    (step,) = summary_of(span("ProfilerStep#1", 0, 100), op(name, 0, 90), gloo(10, 70)).steps
-    assert (step.compute_ns, step.exposed_ns) == (90 * US, 0)
-
-
-def test_what_gloos_own_thread_adds_up_is_communication():
-    (step,) = summary_of(
-        span("ProfilerStep#1", 0, 100), op("aten::mm", 0, 30), gloo(10, 70), op("aten::add_", 40, 10, GLOO)
-    ).steps
-    assert (step.compute_ns, step.comm_ns, step.hidden_ns) == (30 * US, 70 * US, 20 * US)
-
-
-def test_a_thread_on_which_a_collective_is_both_issued_and_recorded_still_computes():
-    """A send is recorded where it was issued."""
-    (step,) = summary_of(
-        span("ProfilerStep#1", 0, 100),
-        op("c10d::send", 5, 2),
-        gloo(6, 60, "send", MAIN),
-        op("aten::mm", 20, 30),
-    ).steps
-    assert (step.compute_ns, step.comm_ns, step.hidden_ns) == (32 * US, 60 * US, 31 * US)
-
-
-def test_operators_of_several_threads_compute_together():
-    (step,) = summary_of(
-        span("ProfilerStep#1", 0, 100), op("aten::mm", 0, 30), op("aten::mm", 20, 30, 3)
-    ).steps
-    assert (step.compute_ns, step.comm_ns, step.overlap) == (50 * US, 0, None)
+)  # fmt: skip
+def test_the_innermost_operator_or_range_decides_what_a_thread_does(events, compute_us, comm_us, hidden_us):
+    (step,) = summary_of(span("ProfilerStep#1", 0, 100), *events).steps
+    times_ns = (step.compute_ns, step.comm_ns, step.hidden_ns)
+    assert times_ns == (compute_us * US, comm_us * US, hidden_us * US)
 
 
 def test_the_users_own_lanes_count_here_too():
