@@ -18,12 +18,12 @@ from overlaptop.agent.clock import now_ns
 from overlaptop.agent.control.capture import Capture, ProfilerWatch
 from overlaptop.agent.control.executor import CommandExecutor
 from overlaptop.agent.control.receiver import CommandReceiver
-from overlaptop.agent.control.two_phase_commit import Pace
+from overlaptop.agent.control.two_phase_commit import StepProgress
 from overlaptop.agent.isolation.compiling import uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier, discard_deferred, flush_log
 from overlaptop.agent.isolation.job_exceptions import run_to_completion
 from overlaptop.agent.isolation.threads import Thread, run_uninterrupted, signals_blocked
-from overlaptop.agent.knobs.bucket_size import BucketKnob
+from overlaptop.agent.knobs.bucket_knob import BucketKnob
 from overlaptop.agent.knobs.ddp_models import DdpModels
 from overlaptop.agent.knobs.fsdp_units import FsdpUnits
 from overlaptop.agent.knobs.prefetch import PrefetchKnobs
@@ -267,8 +267,8 @@ class Agent:
         self._send_notices(sender)
         sender.pump()
 
-    def _pace(self) -> Pace | None:
-        return Pace(self._step, min(self._recent_ns)) if self._recent_ns else None
+    def _pace(self) -> StepProgress | None:
+        return StepProgress(self._step, min(self._recent_ns)) if self._recent_ns else None
 
     def _make_capture(self, command: Command, rank: int) -> Capture:
         steps = commands.argument(command, "steps")

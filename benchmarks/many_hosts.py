@@ -37,7 +37,7 @@ from dashboard import SyntheticSession
 
 from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.remote.link import RemoteHost
+from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.pool import ConnectionPool
 from overlaptop.remote.targets import Target
 from overlaptop.wire.messages import Message, StepTotals

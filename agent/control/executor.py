@@ -1,8 +1,8 @@
 """Executes commands: checks them once more, agrees with the other ranks on a step, acts there, and reports.
 
 Three threads meet here. The agent's own thread takes commands (`CommandExecutor.serve`). Each command has a
-thread that talks to the job's key-value store and writes files (`CommandExecution.run`). The training
-thread acts (`CommandExecution.on_boundary`), and does nothing else: while no command is armed it reads one
+thread that talks to the job's key-value store and writes files (`LocalExecution.run`). The training
+thread acts (`LocalExecution.on_boundary`), and does nothing else: while no command is armed it reads one
 attribute at each boundary.
 """
 
@@ -22,8 +22,8 @@ from overlaptop.agent.control.two_phase_commit import (
     ANY_POSITION,
     Decision,
     KeyValueStore,
-    Pace,
     Position,
+    StepProgress,
     TwoPhaseCommit,
 )
 from overlaptop.agent.hooks.after_optimizer import AfterOptimizer
@@ -66,7 +66,7 @@ class _DisturbedSteps:
     """None: it still goes on."""
 
 
-class CommandExecution:
+class LocalExecution:
     """One command on this rank, from its arrival to its last report."""
 
     def __init__(self, executor: CommandExecutor, command: Command, action: Action) -> None:
@@ -224,13 +224,13 @@ class CommandExecutor:
         self,
         rank: int,
         allowed: bool,
-        pace: Callable[[], Pace | None],
+        pace: Callable[[], StepProgress | None],
         makers: Mapping[str, Callable[[Command], Action]],
     ) -> None:
         """``pace()``: this rank's; None before it has measured a step. ``makers``: of actions, by command;
         they raise ValueError with one line where there is nothing to act on.
         """
-        self.armed: CommandExecution | None = None
+        self.armed: LocalExecution | None = None
         """What the training thread calls at its boundaries; None nearly always."""
         self.reports: deque[CommandReport] = deque()
         """To be sent, oldest first."""
@@ -240,7 +240,7 @@ class CommandExecutor:
         self._pace = pace
         self._makers = makers
         self._known: deque[str] = deque(maxlen=64)
-        self._current: CommandExecution | None = None
+        self._current: LocalExecution | None = None
         self._silent_at_s = float("inf")
         self._threads: list[Thread] = []
         self._ending = False
@@ -340,7 +340,7 @@ class CommandExecutor:
             reconnect=reconnect, resolve_limit_s=min(resolve_limit_s, participant.max_stall_s),
         )  # fmt: skip
 
-    def done(self, execution: CommandExecution) -> None:
+    def done(self, execution: LocalExecution) -> None:
         """Its last report is out: the next command may come."""
         pace = self._pace()
         for disturbed in self.disturbed:
@@ -372,7 +372,7 @@ class CommandExecutor:
             self.report(command, state, None, Outcome(why))
             self._start(lambda: self._decline(command, why))
             return False
-        self._current = CommandExecution(self, command, action)
+        self._current = LocalExecution(self, command, action)
         self._silent_at_s = monotonic() + STORE_SILENT_S
         self._start(self._current.run)
         return True
@@ -405,7 +405,7 @@ class CommandExecutor:
         if len(self._threads) < MAX_THREADS:
             self._threads.append(Thread(run))
 
-    def _present(self) -> Pace:
+    def _present(self) -> StepProgress:
         pace = self._pace()
         assert pace is not None, "asked before the command was accepted"
         return pace

@@ -67,7 +67,7 @@ class KeyValueStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepProgress:
     """Where a rank is: the step that is under way, and a recent step's length."""
 
     step: int
@@ -106,7 +106,7 @@ class TwoPhaseCommit:
         store: KeyValueStore | None,
         rank: int,
         world_size: int,
-        pace: Callable[[], Pace],
+        pace: Callable[[], StepProgress],
         arm: Callable[[int], None],
         position: Callable[[int], Position] = lambda _step: ANY_POSITION,
         *,
@@ -291,14 +291,14 @@ class TwoPhaseCommit:
         self._plan = plan
         self._arm(plan)
 
-    def _plan_after(self, paces: list[Pace]) -> int:
+    def _plan_after(self, paces: list[StepProgress]) -> int:
         shortest_ns = max(1, min(pace.step_ns for pace in paces))
         steps = math.ceil(self._notice_s * 1e9 / shortest_ns)
         return max(pace.step for pace in paces) + LEAST_NOTICE_STEPS + steps
 
-    def _read_pace(self, rank: int) -> Pace:
+    def _read_pace(self, rank: int) -> StepProgress:
         step, step_ns = self._store.get(f"ready/{rank}").split()
-        return Pace(int(step), int(step_ns))
+        return StepProgress(int(step), int(step_ns))
 
     def _compare_positions(self, since: int) -> Decision | None:
         """Abort where ranks had different positions when step ``since`` began."""

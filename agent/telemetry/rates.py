@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from overlaptop.agent.clock import now_ns
-from overlaptop.agent.telemetry.counters import ByteCounter, has_throughput, pcie_throughput
+from overlaptop.agent.telemetry.byte_counters import ByteCounter, has_throughput, pcie_throughput
 from overlaptop.agent.telemetry.gpm import METRICS, Figure, Gpm
 from overlaptop.agent.telemetry.nvml import HZ_PER_MHZ, Nvml, NvmlError
 from overlaptop.agent.telemetry.pcie import payload_of

@@ -14,7 +14,7 @@ from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.remote import targets
 from overlaptop.remote.connection import ConnectionState
-from overlaptop.remote.link import RemoteHost
+from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.pool import ConnectionPool
 from overlaptop.remote.targets import Target
 

@@ -11,7 +11,7 @@ from overlaptop.wire.commands import SET, argument, in_words
 from overlaptop.wire.messages import ACCEPTED, ENDED, SILENT, WRITTEN, Command, CommandOutcome, StepTotals
 from overlaptop.wire.messages import FAILED as FAILED
 from overlaptop.wire.messages import SENT as SENT
-from overlaptop.wire.outcome import ANSWER_S, CommandExecution, merged
+from overlaptop.wire.outcome import ANSWER_S, CommandProgress, merged
 
 MAX_COMMANDS = 128
 """Where there are more, those of searches go first."""
@@ -224,7 +224,7 @@ def _view(
 ) -> CommandView:
     outcome = entry.outcome
     if outcome is None:
-        execution = CommandExecution.begin(command, running)
+        execution = CommandProgress.begin(command, running)
         if now_ns - command.at_ns > UNANSWERED_NS:
             execution.lose_all(SILENT)
             outcome = execution.outcome()
@@ -232,7 +232,7 @@ def _view(
             outcome = replace(execution.outcome(), state=SENT, reason="", done=False)
         return CommandView(command, outcome, _progress(outcome, {}))
     if over and not outcome.done:
-        execution = CommandExecution.resume(command, outcome)
+        execution = CommandProgress.resume(command, outcome)
         execution.lose_all(ENDED)
         outcome = execution.outcome()
         return CommandView(command, outcome, _progress(outcome, entry.live))

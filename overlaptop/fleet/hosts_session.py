@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.job_session import JobSelector
-from overlaptop.remote.link import RemoteHost
+from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.pool import ConnectionPool
 from overlaptop.wire.endpoints import JobRecord
 

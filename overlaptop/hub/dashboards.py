@@ -39,7 +39,7 @@ _MAX_JOIN_BYTES = 1 << 16
 _LINGER_MS = 200
 
 
-class Dashboard:
+class DashboardClient:
     """One dashboard and what it is still to be sent."""
 
     def __init__(self, bad_frames: int) -> None:
@@ -137,7 +137,7 @@ class DashboardServer:
         self._search = search
         self._bad_joins = 0
         self._health = health
-        self._dashboards: dict[bytes, Dashboard] = {}
+        self._dashboards: dict[bytes, DashboardClient] = {}
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         for option, value in (
@@ -253,7 +253,7 @@ class DashboardServer:
                 with suppress(zmq.ZMQError):  # it will ask again
                     self._router.send_multipart([identity, _FULL], zmq.NOBLOCK)
                 return
-            dashboard = self._dashboards[identity] = Dashboard(self._bad_frames)
+            dashboard = self._dashboards[identity] = DashboardClient(self._bad_frames)
             dashboard.history.append(self._welcome)
             dashboard.same_protocol = join.protocol == PROTOCOL_VERSION
             if dashboard.same_protocol:
@@ -267,7 +267,7 @@ class DashboardServer:
                     dashboard.enqueue(payload, droppable=True)
             dashboard.detail_ranks = wanted
 
-    def _set_status(self, dashboard: Dashboard) -> None:
+    def _set_status(self, dashboard: DashboardClient) -> None:
         if dashboard.same_protocol:
             ranks_connected, job_ended, silent_ranks = self._health()
             bad_frames = self._bad_frames - dashboard.bad_frames_before

@@ -27,7 +27,7 @@ from overlaptop.wire.messages import (
     RankEnd,
     RankInfo,
 )
-from overlaptop.wire.outcome import ANSWER_S, CommandExecution, logged_state
+from overlaptop.wire.outcome import ANSWER_S, CommandProgress, logged_state
 
 END_S = 600.0
 """Since a rank's last report. Past that it is not waited for: it hangs, or its steps take minutes."""
@@ -42,7 +42,7 @@ _SHORT_CHARS = 40
 class HubExecution:
     """One command, and how the hub follows it."""
 
-    execution: CommandExecution
+    execution: CommandProgress
     reported_s: float
     """When a rank reported last, or the command was passed on."""
     knob: Knob | None
@@ -98,7 +98,7 @@ class CommandExecutions:
 
     def begin(self, command: Command, ranks: Collection[int], now_s: float) -> None:
         """A command is passed on to these ranks."""
-        execution = CommandExecution.begin(command, ranks)
+        execution = CommandProgress.begin(command, ranks)
         self._all[command.id] = HubExecution(
             execution, now_s, self._knobs.get(command.knob), execution.outcome()
         )
@@ -206,7 +206,7 @@ def _encoded(outcome: CommandOutcome) -> bytes:
         return encode(replace(outcome, ranks=tuple(ranks)))
 
 
-def _kept(path: Path) -> Iterable[CommandExecution]:
+def _kept(path: Path) -> Iterable[CommandProgress]:
     """The commands that were under way when the hub before this one died."""
     command: Command | None = None
     try:
@@ -215,6 +215,6 @@ def _kept(path: Path) -> Iterable[CommandExecution]:
             if isinstance(message, Command):
                 command = message
             elif isinstance(message, CommandOutcome) and command and command.id == message.command:
-                yield CommandExecution.resume(command, message)
+                yield CommandProgress.resume(command, message)
     except (OSError, WireError):
         return

@@ -18,7 +18,7 @@ from overlaptop.launch.request import (
     LaunchStatus,
     checked,
 )
-from overlaptop.remote.link import RemoteHost
+from overlaptop.remote.host import RemoteHost
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.relaying import RelayLaunchStatus

@@ -19,7 +19,7 @@ BUSY_S = 60.0
 """Somebody's capture takes no longer."""
 
 
-class Line(Protocol):
+class CommandSession(Protocol):
     """What is used of a session."""
 
     def send(self, command: Command) -> str:
@@ -60,7 +60,7 @@ class Changer:
     ``changed``, then ``settle``.
     """
 
-    def __init__(self, line: Line, knob: Knob, search: str) -> None:
+    def __init__(self, line: CommandSession, knob: Knob, search: str) -> None:
         """``search``: the id that the commands carry."""
         self.under_way: Change | None = None
         self.why_not = ""

@@ -18,7 +18,7 @@ from statistics import median
 
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.models.bucket_sizes import Collector
-from overlaptop.tuning.changer import Change, Changer, Line
+from overlaptop.tuning.changer import Change, Changer, CommandSession
 from overlaptop.tuning.current_value import CurrentValue
 from overlaptop.tuning.forecast import Forecast
 from overlaptop.tuning.interference import Interference, in_words
@@ -63,7 +63,7 @@ class Tuner:
 
     def __init__(
         self,
-        line: Line,
+        line: CommandSession,
         knob: Knob,
         least: int | None = None,
         most: int | None = None,

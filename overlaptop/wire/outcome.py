@@ -35,7 +35,7 @@ _PROGRESS = (SENT, *UNDER_WAY, *ENDED_WELL)
 
 
 @dataclass(slots=True)
-class CommandExecution:
+class CommandProgress:
     """What ranks have reported of one command."""
 
     command: Command
@@ -45,12 +45,12 @@ class CommandExecution:
     becomes: str = ""
 
     @classmethod
-    def begin(cls, command: Command, ranks: Iterable[int]) -> CommandExecution:
+    def begin(cls, command: Command, ranks: Iterable[int]) -> CommandProgress:
         """A command that is passed on to these ranks."""
         return cls(command, {rank: RankOutcome(rank, SENT, SENT, "") for rank in ranks})
 
     @classmethod
-    def resume(cls, command: Command, outcome: CommandOutcome) -> CommandExecution:
+    def resume(cls, command: Command, outcome: CommandOutcome) -> CommandProgress:
         """The execution that had this outcome."""
         known = {each.rank: each for each in outcome.ranks}
         return cls(command, known, outcome.step, outcome.was, outcome.becomes)

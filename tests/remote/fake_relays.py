@@ -25,7 +25,7 @@ from overlaptop.wire.messages import (
     RankInfo,
     Welcome,
 )
-from overlaptop.wire.outcome import CommandExecution
+from overlaptop.wire.outcome import CommandProgress
 from overlaptop.wire.relaying import (
     MAGIC,
     RelayHello,
@@ -103,7 +103,7 @@ def serve(ahead_ns: int = 0) -> None:
                 ranks = ",".join(map(str, message.detail_ranks))
                 send(Notice(0, now_ns, "info", f"joined {ranks}"), HubStatus(now_ns, 2, 0, False))
             case Command():
-                send(CommandExecution.begin(message, (0,)).outcome())
+                send(CommandProgress.begin(message, (0,)).outcome())
             case Search():
                 send(message)
             case RelayLimit():

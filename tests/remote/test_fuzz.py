@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_NODE_RANKS, MAX_NOTICES, RECENT_DETAILS
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.remote.link import MAX_SAMPLE_CHARS
+from overlaptop.remote.host import MAX_SAMPLE_CHARS
 from overlaptop.wire.codec import WireError, decode, encode, frame
 from overlaptop.wire.devices import Unknown
 from overlaptop.wire.messages import (

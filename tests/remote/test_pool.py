@@ -269,7 +269,7 @@ def test_a_name_that_cannot_travel_is_refused() -> None:
 
 def test_the_client_needs_neither_zmq_nor_torch_nor_a_screen() -> None:
     code = (
-        "import sys, overlaptop.remote.pool, overlaptop.remote.link;"
+        "import sys, overlaptop.remote.pool, overlaptop.remote.host;"
         "print([name for name in ('zmq', 'torch', 'textual', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,7 +13,7 @@ from overlaptop.fleet.hosts_session import HostsSession
 from overlaptop.fleet.job_session import JobSelector
 from overlaptop.fleet.snapshot import LinkState, NodeView, RankView, Snapshot
 from overlaptop.remote import targets
-from overlaptop.remote.link import RemoteHost
+from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.pool import ConnectionPool
 from overlaptop.wire.messages import StepTotals
 

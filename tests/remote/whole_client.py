@@ -14,7 +14,7 @@ from overlaptop.fleet.records import device_record, step_record
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.remote import connection as connection_module
 from overlaptop.remote.connection import Connection
-from overlaptop.remote.link import RemoteHost
+from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.targets import Target
 from overlaptop.report import hosts as nodes
 from overlaptop.tui.draw.segments import line_width

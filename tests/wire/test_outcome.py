@@ -6,7 +6,7 @@ import pytest
 
 from overlaptop.wire import commands
 from overlaptop.wire.messages import ENDED, SILENT, CommandReport
-from overlaptop.wire.outcome import CommandExecution, logged_state, merged
+from overlaptop.wire.outcome import CommandProgress, logged_state, merged
 from tests.fleet.builders import BUCKET_CAP_MB
 
 CAPTURE = commands.make(commands.CAPTURE, {"steps": 5})
@@ -15,7 +15,7 @@ SETTING = commands.make_setting(BUCKET_CAP_MB, 50)
 
 def played(command, *events, ranks=(0, 1)):
     """A rank and what happened to it: a state and perhaps a text that it reports, or how it was lost."""
-    execution = CommandExecution.begin(command, ranks)
+    execution = CommandProgress.begin(command, ranks)
     for rank, state, *text in events:
         if state in (ENDED, SILENT):
             execution.lose(rank, state)
@@ -96,7 +96,7 @@ def test_a_rank_that_was_not_asked_and_reports_takes_part():
 
 def test_an_execution_goes_on_from_its_outcome():
     begun = [(0, "accepted"), (1, "agreed"), (0, SILENT)]
-    resumed = CommandExecution.resume(SETTING, played(SETTING, *begun))
+    resumed = CommandProgress.resume(SETTING, played(SETTING, *begun))
     assert resumed.outcome() == played(SETTING, *begun)
     resumed.lose(1, ENDED)
     assert resumed.outcome() == played(SETTING, *begun, (1, ENDED))

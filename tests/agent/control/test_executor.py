@@ -17,7 +17,7 @@ from overlaptop.agent.control import executor
 from overlaptop.agent.control.action import Lifecycle, Outcome
 from overlaptop.agent.control.executor import CommandExecutor
 from overlaptop.agent.control.participant import Participant
-from overlaptop.agent.control.two_phase_commit import ANY_POSITION, Pace
+from overlaptop.agent.control.two_phase_commit import ANY_POSITION, StepProgress
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.script.runner import is_bundled
 from overlaptop.wire import commands
@@ -74,7 +74,7 @@ class CommandedRank:
         self.executor = CommandExecutor(
             3,
             allowed,
-            lambda: Pace(self.step, 300_000_000) if measured else None,
+            lambda: StepProgress(self.step, 300_000_000) if measured else None,
             {commands.CAPTURE: lambda command: self.action},
         )
 
@@ -513,7 +513,7 @@ def test_a_link_into_the_bundled_folder_is_what_it_points_to(tmp_path):
 def test_the_modules_of_control_import_no_torch():
     code = (
         "import sys, overlaptop.agent.control.executor, overlaptop.agent.control.capture;"
-        "import overlaptop.agent.knobs.rebucket;"
+        "import overlaptop.agent.knobs.change_bucket_size;"
         "sys.exit('torch' in sys.modules or 'zmq' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -11,7 +11,7 @@ JOB = """
     import torch.distributed.nn  # before there is a group: else it would hold it, with gloo's threads
 
     from overlaptop.agent.control import executor
-    from overlaptop.agent.control.two_phase_commit import Pace
+    from overlaptop.agent.control.two_phase_commit import StepProgress
     from overlaptop.agent.control.executor import CommandExecutor
     from overlaptop.agent.hooks.process_groups import collectives_begun, shortest_timeout_s
     from overlaptop.agent.knobs.script_knobs import ScriptKnobs
@@ -49,7 +49,7 @@ JOB = """
     depth = knobs.declare("depth", 1, choices=(1, 2), least=None, most=None, unit="", about="")
     knobs.note_step(0)
     makers = {commands.SET: lambda command: knobs.action("depth", 2)}
-    commands_here = CommandExecutor(rank, True, lambda: Pace(step, 10_000_000), makers)
+    commands_here = CommandExecutor(rank, True, lambda: StepProgress(step, 10_000_000), makers)
     said = {"changed"} if rank == 0 else {"unknown"}
     ready = torch.zeros(1)
     command = commands.make(commands.SET, {"value": 2}, knob="depth")

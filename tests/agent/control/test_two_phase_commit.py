@@ -13,7 +13,13 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from overlaptop.agent.control.two_phase_commit import ANY_POSITION, Decision, Pace, Position, TwoPhaseCommit
+from overlaptop.agent.control.two_phase_commit import (
+    ANY_POSITION,
+    Decision,
+    Position,
+    StepProgress,
+    TwoPhaseCommit,
+)
 
 RANKS = 4
 QUICK = {"timeout_s": 0.4, "period_s": 0.005, "notice_s": 0.3}
@@ -33,7 +39,12 @@ class Rank:
         self.rank = rank
         self.said_ns = said_ns or round(step_s * 1e9)
         self.commit = TwoPhaseCommit(
-            store, rank, world_size, lambda: Pace(self.step, self.said_ns), self.arm, **{**QUICK, **options}
+            store,
+            rank,
+            world_size,
+            lambda: StepProgress(self.step, self.said_ns),
+            self.arm,
+            **{**QUICK, **options},
         )
         self.stop = threading.Event()
         self.training = threading.Thread(target=self.train)
@@ -236,7 +247,7 @@ def test_a_store_that_does_not_answer_means_that_this_rank_does_nothing():
             return desired.encode()
 
     store = Frozen()
-    commit = TwoPhaseCommit(store, 1, 2, lambda: Pace(0, 1), lambda step: None, **QUICK)
+    commit = TwoPhaseCommit(store, 1, 2, lambda: StepProgress(0, 1), lambda step: None, **QUICK)
     thread = threading.Thread(target=commit.run)
     thread.start()
     assert commit.resolve(limit_s=0.05) is None
@@ -249,7 +260,7 @@ def test_a_store_that_fails_is_said_and_nobody_acts():
         def set(self, key, value):
             raise dist.DistNetworkError("Connection reset by peer")
 
-    commit = TwoPhaseCommit(Broken(), 1, 2, lambda: Pace(0, 1), lambda step: None, **QUICK)
+    commit = TwoPhaseCommit(Broken(), 1, 2, lambda: StepProgress(0, 1), lambda step: None, **QUICK)
     with pytest.raises(dist.DistNetworkError):
         commit.run()
     assert commit.resolve() == Decision(None, "rank 1: the job's store failed: Connection reset by peer")
@@ -341,7 +352,7 @@ def test_a_rank_that_does_not_know_where_it_stood_keeps_all_from_acting(stores):
 def test_a_rank_that_is_given_up_just_before_its_vote_does_not_vote_any_more(stores):
     stores[0].set("plan", "1000 0")
     commit = TwoPhaseCommit(
-        stores[1], 1, 2, lambda: Pace(5, 1_000_000), lambda step: commit.abandon("gave up"), **QUICK
+        stores[1], 1, 2, lambda: StepProgress(5, 1_000_000), lambda step: commit.abandon("gave up"), **QUICK
     )
     assert commit.run() == Decision(None, "rank 1 gave up")
     assert not commit.voted
@@ -393,7 +404,7 @@ def test_a_rank_that_lost_the_store_obeys_what_the_others_have_decided(stores):
         lost,
         1,
         2,
-        lambda: Pace(5, 1_000_000),
+        lambda: StepProgress(5, 1_000_000),
         lambda step: None,
         **QUICK,
         reconnect=reconnect,
@@ -420,7 +431,7 @@ def test_a_store_that_stays_away_is_raised_at_once_before_the_vote_and_later_aft
         lost,
         1,
         2,
-        lambda: Pace(5, 1_000_000),
+        lambda: StepProgress(5, 1_000_000),
         lambda step: None,
         **QUICK,
         reconnect=reconnect,
@@ -444,7 +455,7 @@ def test_a_job_that_ends_does_not_look_for_a_store_any_longer(stores):
         lost,
         1,
         2,
-        lambda: Pace(5, 1_000_000),
+        lambda: StepProgress(5, 1_000_000),
         lambda step: None,
         **QUICK,
         reconnect=reconnect,

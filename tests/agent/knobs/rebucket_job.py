@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from twice import DEVICE, begin
 
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+from overlaptop.agent.knobs.change_bucket_size import RebucketAction
 from overlaptop.agent.knobs.ddp_models import DdpModels
-from overlaptop.agent.knobs.rebucket import RebucketAction
 
 WIDTH = 128
 LAYERS = 4

@@ -15,7 +15,7 @@ import pytest
 from overlaptop.fleet.job_session import JobSession
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.remote.connection import ConnectionState
-from overlaptop.remote.link import RemoteHost, RemoteLink
+from overlaptop.remote.host import RemoteHost, RemoteHubConnection
 from overlaptop.remote.pool import ConnectionPool
 from overlaptop.remote.targets import Target
 from overlaptop.wire import commands
@@ -180,7 +180,7 @@ def test_another_link_takes_the_place_of_the_one_before(watched: Watched) -> Non
 
 
 def test_what_the_relay_dropped_counts_from_the_links_begin(watched: Watched) -> None:
-    assert isinstance(watched.link, RemoteLink)
+    assert isinstance(watched.link, RemoteHubConnection)
     eventually(lambda: watched.poll() or watched.connection.dropped == 3)
     again = watched.host.open_link(watched.record)
     assert again.dropped == 0

@@ -307,7 +307,7 @@ ALONE = """
 
     from overlaptop.agent.knobs.ddp_models import DdpModels
     from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-    from overlaptop.agent.knobs.rebucket import RebucketAction
+    from overlaptop.agent.knobs.change_bucket_size import RebucketAction
 
     dist.init_process_group("gloo")
     models = DdpModels(FaultBarrier(lambda level, text: print(text)))
@@ -435,7 +435,7 @@ FAULTS = """
 
     from overlaptop.agent.knobs.ddp_models import DdpModels
     from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-    from overlaptop.agent.knobs.rebucket import RebucketAction
+    from overlaptop.agent.knobs.change_bucket_size import RebucketAction
 
     def train(fails):
         gc.collect()  # what is put in place of its method below holds the model

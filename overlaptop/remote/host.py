@@ -47,7 +47,7 @@ MAX_SAMPLE_CHARS = 1 << 12
 """Of the texts in one sample of a GPU: each has its own, and a hundred samples of each rank are kept."""
 
 
-class RemoteLink:
+class RemoteHubConnection:
     """A HubConnection to a hub of another host. It outlives its connection.
 
     Without a connection nothing is known of the hub: it counts as alive, and what is sent goes nowhere.
@@ -169,7 +169,7 @@ class RemoteHost:
         self._jobs: tuple[RemoteJob, ...] = ()
         self._jobs_note = ""
         self._known = False
-        self._link: RemoteLink | None = None
+        self._link: RemoteHubConnection | None = None
         self._limit: RelayLimit | None = None
         self._owner = secrets.token_hex(8)
         """The key by which a later relay becomes the owner of what was launched."""
@@ -295,7 +295,7 @@ class RemoteHost:
 
     def open_link(self, record: JobRecord) -> HubConnection:
         """The link to the hub of this job, in place of the one before."""
-        self._link = RemoteLink(self, record)
+        self._link = RemoteHubConnection(self, record)
         self._select(record.job)
         return self._link
 
@@ -306,7 +306,7 @@ class RemoteHost:
             return False
         return link.state is not None and link.state.gone
 
-    def release(self, link: RemoteLink) -> None:
+    def release(self, link: RemoteHubConnection) -> None:
         """The link is not wanted any more."""
         if self._link is link:
             self._link = None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from overlaptop.agent.knobs.change_bucket_size import RebucketAction
 from overlaptop.agent.knobs.ddp_models import MIB, BucketCaps, DdpModels, KnownModel
-from overlaptop.agent.knobs.rebucket import RebucketAction
 from overlaptop.timeline.collectives import group_title
 from overlaptop.wire.knobs import BUCKET_CAP_MB, MAX_GRADIENTS, GradientFacts, Knob
 
