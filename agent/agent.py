@@ -34,7 +34,8 @@ from overlaptop.agent.reporting.sender import Sender
 from overlaptop.agent.script.failure import failure_at_exit
 from overlaptop.agent.telemetry.telemetry import Telemetry
 from overlaptop.wire import commands
-from overlaptop.wire.messages import AGENT_DISABLED, Command, Notice, RankEnd, RankInfo
+from overlaptop.wire.commands import Command
+from overlaptop.wire.messages import AGENT_DISABLED, Notice, RankEnd, RankInfo
 
 if TYPE_CHECKING:  # torch and numpy come with the job, not before it
     from overlaptop.agent.hooks.steps import StepHooks

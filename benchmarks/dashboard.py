@@ -25,13 +25,11 @@ import terminals
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.wire.codec import decode, encode
+from overlaptop.wire.commands import Command
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import (
-    PROTOCOL_VERSION,
     CollectiveSpan,
-    Command,
-    Message,
     Notice,
     PhaseSpan,
     RankInfo,
@@ -39,6 +37,8 @@ from overlaptop.wire.messages import (
     StepTotals,
     Welcome,
 )
+from overlaptop.wire.protocol import PROTOCOL_VERSION
+from overlaptop.wire.schema import Message
 
 MS = 1_000_000
 BUCKETS = 12

@@ -40,8 +40,9 @@ from overlaptop.fleet.snapshot import LinkState
 from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.pool import ConnectionPool
 from overlaptop.remote.targets import Target
-from overlaptop.wire.messages import Message, StepTotals
-from tests.wire.conftest import KEY, Hubs, Rank, eventually
+from overlaptop.wire.messages import StepTotals
+from overlaptop.wire.schema import Message
+from tests.hub.conftest import KEY, Hubs, Rank, eventually
 
 SSHD = "/usr/sbin/sshd"
 COLUMNS, ROWS = 160, 45

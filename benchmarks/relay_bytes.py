@@ -24,10 +24,11 @@ from terminals import cpu_s
 
 from overlaptop.wire.codec import encode, frame
 from overlaptop.wire.devices import DeviceSample
-from overlaptop.wire.messages import HubStatus, Message, StepDetail, StepTotals
+from overlaptop.wire.messages import HubStatus, StepDetail, StepTotals
 from overlaptop.wire.relaying import RelayJobs, RelayPong
+from overlaptop.wire.schema import Message
+from tests.hub.conftest import KEY, Hubs, Rank
 from tests.relay.client import RelayClient, RelayProcess
-from tests.wire.conftest import KEY, Hubs, Rank
 
 SAMPLES_PER_S = 2.0
 
@@ -56,7 +57,7 @@ class Job:
         self._watched = wanted
 
     def end(self) -> None:
-        """Stop, and hang up."""
+        """Stop, and close the connection."""
         self._over.set()
         self._thread.join()
         for rank in self._ranks:

@@ -36,7 +36,7 @@ from overlaptop.agent.telemetry import telemetry
 from overlaptop.agent.telemetry.machine_monitor import JobGpu, MachineMonitor
 from overlaptop.agent.telemetry.nvml import Nvml, NvmlError, import_library
 from overlaptop.agent.telemetry.telemetry import Telemetry
-from overlaptop.wire.messages import Message
+from overlaptop.wire.schema import Message
 
 LEAP_NS = 30_000
 THREAD = "overlaptop-telemetry"

@@ -30,7 +30,7 @@ from overlaptop.agent.hooks.after_optimizer import AfterOptimizer
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
 from overlaptop.agent.isolation.threads import Thread
 from overlaptop.wire import commands
-from overlaptop.wire.messages import UNKNOWN, Command, CommandReport
+from overlaptop.wire.commands import UNKNOWN, Command, CommandReport
 
 NOT_ALLOWED = "start the job with --control to allow commands"
 LATE_S = 10.0

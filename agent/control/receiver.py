@@ -7,7 +7,7 @@ from collections.abc import Callable
 from overlaptop.agent.control.executor import CommandExecutor
 from overlaptop.agent.reporting.sender import Sender
 from overlaptop.wire import commands
-from overlaptop.wire.messages import CHANGED, ENDED_BADLY, ENDED_WELL, UNKNOWN
+from overlaptop.wire.commands import CHANGED, ENDED_BADLY, ENDED_WELL, UNKNOWN
 
 
 class CommandReceiver:

@@ -14,8 +14,8 @@ from overlaptop.agent.control.action import Action
 from overlaptop.agent.isolation.fault_barrier import warn
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
+from overlaptop.wire.commands import Command
 from overlaptop.wire.knobs import MAX_KNOBS, GradientFacts, Knob, KnobFacts
-from overlaptop.wire.messages import Command
 
 if TYPE_CHECKING:
     from overlaptop.agent.reporting.sender import Sender

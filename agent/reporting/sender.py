@@ -16,8 +16,10 @@ from time import monotonic
 from overlaptop.agent.isolation.detached_process import start_detached
 from overlaptop.agent.isolation.fault_barrier import warn
 from overlaptop.wire import codec, endpoints, peers, writable
-from overlaptop.wire.messages import Command, Message, RankInfo, StepDetail, StepTotals, Watch
+from overlaptop.wire.commands import Command
+from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals, Watch
 from overlaptop.wire.processes import is_alive, process_start_time
+from overlaptop.wire.schema import Message
 
 MAX_QUEUED_BYTES = 1 << 20
 RECEIVE_BYTES = 1 << 16

@@ -21,7 +21,7 @@ from overlaptop.agent.telemetry.machine_monitor import Facts, JobGpu, MachineMon
 from overlaptop.agent.telemetry.nvml import import_library
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.devices import DeviceSample
-from overlaptop.wire.messages import Message
+from overlaptop.wire.schema import Message
 
 if TYPE_CHECKING:
     from overlaptop.agent.placement import RankPlacement

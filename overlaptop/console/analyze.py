@@ -66,7 +66,8 @@ def _print_records(job: TracedJob) -> None:
 def session_of(job: TracedJob) -> FinishedSession:
     """The job as a session, which a dashboard and a table can show."""
     from overlaptop.fleet.finished_session import FinishedRank, FinishedSession
-    from overlaptop.wire.messages import PROTOCOL_VERSION, Notice, Welcome
+    from overlaptop.wire.messages import Notice, Welcome
+    from overlaptop.wire.protocol import PROTOCOL_VERSION
 
     over_ns = max(whole.start_ns + whole.step_ns for whole in job.whole)
     ranks = [

@@ -14,7 +14,7 @@ from overlaptop.fleet.session import Session
 from overlaptop.report.hosts import path_there
 from overlaptop.text import printable
 from overlaptop.wire import commands
-from overlaptop.wire.messages import ENDED_BADLY, WRITTEN, Command
+from overlaptop.wire.commands import ENDED_BADLY, WRITTEN, Command
 
 
 def run(key: str | None, steps: int, hosts: Hosts | None = None, *, as_json: bool) -> int:

@@ -10,7 +10,7 @@ from overlaptop.console.hosts import pause
 from overlaptop.fleet.commands import SENT, CommandView
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
-from overlaptop.wire.messages import Command
+from overlaptop.wire.commands import Command
 
 TICK_S = 0.05
 LIMIT_S = 3.0

@@ -18,8 +18,8 @@ from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.text import UNKNOWN as NOT_KNOWN
 from overlaptop.text import printable
 from overlaptop.wire import commands
+from overlaptop.wire.commands import CHANGED, UNKNOWN, Command
 from overlaptop.wire.knobs import Knob
-from overlaptop.wire.messages import CHANGED, UNKNOWN, Command
 
 KNOBS_S = 2.0
 """For a job that has just begun to list its knobs, or is being changed."""

@@ -30,10 +30,9 @@ from overlaptop.fleet.followed_host import FollowedHost, Host
 from overlaptop.fleet.job_session import LOOK_EVERY_S, NOT_CONNECTED, READONLY, JobSelector
 from overlaptop.fleet.merging import Merger, NodeSnapshot, out_of_reach
 from overlaptop.fleet.snapshot import LinkState, Snapshot
-from overlaptop.wire.commands import CHANGES
+from overlaptop.wire.commands import CHANGES, Command
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import Command
 
 SETTLE_S = 2.0
 """For hosts that are being connected to list their jobs, before the only job so far is taken."""

@@ -7,10 +7,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from overlaptop.wire.commands import SET, argument, in_words
-from overlaptop.wire.messages import ACCEPTED, ENDED, SILENT, WRITTEN, Command, CommandOutcome, StepTotals
-from overlaptop.wire.messages import FAILED as FAILED
-from overlaptop.wire.messages import SENT as SENT
+from overlaptop.wire.commands import (
+    ACCEPTED,
+    ENDED,
+    SET,
+    SILENT,
+    WRITTEN,
+    Command,
+    CommandOutcome,
+    argument,
+    in_words,
+)
+from overlaptop.wire.commands import FAILED as FAILED
+from overlaptop.wire.commands import SENT as SENT
+from overlaptop.wire.messages import StepTotals
 from overlaptop.wire.outcome import ANSWER_S, CommandProgress, merged
 
 MAX_COMMANDS = 128

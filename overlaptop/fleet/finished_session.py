@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 
 from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_RANKS, Fleet
 from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, Snapshot
+from overlaptop.wire.commands import Command
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import Command, Message, Notice, RankInfo, StepDetail, StepTotals, Welcome
+from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals, Welcome
+from overlaptop.wire.schema import Message
 
 _OVER = "this is the trace of a job that is over: it takes no commands"
 

@@ -12,20 +12,11 @@ from overlaptop.fleet.knobs import job_knobs
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.fleet.totals import of_one_step, total
 from overlaptop.fleet.traffic import LONGEST_WINDOW_S, Load, StepWindow, Traffic, traffic_of
+from overlaptop.wire.commands import Command, CommandOutcome
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
-from overlaptop.wire.messages import (
-    Command,
-    CommandOutcome,
-    HubStatus,
-    Message,
-    Notice,
-    RankEnd,
-    RankInfo,
-    StepDetail,
-    StepTotals,
-    Welcome,
-)
+from overlaptop.wire.messages import HubStatus, Notice, RankEnd, RankInfo, StepDetail, StepTotals, Welcome
+from overlaptop.wire.schema import Message
 
 HISTORY_STEPS = 600
 """Steps kept for each rank."""

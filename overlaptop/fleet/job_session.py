@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.wire.commands import Command
 from overlaptop.wire.endpoints import EndpointError, JobRecord, list_jobs
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import PROTOCOL_VERSION, Command, TurnedAway, Welcome
+from overlaptop.wire.messages import TurnedAway, Welcome
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 if TYPE_CHECKING:
     from overlaptop.wire.hub_connection import HubConnection

@@ -6,9 +6,9 @@ from collections.abc import Collection
 from typing import Protocol
 
 from overlaptop.fleet.snapshot import Snapshot
+from overlaptop.wire.commands import Command
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import Command
 
 
 class Session(Protocol):

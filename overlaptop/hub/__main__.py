@@ -22,7 +22,7 @@ from pathlib import Path
 
 from overlaptop.wire import endpoints
 from overlaptop.wire.endpoints import EndpointError
-from overlaptop.wire.messages import LEASE_S
+from overlaptop.wire.protocol import LEASE_S
 
 _BACKLOG = 1024
 _LOCK_TRIES = 20

@@ -14,9 +14,9 @@ from overlaptop.hub.search import SearchLease
 from overlaptop.wire import change_log, commands, endpoints
 from overlaptop.wire.change_log import LoggedChange
 from overlaptop.wire.codec import encode
+from overlaptop.wire.commands import CHANGED, Command, CommandReport
 from overlaptop.wire.endpoints import EndpointError, JobRecord
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import CHANGED, Command, CommandReport
 from overlaptop.wire.outcome import logged_state
 
 RETURN_S = 30.0

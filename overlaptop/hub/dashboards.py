@@ -15,16 +15,10 @@ from pathlib import Path
 import zmq
 
 from overlaptop.wire.codec import WireError, decode, encode
+from overlaptop.wire.commands import Command
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import (
-    LEASE_S,
-    PROTOCOL_VERSION,
-    Command,
-    HubStatus,
-    Join,
-    TurnedAway,
-    Welcome,
-)
+from overlaptop.wire.messages import HubStatus, Join, TurnedAway, Welcome
+from overlaptop.wire.protocol import LEASE_S, PROTOCOL_VERSION
 
 MAX_DASHBOARDS = 64
 _FULL = encode(TurnedAway(f"{MAX_DASHBOARDS} dashboards watch this job: close one of them"))

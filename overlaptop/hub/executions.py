@@ -14,19 +14,10 @@ from pathlib import Path
 
 from overlaptop.hub.history import FromRank
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
+from overlaptop.wire.commands import ENDED, SENT, SILENT, UNKNOWN, Command, CommandOutcome, CommandReport
 from overlaptop.wire.endpoints import read_regular, write_whole
 from overlaptop.wire.knobs import Knob, KnobFacts
-from overlaptop.wire.messages import (
-    ENDED,
-    SENT,
-    SILENT,
-    UNKNOWN,
-    Command,
-    CommandOutcome,
-    CommandReport,
-    RankEnd,
-    RankInfo,
-)
+from overlaptop.wire.messages import RankEnd, RankInfo
 from overlaptop.wire.outcome import ANSWER_S, CommandProgress, logged_state
 
 END_S = 600.0

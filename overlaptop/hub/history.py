@@ -8,16 +8,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from operator import itemgetter
 
+from overlaptop.wire.commands import CommandReport
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, KnobFacts
-from overlaptop.wire.messages import (
-    CommandReport,
-    Notice,
-    RankEnd,
-    RankInfo,
-    StepDetail,
-    StepTotals,
-)
+from overlaptop.wire.messages import Notice, RankEnd, RankInfo, StepDetail, StepTotals
 
 Facts = MachineFacts | DeviceFacts | NumaFacts | KnobFacts | GradientFacts
 """Of each kind only the newest counts."""

@@ -17,19 +17,12 @@ from overlaptop.hub.dashboards import MAX_DASHBOARDS, DashboardServer
 from overlaptop.hub.history import MAX_RANKS, FromRank, JobHistory
 from overlaptop.hub.ranks import RankServer
 from overlaptop.wire import commands, endpoints
+from overlaptop.wire.commands import Command, CommandReport
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.endpoints import JobRecord
-from overlaptop.wire.messages import (
-    PROTOCOL_VERSION,
-    Command,
-    CommandReport,
-    RankEnd,
-    RankInfo,
-    StepDetail,
-    StepTotals,
-    Welcome,
-)
+from overlaptop.wire.messages import RankEnd, RankInfo, StepDetail, StepTotals, Welcome
 from overlaptop.wire.processes import is_alive, process_start_time
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 _TICK_S = 1.0
 _RETRY_S = 0.1

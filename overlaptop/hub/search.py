@@ -14,9 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from overlaptop.wire.codec import WireError, decode, encode
+from overlaptop.wire.commands import Command
 from overlaptop.wire.endpoints import read_regular, write_whole
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import LEASE_S, Command
+from overlaptop.wire.protocol import LEASE_S
 
 _MAX_ENDED = 64
 _MAX_FILE_BYTES = 1 << 12

@@ -19,9 +19,11 @@ from overlaptop.relay.rate_limit import RateLimit
 from overlaptop.relay.send_queue import SendQueue
 from overlaptop.wire import commands, endpoints
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
+from overlaptop.wire.commands import Command
 from overlaptop.wire.endpoints import EndpointError, JobRecord
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import LEASE_S, PROTOCOL_VERSION, Command, Join, Message, Notice
+from overlaptop.wire.messages import Join, Notice
+from overlaptop.wire.protocol import LEASE_S, PROTOCOL_VERSION
 from overlaptop.wire.relaying import (
     MAGIC,
     MAX_JOBS,
@@ -36,6 +38,7 @@ from overlaptop.wire.relaying import (
     RelaySelect,
     RemoteJob,
 )
+from overlaptop.wire.schema import Message
 
 if TYPE_CHECKING:
     from overlaptop.wire.hub_connection import LocalHubConnection

@@ -12,8 +12,9 @@ from overlaptop.remote.failures import Failure
 from overlaptop.remote.frames import RelayStream, StartNote
 from overlaptop.remote.targets import Target
 from overlaptop.wire.codec import WireError, decode, encode, frame
-from overlaptop.wire.messages import PROTOCOL_VERSION, Message
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import RelayHello, RelayPing, RelayPong
+from overlaptop.wire.schema import Message
 
 PING_EVERY_S = 1.0
 FIRST_PINGS = 4

@@ -14,8 +14,8 @@ from overlaptop.remote.child import ChildProcess, end_all, uninterrupted
 from overlaptop.remote.clock import ClockOffset
 from overlaptop.remote.failures import Failure
 from overlaptop.remote.targets import Target
-from overlaptop.wire.messages import Message
 from overlaptop.wire.relaying import RelayHello
+from overlaptop.wire.schema import Message
 
 BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 REFUSED_PAUSE_S = 300.0

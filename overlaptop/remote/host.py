@@ -10,21 +10,12 @@ from typing import TYPE_CHECKING
 
 from overlaptop.remote.connection import Connection, ConnectionState
 from overlaptop.wire.codec import encode
+from overlaptop.wire.commands import Command
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import (
-    PROTOCOL_VERSION,
-    Command,
-    HubStatus,
-    Join,
-    Message,
-    Notice,
-    RankEnd,
-    StepDetail,
-    StepTotals,
-    Welcome,
-)
+from overlaptop.wire.messages import HubStatus, Join, Notice, RankEnd, StepDetail, StepTotals, Welcome
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import (
     RelayHello,
     RelayJobs,
@@ -35,6 +26,7 @@ from overlaptop.wire.relaying import (
     RelaySelect,
     RemoteJob,
 )
+from overlaptop.wire.schema import Message
 
 if TYPE_CHECKING:
     from overlaptop.wire.hub_connection import HubConnection

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import LinkState, NodeView, RankView, Snapshot
 from overlaptop.text import UNKNOWN, age, byte_count, clock, printable
-from overlaptop.wire.messages import WRITTEN
+from overlaptop.wire.commands import WRITTEN
 
 LINK_GLYPHS = {
     LinkState.WAITING: ("◌", "warning"),

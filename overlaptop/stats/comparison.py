@@ -25,8 +25,9 @@ from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import RankView, Snapshot
 from overlaptop.stats.drift import FEWEST_BEFORE, WINDOWS, drift
 from overlaptop.stats.noise import FEWEST, Difference, Estimate, between, both, estimate
+from overlaptop.wire.commands import CHANGED
 from overlaptop.wire.knobs import Knob
-from overlaptop.wire.messages import CHANGED, StepTotals
+from overlaptop.wire.messages import StepTotals
 
 MOST_STEPS = 512
 """On each side."""

@@ -20,7 +20,7 @@ from overlaptop.tui.tune.control import KnobControl
 from overlaptop.tui.tune.knob_values import ValueRefusedError
 from overlaptop.tui.workloads.earlier import JobsSeen
 from overlaptop.tui.workloads.launch import LaunchFollower
-from overlaptop.wire.messages import Command
+from overlaptop.wire.commands import Command
 
 
 class Dashboard:

@@ -9,8 +9,8 @@ from typing import Protocol
 from overlaptop.fleet.commands import FAILED, CommandView
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.wire import commands
+from overlaptop.wire.commands import CHANGED, UNKNOWN, Command
 from overlaptop.wire.knobs import Knob, Search
-from overlaptop.wire.messages import CHANGED, UNKNOWN, Command
 
 AGAIN_S = 1.0
 """Before a change that failed is asked for again."""

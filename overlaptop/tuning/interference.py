@@ -5,7 +5,7 @@ from __future__ import annotations
 from overlaptop.fleet.commands import FAILED, CommandView
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.wire import commands
-from overlaptop.wire.messages import UNKNOWN
+from overlaptop.wire.commands import UNKNOWN
 
 LOST_S = 10.0
 """Past LEASE_S the hub has undone what was changed."""

@@ -35,9 +35,9 @@ from overlaptop.tuning.state import (
 )
 from overlaptop.tuning.steps import JobStep, StepReader
 from overlaptop.wire import commands
+from overlaptop.wire.commands import UNKNOWN
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
 from overlaptop.wire.knobs import Search as Lease
-from overlaptop.wire.messages import UNKNOWN
 
 RANGES = {BUCKET_CAP_MB: (1, 400)}
 """Where a range is not given, and the knob's own is not worth it."""

@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
+from overlaptop.wire.commands import CHANGED, ENDED_BADLY, UNKNOWN
 from overlaptop.wire.endpoints import base_dir
-from overlaptop.wire.messages import CHANGED, ENDED_BADLY, UNKNOWN
 
 NAME = "changes.jsonl"
 MAX_BYTES = 1 << 20

@@ -23,30 +23,7 @@ from overlaptop.wire.bounds import (
     UnixNs,
     one_of,
 )
-from overlaptop.wire.commands import ACCEPTED as ACCEPTED
-from overlaptop.wire.commands import CHANGED as CHANGED
-from overlaptop.wire.commands import ENDED as ENDED
-from overlaptop.wire.commands import ENDED_BADLY as ENDED_BADLY
-from overlaptop.wire.commands import ENDED_WELL as ENDED_WELL
-from overlaptop.wire.commands import FAILED as FAILED
-from overlaptop.wire.commands import LOST as LOST
-from overlaptop.wire.commands import OUTCOME_STATES as OUTCOME_STATES
-from overlaptop.wire.commands import REPORT_STATES as REPORT_STATES
-from overlaptop.wire.commands import SENT as SENT
-from overlaptop.wire.commands import SILENT as SILENT
-from overlaptop.wire.commands import UNDER_WAY as UNDER_WAY
-from overlaptop.wire.commands import UNKNOWN as UNKNOWN
-from overlaptop.wire.commands import UNREACHABLE as UNREACHABLE
-from overlaptop.wire.commands import WRITTEN as WRITTEN
-from overlaptop.wire.commands import Argument as Argument
-from overlaptop.wire.commands import Command as Command
-from overlaptop.wire.commands import CommandOutcome as CommandOutcome
-from overlaptop.wire.commands import CommandReport as CommandReport
-from overlaptop.wire.commands import RankOutcome as RankOutcome
-from overlaptop.wire.protocol import LEASE_S as LEASE_S
-from overlaptop.wire.protocol import PROTOCOL_VERSION as PROTOCOL_VERSION
-from overlaptop.wire.schema import Message as Message
-from overlaptop.wire.schema import Part
+from overlaptop.wire.schema import Message, Part
 
 MAX_PHASES = 1024
 MAX_COLLECTIVES = 4096

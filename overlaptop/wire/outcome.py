@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from overlaptop.wire.commands import CHANGES
-from overlaptop.wire.messages import (
+from overlaptop.wire.commands import (
     ACCEPTED,
     CHANGED,
+    CHANGES,
     ENDED,
     ENDED_BADLY,
     ENDED_WELL,

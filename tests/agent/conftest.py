@@ -20,7 +20,8 @@ import pytest
 
 from overlaptop.agent.placement import job_key, process_key
 from overlaptop.wire import codec, endpoints
-from overlaptop.wire.messages import Message, Notice, RankInfo, StepDetail, StepTotals, Watch
+from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals, Watch
+from overlaptop.wire.schema import Message
 from tests.agent.commanded import Job, jobs_in, socket_directory, watchers
 from tests.warm import Warm, WarmProcess, environment, free_port, text_of
 

@@ -4,17 +4,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.wire.commands import Command, CommandReport
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, NodeShare, NumaFacts
-from overlaptop.wire.messages import (
-    Command,
-    CommandReport,
-    HubStatus,
-    Message,
-    RankEnd,
-    RankInfo,
-    StepTotals,
-    Welcome,
-)
+from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo, StepTotals, Welcome
+from overlaptop.wire.schema import Message
 from tests.fleet.hub import PlayedFleet
 
 WELCOME = Welcome(

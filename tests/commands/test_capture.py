@@ -7,7 +7,7 @@ import pytest
 from overlaptop.console import CommandError, capture, following
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
-from overlaptop.wire.messages import Command
+from overlaptop.wire.commands import Command
 
 from .fakes import PlayedSession, arrival, end, reported
 from .running import records

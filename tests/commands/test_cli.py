@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from overlaptop import __version__, commands
-from overlaptop.wire.messages import LEASE_S
+from overlaptop.wire.protocol import LEASE_S
 
 from .running import run_code, run_here
 

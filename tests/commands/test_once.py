@@ -8,7 +8,8 @@ from overlaptop.console import CommandError
 from overlaptop.console.once import render, settle
 from overlaptop.console.table import Table
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.wire.messages import HubStatus, Message, RankEnd
+from overlaptop.wire.messages import HubStatus, RankEnd
+from overlaptop.wire.schema import Message
 
 from .fakes import (
     WELCOME,

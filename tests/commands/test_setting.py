@@ -8,8 +8,9 @@ import pytest
 
 from overlaptop.console import CommandError, following, setting
 from overlaptop.wire import commands
+from overlaptop.wire.commands import Command
 from overlaptop.wire.knobs import Knob, KnobFacts
-from overlaptop.wire.messages import Command, Message
+from overlaptop.wire.schema import Message
 
 from .fakes import PlayedSession, arrival, end, rank_info, reported, status
 from .running import records, run_here

@@ -9,7 +9,8 @@ import pytest
 from overlaptop.console import CommandError
 from overlaptop.console.stream import RecordWriter, stream
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.wire.messages import AGENT_DISABLED, Message, Notice
+from overlaptop.wire.messages import AGENT_DISABLED, Notice
+from overlaptop.wire.schema import Message
 
 from .fakes import (
     WELCOME,

@@ -14,7 +14,7 @@ from overlaptop.doctor.findings import Finding, Status, fault, ok, works
 from overlaptop.doctor.hosts import examine
 from overlaptop.remote import attempt
 from overlaptop.remote.targets import Target
-from overlaptop.wire.messages import PROTOCOL_VERSION
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 from tests.remote.connections import fake_relay
 
 from .machines import by_check

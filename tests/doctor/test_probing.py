@@ -14,7 +14,7 @@ import pytest
 from overlaptop.doctor import probing
 from overlaptop.doctor.children import Child
 from overlaptop.doctor.probing import GPUS, SOFTWARE, Probe, ProbeReport
-from overlaptop.wire.messages import PROTOCOL_VERSION
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 from .machines import LAPTOP, machine
 

@@ -12,8 +12,8 @@ import pytest
 from overlaptop.doctor.findings import Status
 from overlaptop.doctor.sockets import check_directory, check_jobs
 from overlaptop.wire.endpoints import JobRecord, job_dir, write_job
-from overlaptop.wire.messages import PROTOCOL_VERSION
 from overlaptop.wire.processes import process_start_time
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 from .machines import LAPTOP, by_check, machine
 

@@ -11,7 +11,7 @@ from overlaptop import __version__
 from overlaptop.doctor.findings import Finding, Status
 from overlaptop.doctor.installed import NEEDED, check_installation
 from overlaptop.doctor.software import check_software
-from overlaptop.wire.messages import PROTOCOL_VERSION
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 from .machines import H200, LAPTOP, by_check, machine, probe_report
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, GpuLink, MachineFacts, NodeShare, NumaFacts
 from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import (
-    PROTOCOL_VERSION,
     CollectiveSpan,
     HubStatus,
     PhaseSpan,
@@ -14,6 +13,7 @@ from overlaptop.wire.messages import (
     StepTotals,
     Welcome,
 )
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 MS = 1_000_000
 S = 1_000_000_000

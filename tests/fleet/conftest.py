@@ -5,7 +5,7 @@ import tempfile
 
 import pytest
 
-from tests.wire.conftest import Hubs
+from tests.hub.conftest import Hubs
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from overlaptop.fleet.snapshot import LinkState
 from overlaptop.hub.executions import CommandExecutions
 from overlaptop.hub.history import FromRank
 from overlaptop.wire.codec import decode
-from overlaptop.wire.commands import CHANGES, RESTORE
-from overlaptop.wire.messages import Argument, Command, CommandReport, RankEnd, RankInfo, Welcome
+from overlaptop.wire.commands import CHANGES, RESTORE, Argument, Command, CommandReport
+from overlaptop.wire.messages import RankEnd, RankInfo, Welcome
 
 from .builders import Clock, info, status, welcome
 

@@ -8,9 +8,10 @@ from overlaptop.fleet.cluster_session import SETTLE_S, ClusterSession
 from overlaptop.fleet.job_session import NOT_CONNECTED, READONLY, JobSelector
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
+from overlaptop.wire.commands import Command, CommandReport
 from overlaptop.wire.endpoints import EndpointError
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import Command, CommandReport, RankEnd
+from overlaptop.wire.messages import RankEnd
 
 from .builders import BUCKET_CAP_MB, T0, Clock, S, info, status, step, welcome
 from .fakes import FakeHost, record

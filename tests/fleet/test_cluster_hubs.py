@@ -15,7 +15,7 @@ from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands, endpoints
 from overlaptop.wire.hub_connection import LocalHubConnection
 from tests.fleet.test_two_dashboards import KNOB, ObedientRank
-from tests.wire.conftest import Hubs, eventually
+from tests.hub.conftest import Hubs, eventually
 
 LEASE_S = 3
 

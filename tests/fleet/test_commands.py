@@ -10,7 +10,8 @@ from overlaptop.fleet import commands as fold
 from overlaptop.fleet.fleet import Fleet
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
-from overlaptop.wire.messages import CommandReport, RankEnd
+from overlaptop.wire.commands import CommandReport
+from overlaptop.wire.messages import RankEnd
 
 from .builders import BUCKET_CAP_MB, T0, S, info, step, unmeasured
 from .hub import PlayedHub, PlayedJob
@@ -104,7 +105,7 @@ def test_the_live_overlap_is_that_of_the_measured_steps_just_before(job):
 
 
 def test_steps_whose_times_cancel_each_other_out_give_no_overlap(job):
-    # A far end may say so, though no agent does.
+    # A relay may send it, though no agent does.
     odd = [replace(step(0, number), comm_ns=comm_ns) for number, comm_ns in ((1, 7), (2, -7))]
     command = capture()
     job.send(*odd, command, report(0, command, "agreed", 40))

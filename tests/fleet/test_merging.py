@@ -8,8 +8,9 @@ from overlaptop.fleet.commands import together
 from overlaptop.fleet.merging import Merger, NodeSnapshot, out_of_reach
 from overlaptop.fleet.snapshot import LinkState, NodeView
 from overlaptop.wire import commands
+from overlaptop.wire.commands import CommandReport
 from overlaptop.wire.knobs import KnobFacts
-from overlaptop.wire.messages import CommandReport, Notice
+from overlaptop.wire.messages import Notice
 
 from .builders import BUCKET_CAP_MB, MS, T0, Clock, S, info, sample, status, step, welcome
 from .hub import PlayedFleet
@@ -154,9 +155,9 @@ def test_a_host_that_is_there_by_two_names_doubles_nothing(nodes):
 
 def test_notices_of_all_nodes_stand_in_their_order(nodes):
     nodes.send(0, Notice(0, T0 + 2, "info", "second"), Notice(0, T0 + 5 * S, "info", "fourth"))
-    nodes.send(1, Notice(2, T0 + 1, "info", "first"), Notice(0, T0 + 3, "warning", "of the line's far end"))
+    nodes.send(1, Notice(2, T0 + 1, "info", "first"), Notice(0, T0 + 3, "warning", "of the relay"))
     texts = [notice.text for notice in nodes.seen().notices]
-    assert texts == ["first", "second", "of the line's far end", "fourth"]
+    assert texts == ["first", "second", "of the relay", "fourth"]
 
 
 def test_what_is_replayed_with_a_clock_that_is_known_better_is_known_already(nodes):

@@ -12,7 +12,7 @@ from overlaptop.fleet.job_session import JobSession
 from overlaptop.wire import change_log, commands
 from overlaptop.wire.knobs import KnobFacts
 from tests.fleet.builders import BUCKET_CAP_MB
-from tests.wire.conftest import Rank, eventually
+from tests.hub.conftest import Rank, eventually
 
 KNOB = replace(BUCKET_CAP_MB, value=40, value_text="40")
 

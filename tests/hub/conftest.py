@@ -18,6 +18,7 @@ from typing import TypeVar
 import pytest
 
 from overlaptop.wire.codec import FrameReader, decode, encode, frame
+from overlaptop.wire.commands import Command, CommandOutcome, CommandReport
 from overlaptop.wire.endpoints import (
     JobRecord,
     hub_command,
@@ -26,18 +27,9 @@ from overlaptop.wire.endpoints import (
     read_job,
 )
 from overlaptop.wire.hub_connection import LocalHubConnection
-from overlaptop.wire.messages import (
-    Command,
-    CommandOutcome,
-    CommandReport,
-    HubStatus,
-    Message,
-    RankInfo,
-    StepDetail,
-    StepTotals,
-    Watch,
-)
+from overlaptop.wire.messages import HubStatus, RankInfo, StepDetail, StepTotals, Watch
 from overlaptop.wire.processes import is_alive, process_start_time
+from overlaptop.wire.schema import Message
 
 PATIENCE_S = 20.0
 KEY = "job-1"

@@ -9,9 +9,10 @@ import pytest
 from overlaptop.hub.commands import PATIENCE_S, RETURN_S, CommandBroker
 from overlaptop.wire import commands
 from overlaptop.wire.codec import decode
+from overlaptop.wire.commands import Command, CommandOutcome, CommandReport
 from overlaptop.wire.endpoints import JobRecord, job_dir
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import LEASE_S, Command, CommandOutcome, CommandReport
+from overlaptop.wire.protocol import LEASE_S
 from tests.fleet.builders import BUCKET_CAP_MB
 
 

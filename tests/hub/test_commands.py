@@ -13,15 +13,10 @@ import zmq
 
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError, decode, encode
+from overlaptop.wire.commands import Command, CommandOutcome
 from overlaptop.wire.knobs import Knob
-from overlaptop.wire.messages import (
-    PROTOCOL_VERSION,
-    Command,
-    CommandOutcome,
-    HubStatus,
-    Join,
-    Welcome,
-)
+from overlaptop.wire.messages import HubStatus, Join, Welcome
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 from tests.fleet.builders import BUCKET_CAP_MB
 
 

@@ -13,8 +13,9 @@ import pytest
 from overlaptop.hub.executions import END_S, CommandExecutions
 from overlaptop.wire import change_log, commands
 from overlaptop.wire.codec import decode
+from overlaptop.wire.commands import Command, CommandOutcome, CommandReport
 from overlaptop.wire.knobs import KnobFacts, Search
-from overlaptop.wire.messages import Command, CommandOutcome, CommandReport, HubStatus, RankEnd
+from overlaptop.wire.messages import HubStatus, RankEnd
 from overlaptop.wire.outcome import ANSWER_S
 from tests.fleet.builders import BUCKET_CAP_MB, info
 

@@ -18,8 +18,6 @@ from overlaptop.hub.dashboards import MAX_DASHBOARDS
 from overlaptop.hub.ranks import RankConnection
 from overlaptop.wire.codec import MAX_FRAME_BYTES, FrameReader, decode, encode, frame
 from overlaptop.wire.messages import (
-    LEASE_S,
-    PROTOCOL_VERSION,
     HubStatus,
     Join,
     RankEnd,
@@ -29,6 +27,7 @@ from overlaptop.wire.messages import (
     Watch,
     Welcome,
 )
+from overlaptop.wire.protocol import LEASE_S, PROTOCOL_VERSION
 
 
 def cpu_s(pid):

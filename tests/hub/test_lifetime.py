@@ -21,7 +21,6 @@ from overlaptop.wire.codec import encode, frame
 from overlaptop.wire.endpoints import clean_stale, job_dir, list_jobs, read_job
 from overlaptop.wire.hub_connection import LocalHubConnection
 from overlaptop.wire.messages import (
-    PROTOCOL_VERSION,
     HubStatus,
     Join,
     Notice,
@@ -32,6 +31,7 @@ from overlaptop.wire.messages import (
     Welcome,
 )
 from overlaptop.wire.processes import process_start_time
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 KEY = "job-1"
 

@@ -14,8 +14,10 @@ from overlaptop.hub.search import SearchLease
 from overlaptop.wire import commands
 from overlaptop.wire.bounds import MAX_AUTHOR_CHARS
 from overlaptop.wire.codec import decode, encode
+from overlaptop.wire.commands import Command, CommandOutcome
 from overlaptop.wire.knobs import Knob, Search
-from overlaptop.wire.messages import LEASE_S, Command, CommandOutcome, HubStatus
+from overlaptop.wire.messages import HubStatus
+from overlaptop.wire.protocol import LEASE_S
 from tests.fleet.builders import BUCKET_CAP_MB
 
 OTHER_KNOB = Knob("accumulation", 4, "4", "4", 1, 8)

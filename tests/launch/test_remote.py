@@ -7,7 +7,7 @@ import pytest
 from overlaptop.launch.remote import RemoteLauncher
 from overlaptop.launch.request import LaunchPhase, LaunchPlan, LaunchRequest
 from overlaptop.wire.codec import encode
-from overlaptop.wire.messages import PROTOCOL_VERSION
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import RelayHello, RelayLaunch, RelayLaunchStatus
 from tests.fleet.fakes import record
 

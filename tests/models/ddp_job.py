@@ -7,8 +7,9 @@ import numpy as np
 from overlaptop.models.alpha_beta import AlphaBeta
 from overlaptop.models.buckets import MIB, Compute, GradientList, predict
 from overlaptop.wire import commands
+from overlaptop.wire.commands import CommandReport
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts
-from overlaptop.wire.messages import CollectiveSpan, CommandReport, PhaseSpan, StepDetail
+from overlaptop.wire.messages import CollectiveSpan, PhaseSpan, StepDetail
 from tests.fleet.builders import BUCKET_CAP_MB, MS, T0, Clock, info, step, welcome
 from tests.fleet.hub import PlayedFleet
 

@@ -13,9 +13,11 @@ from typing import TypeVar
 
 from overlaptop.relay.relay import Relay
 from overlaptop.wire.codec import FrameReader, decode, encode, frame
-from overlaptop.wire.messages import PROTOCOL_VERSION, Join, Message
+from overlaptop.wire.messages import Join
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import MAGIC, RelayJobs, RelayLink, RelayPing, RelaySelect
-from tests.wire.conftest import PATIENCE_S, eventually
+from overlaptop.wire.schema import Message
+from tests.hub.conftest import PATIENCE_S, eventually
 
 _PING_S = 0.2
 

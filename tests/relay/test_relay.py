@@ -20,12 +20,10 @@ from overlaptop import __version__
 from overlaptop.relay.relay import Relay
 from overlaptop.wire import commands, endpoints
 from overlaptop.wire.codec import MAX_FRAME_BYTES, encode, frame
+from overlaptop.wire.commands import Command, CommandOutcome
 from overlaptop.wire.endpoints import read_job
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
 from overlaptop.wire.messages import (
-    PROTOCOL_VERSION,
-    Command,
-    CommandOutcome,
     HubStatus,
     Join,
     Notice,
@@ -37,6 +35,7 @@ from overlaptop.wire.messages import (
     Welcome,
 )
 from overlaptop.wire.processes import process_start_time
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import (
     RelayHello,
     RelayJobs,
@@ -48,8 +47,8 @@ from overlaptop.wire.relaying import (
     RelayPong,
     RelaySelect,
 )
+from tests.hub.conftest import KEY, eventually, hubs, make_rank, make_viewer, socket_dir
 from tests.relay.client import RelayProcess, RelayThread
-from tests.wire.conftest import KEY, eventually, hubs, make_rank, make_viewer, socket_dir
 from tests.wire.examples import messages, plain
 
 __all__ = ["hubs", "make_rank", "make_viewer", "socket_dir"]  # fixtures

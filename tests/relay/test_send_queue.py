@@ -9,17 +9,9 @@ import pytest
 
 from overlaptop.relay.send_queue import MAX_EVERY, MAX_QUEUED_BYTES, SendQueue
 from overlaptop.wire.codec import decode, encode
+from overlaptop.wire.commands import CommandOutcome
 from overlaptop.wire.devices import DeviceSample
-from overlaptop.wire.messages import (
-    CommandOutcome,
-    HubStatus,
-    Notice,
-    RankEnd,
-    RankInfo,
-    StepDetail,
-    StepTotals,
-    Welcome,
-)
+from overlaptop.wire.messages import HubStatus, Notice, RankEnd, RankInfo, StepDetail, StepTotals, Welcome
 from overlaptop.wire.relaying import RelayJobs
 
 WELCOME = Welcome(4, "job-1", "gpu-a", "train.py", 2, 1)

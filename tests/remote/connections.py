@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from overlaptop.remote.bootstrap import remote_command
 from overlaptop.remote.connection import Connection
 from overlaptop.remote.targets import Target
-from overlaptop.wire.messages import Message
+from overlaptop.wire.schema import Message
 
 FAKE_RELAYS = Path(__file__).with_name("fake_relays.py")
 PATIENCE_S = 20.0

@@ -14,18 +14,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
+from overlaptop.wire.commands import Command
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import (
-    PROTOCOL_VERSION,
-    Command,
-    HubStatus,
-    Join,
-    Message,
-    Notice,
-    RankInfo,
-    Welcome,
-)
+from overlaptop.wire.messages import HubStatus, Join, Notice, RankInfo, Welcome
 from overlaptop.wire.outcome import CommandProgress
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import (
     MAGIC,
     RelayHello,
@@ -39,6 +32,7 @@ from overlaptop.wire.relaying import (
     RelaySelect,
     RemoteJob,
 )
+from overlaptop.wire.schema import Message
 
 AHEAD_NS = 5_000_000_000
 """By which the clock of "ahead" is ahead."""

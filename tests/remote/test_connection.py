@@ -15,8 +15,8 @@ from overlaptop.remote.attempt import FIRST_BYTES_S, MAX_INBOX_BYTES, SILENT_S
 from overlaptop.remote.connection import BACK_OFF_S, JITTER, REFUSED_PAUSE_S, Connection, ConnectionState
 from overlaptop.remote.targets import Target
 from overlaptop.wire.codec import WireError, encode
-from overlaptop.wire.messages import PROTOCOL_VERSION as VERSION
 from overlaptop.wire.messages import RankInfo
+from overlaptop.wire.protocol import PROTOCOL_VERSION as VERSION
 from overlaptop.wire.relaying import RelayJobs, RelayLimit, RelayLink, RelaySelect
 from tests.remote.connections import Connections, eventually, open_descriptors, runs
 from tests.remote.fake_relays import AHEAD_NS, HELLO, JOB

@@ -19,18 +19,9 @@ from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_NODE_RANKS, MAX_NOTICES, R
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.remote.host import MAX_SAMPLE_CHARS
 from overlaptop.wire.codec import WireError, decode, encode, frame
+from overlaptop.wire.commands import Argument, Command, CommandOutcome, RankOutcome
 from overlaptop.wire.devices import Unknown
-from overlaptop.wire.messages import (
-    Argument,
-    Command,
-    CommandOutcome,
-    HubStatus,
-    RankEnd,
-    RankInfo,
-    RankOutcome,
-    StepDetail,
-    StepTotals,
-)
+from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo, StepDetail, StepTotals
 from overlaptop.wire.relaying import MAGIC, RelayHello
 from tests.remote.test_frames import cut
 from tests.remote.whole_client import ANSWER, JOB, OPENING, START_NS, WholeClient, framed, whole_clients

@@ -20,11 +20,13 @@ from overlaptop.remote.pool import ConnectionPool
 from overlaptop.remote.targets import Target
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError
+from overlaptop.wire.commands import Command, CommandOutcome
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import Command, CommandOutcome, HubStatus, Message, Notice, Welcome
+from overlaptop.wire.messages import HubStatus, Notice, Welcome
+from overlaptop.wire.schema import Message
+from tests.hub.conftest import Hubs, Rank, hubs, make_rank, socket_dir
 from tests.remote.connections import Connections, eventually
 from tests.remote.fake_relays import AHEAD_NS, JOB, STARTED_NS
-from tests.wire.conftest import Hubs, Rank, hubs, make_rank, socket_dir
 
 __all__ = ["hubs", "make_rank", "socket_dir"]
 """Fixtures that come with their import."""

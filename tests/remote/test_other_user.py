@@ -26,24 +26,16 @@ from overlaptop.relay.relay import Relay
 from overlaptop.remote.bootstrap import remote_command
 from overlaptop.wire import endpoints
 from overlaptop.wire.codec import encode
-from overlaptop.wire.commands import make_setting
+from overlaptop.wire.commands import CommandOutcome, make_setting
 from overlaptop.wire.endpoints import EndpointError, JobRecord, list_jobs, read_job
 from overlaptop.wire.hub_connection import LocalHubConnection
 from overlaptop.wire.knobs import Knob, KnobFacts, Search
-from overlaptop.wire.messages import (
-    PROTOCOL_VERSION,
-    CommandOutcome,
-    Join,
-    Notice,
-    RankInfo,
-    StepTotals,
-    TurnedAway,
-    Welcome,
-)
+from overlaptop.wire.messages import Join, Notice, RankInfo, StepTotals, TurnedAway, Welcome
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import RelayJobs, RelayLink, RelaySelect
 from tests.fleet.fakes import record
+from tests.hub.conftest import KEY, Hubs, eventually, hubs, make_rank, make_viewer
 from tests.relay.client import RelayClient, RelayProcess
-from tests.wire.conftest import KEY, Hubs, eventually, hubs, make_rank, make_viewer
 
 __all__ = ["hubs", "make_rank", "make_viewer"]  # fixtures
 

@@ -17,7 +17,7 @@ import overlaptop
 from overlaptop.remote.connection import ConnectionState
 from overlaptop.remote.pool import AT_ONCE, ConnectionPool
 from overlaptop.remote.targets import Target
-from overlaptop.wire.messages import PROTOCOL_VERSION
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 from tests.remote.connections import FAKE_RELAYS, PATIENCE_S, eventually, fake_relay, runs
 from tests.remote.fake_relays import HELLO, JOB
 

@@ -12,7 +12,7 @@ import pytest
 
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands
-from overlaptop.wire.messages import PROTOCOL_VERSION
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 from tests.remote.connections import FAKE_RELAYS
 from tests.remote.hosts import Job, Lab, Sshd, eventually, make_key, public_part, why_not
 from tests.remote.watching import Watching

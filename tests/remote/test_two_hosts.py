@@ -13,8 +13,8 @@ import pytest
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.wire import commands
+from overlaptop.wire.commands import CHANGED
 from overlaptop.wire.knobs import BUCKET_CAP_MB
-from overlaptop.wire.messages import CHANGED
 from tests.remote.hosts import DDP, NODES, SMALL, Job, Lab, why_not
 from tests.remote.watching import Watching
 from tests.warm import Warm

@@ -20,8 +20,10 @@ from overlaptop.report import hosts as nodes
 from overlaptop.tui.draw.segments import line_width
 from overlaptop.tui.widgets import host_lines
 from overlaptop.wire.codec import FrameReader, decode, encode, frame
-from overlaptop.wire.messages import PROTOCOL_VERSION, Message, Welcome
+from overlaptop.wire.messages import Welcome
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import MAGIC, RelayHello, RelayJobs, RelayLink, RelayPong, RemoteJob
+from overlaptop.wire.schema import Message
 
 START_NS = 1_700_000_000_000_000_000
 JOB = "job-1"

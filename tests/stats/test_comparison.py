@@ -18,8 +18,8 @@ from overlaptop.stats.comparison import (
 )
 from overlaptop.stats.drift import FEWEST_BEFORE
 from overlaptop.wire import commands
+from overlaptop.wire.commands import CommandReport
 from overlaptop.wire.knobs import KnobFacts
-from overlaptop.wire.messages import CommandReport
 from tests.fleet.builders import BUCKET_CAP_MB, Clock, info, step, unmeasured, welcome
 from tests.fleet.hub import PlayedFleet
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from overlaptop.wire.commands import CommandReport
 from overlaptop.wire.knobs import KnobFacts
-from overlaptop.wire.messages import CommandReport
 from tests.fleet.builders import BUCKET_CAP_MB, info
 
 from .fakes import running_job

@@ -13,7 +13,8 @@ from overlaptop.tui.capture.profiler_reference import RankReference, parse, run
 from overlaptop.tui.capture.screen import CaptureScreen
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.wire import commands
-from overlaptop.wire.messages import CommandReport, RankEnd
+from overlaptop.wire.commands import CommandReport
+from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import T0, detail, info, status, step, welcome
 
 from .clusters import Cluster

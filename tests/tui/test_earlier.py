@@ -9,9 +9,9 @@ from overlaptop.fleet.snapshot import LinkState
 from overlaptop.stats.comparison import compare_steps
 from overlaptop.tui.workloads.earlier import KEPT_STEPS, MAX_JOBS, WITH_STEPS, JobsSeen, job_of
 from overlaptop.tui.workloads.tried_table import shortened
-from overlaptop.wire.commands import make_setting
+from overlaptop.wire.commands import CommandReport, make_setting
 from overlaptop.wire.knobs import Knob, KnobFacts
-from overlaptop.wire.messages import CommandReport, RankEnd
+from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import MS, Clock, info, status, step, welcome
 from tests.fleet.fakes import record
 from tests.fleet.hub import PlayedFleet

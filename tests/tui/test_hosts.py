@@ -11,7 +11,7 @@ from overlaptop.tui.hosts.screen import HostsScreen
 from overlaptop.tui.jobs.screen import JobsScreen
 from overlaptop.tui.options import TuiOptions
 from overlaptop.wire import commands
-from overlaptop.wire.messages import CommandReport
+from overlaptop.wire.commands import CommandReport
 from tests.fleet.builders import S, step
 from tests.fleet.fakes import record
 

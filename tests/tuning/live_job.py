@@ -8,8 +8,9 @@ import numpy as np
 
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.wire import commands
+from overlaptop.wire.commands import Command, CommandReport
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
-from overlaptop.wire.messages import Command, CommandReport, RankEnd
+from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import BUCKET_CAP_MB, MS, Clock, info, status, step, welcome
 from tests.fleet.hub import PlayedFleet
 

@@ -11,6 +11,7 @@ from overlaptop.wire import commands
 from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.codec import MESSAGES as BY_TAG
 from overlaptop.wire.codec import encode
+from overlaptop.wire.commands import Argument, Command, CommandOutcome, CommandReport, RankOutcome
 from overlaptop.wire.devices import (
     DeviceFacts,
     DeviceSample,
@@ -23,16 +24,7 @@ from overlaptop.wire.devices import (
     Unknown,
 )
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
-from overlaptop.wire.messages import (
-    Argument,
-    Command,
-    CommandOutcome,
-    CommandReport,
-    PhaseSpan,
-    RankOutcome,
-    StepDetail,
-    StepTotals,
-)
+from overlaptop.wire.messages import PhaseSpan, StepDetail, StepTotals
 
 STEP = StepTotals(3, 7, 1, 5, 2, 2, *[1] * 12)
 COMMAND = Command("20260101-000000-abcdef", "capture", (Argument("steps", 5),), "me@here, pid 1", 1)

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.codec import WireError, encode
+from overlaptop.wire.commands import Argument, RankOutcome
 from overlaptop.wire.devices import GpuLink, GpuSite, Nic, NodeShare, NumaNode, Unknown
 from overlaptop.wire.knobs import Knob
-from overlaptop.wire.messages import Argument, CollectiveSpan, PhaseSpan, RankOutcome
+from overlaptop.wire.messages import CollectiveSpan, PhaseSpan
 from overlaptop.wire.schema import Message
 
 LONG = "wide 測 " * 40

@@ -16,16 +16,10 @@ from msgspec.structs import replace
 from overlaptop.wire import codec
 from overlaptop.wire.bounds import MAX_DURATION_NS, MAX_RANK
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
+from overlaptop.wire.commands import Argument
 from overlaptop.wire.devices import GpuLink
-from overlaptop.wire.messages import (
-    Argument,
-    CollectiveSpan,
-    Join,
-    Message,
-    Notice,
-    PhaseSpan,
-    Watch,
-)
+from overlaptop.wire.messages import CollectiveSpan, Join, Notice, PhaseSpan, Watch
+from overlaptop.wire.schema import Message
 from tests.wire.examples import (
     COMMAND,
     DETAIL,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from overlaptop.wire import commands
-from overlaptop.wire.messages import ENDED, SILENT, CommandReport
+from overlaptop.wire.commands import ENDED, SILENT, CommandReport
 from overlaptop.wire.outcome import CommandProgress, logged_state, merged
 from tests.fleet.builders import BUCKET_CAP_MB
 

@@ -8,7 +8,8 @@ from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.merging import out_of_reach
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.tui.capture.profiler_reference import READING, ProfilerReference
-from overlaptop.wire.messages import AGENT_DISABLED, WRITTEN
+from overlaptop.wire.commands import WRITTEN
+from overlaptop.wire.messages import AGENT_DISABLED
 
 
 def refusal(snapshot: Snapshot) -> str:

@@ -27,8 +27,7 @@ from overlaptop.tui.draw.segments import (
 from overlaptop.tui.overview.totals_line import overlap_ink
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.view import ScrollView
-from overlaptop.wire.commands import CAPTURE
-from overlaptop.wire.messages import ENDED_BADLY, WRITTEN
+from overlaptop.wire.commands import CAPTURE, ENDED_BADLY, WRITTEN
 
 # Header, cells, and the width of the widget from which it is shown.
 _COLUMNS = (

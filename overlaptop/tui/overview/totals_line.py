@@ -103,9 +103,9 @@ def _why_fixed(state: ViewState) -> str:
     if not why:
         return ""  # the job is over, or a file: the header says so
     if why == NOT_ALLOWED:
-        return "(needs --control: 7)"
+        return "(needs --control)"
     why = re.sub(r"^rank \d+: ", "", why)
-    return f"(fixed: {shortened(why, _REASON_CHARS)}: 7)"
+    return f"(fixed: {shortened(why, _REASON_CHARS)})"
 
 
 def _launching(state: ViewState) -> list[Item]:

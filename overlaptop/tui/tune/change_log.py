@@ -27,7 +27,7 @@ from overlaptop.tui.tune.earlier_changes import JobChanges
 from overlaptop.tui.tune.knob_editor import change_words, who_asked
 from overlaptop.tui.tune.knob_values import SCRIPT, short_name
 from overlaptop.tui.view import ScrollView
-from overlaptop.wire.messages import CHANGED
+from overlaptop.wire.commands import CHANGED
 
 _WHO_CELLS, _NARROW = 34, 90
 

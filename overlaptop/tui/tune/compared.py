@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.text import shortened
 from overlaptop.tui.tune.knob_values import with_unit
-from overlaptop.wire.messages import CHANGED
+from overlaptop.wire.commands import CHANGED
 
 if TYPE_CHECKING:
     from overlaptop.stats.comparison import Comparer, Quantity

@@ -1,4 +1,4 @@
-"""KnobEditor a knob by keys: which one is selected, its new value, and how far that is. No screen in it."""
+"""Changing a knob by keys: which one is selected, its new value, and how far that is. No screen in it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from overlaptop.tui.tune.knob_values import (
     with_unit,
 )
 from overlaptop.wire.codec import WireError
-from overlaptop.wire.commands import make_restoring, make_setting
+from overlaptop.wire.commands import CHANGED, UNKNOWN, Command, make_restoring, make_setting
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
-from overlaptop.wire.messages import CHANGED, UNKNOWN, Command
 
 SETTLE_S = 1.5
 """Keys that come faster than this add up to one change; so long it can be cancelled before it is sent."""

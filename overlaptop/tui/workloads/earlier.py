@@ -13,8 +13,9 @@ from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.report.order import all_see_gaps
 from overlaptop.tui.tune.knob_values import short_name, with_unit
+from overlaptop.wire.commands import CHANGED
 from overlaptop.wire.endpoints import JobRecord
-from overlaptop.wire.messages import CHANGED, StepTotals
+from overlaptop.wire.messages import StepTotals
 
 KEPT_STEPS = 256
 """Of each rank: enough for means and their spread."""

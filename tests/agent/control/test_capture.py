@@ -17,8 +17,8 @@ from overlaptop.agent.control import capture
 from overlaptop.agent.control.two_phase_commit import ANSWER_TIMEOUT_S
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
+from overlaptop.wire.commands import ENDED_BADLY
 from overlaptop.wire.endpoints import list_jobs
-from overlaptop.wire.messages import ENDED_BADLY
 from tests.agent.commanded import jobs_in, losses_alone
 
 TRAINING = '''

@@ -21,7 +21,7 @@ from overlaptop.agent.control.two_phase_commit import ANY_POSITION, StepProgress
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.script.runner import is_bundled
 from overlaptop.wire import commands
-from overlaptop.wire.messages import Argument
+from overlaptop.wire.commands import Argument
 from overlaptop.workloads.catalog import WORKLOADS
 
 ENDED = ("written", "failed", "refused", "busy")

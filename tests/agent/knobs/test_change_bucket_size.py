@@ -12,9 +12,9 @@ import pytest
 
 from overlaptop.agent.control.two_phase_commit import NOTICE_S
 from overlaptop.wire import commands
+from overlaptop.wire.commands import ENDED_BADLY
 from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.knobs import GradientFacts, Knob
-from overlaptop.wire.messages import ENDED_BADLY
 from tests.agent.commanded import losses_alone
 
 from .changes import switched

@@ -16,7 +16,8 @@ from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
 from overlaptop.agent.sources.host import HostSource
 from overlaptop.wire import codec, endpoints
 from overlaptop.wire.knobs import Knob, KnobFacts
-from overlaptop.wire.messages import Message, Notice, RankInfo, StepTotals, Watch
+from overlaptop.wire.messages import Notice, RankInfo, StepTotals, Watch
+from overlaptop.wire.schema import Message
 
 INFO = RankInfo("job-1", 0, 0, 1, "h", os.getpid(), "s.py", "cpu", "gloo", "host", "", False, 1, "2")
 

@@ -31,7 +31,7 @@ from overlaptop.wire.devices import (
     NodeShare,
     NumaFacts,
 )
-from overlaptop.wire.messages import Message
+from overlaptop.wire.schema import Message
 
 from . import machines
 from .driver import GPU_IS_LOST, NO_PERMISSION, install
