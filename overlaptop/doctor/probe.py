@@ -32,11 +32,14 @@ def software() -> None:
     missing = [name for name in ("msgpack", "msgspec", "zmq") if importlib.util.find_spec(name) is None]
     try:
         package = importlib.import_module("overlaptop")
-        messages = importlib.import_module("overlaptop.wire.messages")
+        try:
+            declares = importlib.import_module("overlaptop.wire.protocol")
+        except ModuleNotFoundError:  # an older version, up to protocol 4
+            declares = importlib.import_module("overlaptop.wire.messages")
         report(
             "overlaptop",
             version=package.__version__,
-            protocol=messages.PROTOCOL_VERSION,
+            protocol=declares.PROTOCOL_VERSION,
             path=next(iter(package.__path__)),
             missing=missing,
         )
