@@ -31,7 +31,7 @@ exit status: 0; 2 for a usage error and for a file that is no trace, is cut off 
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
     """Its options."""
     parser = make_parser("overlaptop analyze", DESCRIPTION, EPILOG)
     parser.add_argument("path", type=Path, metavar="PATH", help="a trace, or a folder of them")
@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(words: list[str]) -> int:
     """Read the traces, and show them."""
-    options = parser().parse_args(words)
+    options = command_parser().parse_args(words)
     from overlaptop.console import analyze
 
     return analyze.run(

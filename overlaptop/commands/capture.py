@@ -23,7 +23,7 @@ a capture under way go on).
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
     """Its options."""
     parser = make_parser("overlaptop capture", DESCRIPTION, EPILOG)
     parser.add_argument(
@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(words: list[str]) -> int:
     """Capture, and follow it until all ranks have written."""
-    options = parser().parse_args(words)
+    options = command_parser().parse_args(words)
     hosts = hosts_of(options)
     from overlaptop.console import capture
 

@@ -18,7 +18,7 @@ whose older part is changes.jsonl.1, some 2 MB in all. exit status: 0; 2 for a u
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
     """Its options."""
     parser = make_parser("overlaptop changes", DESCRIPTION, EPILOG)
     parser.add_argument("--job", type=job_key, metavar="KEY", help="of this job only")
@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(words: list[str]) -> int:
     """Print the log."""
-    options = parser().parse_args(words)
+    options = command_parser().parse_args(words)
     from overlaptop.console import changes
 
     return changes.run(options.job, as_json=options.json)

@@ -13,7 +13,7 @@ to the workload: overlaptop demo ddp -- --bucket-cap-mb 100
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
     """Its options."""
     from overlaptop.workloads.catalog import WORKLOADS
 
@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
 def run(words: list[str]) -> int:
     """Start it, and open the dashboard on it or print its records."""
     own, workload_options = cut_at_dashes(words)
-    options = parser().parse_args(own)
+    options = command_parser().parse_args(own)
     from overlaptop.console import demo
 
     return demo.run(

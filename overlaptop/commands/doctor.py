@@ -25,7 +25,7 @@ exit status: 0 when monitoring will work here and on each host, 1 when not, 2 fo
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
     """Its options."""
     usage = "overlaptop doctor [HOST ...] [--python PATH] [--json]"
     parser = make_parser("overlaptop doctor", DESCRIPTION, EPILOG, usage)
@@ -36,10 +36,10 @@ def parser() -> argparse.ArgumentParser:
 
 def run(words: list[str]) -> int:
     """Look, and print the findings."""
-    parsed = parser()
-    options = parsed.parse_intermixed_args(words)
+    parser = command_parser()
+    options = parser.parse_intermixed_args(words)
     if options.rate:
-        parsed.error("--rate is for watching a host")
+        parser.error("--rate is for watching a host")
     python = ""
     if not (options.host or options.hosts or options.via):
         python, options.python = options.python, ""

@@ -62,7 +62,7 @@ class _Parser(argparse.ArgumentParser):
         raise CommandError(f"{message} (see: {self.prog} --help)", 2)
 
 
-def parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
     """Its options."""
     parser = _Parser(
         prog="overlaptop estimate",
@@ -105,18 +105,18 @@ def parser() -> argparse.ArgumentParser:
 
 def run(words: list[str]) -> int:
     """Answer one question. CommandError with status 2 for words that ask none, or several."""
-    parsed = parser()
-    options = vars(parsed.parse_args(words))
+    parser = command_parser()
+    options = vars(parser.parse_args(words))
     given = {name for name, value in options.items() if value is not None} - {"json"}
     asked = [each for each in _QUESTIONS if given.intersection(each[1] + each[2])]
     if not asked:
-        parsed.error("nothing to estimate: give --compute-ms, --gradients or --all-gather-ms")
+        parser.error("nothing to estimate: give --compute-ms, --gradients or --all-gather-ms")
     if len(asked) > 1:
         first, other = (min(given.intersection(each[1] + each[2])) for each in asked[:2])
-        parsed.error(f"{_option(first)} and {_option(other)} belong to two questions: ask one at a time")
+        parser.error(f"{_option(first)} and {_option(other)} belong to two questions: ask one at a time")
     question, needed, more = asked[0]
     if missing := [_option(name) for name in needed if name not in given]:
-        parsed.error(f"{_option(min(given.intersection(needed + more)))} goes with {' and '.join(missing)}")
+        parser.error(f"{_option(min(given.intersection(needed + more)))} goes with {' and '.join(missing)}")
     from overlaptop.console import estimate
 
     return estimate.run(question, [options[name] for name in needed + more], as_json=options["json"])

@@ -22,7 +22,7 @@ exit status: 0, or 2 for a usage error. environment: OVERLAPTOP_DIR.
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
     """Its options."""
     parser = make_parser("overlaptop relay", DESCRIPTION, EPILOG)
     parser.add_argument(
@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(words: list[str]) -> int:
     """Relay until standard input ends."""
-    options = parser().parse_args(words)
+    options = command_parser().parse_args(words)
     from overlaptop.console import relay
 
     return relay.run(readonly=options.readonly)

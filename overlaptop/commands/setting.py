@@ -31,7 +31,7 @@ after Ctrl-C (the job and a change under way go on).
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
     """Its options."""
     parser = make_parser("overlaptop set", DESCRIPTION, EPILOG)
     parser.add_argument(
@@ -47,10 +47,10 @@ def parser() -> argparse.ArgumentParser:
 
 def run(words: list[str]) -> int:
     """Show the knobs, or change one."""
-    parsed = parser()
-    options = parsed.parse_args(words)
+    parser = command_parser()
+    options = parser.parse_args(words)
     if options.json and options.change is not None:
-        parsed.error("--json goes without NAME=VALUE")
+        parser.error("--json goes without NAME=VALUE")
     hosts = hosts_of(options)
     from overlaptop.console import setting
 

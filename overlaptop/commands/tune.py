@@ -39,7 +39,7 @@ far is told), 2 for a usage error, 130 after Ctrl-C and 143 after SIGTERM, once 
 """
 
 
-def parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
     """Its options."""
     usage = "overlaptop tune [SCRIPT] [options] [-- script's options]"
     parser = make_parser("overlaptop tune", DESCRIPTION, EPILOG, usage)
@@ -67,15 +67,15 @@ def parser() -> argparse.ArgumentParser:
 def run(words: list[str]) -> int:
     """Search on a running job, or on a script that is started for it."""
     own, script_options = cut_at_dashes(words)
-    parsed = parser()
-    options = parsed.parse_args(own)
+    parser = command_parser()
+    options = parser.parse_args(own)
     if options.script is None and (options.nproc is not None or "--" in words):
-        parsed.error("--nproc and what follows -- go with SCRIPT")
+        parser.error("--nproc and what follows -- go with SCRIPT")
     if options.script is not None and (options.job is not None or options.keep):
-        parsed.error("--job and --keep are for a job that runs: give no SCRIPT with them")
+        parser.error("--job and --keep are for a job that runs: give no SCRIPT with them")
     hosts = hosts_of(options)
     if options.script is not None and hosts is not None:
-        parsed.error("SCRIPT is started here: give no host with it")
+        parser.error("SCRIPT is started here: give no host with it")
     from overlaptop.console import tune
 
     least, most = options.range or (None, None)

@@ -53,7 +53,7 @@ _ALSO_MEANT = {
 """What may be typed as a command and is an option."""
 
 
-def parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
     """Its options."""
     parser = make_parser(
         "overlaptop",
@@ -93,14 +93,14 @@ def parser() -> argparse.ArgumentParser:
 
 def run(words: list[str]) -> int:
     """Watch jobs of this machine or of other hosts."""
-    parsed = parser()
-    options = parsed.parse_intermixed_args(words)
+    parser = command_parser()
+    options = parser.parse_intermixed_args(words)
     if misplaced := next((word for word in options.host if word in COMMANDS), None):
-        parsed.error(f"{misplaced} is a command and comes first; a host of that name is ssh://{misplaced}")
+        parser.error(f"{misplaced} is a command and comes first; a host of that name is ssh://{misplaced}")
     if options.steps is not None and (options.once or not options.json):
-        parsed.error("--steps goes with --json")
+        parser.error("--steps goes with --json")
     if options.list and (options.once or options.wait or options.job is not None):
-        parsed.error("--list goes with no other option than --json, and hosts")
+        parser.error("--list goes with no other option than --json, and hosts")
     try:
         return _watch(options)
     except CommandError as failure:

@@ -10,7 +10,7 @@ from overlaptop import __version__
 from overlaptop.console import CommandError, print_message
 from overlaptop.launch.launcher import gpu_device_files
 from overlaptop.launch.local import LocalLauncher
-from overlaptop.launch.relayed import LEASE_S, RelayedLauncher
+from overlaptop.launch.relayed import WITHOUT_OWNER_S, RelayedLauncher
 from overlaptop.relay.relay import Relay
 
 
@@ -41,7 +41,9 @@ def run(*, readonly: bool) -> int:
     os.close(reads)
     if launcher.under_way:
         with suppress(OSError):  # with the connection its standard error may be gone, too
-            print_message(f"{why}; {local.running or 'what was requested'} goes on for {LEASE_S:.0f} s")
+            print_message(
+                f"{why}; {local.running or 'what was requested'} goes on for {WITHOUT_OWNER_S:.0f} s"
+            )
         with suppress(OSError):
             # The host's sshd waits for whoever could still write.
             for descriptor in (1, 2):

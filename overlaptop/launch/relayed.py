@@ -16,7 +16,7 @@ from overlaptop.launch.supervised import Handover, LaunchError, Lease, Takeover
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.relaying import MAX_OUTPUT_CHARS, MAX_OUTPUT_LINES, RelayLaunch, RelayLaunchStatus
 
-LEASE_S = 60.0
+WITHOUT_OWNER_S = 60.0
 """A job goes on for so long after the last connection of the dashboard that started it has ended."""
 _RUNNING_LINES = 40
 """Of the output of a job that runs; of one that failed all that is kept."""
@@ -96,7 +96,7 @@ class RelayedLauncher:
         return (status := self.status(())) is not None and not status.ended
 
     def release(self) -> None:
-        """Leave what was requested to its supervisor, for LEASE_S; waits until it has one."""
+        """Leave what was requested to its supervisor, for WITHOUT_OWNER_S; waits until it has one."""
         if self._planner is not None:
             self._planner.join()
         self._local.release()
@@ -160,4 +160,4 @@ class RelayedLauncher:
             "label": plan.request.label,
             "command_line": plan.command_line,
         }
-        return Lease(LEASE_S, self._handover, json.dumps(about))
+        return Lease(WITHOUT_OWNER_S, self._handover, json.dumps(about))

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from overlaptop.fleet.hosts_session import HostsSession
 from overlaptop.launch.launcher import JobPlacement
-from overlaptop.launch.relayed import LEASE_S
+from overlaptop.launch.relayed import WITHOUT_OWNER_S
 from overlaptop.launch.request import (
     LaunchPhase,
     LaunchPlan,
@@ -32,7 +32,7 @@ _TICK_S = 0.05
 class RemoteLauncher:
     """A JobLauncher for other hosts: their relays check each request and carry it out.
 
-    What was started is ended LEASE_S after its connection was lost, if no later connection of this
+    What was started is ended WITHOUT_OWNER_S after its connection was lost, if no later connection of this
     dashboard has become its owner by then (RemoteHost sees to that).
     """
 
@@ -124,8 +124,8 @@ class RemoteLauncher:
             return status
         if not host.up:
             how = (
-                f"the connection to {host.name} is lost, {LEASE_S:.0f} s after which the job is ended: "
-                "not known how it is"
+                f"the connection to {host.name} is lost, {WITHOUT_OWNER_S:.0f} s after which the job is "
+                "ended: not known how it is"
             )
             return self._set_phase(LaunchPhase.UNKNOWN, how=how)
         reported = host.launch_status

@@ -30,7 +30,7 @@ def fake_relay(behaviour: str) -> str:
 
 
 def named(*words: str) -> Hosts | None:
-    return hosts.named(watch.parser().parse_intermixed_args(words))
+    return hosts.named(watch.command_parser().parse_intermixed_args(words))
 
 
 def words_of(*words: str) -> list[str]:

@@ -179,11 +179,11 @@ def test_the_next_relay_owns_replaces_and_ends_the_job_as_the_first_would(
 def test_a_job_ends_when_nobody_has_come_back_for_it_in_time(
     relays: Callable[[], Relayed], socket_dir: Path, traces: Traces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relayed, "LEASE_S", 0.5)
+    monkeypatch.setattr(relayed, "WITHOUT_OWNER_S", 0.5)
     relay = relays()
     relay.take(STEADY)
     relay.until("running")
-    owned_until_s = time.monotonic() + 2 * relayed.LEASE_S
+    owned_until_s = time.monotonic() + 2 * relayed.WITHOUT_OWNER_S
     assert wait_until(lambda: time.monotonic() > owned_until_s)
     assert relay.until("running"), "it has an owner: no time passes for it"
     relay.release()

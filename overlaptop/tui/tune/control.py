@@ -200,8 +200,3 @@ class KnobControl:
         """End it and go back to the value before; that takes a moment."""
         if self.tuner is not None:
             self.tuner.stop()
-
-    @property
-    def may_leave(self) -> bool:
-        """Whether quitting leaves nothing to be undone."""
-        return not self.searching
