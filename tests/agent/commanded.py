@@ -24,7 +24,9 @@ AGENT = ("-m", "overlaptop.agent", "--control")
 @contextlib.contextmanager
 def socket_directory() -> Iterator[Path]:
     """A socket directory of its own, short enough for a unix socket's path."""
-    with tempfile.TemporaryDirectory(prefix="ot-") as folder, pytest.MonkeyPatch.context() as patch:
+    # A hub may still be ending in it, and removes its own files meanwhile.
+    temporary = tempfile.TemporaryDirectory(prefix="ot-", ignore_cleanup_errors=True)
+    with temporary as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OVERLAPTOP_DIR", f"{folder}/s")
         yield Path(folder) / "s"
 
