@@ -99,8 +99,3 @@ class Child:
     def _completed(self, status: int | None) -> Completed:
         output, errors = (data[:MAX_OUTPUT_BYTES].decode(errors="replace") for data in self._pipes.values())
         return Completed(status, output, errors)
-
-
-def run(argv: Sequence[str], timeout_s: float, environ: Mapping[str, str] | None = None) -> Completed:
-    """Runs it to its end, for ``timeout_s`` at most. Raises OSError where it cannot be started."""
-    return Child(argv, environ).wait(timeout_s)

@@ -8,12 +8,12 @@ import resource
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from overlaptop.agent.telemetry.files import UnavailableError, entries, read_text
-from overlaptop.doctor.children import Child, Completed
+from overlaptop.doctor.children import Child
 
 _STA_UNSYNC = 0x40
 """Of adjtimex's status: nobody sets this clock by another one."""
@@ -29,23 +29,6 @@ class KernelClock:
     """By how much it may be wrong at most, as the kernel reckons it."""
 
 
-class Running(Protocol):
-    """A process that has been started: see children.Child."""
-
-    def wait(self, timeout_s: float) -> Completed:
-        """As Child.wait."""
-
-    def close(self) -> None:
-        """As Child.close."""
-
-
-class Start(Protocol):
-    """Starts a process; raises OSError where it cannot."""
-
-    def __call__(self, argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Running:
-        """As Child."""
-
-
 def kernel_clock() -> KernelClock | None:
     """Ask the kernel, for which no right is needed. None: it does not know."""
     clock = _Timex()
@@ -59,21 +42,10 @@ def kernel_clock() -> KernelClock | None:
 
 def terminal_size() -> os.terminal_size | None:
     """Of the terminal that this process has; None: it has none."""
-    for stream in (sys.__stdout__, sys.__stdin__, sys.__stderr__):
-        try:
-            if stream is not None and stream.isatty():
-                return os.get_terminal_size(stream.fileno())
-        except (OSError, ValueError):
-            continue
+    for descriptor in (1, 0, 2):
+        with suppress(OSError):
+            return os.get_terminal_size(descriptor)
     return None
-
-
-def _may_open(path: Path) -> bool:
-    return os.access(path, os.R_OK | os.W_OK)
-
-
-def _descriptors() -> int:
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +60,12 @@ class Facts:
     """Below it: proc, sys and dev."""
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     terminal: os.terminal_size | None = field(default_factory=terminal_size)
-    descriptors: int = field(default_factory=_descriptors)
+    descriptors: int = field(default_factory=lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     """How many files a process may have open."""
-    start: Start = Child
+    start: Callable[[Sequence[str], Mapping[str, str] | None], Child] = Child
     which: Callable[[str], str | None] = shutil.which
     clock: Callable[[], KernelClock | None] = kernel_clock
-    may_open: Callable[[Path], bool] = _may_open
+    may_open: Callable[[Path], bool] = lambda path: os.access(path, os.R_OK | os.W_OK)
     """Whether this user may read and write a device."""
     space: Callable[[Path], os.statvfs_result] = os.statvfs
 

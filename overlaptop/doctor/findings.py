@@ -1,16 +1,10 @@
-"""What a check found: one line, and what to do. Also as a record, which may come from another host."""
+"""What a check found: one line, and what to do."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-
-MAX_FINDINGS = 128
-"""Taken from another host."""
-_MAX_TEXT_CHARS = 600
-_MAX_NAME_CHARS = 20
 
 
 class Status(StrEnum):
@@ -76,30 +70,3 @@ def unknown(check: str, text: str, remedy: str = "") -> Finding:
 def works(findings: Iterable[Finding]) -> bool:
     """Whether monitoring will work where these were found."""
     return all(finding.status is not Status.FAULT for finding in findings)
-
-
-def read_records(text: str) -> list[Finding]:
-    """The findings among the lines that another host has printed; what is no finding is passed over."""
-    found: list[Finding] = []
-    for line in text.splitlines():
-        if len(found) < MAX_FINDINGS and (finding := _read(line)) is not None:
-            found.append(finding)
-    return found
-
-
-def _read(line: str) -> Finding | None:
-    if not line.startswith("{"):
-        return None
-    try:
-        values = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(values, dict) or values.get("type") != "check":
-        return None
-    words = [values.get(name) for name in ("check", "status", "finding", "remedy")]
-    check, status, text, remedy = (word if isinstance(word, str) else "" for word in words)
-    if not check or not text or status not in {each.value for each in Status}:
-        return None
-    return Finding(
-        check[:_MAX_NAME_CHARS], Status(status), text[:_MAX_TEXT_CHARS], remedy[:_MAX_TEXT_CHARS]
-    )

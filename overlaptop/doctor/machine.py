@@ -27,8 +27,7 @@ def check_devices(facts: Facts) -> Iterator[Finding]:
                 "load NVIDIA's driver, or give the container its GPUs (docker run --gpus all)",
             )
         return
-    closed = [path.name for path in facts.nvidia_devices if not facts.may_open(path)]
-    if closed:
+    if closed := [path.name for path in facts.nvidia_devices if not facts.may_open(path)]:
         yield warning(
             "devices",
             f"this user may not open /dev/{', /dev/'.join(closed)}",
@@ -42,31 +41,26 @@ def check_devices(facts: Facts) -> Iterator[Finding]:
 def _counters(facts: Facts) -> Finding:
     """CUPTI's timelines need no counters since CUDA 10.2; Nsight and other profilers do."""
     lines = (facts.text(_PARAMETERS) or "").splitlines()
-    words = [line.partition(":")[2].strip() for line in lines if line.startswith(f"{_ADMIN_ONLY}:")]
-    if not words:
+    values = [line.partition(":")[2].strip() for line in lines if line.startswith(f"{_ADMIN_ONLY}:")]
+    if not values:
         return unknown("counters", f"/{_PARAMETERS} does not say who may read the GPUs' counters")
-    if words[0] == "0":
-        return ok("counters", f"any user may read the GPUs' counters ({_ADMIN_ONLY}: 0)")
-    return ok(
-        "counters", f"only root may read the GPUs' counters ({_ADMIN_ONLY}: {words[0]}); CUPTI needs none"
-    )
+    who, need = ("any user", "") if values[0] == "0" else ("only root", "; CUPTI needs none")
+    return ok("counters", f"{who} may read the GPUs' counters ({_ADMIN_ONLY}: {values[0]}){need}")
 
 
 def check_gpus(facts: Facts, report: ProbeReport) -> Iterator[Finding]:
     """NVML, and the GPUs' own monitor, by what a probe has report."""
-    nvml = report.section("nvml")
+    nvml = report.sections.get("nvml")
     if nvml is None:
         yield unknown("nvml", f"asking it: {report.end}")
-        return
-    driver = nvml.text("driver")
-    if driver is None:
-        yield _without_nvml(facts, nvml.text("error") or "it does not say why")
-        return
-    names = Counter(nvml.texts("gpus"))
-    gpus = ", ".join(f"{count}x {name}" for name, count in names.items()) or "no GPU"
-    yield ok("nvml", f"driver {driver}, {gpus}")
-    if names:
-        yield _gpm(report)
+    elif "error" in nvml:
+        yield _without_nvml(facts, nvml["error"])
+    else:
+        names = Counter(nvml["gpus"])
+        gpus = ", ".join(f"{count}x {name}" for name, count in names.items()) or "no GPU"
+        yield ok("nvml", f"driver {nvml['driver']}, {gpus}")
+        if names:
+            yield _gpm(report)
 
 
 def _without_nvml(facts: Facts, reason: str) -> Finding:
@@ -80,39 +74,36 @@ def _without_nvml(facts: Facts, reason: str) -> Finding:
 
 
 def _gpm(report: ProbeReport) -> Finding:
-    gpm = report.section("gpm")
+    gpm = report.sections.get("gpm")
     if gpm is None:
         return unknown("gpm", f"asking for a sample: {report.end}")
-    refused = gpm.texts("refused")
+    refused = gpm["refused"]
     if not refused:
-        return ok("gpm", f"{_gpus(gpm.number('gpus') or 0)} measured by GPM")
+        return ok("gpm", f"{_gpus(gpm['gpus'])} measured by GPM")
     text = f"{'; '.join(refused)}; links are measured by the driver's counters where it has them"
     return warning("gpm", text) if _NO_PERMISSION in refused else ok("gpm", text)
 
 
-def check_clock(facts: Facts) -> Iterator[Finding]:
+def check_clock(facts: Facts) -> Finding:
     """Whether something keeps the clock. A job's hosts are aligned by measurement, so it may be wrong."""
     clock = facts.clock()
     if clock is None:
-        yield unknown("clock", "the kernel does not say whether something keeps it")
-    elif clock.kept:
-        yield ok("clock", f"kept by NTP or the like, wrong by {clock.error_us / 1000:.0f} ms at most")
-    else:
-        yield warning(
-            "clock",
-            "nothing keeps this machine's clock",
-            "start chrony, ntpd or systemd-timesyncd; it matters for jobs on several hosts only",
-        )
+        return unknown("clock", "the kernel does not say whether something keeps it")
+    if clock.kept:
+        return ok("clock", f"kept by NTP or the like, wrong by {clock.error_us / 1000:.0f} ms at most")
+    return warning(
+        "clock",
+        "nothing keeps this machine's clock",
+        "start chrony, ntpd or systemd-timesyncd; it matters for jobs on several hosts only",
+    )
 
 
-def check_descriptors(facts: Facts) -> Iterator[Finding]:
+def check_descriptors(facts: Facts) -> Finding:
     """Whether a hub can serve all ranks of a large machine."""
     if 0 <= facts.descriptors < FEW_DESCRIPTORS:
-        yield warning(
-            "files", f"a process may have {facts.descriptors} open files", "raise it: ulimit -n 1024"
-        )
-    else:
-        yield ok("files", "a process may have enough of them open")
+        text = f"a process may have {facts.descriptors} open files"
+        return warning("files", text, "raise it: ulimit -n 1024")
+    return ok("files", "a process may have enough of them open")
 
 
 def _gpus(count: int) -> str:

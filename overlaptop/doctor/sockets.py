@@ -32,32 +32,22 @@ _NETWORK = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "
 _ENVIRON_BYTES = 1 << 20
 
 
-def check_directory(facts: Facts) -> Iterator[Finding]:
+def check_directory(facts: Facts) -> Finding:
     """Whether a job that starts now can make its sockets here, and a dashboard can find them."""
     try:
         path = base_dir(create=False)
         dashboards_socket(_A_KEY, _LARGEST_PID)
     except EndpointError as reason:
-        yield fault("sockets", str(reason))
-        return
+        return fault("sockets", str(reason))
     except OSError as error:  # there is not one temporary directory
-        yield fault(
-            "sockets", f"no temporary directory can be used ({error.strerror})", "set OVERLAPTOP_DIR"
-        )
-        return
+        text = f"no temporary directory can be used ({error.strerror})"
+        return fault("sockets", text, "set OVERLAPTOP_DIR")
     there = path.exists()
     place = path if there else path.parent
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        yield fault("sockets", f"nothing can be made in {place}", "set OVERLAPTOP_DIR to another directory")
-        return
-    finding = _room(facts, place)
-    if finding is None:
-        finding = ok("sockets", f"{path}, {'ours, mode 0700' if there else 'which the first job makes'}")
-    yield finding
-
-
-def _room(facts: Facts, place: Path) -> Finding | None:
-    """What is wrong with the file system; None: nothing."""
+        return fault(
+            "sockets", f"nothing can be made in {place}", "set OVERLAPTOP_DIR to another directory"
+        )
     kind = _file_system(facts.text("proc/self/mounts") or "", place)
     if kind in _NETWORK:
         return warning(
@@ -73,7 +63,7 @@ def _room(facts: Facts, place: Path) -> Finding | None:
         return fault("sockets", f"{place} {why}", writable.WAY_OUT)
     if (free_bytes := space.f_bavail * space.f_frsize) < FEW_FREE_BYTES:
         return warning("sockets", f"{place} has {free_bytes >> 20} MiB left", "make room")
-    return None
+    return ok("sockets", f"{path}, {'ours, mode 0700' if there else 'which the first job makes'}")
 
 
 def _file_system(mounts: str, place: Path) -> str:
@@ -99,18 +89,10 @@ def check_jobs(facts: Facts) -> Iterator[Finding]:
         return  # check_directory says so
     for job in jobs[:MAX_JOBS]:
         yield _job(facts, job)
-    strange = sorted(
-        folder.parent.name
-        for folder in (base.glob("*/job.json") if base.is_dir() else ())
-        if read_job(folder.parent.name) is None
-    )
-    if strange:
-        yield warning(
-            "jobs",
-            f"{base / strange[0]}/job.json cannot be read"
-            + (f", nor those of {len(strange) - 1} other jobs" if strange[1:] else ""),
-            "another version of overlaptop has written it, update the older one",
-        )
+    strange = sorted(path for path in base.glob("*/job.json") if read_job(path.parent.name) is None)
+    for path in strange[:MAX_JOBS]:
+        remedy = "another version of overlaptop has written it, update the older one"
+        yield warning("jobs", f"{path} cannot be read", remedy)
     if not jobs and not strange:
         yield ok("jobs", "none runs here")
 

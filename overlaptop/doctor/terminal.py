@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from overlaptop.doctor.facts import Facts
 from overlaptop.doctor.findings import Finding, ok, unknown, warning
 from overlaptop.remote.failures import one_line
@@ -16,21 +14,17 @@ _SSH_TIMEOUT_S = 5.0
 _LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
 
 
-def check_terminal(facts: Facts) -> Iterator[Finding]:
+def check_terminal(facts: Facts) -> Finding:
     """What the dashboard would have to draw on."""
-    size = facts.terminal
+    size, term = facts.terminal, facts.environ.get("TERM", "")
     if size is None:
-        yield unknown(TERMINAL, "there is none here: the dashboard needs one, --json and --once do not")
-        return
-    term = facts.environ.get("TERM", "")
+        return unknown(TERMINAL, "there is none here: the dashboard needs one, --json and --once do not")
     if term in ("", "dumb", "unknown"):
-        yield warning(TERMINAL, f"TERM is {term!r}", "set it to what the terminal is, as xterm-256color")
-        return
+        return warning(TERMINAL, f"TERM is {term!r}", "set it to what the terminal is, as xterm-256color")
     text = f"{term}, {size.columns}x{size.lines}, {_colours(facts, term)}"
     if size.columns < FEW_COLUMNS or size.lines < FEW_ROWS:
-        yield warning(TERMINAL, text, f"widen it to {FEW_COLUMNS}x{FEW_ROWS} or more to see all")
-    else:
-        yield ok(TERMINAL, text)
+        return warning(TERMINAL, text, f"widen it to {FEW_COLUMNS}x{FEW_ROWS} or more to see all")
+    return ok(TERMINAL, text)
 
 
 def _colours(facts: Facts, term: str) -> str:
@@ -41,45 +35,33 @@ def _colours(facts: Facts, term: str) -> str:
     return "256 colours" if "256color" in term else "16 colours (COLORTERM=truecolor, if it has more)"
 
 
-def check_unicode(facts: Facts) -> Iterator[Finding]:
+def check_unicode(facts: Facts) -> Finding:
     """Whether bars can be drawn with Unicode's blocks."""
     if facts.environ.get("TERM") == "linux":
-        yield warning(UNICODE, "the kernel's console has few of the characters", "use --ascii")
-        return
-    name, locale = next(
-        ((name, value) for name in _LOCALE if (value := facts.environ.get(name))), (_LOCALE[-1], "")
-    )
-    if "utf-8" in (plain := locale.lower()) or "utf8" in plain:
-        yield ok(UNICODE, f"{name} is {locale}")
-    elif locale:
-        yield warning(
-            UNICODE, f"{name} is {locale}, which is not UTF-8", "set LANG=C.UTF-8, or use --ascii"
-        )
-    else:
-        yield warning(
+        return warning(UNICODE, "the kernel's console has few of the characters", "use --ascii")
+    name = next((name for name in _LOCALE if facts.environ.get(name)), None)
+    if name is None:
+        return warning(
             UNICODE, "no locale is set", "set LANG=C.UTF-8 if the terminal has UTF-8, or use --ascii"
         )
+    locale = facts.environ[name]
+    if "utf8" in locale.lower().replace("-", ""):
+        return ok(UNICODE, f"{name} is {locale}")
+    return warning(UNICODE, f"{name} is {locale}, which is not UTF-8", "set LANG=C.UTF-8, or use --ascii")
 
 
-def check_ssh(facts: Facts) -> Iterator[Finding]:
+def check_ssh(facts: Facts) -> Finding:
     """Whether other hosts could be reached by ssh."""
     program = ssh_program()
     if facts.which(program) is None:
-        yield warning(
-            SSH,
-            f"there is no {program} here, so no host is reached by its name",
-            "install OpenSSH's client",
-        )
-        return
+        text = f"there is no {program} here, so no host is reached by its name"
+        return warning(SSH, text, "install OpenSSH's client")
     try:
-        ran = facts.start([program, "-V"]).wait(_SSH_TIMEOUT_S)
+        ran = facts.start([program, "-V"], None).wait(_SSH_TIMEOUT_S)
     except OSError as error:
-        yield warning(
-            SSH, f"{program} does not start ({error.strerror})", "look at $OVERLAPTOP_SSH and PATH"
-        )
-        return
+        text = f"{program} does not start ({error.strerror})"
+        return warning(SSH, text, "look at $OVERLAPTOP_SSH and PATH")
     version = one_line(ran.errors or ran.output)
     if ran.status == 0:
-        yield ok(SSH, version or program)
-    else:
-        yield unknown(SSH, f"{program} -V does not say what it is ({version or 'no output'})")
+        return ok(SSH, version or program)
+    return unknown(SSH, f"{program} -V does not say what it is ({version or 'no output'})")

@@ -60,13 +60,10 @@ class Event(msgspec.Struct, gc=False, frozen=True):
 
 
 class ExactEvent(msgspec.Struct, gc=False, frozen=True):
-    """Event for times that a float64 rounds: microseconds of Unix time with decimals."""
+    """An event's times where a float64 rounds them: microseconds of Unix time with decimals."""
 
-    cat: str | None = None
-    name: str | None = None
     ts: Decimal | None = None
     dur: Decimal | None = None
-    args: Args | None = None
 
 
 class Device(msgspec.Struct, gc=False, frozen=True):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from overlaptop.formats.chrome import Event, Scalar, Trace
+from overlaptop.formats.chrome import Distributed, Event, Scalar, Trace
 from overlaptop.timeline.lanes import Lane, LaneRules
 
 BACKENDS = ("gloo", "cpu:gloo")
@@ -32,8 +32,7 @@ _MAX_NAME = 16_384
 
 def is_of_cpus(trace: Trace) -> bool:
     """Whether there was no GPU to trace, or nothing on it that communicates."""
-    backend = trace.distributed.backend if trace.distributed is not None else None
-    return trace.devices == [] or backend in BACKENDS
+    return trace.devices == [] or (trace.distributed or Distributed()).backend in BACKENDS
 
 
 def is_collective(event: Event) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from overlaptop.formats import files, hta, kineto, workers
 from overlaptop.formats.files import TraceError
@@ -43,15 +43,13 @@ class TracedJob:
         return [rank for rank in range(self.world_size) if rank not in seen]
 
 
-@dataclass(frozen=True, slots=True)
-class _FileResult:
-    """What became of one file."""
+class _ReadTrace(NamedTuple):
+    """What is taken from one file."""
 
-    fault: str = ""
-    """Why it cannot be used; the other fields are then of no meaning."""
-    knows_rank: bool = False
-    summary: RankSummary | None = None
-    hta: hta.Figures | None = None
+    summary: RankSummary
+    knows_rank: bool
+    """Else it has the number of its file."""
+    figures: hta.Figures | None
 
 
 def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: bool = False) -> TracedJob:
@@ -66,70 +64,63 @@ def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: boo
     """
     found, name = files.find(path), _name(path)
 
-    def work(at: int) -> bytes:
-        return pickle.dumps(_read_trace(found[at], at, name, rules, by_hta=by_hta, detailed=detailed))
+    def work(at: int) -> _ReadTrace | str:
+        return _read_trace(found[at], at, name, rules, by_hta=by_hta, detailed=detailed)
 
-    summaries: dict[int, RankSummary] = {}
-    file_of: dict[int, Path] = {}
-    figures: dict[int, hta.Figures] = {}
-    known: list[bool] = []
+    by_rank: dict[int, tuple[Path, _ReadTrace]] = {}
+    first: _ReadTrace | None = None
     with closing(workers.spread(work, len(found), _worker_count(found))) as answers:
         for file in found:
             try:
-                # By a fork of this process, so it may be unpickled. The codec of messages would refuse what
-                # no live job has: step -1, the whole trace, times before 1970, a step of 0 ns.
-                result: _FileResult = pickle.loads(next(answers))  # noqa: S301
+                read = next(answers)
             except workers.WorkerDiedError as fault:
                 raise TraceError(file, "the process that read it was killed: too little memory?") from fault
-            if result.fault or result.summary is None:
-                raise TraceError(file, result.fault)
-            known.append(result.knows_rank)
-            if known[-1] != known[0]:
-                raise TraceError(file if known[0] else found[0], "tells no rank, but other traces here do")
-            rank = result.summary.info.rank
-            if rank in file_of:
-                raise TraceError(file, f"is of rank {rank}, and so is {file_of[rank]}: one job at a time")
-            file_of[rank], summaries[rank] = file, result.summary
-            if result.hta is not None:
-                figures[rank] = result.hta
-    order = sorted(summaries)
-    ranks = tuple(summaries[rank] for rank in order)
+            if isinstance(read, str):
+                raise TraceError(file, read)
+            first = first or read
+            if read.knows_rank != first.knows_rank:
+                raise TraceError(
+                    file if first.knows_rank else found[0], "tells no rank, but other traces here do"
+                )
+            rank = read.summary.info.rank
+            if rank in by_rank:
+                other = by_rank[rank][0]
+                raise TraceError(file, f"is of rank {rank}, and so is {other}: one job at a time")
+            by_rank[rank] = file, read
+    reads = [by_rank[rank][1] for rank in sorted(by_rank)]
+    ranks = tuple(each.summary for each in reads)
     world_size = max(len(ranks), *(summary.info.world_size for summary in ranks))
     whole = tuple(each.whole for each in ranks)
     if by_hta:
-        chosen = hta.choose([figures[rank] for rank in order])
-        whole = tuple(map(_by_hta, whole, chosen))
+        figures = [each.figures for each in reads if each.figures is not None]
+        whole = tuple(map(_by_hta, whole, hta.choose(figures)))
     return TracedJob(name, path, world_size, ranks, whole)
 
 
 def _read_trace(
     file: Path, at: int, job: str, rules: LaneRules, *, by_hta: bool, detailed: bool
-) -> _FileResult:
+) -> _ReadTrace | str:
+    """Or why the file cannot be used."""
     try:
         traced = kineto.load(file, files.read(file), rules)
         if by_hta and traced.on_host:
-            raise TraceError(file, "no GPU activity in it, and HolisticTraceAnalysis looks at nothing else")
+            return "no GPU activity in it, and HolisticTraceAnalysis looks at nothing else"
         summary = summarize(traced, at if traced.rank is None else traced.rank, job, detailed=detailed)
         if any((each.comm_kernels_ns or 0) > MAX_INT64 for each in (*summary.steps, summary.whole)):
-            return _FileResult(fault=_TOO_LARGE)
-        return _FileResult(
-            knows_rank=traced.rank is not None,
-            summary=summary,
-            hta=hta.figures(traced.trace.events) if by_hta else None,
-        )
+            return _TOO_LARGE
+        figures = hta.figures(traced.trace.events) if by_hta else None
+        return _ReadTrace(summary, traced.rank is not None, figures)
     except TraceError as fault:
-        return _FileResult(fault=fault.fault)
+        return fault.fault
     except OverflowError:
-        return _FileResult(fault=_TOO_LARGE)
+        return _TOO_LARGE
     except MemoryError:
-        return _FileResult(fault="does not fit into this machine's memory")
+        return "does not fit into this machine's memory"
 
 
 def _by_hta(whole: StepTotals, by_hta: Breakdown) -> StepTotals:
     """The whole trace with its parts as HolisticTraceAnalysis has them; it knows nothing of stalls."""
-    return replace(
-        whole, stall_ns=None, **{each.name: getattr(by_hta, each.name) for each in fields(by_hta)}
-    )
+    return replace(whole, stall_ns=None, **asdict(by_hta))
 
 
 def _worker_count(found: Sequence[Path]) -> int:

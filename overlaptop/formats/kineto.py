@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from operator import itemgetter
 from pathlib import Path
 from typing import TypeAlias
 
@@ -20,6 +21,7 @@ from overlaptop.formats import host
 from overlaptop.formats.chrome import (
     NO_ARGS,
     Args,
+    Distributed,
     Event,
     ExactEvent,
     Scalar,
@@ -162,41 +164,35 @@ def _host_activities(
     trace: Trace, threads: Sequence[Scalar], clock: _Clock, rules: LaneRules
 ) -> Activities:
     """Collectives of gloo, as kernels of a stream of their own, and what each thread did besides."""
-    code = {lane: at for at, lane in enumerate(LANES)}
     collectives = [
         event
         for event in trace.events
         if host.is_collective(event) and event.ts is not None and event.dur is not None
     ]
     start_ns = clock.times_ns(collectives)
-    bounds_ns = [np.stack((start_ns, start_ns + clock.durations_ns(collectives)), axis=1)]
-    names = [event.name or "" for event in collectives]
-    lanes = [code[Lane.COMM]] * len(collectives)
-    queues = [0] * len(collectives)
+    end_ns = start_ns + clock.durations_ns(collectives)
+    comm = LANES.index(Lane.COMM)
+    rows = [
+        (start, end, comm, 0, event.name or "")
+        for start, end, event in zip(start_ns.tolist(), end_ns.tolist(), collectives, strict=True)
+    ]
     for queue, events in enumerate(host.threads_at_work(trace.events, threads), 1):
         start_ns = clock.times_ns(events)
-        pieces = innermost(start_ns, start_ns + clock.durations_ns(events))
-        found = [host.lane(event, rules) for event in events]
-        known = np.array([found[at] is not None for at in pieces[:, 2].tolist()], dtype=np.bool_)
-        pieces = pieces[known]
-        bounds_ns.append(pieces[:, :2])
-        for at in pieces[:, 2].tolist():
-            lane = found[at]
-            assert lane is not None, "the others were left out"
-            lanes.append(code[lane])
-            names.append(events[at].name or "")
-            queues.append(queue)
-    bounds = np.concatenate(bounds_ns)
-    order = np.argsort(bounds[:, 0], kind="stable")
+        lanes = [host.lane(event, rules) for event in events]
+        for start, end, at in innermost(start_ns, start_ns + clock.durations_ns(events)).tolist():
+            if (lane := lanes[at]) is not None:
+                rows.append((start, end, LANES.index(lane), queue, events[at].name or ""))
+    rows.sort(key=itemgetter(0))
+    numbers = np.array([row[:4] for row in rows], dtype=np.int64).reshape(-1, 4)
     return Activities(
-        start_ns=bounds[order, 0],
-        end_ns=bounds[order, 1],
-        launched_ns=np.full(len(bounds), NOT_LAUNCHED_NS),
-        lane=np.array(lanes, dtype=np.int8)[order],
-        is_kernel=order < len(collectives),
-        queue=np.array(queues, dtype=np.int64)[order],
-        names=[names[at] for at in order.tolist()],
-        args=[NO_ARGS] * len(bounds),
+        start_ns=numbers[:, 0],
+        end_ns=numbers[:, 1],
+        launched_ns=np.full(len(rows), NOT_LAUNCHED_NS),
+        lane=numbers[:, 2].astype(np.int8),
+        is_kernel=numbers[:, 3] == 0,
+        queue=numbers[:, 3],
+        names=[row[4] for row in rows],
+        args=[NO_ARGS] * len(rows),
     )
 
 
@@ -280,10 +276,8 @@ def _kind(event: Event) -> Kind:
 
 
 def _lanes(gpu: Sequence[Event], rules: LaneRules) -> NDArray[np.int8]:
-    code = {lane: at for at, lane in enumerate(LANES)}
-    return np.array(
-        [code[rules.lane((event.name or "")[:_MAX_NAME], _kind(event))] for event in gpu], dtype=np.int8
-    )
+    lanes = [rules.lane((event.name or "")[:_MAX_NAME], _kind(event)) for event in gpu]
+    return np.array([LANES.index(lane) for lane in lanes], dtype=np.int8)
 
 
 def _queues(gpu: Sequence[Event]) -> NDArray[np.int64]:
@@ -296,21 +290,11 @@ def _queues(gpu: Sequence[Event]) -> NDArray[np.int64]:
 
 
 def _launched_ns(gpu: Sequence[Event], launches: Sequence[Event], clock: _Clock) -> Times:
-    by_correlation = {
-        event.args.correlation: event
-        for event in launches
-        if event.args is not None and event.args.correlation is not None
-    }
+    by_correlation = {(event.args or NO_ARGS).correlation: event for event in launches}
+    by_correlation.pop(None, None)
+    found = [by_correlation.get((event.args or NO_ARGS).correlation) for event in gpu]
     launched_ns = np.full(len(gpu), NOT_LAUNCHED_NS)
-    known = [
-        (at, launch)
-        for at, event in enumerate(gpu)
-        if event.args is not None
-        and event.args.correlation is not None
-        and (launch := by_correlation.get(event.args.correlation)) is not None
-    ]
-    if known:
-        launched_ns[[at for at, _ in known]] = clock.times_ns([launch for _, launch in known])
+    launched_ns[[launch is not None for launch in found]] = clock.times_ns(list(filter(None, found)))
     return launched_ns
 
 
@@ -321,26 +305,23 @@ def _annotations(marks: Sequence[Event], clock: _Clock) -> tuple[Annotation, ...
         match = _STEP_NAME.fullmatch(event.name or "")
         assert match is not None
         chosen[int(match[1])] = event
-    events = [chosen[number] for number in sorted(chosen)]
+    numbers = sorted(chosen)
+    events = [chosen[number] for number in numbers]
     starts_ns = clock.times_ns(events)
     ends_ns = starts_ns + clock.durations_ns(events)
-    return tuple(
-        Annotation(number, start_ns, end_ns)
-        for number, start_ns, end_ns in zip(
-            sorted(chosen), starts_ns.tolist(), ends_ns.tolist(), strict=True
-        )
-    )
+    return tuple(map(Annotation, numbers, starts_ns.tolist(), ends_ns.tolist()))
 
 
 _RANK_IN_NAME = re.compile(r"rank[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE | re.ASCII)
 
 
 def _rank(path: Path, trace: Trace) -> int | None:
-    if trace.distributed is not None and (trace.distributed.world_size or 1) > MAX_WORLD:
+    distributed = trace.distributed or Distributed()
+    if (distributed.world_size or 1) > MAX_WORLD:
         raise TraceError(path, "its distributedInfo names no possible world size")
-    if trace.distributed is not None and trace.distributed.rank is not None:
-        if not 0 <= trace.distributed.rank < MAX_WORLD:
+    if distributed.rank is not None:
+        if not 0 <= distributed.rank < MAX_WORLD:
             raise TraceError(path, "its distributedInfo names no possible rank")
-        return trace.distributed.rank
+        return distributed.rank
     named = _RANK_IN_NAME.findall(path.name)
     return int(named[-1]) if named else None

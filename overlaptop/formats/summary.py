@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from overlaptop.fleet.snapshot import WHOLE_TRACE
-from overlaptop.formats.chrome import Args
+from overlaptop.formats.chrome import Args, Distributed
 from overlaptop.formats.kineto import LANES, Activities, RankTrace
 from overlaptop.formats.steps import Step, compute_queue, find_steps
 from overlaptop.timeline.breakdown import break_down
@@ -43,7 +43,7 @@ class RankSummary:
 
 @dataclass(frozen=True, slots=True)
 class _Lanes:
-    """One rank's whole trace, by lane."""
+    """One rank's trace, by lane."""
 
     compute: Spans
     comm: Spans
@@ -51,13 +51,13 @@ class _Lanes:
 
     def around(self, step: Step) -> _Lanes:
         """What meets the step, uncut: stalls want to know what reaches beyond it."""
-        return _Lanes(*(_meeting(lane, step) for lane in (self.compute, self.comm, self.copy)))
 
+        def meeting(lane: Spans) -> Spans:
+            first = np.searchsorted(lane[:, 1], step.start_ns, side="right")
+            stop = np.searchsorted(lane[:, 0], step.end_ns, side="left")
+            return lane[first:stop]
 
-def _meeting(lane: Spans, step: Step) -> Spans:
-    first = np.searchsorted(lane[:, 1], step.start_ns, side="right")
-    stop = np.searchsorted(lane[:, 0], step.end_ns, side="left")
-    return lane[first:stop]
+        return _Lanes(meeting(self.compute), meeting(self.comm), meeting(self.copy))
 
 
 def summarize(traced: RankTrace, rank: int, job: str, *, detailed: bool = False) -> RankSummary:
@@ -77,14 +77,13 @@ def summarize(traced: RankTrace, rank: int, job: str, *, detailed: bool = False)
 
 
 def _info(traced: RankTrace, rank: int, job: str) -> RankInfo:
-    distributed = traced.trace.distributed
-    backend = (distributed.backend or "") if distributed else ""
-    version = distributed.nccl_version if distributed else None
+    distributed = traced.trace.distributed or Distributed()
+    backend, version = distributed.backend or "", distributed.nccl_version
     return RankInfo(
         job=job,
         rank=rank,
         local_rank=UNKNOWN_LOCAL_RANK,
-        world_size=max(1, (distributed.world_size or 1) if distributed else 1),
+        world_size=max(1, distributed.world_size or 1),
         host="",
         pid=UNKNOWN_PID,
         script=str(traced.path),
@@ -110,18 +109,12 @@ def _totals(step: Step, rank: int, lanes: _Lanes, comm: _CommKernels) -> StepTot
     near = lanes.around(step)
     parts = break_down(step.start_ns, step.end_ns, near.compute, near.comm, near.copy)
     begun = comm.begun_in(step)
+    matched = [at for at in begun if comm.bytes_of(at) is not None]
     return StepTotals(
         rank=rank,
         step=step.number,
         start_ns=step.start_ns,
-        step_ns=parts.step_ns,
-        compute_ns=parts.compute_ns,
-        comm_ns=parts.comm_ns,
-        hidden_ns=parts.hidden_ns,
-        exposed_ns=parts.exposed_ns,
-        compute_only_ns=parts.compute_only_ns,
-        copy_only_ns=parts.copy_only_ns,
-        idle_ns=parts.idle_ns,
+        **asdict(parts),
         stall_ns=length_ns(stalls(step.start_ns, step.end_ns, near.compute, near.comm)),
         forward_ns=None,
         backward_ns=None,
@@ -131,9 +124,7 @@ def _totals(step: Step, rank: int, lanes: _Lanes, comm: _CommKernels) -> StepTot
         dropped=0,
         launch_lead_ns=step.launch_lead_ns,
         comm_kernels_ns=sum(map(comm.length_ns, begun)) if comm.any_named else None,
-        matched_ns=sum(comm.length_ns(at) for at in begun if comm.bytes_of(at) is not None)
-        if comm.any_named
-        else None,
+        matched_ns=sum(map(comm.length_ns, matched)) if comm.any_named else None,
     )
 
 

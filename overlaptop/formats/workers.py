@@ -1,22 +1,23 @@
 """Work spread over processes: parsing holds Python's lock, so that threads would not help.
 
-The processes are forked, and answer in bytes over a pipe.
+The processes are forked, and answer over a pipe.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 MAX_WORKERS = 16
 CAN_FORK = sys.platform == "linux"
 """Elsewhere fork is missing or breaks system libraries."""
-_LENGTH_BYTES = 8
+
+T = TypeVar("T")
 
 
 class WorkerDiedError(Exception):
@@ -28,7 +29,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if CAN_FORK else 1
 
 
-def spread(work: Callable[[int], bytes], items: int, workers: int) -> Generator[bytes, None, None]:
+def spread(work: Callable[[int], T], items: int, workers: int) -> Generator[T, None, None]:
     """Give ``work(0), ..., work(items - 1)``, in order, computed by so many forked processes.
 
     `work` must not raise: a fault is part of its answer. With one worker, or where nothing can be forked,
@@ -41,52 +42,41 @@ def spread(work: Callable[[int], bytes], items: int, workers: int) -> Generator[
     if workers < 2 or not CAN_FORK:
         yield from map(work, range(items))
         return
-    children: list[_Child] = []
+    children: list[tuple[int, BinaryIO]] = []
+    """Pid and pipe of each."""
     try:
         for first in range(workers):
             children.append(_fork(work, range(first, items, workers), children))
         for item in range(items):
-            yield children[item % workers].answer()
+            try:
+                # By a fork of this process, so it may be unpickled.
+                yield pickle.load(children[item % workers][1])  # noqa: S301
+            except (EOFError, pickle.UnpicklingError) as fault:
+                raise WorkerDiedError from fault
     finally:
-        for child in children:
-            child.end()
+        for pid, pipe in children:
+            pipe.close()
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Child:
-    pid: int
-    pipe: BinaryIO
-
-    def answer(self) -> bytes:
-        head = self.pipe.read(_LENGTH_BYTES)
-        length = int.from_bytes(head, "little")
-        answer = self.pipe.read(length)
-        if len(head) < _LENGTH_BYTES or len(answer) < length:
-            raise WorkerDiedError
-        return answer
-
-    def end(self) -> None:
-        self.pipe.close()
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-
-
-def _fork(work: Callable[[int], bytes], items: Sequence[int], before: Sequence[_Child]) -> _Child:
+def _fork(
+    work: Callable[[int], T], items: Sequence[int], before: Sequence[tuple[int, BinaryIO]]
+) -> tuple[int, BinaryIO]:
     reader, writer = os.pipe()
     pid = os.fork()
     if pid:
         os.close(writer)
-        return _Child(pid, os.fdopen(reader, "rb"))
+        return pid, os.fdopen(reader, "rb")
     status = 1
     try:
         # Were a sibling's pipe held open here, the sibling would not notice that its reader has gone.
-        for fd in (reader, *(child.pipe.fileno() for child in before)):
+        for fd in (reader, *(pipe.fileno() for _, pipe in before)):
             os.close(fd)
         with os.fdopen(writer, "wb") as pipe:
             for item in items:
-                answer = work(item)
-                pipe.write(len(answer).to_bytes(_LENGTH_BYTES, "little") + answer)
+                pickle.dump(work(item), pipe)
                 pipe.flush()
         status = 0
     finally:

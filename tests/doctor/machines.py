@@ -11,7 +11,7 @@ from typing import Any
 from overlaptop.doctor.children import Completed
 from overlaptop.doctor.facts import Facts, KernelClock
 from overlaptop.doctor.findings import Finding
-from overlaptop.doctor.probing import ProbeReport, Section
+from overlaptop.doctor.probing import ProbeReport
 
 H200 = {
     "dev/nvidia0": "",
@@ -40,6 +40,10 @@ LAPTOP = {
     "proc/self/mounts": "/dev/nvme0n1p2 / ext4 rw 0 0\n",
 }
 
+NVML = {"of": "nvml", "driver": "580.95.05", "gpus": ["NVIDIA H200", "NVIDIA H200"]}
+GPM = {"of": "gpm", "gpus": 2, "refused": [], "without": []}
+"""What a probe reports of H200's GPUs."""
+
 
 class FakeChild:
     """A process that has ended already."""
@@ -65,14 +69,12 @@ class Programs:
     def __init__(self, answers: Callable[[Sequence[str]], Answer]) -> None:
         self._answers = answers
         self.children: list[FakeChild] = []
-        self.environs: list[Mapping[str, str] | None] = []
 
-    def __call__(self, argv: Sequence[str], environ: Mapping[str, str] | None = None) -> FakeChild:
+    def __call__(self, argv: Sequence[str], environ: Mapping[str, str] | None) -> FakeChild:
         answer = self._answers(argv)
         if isinstance(answer, OSError):
             raise answer
         self.children.append(FakeChild(answer))
-        self.environs.append(environ)
         return self.children[-1]
 
 
@@ -101,7 +103,7 @@ def machine(root: Path, files: Mapping[str, str], **changes: Any) -> Facts:
 
 
 def probe_report(*sections: Mapping[str, object], end: str = "") -> ProbeReport:
-    return ProbeReport({str(section["of"]): Section(section) for section in sections}, end)
+    return ProbeReport({str(section["of"]): section for section in sections}, end)
 
 
 def printed(*sections: Mapping[str, object], status: int | None = 0, errors: str = "") -> Completed:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.doctor.children import MAX_OUTPUT_BYTES, Child, Completed, run
+from overlaptop.doctor.children import MAX_OUTPUT_BYTES, Child, Completed
 
 TIMEOUT_S = 20.0
 
@@ -22,31 +22,29 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_its_output_and_status_come_back() -> None:
-    script = "echo out; echo err >&2; exit 3"
-    assert run(["sh", "-c", script], TIMEOUT_S) == Completed(3, "out\n", "err\n")
-
-
-def test_it_has_no_input_and_no_terminal() -> None:
-    code = "import os, sys; print(sys.stdin.read() == '', os.getsid(0) == os.getpid())"
-    assert run([sys.executable, "-c", code], TIMEOUT_S).output == "True True\n"
-
-
-def test_its_environment_is_the_one_that_is_given() -> None:
+@pytest.mark.parametrize(
+    ("script", "ran"),
+    [
+        ("echo out; echo err >&2; exit 3", Completed(3, "out\n", "err\n")),
+        (
+            "cat; ps -o sid= -p $$ | grep -qw $$ && echo its own session",
+            Completed(0, "its own session\n", ""),
+        ),
+        ("echo $COLOUR", Completed(0, "red\n", "")),
+        ("head -c 200000 /dev/zero | tr '\\0' x", Completed(0, "x" * 200_000, "")),
+    ],
+    ids=["outputs", "no input", "environment", "more than a pipe holds"],
+)
+def test_what_it_did_by_its_end_comes_back(script: str, ran: Completed) -> None:
     environ = {"PATH": os.environ["PATH"], "COLOUR": "red"}
-    assert run(["sh", "-c", "echo $COLOUR"], TIMEOUT_S, environ).output == "red\n"
-
-
-def test_what_cannot_be_started_is_an_error() -> None:
-    with pytest.raises(FileNotFoundError):
-        run(["/nowhere/to/be/found"], TIMEOUT_S)
+    assert Child(["sh", "-c", script], environ).wait(TIMEOUT_S) == ran
 
 
 def test_one_that_hangs_is_ended_with_what_it_has_started() -> None:
     began_s = time.monotonic()
     # It ignores what can be ignored, and has a child.
     script = "trap '' TERM INT HUP; sleep 1000 & echo $! $$; wait; wait"
-    ran = run(["sh", "-c", script], 0.5)
+    ran = Child(["sh", "-c", script]).wait(0.5)
     assert ran.status is None
     assert time.monotonic() - began_s < TIMEOUT_S
     for pid in map(int, ran.output.split()):
@@ -65,22 +63,15 @@ def test_one_that_ended_in_time_is_received_though_it_is_asked_late() -> None:
 
 def test_one_that_leaves_its_outputs_to_another_is_over_all_the_same() -> None:
     # As ssh does, where the first of its lines stays as the others' connection.
-    child = Child(["sh", "-c", "setsid sleep 1000 & echo $!; exit 0"])
-    ran = child.wait(TIMEOUT_S)
+    ran = Child(["sh", "-c", "setsid sleep 1000 & echo $!; exit 0"]).wait(TIMEOUT_S)
     assert ran.status == 0
     assert runs(int(ran.output))
     os.kill(int(ran.output), 9)
 
 
 def test_one_that_writes_without_end_is_ended() -> None:
-    ran = run([sys.executable, "-c", "while True: print('x' * 65536)"], TIMEOUT_S)
-    assert ran.status is None
-    assert len(ran.output) == MAX_OUTPUT_BYTES
-
-
-def test_more_than_a_pipe_holds_comes_whole() -> None:
-    ran = run([sys.executable, "-c", "print('x' * 200_000)"], TIMEOUT_S)
-    assert (ran.status, len(ran.output)) == (0, 200_001)
+    ran = Child([sys.executable, "-c", "while True: print('x' * 65536)"]).wait(TIMEOUT_S)
+    assert (ran.status, len(ran.output)) == (None, MAX_OUTPUT_BYTES)
 
 
 def test_one_that_is_given_up_ends() -> None:

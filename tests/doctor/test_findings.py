@@ -8,17 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.doctor.findings import (
-    MAX_FINDINGS,
-    Finding,
-    Status,
-    fault,
-    ok,
-    read_records,
-    unknown,
-    warning,
-    works,
-)
+from overlaptop.doctor.findings import Finding, Status, ok
+from overlaptop.doctor.hosts import MAX_FINDINGS, read_records
 
 TEXTS = st.text(min_size=1, max_size=40)
 FINDINGS = st.builds(Finding, st.text(min_size=1, max_size=20), st.sampled_from(Status), TEXTS, TEXTS)
@@ -56,13 +47,3 @@ def test_what_another_host_sends_is_bounded() -> None:
     found = read_records(line * 1000)
     assert len(found) == MAX_FINDINGS
     assert len(found[0].check) + len(found[0].text) < 1000
-
-
-def test_a_line_is_the_finding_and_what_to_do() -> None:
-    assert warning("a", "it is so", "do that").line == "it is so: do that"
-    assert ok("a", "it is so").line == "it is so"
-
-
-def test_only_a_fault_keeps_monitoring_from_working() -> None:
-    assert works([ok("a", "b"), warning("a", "b"), unknown("a", "b")])
-    assert not works([ok("a", "b"), fault("a", "b")])

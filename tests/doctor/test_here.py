@@ -7,16 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.doctor import here
 from overlaptop.doctor.children import Completed
-from overlaptop.doctor.findings import Status, works
+from overlaptop.doctor.findings import Status
 from overlaptop.doctor.here import examine
 
-from .machines import H200, Answer, Programs, by_check, machine, printed
+from .machines import GPM, H200, NVML, Answer, Programs, by_check, machine, printed
 from .test_software import AGENT, CUPTI, PYTHON, RECORDING, TORCH
-
-NVML = {"of": "nvml", "driver": "580.95.05", "gpus": ["NVIDIA H200", "NVIDIA H200"]}
-GPM = {"of": "gpm", "gpus": 2, "refused": [], "without": []}
 
 
 @pytest.fixture(autouse=True)
@@ -63,14 +59,3 @@ def test_a_check_that_fails_hides_no_other(tmp_path: Path) -> None:
     assert found["clock"].status is Status.UNKNOWN
     assert "RuntimeError: a strange kernel" in found["clock"].text
     assert found["torch"].status is Status.OK
-
-
-def test_an_interpreter_that_cannot_be_started_is_a_finding_and_ends_nothing(tmp_path: Path) -> None:
-    found = by_check(examine(machine(tmp_path / "root", H200, named=True)))
-    assert found["python"].status is Status.FAULT
-    assert found["nvml"].status is Status.UNKNOWN
-    assert not works(found.values())
-
-
-def test_the_names_of_checks_fit_their_column() -> None:
-    assert all(len(name) <= len("overlaptop") for name, _ in here._QUICK)

@@ -13,7 +13,7 @@ import pytest
 
 from overlaptop.doctor import probing
 from overlaptop.doctor.children import Child
-from overlaptop.doctor.probing import GPUS, SOFTWARE, Probe, ProbeReport
+from overlaptop.doctor.probing import GPUS, SOFTWARE, ProbeReport
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 from .machines import LAPTOP, machine
@@ -77,7 +77,8 @@ def probe(
         environ["PYTHONPATH"] = str(tmp_path / "site")
     (tmp_path / "root").mkdir()
     facts = machine(tmp_path / "root", LAPTOP, python=python, environ=environ, start=Child)
-    return Probe(facts, what).read()
+    with probing.probing(facts, what) as read:
+        return read()
 
 
 def script(tmp_path: Path, text: str) -> str:
@@ -95,44 +96,41 @@ def test_this_interpreter_is_reported_whatever_lies_in_the_users_folder(
     monkeypatch.chdir(tmp_path)
     report = probe(tmp_path, SOFTWARE)
     assert report.end == ""
-    python, agent, torch = (report.section(name) for name in ("python", "overlaptop", "torch"))
-    assert python.text("version") == platform.python_version()
-    assert agent.number("protocol") == PROTOCOL_VERSION
-    assert agent.texts("missing") == []
-    here, there = importlib.metadata.version("torch"), torch.text("version") or ""
+    assert report.sections["python"]["version"] == platform.python_version()
+    assert report.sections["overlaptop"]["protocol"] == PROTOCOL_VERSION
+    assert report.sections["overlaptop"]["missing"] == []
+    here, there = importlib.metadata.version("torch"), report.sections["torch"]["version"]
     assert there.partition("+")[0] == here.partition("+")[0]
 
 
 def test_torch_is_reported_with_its_warning(tmp_path: Path) -> None:
     report = probe(tmp_path, SOFTWARE, modules={"torch": TORCH})
-    torch, cupti = report.section("torch"), report.section("cupti")
+    torch = report.sections["torch"]
     assert report.end == ""
-    assert [torch.text(name) for name in ("version", "cuda", "nccl")] == ["2.11.0+cu130", "13.0", "2.28.9"]
-    assert torch.number("gpus") == 0
-    assert torch.text("warning") == "CUDA initialization: the driver is too old"
-    assert cupti.flag("absent")
+    assert [torch[name] for name in ("version", "cuda", "nccl", "gpus", "warning")] == [
+        *("2.11.0+cu130", "13.0", "2.28.9", 0),
+        "CUDA initialization: the driver is too old",
+    ]
+    assert report.sections["cupti"]["absent"]
 
 
 def test_a_torch_that_kills_its_process_leaves_what_was_reported_before(tmp_path: Path) -> None:
     report = probe(tmp_path, SOFTWARE, modules={"torch": "import os; os.abort()"})
     assert report.end == "a signal (6) ended it"
-    assert report.section("overlaptop") is not None
-    assert report.section("torch") is None
+    assert list(report.sections) == ["python", "overlaptop"]
 
 
 def test_a_torch_that_cannot_be_imported_has_its_reason(tmp_path: Path) -> None:
     broken = "raise OSError('libcudart.so.13: no such\\nfile')"
-    torch = probe(tmp_path, SOFTWARE, modules={"torch": broken}).section("torch")
-    assert torch.text("error") == "libcudart.so.13: no such file"
+    torch = probe(tmp_path, SOFTWARE, modules={"torch": broken}).sections["torch"]
+    assert torch["error"] == "libcudart.so.13: no such file"
 
 
 def test_nvml_is_asked_by_the_agents_own_calls(tmp_path: Path) -> None:
     report = probe(tmp_path, GPUS, modules={"pynvml": NVML})
-    nvml, gpm = report.section("nvml"), report.section("gpm")
-    assert report.end == ""
-    assert nvml.text("driver") == "580.95.05"
-    assert nvml.texts("gpus") == ["NVIDIA H200", "NVIDIA H200"]
-    assert gpm.texts("refused") == ["no permission"]
+    nvml, gpm = report.sections["nvml"], report.sections["gpm"]
+    assert (report.end, nvml["driver"], nvml["gpus"]) == ("", "580.95.05", ["NVIDIA H200", "NVIDIA H200"])
+    assert gpm["refused"] == ["no permission"]
 
 
 def test_an_interpreter_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -159,9 +157,7 @@ def test_an_interpreter_that_misbehaves_is_reported_by_its_end(
 
 
 def test_what_is_no_line_of_the_probe_is_passed_over(tmp_path: Path) -> None:
-    lines = ("Warning: a banner", "[1, 2]", '{"no": "of"}', '{"of": "python", "version": 3, "flag": 1}')
+    lines = ("Warning: a banner", "[1, 2]", '{"no": "of"}', '{"of": "python", "version": "3.9"}')
     text = "\n".join(f"echo '{line}'" for line in lines)
-    python = probe(tmp_path, SOFTWARE, script(tmp_path, text)).section("python")
-    # Of another kind than it should be: as if it were not there.
-    assert (python.text("version"), python.number("version"), python.flag("flag")) == (None, 3, False)
-    assert python.texts("version") == []
+    sections = probe(tmp_path, SOFTWARE, script(tmp_path, text)).sections
+    assert sections == {"python": {"of": "python", "version": "3.9"}}

@@ -15,7 +15,7 @@ from overlaptop.wire.endpoints import JobRecord, job_dir, write_job
 from overlaptop.wire.processes import process_start_time
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
-from .machines import LAPTOP, by_check, machine
+from .machines import LAPTOP, machine
 
 MIB = 1 << 20
 RANK_PID = 4242
@@ -42,64 +42,46 @@ def space(free_bytes: int, flag: int = 0, files: int = 1000, free_files: int = 1
     )
 
 
-def test_a_directory_of_ours_is_well(base: Path, root: Path) -> None:
-    [finding] = check_directory(machine(root, LAPTOP))
-    assert (finding.status, finding.text) == (Status.OK, f"{base}, ours, mode 0700")
-
-
-def test_one_that_is_not_there_is_left_so(base: Path, root: Path) -> None:
+def test_a_directory_that_is_not_there_is_left_so(base: Path, root: Path) -> None:
     base.rmdir()
-    [finding] = check_directory(machine(root, LAPTOP))
+    finding = check_directory(machine(root, LAPTOP))
     assert (finding.status, finding.text) == (Status.OK, f"{base}, which the first job makes")
     assert not base.exists()
 
 
-def test_one_that_nobody_can_make_is_a_fault(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OVERLAPTOP_DIR", "/proc/nowhere/sockets")
-    [finding] = check_directory(machine(root, LAPTOP))
-    assert (finding.status, finding.text) == (Status.FAULT, "nothing can be made in /proc/nowhere")
-    assert "OVERLAPTOP_DIR" in finding.remedy
-
-
-@pytest.mark.parametrize("mode", [0o755, 0o770, 0o711])
-def test_one_that_others_can_enter_is_a_fault(base: Path, root: Path, mode: int) -> None:
-    base.chmod(mode)
-    [finding] = check_directory(machine(root, LAPTOP))
-    assert finding.status is Status.FAULT
-    assert f"has mode {mode:04o}" in finding.text
-    assert "chmod 700" in finding.text
-
-
-def test_a_link_is_a_fault(base: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    link = tmp_path / "link"
-    link.symlink_to(base)
-    monkeypatch.setenv("OVERLAPTOP_DIR", str(link))
-    [finding] = check_directory(machine(root, LAPTOP))
-    assert finding.status is Status.FAULT
-    assert "symbolic link" in finding.text
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_one_of_another_user_is_a_fault(base: Path, root: Path) -> None:
-    os.chown(base, 12345, -1)
-    [finding] = check_directory(machine(root, LAPTOP))
-    assert finding.status is Status.FAULT
-    assert "belongs to uid 12345" in finding.text
-
-
-def test_a_path_too_long_for_a_socket_is_a_fault(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("folder", "words"),
+    [
+        ("/proc/nowhere/sockets", "nothing can be made in /proc/nowhere: set OVERLAPTOP_DIR"),
+        ("open", "has mode 0770, not 0700: run chmod 700"),
+        ("link", "symbolic link"),
+        pytest.param(
+            "theirs",
+            "belongs to uid 12345",
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away"),
+        ),
+        ("x" * 90, "a shorter directory"),
+    ],
+)
+def test_a_directory_that_cannot_be_used_is_a_fault(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, words: str
 ) -> None:
-    monkeypatch.setenv("OVERLAPTOP_DIR", str(tmp_path / ("x" * 90)))
-    [finding] = check_directory(machine(root, LAPTOP))
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o770)
+    (tmp_path / "link").symlink_to(root)
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    if folder == "theirs":
+        os.chown(tmp_path / "theirs", 12345, -1)
+    monkeypatch.setenv("OVERLAPTOP_DIR", str(tmp_path / folder))
+    finding = check_directory(machine(root, LAPTOP))
     assert finding.status is Status.FAULT
-    assert "a shorter directory" in finding.text
+    assert words in finding.line
 
 
 @pytest.mark.parametrize(
     ("fake", "status", "words"),
     [
-        (space(1 << 30), Status.OK, "mode 0700"),
+        (space(1 << 30), Status.OK, "/sockets, ours, mode 0700"),
         (space(8 * MIB), Status.WARNING, "has 8 MiB left"),
         (space(4096), Status.FAULT, "is full"),
         (space(1 << 30, free_files=0), Status.FAULT, "is full"),
@@ -110,22 +92,23 @@ def test_a_path_too_long_for_a_socket_is_a_fault(
 def test_the_file_system_must_have_room(
     base: Path, root: Path, fake: object, status: Status, words: str
 ) -> None:
-    [finding] = check_directory(machine(root, LAPTOP, space=fake))
+    finding = check_directory(machine(root, LAPTOP, space=fake))
     assert finding.status is status
     assert words in finding.text
 
 
-def test_a_network_file_system_is_a_warning(base: Path, root: Path, tmp_path: Path) -> None:
-    mounts = f"/dev/a / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\ntmpfs /elsewhere tmpfs rw 0 0\n"
-    [finding] = check_directory(machine(root, {"proc/self/mounts": mounts}))
-    assert finding.status is Status.WARNING
-    assert "network file system (nfs4)" in finding.text
-
-
-def test_a_mount_above_a_network_file_system_is_what_counts(base: Path, root: Path, tmp_path: Path) -> None:
-    mounts = f"server:/x {tmp_path} nfs rw 0 0\ntmpfs {base} tmpfs rw 0 0\n"
-    [finding] = check_directory(machine(root, {"proc/self/mounts": mounts}))
-    assert finding.status is Status.OK
+@pytest.mark.parametrize(
+    ("mount", "status"), [("tmpfs /elsewhere", Status.WARNING), ("tmpfs {base}", Status.OK)]
+)
+def test_a_network_file_system_is_a_warning_unless_another_is_mounted_on_it(
+    base: Path, root: Path, tmp_path: Path, mount: str, status: Status
+) -> None:
+    mounts = (
+        f"/dev/a / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\n{mount.format(base=base)} tmpfs rw 0 0\n"
+    )
+    finding = check_directory(machine(root, {"proc/self/mounts": mounts}))
+    assert finding.status is status
+    assert ("network file system (nfs4)" in finding.text) == (status is Status.WARNING)
 
 
 # Jobs
@@ -161,11 +144,12 @@ def test_no_job_is_no_fault(base: Path, root: Path) -> None:
     assert (finding.status, finding.text) == (Status.OK, "none runs here")
 
 
-def test_a_job_is_named_with_its_protocol(base: Path, root: Path) -> None:
+def test_jobs_are_a_line_each_with_their_protocol(base: Path, root: Path) -> None:
     job("abc")
-    [finding] = check_jobs(machine(root, LAPTOP))
-    assert finding.status is Status.OK
-    assert finding.text == f"abc, train.py, 2 of 8 ranks here, protocol {PROTOCOL_VERSION}"
+    job("def", started_ns=2)
+    found = [(finding.status, finding.text) for finding in check_jobs(machine(root, LAPTOP))]
+    words = f"train.py, 2 of 8 ranks here, protocol {PROTOCOL_VERSION}"
+    assert found == [(Status.OK, f"def, {words}"), (Status.OK, f"abc, {words}")]
 
 
 @pytest.mark.parametrize(("other", "older"), [(-1, "that one"), (1, "this one")])
@@ -194,15 +178,7 @@ def test_a_record_that_is_not_understood_is_told(base: Path, root: Path) -> None
     assert "update the older one" in finding.remedy
 
 
-def test_several_jobs_are_a_line_each(base: Path, root: Path) -> None:
-    job("abc")
-    job("def", started_ns=2)
-    lines = [finding.text.partition(",")[0] for finding in check_jobs(machine(root, LAPTOP))]
-    assert lines == ["def", "abc"]
-
-
 def test_jobs_in_a_directory_that_is_not_trusted_are_not_looked_at(base: Path, root: Path) -> None:
     job("abc")
     base.chmod(0o777)
     assert list(check_jobs(machine(root, LAPTOP))) == []
-    assert by_check(check_directory(machine(root, LAPTOP)))["sockets"].status is Status.FAULT

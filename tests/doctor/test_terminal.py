@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,11 +46,11 @@ from .machines import LAPTOP, Answer, Programs, machine
 def test_colours_and_characters_are_as_the_environment_has_them(
     tmp_path: Path,
     environ: dict[str, str],
-    check: Callable[[Facts], Iterator[Finding]],
+    check: Callable[[Facts], Finding],
     status: Status,
     words: str,
 ) -> None:
-    [finding] = check(machine(tmp_path, LAPTOP, environ=environ))
+    finding = check(machine(tmp_path, LAPTOP, environ=environ))
     assert finding.status is status
     assert words in finding.line
 
@@ -62,7 +62,7 @@ def test_colours_and_characters_are_as_the_environment_has_them(
 def test_a_small_terminal_is_a_warning_and_none_is_no_fault(
     tmp_path: Path, terminal: os.terminal_size | None, status: Status, words: str
 ) -> None:
-    [finding] = check_terminal(machine(tmp_path, LAPTOP, environ={"TERM": "xterm"}, terminal=terminal))
+    finding = check_terminal(machine(tmp_path, LAPTOP, environ={"TERM": "xterm"}, terminal=terminal))
     assert finding.status is status
     assert words in finding.text
 
@@ -80,7 +80,7 @@ def test_ssh_has_its_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer, status: Status, words: str
 ) -> None:
     monkeypatch.delenv("OVERLAPTOP_SSH", raising=False)
-    [finding] = check_ssh(machine(tmp_path, LAPTOP, start=Programs(lambda argv: answer)))
+    finding = check_ssh(machine(tmp_path, LAPTOP, start=Programs(lambda argv: answer)))
     assert finding.status is status
     assert words in finding.text
 
@@ -89,6 +89,6 @@ def test_without_ssh_no_host_is_reached_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OVERLAPTOP_SSH", "other-ssh")
-    [finding] = check_ssh(machine(tmp_path, LAPTOP, which=lambda _name: None))
+    finding = check_ssh(machine(tmp_path, LAPTOP, which=lambda _name: None))
     assert finding.status is Status.WARNING
     assert "no other-ssh here" in finding.text

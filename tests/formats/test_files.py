@@ -12,35 +12,26 @@ from overlaptop.formats import files
 from overlaptop.formats.files import TraceError, find, read
 
 
-def test_a_file_is_itself_whatever_it_is_called(tmp_path):
-    path = tmp_path / "anything"
-    path.write_text("{}")
-    assert find(path) == [path]
-    assert read(path) == b"{}"
-
-
 def test_a_folder_holds_its_traces_by_name_and_nothing_else(tmp_path):
     for name in ("rank1.json.gz", "rank0.json", "notes.txt", ".hidden.json", "trace.gz", "a.pt.trace.json"):
         (tmp_path / name).write_text("{}")
     assert [path.name for path in find(tmp_path)] == ["a.pt.trace.json", "rank0.json", "rank1.json.gz"]
 
 
-def test_a_folder_without_traces_is_refused_with_the_pattern(tmp_path):
+def test_a_folder_without_traces_or_with_too_many_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_FILES", 2)
     with pytest.raises(TraceError, match=r"no trace in this folder.*\*\.json"):
         find(tmp_path)
-
-
-def test_a_folder_with_too_many_traces_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MAX_FILES", 2)
     for number in range(3):
         (tmp_path / f"{number}.json").write_text("{}")
     with pytest.raises(TraceError, match="3 traces in this folder; 2 at most"):
         find(tmp_path)
 
 
-def test_gzip_is_known_by_its_content(tmp_path):
-    path = tmp_path / "trace.json"
+def test_a_file_may_have_any_name_and_gzip_is_known_by_its_content(tmp_path):
+    path = tmp_path / "anything"
     path.write_bytes(gzip.compress(b'{"a": 1}') + b"\0\0")  # padded, as on a tape
+    assert find(path) == [path]
     assert read(path) == b'{"a": 1}'
 
 
@@ -55,20 +46,16 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path):
                 read(files.Path(path))
 
 
-def test_a_loop_of_links_is_refused_in_one_line(tmp_path):
+def test_what_cannot_be_read_is_refused_in_one_line(tmp_path, monkeypatch):
     (tmp_path / "a.json").symlink_to("b.json")
     (tmp_path / "b.json").symlink_to("a.json")
-    with pytest.raises(TraceError, match="too many levels of symbolic links"):
-        find(tmp_path / "a.json")
-    with pytest.raises(TraceError, match="too many levels of symbolic links"):
-        read(tmp_path / "a.json")
-
-
-def test_what_is_not_there_or_may_not_be_read_is_refused_in_one_line(tmp_path, monkeypatch):
-    with pytest.raises(TraceError, match="no such file or folder"):
-        find(tmp_path / "missing.json")
-    with pytest.raises(TraceError, match="cannot be read"):
-        find(files.Path("a\0b"))
+    for name, words in (
+        ("missing.json", "no such file or folder"),
+        ("a.json", "too many levels of symbolic links"),
+        ("a\0b", "cannot be read"),
+    ):
+        with pytest.raises(TraceError, match=words):
+            find(tmp_path / name)
     path = tmp_path / "trace.json"
     path.write_text("{}")
 
@@ -80,28 +67,31 @@ def test_what_is_not_there_or_may_not_be_read_is_refused_in_one_line(tmp_path, m
         read(path)
 
 
-@pytest.mark.parametrize("cut", [1, 9, 100, -1])
-def test_a_gzip_file_that_is_cut_off_is_refused_as_such(tmp_path, cut):
-    path = tmp_path / "trace.json.gz"
-    whole = gzip.compress(b"{" + os.urandom(1000).hex().encode())
-    path.write_bytes(whole[:cut] if cut != 1 else whole[:2])
-    with pytest.raises(TraceError, match="cut off: it ends in the middle of the gzip stream"):
-        read(path)
+WHOLE = gzip.compress(b"{" + os.urandom(1000).hex().encode())
+NO_OBJECT, CUT_OFF = (
+    "does not begin with a JSON object",
+    "cut off: it ends in the middle of the gzip stream",
+)
 
 
-def test_a_gzip_file_with_a_flipped_bit_is_no_sound_gzip(tmp_path):
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", NO_OBJECT),
+        (b" \n\t", NO_OBJECT),
+        (gzip.compress(b""), NO_OBJECT),
+        (WHOLE[:2], CUT_OFF),
+        (WHOLE[:100], CUT_OFF),
+        (WHOLE[:-1], CUT_OFF),
+        (WHOLE[:-6] + bytes([WHOLE[-6] ^ 1]) + WHOLE[-5:], "not sound gzip"),
+        (WHOLE * 2, "more follows after its end"),
+    ],
+    ids=["nothing", "blanks", "nothing packed", "begun", "cut", "one byte short", "a flipped bit", "two"],
+)
+def test_what_is_no_whole_object_is_refused_as_such(tmp_path, content, words):
     path = tmp_path / "trace.json.gz"
-    content = bytearray(gzip.compress(b"{}" * 100))
-    content[-6] ^= 1  # in the checksum
     path.write_bytes(content)
-    with pytest.raises(TraceError, match="not sound gzip"):
-        read(path)
-
-
-def test_more_after_the_end_of_the_gzip_stream_is_not_sound(tmp_path):
-    path = tmp_path / "trace.json.gz"
-    path.write_bytes(gzip.compress(b"{}") * 2)
-    with pytest.raises(TraceError, match="more follows after its end"):
+    with pytest.raises(TraceError, match=words):
         read(path)
 
 
@@ -159,13 +149,6 @@ def test_a_gigabyte_that_is_no_object_is_left_at_its_beginning(
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes < 16 << 20
-
-
-def test_a_file_of_nothing_is_no_trace(tmp_path):
-    for content in (b"", gzip.compress(b""), b" \n\t"):
-        (tmp_path / "trace.json").write_bytes(content)
-        with pytest.raises(TraceError, match="does not begin with a JSON object"):
-            read(tmp_path / "trace.json")
 
 
 @pytest.mark.parametrize("size", [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20])

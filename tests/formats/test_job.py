@@ -42,21 +42,18 @@ def test_traces_without_a_rank_are_numbered_by_name(tmp_path):
     assert found.world_size == 2
 
 
-def test_two_traces_of_one_rank_are_refused_by_name(tmp_path):
-    write(tmp_path / "a.json", *EVENTS, rank=1)
-    write(tmp_path / "b.json", *EVENTS, rank=1)
-    message = fault_of(tmp_path)
-    assert (
-        message
-        == f"{tmp_path / 'b.json'}: is of rank 1, and so is {tmp_path / 'a.json'}: one job at a time"
-    )
-
-
-@pytest.mark.parametrize("unknown", ["a.json", "b.json"])
-def test_a_trace_without_a_rank_among_others_with_one_is_refused_by_name(tmp_path, unknown):
-    for name in ("a.json", "b.json"):
-        write(tmp_path / name, *EVENTS, rank=None if name == unknown else 0)
-    assert fault_of(tmp_path) == f"{tmp_path / unknown}: tells no rank, but other traces here do"
+@pytest.mark.parametrize(
+    ("ranks", "at_fault", "words"),
+    [
+        ((1, 1), "b.json", "is of rank 1, and so is {folder}/a.json: one job at a time"),
+        ((None, 0), "a.json", "tells no rank, but other traces here do"),
+        ((0, None), "b.json", "tells no rank, but other traces here do"),
+    ],
+)
+def test_traces_that_are_of_no_one_job_are_refused_by_name(tmp_path, ranks, at_fault, words):
+    for name, rank in zip(("a.json", "b.json"), ranks, strict=True):
+        write(tmp_path / name, *EVENTS, rank=rank)
+    assert fault_of(tmp_path) == f"{tmp_path / at_fault}: {words.format(folder=tmp_path)}"
 
 
 def test_one_bad_file_refuses_the_folder_and_is_named(tmp_path):

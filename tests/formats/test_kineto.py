@@ -35,16 +35,15 @@ def test_times_are_unix_time_to_the_nanosecond():
     assert found.end_ns.tolist() == [BASE_NS + 4357773067030668 + 817407]
 
 
+NEAR_NS, FAR_NS = 2**43 * 1000 - 1, 2**61 - 1
+"""A hundred days from the base, and any Unix time."""
+
+
 @given(
-    start_ns=st.integers(-(2**43) * 1000 + 1, 2**43 * 1000 - 1), length_ns=st.integers(0, 2**43 * 1000 - 1)
+    start_ns=st.integers(-NEAR_NS, NEAR_NS) | st.integers(-FAR_NS, FAR_NS),
+    length_ns=st.integers(0, NEAR_NS) | st.integers(0, FAR_NS),
 )
-def test_no_nanosecond_is_lost_within_a_hundred_days_of_the_base(start_ns, length_ns):
-    found = kineto.load(PATH, raw(_us(start_ns), _us(length_ns)), LaneRules()).activities
-    assert (found.start_ns.tolist(), found.end_ns.tolist()) == ([start_ns], [start_ns + length_ns])
-
-
-@given(start_ns=st.integers(-(2**61), 2**61 - 1), length_ns=st.integers(0, 2**61 - 1))
-def test_no_nanosecond_is_lost_in_unix_time_either(start_ns, length_ns):
+def test_no_nanosecond_is_lost(start_ns, length_ns):
     found = kineto.load(PATH, raw(_us(start_ns), _us(length_ns)), LaneRules()).activities
     assert (found.start_ns.tolist(), found.end_ns.tolist()) == ([start_ns], [start_ns + length_ns])
 
@@ -52,12 +51,6 @@ def test_no_nanosecond_is_lost_in_unix_time_either(start_ns, length_ns):
 def _us(ns):
     sign, ns = "-" if ns < 0 else "", abs(ns)
     return f"{sign}{ns // 1000}.{ns % 1000:03}"
-
-
-def test_whole_microseconds_are_fine_too():
-    found = load(kernel(1_700_000_000_000_000, 12), base_ns=None).activities
-    assert found.start_ns.tolist() == [1_700_000_000_000_000_000]
-    assert found.end_ns.tolist() == [1_700_000_000_000_012_000]
 
 
 def test_each_category_of_gpu_event_has_its_lane():
@@ -85,11 +78,6 @@ def test_the_users_own_lanes_come_first():
     assert [kineto.LANES[code] for code in found.lane] == [Lane.COMM, Lane.COPY]
 
 
-def test_activities_come_by_start_whatever_their_order_in_the_file():
-    found = load(kernel(30, 1, "c"), kernel(10, 1, "a"), kernel(20, 1, "b")).activities
-    assert found.names == ["a", "b", "c"]
-
-
 def test_a_kernel_knows_when_it_was_launched():
     found = load(
         kernel(10, 1, correlation=5),
@@ -102,10 +90,14 @@ def test_a_kernel_knows_when_it_was_launched():
     assert found.launched_ns.tolist() == [BASE_NS + 3500, unknown, unknown]
 
 
-def test_streams_of_two_devices_are_not_one():
-    found = load(kernel(1, 1), kernel(2, 1, stream=8), kernel(3, 1, device=1), kernel(4, 1)).activities
-    assert len(np.unique(found.queue)) == 3
-    assert found.queue[0] == found.queue[3]
+def test_activities_come_by_start_and_streams_of_two_devices_are_not_one():
+    found = load(
+        kernel(4, 1, "d"), kernel(1, 1, "a"), kernel(3, 1, "c", device=1), kernel(2, 1, "b", stream=8)
+    )
+    queue = found.activities.queue
+    assert found.activities.names == ["a", "b", "c", "d"]
+    assert len(np.unique(queue)) == 3
+    assert queue[0] == queue[3]
 
 
 def test_a_step_is_taken_from_the_cpu_before_the_gpu():

@@ -23,16 +23,17 @@ def children():
 @pytest.mark.parametrize("count", [1, 2, 3, 99])
 def test_answers_come_in_order_whoever_gave_them(count):
     answers = list(spread(lambda item: b"x" * item * 100_000, 7, count))
-    assert [len(answer) for answer in answers] == [item * 100_000 for item in range(7)]
+    assert list(map(len, answers)) == [item * 100_000 for item in range(7)]
 
 
-def test_the_work_is_done_elsewhere_where_there_is_more_than_one_worker():
-    assert {bytes(pid) for pid in spread(lambda _: str(os.getpid()).encode(), 4, 1)} == {
-        str(os.getpid()).encode()
-    }
-    pids = list(spread(lambda _: str(os.getpid()).encode(), 4, 2))
+def test_the_work_is_done_elsewhere_where_there_is_more_than_one_worker_and_a_fork(monkeypatch):
+    pids = list(spread(lambda _: os.getpid(), 4, 2))
     assert pids[0] == pids[2] != pids[1] == pids[3]
-    assert str(os.getpid()).encode() not in pids
+    assert os.getpid() not in pids
+    assert set(spread(lambda _: os.getpid(), 4, 1)) == {os.getpid()}
+    monkeypatch.setattr(workers, "CAN_FORK", False)
+    assert set(spread(lambda _: os.getpid(), 4, 4)) == {os.getpid()}
+    assert workers.cores() == 1
 
 
 def test_no_process_is_left_when_the_rest_is_not_wanted():
@@ -56,9 +57,3 @@ def test_a_worker_that_is_killed_is_noticed():
     with pytest.raises(WorkerDiedError):
         next(answers)
     assert children() == before
-
-
-def test_where_nothing_can_be_forked_the_work_is_done_here(monkeypatch):
-    monkeypatch.setattr(workers, "CAN_FORK", False)
-    assert set(spread(lambda _: str(os.getpid()).encode(), 4, 4)) == {str(os.getpid()).encode()}
-    assert workers.cores() == 1
