@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Mapping
 
 
 class CommandError(Exception):
@@ -11,6 +13,11 @@ class CommandError(Exception):
     def __init__(self, message: str, status: int = 1) -> None:
         super().__init__(message)
         self.status = status
+
+
+def print_data(data: str | Mapping[str, object]) -> None:
+    """Print on stdout at once: text, or a record as a line of JSON."""
+    print(data if isinstance(data, str) else json.dumps(data), flush=True)  # noqa: T201
 
 
 def print_message(message: str) -> None:

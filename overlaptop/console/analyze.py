@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlaptop.console import CommandError, print_message
+from overlaptop import text
+from overlaptop.console import CommandError, print_data, print_message
 from overlaptop.fleet.records import rank_record, step_record
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.job import TracedJob, analyze
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from overlaptop.fleet.finished_session import FinishedSession
     from overlaptop.tui import TuiOptions
 
-USAGE_STATUS = 2
-_MISSING_NAMED = 8
+_MISSING_CHARS = 40
 
 
 def run(path: Path, lane_rules: Sequence[str], *, by_hta: bool, screen: TuiOptions | None) -> int:
@@ -40,8 +40,7 @@ def run(path: Path, lane_rules: Sequence[str], *, by_hta: bool, screen: TuiOptio
         dashboard.require_terminal(screen)
         return dashboard.show(session_of(job), screen)
     else:
-        print(_table(job, by_hta=by_hta, ascii_only=screen.ascii))  # noqa: T201
-    sys.stdout.flush()
+        print_data(_table(job, by_hta=by_hta, ascii_only=screen.ascii))
     return 0
 
 
@@ -50,7 +49,7 @@ def _analyze(path: Path, lane_rules: Sequence[str], *, by_hta: bool, detailed: b
         rules = LaneRules(parse_rule(rule) for rule in lane_rules)
         return analyze(path, rules, by_hta=by_hta, detailed=detailed)
     except (TraceError, ValueError) as fault:
-        raise CommandError(str(fault), USAGE_STATUS) from fault
+        raise CommandError(str(fault), 2) from fault
 
 
 def _print_records(job: TracedJob) -> None:
@@ -60,7 +59,7 @@ def _print_records(job: TracedJob) -> None:
         rank_record(summary.info.rank, whole, compute_exact=summary.info.compute_exact)
         for summary, whole in zip(job.ranks, job.whole, strict=True)
     ]
-    sys.stdout.write("".join(json.dumps(record) + "\n" for record in records))
+    print_data("\n".join(map(json.dumps, records)))
 
 
 def session_of(job: TracedJob) -> FinishedSession:
@@ -86,12 +85,11 @@ def session_of(job: TracedJob) -> FinishedSession:
     try:
         return FinishedSession(welcome, ranks, notices, over_ns)
     except ValueError as fault:
-        raise CommandError(f"{job.path}: {fault}", USAGE_STATUS) from fault
+        raise CommandError(f"{job.path}: {fault}", 2) from fault
 
 
 def _table(job: TracedJob, *, by_hta: bool, ascii_only: bool) -> str:
     """The whole traces: all ranks together, and below it each one."""
-    from overlaptop import text
     from overlaptop.console import once
     from overlaptop.console.table import Table
 
@@ -112,9 +110,8 @@ def _table(job: TracedJob, *, by_hta: bool, ascii_only: bool) -> str:
             ]
         )
     exact = all(summary.info.compute_exact for summary in job.ranks)
-    comm_ns, hidden_ns = (
-        sum(getattr(whole, name) or 0 for whole in job.whole) for name in ("comm_ns", "hidden_ns")
-    )
+    comm_ns = sum(whole.comm_ns or 0 for whole in job.whole)
+    hidden_ns = sum(whole.hidden_ns or 0 for whole in job.whole)
     overlap = text.percent(hidden_ns / comm_ns if comm_ns else None)
     lines = [
         once.title(session_of(job).tick()),
@@ -131,6 +128,5 @@ def _table(job: TracedJob, *, by_hta: bool, ascii_only: bool) -> str:
 
 
 def _missing(job: TracedJob) -> str:
-    named = ", ".join(map(str, job.missing[:_MISSING_NAMED]))
-    more = len(job.missing) - _MISSING_NAMED
-    return f"no trace of rank {named}{f' and {more} more' if more > 0 else ''} of {job.world_size}"
+    missing = text.shortened(text.runs_of(job.missing), _MISSING_CHARS)
+    return f"no trace of rank {missing} of {job.world_size}"

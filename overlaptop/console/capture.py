@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import sys
+from contextlib import closing
 
-from overlaptop.console import CommandError
+from overlaptop.console import CommandError, print_data
 from overlaptop.console.following import follow, send
 from overlaptop.console.hosts import Hosts, host_of
 from overlaptop.console.jobs import join
@@ -27,12 +26,9 @@ def run(key: str | None, steps: int, hosts: Hosts | None = None, *, as_json: boo
         command = commands.make(commands.CAPTURE, {"steps": steps})
     except ValueError as error:
         raise CommandError(str(error), 2) from error
-    session = join(key, hosts)
-    try:
+    with closing(join(key, hosts)) as session:
         send(session, command)
         return print_traces(session, command, as_json=as_json)
-    finally:
-        session.close()
 
 
 def print_traces(session: Session, command: Command, *, as_json: bool) -> int:
@@ -43,11 +39,8 @@ def print_traces(session: Session, command: Command, *, as_json: bool) -> int:
             if rank.rank not in written and (rank.state == WRITTEN or (as_json and capture.done)):
                 written.add(rank.rank)
                 host = host_of(session, rank.rank)
-                if as_json:
-                    print(json.dumps(_record(session.job_key, host, capture, rank)))  # noqa: T201
-                else:
-                    print(printable(path_there(host, rank.text)))  # noqa: T201
-                sys.stdout.flush()
+                record = _record(session.job_key, host, capture, rank)
+                print_data(record if as_json else printable(path_there(host, rank.text)))
     if capture.state == FAILED:
         raise CommandError(f"no capture: {capture.reason}")
     return 0

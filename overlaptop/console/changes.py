@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
 from datetime import UTC, datetime
 
-from overlaptop.console import CommandError, print_message
+from overlaptop.console import CommandError, print_data, print_message
 from overlaptop.console.table import Table
 from overlaptop.text import UNKNOWN, count
 from overlaptop.wire import change_log
@@ -23,16 +21,15 @@ def run(key: str | None, *, as_json: bool) -> int:
         raise CommandError(str(fault)) from fault
     if as_json:
         for change in changes:
-            print(json.dumps({"type": "change", **dataclasses.asdict(change)}))  # noqa: T201
+            print_data({"type": "change", **dataclasses.asdict(change)})
     elif changes:
-        print(render(changes))  # noqa: T201
+        print_data(_table(changes))
     else:
         print_message("nothing was changed yet" + ("" if key is None else f" of job {key}"))
-    sys.stdout.flush()
     return 0
 
 
-def render(changes: list[LoggedChange]) -> str:
+def _table(changes: list[LoggedChange]) -> str:
     """A row for each change, times in this machine's own zone."""
     table = Table(
         ["at", "job", "knob", "from", "to", "step", "outcome", "by", "why not"],

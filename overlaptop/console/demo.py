@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from overlaptop import tui
-from overlaptop.console import CommandError, dashboard, print_message
+from overlaptop.console import CommandError, dashboard, print_data, print_message
 from overlaptop.console.stream import RecordWriter, stream
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.launch.launcher import Launcher, of_workload, place
@@ -42,7 +43,7 @@ def run(
         names = ", ".join(each.name for each in catalog.WORKLOADS)
         raise CommandError(f"no workload is called {name!r}; there are: {names}", 2)
     if {"-h", "--help"} & set(options):
-        print(workload.parser().format_help())  # noqa: T201
+        print_data(workload.parser().format_help())
         return 0
     try:
         given = workload.check(options)
@@ -63,16 +64,11 @@ def run(
 
 
 def _print_records(launcher: Launcher, steps: int | None) -> int:
-    session = JobSession(JobSelector(matches=launcher.owns))
-    writer = RecordWriter(sys.stdout, steps)
-    try:
+    with closing(JobSession(JobSelector(matches=launcher.owns))) as session:
+        writer = RecordWriter(sys.stdout, steps)
         if stream(session, writer, job_gone=lambda: launcher.poll() is not None):
             return 0
-    finally:
-        session.close()
-    deadline_s = time.monotonic() + END_LIMIT_S
-    while launcher.poll() is None and time.monotonic() < deadline_s:
-        time.sleep(0.05)
+    _await(lambda: launcher.poll() is not None)
     if launcher.poll():
         raise _failure(launcher)
     return 0
@@ -89,9 +85,7 @@ def _show(request: LaunchRequest, screen: tui.TuiOptions) -> int:
         launcher.start(plan)
         status = dashboard.show(session, replace(screen, launcher=launcher))
         if any(view.ended for view in session.tick().ranks):
-            deadline_s = time.monotonic() + END_LIMIT_S
-            while launcher.running and time.monotonic() < deadline_s:
-                time.sleep(0.05)
+            _await(lambda: not launcher.running)
         last = launcher.status()
         if last.phase is LaunchPhase.OVER and last.failed:
             raise _failure(launcher.job)
@@ -99,6 +93,12 @@ def _show(request: LaunchRequest, screen: tui.TuiOptions) -> int:
     finally:
         session.close()
         launcher.close()
+
+
+def _await(ended: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + END_LIMIT_S
+    while not ended() and time.monotonic() < deadline_s:
+        time.sleep(0.05)
 
 
 def _failure(job: SupervisedJob | None) -> CommandError:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from overlaptop.console import CommandError
+from overlaptop.console import CommandError, print_data
 from overlaptop.doctor.findings import Finding, Status, works
 from overlaptop.doctor.installed import check_installation
 from overlaptop.remote.bootstrap import remote_command
@@ -52,20 +51,14 @@ def run(python: str, hosts: Hosts | None, *, as_json: bool) -> int:
 def _tell(host: str, findings: Iterable[Finding], *, as_json: bool) -> bool:
     """Print what was found of a host (empty: here) as it comes; whether monitoring will work there."""
     if not as_json:
-        print(printable(host) if host else f"here ({os.uname().nodename})", flush=True)  # noqa: T201
+        print_data(printable(host) if host else f"here ({os.uname().nodename})")
     seen = []
     for finding in findings:
         seen.append(finding)
-        if as_json:
-            line = json.dumps(finding.record(host))
-        else:
-            check, status = printable(finding.check), finding.status.value
-            line = f"  {status:{_STATUS_WIDTH}}  {check:{_CHECK_WIDTH}}  {printable(finding.line)}"
-        print(line, flush=True)  # noqa: T201
-    good = works(seen)
-    if as_json:
-        print(json.dumps({"type": "doctor", "host": host, "works": good}), flush=True)  # noqa: T201
-    else:
-        where = f"on {printable(host)}" if host else "here"
-        print(f"monitoring will {'work' if good else 'not work'} {where}", flush=True)  # noqa: T201
+        check, status = printable(finding.check), finding.status.value
+        line = f"  {status:{_STATUS_WIDTH}}  {check:{_CHECK_WIDTH}}  {printable(finding.line)}"
+        print_data(finding.record(host) if as_json else line)
+    good, where = works(seen), f"on {printable(host)}" if host else "here"
+    verdict = f"monitoring will {'work' if good else 'not work'} {where}"
+    print_data({"type": "doctor", "host": host, "works": good} if as_json else verdict)
     return good

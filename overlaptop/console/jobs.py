@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 from overlaptop import text
-from overlaptop.console import CommandError, print_message
+from overlaptop.console import CommandError, print_data, print_message
 from overlaptop.console.hosts import Hosts, connect
 from overlaptop.console.table import Table
 from overlaptop.fleet.job_session import JobSelector, JobSession
@@ -29,18 +29,19 @@ def run(hosts: Hosts | None = None, *, as_json: bool) -> int:
     if hosts is None:
         jobs = find_jobs()
     else:
-        session = connect(hosts)
-        try:
+        with closing(connect(hosts)) as session:
             jobs = session.find_jobs()
-        finally:
-            session.close()
     if as_json:
         for job in jobs:
-            print(json.dumps({"type": "job", **dataclasses.asdict(job)}))  # noqa: T201
-        return 0
-    if not jobs:
+            print_data({"type": "job", **dataclasses.asdict(job)})
+    elif jobs:
+        print_data(_table(jobs))
+    else:
         print_message(_no_job(_HERE if hosts is None else _THERE))
-        return 0
+    return 0
+
+
+def _table(jobs: Sequence[JobRecord]) -> str:
     table = Table(
         ["job", "script", "ranks", "running for", "host", "directory"],
         left={"job", "script", "host", "directory"},
@@ -49,8 +50,7 @@ def run(hosts: Hosts | None = None, *, as_json: bool) -> int:
     for job in jobs:
         age = "ended" if job.ended else text.duration(max(0, now_ns - job.started_ns))
         table.add([job.job, job.script, str(job.world_size), age, job.host, job.cwd])
-    print(table.render())  # noqa: T201
-    return 0
+    return table.render()
 
 
 def join(key: str | None, hosts: Hosts | None = None, *, wait: bool = False) -> Session:
@@ -91,7 +91,7 @@ def _choose(
     Where there is none yet: wait for it if `wait`, else CommandError with status 1. Several jobs and no
     `key`: CommandError with status 2.
     """
-    waits = False
+    waiting = False
     while True:
         jobs = find()
         wanted = [job for job in jobs if key is None or job.job == key]
@@ -104,9 +104,9 @@ def _choose(
             missing = f"no job {key} runs {where}; there is: {_names(jobs)}"
         if not wait:
             raise CommandError(missing)
-        if not waits:
+        if not waiting:
             print_message(f"waiting: {missing}")
-            waits = True
+            waiting = True
         pause(POLL_S)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
+from contextlib import closing
 
 from overlaptop import text
+from overlaptop.console import print_data
 from overlaptop.console.following import settle
 from overlaptop.console.hosts import Hosts
 from overlaptop.console.jobs import join
@@ -16,7 +16,8 @@ from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.fleet.trouble import Trouble, first_failure, trouble_of
 from overlaptop.report import hosts as nodes
 from overlaptop.report import troubles
-from overlaptop.report.figures import TotalsText
+from overlaptop.report.figures import totals_in_words
+from overlaptop.report.links import nvlink_rate, pcie_rate
 from overlaptop.report.order import all_see_gaps, idle_ns, sees_gaps
 
 ASCII = str.maketrans(
@@ -29,21 +30,17 @@ ASCII = str.maketrans(
 
 def run(key: str | None, hosts: Hosts | None = None, *, as_json: bool, ascii_only: bool, wait: bool) -> int:
     """Print the newest step of each rank and end."""
-    session = join(key, hosts, wait=wait)
-    try:
+    with closing(join(key, hosts, wait=wait)) as session:
         snapshot = settle(session)
-    finally:
-        session.close()
-    if as_json:
-        for view in snapshot.ranks:
-            totals = view.measured or view.last
-            if snapshot.job is not None and totals is not None:
-                print(json.dumps(step_record(snapshot.job.job, view.info, totals)))  # noqa: T201
-            if snapshot.job is not None and (view.sample is not None or view.numa is not None):
-                print(json.dumps(device_record(snapshot.job.job, view, view.sample)))  # noqa: T201
-    else:
-        print(render(snapshot, ascii_only=ascii_only))  # noqa: T201
-    sys.stdout.flush()
+    if not as_json:
+        print_data(render(snapshot, ascii_only=ascii_only))
+        return 0
+    assert snapshot.job is not None
+    for view in snapshot.ranks:
+        if (totals := view.measured or view.last) is not None:
+            print_data(step_record(snapshot.job.job, view.info, totals))
+        if view.sample is not None or view.numa is not None:
+            print_data(device_record(snapshot.job.job, view, view.sample))
     return 0
 
 
@@ -58,20 +55,11 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
     for view in snapshot.ranks:
         table.add(_row(view, snapshot.link, failure))
     exact = all_see_gaps(snapshot.ranks)
-    figures = TotalsText.of(snapshot.totals, exact=exact)
-    summary = [
-        ("overlap", figures.overlap),
-        ("exposed", figures.exposed),
-        ("stall", figures.stall),
-        ("idle", figures.idle),
-        ("speed-up", figures.speedup),
-        ("attainable", figures.attainable),
-        ("dropped", figures.dropped),
-    ]
+    totals = totals_in_words(snapshot.totals, exact=exact)
     lines = [
         title(snapshot),
         *([troubles.in_full(trouble)] if trouble is not None else []),
-        "   ".join(f"{name} {value}" for name, value in summary),
+        "   ".join(f"{name} {figure}" for name, figure in totals.items()),
         table.render(),
         *_hosts(snapshot),
         *_links(snapshot.ranks),
@@ -110,32 +98,22 @@ def _links(ranks: Sequence[RankView]) -> list[str]:
         left={"may run on", ""},
     )
     for view in ranks:
-        sample, device, numa = view.sample, view.device, view.numa
+        sample, numa = view.sample, view.numa
         table.add(
             [
                 str(view.rank),
-                *_rates(
-                    sample.nvlink_rx_bytes_per_s if sample else None,
-                    sample.nvlink_tx_bytes_per_s if sample else None,
-                    device.nvlink_peak_bytes_per_s if device else None,
-                ),
-                *_rates(
-                    sample.pcie_rx_bytes_per_s if sample else None,
-                    sample.pcie_tx_bytes_per_s if sample else None,
-                    device.pcie_peak_bytes_per_s if device else None,
-                ),
+                text.rate(sample.nvlink_rx_bytes_per_s if sample else None),
+                text.rate(sample.nvlink_tx_bytes_per_s if sample else None),
+                text.whole_percent(nvlink_rate(view).share),
+                text.rate(sample.pcie_rx_bytes_per_s if sample else None),
+                text.rate(sample.pcie_tx_bytes_per_s if sample else None),
+                text.whole_percent(pcie_rate(view).share),
                 text.count(numa.gpu_node if numa else None),
                 text.printable(f"CPUs {numa.cpu_set}") if numa and numa.cpu_set else text.UNKNOWN,
                 numa.state if numa else text.UNKNOWN,
             ]
         )
     return ["", table.render()]
-
-
-def _rates(rx: int | None, tx: int | None, peak: int | None) -> list[str]:
-    """Both directions, and what share of the peak the busier of them is."""
-    known = [rate for rate in (rx, tx) if rate is not None]
-    return [text.rate(rx), text.rate(tx), text.whole_percent(max(known) / peak if known and peak else None)]
 
 
 def _numa_advice(ranks: Sequence[RankView]) -> list[str]:

@@ -46,18 +46,12 @@ def bytes_per_s(text: str) -> float:
 
 def duration_ns(text: str) -> int:
     """Whole ns of a time with its unit, below 104 days: ``20us``, ``1.5ms``."""
-    found = _TIME.fullmatch(text.strip())
-    if found is None or not found["unit"]:
-        raise ArgumentTypeError(f"must be a time with its unit, such as 20us or 0.02ms, not {text!r}")
-    return _whole_ns(found, text)
+    return _whole_ns(text, unit="", form="with its unit, such as 20us or 0.02ms")
 
 
 def milliseconds_ns(text: str) -> int:
     """Whole ns of a time in ms, or with a unit of its own, below 104 days: ``40``, ``0.04s``."""
-    found = _TIME.fullmatch(text.strip())
-    if found is None:
-        raise ArgumentTypeError(f"must be a time in ms, such as 40 or 1.5, not {text!r}")
-    return _whole_ns(found, text)
+    return _whole_ns(text, unit="ms", form="in ms, such as 40 or 1.5")
 
 
 def _amount(found: re.Match[str]) -> float:
@@ -68,8 +62,12 @@ def _amount(found: re.Match[str]) -> float:
     return float(found["number"]) * base**power
 
 
-def _whole_ns(found: re.Match[str], text: str) -> int:
-    time_ns = float(found["number"]) * _UNIT_NS[found["unit"] or "ms"]
+def _whole_ns(text: str, unit: str, form: str) -> int:
+    """``unit``: of a time without one; empty: it must have one."""
+    found = _TIME.fullmatch(text.strip())
+    if found is None or not (found["unit"] or unit):
+        raise ArgumentTypeError(f"must be a time {form}, not {text!r}")
+    time_ns = float(found["number"]) * _UNIT_NS[found["unit"] or unit]
     if not time_ns < _LARGEST:
         raise ArgumentTypeError(f"must be less than 104 days, not {text!r}")
     return round(time_ns)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
+from contextlib import closing
 
-from overlaptop.console import CommandError, print_message
+from overlaptop.console import CommandError, print_data, print_message
 from overlaptop.console.following import TICK_S, follow, send, settle
 from overlaptop.console.hosts import Hosts, pause
 from overlaptop.console.jobs import join
@@ -31,37 +30,41 @@ def run(key: str | None, name: str, value: int | None, hosts: Hosts | None = Non
     Progress goes to stderr; stdout gets one line: from what to what, and at which step. Raises CommandError
     when not every rank has changed it, or when that is not known.
     """
-    session = join(key, hosts)
-    try:
-        found = _find_knob(session, name)
-        command = _command(found.knob, value)
+    with closing(join(key, hosts)) as session:
+        snapshot = _await_knobs(session)
+        found = next((each for each in snapshot.knobs if each.knob.name == name), None)
+        if found is None:
+            there_is = ", ".join(each.knob.name for each in snapshot.knobs) or "nothing"
+            raise CommandError(f"{name} cannot be set; of this job there is: {there_is}", 2)
+        try:
+            command = (
+                commands.make_restoring(found.knob)
+                if value is None
+                else commands.make_setting(found.knob, value)
+            )
+        except ValueError as error:
+            raise CommandError(str(error), 2) from error
         if found.refusal:
             raise CommandError(f"not changed: {found.refusal}")
-        if (search := session.tick().search) is not None and search.knob == name:
-            print_message(f"{search.by} searches for the best {name}: that ends with your change")
+        if snapshot.search is not None and snapshot.search.knob == name:
+            print_message(f"{snapshot.search.by} searches for the best {name}: that ends with your change")
         send(session, command)
         return print_change(session, command)
-    finally:
-        session.close()
 
 
 def show(key: str | None, hosts: Hosts | None = None, *, as_json: bool) -> int:
     """Print what can be changed of the job called `key`, or of the only one: a table, or a record each."""
-    session = join(key, hosts)
-    try:
+    with closing(join(key, hosts)) as session:
         snapshot = _await_knobs(session)
-    finally:
-        session.close()
     if as_json:
         for each in snapshot.knobs:
-            print(json.dumps(_record(session.job_key, each)))  # noqa: T201
+            print_data(_record(session.job_key, each))
     elif snapshot.knobs:
-        print(_render(snapshot.knobs))  # noqa: T201
+        print_data(_table(snapshot.knobs))
     else:
         print_message("nothing can be changed of this job")
     if snapshot.search is not None:
         print_message(f"{snapshot.search.by} searches for the best {snapshot.search.knob}")
-    sys.stdout.flush()
     return 0
 
 
@@ -71,29 +74,10 @@ def _await_knobs(session: Session) -> Snapshot:
     give_up_s = time.monotonic() + KNOBS_S
     while True:
         snapshot = session.tick()
-        if snapshot.knobs and not any(each.differs for each in snapshot.knobs):
-            return snapshot
-        if time.monotonic() >= give_up_s:
+        agreed = snapshot.knobs and not any(each.differs for each in snapshot.knobs)
+        if agreed or time.monotonic() >= give_up_s:
             return snapshot
         pause(session, TICK_S)
-
-
-def _find_knob(session: Session, name: str) -> JobKnob:
-    """The knob of this name. CommandError with status 2 where the job has none."""
-    known = _await_knobs(session).knobs
-    found = next((each for each in known if each.knob.name == name), None)
-    if found is None:
-        there_is = ", ".join(each.knob.name for each in known) or "nothing"
-        raise CommandError(f"{name} cannot be set; of this job there is: {there_is}", 2)
-    return found
-
-
-def _command(knob: Knob, value: int | None) -> Command:
-    """The command that gives a knob this value; None: the script's. CommandError, status 2, if not."""
-    try:
-        return commands.make_restoring(knob) if value is None else commands.make_setting(knob, value)
-    except ValueError as error:
-        raise CommandError(str(error), 2) from error
 
 
 def print_change(session: Session, command: Command) -> int:
@@ -105,12 +89,11 @@ def print_change(session: Session, command: Command) -> int:
     if change.state == UNKNOWN:
         raise CommandError(f"not known whether it was changed: {change.reason}")
     for line in sorted({rank.text for rank in change.ranks}):  # one, as all ranks do the same
-        print(printable(line))  # noqa: T201
-    sys.stdout.flush()
+        print_data(printable(line))
     return 0
 
 
-def _render(knobs: tuple[JobKnob, ...]) -> str:
+def _table(knobs: tuple[JobKnob, ...]) -> str:
     """A row for each knob, and below a line for each that cannot be changed just now."""
     table = Table(
         ["knob", "value", "script", "allowed", "of", "what it does"],

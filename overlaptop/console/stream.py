@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TextIO
 
@@ -16,7 +17,7 @@ from overlaptop.console.hosts import ConnectionReporter, Hosts, pause
 from overlaptop.console.jobs import join
 from overlaptop.fleet.records import device_record, step_record
 from overlaptop.fleet.session import Session
-from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
+from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.text import printable, runs_of
 from overlaptop.wire.messages import AGENT_DISABLED, StepTotals
 
@@ -83,12 +84,11 @@ class RecordWriter:
         for sample in snapshot.fresh_samples:
             self._put(device_record(job, views[sample.rank], sample))
         for view in snapshot.ranks:
-            if view.numa is None or not _has_no_gpu(view):
-                continue
-            record = device_record(job, view, None)
-            if self._without_gpu.get(view.rank) != record:
-                self._without_gpu[view.rank] = record
-                self._put(record)
+            if view.numa is not None and view.device is not None and not view.device.gpu_uuid:
+                record = device_record(job, view, None)
+                if self._without_gpu.get(view.rank) != record:
+                    self._without_gpu[view.rank] = record
+                    self._put(record)
 
     def report_lost(self, now_s: float = float("inf")) -> None:
         """Print on stderr how many steps were lost since the last report, unless that was only just now."""
@@ -103,15 +103,19 @@ class RecordWriter:
         self._unreported.clear()
 
     def has_enough(self, snapshot: Snapshot, now_s: float) -> bool:
-        """Whether each rank's `steps` lines are written, or those of all that will still write any."""
-        return self._all_are_done(snapshot, now_s) and self._steps in self._written.values()
+        """Whether each rank's `steps` lines are written, or those of all that will still write any.
 
-    def cannot_finish(self, snapshot: Snapshot, now_s: float) -> bool:
-        """Whether no rank will write its `steps` any more, since their agents have disabled themselves."""
-        disabled = any(view.info is not None and view.info.agent_disabled for view in snapshot.ranks)
-        return (
-            disabled and self._all_are_done(snapshot, now_s) and self._steps not in self._written.values()
-        )
+        CommandError where no rank will write them, since their agents have disabled themselves.
+        """
+        if not self._all_are_done(snapshot, now_s):
+            return False
+        if self._steps in self._written.values():
+            return True
+        if any(view.info is not None and view.info.agent_disabled for view in snapshot.ranks):
+            errors = [notice.text for notice in snapshot.notices if notice.level == "error"]
+            why = printable(errors[-1]) if errors else AGENT_DISABLED
+            raise CommandError(f"no rank measures its steps any more: {why}")
+        return False
 
     def _all_are_done(self, snapshot: Snapshot, now_s: float) -> bool:
         """Whether no rank will write any more; ranks that were never seen are given a moment to come."""
@@ -144,11 +148,6 @@ class RecordWriter:
         self._out.flush()
 
 
-def _has_no_gpu(view: RankView) -> bool:
-    """Whether this rank is known to have no GPU that could be sampled."""
-    return view.device is not None and not view.device.gpu_uuid
-
-
 def stream(session: Session, writer: RecordWriter, job_gone: Callable[[], bool] = lambda: False) -> bool:
     """Write until the writer has enough (returns True) or the job has ended (False).
 
@@ -156,45 +155,30 @@ def stream(session: Session, writer: RecordWriter, job_gone: Callable[[], bool] 
     CommandError when the connection to the job breaks and does not come back, and when the writer waits for
     steps that will not come because every agent has disabled itself.
     """
+    connections = ConnectionReporter()
     try:
-        return _follow(session, writer, job_gone)
+        while True:
+            gone = job_gone()  # asked first: what arrived before is still written
+            snapshot = session.tick()
+            connections.report(snapshot)
+            writer.write(snapshot)
+            now_s = time.monotonic()
+            writer.report_lost(now_s)
+            if writer.has_enough(snapshot, now_s):
+                return True
+            if snapshot.link is LinkState.ENDED or gone:
+                return False
+            require_connection(snapshot)
+            pause(session, TICK_S)
     finally:
         writer.report_lost()
 
 
-def _follow(session: Session, writer: RecordWriter, job_gone: Callable[[], bool]) -> bool:
-    connections = ConnectionReporter()
-    while True:
-        gone = job_gone()  # asked first: what arrived before is still written
-        snapshot = session.tick()
-        connections.report(snapshot)
-        writer.write(snapshot)
-        now_s = time.monotonic()
-        writer.report_lost(now_s)
-        if writer.has_enough(snapshot, now_s):
-            return True
-        if writer.cannot_finish(snapshot, now_s):
-            raise CommandError(f"no rank measures its steps any more: {_why_disabled(snapshot)}")
-        if snapshot.link is LinkState.ENDED or gone:
-            return False
-        require_connection(snapshot)
-        pause(session, TICK_S)
-
-
-def _why_disabled(snapshot: Snapshot) -> str:
-    """The agents' last error."""
-    errors = [notice.text for notice in snapshot.notices if notice.level == "error"]
-    return printable(errors[-1]) if errors else AGENT_DISABLED
-
-
 def run(key: str | None, steps: int | None, hosts: Hosts | None = None, *, wait: bool) -> int:
     """Print the records of a running job until it ends."""
-    session = join(key, hosts, wait=wait)
     writer = RecordWriter(sys.stdout, steps)
-    try:
+    with closing(join(key, hosts, wait=wait)) as session:
         stream(session, writer)
-    finally:
-        session.close()
     if writer.written == 0:
         print_message("the job ended before its first step")
     return 0

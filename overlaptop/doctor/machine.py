@@ -56,7 +56,7 @@ def check_gpus(facts: Facts, report: ProbeReport) -> Iterator[Finding]:
     elif "error" in nvml:
         yield _without_nvml(facts, nvml["error"])
     else:
-        names = Counter(nvml["gpus"])
+        names: Counter[str] = Counter(nvml["gpus"])
         gpus = ", ".join(f"{count}x {name}" for name, count in names.items()) or "no GPU"
         yield ok("nvml", f"driver {nvml['driver']}, {gpus}")
         if names:

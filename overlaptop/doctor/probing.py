@@ -78,7 +78,7 @@ def _environ(facts: Facts) -> dict[str, str]:
 
 
 def _sections(output: str) -> dict[str, Section]:
-    found = {}
+    found: dict[str, Section] = {}
     for line in output.splitlines():
         with suppress(ValueError, RecursionError):  # what a library prints
             values = json.loads(line)

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from overlaptop.fleet.snapshot import Totals
 from overlaptop.text import ABOUT, AT_LEAST, AT_MOST, bounded, count, duration, percent, ratio
 
 
-@dataclass(frozen=True, slots=True)
-class TotalsText:
-    """Each with its unit, and with its sign where it is a bound."""
+def totals_in_words(totals: Totals, *, exact: bool) -> dict[str, str]:
+    """Each by its name, with its unit, and with its sign where it is a bound.
 
-    overlap: str
-    exposed: str
-    stall: str
-    idle: str
-    speedup: str
-    attainable: str
-    dropped: str
-
-    @classmethod
-    def of(cls, totals: Totals, *, exact: bool) -> TotalsText:
-        """``exact``: every rank's source sees the gaps between kernels.
-
-        Else compute is an upper bound, and so are overlap and speed-up; exposed is a lower one, attainable
-        may be off either way.
-        """
-        return cls(
-            overlap=bounded(percent(totals.overlap), AT_MOST, exact=exact),
-            exposed=bounded(duration(totals.exposed_ns), AT_LEAST, exact=exact),
-            stall=duration(totals.stall_ns),
-            idle=duration(totals.idle_ns) if exact or totals.idle_ns is not None else "not seen",
-            speedup=bounded(ratio(totals.speedup), AT_MOST, exact=exact),
-            attainable=bounded(ratio(totals.attainable), ABOUT, exact=exact),
-            dropped=count(totals.dropped),
-        )
+    ``exact``: every rank's source sees the gaps between kernels. Else compute is an upper bound, and so are
+    overlap and speed-up; exposed is a lower one, attainable may be off either way.
+    """
+    return {
+        "overlap": bounded(percent(totals.overlap), AT_MOST, exact=exact),
+        "exposed": bounded(duration(totals.exposed_ns), AT_LEAST, exact=exact),
+        "stall": duration(totals.stall_ns),
+        "idle": duration(totals.idle_ns) if exact or totals.idle_ns is not None else "not seen",
+        "speed-up": bounded(ratio(totals.speedup), AT_MOST, exact=exact),
+        "attainable": bounded(ratio(totals.attainable), ABOUT, exact=exact),
+        "dropped": count(totals.dropped),
+    }

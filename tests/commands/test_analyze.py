@@ -74,7 +74,7 @@ def test_missing_ranks_are_reported_beside_the_records(tmp_path: Path) -> None:
     write(tmp_path / "a.json", kernel(0, 10), rank=1, world_size=4)
     done = run_analyze(tmp_path, "--json")
     assert done.returncode == 0
-    assert done.stderr == f"overlaptop: {tmp_path}: no trace of rank 0, 2, 3 of 4\n"
+    assert done.stderr == f"overlaptop: {tmp_path}: no trace of rank 0, 2-3 of 4\n"
     assert len(done.stdout.splitlines()) == 2
     assert run_analyze(tmp_path / "a.json", "--json").stderr == ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from overlaptop.fleet.knobs import NOT_ALLOWED
-from overlaptop.report.figures import TotalsText
+from overlaptop.report.figures import totals_in_words
 from overlaptop.report.order import stalls_apart
 from overlaptop.text import duration, ordinal, runs_of, shortened
 from overlaptop.tui.draw.segments import (
@@ -56,25 +56,25 @@ def overlap_ink(overlap: float | None, *, bold: bool = False) -> TextStyle:
 def total_items(state: ViewState) -> list[Item]:
     """The totals as figures with their names."""
     totals, ranks = state.snapshot.totals, state.snapshot.ranks
-    figures = TotalsText.of(totals, exact=state.exact)
+    figures = totals_in_words(totals, exact=state.exact)
 
     def item(name: str, figure: str, cells: int, style: TextStyle = BOLD, *more: Segment) -> Item:
         # As wide as its figures get: what follows must not move with each of them.
         return Item((dim(f"{name} "), Segment(f"{figure:<{cells}}", style), *more))
 
     seen = state.exact or totals.idle_ns is not None
-    known_idle = item("idle", figures.idle, 8, DIM if totals.idle_ns is None else BOLD)
+    known_idle = item("idle", figures["idle"], 8, DIM if totals.idle_ns is None else BOLD)
     return [
-        item("overlap", figures.overlap, 8, overlap_ink(totals.overlap, bold=True)),
-        item("exposed", figures.exposed, 8),
-        *([item("stall", figures.stall, 7)] if any(map(stalls_apart, ranks)) else []),
+        item("overlap", figures["overlap"], 8, overlap_ink(totals.overlap, bold=True)),
+        item("exposed", figures["exposed"], 8),
+        *([item("stall", figures["stall"], 7)] if any(map(stalls_apart, ranks)) else []),
         *_knob(state),
         *([known_idle] if seen else []),
-        item("speed-up", figures.speedup, 6, BOLD, dim(" of "), bold(f"{figures.attainable:<6}")),
+        item("speed-up", figures["speed-up"], 6, BOLD, dim(" of "), bold(f"{figures['attainable']:<6}")),
         *_launching(state),
-        *([] if seen else [item("idle", figures.idle, 8, DIM)]),
+        *([] if seen else [item("idle", figures["idle"], 8, DIM)]),
         *_rule(state),
-        *([item("dropped", figures.dropped, 1, _WARNING)] if totals.dropped else []),
+        *([item("dropped", figures["dropped"], 1, _WARNING)] if totals.dropped else []),
         *_sampling(state),
     ]
 
