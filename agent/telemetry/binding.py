@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from overlaptop.agent.isolation.fault_barrier import logger
-from overlaptop.agent.telemetry.cpus import format_list
-from overlaptop.agent.telemetry.files import UnavailableError
+from overlaptop.agent.telemetry.files import UnavailableError, format_list
+from overlaptop.agent.telemetry.gpu import place
 from overlaptop.agent.telemetry.numa import gpu_node
+from overlaptop.agent.telemetry.nvml import Nvml, NvmlError, import_library
 from overlaptop.agent.telemetry.topology import Topology
-from overlaptop.agent.telemetry.visible import gpus_of_rank
 from overlaptop.wire.devices import GpuSite
 
 outcome = ""
@@ -29,14 +29,12 @@ LOCAL_RANK_NAMES = ("LOCAL_RANK", "SLURM_LOCALID")
 
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 _MPOL_PREFERRED = 1
+_MAX_VISIBLE = 256
 _BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
 
 
 def installed_gpus(topology: Topology) -> tuple[GpuSite, ...]:
     """All GPUs that NVML knows, each with the node next to it. Raises UnavailableError."""
-    from overlaptop.agent.telemetry.gpu import place
-    from overlaptop.agent.telemetry.nvml import Nvml, NvmlError, import_library
-
     import_library()
     try:
         nvml = Nvml.open()
@@ -78,8 +76,7 @@ def bind(
 def _bind(environ: Mapping[str, str], root: Path, gpus: Callable[[Topology], Sequence[GpuSite]]) -> str:
     topology = Topology.read(root)
     if not topology.cpus_by_node:
-        reasons = (each.reason for each in topology.unknown if each.name == "numa_nodes")
-        raise UnavailableError(next(reasons, "no NUMA node has CPUs"))
+        raise UnavailableError(topology.why_no_nodes)
     if topology.only_node is not None:
         raise UnavailableError(f"all CPUs are on node {topology.only_node}")
     node = _node_of_rank(gpus(topology), environ)
@@ -114,6 +111,58 @@ def _node_of_rank(gpus: Sequence[GpuSite], environ: Mapping[str, str]) -> int:
     if node is None:
         raise UnavailableError(f"neither sysfs nor NVML names one node for {candidates[0].pci_bus_id}")
     return node
+
+
+def gpus_of_rank(
+    local_rank: int | None, gpus: Sequence[GpuSite], environ: Mapping[str, str]
+) -> Sequence[GpuSite]:
+    """Return the GPU that a rank will use, or all that it may, where nobody says which rank it is.
+
+    Training scripts take the visible GPU with the number of their local rank; a launcher that shows each
+    rank one GPU only leaves them no choice. Raises UnavailableError, also where a rank has no GPU.
+    """
+    shown = _visible_gpus(gpus, environ)
+    if len(shown) == 1 or local_rank is None:
+        return shown
+    if local_rank >= len(shown):
+        raise UnavailableError(f"local rank {local_rank} has none of the {len(shown)} visible GPUs")
+    return shown[local_rank : local_rank + 1]
+
+
+def _visible_gpus(gpus: Sequence[GpuSite], environ: Mapping[str, str]) -> Sequence[GpuSite]:
+    """The GPUs that CUDA, not initialised yet, will show to this process, in CUDA's order."""
+    if not gpus:
+        raise UnavailableError("NVML knows no GPU here")
+    wanted = environ.get("CUDA_VISIBLE_DEVICES")
+    by_number = wanted is None or wanted.strip()[:1].isdigit()
+    same = len({gpu.name for gpu in gpus}) == 1
+    if by_number and not same and environ.get("CUDA_DEVICE_ORDER", "") != "PCI_BUS_ID":
+        raise UnavailableError(
+            "CUDA numbers GPUs of different kinds by speed: set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        )
+    if wanted is None:
+        return gpus
+    shown: list[GpuSite] = []
+    for entry in map(str.strip, wanted.split(",")[:_MAX_VISIBLE]):
+        gpu = _named(entry, gpus) if entry[:1].isdigit() == by_number else None
+        if gpu is None:
+            break  # as CUDA does: the list ends at the first that names no GPU, or names it otherwise
+        if gpu in shown:
+            raise UnavailableError(f"CUDA_VISIBLE_DEVICES names GPU {gpu.index} twice")
+        shown.append(gpu)
+    if not shown:
+        raise UnavailableError(f"CUDA_VISIBLE_DEVICES={wanted[:40]} shows no GPU")
+    return shown
+
+
+def _named(entry: str, gpus: Sequence[GpuSite]) -> GpuSite | None:
+    """The GPU that an entry of CUDA_VISIBLE_DEVICES names: its number, its UUID or the UUID's beginning."""
+    if entry.startswith("MIG-"):
+        raise UnavailableError("CUDA_VISIBLE_DEVICES names a MIG slice, which does not tell its GPU")
+    if entry.startswith("GPU-"):
+        matches = [gpu for gpu in gpus if gpu.uuid.lower().startswith(entry.lower())]
+        return matches[0] if len(matches) == 1 else None
+    return next((gpu for gpu in gpus if str(gpu.index) == entry), None)
 
 
 def _prefer_memory_of(node: int) -> None:

@@ -1,17 +1,37 @@
-"""Small files of /sys and /proc, read in full or refused."""
+"""Small files of /sys and /proc, read in full or refused, and the lists of numbers in them."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
 MAX_FILE_BYTES = 64 << 10
 MAX_ENTRIES = 4096
+MAX_NUMBER = 1 << 16
+"""Of a list: far above the kernel's own limits of 8,192 CPUs and 1,024 nodes."""
+
+_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 class UnavailableError(Exception):
     """The machine does not show it; the message is the reason, in words for the screen."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """Open a file for `os.read`. Raises UnavailableError, also where reading fails."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+    except OSError as fault:
+        raise UnavailableError(f"{path}: {fault.strerror}") from None
 
 
 def read_text(path: Path) -> str:
@@ -20,16 +40,10 @@ def read_text(path: Path) -> str:
     Raises UnavailableError where it is absent, closed to us, too long (MAX_FILE_BYTES), or unreadable
     (the speed of a network adapter that is down).
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            data = b""
-            while len(data) <= MAX_FILE_BYTES and (more := os.read(descriptor, MAX_FILE_BYTES)):
-                data += more
-        finally:
-            os.close(descriptor)
-    except OSError as fault:
-        raise UnavailableError(f"{path}: {fault.strerror}") from None
+    data = b""
+    with opened(path) as descriptor:
+        while len(data) <= MAX_FILE_BYTES and (more := os.read(descriptor, MAX_FILE_BYTES)):
+            data += more
     if len(data) > MAX_FILE_BYTES:
         raise UnavailableError(f"{path}: longer than {MAX_FILE_BYTES >> 10} KiB")
     return data.decode("ascii", "replace").strip()
@@ -43,6 +57,15 @@ def read_int(path: Path) -> int | None:
         return None
 
 
+def find(path: Path, pattern: re.Pattern[str]) -> str | None:
+    """Return the first group of the first match in a file, None where there is none."""
+    try:
+        match = pattern.search(read_text(path))
+    except UnavailableError:
+        return None
+    return match[1] if match is not None else None
+
+
 def entries(folder: Path) -> list[str]:
     """Return the names in a folder, sorted, MAX_ENTRIES at most. Raises UnavailableError."""
     try:
@@ -50,3 +73,29 @@ def entries(folder: Path) -> list[str]:
             return sorted(entry.name for entry in islice(found, MAX_ENTRIES))
     except OSError as fault:
         raise UnavailableError(f"{folder}: {fault.strerror}") from None
+
+
+def parse_list(text: str) -> frozenset[int]:
+    """Read CPUs or NUMA nodes as the kernel lists them, ``0-31,64``; the empty text is the empty set.
+
+    Raises UnavailableError on anything else.
+    """
+    numbers: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        match = _RANGE.fullmatch(part)
+        low, high = (int(match[1]), int(match[2] or match[1])) if match is not None else (1, 0)
+        if not low <= high < MAX_NUMBER:
+            raise UnavailableError(f"{part[:40]!r} is no range of numbers below {MAX_NUMBER}")
+        numbers.update(range(low, high + 1))
+    return frozenset(numbers)
+
+
+def format_list(numbers: Iterable[int]) -> str:
+    """Write numbers as the kernel does: ascending, in ranges."""
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)

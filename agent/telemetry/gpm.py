@@ -40,11 +40,9 @@ class Gpm:
         library = nvml.library
         request = library.c_nvmlGpmMetricsGet_t()
         request.version = library.NVML_GPM_METRICS_GET_VERSION
-        self._places: dict[str, Any] = {}
-        for name, metric in METRICS.items():
-            place = request.metrics[len(self._places)]
-            place.metricId = getattr(library, metric)
-            self._places[name] = place
+        self._places: dict[str, Any] = dict(zip(METRICS, request.metrics, strict=False))
+        for name, place in self._places.items():
+            place.metricId = getattr(library, METRICS[name])
         request.numMetrics = len(self._places)
         self._request = request
         try:
@@ -59,8 +57,10 @@ class Gpm:
 
         Raises NvmlError where the GPU gives no sample, which the next read then has to begin with.
         """
-        has_earlier = self._filled
-        self._sample()
+        has_earlier, self._filled = self._filled, False
+        self._nvml.call("nvmlGpmSampleGet", self._handle, self._buffers[1])
+        self._buffers.reverse()
+        self._filled = True
         if not has_earlier:
             raise NOT_YET.again()
         self._request.sample2, self._request.sample1 = self._buffers
@@ -73,13 +73,6 @@ class Gpm:
             with contextlib.suppress(NvmlError):
                 self._nvml.call("nvmlGpmSampleFree", buffer)
         self._buffers.clear()
-
-    def _sample(self) -> None:
-        self._filled = False
-        older = self._buffers[1]
-        self._nvml.call("nvmlGpmSampleGet", self._handle, older)
-        self._buffers.reverse()
-        self._filled = True
 
     def _figure(self, name: str, place: Any) -> Figure:
         if place.nvmlReturn != 0:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from overlaptop.agent.telemetry import pcie
@@ -17,20 +18,15 @@ from overlaptop.wire.devices import DeviceFacts, GpuLink, GpuSite, Unknown
 
 T = TypeVar("T")
 
-_NUMBERS = (
-    "nvlink_count",
-    "nvlink_peak_bytes_per_s",
-    "pcie_generation",
-    "pcie_generation_max",
-    "pcie_width",
-    "pcie_width_max",
-    "pcie_peak_bytes_per_s",
-    "memory_total_bytes",
-    "power_limit_mw",
-    "sm_clock_max_hz",
-    "memory_clock_max_hz",
-)
-"""The fields of DeviceFacts that are numbers, all of them NVML's."""
+_CHANGING = {
+    "pcie_generation": "nvmlDeviceGetCurrPcieLinkGeneration",
+    "pcie_width": "nvmlDeviceGetCurrPcieLinkWidth",
+    "power_limit_mw": "nvmlDeviceGetEnforcedPowerLimit",
+}
+"""The functions for the fields of DeviceFacts that may change."""
+
+_PCIE_PATHS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+"""By nvmlGpuTopologyLevel_t, in the words of nvidia-smi's matrix."""
 
 _NODE_SET_WORDS = 16
 """Of 64 nodes each: the kernel knows 1,024 at most."""
@@ -62,18 +58,11 @@ _NVLINK_BYTES_PER_S = {
 
 def without_nvml(rank: int, name: str, bus_id: str, reason: str) -> DeviceFacts:
     """The facts of a rank whose GPU NVML does not show, or that computes on none."""
-    numbers: dict[str, Any] = dict.fromkeys(_NUMBERS)
-    names = ("gpu_uuid", "nvlink_version", *_NUMBERS, "links", "pcie_max_payload_bytes")
-    return DeviceFacts(
-        rank=rank,
-        gpu_uuid="",
-        gpu_name=name,
-        pci_bus_id=bus_id,
-        nvlink_version="",
-        **numbers,
-        links=(),
-        unknown=tuple(Unknown(each, reason) for each in names),
-    )
+    known = {"rank": rank, "gpu_name": name, "pci_bus_id": bus_id, "unknown": ()}
+    unknown = tuple(Unknown(each, reason) for each in DeviceFacts.__struct_fields__ if each not in known)
+    fields: dict[str, Any] = dict.fromkeys(DeviceFacts.__struct_fields__)
+    fields |= {"gpu_uuid": "", "nvlink_version": "", "links": ()} | known | {"unknown": unknown}
+    return DeviceFacts(**fields)
 
 
 def place(nvml: Nvml, site: GpuSite) -> GpuPlace:
@@ -110,21 +99,23 @@ class GpuFacts:
         pcie_payload_bytes: int | None,
     ) -> None:
         """``gpus``: all that NVML shows here. Raises NvmlError where the GPU cannot be reached."""
-        self._nvml = nvml
         self._rank = rank
         self._site = site
         self._gpus = gpus
         self._pcie_payload_bytes = pcie_payload_bytes
+        self._library = nvml.library
+        self._nvml = nvml
         self._handle = nvml.handle(site.uuid)
         self._unknown: dict[str, str] = {}
 
     def read(self) -> DeviceFacts:
         """Everything."""
         self._unknown.clear()
-        active = self._ask("nvlink_count", self._active_links)
-        version = self._ask("nvlink_version", lambda: self._nvlink_version(active))
-        generation_max = self._plain("pcie_generation_max", "nvmlDeviceGetMaxPcieLinkGeneration")
-        width_max = self._plain("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth")
+        ask, call, library = self._ask, self._call, self._library
+        active = ask("nvlink_count", self._active_links)
+        version = ask("nvlink_version", lambda: self._nvlink_version(active))
+        generation_max = ask("pcie_generation_max", lambda: call("nvmlDeviceGetMaxPcieLinkGeneration"))
+        width_max = ask("pcie_width_max", lambda: call("nvmlDeviceGetMaxPcieLinkWidth"))
         return DeviceFacts(
             rank=self._rank,
             gpu_uuid=self._site.uuid,
@@ -132,19 +123,18 @@ class GpuFacts:
             pci_bus_id=self._site.pci_bus_id,
             nvlink_version=version or "",
             nvlink_count=None if active is None else len(active),
-            nvlink_peak_bytes_per_s=self._ask(
+            nvlink_peak_bytes_per_s=ask(
                 "nvlink_peak_bytes_per_s", lambda: self._nvlink_peak(active, version)
             ),
             pcie_generation_max=generation_max,
             pcie_width_max=width_max,
-            pcie_peak_bytes_per_s=self._ask(
-                "pcie_peak_bytes_per_s",
-                lambda: self._pcie_peak(generation_max, width_max),
+            pcie_peak_bytes_per_s=ask(
+                "pcie_peak_bytes_per_s", lambda: self._pcie_peak(generation_max, width_max)
             ),
-            pcie_max_payload_bytes=self._ask("pcie_max_payload_bytes", self._pcie_payload),
-            memory_total_bytes=self._ask("memory_total_bytes", self._memory_total),
-            sm_clock_max_hz=self._clock_max("sm_clock_max_hz", "NVML_CLOCK_SM"),
-            memory_clock_max_hz=self._clock_max("memory_clock_max_hz", "NVML_CLOCK_MEM"),
+            pcie_max_payload_bytes=ask("pcie_max_payload_bytes", self._pcie_payload),
+            memory_total_bytes=ask("memory_total_bytes", lambda: call("nvmlDeviceGetMemoryInfo").total),
+            sm_clock_max_hz=ask("sm_clock_max_hz", lambda: self._clock_max(library.NVML_CLOCK_SM)),
+            memory_clock_max_hz=ask("memory_clock_max_hz", lambda: self._clock_max(library.NVML_CLOCK_MEM)),
             links=(*self._nvlinks(active), *self._pcie_paths()),
             **self._changing(),
             unknown=self._reasons(),
@@ -155,14 +145,13 @@ class GpuFacts:
         return replace(facts, **self._changing(), unknown=self._reasons())
 
     def _changing(self) -> dict[str, Any]:
-        return {
-            "pcie_generation": self._plain("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration"),
-            "pcie_width": self._plain("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth"),
-            "power_limit_mw": self._plain("power_limit_mw", "nvmlDeviceGetEnforcedPowerLimit"),
-        }
+        return {field: self._ask(field, partial(self._call, name)) for field, name in _CHANGING.items()}
 
     def _reasons(self) -> tuple[Unknown, ...]:
         return tuple(Unknown(name, reason) for name, reason in self._unknown.items())
+
+    def _call(self, function: str, *arguments: Any) -> Any:
+        return self._nvml.call(function, self._handle, *arguments)
 
     def _ask(self, name: str, ask: Callable[[], T]) -> T | None:
         self._unknown.pop(name, None)
@@ -172,18 +161,8 @@ class GpuFacts:
             self._unknown[name] = str(refusal)
             return None
 
-    def _plain(self, name: str, function: str) -> int | None:
-        return self._ask(name, lambda: int(self._nvml.call(function, self._handle)))
-
-    def _clock_max(self, name: str, domain: str) -> int | None:
-        number = getattr(self._nvml.library, domain)
-        call = self._nvml.call
-        return self._ask(
-            name, lambda: HZ_PER_MHZ * int(call("nvmlDeviceGetMaxClockInfo", self._handle, number))
-        )
-
-    def _memory_total(self) -> int:
-        return int(self._nvml.call("nvmlDeviceGetMemoryInfo", self._handle).total)
+    def _clock_max(self, domain: int) -> int:
+        return HZ_PER_MHZ * int(self._call("nvmlDeviceGetMaxClockInfo", domain))
 
     def _pcie_payload(self) -> int:
         if self._pcie_payload_bytes is None:
@@ -205,21 +184,21 @@ class GpuFacts:
         A link that the GPU has not is refused in one of two ways, and may lie between others that it has.
         """
         states: dict[int, int] = {}
-        refusals = []
-        for link in range(self._nvml.library.NVML_NVLINK_MAX_LINKS):
+        puzzling = None
+        for link in range(self._library.NVML_NVLINK_MAX_LINKS):
             try:
-                states[link] = self._nvml.call("nvmlDeviceGetNvLinkState", self._handle, link)
+                states[link] = self._call("nvmlDeviceGetNvLinkState", link)
             except NvmlError as refusal:
-                refusals.append(refusal)
-        puzzling = [refusal for refusal in refusals if not refusal.means_none]
-        if puzzling and not states:
-            raise puzzling[0]
+                if not refusal.means_none:
+                    puzzling = refusal
+        if puzzling is not None and not states:
+            raise puzzling
         return tuple(link for link, state in states.items() if state == 1)
 
     def _nvlink_version(self, active: Sequence[int] | None) -> str:
         if not self._known(active):
             return ""
-        capability = tuple(self._nvml.call("nvmlDeviceGetCudaComputeCapability", self._handle))
+        capability = tuple(self._call("nvmlDeviceGetCudaComputeCapability"))
         if capability not in _NVLINK_VERSIONS:
             raise NvmlError(f"not known for compute capability {'.'.join(map(str, capability))}")
         return _NVLINK_VERSIONS[capability]
@@ -228,9 +207,9 @@ class GpuFacts:
         links = self._known(active)
         if not links:
             raise NvmlError("no NVLink is up")
-        field = self._nvml.library.NVML_FI_DEV_NVLINK_GET_SPEED
+        field = self._library.NVML_FI_DEV_NVLINK_GET_SPEED
         try:
-            values = self._nvml.call("nvmlDeviceGetFieldValues", self._handle, [(field, n) for n in links])
+            values = self._call("nvmlDeviceGetFieldValues", [(field, link) for link in links])
             return sum(1_000_000 * self._nvml.number(value) for value in values)
         except NvmlError:
             if version not in _NVLINK_BYTES_PER_S:
@@ -244,48 +223,34 @@ class GpuFacts:
 
     def _nvlinks(self, active: Sequence[int] | None) -> list[GpuLink]:
         """How many NVLinks lead to each GPU, and how many to switches."""
-        uuids = {site.pci_bus_id: site.uuid for site in self._gpus}
         # All or none: a part of the links would pass for all of them.
-        ends = self._ask(
-            "links", lambda: Counter(self._end_of(link, uuids) for link in self._known(active))
-        )
+        ends = self._ask("links", lambda: Counter(map(self._end_of, self._known(active))))
         return [GpuLink(kind, uuid, count, "") for (kind, uuid), count in (ends or {}).items()]
 
-    def _end_of(self, link: int, uuids: dict[str, str]) -> tuple[str, str]:
+    def _end_of(self, link: int) -> tuple[str, str]:
         """A link's kind, and the UUID of the GPU at its other end."""
-        library = self._nvml.library
-        kind = self._nvml.call("nvmlDeviceGetNvLinkRemoteDeviceType", self._handle, link)
-        if kind == library.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+        kind = self._call("nvmlDeviceGetNvLinkRemoteDeviceType", link)
+        if kind == self._library.NVML_NVLINK_DEVICE_TYPE_SWITCH:
             return "nvswitch", ""
-        if kind != library.NVML_NVLINK_DEVICE_TYPE_GPU:
+        if kind != self._library.NVML_NVLINK_DEVICE_TYPE_GPU:
             raise NvmlError(f"NVLink {link} leads to neither a GPU nor a switch")
-        other = pci_bus_id(
-            text(self._nvml.call("nvmlDeviceGetNvLinkRemotePciInfo", self._handle, link).busId)
-        )
-        if other not in uuids:
-            raise NvmlError(f"NVLink {link} leads to a GPU that is not shown here, {other}")
-        return "nvlink", uuids[other]
+        other = pci_bus_id(text(self._call("nvmlDeviceGetNvLinkRemotePciInfo", link).busId))
+        for site in self._gpus:
+            if site.pci_bus_id == other:
+                return "nvlink", site.uuid
+        raise NvmlError(f"NVLink {link} leads to a GPU that is not shown here, {other}")
 
     def _pcie_paths(self) -> list[GpuLink]:
-        """The PCIe path to each other GPU, in the words of nvidia-smi's matrix."""
-        library = self._nvml.library
-        words = {
-            library.NVML_TOPOLOGY_INTERNAL: "PIX",
-            library.NVML_TOPOLOGY_SINGLE: "PIX",
-            library.NVML_TOPOLOGY_MULTIPLE: "PXB",
-            library.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
-            library.NVML_TOPOLOGY_NODE: "NODE",
-            library.NVML_TOPOLOGY_SYSTEM: "SYS",
-        }
+        """The PCIe path to each other GPU."""
         paths = []
         for other in self._gpus:
             if other.uuid == self._site.uuid:
                 continue
             try:
                 handle = self._nvml.handle(other.uuid)
-                level = self._nvml.call("nvmlDeviceGetTopologyCommonAncestor", self._handle, handle)
+                level = self._call("nvmlDeviceGetTopologyCommonAncestor", handle)
             except NvmlError as refusal:
                 self._unknown.setdefault("links", f"PCIe: {refusal}")
                 continue
-            paths.append(GpuLink("pcie", other.uuid, None, words.get(level, "")))
+            paths.append(GpuLink("pcie", other.uuid, None, _PCIE_PATHS.get(level, "")))
         return paths

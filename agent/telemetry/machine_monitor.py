@@ -47,7 +47,7 @@ class MachineMonitor:
         if gpu is None:  # NVML would wake idle GPUs for nothing
             self._device = without_nvml(rank, "", "", NO_GPU)
         else:
-            at = GpuPlace(gpu.pci_bus_id, (), None) if gpu.pci_bus_id else None
+            at = GpuPlace(gpu.pci_bus_id) if gpu.pci_bus_id else None
             try:
                 at = self._reach(gpu)
             except NvmlError as refusal:
@@ -57,7 +57,11 @@ class MachineMonitor:
 
     def first_facts(self) -> Iterator[Facts]:
         """Everything, one after the other as it is read."""
-        yield self._machine()
+        unknown = self._topology.unknown
+        if not self._gpus:
+            unknown = (*unknown, Unknown("gpus", self._why_no_gpus))
+        topology = self._topology
+        yield MachineFacts(self._rank, self._host, topology.nodes, topology.nics, self._gpus, unknown)
         yield self._device
         yield self.numa()
 
@@ -91,13 +95,12 @@ class MachineMonitor:
         except NvmlError as refusal:
             self._why_no_gpus = str(refusal)
             raise
+        self._why_no_gpus = "NVML shows none"
         places = {site.uuid: place(nvml, site) for site in sites}
-        memory_nodes = (at.memory_node for at in places.values() if at.memory_node is not None)
-        self._topology = self._topology.with_gpu_memory(memory_nodes)
+        self._topology = self._topology.with_gpu_memory({at.memory_node for at in places.values()})
         self._gpus = tuple(
             replace(site, numa_node=gpu_node(self._topology, places[site.uuid])) for site in sites
         )
-        self._why_no_gpus = "NVML shows none"
         site = _site_of(gpu, self._gpus)
         payload_bytes = pcie.max_payload_bytes(site.pci_bus_id)
         self._gpu_facts = GpuFacts(nvml, self._rank, site, self._gpus, payload_bytes)
@@ -111,26 +114,11 @@ class MachineMonitor:
         )
         return places[site.uuid]
 
-    def _machine(self) -> MachineFacts:
-        unknown = self._topology.unknown
-        if not self._gpus:
-            unknown = (*unknown, Unknown("gpus", self._why_no_gpus))
-        return MachineFacts(
-            rank=self._rank,
-            host=self._host,
-            numa_nodes=self._topology.nodes,
-            nics=self._topology.nics,
-            gpus=self._gpus,
-            unknown=unknown,
-        )
-
 
 def _site_of(gpu: JobGpu, sites: tuple[GpuSite, ...]) -> GpuSite:
     """The GPU by its UUID, else by its address; raises NvmlError where NVML shows it by neither."""
-    for site in sites:
-        if gpu.uuid and site.uuid == gpu.uuid:
-            return site
-    for site in sites:
-        if gpu.pci_bus_id and site.pci_bus_id == gpu.pci_bus_id:
-            return site
+    for name in ("uuid", "pci_bus_id"):
+        for site in sites:
+            if getattr(site, name) == getattr(gpu, name) != "":
+                return site
     raise NvmlError(f"NVML does not show the job's GPU ({gpu.uuid or gpu.pci_bus_id or gpu.name})")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from overlaptop.agent.telemetry import numa_verdict, process
-from overlaptop.agent.telemetry.cpus import format_list
-from overlaptop.agent.telemetry.files import UnavailableError
+from overlaptop.agent.telemetry.files import UnavailableError, format_list
 from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire.devices import NodeShare, NumaFacts, Unknown
 
@@ -58,54 +56,40 @@ class NumaMonitor:
         self._threads = process.ThreadPlaces(root)
         self._memory = process.MemoryPlaces(root, clock)
         self._launch = numa_verdict.LaunchOptions.of_this_process(environ)
-        self._unknown_for_good: list[Unknown] = []
         self._has_gpu = gpu is not None
-        self._gpu_node: int | None = None
-        self._gpu_memory_node: int | None = None
-        self._nic = ""
-        self._nic_node: int | None = None
+        self._unknown_for_good: dict[str, str] = {}
+        self._gpu_node = self._gpu_memory_node = self._nic = None
         if gpu is not None:
-            self._place(topology, gpu)
+            self._gpu_node = gpu_node(topology, gpu)
+            self._gpu_memory_node = gpu.memory_node
+            if gpu.memory_node is None:
+                self._gpu_memory_node = topology.gpu_memory_node(gpu.pci_bus_id)
+            self._nic = topology.nic_near(gpu.pci_bus_id)
+            if self._gpu_node is None:
+                why = f"neither sysfs nor NVML names one node for {gpu.pci_bus_id}"
+                self._unknown_for_good["gpu_node"] = why
+            if self._nic is None and topology.nics:
+                self._unknown_for_good["nic"] = f"nothing tells which adapter is near {gpu.pci_bus_id}"
         # A GPU's memory is no place for a process to be far from.
-        memory_node = self._gpu_memory_node
-        self._topology = topology.with_gpu_memory(() if memory_node is None else (memory_node,))
-
-    def _place(self, topology: Topology, gpu: GpuPlace) -> None:
-        self._gpu_node = gpu_node(topology, gpu)
-        self._gpu_memory_node = gpu.memory_node
-        if self._gpu_memory_node is None:
-            self._gpu_memory_node = topology.gpu_memory_node(gpu.pci_bus_id)
-        if self._gpu_node is None:
-            self._unknown_for_good.append(
-                Unknown("gpu_node", f"neither sysfs nor NVML names one node for {gpu.pci_bus_id}")
-            )
-        nic = topology.nic_near(gpu.pci_bus_id)
-        if nic is not None:
-            self._nic, self._nic_node = nic.name, nic.numa_node
-        elif topology.nics:
-            self._unknown_for_good.append(
-                Unknown("nic", f"nothing tells which adapter is near {gpu.pci_bus_id}")
-            )
+        self._topology = topology.with_gpu_memory((self._gpu_memory_node,))
 
     def facts(self) -> NumaFacts:
         """Read what may have changed, and judge it. Never raises for what is not known."""
-        unknown = list(self._unknown_for_good)
+        unknown = dict(self._unknown_for_good)
         cpus, policy = None, None
         try:
             cpus = process.cpu_set(self._root)
         except UnavailableError as reason:
-            unknown.append(Unknown("cpu_set", str(reason)))
+            unknown["cpu_set"] = str(reason)
         try:
             policy = process.memory_policy(self._root)
         except UnavailableError as reason:
-            unknown.append(Unknown("memory_policy", str(reason)))
+            unknown["memory_policy"] = str(reason)
         self._threads.read()
-        if self._threads.reason:
-            unknown.append(Unknown("threads_by_node", self._threads.reason))
+        unknown["threads_by_node"] = self._threads.reason
         self._memory.read()
-        if self._memory.reason:
-            unknown.append(Unknown("memory_by_node", self._memory.reason))
-        found = numa_verdict.judge(
+        unknown["memory_by_node"] = self._memory.reason
+        state, sentence, advice = numa_verdict.judge(
             numa_verdict.Situation(
                 topology=self._topology,
                 has_gpu=self._has_gpu,
@@ -114,7 +98,7 @@ class NumaMonitor:
                 cpus=cpus,
                 cgroup_cpus=process.cgroup_cpus(self._root),
                 policy=policy,
-                memory_by_node=self._memory.by_node,
+                memory_by_node=self._memory.by_node or {},
                 launch=self._launch,
             )
         )
@@ -122,29 +106,29 @@ class NumaMonitor:
             rank=self._rank,
             gpu_node=self._gpu_node,
             gpu_memory_node=self._gpu_memory_node,
-            nic=self._nic,
-            nic_node=self._nic_node,
+            nic=self._nic.name if self._nic is not None else "",
+            nic_node=self._nic.numa_node if self._nic is not None else None,
             cpu_set=format_list(cpus or ()),
-            cpu_nodes=self._by_node((cpu, 1) for cpu in cpus or ()),
-            threads_by_node=self._by_node((self._threads.cpus or {}).items()),
+            cpu_nodes=self._by_node(dict.fromkeys(cpus or (), 1)),
+            threads_by_node=self._by_node(self._threads.cpus or {}),
             memory_policy=policy.text if policy is not None else "",
             memory_by_node=_shares(self._memory.by_node or {}),
-            state=found.state,
-            reason=found.reason,
-            advice=found.advice,
+            state=state,
+            reason=sentence,
+            advice=advice,
             bound=self._bound,
-            unknown=tuple(unknown),
+            unknown=tuple(Unknown(name, why) for name, why in unknown.items() if why),
         )
 
-    def _by_node(self, amounts: Iterable[tuple[int, int]]) -> tuple[NodeShare, ...]:
+    def _by_node(self, by_cpu: Mapping[int, int]) -> tuple[NodeShare, ...]:
         """Add up what is known per CPU; CPUs of no known node are left out."""
-        by_node: Counter[int] = Counter()
-        for cpu, amount in amounts:
-            node = self._topology.node_of_cpu(cpu)
-            if node is not None:
-                by_node[node] += amount
-        return _shares(by_node)
+        return _shares(
+            {
+                node: sum(map(by_cpu.__getitem__, cpus & by_cpu.keys()))
+                for node, cpus in self._topology.cpus_by_node.items()
+            }
+        )
 
 
 def _shares(by_node: Mapping[int, int]) -> tuple[NodeShare, ...]:
-    return tuple(NodeShare(node, amount) for node, amount in sorted(by_node.items()))
+    return tuple(NodeShare(node, amount) for node, amount in sorted(by_node.items()) if amount)

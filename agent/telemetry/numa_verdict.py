@@ -6,11 +6,11 @@ import functools
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlaptop.agent.telemetry.cpus import format_list
+from overlaptop.agent.telemetry.files import format_list
 from overlaptop.agent.telemetry.process import GIB, MemoryPolicy
 from overlaptop.agent.telemetry.topology import Topology
 
@@ -19,15 +19,6 @@ TORCHRUN = "torchrun --numa-binding=node"
 MAX_TORCHRUN_BYTES = 1 << 20
 MUCH_BYTES = GIB >> 2
 """Of a smaller process it does not matter where it lies; most of it is libraries that others use too."""
-
-
-@dataclass(frozen=True, slots=True)
-class NumaVerdict:
-    """The fields of NumaFacts of the same names."""
-
-    state: str
-    reason: str
-    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,76 +62,68 @@ class Situation:
     cpus: frozenset[int] | None
     cgroup_cpus: frozenset[int] | None
     policy: MemoryPolicy | None
-    memory_by_node: Mapping[int, int] | None
+    memory_by_node: Mapping[int, int]
     launch: LaunchOptions
 
 
-def judge(situation: Situation) -> NumaVerdict:
-    """Say how a rank is bound. Its CPUs count, and a memory policy that names nodes."""
-    topology, gpu_node = situation.topology, situation.gpu_node
+def judge(situation: Situation) -> tuple[str, str, str]:
+    """Say how a rank is bound: the state, reason and advice of NumaFacts.
+
+    Its CPUs count, and a memory policy that names nodes.
+    """
+    topology, node = situation.topology, situation.gpu_node
     if not topology.cpus_by_node:
-        why = next((entry.reason for entry in topology.unknown if entry.name == "numa_nodes"), "")
-        return NumaVerdict("unknown", f"the machine's NUMA nodes are not known: {why}")
+        return "unknown", f"the machine's NUMA nodes are not known: {topology.why_no_nodes}", ""
     if topology.only_node is not None:
-        return NumaVerdict(
-            "one node", f"all CPUs are on node {topology.only_node}: there is nothing to choose"
-        )
+        return "one node", f"all CPUs are on node {topology.only_node}: there is nothing to choose", ""
     if not situation.has_gpu:
-        return NumaVerdict("no gpu", "the rank computes on no GPU that it could be near to")
-    if gpu_node is None:
-        return NumaVerdict("unknown", "nothing tells on which node the rank's GPU is")
+        return "no gpu", "the rank computes on no GPU that it could be near to", ""
+    if node is None:
+        return "unknown", "nothing tells on which node the rank's GPU is", ""
     if situation.cpus is None:
-        return NumaVerdict("unknown", "nothing tells which CPUs the process may use")
-    nodes = {node for cpu in situation.cpus if (node := topology.node_of_cpu(cpu)) is not None}
+        return "unknown", "nothing tells which CPUs the process may use", ""
+    nodes = {number for number, cpus in topology.cpus_by_node.items() if cpus & situation.cpus}
     if not nodes:
-        return NumaVerdict("unknown", "the CPUs that the process may use are on no node that is known")
-    if gpu_node not in nodes:
-        return NumaVerdict(
-            "wrong node",
-            f"runs on {_nodes(nodes)}, its GPU is on node {gpu_node}",
-            _move(situation, gpu_node, nodes),
-        )
-    if nodes != {gpu_node}:
-        near = _same_socket(topology, nodes, gpu_node)
-        return NumaVerdict(
-            "unbound",
-            f"may run on {_nodes(nodes)}{near}, its GPU is on node {gpu_node}",
-            _bind(situation, gpu_node),
-        )
-    return _judge_memory(situation, gpu_node)
+        return "unknown", "the CPUs that the process may use are on no node that is known", ""
+    if node not in nodes:
+        reason = f"runs on {_nodes(nodes)}, its GPU is on node {node}"
+        return "wrong node", reason, _move(situation, node, nodes)
+    if nodes != {node}:
+        near = " of the right socket" if _on_one_socket(topology, nodes) else ""
+        reason = f"may run on {_nodes(nodes)}{near}, its GPU is on node {node}"
+        return "unbound", reason, _bind(situation, node)
+    return _judge_memory(situation, node)
 
 
-def _judge_memory(situation: Situation, gpu_node: int) -> NumaVerdict:
+def _judge_memory(situation: Situation, node: int) -> tuple[str, str, str]:
     """The CPUs are right; is the memory?"""
-    where = f"runs on node {gpu_node} with its GPU"
+    where = f"runs on node {node} with its GPU"
     policy = situation.policy
-    wanted = set(policy.nodes) - {situation.gpu_memory_node} if policy is not None else set()
-    if policy is not None and wanted - {gpu_node}:
-        return NumaVerdict(
-            "unbound" if gpu_node in wanted else "wrong node",
-            f"{where}, but takes memory from {_nodes(wanted)} ({policy.text})",
-            _without_policy(situation, gpu_node, policy),
-        )
-    away = _memory_away(situation, gpu_node)
+    wanted = policy.nodes - {situation.gpu_memory_node} if policy is not None else frozenset()
+    if policy is not None and wanted - {node}:
+        state = "unbound" if node in wanted else "wrong node"
+        advice = _numactl(situation.topology, node)  # no binding of CPUs undoes a policy
+        if situation.launch.by_torchrun:
+            advice = f"start torchrun without the memory policy {policy.text}"
+        return state, f"{where}, but takes memory from {_nodes(wanted)} ({policy.text})", advice
+    away = _memory_away(situation, node)
     if away:
         # It was there before the process was bound, or another process had it first.
-        return NumaVerdict("bound", f"{where}, but {away}", _bind(situation, gpu_node))
-    return NumaVerdict("bound", where)
+        return "bound", f"{where}, but {away}", _bind(situation, node)
+    return "bound", where, ""
 
 
 def _memory_away(situation: Situation, gpu_node: int) -> str:
     """``3.1 of 4.0 GiB of its memory are on node 0``; empty: most of it is near."""
-    gpu_memory = {node.node for node in situation.topology.nodes if node.is_gpu_memory}
-    held = {
-        node: amount
-        for node, amount in (situation.memory_by_node or {}).items()
-        if node not in gpu_memory and node != situation.gpu_memory_node
-    }
+    gpu_memory = {situation.gpu_memory_node}
+    gpu_memory |= {node.node for node in situation.topology.nodes if node.is_gpu_memory}
+    held = {node: amount for node, amount in situation.memory_by_node.items() if node not in gpu_memory}
     total = sum(held.values())
-    away = {node: amount for node, amount in held.items() if node != gpu_node}
-    if total < MUCH_BYTES or 2 * sum(away.values()) <= total:
+    away = total - held.get(gpu_node, 0)
+    if total < MUCH_BYTES or 2 * away <= total:
         return ""
-    return f"{sum(away.values()) / GIB:.1f} of {total / GIB:.1f} GiB of its memory are on {_nodes(away)}"
+    others = _nodes(held.keys() - {gpu_node})
+    return f"{away / GIB:.1f} of {total / GIB:.1f} GiB of its memory are on {others}"
 
 
 def _bind(situation: Situation, node: int) -> str:
@@ -151,17 +134,10 @@ def _bind(situation: Situation, node: int) -> str:
     return f"{_numactl(situation.topology, node)}, or {BIND}"
 
 
-def _without_policy(situation: Situation, node: int, policy: MemoryPolicy) -> str:
-    """What to do about a memory policy that the job was started with, which no binding of CPUs undoes."""
-    if situation.launch.by_torchrun:
-        return f"start torchrun without the memory policy {policy.text}"
-    return _numactl(situation.topology, node)
-
-
-def _move(situation: Situation, node: int, now: Iterable[int]) -> str:
+def _move(situation: Situation, node: int, now: Collection[int]) -> str:
     """What to type where the process may use no CPU of `node`: what narrows it lies outside of it."""
-    cpus = situation.topology.cpus_by_node.get(node, frozenset())
-    if not cpus:
+    cpus = situation.topology.cpus_by_node.get(node)
+    if cpus is None:
         return ""
     if situation.cgroup_cpus is not None and not situation.cgroup_cpus & cpus:
         return f"the job's cgroup has CPUs of {_nodes(now)} only: have it given {format_list(cpus)}"
@@ -169,19 +145,17 @@ def _move(situation: Situation, node: int, now: Iterable[int]) -> str:
 
 
 def _numactl(topology: Topology, node: int, more: str = "") -> str:
-    empty = any(each.node == node and each.memory_bytes == 0 for each in topology.nodes)
-    if empty:  # numactl knows no node without memory by its number
+    if any(each.node == node and each.memory_bytes == 0 for each in topology.nodes):
+        # numactl knows no node without memory by its number
         return f"numactl {more}--physcpubind={format_list(topology.cpus_by_node.get(node, ()))}"
     return f"numactl {more}--cpunodebind={node} --preferred={node}"
 
 
-def _same_socket(topology: Topology, nodes: Iterable[int], gpu_node: int) -> str:
+def _on_one_socket(topology: Topology, nodes: Collection[int]) -> bool:
     sockets = {topology.socket_by_node.get(node) for node in nodes}
-    own = topology.socket_by_node.get(gpu_node)
-    return " of the right socket" if own is not None and sockets == {own} else ""
+    return len(sockets) == 1 and None not in sockets
 
 
-def _nodes(nodes: Iterable[int]) -> str:
+def _nodes(numbers: Collection[int]) -> str:
     """``node 1``, ``nodes 0-3``."""
-    numbers = set(nodes)
     return f"node{'s' * (len(numbers) > 1)} {format_list(numbers)}"

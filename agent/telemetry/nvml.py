@@ -35,7 +35,6 @@ _LASTING = (
     "NVML_ERROR_DEPRECATED",
 )
 _BUS_ID = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
-_MEANS_NONE = ("NVML_ERROR_INVALID_ARGUMENT", "NVML_ERROR_NOT_SUPPORTED")
 FORK_WAITS_S = 0.1
 """The longest that a fork waits for a call under way to return; most take a millisecond, none 30 ms."""
 
@@ -98,7 +97,7 @@ class NvmlError(Exception):
         self._name = name
         self.lasting = not name or name in _LASTING
         """Whether to ask again is of no use."""
-        self.means_none = name in _MEANS_NONE
+        self.means_none = name in ("NVML_ERROR_INVALID_ARGUMENT", "NVML_ERROR_NOT_SUPPORTED")
         """Whether the GPU has no such part (a link, a counter)."""
 
     def again(self) -> NvmlError:
@@ -116,9 +115,7 @@ class Nvml:
     def __init__(self, library: Any) -> None:
         """``library``: the module pynvml, already initialised."""
         self.library = library
-        self._names: dict[int, str] = {
-            number: name for name, number in vars(library).items() if name.startswith("NVML_ERROR_")
-        }
+        self._names = {code: name for name, code in vars(library).items() if name.startswith("NVML_ERROR_")}
         self._members = {
             library.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
             library.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",

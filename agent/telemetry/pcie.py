@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from overlaptop.agent.telemetry.files import UnavailableError, opened
+
 USUAL_PAYLOAD_BYTES = 256
 """Of a full packet, in servers; some desktops have 128."""
 
@@ -57,19 +59,13 @@ def payload_of(name: str, bytes_per_s: int, payload_bytes: int) -> int:
 def max_payload_bytes(bus_id: str, root: Path = Path("/")) -> int | None:
     """Of one packet of this device's, as it is set up; None where that is not shown to us."""
     try:
-        descriptor = os.open(root / "sys/bus/pci/devices" / bus_id / "config", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+        with opened(root / "sys/bus/pci/devices" / bus_id / "config") as descriptor:
+            return _max_payload_bytes(descriptor)
+    except (UnavailableError, IndexError):  # not there, or cut off
         return None
-    try:
-        return _max_payload_bytes(descriptor)
-    except (OSError, IndexError):
-        return None
-    finally:
-        os.close(descriptor)
 
 
 def _max_payload_bytes(descriptor: int) -> int | None:
-    """Follow the list of capabilities to that of PCI Express. Raises IndexError where it is cut off."""
     if not os.pread(descriptor, 1, _STATUS)[0] & _HAS_CAPABILITIES:
         return None
     at = os.pread(descriptor, 1, _FIRST_CAPABILITY)[0]
@@ -77,9 +73,8 @@ def _max_payload_bytes(descriptor: int) -> int | None:
         if at == 0:
             return None
         entry = os.pread(descriptor, 2, at)
-        kind, following = entry[0], entry[1]
-        if kind == _EXPRESS:
+        if entry[0] == _EXPRESS:
             coded = os.pread(descriptor, 1, at + _DEVICE_CONTROL)[0] >> 5
             return 128 << coded if coded <= 5 else None
-        at = following & ~0x03
+        at = entry[1] & ~0x03
     return None

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlaptop.agent.telemetry.cpus import parse_list
-from overlaptop.agent.telemetry.files import UnavailableError, entries, read_text
+from overlaptop.agent.telemetry.files import UnavailableError, entries, opened, parse_list, read_text
 
 MAX_THREADS = 256
 THREADS_AT_A_TIME = 32
@@ -44,6 +43,7 @@ _POLICY = re.compile(
     r"(?:=[a-z|]+)?(?::([\d,-]*))?(?: |$)",
     re.MULTILINE,
 )
+_RESIDENT_PAGES = re.compile(r"\d+ (\d+)")
 _PAGES = re.compile(rb" (?:N(\d{1,5})=(\d{1,15})|kernelpagesize_kB=(\d{1,9}))(?=\s)")
 
 
@@ -51,25 +51,22 @@ _PAGES = re.compile(rb" (?:N(\d{1,5})=(\d{1,15})|kernelpagesize_kB=(\d{1,9}))(?=
 class MemoryPolicy:
     """From which nodes the kernel takes memory for the process."""
 
-    kind: str
-    """The kernel's word: ``default`` and ``local`` mean the node of the CPU that first touches it."""
     nodes: frozenset[int]
+    """Empty: the node of the CPU that first touches it."""
     text: str
-    """``default``, ``bind:0``, ``prefer:1``, ``interleave:0-1``."""
+    """In the kernel's words: ``default``, ``bind:0``, ``prefer:1``, ``interleave:0-1``."""
 
 
 def cpu_set(root: Path) -> frozenset[int]:
     """Return the CPUs that the process may use and that are online. Raises UnavailableError."""
-    allowed = _CPUS_ALLOWED.search(read_text(root / "proc/self/status"))
+    status = root / "proc/self/status"
+    allowed = _CPUS_ALLOWED.search(read_text(status))
     if allowed is None:
-        raise UnavailableError(f"{root / 'proc/self/status'} has no Cpus_allowed_list")
-    try:
-        cpus = parse_list(allowed[1])
-    except ValueError as fault:
-        raise UnavailableError(f"Cpus_allowed_list: {fault}") from None
+        raise UnavailableError(f"{status} has no Cpus_allowed_list")
+    cpus = parse_list(allowed[1])
     try:
         return cpus & parse_list(read_text(root / "sys/devices/system/cpu/online"))
-    except (UnavailableError, ValueError):
+    except UnavailableError:
         return cpus
 
 
@@ -80,23 +77,14 @@ def memory_policy(root: Path) -> MemoryPolicy:
     it is asked to tell of, so the first ones cost microseconds, however large the process.
     """
     path = root / "proc/self/numa_maps"
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            head = os.read(descriptor, HEAD_BYTES)
-        finally:
-            os.close(descriptor)
-    except OSError as fault:
-        raise UnavailableError(f"{path}: {fault.strerror}") from None
+    with opened(path) as descriptor:
+        head = os.read(descriptor, HEAD_BYTES)
     whole_words = head[: max(head.rfind(b" "), head.rfind(b"\n")) + 1].decode("ascii", "replace")
     seen = Counter((match[1], match[2] or "") for match in _POLICY.finditer(whole_words))
     if not seen:
         raise UnavailableError(f"{path} names no policy")
     (kind, nodes), _ = seen.most_common(1)[0]
-    try:
-        return MemoryPolicy(kind, parse_list(nodes), f"{kind}:{nodes}" if nodes else kind)
-    except ValueError as fault:
-        raise UnavailableError(f"{path}: {fault}") from None
+    return MemoryPolicy(parse_list(nodes), f"{kind}:{nodes}" if nodes else kind)
 
 
 def cgroup_cpus(root: Path) -> frozenset[int] | None:
@@ -107,7 +95,7 @@ def cgroup_cpus(root: Path) -> frozenset[int] | None:
     try:
         lines = read_text(root / "proc/self/cgroup").splitlines()
     except UnavailableError:
-        return None
+        lines = []
     for line in lines:
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -122,7 +110,7 @@ def cgroup_cpus(root: Path) -> frozenset[int] | None:
         for depth in range(len(parts), -1, -1):
             try:
                 cpus = parse_list(read_text(base.joinpath(*parts[:depth], name)))
-            except (UnavailableError, ValueError):
+            except UnavailableError:
                 continue
             if cpus:
                 return cpus
@@ -162,14 +150,11 @@ class ThreadPlaces:
 
     def _last_cpu(self, name: str) -> int | None:
         try:
-            descriptor = os.open(f"{self._folder}/{name}/stat", os.O_RDONLY | os.O_CLOEXEC)
-            try:
+            with opened(self._folder / name / "stat") as descriptor:
                 line = os.read(descriptor, MAX_STAT_BYTES)  # all of it at once, as the kernel gives it
-            finally:
-                os.close(descriptor)
             # The second field is the thread's name in parentheses, which may hold anything.
             return int(line.rpartition(b")")[2].split()[36])  # the 39th of all
-        except (OSError, ValueError, IndexError):
+        except (UnavailableError, ValueError, IndexError):
             return None  # the thread has ended
 
 
@@ -219,12 +204,11 @@ class MemoryPlaces:
         self._due_s = self._clock() + max(EVERY_S, spent_s / SHARE)
 
     def _rss_bytes(self) -> int:
-        fields = read_text(self._root / "proc/self/statm").split()
-        if len(fields) < 2 or not fields[1].isdecimal():
-            raise UnavailableError(
-                f"{self._root / 'proc/self/statm'} does not say how large the process is"
-            )
-        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+        path = self._root / "proc/self/statm"
+        pages = _RESIDENT_PAGES.match(read_text(path))
+        if pages is None:
+            raise UnavailableError(f"{path} does not tell the size of the process")
+        return int(pages[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def _walk(self) -> tuple[dict[int, int], float]:
         """Return bytes by node and the seconds that the kernel worked. Raises UnavailableError.
@@ -236,33 +220,24 @@ class MemoryPlaces:
         pages: Counter[int] = Counter()
         found: Counter[int] = Counter()
         walked_s, seen_bytes, rest = 0.0, 0, b""
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                while True:
-                    began_s = self._work_clock()
-                    data = os.read(descriptor, MAPS_CHUNK_BYTES)
-                    walked_s += self._work_clock() - began_s
-                    if not data:
-                        break
-                    seen_bytes += len(data)
-                    if seen_bytes > MAX_MAPS_BYTES:
-                        raise UnavailableError(f"{path}: longer than {MAX_MAPS_BYTES >> 20} MiB")
-                    if walked_s > 2 * LONGEST_S:
-                        raise UnavailableError(
-                            f"{path}: took the kernel over {2 * LONGEST_S:.1f} s to write"
-                        )
-                    lines, newline, rest = (rest + data).rpartition(b"\n")
-                    # A mapping's line ends with the size of the pages that it has counted.
-                    for node, count, kib in _PAGES.findall(lines + newline):
-                        if node:
-                            pages[int(node)] += int(count)
-                        else:
-                            for each, number in pages.items():
-                                found[each] += number * int(kib) << 10
-                            pages.clear()
-            finally:
-                os.close(descriptor)
-        except OSError as fault:
-            raise UnavailableError(f"{path}: {fault.strerror}") from None
-        return dict(found), walked_s
+        with opened(path) as descriptor:
+            while True:
+                began_s = self._work_clock()
+                data = os.read(descriptor, MAPS_CHUNK_BYTES)
+                walked_s += self._work_clock() - began_s
+                if not data:
+                    return dict(found), walked_s
+                seen_bytes += len(data)
+                if seen_bytes > MAX_MAPS_BYTES:
+                    raise UnavailableError(f"{path}: longer than {MAX_MAPS_BYTES >> 20} MiB")
+                if walked_s > 2 * LONGEST_S:
+                    raise UnavailableError(f"{path}: took the kernel over {2 * LONGEST_S:.1f} s to write")
+                lines, newline, rest = (rest + data).rpartition(b"\n")
+                # A mapping's line ends with the size of the pages that it has counted.
+                for node, count, kib in _PAGES.findall(lines + newline):
+                    if node:
+                        pages[int(node)] += int(count)
+                    else:
+                        for each, number in pages.items():
+                            found[each] += number * int(kib) << 10
+                        pages.clear()

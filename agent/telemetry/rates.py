@@ -7,15 +7,24 @@ from functools import partial
 from typing import Any
 
 from overlaptop.agent.clock import now_ns
-from overlaptop.agent.telemetry.byte_counters import ByteCounter, has_throughput, pcie_throughput
 from overlaptop.agent.telemetry.gpm import METRICS, Figure, Gpm
-from overlaptop.agent.telemetry.nvml import HZ_PER_MHZ, Nvml, NvmlError
+from overlaptop.agent.telemetry.nvml import HZ_PER_MHZ, NOT_YET, Nvml, NvmlError
 from overlaptop.agent.telemetry.pcie import payload_of
 from overlaptop.wire.devices import DeviceSample, Unknown
 
-NVLINK_RATES = ("nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s")
-PCIE_RATES = ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s")
-LINK_RATES = (*NVLINK_RATES, *PCIE_RATES)
+ALL_LINKS = 0xFFFFFFFF
+
+_COUNTERS = {
+    "nvlink_rx_bytes_per_s": ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX", ALL_LINKS, 1 << 10),
+    "nvlink_tx_bytes_per_s": ("NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX", ALL_LINKS, 1 << 10),
+    "pcie_rx_bytes_per_s": ("NVML_FI_DEV_PCIE_COUNT_RX_BYTES", 0, 1),
+    "pcie_tx_bytes_per_s": ("NVML_FI_DEV_PCIE_COUNT_TX_BYTES", 0, 1),
+}
+"""By field of DeviceSample: the driver's counter, its scope, and the bytes that one of it is worth."""
+_PCIE_THROUGHPUTS = {
+    "pcie_rx_bytes_per_s": "NVML_PCIE_UTIL_RX_BYTES",
+    "pcie_tx_bytes_per_s": "NVML_PCIE_UTIL_TX_BYTES",
+}
 
 _HARDWARE = 0x08
 _CAUSES = {
@@ -53,6 +62,9 @@ class Rates:
         self._nvml = nvml
         self._rank = rank
         self._handle = handle
+        self._pcie_payload_bytes = pcie_payload_bytes
+        self._last: dict[str, tuple[int, int]] = {}
+        """Of each counter: its count, and when it was taken (Unix time in µs)."""
         self._gpm: Gpm | None = None
         self._by_gpm: dict[str, Figure] | NvmlError
         try:
@@ -62,7 +74,7 @@ class Rates:
         self._ways: dict[str, list[Way]] = {
             **{name: [partial(self._from_gpm, name)] for name in METRICS},
             "memory_used_bytes": [self._memory_without_reserve, self._memory],
-            "power_mw": [partial(nvml.call, "nvmlDeviceGetPowerUsage", handle)],
+            "power_mw": [partial(self._call, "nvmlDeviceGetPowerUsage")],
             "sm_clock_hz": [partial(self._clock, nvml.library.NVML_CLOCK_SM)],
             "memory_clock_hz": [partial(self._clock, nvml.library.NVML_CLOCK_MEM)],
             "throttle_reasons": [
@@ -71,18 +83,14 @@ class Rates:
             ],
         }
         """By field of DeviceSample, the best first; those that were refused for good are gone."""
-        for name in LINK_RATES:
-            self._ways[name].append(ByteCounter(nvml, handle, name).bytes_per_s)
-            if has_throughput(name):
-                self._ways[name].append(partial(pcie_throughput, nvml, handle, name))
-        for name in PCIE_RATES:
-            self._ways[name] = [
-                partial(_payload, name, way, pcie_payload_bytes) for way in self._ways[name]
-            ]
         self._refused: dict[str, str] = {}
         """Why what has no ways left is never known here."""
-        if nvlinks == 0:
-            for name in NVLINK_RATES:
+        for name in _COUNTERS:
+            self._ways[name].append(partial(self._counted, name))
+            if name in _PCIE_THROUGHPUTS:
+                self._ways[name].append(partial(self._pcie_throughput, name))
+                self._ways[name] = [partial(self._payload, name, way) for way in self._ways[name]]
+            elif nvlinks == 0:
                 self._ways[name].clear()
                 self._refused[name] = "no NVLink is up"
 
@@ -116,6 +124,9 @@ class Rates:
         missing[name] = self._refused[name]
         return None
 
+    def _call(self, function: str, *arguments: Any) -> Any:
+        return self._nvml.call(function, self._handle, *arguments)
+
     def _read_gpm(self, gpm: Gpm) -> None:
         try:
             self._by_gpm = gpm.read()
@@ -125,29 +136,51 @@ class Rates:
                 self.close()
 
     def _from_gpm(self, name: str) -> int | float:
-        if isinstance(self._by_gpm, NvmlError):
-            raise self._by_gpm.again()
-        figure = self._by_gpm[name]
+        figure = self._by_gpm if isinstance(self._by_gpm, NvmlError) else self._by_gpm[name]
         if isinstance(figure, NvmlError):
             raise figure.again()
         return figure
+
+    def _counted(self, name: str) -> int:
+        """Bytes per second since the last call, by one of the driver's counters."""
+        field, scope, bytes_of_one = _COUNTERS[name]
+        last = self._last.pop(name, None)
+        number = getattr(self._nvml.library, field, None)
+        if number is None:
+            raise NvmlError(f"this nvidia-ml-py has no {field}")
+        value = self._call("nvmlDeviceGetFieldValues", [(number, scope)])[0]
+        count = self._nvml.number(value)
+        if value.valueType == self._nvml.library.NVML_VALUE_TYPE_UNSIGNED_INT:
+            # PCIe can go round 32 bits more than once between two reads, and nothing would show it.
+            raise NvmlError("the counter has 32 bits only")
+        self._last[name] = count, value.timestamp
+        if last is None:
+            raise NOT_YET.again()
+        counted, passed_us = count - last[0], int(value.timestamp) - last[1]
+        if passed_us <= 0 or counted < 0:
+            raise NvmlError("the counter began anew", "NVML_ERROR_NOT_READY")
+        return round(counted * bytes_of_one * 1_000_000 / passed_us)
+
+    def _pcie_throughput(self, name: str) -> int:
+        """In 20 ms, for which the call blocks; the interpreter goes on meanwhile."""
+        direction = getattr(self._nvml.library, _PCIE_THROUGHPUTS[name])
+        return 1000 * int(self._call("nvmlDeviceGetPcieThroughput", direction))
+
+    def _payload(self, name: str, way: Way) -> int:
+        return payload_of(name, way(), self._pcie_payload_bytes)
 
     def _memory_without_reserve(self) -> int:
         """As nvidia-smi counts: without what the driver keeps for itself."""
         version = getattr(self._nvml.library, "nvmlMemory_v2", None)
         if version is None:
             raise NvmlError("this nvidia-ml-py is too old for it")
-        return int(self._nvml.call("nvmlDeviceGetMemoryInfo", self._handle, version).used)
+        return int(self._call("nvmlDeviceGetMemoryInfo", version).used)
 
     def _memory(self) -> int:
-        return int(self._nvml.call("nvmlDeviceGetMemoryInfo", self._handle).used)
+        return int(self._call("nvmlDeviceGetMemoryInfo").used)
 
     def _clock(self, domain: int) -> int:
-        return HZ_PER_MHZ * int(self._nvml.call("nvmlDeviceGetClockInfo", self._handle, domain))
+        return HZ_PER_MHZ * int(self._call("nvmlDeviceGetClockInfo", domain))
 
     def _throttle(self, function: str) -> tuple[str, ...]:
-        return throttle_words(int(self._nvml.call(function, self._handle)))
-
-
-def _payload(name: str, way: Way, payload_bytes: int) -> int:
-    return payload_of(name, way(), payload_bytes)
+        return throttle_words(int(self._call(function)))

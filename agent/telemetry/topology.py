@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from overlaptop.agent.telemetry.cpus import parse_list
-from overlaptop.agent.telemetry.files import UnavailableError, entries, read_int, read_text
+from overlaptop.agent.telemetry.files import (
+    UnavailableError,
+    entries,
+    find,
+    parse_list,
+    read_int,
+    read_text,
+)
 from overlaptop.wire.devices import Nic, NumaNode, Unknown
 
 MAX_NODES = 256
@@ -21,20 +27,11 @@ MAX_NICS = 64
 MAX_PORTS = 8
 MAX_MEGABITS = 10_000_000
 
+_NODE = re.compile(r"node(\d{1,5})")
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_MEMORY = re.compile(r"MemTotal:\s+(\d{1,15}) kB")
-_RATE = re.compile(r"(\d{1,6}(?:\.\d+)?) Gb/sec")
+_MEMORY_KIB = re.compile(r"MemTotal:\s+(\d{1,15}) kB")
+_RATE_GBPS = re.compile(r"^(\d{1,6}(?:\.\d+)?) Gb/sec")
 _GPU_MEMORY_NODE = re.compile(r"^Node:\s+(\d{1,5})$", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class _Adapter:
-    """A network adapter and where it is plugged in."""
-
-    nic: Nic
-    path: tuple[str, ...]
-    """From the host bridge to the device: ``pci0000:15``, ``0000:15:01.0``, ..."""
-    is_infiniband: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +45,8 @@ class Topology:
     socket_by_node: Mapping[int, int]
     """The physical package of a node's CPUs."""
     _root: Path = field(repr=False)
-    _adapters: tuple[_Adapter, ...] = field(repr=False)
-    _node_by_cpu: Mapping[int, int] = field(repr=False)
+    _nic_by_path: Mapping[tuple[str, ...], Nic] = field(repr=False)
+    """The path leads from the host bridge to the device: ``pci0000:15``, ``0000:15:01.0``, ..."""
 
     @classmethod
     def read(cls, root: Path = Path("/")) -> Topology:
@@ -57,50 +54,60 @@ class Topology:
         unknown: list[Unknown] = []
         nodes: list[NumaNode] = []
         cpus_by_node: dict[int, frozenset[int]] = {}
+        gpu_memory = frozenset(_gpu_memory_nodes(root).values())
         try:
             for number in _node_numbers(root):
-                node, cpus = _read_node(root, number)
-                if not cpus and node.memory_bytes == 0:
+                folder = root / f"sys/devices/system/node/node{number}"
+                text = read_text(folder / "cpulist")
+                cpus = parse_list(text)
+                kib = find(folder / "meminfo", _MEMORY_KIB)
+                memory_bytes = int(kib) << 10 if kib is not None else None
+                if not cpus and memory_bytes == 0:
                     continue  # a place for memory to come: Grace-Hopper keeps some for parts of its GPU
-                nodes.append(node)
+                nodes.append(NumaNode(number, text, memory_bytes, not cpus and number in gpu_memory))
                 if any(cpus & others for others in cpus_by_node.values()):
                     raise UnavailableError(f"node {number} has CPUs that another node has, too")
                 if cpus:
                     cpus_by_node[number] = cpus
-        except (UnavailableError, ValueError) as reason:
+        except UnavailableError as reason:
             nodes, cpus_by_node = [], {}
             unknown.append(Unknown("numa_nodes", str(reason)))
-        adapters: tuple[_Adapter, ...] = ()
+        nic_by_path: dict[tuple[str, ...], Nic] = {}
         try:
-            adapters = _adapters(root)
+            nic_by_path = _nics(root, _only(cpus_by_node))
         except UnavailableError as reason:
             unknown.append(Unknown("nics", str(reason)))
-        topology = cls(
+        packages = {
+            node: read_int(root / f"sys/devices/system/cpu/cpu{min(cpus)}/topology/physical_package_id")
+            for node, cpus in cpus_by_node.items()
+        }
+        return cls(
             nodes=tuple(nodes),
             unknown=tuple(unknown),
             cpus_by_node=cpus_by_node,
-            socket_by_node=_sockets(root, cpus_by_node),
+            socket_by_node={node: at for node, at in packages.items() if at is not None and at >= 0},
             _root=root,
-            _adapters=adapters,
-            _node_by_cpu={cpu: node for node, cpus in cpus_by_node.items() for cpu in cpus},
+            _nic_by_path=nic_by_path,
         )
-        if topology.only_node is not None:
-            topology = topology._all_on(topology.only_node)
-        return topology.with_gpu_memory(_gpu_memory_nodes(root).values())
 
     @property
     def nics(self) -> tuple[Nic, ...]:
         """Physical adapters, InfiniBand (and RoCE) before Ethernet, then by name."""
-        return tuple(adapter.nic for adapter in self._adapters)
+        return tuple(self._nic_by_path.values())
+
+    @property
+    def why_no_nodes(self) -> str:
+        """Why `cpus_by_node` is empty."""
+        reasons = (each.reason for each in self.unknown if each.name == "numa_nodes")
+        return next(reasons, "no NUMA node has CPUs")
 
     @property
     def only_node(self) -> int | None:
         """The node with CPUs, where there is just one."""
-        return next(iter(self.cpus_by_node)) if len(self.cpus_by_node) == 1 else None
+        return _only(self.cpus_by_node)
 
-    def with_gpu_memory(self, nodes: Iterable[int]) -> Topology:
+    def with_gpu_memory(self, marked: Collection[int | None]) -> Topology:
         """Return the same machine with these nodes marked as a GPU's memory, besides those known to be."""
-        marked = frozenset(nodes)
         return replace(
             self,
             nodes=tuple(
@@ -108,10 +115,6 @@ class Topology:
                 for node in self.nodes
             ),
         )
-
-    def node_of_cpu(self, cpu: int) -> int | None:
-        """The node that a CPU belongs to."""
-        return self._node_by_cpu.get(cpu)
 
     def node_of_pci(self, bus_id: str) -> int | None:
         """The node whose CPUs are next to a device (``0000:1b:00.0``), None where the kernel does not say.
@@ -131,125 +134,83 @@ class Topology:
         adapter, or nothing tells how far the nearest is.
         """
         path, node = _pci_path(self._device(bus_id), self._root), self.node_of_pci(bus_id)
-        nearest: tuple[int, Nic | None] = (0, None)
-        for adapter in self._adapters:
-            shared = 2 * _shared(path, adapter.path)
-            if shared == 0 and None not in (node, adapter.nic.numa_node):
-                shared = 1 if node == adapter.nic.numa_node else -1
-            if shared != 0 and (nearest[1] is None or shared > nearest[0]):
-                nearest = shared, adapter.nic
-        return nearest[1]
+        nearness: dict[tuple[str, ...], int] = {}
+        for other, nic in self._nic_by_path.items():
+            shared = 2 * _shared(path, other)
+            if shared == 0 and None not in (node, nic.numa_node):
+                shared = 1 if node == nic.numa_node else -1
+            if shared != 0:
+                nearness[other] = shared
+        return self._nic_by_path[max(nearness, key=nearness.__getitem__)] if nearness else None
 
     def _device(self, bus_id: str) -> Path:
         known = _PCI_ADDRESS.fullmatch(bus_id) is not None
         return self._root / "sys/bus/pci/devices" / (bus_id if known else "none")
 
-    def _all_on(self, node: int) -> Topology:
-        adapters = (replace(each, nic=replace(each.nic, numa_node=node)) for each in self._adapters)
-        return replace(self, _adapters=tuple(adapters))
+
+def _only(cpus_by_node: Mapping[int, frozenset[int]]) -> int | None:
+    return next(iter(cpus_by_node)) if len(cpus_by_node) == 1 else None
 
 
 def _node_numbers(root: Path) -> list[int]:
     folder = root / "sys/devices/system/node"
-    numbers = sorted(
-        int(name[4:]) for name in entries(folder) if re.fullmatch(r"node\d{1,5}", name) is not None
-    )
-    if not numbers:
-        raise UnavailableError(f"{folder} names no node")
-    if len(numbers) > MAX_NODES:
-        raise UnavailableError(f"{len(numbers)} NUMA nodes; at most {MAX_NODES} are read")
+    numbers = sorted(int(found[1]) for found in map(_NODE.fullmatch, entries(folder)) if found is not None)
+    if not 0 < len(numbers) <= MAX_NODES:
+        raise UnavailableError(f"{folder} names {len(numbers)} nodes; 1 to {MAX_NODES} are read")
     return numbers
-
-
-def _read_node(root: Path, number: int) -> tuple[NumaNode, frozenset[int]]:
-    folder = root / f"sys/devices/system/node/node{number}"
-    text = read_text(folder / "cpulist")
-    try:
-        total = _MEMORY.search(read_text(folder / "meminfo"))
-    except UnavailableError:
-        total = None
-    return NumaNode(number, text, int(total[1]) << 10 if total else None), parse_list(text)
-
-
-def _sockets(root: Path, cpus_by_node: Mapping[int, frozenset[int]]) -> dict[int, int]:
-    sockets = {}
-    for node, cpus in cpus_by_node.items():
-        package = read_int(root / f"sys/devices/system/cpu/cpu{min(cpus)}/topology/physical_package_id")
-        if package is not None and package >= 0:
-            sockets[node] = package
-    return sockets
 
 
 def _gpu_memory_nodes(root: Path) -> dict[str, int]:
     """From PCI address to node, where a GPU's memory makes one."""
     folder = root / "proc/driver/nvidia/gpus"
-    found = {}
     try:
-        for name in entries(folder):
-            try:
-                node = _GPU_MEMORY_NODE.search(read_text(folder / name / "numa_status"))
-            except UnavailableError:
-                continue
-            if node is not None:
-                found[name] = int(node[1])
-    except UnavailableError:
-        pass  # no driver of NVIDIA's, or a GPU whose memory is its own
-    return found
+        nodes = {name: find(folder / name / "numa_status", _GPU_MEMORY_NODE) for name in entries(folder)}
+    except UnavailableError:  # no driver of NVIDIA's
+        return {}
+    return {name: int(node) for name, node in nodes.items() if node is not None}
 
 
-def _adapters(root: Path) -> tuple[_Adapter, ...]:
-    """All physical adapters. Raises UnavailableError where /sys shows neither class of them."""
-    infiniband, ethernet = root / "sys/class/infiniband", root / "sys/class/net"
-    found: list[_Adapter] = []
+def _nics(root: Path, only_node: int | None) -> dict[tuple[str, ...], Nic]:
+    """All physical adapters by path. Raises UnavailableError where /sys shows neither class of them."""
+    found: dict[tuple[str, ...], Nic] = {}
     reasons = []
-    for folder, is_infiniband in ((infiniband, True), (ethernet, False)):
+    for kind, speed in (("infiniband", _infiniband_speed), ("net", _ethernet_speed)):
+        folder = root / "sys/class" / kind
         try:
             names = sorted(entries(folder), key=_natural)
         except UnavailableError as reason:
             reasons.append(str(reason))
             continue
-        # An adapter of the one class mostly has a face in the other, too: one is enough.
-        taken = {adapter.path for adapter in found}
         for name in names:
             path = _pci_path(folder / name / "device", root)
-            if not path or path in taken or _is_a_part_of_another(folder / name / "device", root):
+            # An adapter of the one class mostly has a face in the other, too: one is enough.
+            if not path or path in found or _is_a_part_of_another(folder / name / "device", root):
                 continue
-            node = _node_of(root.joinpath("sys/devices", *path))
-            speed = _infiniband_speed(folder / name) if is_infiniband else _ethernet_speed(folder / name)
-            found.append(_Adapter(Nic(name, node, speed), path, is_infiniband))
+            node = _node_of(root.joinpath("sys/devices", *path), only_node)
+            if len(found) < MAX_NICS:
+                found[path] = Nic(name, node, speed(folder / name))
     if len(reasons) == 2:
         raise UnavailableError("; ".join(reasons))
-    return tuple(found[:MAX_NICS])
+    return found
 
 
 def _is_a_part_of_another(device: Path, root: Path) -> bool:
     """Whether it is a virtual function whose physical one is at hand here as well."""
     whole = device / "physfn"
-    if not _pci_path(whole, root):
-        return False
-    for face in ("infiniband", "net"):
-        try:
-            if entries(whole / face):
-                return True
-        except UnavailableError:
-            continue
-    return False
+    return bool(_pci_path(whole, root)) and any(map(_names, (whole / "infiniband", whole / "net")))
 
 
 def _infiniband_speed(device: Path) -> int | None:
+    ports = _names(device / "ports")[:MAX_PORTS]
+    rates = (find(device / "ports" / port / "rate", _RATE_GBPS) for port in ports)
+    return max((int(float(rate) * 1e9) for rate in rates if rate is not None), default=None)
+
+
+def _names(folder: Path) -> list[str]:
     try:
-        ports = entries(device / "ports")[:MAX_PORTS]
+        return entries(folder)
     except UnavailableError:
-        return None
-    rates = []
-    for port in ports:
-        try:
-            rate = _RATE.match(read_text(device / "ports" / port / "rate"))
-        except UnavailableError:
-            continue
-        if rate is not None:
-            rates.append(int(float(rate[1]) * 1e9))
-    return max(rates, default=None)
+        return []
 
 
 def _ethernet_speed(device: Path) -> int | None:
@@ -258,7 +219,7 @@ def _ethernet_speed(device: Path) -> int | None:
     return megabits * 1_000_000 if megabits is not None and 0 < megabits <= MAX_MEGABITS else None
 
 
-def _node_of(device: Path, otherwise: int | None = None) -> int | None:
+def _node_of(device: Path, otherwise: int | None) -> int | None:
     node = read_int(device / "numa_node")
     return node if node is not None and node >= 0 else otherwise
 

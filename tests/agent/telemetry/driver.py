@@ -55,6 +55,24 @@ class Gpu:
     """Fields whose counts have 32 bits, whatever the others have."""
 
 
+_NUMBERS = {
+    "nvmlDeviceGetCurrPcieLinkGeneration": lambda gpu: gpu.pcie[0],
+    "nvmlDeviceGetMaxPcieLinkGeneration": lambda gpu: gpu.pcie[1],
+    "nvmlDeviceGetCurrPcieLinkWidth": lambda gpu: gpu.pcie[2],
+    "nvmlDeviceGetMaxPcieLinkWidth": lambda gpu: gpu.pcie[3],
+    "nvmlDeviceGetPowerUsage": lambda gpu: gpu.power_mw,
+    "nvmlDeviceGetEnforcedPowerLimit": lambda gpu: gpu.power_limit_mw,
+    "nvmlDeviceGetClockInfo": lambda gpu, domain: gpu.clocks_mhz[domain.value][0],
+    "nvmlDeviceGetMaxClockInfo": lambda gpu, domain: gpu.clocks_mhz[domain.value][1],
+    "nvmlDeviceGetCurrentClocksEventReasons": lambda gpu: gpu.throttle,
+    "nvmlDeviceGetCurrentClocksThrottleReasons": lambda gpu: gpu.throttle,
+    "nvmlDeviceGetPcieThroughput": lambda gpu, direction: gpu.pcie_kbps[direction.value],
+    "nvmlDeviceGetNumaNodeId": lambda gpu: gpu.memory_node,
+    "nvmlDeviceGetNvLinkRemoteDeviceType": lambda gpu, link: gpu.nvlinks[link][0],
+}
+"""What the functions write that give one number, by what comes before its place; None: not supported."""
+
+
 class Driver:
     """Functions by their names in the library, called with what pynvml passes."""
 
@@ -71,14 +89,20 @@ class Driver:
 
     def __getattr__(self, name: str):
         function = getattr(type(self), f"_{name}", None)
-        if function is None or not name.startswith("nvml"):
+        if name not in _NUMBERS and (function is None or not name.startswith("nvml")):
             raise AttributeError(name)  # as a library without this function
 
         def call(*arguments) -> int:
             self.calls[name] += 1
             if name in self.refuse:
                 return self.refuse[name]
-            return function(self, *arguments) or 0
+            if function is not None:
+                return function(self, *arguments) or 0
+            handle, *more, number = arguments
+            answer = _NUMBERS[name](self._gpu(handle), *more)
+            if answer is not None:
+                number._obj.value = answer
+            return NOT_SUPPORTED if answer is None else 0
 
         return call
 
@@ -129,27 +153,12 @@ class Driver:
         state._obj.value = int(link in gpu.nvlinks)
         return 0
 
-    def _nvmlDeviceGetNvLinkRemoteDeviceType(self, handle, link, kind) -> None:
-        kind._obj.value = self._gpu(handle).nvlinks[link][0]
-
     def _nvmlDeviceGetNvLinkRemotePciInfo_v2(self, handle, link, info) -> None:
         info._obj.busId = self._gpu(handle).nvlinks[link][1].encode()
 
     def _nvmlDeviceGetTopologyCommonAncestor(self, one, other, level) -> None:
         pair = frozenset((self._gpu(one).uuid, self._gpu(other).uuid))
         level._obj.value = self.topology.get(pair, pynvml.NVML_TOPOLOGY_SYSTEM)
-
-    def _nvmlDeviceGetCurrPcieLinkGeneration(self, handle, number) -> None:
-        number._obj.value = self._gpu(handle).pcie[0]
-
-    def _nvmlDeviceGetMaxPcieLinkGeneration(self, handle, number) -> None:
-        number._obj.value = self._gpu(handle).pcie[1]
-
-    def _nvmlDeviceGetCurrPcieLinkWidth(self, handle, number) -> None:
-        number._obj.value = self._gpu(handle).pcie[2]
-
-    def _nvmlDeviceGetMaxPcieLinkWidth(self, handle, number) -> None:
-        number._obj.value = self._gpu(handle).pcie[3]
 
     def _nvmlDeviceGetMemoryInfo(self, handle, memory) -> None:
         total, reserved, used = self._gpu(handle).memory
@@ -159,38 +168,10 @@ class Driver:
         assert memory._obj.version == pynvml.nvmlMemory_v2
         memory._obj.total, memory._obj.reserved, memory._obj.used = self._gpu(handle).memory
 
-    def _nvmlDeviceGetPowerUsage(self, handle, number) -> None:
-        number._obj.value = self._gpu(handle).power_mw
-
-    def _nvmlDeviceGetEnforcedPowerLimit(self, handle, number) -> None:
-        number._obj.value = self._gpu(handle).power_limit_mw
-
-    def _nvmlDeviceGetClockInfo(self, handle, domain, number) -> None:
-        number._obj.value = self._gpu(handle).clocks_mhz[domain.value][0]
-
-    def _nvmlDeviceGetMaxClockInfo(self, handle, domain, number) -> None:
-        number._obj.value = self._gpu(handle).clocks_mhz[domain.value][1]
-
-    def _nvmlDeviceGetCurrentClocksEventReasons(self, handle, number) -> None:
-        number._obj.value = self._gpu(handle).throttle
-
-    def _nvmlDeviceGetCurrentClocksThrottleReasons(self, handle, number) -> None:
-        number._obj.value = self._gpu(handle).throttle
-
     def _nvmlDeviceGetMemoryAffinity(self, handle, size, words, scope) -> None:
         assert scope.value == pynvml.NVML_AFFINITY_SCOPE_NODE
         for node in self._gpu(handle).memory_affinity:
             words._obj[node // 64] |= 1 << node % 64
-
-    def _nvmlDeviceGetNumaNodeId(self, handle, number) -> int:
-        node = self._gpu(handle).memory_node
-        if node is None:
-            return NOT_SUPPORTED
-        number._obj.value = node
-        return 0
-
-    def _nvmlDeviceGetPcieThroughput(self, handle, direction, number) -> None:
-        number._obj.value = self._gpu(handle).pcie_kbps[direction.value]
 
     def _nvmlDeviceGetFieldValues(self, handle, count, values) -> None:
         gpu = self._gpu(handle)

@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from overlaptop.agent.options import AgentOptions, parse
+from overlaptop.agent.telemetry.binding import gpus_of_rank
+from overlaptop.agent.telemetry.files import UnavailableError
+from overlaptop.wire.devices import GpuSite
 
 from .trees import Device, Machine, Node, Process, lay_out
 
@@ -70,78 +73,71 @@ def may_set_a_policy() -> bool:
 
 
 two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
-OTHERS = ",".join(map(str, CPUS[1:]))
+FIRST, OTHERS = str(CPUS[0]), ",".join(map(str, CPUS[1:]))
 
 
 @two_cpus
 def test_a_rank_gets_the_cpus_and_the_memory_of_its_gpu_s_node(tmp_path: Path) -> None:
-    lay_out(machine(str(CPUS[0]), OTHERS, 1, 0), Process("0"), tmp_path)
+    lay_out(machine(FIRST, OTHERS, 1, 0), Process("0"), tmp_path)
     said, cpus, policy, errors = bound(tmp_path, LOCAL_RANK="1")
-    assert cpus == CPUS[:1]
-    assert said.startswith(f"bound to node 0: CPUs {CPUS[0]}")
+    assert (cpus, errors) == (CPUS[:1], "")
     if may_set_a_policy():
-        assert said == f"bound to node 0: CPUs {CPUS[0]}, memory preferred there"
+        assert said == f"bound to node 0: CPUs {FIRST}, memory preferred there"
         assert policy in ("prefer:0", "")
     else:
-        assert said.startswith(f"bound to node 0: CPUs {CPUS[0]}; memory follows the CPUs (")
-    assert errors == ""
+        assert said.startswith(f"bound to node 0: CPUs {FIRST}; memory follows the CPUs (")
 
 
 @two_cpus
 def test_a_node_that_this_machine_lacks_gives_cpus_but_no_memory(tmp_path: Path) -> None:
-    lay_out(machine(str(CPUS[0]), OTHERS, 1, 0), Process("0"), tmp_path)
+    lay_out(machine(FIRST, OTHERS, 1, 0), Process("0"), tmp_path)
     (tmp_path / "sys/devices/system/node/node1").rename(tmp_path / "sys/devices/system/node/node900")
     (tmp_path / "sys/devices/pci0000:00/0000:00:00.0/numa_node").write_text("900\n")
     said, cpus, policy, _ = bound(tmp_path, LOCAL_RANK="0")
     assert cpus == CPUS[1:]
-    assert said.startswith(f"bound to node 900: CPUs {OTHERS if len(CPUS) == 2 else ''}")
+    assert said.startswith("bound to node 900: CPUs ")
     assert "; memory follows the CPUs (set_mempolicy: " in said
     assert policy in ("default", "")
 
 
 @two_cpus
 def test_a_process_that_its_launcher_has_bound_is_left_as_it_is(tmp_path: Path) -> None:
-    lay_out(machine(str(CPUS[0]), OTHERS, 0, 1), Process("0"), tmp_path)
+    lay_out(machine(FIRST, OTHERS, 0, 1), Process("0"), tmp_path)
     said, cpus, policy, errors = bound(tmp_path, CPUS[:1], LOCAL_RANK="0")
-    assert (said, cpus) == (f"was on node 0 already: CPUs {CPUS[0]}", CPUS[:1])
+    assert (said, cpus, errors) == (f"was on node 0 already: CPUs {FIRST}", CPUS[:1], "")
     assert policy in ("default", "")
-    assert errors == ""
 
 
 @two_cpus
 @pytest.mark.parametrize(
-    ("nodes", "environ", "why"),
+    ("nodes", "allowed", "environ", "why"),
     [
-        ((0, 1), {}, "no LOCAL_RANK says which GPU is this process's, and they are on several nodes"),
-        ((0, 1), {"LOCAL_RANK": "2"}, "local rank 2 has none of the 2 visible GPUs"),
-        ((0, 1), {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES= shows no GPU"),
-        ((-1, 1), {"LOCAL_RANK": "0"}, "neither sysfs nor NVML names one node for 0000:00:00.0"),
+        ((0, 1), CPUS, {}, "no LOCAL_RANK says which GPU is this process's, and they are on several nodes"),
+        ((0, 1), CPUS, {"LOCAL_RANK": "2"}, "local rank 2 has none of the 2 visible GPUs"),
+        ((-1, 1), CPUS, {"LOCAL_RANK": "0"}, "neither sysfs nor NVML names one node for 0000:00:00.0"),
+        (
+            (1, 1),
+            CPUS[:1],
+            {"LOCAL_RANK": "0"},
+            "the process may use none of the CPUs of node 1, where its GPU is",
+        ),
     ],
 )
 def test_a_refusal_changes_nothing_and_says_why(
-    nodes: tuple[int, int], environ: dict[str, str], why: str, tmp_path: Path
+    nodes: tuple[int, int], allowed: list[int], environ: dict[str, str], why: str, tmp_path: Path
 ) -> None:
-    lay_out(machine(str(CPUS[0]), OTHERS, *nodes), Process("0"), tmp_path)
-    said, cpus, policy, errors = bound(tmp_path, **environ)
-    assert said == f"not bound: {why}"
-    assert cpus == CPUS
+    lay_out(machine(FIRST, OTHERS, *nodes), Process("0"), tmp_path)
+    said, cpus, policy, errors = bound(tmp_path, allowed, **environ)
+    assert (said, cpus) == (f"not bound: {why}", allowed)
     assert policy in ("default", "")
     assert errors == f"overlaptop: --numa bind: not bound: {why}\n"
 
 
 @two_cpus
-def test_cpus_that_the_process_may_not_use_are_not_taken(tmp_path: Path) -> None:
-    lay_out(machine(str(CPUS[0]), OTHERS, 1, 1), Process("0"), tmp_path)
-    said, cpus, _, _ = bound(tmp_path, CPUS[:1], LOCAL_RANK="0")
-    assert said == "not bound: the process may use none of the CPUs of node 1, where its GPU is"
-    assert cpus == CPUS[:1]
-
-
-@two_cpus
 def test_without_a_local_rank_gpus_of_one_node_still_bind(tmp_path: Path) -> None:
-    lay_out(machine(str(CPUS[0]), OTHERS, 0, 0), Process("0"), tmp_path)
+    lay_out(machine(FIRST, OTHERS, 0, 0), Process("0"), tmp_path)
     said, cpus, _, _ = bound(tmp_path)
-    assert said.startswith(f"bound to node 0: CPUs {CPUS[0]}")
+    assert said.startswith(f"bound to node 0: CPUs {FIRST}")
     assert cpus == CPUS[:1]
 
 
@@ -172,18 +168,82 @@ def test_a_job_that_cannot_be_bound_runs_as_it_would_without(tmp_path: Path, soc
     assert run.stderr.count("\n") == 1
 
 
-def test_the_options_are_parsed_and_off_by_default() -> None:
+def test_the_options_are_parsed_and_off_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     plain = parse(["train.py"]).options
     assert (plain.numa, plain.telemetry) == ("off", True)
     asked = parse(["--numa", "bind", "--no-telemetry", "train.py", "--numa", "x"])
     assert (asked.options.numa, asked.options.telemetry) == ("bind", False)
     assert asked.arguments == ("--numa", "x")
-
-
-def test_options_that_cannot_be_meant_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit):
         parse(["--numa", "node", "train.py"])
-    assert left.value.code == 2
     assert "argument --numa: invalid choice: 'node'" in capsys.readouterr().err
     with pytest.raises(ValueError, match="numa must be one of off, bind, not 'node'"):
         AgentOptions(numa="node")
+
+
+def site(index: int, name: str = "NVIDIA H200") -> GpuSite:
+    return GpuSite(index, f"GPU-{index}a{index}b-cafe", name, f"0000:{index + 1:02x}:00.0", None)
+
+
+FOUR = tuple(map(site, range(4)))
+MIXED = (site(0), site(1, "NVIDIA T400"), site(2))
+
+
+def shown(visible: str | None, local_rank: int | None = None, gpus=FOUR, **environ: str) -> list[int]:
+    if visible is not None:
+        environ["CUDA_VISIBLE_DEVICES"] = visible
+    return [gpu.index for gpu in gpus_of_rank(local_rank, gpus, environ)]
+
+
+@pytest.mark.parametrize(
+    ("visible", "indices"),
+    [
+        (None, [0, 1, 2, 3]),
+        (" 3 , 1 ", [3, 1]),
+        ("0,-1,2", [0]),
+        ("1,9,2", [1]),
+        ("1,,2", [1]),
+        ("1,x", [1]),
+        ("GPU-2A,GPU-0a0b-cafe", [2, 0]),
+        ("GPU-1a,0", [1]),
+        ("0,GPU-1a", [0]),
+    ],
+)
+def test_cuda_visible_devices_is_read_as_cuda_reads_it(visible: str | None, indices: list[int]) -> None:
+    assert shown(visible) == indices
+
+
+@pytest.mark.parametrize(
+    ("visible", "why"),
+    [
+        ("", "CUDA_VISIBLE_DEVICES= shows no GPU"),
+        ("NoDevFiles", "CUDA_VISIBLE_DEVICES=NoDevFiles shows no GPU"),
+        ("GPU-", "shows no GPU"),
+        ("9" * 5000, "shows no GPU"),
+        ("0,0", "names GPU 0 twice"),
+        ("MIG-8a-cafe", "a MIG slice"),
+    ],
+)
+def test_what_shows_no_certain_gpu_is_refused_with_the_reason(visible: str, why: str) -> None:
+    with pytest.raises(UnavailableError, match=why):
+        shown(visible)
+    with pytest.raises(UnavailableError, match="NVML knows no GPU"):
+        shown(visible, 0, ())
+
+
+def test_gpus_of_different_kinds_are_numbered_by_speed_unless_told_otherwise() -> None:
+    for visible, indices in ((None, [0, 1, 2]), ("1", [1])):
+        with pytest.raises(UnavailableError, match="set CUDA_DEVICE_ORDER=PCI_BUS_ID"):
+            shown(visible, gpus=MIXED)
+        assert shown(visible, gpus=MIXED, CUDA_DEVICE_ORDER="PCI_BUS_ID") == indices
+    assert shown("GPU-2a,GPU-0a", gpus=MIXED) == [2, 0], "a UUID is no number"
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "visible", "indices"),
+    [(3, None, [3]), (1, "3,2", [2]), (3, "2", [2]), (None, "1,3", [1, 3])],
+)
+def test_a_rank_takes_the_gpu_of_its_number_or_the_only_one(
+    local_rank: int | None, visible: str | None, indices: list[int]
+) -> None:
+    assert shown(visible, local_rank) == indices

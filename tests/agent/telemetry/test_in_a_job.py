@@ -65,7 +65,7 @@ FAULT = """
     import overlaptop.agent.telemetry.machine_monitor as watch
     def fault(*arguments):
         raise ArithmeticError("on purpose")
-    watch.MachineMonitor.{call} = fault
+    watch.MachineMonitor.sample = fault
 """
 
 
@@ -95,26 +95,8 @@ def test_on_a_cpu_the_machine_is_told_the_gpu_is_unknown_and_the_job_is_as_witho
     assert {type(message) for message in job.messages} - without == {MachineFacts, DeviceFacts, NumaFacts}
 
 
-def test_samples_of_each_ranks_own_gpu_reach_the_hub(run_ranks) -> None:
-    job = run_ranks(JOB.format(before=ON_TWO_H200S), arguments=("3",), forked=True)
-    assert job.codes == [0, 0], job.errs
-    moments = []
-    for rank in range(2):
-        assert [facts.gpu_uuid for facts in of(job, DeviceFacts, rank)] == [machines.uuid(rank + 1)]
-        samples = of(job, DeviceSample, rank)
-        assert samples[1].nvlink_tx_bytes_per_s == 100_000 << 20, samples[1]
-        assert samples[1].unknown == ()
-        moments.append([sample.at_ns for sample in samples])
-    # Each rank's own clock told it when; the moments are those of both.
-    apart_ns = [min(abs(one - other) for other in moments[1]) for one in moments[0]]
-    assert sorted(apart_ns)[len(apart_ns) // 2] < 200e6, moments
-
-
-def test_its_thread_imports_nothing(run_ranks) -> None:
-    """Nor does it where the job's torch has not imported pynvml."""
-    before = (
-        ON_TWO_H200S
-        + """
+# Tells what is imported on other threads than the job's, and has pynvml still to be imported.
+SEES_IMPORTS = """
     import importlib.abc, importlib.machinery, threading
     import torch
 
@@ -133,16 +115,29 @@ def test_its_thread_imports_nothing(run_ranks) -> None:
 
     sys.modules.pop("pynvml")
     sys.meta_path.insert(0, ImportsSeen())
-    """
-    )
-    job = run_ranks(JOB.format(before=before), nproc=1, arguments=("2",))
-    assert job.codes == [0], job.errs
-    assert len(job.outs[0].splitlines()) == 1, job.outs[0]
-    assert [facts.gpu_uuid for facts in of(job, DeviceFacts, 0)] == [machines.uuid(1)]
-    assert of(job, DeviceSample, 0)
+"""
 
 
-def test_a_forked_child_that_attaches_has_telemetry_of_its_own(run_ranks) -> None:
+def test_samples_of_each_ranks_own_gpu_reach_the_hub_by_a_thread_that_imports_nothing(run_ranks) -> None:
+    """A child that a job forks meanwhile would find half a module, and its import's lock held for ever."""
+    script = JOB.format(before=ON_TWO_H200S + SEES_IMPORTS)
+    job = run_ranks(script, arguments=("3",), options=("--every", "1"))
+    assert job.codes == [0, 0], job.errs
+    moments = []
+    for rank in range(2):
+        assert len(job.outs[rank].splitlines()) == 1, job.outs[rank]
+        assert sum(step.measured for step in job.steps(rank)) > 5
+        assert [facts.gpu_uuid for facts in of(job, DeviceFacts, rank)] == [machines.uuid(rank + 1)]
+        samples = of(job, DeviceSample, rank)
+        assert samples[1].nvlink_tx_bytes_per_s == 100_000 << 20, samples[1]
+        assert samples[1].unknown == ()
+        moments.append([sample.at_ns for sample in samples])
+    # Each rank's own clock told it when; the moments are those of both.
+    apart_ns = [min(abs(one - other) for other in moments[1]) for one in moments[0]]
+    assert sorted(apart_ns)[len(apart_ns) // 2] < 200e6, moments
+
+
+def test_a_forked_child_that_attaches_is_a_rank_with_telemetry_of_its_own(run_ranks) -> None:
     job = run_ranks(
         f"""
         import sys
@@ -171,15 +166,16 @@ def test_a_forked_child_that_attaches_has_telemetry_of_its_own(run_ranks) -> Non
     )
     assert job.codes == [0], job.errs
     assert job.errs == [""]
+    assert [step.step for step in job.steps(rank=0)] == list(range(59))
+    assert [step.step for step in job.steps(rank=1)] == list(range(29))
+    assert job.info(0).pid != job.info(1).pid
     for rank in range(2):
         assert [facts.gpu_uuid for facts in of(job, DeviceFacts, rank)] == [machines.uuid(rank + 1)]
         assert of(job, DeviceSample, rank)[-1].nvlink_tx_bytes_per_s == 100_000 << 20
 
 
-@pytest.mark.parametrize("call", ["__init__", "sample"])
-def test_a_fault_in_it_costs_the_job_and_the_steps_nothing(run_ranks, call: str) -> None:
-    script = JOB.format(before=ON_TWO_H200S + FAULT.format(call=call))
-    job = run_ranks(script, arguments=("2",), forked=True)
+def test_a_fault_in_it_costs_the_job_and_the_steps_nothing(run_ranks) -> None:
+    job = run_ranks(JOB.format(before=ON_TWO_H200S + FAULT), arguments=("2",), forked=True)
     assert job.codes == [0, 0], job.errs
     for rank in range(2):
         assert [notice.text for notice in job.notices(rank)] == [
@@ -194,7 +190,11 @@ def test_a_fault_in_it_costs_the_job_and_the_steps_nothing(run_ranks, call: str)
         assert [end.clean for end in of(job, RankEnd, rank)] == [True]
 
 
-def test_the_gpu_is_named_as_nvml_and_sysfs_name_it(monkeypatch) -> None:
+def test_the_gpu_is_named_as_nvml_and_sysfs_name_it_and_torch_is_asked_only_where_it_is_used(
+    monkeypatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: pytest.fail("it starts CUDA"))
+    assert choice.job_gpu(None) is None
     properties = SimpleNamespace(
         name="NVIDIA H200", uuid="0f1e-2d", pci_domain_id=0, pci_bus_id=0xC3, pci_device_id=0
     )
@@ -206,8 +206,3 @@ def test_the_gpu_is_named_as_nvml_and_sysfs_name_it(monkeypatch) -> None:
     assert choice.job_gpu(None) == JobGpu("MIG-0f1e-2d", "10000:c3:00.0", "NVIDIA H200")
     del properties.uuid, properties.pci_domain_id
     assert choice.job_gpu(None) == JobGpu("", "", "NVIDIA H200")
-
-
-def test_a_job_that_uses_no_gpu_is_not_asked_for_one(monkeypatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: pytest.fail("it starts CUDA"))
-    assert choice.job_gpu(None) is None

@@ -17,10 +17,8 @@ from .trees import (
     FOUR_GRACE_HOPPERS,
     GRACE_HOPPER,
     MACHINES,
-    NO_MEMORY,
     NPS4,
     POWER9,
-    SUB_NUMA,
     TORCHRUN,
     TWO_SOCKETS,
     Device,
@@ -62,7 +60,7 @@ def test_a_rank_on_its_gpu_s_node_is_bound(tmp_path: Path) -> None:
         Process("56-111,168-223", threads=[56, 57, 168], policy="prefer:1", gib_by_node={0: 0.5, 1: 2}),
         tmp_path,
         gpu=5,
-        bound="bound to node 1: CPUs 56-111,168-223, memory preferred there",
+        bound="bound to node 1",
     )
     assert found == NumaFacts(
         rank=3,
@@ -78,7 +76,7 @@ def test_a_rank_on_its_gpu_s_node_is_bound(tmp_path: Path) -> None:
         state="bound",
         reason="runs on node 1 with its GPU",
         advice="",
-        bound="bound to node 1: CPUs 56-111,168-223, memory preferred there",
+        bound="bound to node 1",
     )
 
 
@@ -89,53 +87,26 @@ def said(found: NumaFacts) -> tuple[str, str, str]:
 BOTH = "torchrun --numa-binding=node, or -m overlaptop.agent --numa bind"
 
 
+def unbound(nodes: str, node: int) -> tuple[str, str, str]:
+    return "unbound", f"may run on nodes {nodes}, its GPU is on node {node}", BOTH
+
+
+def wrong(nodes: str, node: int) -> tuple[str, str, str]:
+    advice = f"numactl --all --cpunodebind={node} --preferred={node}"
+    return "wrong node", f"runs on {nodes}, its GPU is on node {node}", advice
+
+
 @pytest.mark.parametrize(
     ("machine", "gpu", "cpus", "expected"),
     [
-        (TWO_SOCKETS, 0, "0-223", ("unbound", "may run on nodes 0-1, its GPU is on node 0", BOTH)),
-        (TWO_SOCKETS, 0, "0-3,56", ("unbound", "may run on nodes 0-1, its GPU is on node 0", BOTH)),
+        (TWO_SOCKETS, 0, "0-223", unbound("0-1", 0)),
+        (TWO_SOCKETS, 0, "0-3,56", unbound("0-1", 0)),
         (TWO_SOCKETS, 0, "3", ("bound", "runs on node 0 with its GPU", "")),
-        (
-            TWO_SOCKETS,
-            7,
-            "0-55",
-            (
-                "wrong node",
-                "runs on node 0, its GPU is on node 1",
-                "numactl --all --cpunodebind=1 --preferred=1",
-            ),
-        ),
-        (NPS4, 0, "48-63,176-191", ("bound", "runs on node 3 with its GPU", "")),
-        (
-            NPS4,
-            0,
-            "0-63,128-191",
-            ("unbound", "may run on nodes 0-3 of the right socket, its GPU is on node 3", BOTH),
-        ),
-        (NPS4, 0, "0-255", ("unbound", "may run on nodes 0-7, its GPU is on node 3", BOTH)),
-        (
-            NPS4,
-            0,
-            "0-47",
-            (
-                "wrong node",
-                "runs on nodes 0-2, its GPU is on node 3",
-                "numactl --all --cpunodebind=3 --preferred=3",
-            ),
-        ),
-        (SUB_NUMA, 3, "24-47", ("bound", "runs on node 1 with its GPU", "")),
-        (
-            SUB_NUMA,
-            3,
-            "0-23",
-            (
-                "wrong node",
-                "runs on node 0, its GPU is on node 1",
-                "numactl --all --cpunodebind=1 --preferred=1",
-            ),
-        ),
-        (POWER9, 1, "80-159", ("bound", "runs on node 8 with its GPU", "")),
-        (POWER9, 1, "0-159", ("unbound", "may run on nodes 0,8, its GPU is on node 8", BOTH)),
+        (TWO_SOCKETS, 7, "0-55", wrong("node 0", 1)),
+        (NPS4, 0, "0-63,128-191", unbound("0-3 of the right socket", 3)),
+        (NPS4, 0, "0-255", unbound("0-7", 3)),
+        (NPS4, 0, "0-47", wrong("nodes 0-2", 3)),
+        (POWER9, 1, "0-159", unbound("0,8", 8)),
     ],
 )
 def test_the_cpus_decide(
@@ -176,6 +147,10 @@ def test_where_the_driver_s_files_tell_nvml_need_not(tmp_path: Path) -> None:
     assert (found.gpu_memory_node, found.reason) == (254, "runs on node 8 with its GPU")
 
 
+UNPLACED = Machine(nodes=TWO_SOCKETS.nodes, gpus=[Device(("pci0000:00", "0000:01:00.0"), -1)])
+"""By its firmware."""
+
+
 @pytest.mark.parametrize(
     ("affinity", "memory_node", "node"),
     [((1,), None, 1), ((0, 12), 12, 0), ((0, 1), None, None), ((), None, None), ((9,), None, None)],
@@ -183,14 +158,12 @@ def test_where_the_driver_s_files_tell_nvml_need_not(tmp_path: Path) -> None:
 def test_where_firmware_says_nothing_nvml_s_memory_affinity_counts(
     affinity: tuple[int, ...], memory_node: int | None, node: int | None, tmp_path: Path
 ) -> None:
-    machine = Machine(nodes=TWO_SOCKETS.nodes, gpus=[Device(("pci0000:00", "0000:01:00.0"), -1)])
-    topology = Topology.read(lay_out(machine, Process("0"), tmp_path))
+    topology = Topology.read(lay_out(UNPLACED, Process("0"), tmp_path))
     assert gpu_node(topology, GpuPlace("0000:01:00.0", affinity, memory_node)) == node
 
 
 def test_a_gpu_on_no_known_node_is_unknown_not_bound(tmp_path: Path) -> None:
-    machine = Machine(nodes=TWO_SOCKETS.nodes, gpus=[Device(("pci0000:00", "0000:01:00.0"), -1)])
-    found = facts(machine, Process("0-55"), tmp_path)
+    found = facts(UNPLACED, Process("0-55"), tmp_path)
     assert said(found) == ("unknown", "nothing tells on which node the rank's GPU is", "")
     assert {unknown.name: unknown.reason for unknown in found.unknown} == {
         "gpu_node": "neither sysfs nor NVML names one node for 0000:01:00.0"
@@ -204,32 +177,22 @@ def test_a_rank_without_a_gpu_has_nothing_to_be_near_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "gib_by_node", "state", "reason"),
+    ("policy", "gib_by_node", "state", "but"),
     [
-        ("bind:0", {}, "wrong node", "runs on node 1 with its GPU, but takes memory from node 0 (bind:0)"),
-        (
-            "interleave:0-1",
-            {},
-            "unbound",
-            "runs on node 1 with its GPU, but takes memory from nodes 0-1 (interleave:0-1)",
-        ),
-        (
-            "default",
-            {0: 3.0, 1: 1.0},
-            "bound",
-            "runs on node 1 with its GPU, but 3.0 of 4.0 GiB of its memory are on node 0",
-        ),
-        ("default", {0: 1.0, 1: 3.0}, "bound", "runs on node 1 with its GPU"),
-        ("default", {0: 0.2}, "bound", "runs on node 1 with its GPU"),
+        ("bind:0", {}, "wrong node", "takes memory from node 0 (bind:0)"),
+        ("interleave:0-1", {}, "unbound", "takes memory from nodes 0-1 (interleave:0-1)"),
+        ("default", {0: 3.0, 1: 1.0}, "bound", "3.0 of 4.0 GiB of its memory are on node 0"),
+        ("default", {0: 1.0, 1: 3.0}, "bound", ""),
+        ("default", {0: 0.2}, "bound", ""),
     ],
 )
 def test_memory_on_another_node_is_said(
-    policy: str, gib_by_node: dict[int, float], state: str, reason: str, tmp_path: Path
+    policy: str, gib_by_node: dict[int, float], state: str, but: str, tmp_path: Path
 ) -> None:
     running = Process("56-111", policy=policy, gib_by_node=gib_by_node)
     found = facts(TWO_SOCKETS, running, tmp_path, 4)
-    assert (found.state, found.reason) == (state, reason)
-    assert bool(found.advice) == ("but" in reason)
+    reason = "runs on node 1 with its GPU" + f", but {but}" * bool(but)
+    assert (found.state, found.reason, bool(found.advice)) == (state, reason, bool(but))
 
 
 def test_a_policy_is_mended_where_it_was_made(tmp_path: Path) -> None:
@@ -240,26 +203,20 @@ def test_a_policy_is_mended_where_it_was_made(tmp_path: Path) -> None:
     assert alone.advice == "numactl --cpunodebind=1 --preferred=1"
 
 
-def test_without_torchrun_the_advice_is_numactl_with_the_node(tmp_path: Path) -> None:
-    found = facts(TWO_SOCKETS, Process("0-223"), tmp_path, 4, environ={})
-    assert found.advice == "numactl --cpunodebind=1 --preferred=1, or -m overlaptop.agent --numa bind"
-    assert len(found.advice) < 80
-
-
-@pytest.mark.parametrize("lacks", ["the option", "numactl"])
-def test_torchrun_s_option_is_advised_only_where_it_works(
-    lacks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if lacks == "numactl":
-        monkeypatch.setattr(numa_verdict.shutil, "which", lambda name: None)
-    else:
-        monkeypatch.setattr(numa_verdict, "_torchrun_has_numa_binding", lambda: False)
-    found = facts(TWO_SOCKETS, Process("0-223"), tmp_path, 4)
-    assert found.advice == "-m overlaptop.agent --numa bind (here: node 1)"
+def test_only_what_works_is_advised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = facts(TWO_SOCKETS, Process("0-223"), tmp_path / "alone", 4, environ={})
+    assert alone.advice == "numactl --cpunodebind=1 --preferred=1, or -m overlaptop.agent --numa bind"
+    for name, lacking in (("shutil.which", None), ("_torchrun_has_numa_binding", False)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{numa_verdict.__name__}.{name}", lambda *_, answer=lacking: answer)
+            found = facts(TWO_SOCKETS, Process("0-223"), tmp_path / name, 4)
+        assert found.advice == "-m overlaptop.agent --numa bind (here: node 1)"
 
 
 def test_numactl_knows_a_node_without_memory_only_by_its_cpus(tmp_path: Path) -> None:
-    found = facts(NO_MEMORY, Process("0-47"), tmp_path, environ={})
+    nodes = {0: Node("0-5,24-29", 0), 1: Node("6-11,30-35", 62)}
+    machine = Machine(nodes=nodes, gpus=[Device(("pci0000:40", "0000:41:00.0"), 0)])
+    found = facts(machine, Process("0-47"), tmp_path, environ={})
     assert found.advice == "numactl --physcpubind=0-5,24-29, or -m overlaptop.agent --numa bind"
 
 
@@ -284,8 +241,33 @@ def test_a_machine_shown_without_a_process_is_unknown(tmp_path: Path) -> None:
     lay_out(TWO_SOCKETS, Process("0"), tmp_path)
     (tmp_path / "proc/self/status").unlink()
     found = watched(tmp_path, GpuPlace(TWO_SOCKETS.gpus[0].address))
-    assert (found.state, found.gpu_node) == ("unknown", 0)
-    assert found.reason == "nothing tells which CPUs the process may use"
+    assert said(found) == ("unknown", "nothing tells which CPUs the process may use", "")
+    assert found.gpu_node == 0
+
+
+@pytest.mark.parametrize(("nodes", "gpu"), [(2, "0000:41:00.0"), (4, "0000:81:00.0")])
+def test_recorded_machines_with_a_process_that_numactl_bound(nodes: int, gpu: str, tmp_path: Path) -> None:
+    """The GPU is on the last node."""
+    last, name = nodes - 1, {2: "two", 4: "four"}[nodes]
+    unbound, bound, wrong = (
+        watched(expand(f"{name}-nodes-{how}", tmp_path / how), GpuPlace(gpu), environ={})
+        for how in ("unbound", "bound", "wrong")
+    )
+    assert unbound.reason == f"may run on nodes 0-{last}, its GPU is on node {last}"
+    assert unbound.advice.startswith(f"numactl --cpunodebind={last} --preferred={last}")
+    assert unbound.cpu_nodes == tuple(NodeShare(node, 2) for node in range(nodes))
+    assert (unbound.gpu_node, unbound.nic, unbound.nic_node) == (last, "eth0", last)
+    assert (bound.state, bound.advice) == ("bound", "")
+    assert bound.cpu_set == f"{2 * last}-{2 * last + 1}"
+    assert [share.node for share in bound.threads_by_node] == [last]
+    assert {share.node: share.amount for share in bound.memory_by_node}[last] > 0
+    assert said(wrong) == (
+        "wrong node",
+        f"runs on node 0, its GPU is on node {last}",
+        f"numactl --all --cpunodebind={last} --preferred={last}",
+    )
+    policies = [each.memory_policy for each in (unbound, bound, wrong)]
+    assert policies == ["default", f"prefer:{last}", "bind:0"]
 
 
 def test_this_process_is_watched_too() -> None:
@@ -300,9 +282,6 @@ def test_the_installed_torchrun_s_help_has_the_option_just_when_it_is_advised(
     monkeypatch.undo()
     torchrun = pytest.importorskip("torch.distributed.run")
     known = "--numa-binding" in torchrun.get_args_parser().format_help()
-    assert numa_verdict.LaunchOptions.of_this_process({}).torchrun_binds == (
-        known and numa_verdict.shutil.which("numactl") is not None
-    )
     assert numa_verdict._torchrun_has_numa_binding() == known
 
 

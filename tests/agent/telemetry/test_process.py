@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,31 @@ from .trees import NPS4, TWO_SOCKETS, Process, lay_out, set_process
 GIB = 1 << 30
 
 
-class Hands:
-    """A clock that stands where it was put."""
+class Clock:
+    """A clock that stands where it was put, or goes on by one step at each look."""
 
-    def __init__(self) -> None:
+    def __init__(self, step_s: float = 0.0) -> None:
         self.now_s = 0.0
+        self.step_s = step_s
 
     def __call__(self) -> float:
+        self.now_s += self.step_s
         return self.now_s
+
+
+def read_at_once(root: Path, work: Clock | None = None) -> process.MemoryPlaces:
+    clock = Clock()
+    memory = process.MemoryPlaces(root, clock, work or Clock())
+    clock.now_s = process.FIRST_AFTER_S
+    memory.read()
+    return memory
+
+
+def with_maps(root: Path, *lines: str) -> Path:
+    (root / "proc/self").mkdir(parents=True, exist_ok=True)
+    (root / "proc/self/numa_maps").write_text("".join(f"{line}\n" for line in lines))
+    (root / "proc/self/statm").write_text("10 10 1 1 0 1 0\n")
+    return root
 
 
 def test_cpus_that_are_switched_off_are_left_out(tmp_path: Path) -> None:
@@ -66,39 +84,26 @@ def test_each_policy_of_the_kernel_is_read(words: str, text: str, nodes: set[int
     assert (policy.text, policy.nodes) == (text, nodes)
 
 
-def test_a_mapping_with_a_policy_of_its_own_does_not_speak_for_the_process(tmp_path: Path) -> None:
-    path = tmp_path / "proc/self/numa_maps"
-    path.parent.mkdir(parents=True)
-    lines = ["200000000 bind:7 anon=1 N7=1 kernelpagesize_kB=4", *["55c000000000 prefer:1 file=x N1=1"] * 3]
-    path.write_text("\n".join(lines) + "\n")
-    assert process.memory_policy(tmp_path).text == "prefer:1"
-
-
-def test_the_policy_is_asked_of_the_first_mappings_only(tmp_path: Path) -> None:
+def test_the_first_mappings_without_a_policy_of_their_own_speak_for_the_process(tmp_path: Path) -> None:
     """The heap comes after the program's own, and to look through it costs milliseconds a GiB."""
-    path = tmp_path / "proc/self/numa_maps"
-    path.parent.mkdir(parents=True)
     program = [f"55dcef0d{n}000 prefer:1 file=/usr/bin/python3.11 mapped=32 N1=32" for n in range(5)]
     heap = ["55dd0b891000 bind:7 heap anon=293 dirty=293 active=0 N7=293 kernelpagesize_kB=4"] * 20
-    path.write_text("\n".join(program + heap) + "\n")
-    assert process.memory_policy(tmp_path).text == "prefer:1"
+    assert process.memory_policy(with_maps(tmp_path, *program, *heap)).text == "prefer:1"
+    own = "200000000 bind:7 anon=1 N7=1 kernelpagesize_kB=4"
+    assert process.memory_policy(with_maps(tmp_path, own, *program[:3])).text == "prefer:1"
 
 
-@pytest.mark.parametrize("length", range(200, 260))
-def test_a_policy_is_read_whole_wherever_the_reading_ends(length: int, tmp_path: Path) -> None:
-    path = tmp_path / "proc/self/numa_maps"
-    path.parent.mkdir(parents=True)
-    first = "55c000000000 interleave:0-1 file=/"
-    path.write_text(first.ljust(length, "x") + "\n55c000001000 interleave:0-1 file=/x mapped=1 N0=1\n")
-    assert process.memory_policy(tmp_path).text == "interleave:0-1"
+def test_a_policy_is_read_whole_wherever_the_reading_ends(tmp_path: Path) -> None:
+    for length in range(200, 260):
+        first = "55c000000000 interleave:0-1 file=/".ljust(length, "x")
+        with_maps(tmp_path, first, "55c000001000 interleave:0-1 file=/x mapped=1 N0=1")
+        assert process.memory_policy(tmp_path).text == "interleave:0-1"
 
 
-@pytest.mark.parametrize("maps", ["", "nonsense\n", "55c000000000 newpolicy:1 anon=1\n"])
+@pytest.mark.parametrize("maps", ["", "nonsense", "55c000000000 newpolicy:1 anon=1"])
 def test_a_policy_in_other_words_is_unknown(maps: str, tmp_path: Path) -> None:
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/numa_maps").write_text(maps)
     with pytest.raises(UnavailableError, match="names no policy"):
-        process.memory_policy(tmp_path)
+        process.memory_policy(with_maps(tmp_path, maps))
 
 
 @pytest.mark.parametrize(
@@ -172,28 +177,17 @@ def test_this_process_s_own_threads_are_counted() -> None:
 
 
 def test_bytes_are_pages_by_their_own_size(tmp_path: Path) -> None:
-    maps = tmp_path / "proc/self/numa_maps"
-    maps.parent.mkdir(parents=True)
-    maps.write_text(
-        "55c000000000 default file=/usr/bin/python\\0403 mapped=3 N0=2 N1=1 kernelpagesize_kB=4\n"
-        "7f0000000000 default\n"
-        "7f1000000000 bind:1 file=/dev/hugepages/x huge anon=3 dirty=3 N1=3 kernelpagesize_kB=2048\n"
-        "7f2000000000 default anon=10 dirty=10 active=4 N0=10 kernelpagesize_kB=64\n"
-        "7f3000000000 default stack anon=1 N254=1 kernelpagesize_kB=4"
+    with_maps(
+        tmp_path,
+        "55c000000000 default file=/usr/bin/python\\0403 mapped=3 N0=2 N1=1 kernelpagesize_kB=4",
+        "7f0000000000 default",
+        "7f1000000000 bind:1 file=/dev/hugepages/x huge anon=3 dirty=3 N1=3 kernelpagesize_kB=2048",
+        "7f2000000000 default anon=10 dirty=10 active=4 N0=10 kernelpagesize_kB=64",
     )
-    (tmp_path / "proc/self/statm").write_text("10 10 1 1 0 1 0\n")
-    assert read_at_once(tmp_path).by_node == {
-        0: (2 << 12) + (10 << 16),
-        1: (1 << 12) + (3 << 21),
-    }, "the last line is not whole"
-
-
-def read_at_once(root: Path) -> process.MemoryPlaces:
-    hands = Hands()
-    memory = process.MemoryPlaces(root, hands)
-    hands.now_s = process.FIRST_AFTER_S
-    memory.read()
-    return memory
+    with (tmp_path / "proc/self/numa_maps").open("a") as maps:
+        maps.write("7f3000000000 default stack anon=1 N254=1 kernelpagesize_kB=4")
+    expected = {0: (2 << 12) + (10 << 16), 1: (1 << 12) + (3 << 21)}
+    assert read_at_once(tmp_path).by_node == expected, "the last line is not whole"
 
 
 @given(
@@ -205,15 +199,12 @@ def test_totals_do_not_depend_on_where_a_read_ends(
     tmp_path_factory: pytest.TempPathFactory, mappings: list[tuple[int, int, int]]
 ) -> None:
     root = tmp_path_factory.mktemp("maps")
-    (root / "proc/self").mkdir(parents=True)
-    (root / "proc/self/statm").write_text("10 10 1 1 0 1 0\n")
-    lines = (
-        f"7f00 default anon=1 N{node}={pages} kernelpagesize_kB={kib}\n" for node, pages, kib in mappings
+    with_maps(
+        root, *(f"7f00 default anon=1 N{node}={n} kernelpagesize_kB={kib}" for node, n, kib in mappings)
     )
-    (root / "proc/self/numa_maps").write_text("".join(lines))
-    expected: dict[int, int] = {}
+    expected: Counter[int] = Counter()
     for node, pages, kib in mappings:
-        expected[node] = expected.get(node, 0) + pages * kib * 1024
+        expected[node] += pages * kib * 1024
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "MAPS_CHUNK_BYTES", 37)
         assert read_at_once(root).by_node == expected
@@ -225,66 +216,41 @@ def test_this_process_s_own_memory_is_found() -> None:
     held = bytearray(os.urandom(1)) * (64 << 20)
     memory = read_at_once(Path("/"))
     assert memory.reason == ""
-    assert memory.by_node is not None
     assert sum(memory.by_node.values()) >= len(held)
 
 
 def test_memory_is_read_some_seconds_after_the_start_and_then_rarely(tmp_path: Path) -> None:
     lay_out(TWO_SOCKETS, Process("0", gib_by_node={0: 1}), tmp_path)
-    hands, work = Hands(), Hands()
-    memory = process.MemoryPlaces(tmp_path, hands, work)
+    clock = Clock()
+    memory = process.MemoryPlaces(tmp_path, clock, Clock())
     memory.read()
-    assert memory.by_node is None
-    assert memory.reason == "read 10 s after the start"
-    hands.now_s = 10.0
+    assert (memory.by_node, memory.reason) == (None, "read 10 s after the start")
+    clock.now_s = 10.0
     memory.read()
-    first = memory.by_node
-    assert first == {0: GIB + (2 << 12)}
+    assert memory.by_node == {0: GIB + (2 << 12)}
     set_process(Process("0", gib_by_node={1: 1}), tmp_path)
-    hands.now_s = 39.9
+    clock.now_s = 39.9
     memory.read()
-    assert memory.by_node == first
-    hands.now_s = 40.0
+    assert memory.by_node == {0: GIB + (2 << 12)}
+    clock.now_s = 40.0
     memory.read()
     assert memory.by_node == {0: 2 << 12, 1: GIB}
 
 
 def test_a_reading_that_took_long_is_paid_for_by_a_long_pause(tmp_path: Path) -> None:
     lay_out(TWO_SOCKETS, Process("0", gib_by_node={0: 1}, rss_gib=1), tmp_path)
-    hands, work = Hands(), Worked(0.02)
-    memory = process.MemoryPlaces(tmp_path, hands, work)
-    hands.now_s = 10.0
+    clock, work = Clock(), Clock(0.02)
+    memory = process.MemoryPlaces(tmp_path, clock, work)
+    clock.now_s = 10.0
     memory.read()
     cost_s = work.now_s - work.step_s  # from the first look at the clock to the last
     set_process(Process("0", gib_by_node={1: 1}), tmp_path)
-    hands.now_s = 10.0 + 0.99 * cost_s / process.SHARE
+    clock.now_s = 10.0 + 0.99 * cost_s / process.SHARE
     memory.read()
     assert memory.by_node == {0: GIB + (2 << 12)}
-    hands.now_s = 10.0 + 1.01 * cost_s / process.SHARE
+    clock.now_s = 10.0 + 1.01 * cost_s / process.SHARE
     memory.read()
     assert memory.by_node == {0: 2 << 12, 1: GIB}
-
-
-class Worked(Hands):
-    """A clock that goes on by one step at each look."""
-
-    def __init__(self, step_s: float) -> None:
-        super().__init__()
-        self.step_s = step_s
-
-    def __call__(self) -> float:
-        self.now_s += self.step_s
-        return self.now_s
-
-
-def test_a_process_too_large_to_look_through_is_unknown_with_the_figures(tmp_path: Path) -> None:
-    lay_out(TWO_SOCKETS, Process("0", gib_by_node={0: 1}, rss_gib=100), tmp_path)
-    memory = read_at_once(tmp_path)
-    assert memory.by_node is None
-    assert memory.reason == (
-        "the process has 100 GiB in memory: to look through its pages would hold up its own calls to map "
-        "memory for some 1.2 s"
-    )
 
 
 @pytest.mark.parametrize(("step_s", "again"), [(0.0005, True), (0.011, False)])
@@ -293,34 +259,34 @@ def test_what_a_reading_cost_decides_how_large_a_process_is_read(
 ) -> None:
     """Huge pages cost a tenth, so then ten times the memory is looked through."""
     lay_out(TWO_SOCKETS, Process("0", gib_by_node={0: 4}, rss_gib=4), tmp_path)
-    hands = Hands()
-    memory = process.MemoryPlaces(tmp_path, hands, Worked(step_s))
-    hands.now_s = 10.0
+    clock = Clock()
+    memory = process.MemoryPlaces(tmp_path, clock, Clock(step_s))
+    clock.now_s = 10.0
     memory.read()
     assert memory.by_node is not None
     set_process(Process("0", gib_by_node={0: 40}, rss_gib=40), tmp_path)
-    hands.now_s = 10_000.0
+    clock.now_s = 10_000.0
     memory.read()
     assert (memory.by_node is not None) == again
 
 
-def test_maps_that_never_end_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lay_out(TWO_SOCKETS, Process("0", gib_by_node=dict.fromkeys(range(100), 0.1)), tmp_path)
-    monkeypatch.setattr(process, "MAX_MAPS_BYTES", 1000)
-    assert "longer than" in read_at_once(tmp_path).reason
-
-
-def test_a_walk_that_takes_the_kernel_too_long_is_broken_off(
+def test_a_walk_that_would_be_or_becomes_too_long_is_given_up_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lay_out(TWO_SOCKETS, Process("0", gib_by_node=dict.fromkeys(range(100), 0.1)), tmp_path)
+    lay_out(TWO_SOCKETS, Process("0", gib_by_node=dict.fromkeys(range(100), 0.1), rss_gib=100), tmp_path)
+    large = read_at_once(tmp_path)
+    assert large.by_node is None
+    assert large.reason == (
+        "the process has 100 GiB in memory: to look through its pages would hold up its own calls to map "
+        "memory for some 1.2 s"
+    )
+    set_process(Process("0", gib_by_node=dict.fromkeys(range(100), 0.1)), tmp_path)
     monkeypatch.setattr(process, "MAPS_CHUNK_BYTES", 64)
-    hands = Hands()
-    memory = process.MemoryPlaces(tmp_path, hands, Worked(0.03))
-    hands.now_s = 10.0
-    memory.read()
-    assert memory.by_node is None
-    assert memory.reason.endswith("took the kernel over 0.2 s to write")
+    slow = read_at_once(tmp_path, Clock(0.03))
+    assert slow.by_node is None
+    assert slow.reason.endswith("took the kernel over 0.2 s to write")
+    monkeypatch.setattr(process, "MAX_MAPS_BYTES", 1000)
+    assert "longer than" in read_at_once(tmp_path).reason
 
 
 def test_without_proc_everything_is_unknown_with_its_reason(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlaptop.agent.telemetry.nvml import Nvml
-from overlaptop.agent.telemetry.rates import LINK_RATES, NVLINK_RATES, Rates, throttle_words
+from overlaptop.agent.telemetry.rates import Rates, throttle_words
 from overlaptop.wire.codec import decode, encode
 from overlaptop.wire.devices import DeviceSample
 
@@ -21,15 +21,37 @@ from .driver import GPU_IS_LOST, MIB, NOT_SUPPORTED, TIMEOUT, Driver, install
 
 HALF_S_US = 500_000
 PAYLOAD_BYTES = 256
-BY_GPM = (*LINK_RATES, "sm_activity", "tensor_activity", "dram_activity")
+NVLINK_RATES = ("nvlink_rx_bytes_per_s", "nvlink_tx_bytes_per_s")
+PCIE_RATES = ("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s")
+BY_GPM = (*PCIE_RATES, *NVLINK_RATES, "sm_activity", "tensor_activity", "dram_activity")
 RX = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
 TX = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
 PCIE_RX = pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES
 PCIE_TX = pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES
 
 
-def rates(nvml: Nvml, nvlinks: int | None = 18) -> Rates:
-    return Rates(nvml, 5, nvml.handle(machines.uuid(1)), nvlinks, PAYLOAD_BYTES)
+class Sampled:
+    """The rates of the first GPU of a driver, at the pace of the test."""
+
+    def __init__(self, driver: Driver, nvml: Nvml, nvlinks: int) -> None:
+        self.driver = driver
+        self.gpu = driver.gpus[0]
+        self.rates = Rates(nvml, 5, nvml.handle(machines.uuid(1)), nvlinks, PAYLOAD_BYTES)
+
+    def sample(self, after_us: int = HALF_S_US) -> DeviceSample:
+        self.driver.now_us += after_us
+        return self.rates.sample()
+
+
+@pytest.fixture
+def sampled(opened):
+    """Begins to sample: by default an H200 of a pair."""
+
+    def begin(driver: Driver | None = None, nvlinks: int = 18) -> Sampled:
+        driver = driver or machines.h200_pair()
+        return Sampled(driver, opened(driver), nvlinks)
+
+    return begin
 
 
 def to_gpu(counted: float) -> int:
@@ -42,19 +64,13 @@ def to_host(counted: float) -> int:
     return round(counted * PAYLOAD_BYTES / (PAYLOAD_BYTES + 24))
 
 
-def sample(driver: Driver, of: Rates, after_us: int = HALF_S_US) -> DeviceSample:
-    driver.now_us += after_us
-    return of.sample()
-
-
 def reasons(told: DeviceSample) -> dict[str, str]:
     return {unknown.name: unknown.reason for unknown in told.unknown}
 
 
-def test_by_gpm_every_figure_is_exact(opened) -> None:
-    driver = machines.h200_pair()
-    of = rates(opened(driver))
-    first, second = sample(driver, of), sample(driver, of)
+def test_by_gpm_every_figure_is_exact(sampled) -> None:
+    of = sampled()
+    first, second = of.sample(), of.sample()
     assert reasons(first) == dict.fromkeys(BY_GPM, "the first of two readings")
     assert second == DeviceSample(
         rank=5,
@@ -76,155 +92,127 @@ def test_by_gpm_every_figure_is_exact(opened) -> None:
     assert abs(second.at_ns - time.time_ns()) < 5e9
 
 
-def test_two_buffers_serve_all_samples_and_are_given_back(opened) -> None:
-    driver = machines.h200_pair()
-    of = rates(opened(driver))
+def test_two_buffers_and_seven_calls_serve_each_sample(sampled) -> None:
+    of = sampled()
     for _ in range(5):
-        told = sample(driver, of)
+        before = of.driver.calls.total()
+        told = of.sample()
     assert told.nvlink_tx_bytes_per_s == 100_000 * MIB
-    assert (driver.calls["nvmlGpmSampleAlloc"], driver.calls["nvmlGpmSampleGet"]) == (2, 5)
-    assert len(driver.samples) == 2
-    of.close()
-    assert driver.samples == set()
+    assert of.driver.calls.total() - before == 7, of.driver.calls
+    assert (of.driver.calls["nvmlGpmSampleAlloc"], len(of.driver.samples)) == (2, 2)
+    of.rates.close()
+    assert of.driver.samples == set()
 
 
-def test_a_sample_asks_the_driver_seven_times(opened) -> None:
-    driver = machines.h200_pair()
-    of = rates(opened(driver))
-    sample(driver, of)
-    driver.calls.clear()
-    sample(driver, of)
-    assert sum(driver.calls.values()) == 7, driver.calls
-
-
-def test_a_metric_that_gpm_refuses_comes_from_the_counters(opened) -> None:
-    driver = machines.h200_pair()
-    driver.gpus[0].gpm[pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC] = NOT_SUPPORTED
-    driver.gpus[0].pcie_kbps = (7, 8)
-    of = rates(opened(driver))
-    sample(driver, of)
-    told = sample(driver, of)
-    assert (told.pcie_tx_bytes_per_s, told.pcie_rx_bytes_per_s) == (
-        to_host(7000),
-        to_gpu(20_000 * MIB),
-    )
+def test_a_metric_that_gpm_refuses_comes_from_the_counters(sampled) -> None:
+    of = sampled()
+    of.gpu.gpm[pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC] = NOT_SUPPORTED
+    of.gpu.pcie_kbps = (7, 8)
+    of.sample()
+    told = of.sample()
+    assert (told.pcie_tx_bytes_per_s, told.pcie_rx_bytes_per_s) == (to_host(7000), to_gpu(20_000 * MIB))
     assert told.unknown == ()
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
-def test_what_is_no_number_is_unknown(opened, value: float) -> None:
-    driver = machines.h200_pair()
-    driver.gpus[0].gpm[pynvml.NVML_GPM_METRIC_SM_UTIL] = value
-    of = rates(opened(driver))
-    sample(driver, of)
-    told = sample(driver, of)
+def test_what_is_no_number_is_unknown(sampled, value: float) -> None:
+    of = sampled()
+    of.gpu.gpm[pynvml.NVML_GPM_METRIC_SM_UTIL] = value
+    of.sample()
+    told = of.sample()
     assert told.sm_activity is None
     assert set(reasons(told)) == {"sm_activity"}
 
 
-def test_a_gpu_without_nvlink_has_no_rate_of_it(opened) -> None:
-    driver = machines.h200_pair()
-    of = rates(opened(driver), nvlinks=0)
-    sample(driver, of)
-    told = sample(driver, of)
+def test_a_gpu_without_nvlink_has_no_rate_of_it(sampled) -> None:
+    of = sampled(nvlinks=0)
+    of.sample()
+    told = of.sample()
     assert reasons(told) == dict.fromkeys(NVLINK_RATES, "no NVLink is up")
     assert told.pcie_rx_bytes_per_s == to_gpu(20_000 * MIB)
 
 
 @pytest.mark.parametrize("function", ["nvmlGpmSampleGet", "nvmlGpmMetricsGet"])
-def test_after_a_passing_fault_of_gpm_the_rates_come_back(opened, function: str) -> None:
-    driver = machines.h200_pair()
-    of = rates(opened(driver))
-    sample(driver, of)
-    driver.refuse[function] = TIMEOUT
-    lost = sample(driver, of)
+def test_after_a_passing_fault_of_gpm_the_rates_come_back(sampled, function: str) -> None:
+    of = sampled()
+    of.sample()
+    of.driver.refuse[function] = TIMEOUT
+    lost = of.sample()
     assert reasons(lost) == dict.fromkeys(BY_GPM, "the driver did not answer in time")
     assert lost.power_mw == 412_000
-    driver.refuse.clear()
-    assert sample(driver, of).power_mw == 412_000
-    assert sample(driver, of).nvlink_tx_bytes_per_s == 100_000 * MIB
+    of.driver.refuse.clear()
+    assert of.sample().power_mw == 412_000
+    assert of.sample().nvlink_tx_bytes_per_s == 100_000 * MIB
 
 
-def test_a_gpu_cut_up_by_mig_goes_on_without_gpm(opened) -> None:
-    driver = machines.h200_pair()
-    driver.gpus[0].pcie_kbps = (1, 2)
-    driver.refuse["nvmlGpmSampleGet"] = NOT_SUPPORTED
-    of = rates(opened(driver))
-    told = sample(driver, of)
+def test_a_gpu_cut_up_by_mig_goes_on_without_gpm(sampled) -> None:
+    of = sampled()
+    of.gpu.pcie_kbps = (1, 2)
+    of.driver.refuse["nvmlGpmSampleGet"] = NOT_SUPPORTED
+    told = of.sample()
     assert (told.pcie_tx_bytes_per_s, told.pcie_rx_bytes_per_s) == (to_host(1000), to_gpu(2000))
     assert told.sm_activity is None
-    assert driver.samples == set()
-    driver.calls.clear()
-    sample(driver, of)
-    assert "nvmlGpmSampleGet" not in driver.calls
+    assert of.driver.samples == set()
+    of.driver.calls.clear()
+    of.sample()
+    assert "nvmlGpmSampleGet" not in of.driver.calls
 
 
-def test_a_lost_gpu_is_unknown_from_then_on_and_asked_on(opened) -> None:
-    driver = machines.h200_pair()
-    of = rates(opened(driver))
-    sample(driver, of)
-    of_the_gpu = [name[1:] for name in dir(Driver) if name.startswith(("_nvmlDevice", "_nvmlGpmSampleGet"))]
-    driver.refuse = dict.fromkeys(of_the_gpu, GPU_IS_LOST)
+def test_a_lost_gpu_is_unknown_from_then_on_and_asked_on(sampled) -> None:
+    of = sampled()
+    of.driver.calls.clear()
+    of.sample()
+    of.driver.refuse = dict.fromkeys(of.driver.calls, GPU_IS_LOST)
     for _ in range(3):
-        told = sample(driver, of)
+        told = of.sample()
         assert set(reasons(told).values()) == {"the GPU is lost: it fell off the bus"}
         assert told.memory_used_bytes is told.power_mw is told.throttle_reasons is None
-    driver.refuse = {}
-    sample(driver, of)
-    assert sample(driver, of).unknown == ()
+    of.driver.refuse = {}
+    of.sample()
+    assert of.sample().unknown == ()
 
 
-def test_an_old_drivers_names_are_tried_once_and_the_older_ones_serve(opened) -> None:
-    driver = machines.l40()
-    driver.gpus[0].throttle = 0x04
-    of = rates(opened(driver), nvlinks=0)
-    told = sample(driver, of)
+def test_an_old_drivers_names_are_tried_once_and_the_older_ones_serve(sampled) -> None:
+    of = sampled(machines.l40(), nvlinks=0)
+    of.gpu.throttle = 0x04
+    told = of.sample()
     assert (told.throttle_reasons, told.memory_used_bytes) == (("power cap",), 41 << 30)
     assert (told.pcie_tx_bytes_per_s, told.pcie_rx_bytes_per_s) == (to_host(1_000_000), to_gpu(2_000_000))
     assert reasons(told)["sm_activity"] == "this driver is too old for it"
-    driver.calls.clear()
-    again = sample(driver, of)
-    assert reasons(again) == reasons(told)
-    assert not set(driver.calls) & set(driver.refuse)
+    of.driver.calls.clear()
+    assert reasons(of.sample()) == reasons(told)
+    assert not set(of.driver.calls) & set(of.driver.refuse)
 
 
-def test_the_counters_of_an_a100_give_bytes_by_their_own_time(opened) -> None:
-    driver = machines.a100_bridge()
-    counters = driver.gpus[0].counters
-    of = rates(opened(driver))
-    first = sample(driver, of)
-    assert {name: reasons(first)[name] for name in NVLINK_RATES} == dict.fromkeys(
-        NVLINK_RATES, "the first of two readings"
-    )
-    counters[RX] += 4_000_000
-    counters[TX] += 1_000_000
-    told = sample(driver, of, after_us=400_000)
+def test_the_counters_of_an_a100_give_bytes_by_their_own_time(sampled) -> None:
+    of = sampled(machines.a100_bridge())
+    first = reasons(of.sample())
+    assert {first[name] for name in NVLINK_RATES} == {"the first of two readings"}
+    of.gpu.counters[RX] += 4_000_000
+    of.gpu.counters[TX] += 1_000_000
+    told = of.sample(after_us=400_000)
     assert (told.nvlink_rx_bytes_per_s, told.nvlink_tx_bytes_per_s) == (10_240_000_000, 2_560_000_000)
-    assert (told.pcie_tx_bytes_per_s, told.pcie_rx_bytes_per_s) == (
-        to_host(1_500_000_000),
-        to_gpu(2_500_000_000),
-    )
+    assert told.pcie_tx_bytes_per_s == to_host(1_500_000_000)
+    assert told.pcie_rx_bytes_per_s == to_gpu(2_500_000_000)
     assert reasons(told)["sm_activity"] == "the GPU has no GPM: it came with Hopper"
+    assert of.sample(after_us=0).nvlink_rx_bytes_per_s is None, "its time stood still"
 
 
-def test_where_the_driver_counts_pcie_nothing_blocks_for_it(opened) -> None:
-    driver = machines.a100_bridge()
-    counters = driver.gpus[0].counters
-    counters |= {PCIE_TX: 0, PCIE_RX: 1 << 50}
-    of = rates(opened(driver))
-    sample(driver, of)
-    counters[PCIE_TX] += 10_000_000_000
-    told = sample(driver, of)
+def test_where_the_driver_counts_pcie_nothing_blocks_for_it(sampled) -> None:
+    of = sampled(machines.a100_bridge())
+    of.gpu.counters |= {PCIE_TX: 0, PCIE_RX: 1 << 50}
+    of.sample()
+    of.gpu.counters[PCIE_TX] += 10_000_000_000
+    told = of.sample()
     assert (told.pcie_tx_bytes_per_s, told.pcie_rx_bytes_per_s) == (to_host(20_000_000_000), to_gpu(0))
-    assert driver.calls["nvmlDeviceGetPcieThroughput"] == 0
+    assert of.driver.calls["nvmlDeviceGetPcieThroughput"] == 0
 
 
-def test_a_counter_of_32_bits_is_not_trusted(opened) -> None:
-    driver = machines.a100_bridge()
-    driver.gpus[0].bits_of_counters = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
-    driver.gpus[0].counters |= {PCIE_TX: 5, PCIE_RX: 5}
-    of = rates(opened(driver))
-    told = sample(driver, of)
+def test_a_counter_of_32_bits_is_not_trusted(sampled) -> None:
+    of = sampled(machines.a100_bridge())
+    of.gpu.bits_of_counters = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
+    of.gpu.counters |= {PCIE_TX: 5, PCIE_RX: 5}
+    told = of.sample()
     assert told.pcie_tx_bytes_per_s == to_host(1_500_000_000)
     assert {reasons(told)[name] for name in NVLINK_RATES} == {"the counter has 32 bits only"}
 
@@ -234,11 +222,11 @@ def test_a_counter_gives_its_bytes_or_says_that_it_began_anew(readings: list[tup
     driver = machines.a100_bridge()
     with pytest.MonkeyPatch.context() as patch:
         install(driver, patch)
-        of = rates(Nvml.open())
+        of = Sampled(driver, Nvml.open(), nvlinks=18)
         last = None
         for count, after_us in readings:
-            driver.gpus[0].counters[RX] = count
-            told = sample(driver, of, after_us)
+            of.gpu.counters[RX] = count
+            told = of.sample(after_us)
             if last is None or count < last:
                 assert told.nvlink_rx_bytes_per_s is None
                 assert "nvlink_rx_bytes_per_s" in reasons(told)
@@ -248,20 +236,10 @@ def test_a_counter_gives_its_bytes_or_says_that_it_began_anew(readings: list[tup
             last = count
 
 
-def test_a_counter_that_stood_still_in_time_is_unknown(opened) -> None:
-    driver = machines.a100_bridge()
-    of = rates(opened(driver))
-    sample(driver, of)
-    assert sample(driver, of, after_us=0).nvlink_rx_bytes_per_s is None
-
-
 @pytest.mark.parametrize(
     ("bits", "words"),
     [
-        (0, ()),
-        (0x1, ()),  # idle
-        (0x2, ()),  # the clocks that somebody has set
-        (0x100, ()),  # display
+        (0x1 | 0x2 | 0x100, ()),  # idle, clocks that somebody has set, display
         (0x4, ("power cap",)),
         (0x8, ("hardware slowdown",)),
         (0x8 | 0x40, ("thermal, by the hardware",)),
@@ -275,17 +253,16 @@ def test_throttling_is_told_in_words(bits: int, words: tuple[str, ...]) -> None:
     assert throttle_words(bits) == words
 
 
-def test_a_sample_leaves_no_garbage_for_the_collector_of_a_job_that_turned_it_off(opened) -> None:
-    driver = machines.h200_pair()
-    of = rates(opened(driver))
-    driver.refuse["nvmlGpmMetricsGet"] = TIMEOUT  # exceptions that are kept could hold their frames
-    driver.refuse["nvmlDeviceGetPowerUsage"] = TIMEOUT
-    sample(driver, of)
+def test_a_sample_leaves_no_garbage_for_the_collector_of_a_job_that_turned_it_off(sampled) -> None:
+    of = sampled()
+    of.driver.refuse["nvmlGpmMetricsGet"] = TIMEOUT  # exceptions that are kept could hold their frames
+    of.driver.refuse["nvmlDeviceGetPowerUsage"] = TIMEOUT
+    of.sample()
     gc.collect()
     gc.disable()
     try:
         for _ in range(50):
-            sample(driver, of)
+            of.sample()
         assert gc.collect() == 0
     finally:
         gc.enable()

@@ -71,6 +71,10 @@ class Beside:
         self.telemetry = Telemetry(lambda *notice: self.notices.append(notice), enabled=enabled)
         monkeypatch.setattr(module, "until_next_s", lambda now_s: 0.001)
 
+    def follow(self, gpu: JobGpu | None, until: Callable[[], object]) -> None:
+        self.telemetry.follow(lambda: gpu)
+        self.serve_until(until)
+
     def serve_until(self, reached: Callable[[], object]) -> None:
         pause = threading.Event()
         for _ in range(int(WAIT_S / 0.002)):
@@ -79,6 +83,9 @@ class Beside:
                 return
             pause.wait(0.002)
         raise AssertionError((self.hub.sent, self.notices))
+
+    def has(self, kind: type, count: int = 1) -> Callable[[], bool]:
+        return lambda: len(self.hub.of(kind)) >= count
 
 
 @pytest.fixture
@@ -116,15 +123,16 @@ def test_ranks_sample_at_the_same_moments(now_s: float) -> None:
     assert min(off_s, PERIOD_S - off_s) < 1e-5
 
 
-def test_facts_and_samples_of_a_rank_reach_the_hub(beside, driver) -> None:
-    beside.telemetry.follow(lambda: FIRST)
-    beside.serve_until(lambda: len(beside.hub.of(DeviceSample)) > 3)
+def test_facts_and_samples_of_a_rank_reach_the_hub_once_there_is_one(beside, driver) -> None:
+    beside.hub.connections = 0
+    beside.follow(FIRST, lambda: len(beside.telemetry._facts) == 3)
+    assert beside.hub.sent == []
+    beside.hub.connections = 1
+    beside.serve_until(beside.has(DeviceSample, 4))
     (machine,), (device,) = beside.hub.of(MachineFacts), beside.hub.of(DeviceFacts)
     assert {message.rank for message in beside.hub.sent} == {7}
-    assert (machine.host, [gpu.uuid for gpu in machine.gpus]) == (
-        "gpu-a",
-        [machines.uuid(1), machines.uuid(2)],
-    )
+    assert machine.host == "gpu-a"
+    assert [gpu.uuid for gpu in machine.gpus] == [machines.uuid(1), machines.uuid(2)]
     assert (device.gpu_uuid, device.nvlink_count) == (machines.uuid(1), 18)
     assert len(beside.hub.of(NumaFacts)) >= 1
     assert beside.hub.of(DeviceSample)[-1].nvlink_tx_bytes_per_s == 100_000 << 20
@@ -135,14 +143,12 @@ def test_facts_and_samples_of_a_rank_reach_the_hub(beside, driver) -> None:
 
 
 def test_a_slice_of_a_gpu_is_found_by_its_address(beside, driver) -> None:
-    beside.telemetry.follow(lambda: JobGpu("MIG-0", "0000:00:07.0", "NVIDIA H200 MIG 1g.18gb"))
-    beside.serve_until(lambda: beside.hub.of(DeviceFacts))
+    beside.follow(JobGpu("MIG-0", "0000:00:07.0", "NVIDIA H200 MIG 1g.18gb"), beside.has(DeviceFacts))
     assert beside.hub.of(DeviceFacts)[0].gpu_uuid == machines.uuid(2)
 
 
 def test_a_job_on_no_gpu_leaves_nvml_alone(beside, driver) -> None:
-    beside.telemetry.follow(lambda: None)
-    beside.serve_until(lambda: beside.hub.of(NumaFacts))
+    beside.follow(None, beside.has(NumaFacts))
     (machine,), (device,) = beside.hub.of(MachineFacts), beside.hub.of(DeviceFacts)
     assert (machine.gpus, device.gpu_uuid) == ((), "")
     assert {unknown.reason for unknown in device.unknown} == {NO_GPU}
@@ -157,12 +163,18 @@ def test_a_job_on_no_gpu_leaves_nvml_alone(beside, driver) -> None:
         ("nvmlInitWithFlags", "no permission"),
         ("nvmlDeviceGetCount_v2", "no permission"),
         ("nvmlDeviceGetHandleByIndex_v2", "NVML does not show the job's GPU"),
+        ("import", "the package nvidia-ml-py is missing"),
     ],
 )
-def test_without_nvml_the_kernel_is_still_asked(beside, driver, refused: str, why: str) -> None:
+def test_without_nvml_the_kernel_is_still_asked(beside, driver, monkeypatch, refused, why) -> None:
+    def broken(name: str) -> None:
+        raise SyntaxError(name)
+
     driver.refuse[refused] = NO_PERMISSION
-    beside.telemetry.follow(lambda: FIRST)
-    beside.serve_until(lambda: beside.hub.of(NumaFacts))
+    if refused == "import":
+        monkeypatch.delitem(sys.modules, "pynvml")
+        monkeypatch.setattr(importlib, "import_module", broken)
+    beside.follow(FIRST, beside.has(NumaFacts))
     (device,) = beside.hub.of(DeviceFacts)
     assert (device.gpu_uuid, device.gpu_name, device.pci_bus_id) == ("", "NVIDIA H200", "0000:00:06.0")
     assert all(unknown.reason.startswith(why) for unknown in device.unknown)
@@ -172,34 +184,19 @@ def test_without_nvml_the_kernel_is_still_asked(beside, driver, refused: str, wh
     assert beside.notices == []
 
 
-def test_nothing_is_sent_while_there_is_no_hub(beside, driver) -> None:
-    beside.hub.connections = 0
-    beside.telemetry.follow(lambda: FIRST)
-    beside.serve_until(lambda: len(beside.telemetry._facts) == 3)
-    assert beside.hub.sent == []  # there is no hub yet
-    beside.hub.connections = 1
-    beside.serve_until(lambda: len(beside.hub.of(DeviceSample)) > 2)
-    assert len(beside.hub.of(DeviceFacts)) == len(beside.hub.of(MachineFacts)) == 1
-    assert beside.hub.of(NumaFacts)
-
-
 def test_facts_are_sent_when_they_change_and_only_then(beside, driver, monkeypatch) -> None:
     monkeypatch.setattr(module, "DEVICE_EVERY", 1)
-    beside.telemetry.follow(lambda: FIRST)
-    beside.serve_until(lambda: len(beside.hub.of(DeviceSample)) > 3)
+    beside.follow(FIRST, beside.has(DeviceSample, 4))
     driver.gpus[0].pcie = (1, 5, 16, 16)
-    beside.serve_until(lambda: len(beside.hub.of(DeviceFacts)) == 2)
-    count = len(beside.hub.of(DeviceSample))
-    beside.serve_until(lambda: len(beside.hub.of(DeviceSample)) > count + 3)
+    beside.serve_until(beside.has(DeviceFacts, 2))
+    beside.serve_until(beside.has(DeviceSample, len(beside.hub.of(DeviceSample)) + 4))
     assert [facts.pcie_generation for facts in beside.hub.of(DeviceFacts)] == [5, 1]
 
 
 def test_another_device_is_followed(beside, driver) -> None:
+    beside.follow(FIRST, beside.has(DeviceFacts))
     beside.telemetry.follow(lambda: FIRST)
-    beside.serve_until(lambda: beside.hub.of(DeviceFacts))
-    beside.telemetry.follow(lambda: FIRST)
-    beside.telemetry.follow(lambda: SECOND)
-    beside.serve_until(lambda: len(beside.hub.of(DeviceFacts)) == 2)
+    beside.follow(SECOND, beside.has(DeviceFacts, 2))
     assert [facts.gpu_uuid for facts in beside.hub.of(DeviceFacts)] == [machines.uuid(1), machines.uuid(2)]
     beside.telemetry.stop()
     assert (driver.opened, driver.samples) == (0, set())
@@ -257,26 +254,11 @@ def test_facts_that_no_message_holds_cost_only_themselves_and_are_said_once(
     monkeypatch.setattr(MachineMonitor, "numa", many)
     put = beside.hub.put
     beside.hub.put = lambda message: put(codec.decode(codec.encode(message)))
-    beside.telemetry.follow(lambda: FIRST)
-    beside.serve_until(lambda: len(beside.hub.of(DeviceSample)) > 5)
+    beside.follow(FIRST, beside.has(DeviceSample, 6))
     (level, text), *more = beside.notices
     assert (level, more) == ("warning", [])
     assert text.startswith("no NumaFacts: NumaFacts.memory_by_node: Expected `array` of length <= 256")
     assert len(beside.hub.of(MachineFacts)) == len(beside.hub.of(DeviceFacts)) == 1
-
-
-def test_without_pynvml_or_with_a_broken_one_the_kernel_is_still_asked(beside, driver, monkeypatch) -> None:
-    def broken(name: str) -> None:
-        raise SyntaxError(name)
-
-    monkeypatch.delitem(sys.modules, "pynvml")
-    monkeypatch.setattr(importlib, "import_module", broken)
-    beside.telemetry.follow(lambda: FIRST)
-    beside.serve_until(lambda: len(beside.hub.sent) >= 3)
-    (device,) = beside.hub.of(DeviceFacts)
-    assert all("nvidia-ml-py is missing" in unknown.reason for unknown in device.unknown)
-    assert beside.hub.of(NumaFacts)
-    assert beside.notices == []
 
 
 def test_facts_come_at_once_and_where_memory_lies_with_the_first_look_after_10_s(
@@ -293,15 +275,13 @@ def test_facts_come_at_once_and_where_memory_lies_with_the_first_look_after_10_s
         "numa",
         lambda watch: looks.append((passed_s(), (facts := numa(watch)).memory_by_node != ())) or facts,
     )
-    beside.telemetry.follow(lambda: FIRST)
-    beside.serve_until(lambda: len(looks) >= 3)
+    beside.follow(FIRST, lambda: len(looks) >= 3)
     has_numa_maps = Path("/proc/self/numa_maps").exists()
     assert looks[:3] == [(0.0, False), (15.0, has_numa_maps), (30.0, has_numa_maps)]
 
 
 def test_a_lost_gpu_is_no_fault(beside, driver) -> None:
-    beside.telemetry.follow(lambda: FIRST)
-    beside.serve_until(lambda: beside.hub.of(DeviceSample))
+    beside.follow(FIRST, beside.has(DeviceSample))
     driver.refuse |= dict.fromkeys(["nvmlGpmSampleGet", "nvmlDeviceGetPowerUsage"], GPU_IS_LOST)
     beside.serve_until(lambda: beside.hub.of(DeviceSample)[-1].power_mw is None)
     driver.refuse.clear()
@@ -324,9 +304,8 @@ def test_the_end_does_not_wait_for_a_driver_that_hangs(beside, driver, monkeypat
         hangs.set()
         assert free.wait(WAIT_S)
 
-    monkeypatch.setattr(type(driver), "_nvmlDeviceGetPowerUsage", hang)
-    beside.telemetry.follow(lambda: FIRST)
-    beside.serve_until(hangs.is_set)
+    monkeypatch.setattr(type(driver), "_nvmlDeviceGetPowerUsage", hang, raising=False)
+    beside.follow(FIRST, hangs.is_set)
     beside.telemetry.stop()  # the thread is still in the call
     assert running(beside)
     free.set()
@@ -336,8 +315,7 @@ def test_the_end_does_not_wait_for_a_driver_that_hangs(beside, driver, monkeypat
 
 def test_a_sender_that_nobody_reads_costs_bounded_memory(beside, driver) -> None:
     beside.hub.connections = 0
-    beside.telemetry.follow(lambda: FIRST)
-    beside.serve_until(lambda: driver.calls["nvmlGpmSampleGet"] > 3 * module.MAX_OUTBOX)
+    beside.follow(FIRST, lambda: driver.calls["nvmlGpmSampleGet"] > 3 * module.MAX_OUTBOX)
     beside.hub.connections = 1
     beside.telemetry.stop()
     beside.telemetry.serve(beside.hub, PLACE)

@@ -202,15 +202,6 @@ NPS4 = Machine(
     },
 )
 
-# Two sockets that are split in two nodes each; three GPUs are on one node, one has a node alone.
-SUB_NUMA = Machine(
-    nodes={n: Node(f"{24 * n}-{24 * n + 23},{96 + 24 * n}-{119 + 24 * n}", 512, n // 2) for n in range(4)},
-    gpus=[
-        _below(0x10 + 8 * number, f"0000:{0x11 + 8 * number:02x}:00.0", node)
-        for number, node in enumerate((0, 0, 0, 1, 2, 2))
-    ],
-)
-
 # One Grace CPU; node 1 is the GPU's memory, 2 to 8 wait for slices of it.
 GRACE_HOPPER = Machine(
     nodes={0: Node("0-71", 480), 1: Node("", 96), **{n: Node("", 0) for n in range(2, 9)}},
@@ -228,15 +219,6 @@ FOUR_GRACE_HOPPERS = Machine(
     ],
 )
 
-# Four nodes in one socket, of which two have no memory.
-NO_MEMORY = Machine(
-    nodes={
-        number: Node(f"{first}-{first + 5},{first + 24}-{first + 29}", gib)
-        for number, (first, gib) in enumerate(((0, 0), (6, 62), (12, 62), (18, 0)))
-    },
-    gpus=[_below(0x40, "0000:41:00.0", 0)],
-)
-
 # POWER9 with V100s: node numbers far apart, GPU memory as nodes, known from /proc.
 POWER9 = Machine(
     nodes={0: Node("0-79", 256, 0), 8: Node("80-159", 256, 8), 254: Node("", 16), 255: Node("", 16)},
@@ -250,9 +232,7 @@ POWER9 = Machine(
 MACHINES = {
     "two sockets": TWO_SOCKETS,
     "NPS4": NPS4,
-    "sub-NUMA": SUB_NUMA,
     "Grace-Hopper": GRACE_HOPPER,
     "four Grace-Hoppers": FOUR_GRACE_HOPPERS,
-    "no memory": NO_MEMORY,
     "POWER9": POWER9,
 }
