@@ -63,14 +63,9 @@ class Work:
         return product[0].float().mean() + self._gradient[:1024].float().mean()
 
 
-def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, job.Place]:
-    """The options, complete with the defaults of the device, and this process's place in the job."""
-    return job.parse(catalog.ALLREDUCE_MATMUL, argv)
-
-
 def main() -> None:
     """Run the job."""
-    options, place = parse()
+    options, place = job.parse(catalog.ALLREDUCE_MATMUL)
     with job.process_group(place):
         work = Work(options, place)
         report = job.Report(place, "figure", options.results)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlaptop.workloads import options as command_line
 from overlaptop.workloads.options import (
+    Checker,
     Option,
     Parser,
     count,
@@ -38,11 +38,17 @@ class Workload:
 
     def parser(self) -> Parser:
         """What its script reads its command line with."""
-        return command_line.parser_of(self.options, self.path.name, self.description)
+        return self._told_to(Parser(prog=self.path.name, description=self.description))
 
     def check(self, words: Sequence[str]) -> dict[str, object]:
         """The options that these words give, by name; OptionsError where the script would refuse them."""
-        return command_line.check(self.options, words)
+        parsed = self._told_to(Checker(add_help=False)).parse_args(words)
+        return {name: value for name, value in vars(parsed).items() if value is not None}
+
+    def _told_to(self, parser: Parser) -> Parser:
+        for option in self.options:
+            option.add_to(parser)
+        return parser
 
 
 def _bundled(name: str, summary: str, description: str, *own: Option) -> Workload:
@@ -141,8 +147,9 @@ WORKLOADS: tuple[Workload, ...] = (DDP, FSDP, ALLREDUCE_MATMUL)
 
 def find(name_or_path: str) -> Workload | None:
     """The workload of that name (``ddp``, ``ddp.py``) or at that path; None where it is not bundled."""
-    for workload in WORKLOADS:
-        if name_or_path in (workload.name, workload.path.name):
-            return workload
     path = Path(name_or_path)
-    return next((each for each in WORKLOADS if path.exists() and path.samefile(each.path)), None)
+    for workload in WORKLOADS:
+        named = name_or_path in (workload.name, workload.path.name)
+        if named or (path.exists() and path.samefile(workload.path)):
+            return workload
+    return None

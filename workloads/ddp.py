@@ -106,14 +106,9 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
     report.close()
 
 
-def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, job.Place]:
-    """The options, complete with the defaults of the device, and this process's place in the job."""
-    return job.parse(catalog.DDP, argv)
-
-
 def main() -> None:
     """Run the job."""
-    options, place = parse()
+    options, place = job.parse(catalog.DDP)
     with gpt.arithmetic(options), job.process_group(place):
         train(options, place)
 

@@ -52,14 +52,9 @@ def set_prefetch(model: gpt.Gpt, forward: int, backward: int) -> None:
         model: sharded by `shard`.
         forward: units ahead in the forward pass; 0: FSDP2's own, which asks for none.
         backward: units ahead in the backward pass; 0: FSDP2's own, which asks for one.
-
-    Raises:
-        ValueError: a depth is below 0.
-        TypeError: the model is not sharded.
     """
-    if forward < 0 or backward < 0:
-        raise ValueError(f"a prefetch depth is 0 or more, not {min(forward, backward)}")
-    root, *blocks = (_unit(module) for module in (model, *model.blocks))
+    units = [module for module in (model, *model.blocks) if isinstance(module, FSDPModule)]
+    root, blocks = units[0], units[1:]
     # Either pass meets the root first: forward the embedding is its own, backward the head.
     for order, depth, choose in (
         ([root, *blocks], forward, FSDPModule.set_modules_to_forward_prefetch),
@@ -67,12 +62,6 @@ def set_prefetch(model: gpt.Gpt, forward: int, backward: int) -> None:
     ):
         for at, unit in enumerate(order, 1):
             choose(unit, order[at : at + depth])
-
-
-def _unit(module: torch.nn.Module) -> FSDPModule:
-    if not isinstance(module, FSDPModule):
-        raise TypeError(f"{type(module).__name__} is not sharded: call fully_shard() on it first")
-    return module
 
 
 def train(options: argparse.Namespace, place: job.Place) -> None:
@@ -106,14 +95,9 @@ def forget_group() -> None:
         clear_rules()
 
 
-def parse(argv: list[str] | None = None) -> tuple[argparse.Namespace, job.Place]:
-    """The options, complete with the defaults of the device, and this process's place in the job."""
-    return job.parse(catalog.FSDP, argv)
-
-
 def main() -> None:
     """Run the job."""
-    options, place = parse()
+    options, place = job.parse(catalog.FSDP)
     with gpt.arithmetic(options), job.process_group(place):
         train(options, place)
         forget_group()

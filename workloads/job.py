@@ -60,7 +60,7 @@ def find_place(parser: argparse.ArgumentParser, device: str) -> Place:
     return Place(rank, world_size, torch.device("cuda", local_rank))
 
 
-def parse(workload: Workload, argv: Sequence[str] | None) -> tuple[argparse.Namespace, Place]:
+def parse(workload: Workload, argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, Place]:
     """The options and this process's place in the job; exits where they cannot be used.
 
     Args:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 Value = bool | int | float | str | None
 
@@ -27,24 +27,27 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
-class _Checker(Parser):
+class Checker(Parser):
     """Raises OptionsError where the script would end."""
 
     def error(self, message: str) -> NoReturn:
+        """What would end it."""
         raise OptionsError(message)
 
 
 def positive_int(text: str) -> int:
     """An option's value: 1, 2, 3, ..."""
-    if not text.isascii() or not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"must be a positive whole number, not {text!r}")
-    return int(text)
+    return _whole_number(text, 1, "a positive whole number")
 
 
 def count(text: str) -> int:
     """An option's value: 0, 1, 2, ..."""
-    if not text.isascii() or not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number, 0 or more, not {text!r}")
+    return _whole_number(text, 0, "a whole number, 0 or more")
+
+
+def _whole_number(text: str, least: int, what: str) -> int:
+    if not text.isascii() or not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"must be {what}, not {text!r}")
     return int(text)
 
 
@@ -132,20 +135,14 @@ class Option:
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Have `parser` understand it. What is not given stays None: defaults depend on the device."""
+        kind: dict[str, Any] = {"action": "store_true"}
         if self.choices:
-            parser.add_argument(self.flag, dest=self.name, choices=self.choices, help=self.help)
+            kind = {"choices": self.choices}
         elif self.kind is not None:
-            parser.add_argument(
-                self.flag, dest=self.name, type=self.kind, metavar=self.metavar, help=self.help
-            )
+            kind = {"type": self.kind, "metavar": self.metavar}
         elif self.default:
-            parser.add_argument(
-                self.flag, dest=self.name, action=argparse.BooleanOptionalAction, help=self.help
-            )
-        else:
-            parser.add_argument(
-                self.flag, dest=self.name, action="store_true", default=None, help=self.help
-            )
+            kind = {"action": argparse.BooleanOptionalAction}
+        parser.add_argument(self.flag, dest=self.name, default=None, help=self.help, **kind)
 
 
 def value_text(value: object) -> str:
@@ -155,25 +152,8 @@ def value_text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def parser_of(options: Iterable[Option], prog: str, description: str) -> Parser:
-    """What a workload's script reads its command line with."""
-    return _with(Parser(prog=prog, description=description), options)
-
-
-def check(options: Iterable[Option], words: Sequence[str]) -> dict[str, object]:
-    """The options that these words give, by name. OptionsError where the script would refuse them."""
-    parsed = _with(_Checker(add_help=False), options).parse_args(words)
-    return {name: value for name, value in vars(parsed).items() if value is not None}
-
-
 def complete(options: Iterable[Option], parsed: argparse.Namespace, device_type: str) -> None:
     """Give each option that was not given its default on ``cuda`` or ``cpu``."""
     for option in options:
         if getattr(parsed, option.name) is None:
             setattr(parsed, option.name, option.default_on(device_type))
-
-
-def _with(parser: Parser, options: Iterable[Option]) -> Parser:
-    for option in options:
-        option.add_to(parser)
-    return parser

@@ -26,7 +26,7 @@ SCRIPT = """
 import hashlib, json, os, sys
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
-from overlaptop.workloads import fsdp, gpt, job
+from overlaptop.workloads import catalog, fsdp, gpt, job
 
 def mark(name):
     def hook(*_):
@@ -44,7 +44,8 @@ def order(profiled):
             words.append(name.removeprefix("compute "))
     return " ".join(words)
 
-options, place = fsdp.parse(
+options, place = job.parse(
+    catalog.FSDP,
     "--device cpu --deterministic --layers 4 --width 64 --seq 16 --batch 2".split() + sys.argv[3:]
 )
 with gpt.arithmetic(options), job.process_group(place):
@@ -127,13 +128,3 @@ def test_the_options_choose_the_depth(run_warm, tmp_path):
     assert done.returncode == 0, done.stderr
     # Root and three blocks: two ahead is 2 + 2 + 1 + 0, one ahead 1 + 1 + 1 + 0.
     assert done.stdout.splitlines()[-2:] == ["5", "3"]
-
-
-def test_a_depth_below_0_and_a_model_that_is_not_sharded_are_refused():
-    from overlaptop.workloads import fsdp, gpt
-
-    model = gpt.Gpt(vocabulary=32, seq=8, width=64, layers=2)
-    with pytest.raises(ValueError, match="a prefetch depth is 0 or more, not -1"):
-        fsdp.set_prefetch(model, 1, -1)
-    with pytest.raises(TypeError, match="Gpt is not sharded"):
-        fsdp.set_prefetch(model, 1, 1)
