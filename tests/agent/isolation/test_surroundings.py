@@ -258,66 +258,6 @@ def test_a_job_that_ends_with_a_collective_under_way_ends_as_without_the_agent(
     assert job.logged == []
 
 
-def test_attach_makes_a_forked_child_a_rank_of_its_own(run_ranks) -> None:
-    job = run_ranks(
-        """
-        import os, time
-        import torch, overlaptop.agent
-
-        def steps():
-            for _ in range(5):
-                overlaptop.agent.step()
-                time.sleep(0.02)
-
-        steps()
-        pid = os.fork()
-        if pid == 0:
-            os.environ["RANK"] = "1"
-            overlaptop.agent.attach()
-            steps()
-        else:
-            assert os.waitpid(pid, 0)[1] == 0
-            steps()
-        """,
-        nproc=1,
-        forked=True,
-    )
-    assert job.codes == [0], job.errs
-    assert job.errs == [""]
-    assert [step.step for step in job.steps(rank=0)] == list(range(9))
-    assert [step.step for step in job.steps(rank=1)] == list(range(4))
-    assert job.info(0).pid != job.info(1).pid
-
-
-def test_the_agents_threads_import_nothing(run_ranks) -> None:
-    """A child that a job forks meanwhile would find half a module, and its import's lock held for ever."""
-    job = run_ranks(
-        """
-        import importlib.abc, sys, threading, time
-        import torch, torch.distributed as dist
-        import overlaptop.agent
-
-        class Watch(importlib.abc.MetaPathFinder):
-            def find_spec(self, name, path, target=None):
-                if threading.current_thread() is not threading.main_thread():
-                    print(name, flush=True)
-
-        sys.meta_path.insert(0, Watch())
-        dist.init_process_group("gloo")
-        for _ in range(20):
-            dist.all_reduce(torch.ones(8))
-            overlaptop.agent.step()
-            time.sleep(0.1)
-        dist.destroy_process_group()
-        """,
-        nproc=1,
-        options=("--every", "1"),
-    )
-    assert job.codes == [0], job.errs
-    assert job.outs == [""]
-    assert sum(step.measured for step in job.steps()) > 5
-
-
 def test_attach_serves_spawned_ranks_that_no_launcher_numbered(run_ranks) -> None:
     job = run_ranks(
         """
@@ -348,25 +288,3 @@ def test_attach_serves_spawned_ranks_that_no_launcher_numbered(run_ranks) -> Non
     assert [len(job.steps(rank)) for rank in (0, 1)] == [4, 4]
     assert job.info(1).world_size == 2
     assert job.info(0).backend == "gloo"
-
-
-def test_an_unsafe_socket_directory_is_said_once_and_the_job_goes_on(run_ranks, sockets) -> None:
-    sockets.mkdir(mode=0o755)
-    sockets.chmod(0o755)
-    job = run_ranks(
-        """
-        import time
-        import torch, overlaptop.agent
-        for _ in range(8):
-            overlaptop.agent.step()
-            time.sleep(0.1)
-        print("done")
-        """,
-        nproc=1,
-        listen=False,
-        forked=True,
-    )
-    assert job.codes == [0]
-    assert job.outs == ["done\n"]
-    assert job.errs[0].count("overlaptop:") == 1
-    assert "0700" in job.errs[0]

@@ -161,7 +161,7 @@ def test_a_script_that_waits_for_all_its_threads_waits_for_its_own(run_ranks, ag
         assert isinstance(job.messages[-1], RankEnd)
 
 
-def test_what_the_agents_threads_have_to_say_lists_none_of_them(run_ranks, sockets) -> None:
+def test_an_unsafe_socket_directory_is_said_once_by_a_thread_that_nobody_sees(run_ranks, sockets) -> None:
     """Logging asks for the current thread, and Python lists whoever asks."""
     sockets.mkdir(mode=0o755)
     job = run_ranks(
@@ -172,6 +172,7 @@ def test_what_the_agents_threads_have_to_say_lists_none_of_them(run_ranks, socke
     )
     assert job.codes == [0], job.errs
     assert job.outs == ["['MainThread']\n"]
+    assert job.errs[0].count("overlaptop:") == 1
     assert "0700" in job.errs[0]
 
 

@@ -19,40 +19,21 @@ from overlaptop.agent.knobs.fsdp_units import STATE_MODULE
 from overlaptop.wire.messages import RankEnd
 from tests.agent.script.conftest import AGENT, both, same
 
-SHOWS_ITSELF = """
-import os, pickle, sys
-print(sys.argv, __name__, __file__, os.path.basename(sys.path[0]), __spec__, __package__)
-import __main__
-class Thing: pass
-assert __main__.Thing is Thing
-assert isinstance(pickle.loads(pickle.dumps(Thing())), Thing)
-"""
-
-
-def test_argv_name_file_path_and_pickling_are_those_of_a_script(script) -> None:
-    path = script(SHOWS_ITSELF)
-    same(*both(str(path), "--lr", "3", "-m", "--", "x", folder=path.parent))
-
 
 @pytest.mark.parametrize("named", ["train.py", "./train.py", "../job/train.py"])
 def test_a_script_named_by_a_relative_path_is_that_script(script, named: str) -> None:
     """Its own words about itself, and its traceback, after it has gone to another directory."""
     path = script(
         "import os, sys\n"
-        "print(__file__, sys.argv[0], sys.path[0], globals().get('__cached__', 'absent'))\n"
+        "print(__file__, sys.argv, sys.path[0], globals().get('__cached__', 'absent'))\n"
         "os.chdir('/')\n"
         "print(open(__file__).readline())\n"
         "raise ValueError('shows its line')\n",
         "job/train.py",
     )
-    plain, with_agent = both(named, folder=path.parent)
+    plain, with_agent = both(named, "--lr", "3", "-m", "--", "x", folder=path.parent)
     assert plain.stdout.startswith(f"{path.parent}/")
     same(plain, with_agent, 1)
-
-
-def test_a_module_runs_as_under_python_dash_m(script) -> None:
-    path = script("import sys; print(sys.argv, __name__, __spec__.name, __package__)", "mod.py")
-    same(*both("-m", "mod", "a", "b", folder=path.parent))
 
 
 @pytest.mark.parametrize(("asked", "status"), [("0", 0), ("3", 3), ("'words'", 1), ("None", 0)])
@@ -216,9 +197,9 @@ def program(script):
             zipapp.create_archive(folder, folder.parent / "app.pyz", interpreter="/usr/bin/env python3")
             return ("./app.pyz",)
         script(WORK, "work.py")
-        if form == "module":
-            script(TELLS_ALL, "told.py")
-            return ("-m", "told")
+        if form in ("module", "script"):
+            path = script(TELLS_ALL, "told.py")
+            return ("-m", "told") if form == "module" else (str(path),)
         name = {"compiled": "told.pyc", "compiled without a suffix": "told"}[form]
         py_compile.compile(str(source), str(folder.parent / name), doraise=True)
         return (name,)
@@ -229,8 +210,8 @@ def program(script):
 @pytest.mark.parametrize(
     ("form", "words"),
     [
-        ("module", ("fail",)), ("folder", ("fail",)), ("archive", ("fail",)), ("archive", ()),
-        ("compiled", ("fail",)), ("compiled without a suffix", ("fail",)),
+        ("script", ("fail",)), ("module", ("fail",)), ("folder", ("fail",)), ("archive", ("fail",)),
+        ("archive", ()), ("compiled", ("fail",)), ("compiled without a suffix", ("fail",)),
     ],
 )  # fmt: skip
 def test_whatever_python_runs_is_run_as_python_runs_it(
