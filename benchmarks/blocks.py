@@ -11,7 +11,6 @@ import random
 import runpy
 import statistics
 import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
@@ -21,18 +20,20 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from overlaptop.agent.isolation.threads import Thread
+
 WARMUP_STEPS = 40
 
 
 class Blocks:
     """Goes from block to block at the job's steps, and times each by CUDA events."""
 
-    def __init__(self, ways: Sequence[str], rounds: int, block: int, settle: int, thread: str) -> None:
-        """``block``: in steps, of which the first ``settle`` do not count. ``thread``: whose CPU counts."""
+    def __init__(self, ways: Sequence[str], rounds: int, block: int, settle: int) -> None:
+        """``block``: in steps, of which the first ``settle`` do not count."""
         self._order = [
             way for turn in range(rounds) for way in (*ways[turn % len(ways) :], *ways[: turn % len(ways)])
         ]
-        self._block, self._settle, self._thread = block, settle, thread
+        self._block, self._settle = block, settle
         self._seen = 0
         self._marks: list[torch.cuda.Event] = []
         self._cpu_s = self._began_s = 0.0
@@ -40,6 +41,10 @@ class Blocks:
         """A block's, by way and round."""
         self.cpu: dict[str, list[float]] = {way: [] for way in ways}
         """The thread's share of a core."""
+
+    def thread(self) -> Thread | None:
+        """The agent's thread whose CPU time counts; None: it does not run."""
+        raise NotImplementedError
 
     def begin(self, way: str) -> None:
         """Have the job run in this way from here on."""
@@ -75,7 +80,7 @@ class Blocks:
                 self.report()
         elif within == self._settle:
             self._mark()
-            self._cpu_s, self._began_s = thread_cpu_s(self._thread), monotonic()
+            self._cpu_s, self._began_s = thread_cpu_s(self.thread()), monotonic()
 
     def _end(self, way: str) -> None:
         self._mark()
@@ -83,7 +88,7 @@ class Blocks:
         first, last = self._marks
         self._marks.clear()
         self.step_ms[way].append(first.elapsed_time(last) / (self._block - self._settle))
-        self.cpu[way].append((thread_cpu_s(self._thread) - self._cpu_s) / (monotonic() - self._began_s))
+        self.cpu[way].append((thread_cpu_s(self.thread()) - self._cpu_s) / (monotonic() - self._began_s))
         self.end(way)
 
     def _mark(self) -> None:
@@ -92,10 +97,9 @@ class Blocks:
         self._marks.append(event)
 
 
-def thread_cpu_s(name: str) -> float:
-    """CPU time so far of this process's thread of that name; 0 where there is none yet."""
-    thread = next((each for each in threading.enumerate() if each.name == name), None)
-    if thread is None:
+def thread_cpu_s(thread: Thread | None) -> float:
+    """CPU time so far of one of the agent's threads; 0 where there is none yet."""
+    if thread is None or thread.native_id is None:
         return 0.0
     return int(Path(f"/proc/self/task/{thread.native_id}/schedstat").read_text().split()[0]) / 1e9
 

@@ -30,7 +30,9 @@ from typing import Any
 
 from blocks import Blocks, interval, thread_cpu_s
 
+import overlaptop.agent
 from overlaptop.agent import placement
+from overlaptop.agent.isolation.threads import Thread
 from overlaptop.agent.reporting.sender import Sender
 from overlaptop.agent.telemetry import telemetry
 from overlaptop.agent.telemetry.machine_monitor import JobGpu, MachineMonitor
@@ -39,7 +41,6 @@ from overlaptop.agent.telemetry.telemetry import Telemetry
 from overlaptop.wire.schema import Message
 
 LEAP_NS = 30_000
-THREAD = "overlaptop-telemetry"
 SETTLE_S = 1.0
 
 
@@ -65,12 +66,17 @@ class StepToggler(Blocks):
     """Blocks of steps with telemetry and without."""
 
     def __init__(self, rounds: int, block: int, settle: int) -> None:
-        super().__init__(["with", "without"], rounds, block, settle, THREAD)
+        super().__init__(["with", "without"], rounds, block, settle)
         self._gate = Gate()
+
+    def thread(self) -> Thread | None:
+        """Telemetry's."""
+        agent = overlaptop.agent._agent
+        return agent._telemetry._thread if agent is not None else None
 
     def begin(self, way: str) -> None:
         """Let telemetry go on, or have it stand still."""
-        if not any(each.name == THREAD for each in threading.enumerate()):
+        if self.thread() is None:
             raise SystemExit("telemetry does not run here: start this under python -m overlaptop.agent")
         self._gate.set(on=way == "with")
 
@@ -127,6 +133,8 @@ class Silent(Sender):
         del message
         self.messages += 1
 
+    put_state = put
+
 
 def waited_ms(seconds: float) -> float:
     """How long a loop that does nothing else waited for the interpreter, by leaps of LEAP_NS or more."""
@@ -179,10 +187,10 @@ def measure_gil(rounds: int, seconds: float) -> None:
         for on in (False, True) if turn % 2 else (True, False):
             gate.set(on)
             sleep(SETTLE_S)
-            before_s = thread_cpu_s(THREAD)
+            before_s = thread_cpu_s(watched._thread)
             lost[on].append(waited_ms(seconds) / seconds)
             if on:
-                cpu.append(1e3 * (thread_cpu_s(THREAD) - before_s) / seconds)
+                cpu.append(1e3 * (thread_cpu_s(watched._thread) - before_s) / seconds)
     gate.set(on=True)
     watched.stop()
     extra = [on - off for on, off in zip(lost[True], lost[False], strict=True)]

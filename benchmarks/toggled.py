@@ -29,6 +29,7 @@ from blocks import Blocks, interval
 
 import overlaptop.agent
 from overlaptop.agent.clock import now_ns
+from overlaptop.agent.isolation.threads import Thread
 from overlaptop.agent.sources.bursts import Schedule
 from overlaptop.agent.sources.kernels import KernelsSource
 
@@ -39,10 +40,15 @@ class Toggler(Blocks):
     """Switches modes at the ends of blocks."""
 
     def __init__(self, rounds: int, block: int, settle: int, modes: list[str]) -> None:
-        super().__init__(["off", *modes], rounds, block, settle, thread="overlaptop")
+        super().__init__(["off", *modes], rounds, block, settle)
         self._profile: Any = None
         self._schedules = {"agent": Schedule(None), "back-to-back": Schedule(1)}
         self._chance = random.Random(0)  # the same on all ranks, whose bursts go together
+
+    def thread(self) -> Thread | None:
+        """The one that reads the records."""
+        agent = overlaptop.agent._agent
+        return agent._thread if agent is not None else None
 
     def begin(self, way: str) -> None:
         """Let the source trace as often as the mode does, or torch.profiler begin."""

@@ -44,6 +44,8 @@ class Thread:
         """Raises RuntimeError where no thread is to be had."""
         self._run = run
         self._ended = threading.Event()
+        self.native_id: int | None = None
+        """The kernel's number of it, as soon as it runs."""
         signals_blocked(lambda: _thread.start_new_thread(self._main, ()))
 
     @property
@@ -57,6 +59,7 @@ class Thread:
 
     def _main(self) -> None:
         try:
+            self.native_id = _thread.get_native_id()
             self._run()
         except Exception as fault:  # noqa: BLE001 - no hook of the job's is to see it
             warn(f"a thread of the agent's ended: {type(fault).__name__}: {fault}")
