@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlaptop.tui.overview.columns import COLUMNS, GAP, columns_for, layout, numa_cell
+from overlaptop.tui.draw.table import GAP
+from overlaptop.tui.overview.columns import COLUMNS, columns_for, layout, numa_cell
 
 from .fakes import running_job
 from .machines import cpu_only, h200_node, misplaced, numa, unbound, workstation

@@ -37,6 +37,7 @@ from overlaptop.tui.draw.segments import (
     on,
     pad,
 )
+from overlaptop.tui.draw.table import aligned, scrolled
 from overlaptop.tui.machine.host import (
     Gpu,
     Machine,
@@ -51,7 +52,7 @@ from overlaptop.tui.machine.meters import NVLINK, PCIE
 from overlaptop.tui.machine.minute import MINUTE_S, column_s, columns
 from overlaptop.tui.machine.peers import fabric
 from overlaptop.tui.machine.words import here, plural, watts
-from overlaptop.tui.overview.columns import aligned, rate_cell
+from overlaptop.tui.overview.columns import rate_cell
 from overlaptop.tui.view import JobView
 
 _SPARK_LEAST, _GAUGE_LEAST, _GAUGE_MOST = 10, 10, 40
@@ -292,7 +293,7 @@ class MachineMap(JobView):
         """The heading and the visible lines below it."""
         lines, at = self._all(width)
         room = max(0, height - 1)
-        self._first = max(0, min(max(at - room + 1, min(self._first, at)), len(lines) - room))
+        self._first = scrolled(self._first, at, len(lines), room)
         below = len(lines) - room - self._first
         more = " ".join(mark for mark, there in (("▲", self._first), ("▼", below)) if there > 0)
         chosen = self.state.chosen

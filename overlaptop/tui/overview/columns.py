@@ -47,14 +47,13 @@ from overlaptop.tui.draw.segments import (
     dim,
     elided,
     faded,
-    line_width,
 )
+from overlaptop.tui.draw.table import GAP
 from overlaptop.tui.overview.totals_line import overlap_ink
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.timeline import history
 from overlaptop.tui.timeline.parts import parts_of
 
-GAP = 2
 _RECENT_STEPS = 16
 """Bars drawn to the very newest step would be rescaled by each."""
 _FAR = 4
@@ -284,18 +283,6 @@ def layout(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
         widths[column.key] += more
         spare -= more
     return [(column, widths[column.key]) for column in kept]
-
-
-def aligned(line: StyledLine, width: int, *, right: bool) -> StyledLine:
-    """The line in a cell of that width."""
-    if len(line) == 1 and line[0].text.isascii() and len(line[0].text) <= width:
-        text, style = line[0]
-        return (Segment(text.rjust(width) if right else text.ljust(width), style),)
-    line = crop(line, width)
-    blank = " " * (width - line_width(line))
-    if not blank:
-        return line
-    return (Segment(blank), *line) if right else (*line, Segment(blank))
 
 
 def _least(columns: Sequence[Column], *, floor: bool = False) -> int:

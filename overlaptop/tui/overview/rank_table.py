@@ -13,7 +13,8 @@ from overlaptop.report.hosts import Group, groups
 from overlaptop.report.order import SORT_KEYS
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim, faded, on
-from overlaptop.tui.overview.columns import GAP, Column, Scales, aligned, columns_for, layout
+from overlaptop.tui.draw.table import GAP, aligned, scrolled
+from overlaptop.tui.overview.columns import Column, Scales, columns_for, layout
 from overlaptop.tui.view import JobView
 from overlaptop.tui.widgets.host_lines import heading
 
@@ -65,7 +66,7 @@ class RankTable(JobView):
             header += [*aligned(title, size, right=column.right), Segment(" " * GAP)]
         entries, chosen = self._entries(), state.chosen
         at = entries.index(chosen) if chosen in entries else 0
-        self._first = _scrolled(self._first, at, len(entries), height - 1)
+        self._first = scrolled(self._first, at, len(entries), height - 1)
         if self._first == at > 0 and height > 2 and isinstance(entries[at - 1], Group):
             self._first -= 1  # whose rank it is
         lines: list[StyledLine] = [tuple(header)]
@@ -145,12 +146,3 @@ def _marked(title: StyledLine, width: int, *, down: bool) -> StyledLine:
     """The header of the column that is sorted by."""
     words = "".join(segment.text for segment in title).strip()
     return (bold(f"{words[: max(0, width - 1)]}{'▼' if down else '▲'}"),)
-
-
-def _scrolled(first: int, chosen: int, rows: int, height: int) -> int:
-    """The first visible row, moved as little as possible for the chosen one to be seen."""
-    if chosen < first:
-        first = chosen
-    elif chosen >= first + height:
-        first = chosen - height + 1
-    return max(0, min(first, rows - height))

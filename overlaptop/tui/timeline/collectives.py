@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from rich.cells import cell_len
 from textual import events
 from textual.message import Message
 
 from overlaptop.text import Unit, byte_count, percent
 from overlaptop.tui.dashboard import Dashboard
-from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim, elided, on, pad
+from overlaptop.tui.draw.segments import Segment, StyledLine, bold, dim
+from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.overview.totals_line import overlap_ink
 from overlaptop.tui.timeline.lanes import Lanes, hidden_share
 from overlaptop.tui.timeline.timeline import op_name
 from overlaptop.tui.view import JobView
-from overlaptop.wire.messages import CollectiveSpan
 
-# Name, cells at least, whether figures align right, and the width of the widget from which it is shown.
 _COLUMNS = (
-    ("#", 4, True, 0),
-    ("op", 16, False, 0),
-    ("bytes", 9, True, 34),
-    ("start", 10, True, 66),
-    ("duration", 12, True, 48),
-    ("hidden", 8, True, 0),
-    ("call", 5, False, 78),
-    ("group", 5, False, 90),
+    Column("#", 4),
+    Column("op", 16, right=False),
+    Column("bytes", 9, shown_from=34),
+    Column("start", 10, shown_from=66),
+    Column("duration", 12, shown_from=48),
+    Column("hidden", 8),
+    Column("call", 5, right=False, shown_from=78),
+    Column("group", 5, right=False, shown_from=90),
 )
-_OP, _GROUP = 1, 7
-"""Those whose words may be longer."""
-_MARGIN = _GAP = 2
 
 
 class Collectives(JobView):
@@ -68,11 +61,13 @@ class Collectives(JobView):
         self._first = max(0, min(max(at - shown + 1, min(self._first, at)), len(collectives) - room))
         if self._first + room >= len(collectives):
             shown = room
-        sizes = _sizes(collectives, width)
-        lines = [_row(sizes, width, tuple((dim(_header(name, unit)),) for name, *_ in _COLUMNS))]
-        for index in range(self._first, min(len(collectives), self._first + shown)):
-            line = _row(sizes, width, _cells(lanes, index, unit), cursor=index == chosen)
-            lines.append(on(line, "cursor") if index == chosen else line)
+        words = {"op": map(op_name, collectives), "group": (each.group for each in collectives)}
+        table = Table(_COLUMNS, width, words)
+        lines = [table.header({name: f"{name} {unit.name}" for name in ("start", "duration")})]
+        lines += [
+            table.row(_cells(lanes, index, unit), cursor=index == chosen)
+            for index in range(self._first, min(len(collectives), self._first + shown))
+        ]
         if (more := len(collectives) - self._first - shown) > 0:
             lines.append((dim(f"  … {more} more"),))
         return lines
@@ -100,10 +95,6 @@ class Collectives(JobView):
             self.post_message(self.CollectiveChosen(min(max(at, 0), len(lanes.detail.collectives) - 1)))
 
 
-def _header(name: str, unit: Unit) -> str:
-    return f"{name} {unit.name}" if name in ("start", "duration") else name
-
-
 def _cells(lanes: Lanes, index: int, unit: Unit) -> tuple[StyledLine, ...]:
     collective, share = lanes.detail.collectives[index], hidden_share(lanes, index)
     return (
@@ -116,28 +107,3 @@ def _cells(lanes: Lanes, index: int, unit: Unit) -> tuple[StyledLine, ...]:
         (dim("async" if collective.is_async else "sync"),),
         (dim(collective.group),),
     )
-
-
-def _sizes(collectives: Sequence[CollectiveSpan], width: int) -> list[int]:
-    """Cells of each column, 0: it is left out. What is left goes to the ops' names, then the groups'."""
-    sizes = [size if width >= from_width else 0 for _, size, _, from_width in _COLUMNS]
-    left = width - _MARGIN - sum(size + _GAP for size in sizes if size)
-    names = [op_name(each) for each in collectives], [each.group for each in collectives]
-    for at, words in zip((_OP, _GROUP), names, strict=True):
-        more = min(left, max(map(cell_len, words)) - sizes[at]) if sizes[at] else 0
-        sizes[at] += max(0, more)
-        left -= max(0, more)
-    return sizes
-
-
-def _row(
-    sizes: Sequence[int], width: int, cells: tuple[StyledLine, ...], *, cursor: bool = False
-) -> StyledLine:
-    line: list[Segment] = [Segment("▸ " if cursor else "  ", TextStyle("accent", bold=True))]
-    for (_, _, right, _), size, cell in zip(_COLUMNS, sizes, cells, strict=True):
-        if not size:
-            continue
-        cell = elided(cell, size)
-        blank = size - sum(len(run.text) for run in cell)
-        line += [Segment(" " * blank), *cell, Segment("  ")] if right else [*pad(cell, size), Segment("  ")]
-    return elided(tuple(line), width)

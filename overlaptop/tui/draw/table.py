@@ -1,0 +1,68 @@
+"""Tables: which columns there is room for, and the cells of a row side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from rich.cells import cell_len
+
+from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, crop, dim, elided, line_width, on
+
+GAP = 2
+"""Blanks between two columns."""
+
+
+class Column(NamedTuple):
+    """``cells``: at least; ``shown_from``: the width of the table from which it is shown."""
+
+    title: str
+    cells: int
+    right: bool = True
+    shown_from: int = 0
+
+
+class Table:
+    """Columns in so many cells. Rows begin with two cells for the cursor."""
+
+    def __init__(
+        self, columns: Sequence[Column], width: int, words: Mapping[str, Iterable[str]] | None = None
+    ) -> None:
+        """``words``: all that columns of these titles hold; what room is left is theirs, in order."""
+        self._columns, self._width = columns, width
+        self._cells = {each: each.cells for each in columns if width >= each.shown_from}
+        left = width - GAP - sum(cells + GAP for cells in self._cells.values())
+        for column in self._cells:
+            longest = max(map(cell_len, (words or {}).get(column.title, ())), default=0)
+            more = max(0, min(left, longest - column.cells))
+            self._cells[column] += more
+            left -= more
+
+    def header(self, renamed: Mapping[str, str] | None = None) -> StyledLine:
+        """The columns' titles; ``renamed``: what stands there instead of some."""
+        names = renamed or {}
+        return self.row([(dim(names.get(each.title, each.title)),) for each in self._columns])
+
+    def row(self, cells: Iterable[StyledLine], *, cursor: bool = False) -> StyledLine:
+        """A line of one cell for each column, shown or not."""
+        line = [Segment("▸ " if cursor else "  ", TextStyle("accent", bold=True))]
+        for column, cell in zip(self._columns, cells, strict=True):
+            if column in self._cells:
+                size = self._cells[column]
+                line += [*aligned(elided(cell, size), size, right=column.right), Segment(" " * GAP)]
+        shown = elided(tuple(line), self._width)
+        return on(shown, "cursor") if cursor else shown
+
+
+def aligned(line: StyledLine, width: int, *, right: bool) -> StyledLine:
+    """The line in a cell of that width."""
+    line = crop(line, width)
+    blank = " " * (width - line_width(line))
+    if not blank:
+        return line
+    return (Segment(blank), *line) if right else (*line, Segment(blank))
+
+
+def scrolled(first: int, chosen: int, rows: int, height: int) -> int:
+    """The first visible row, moved as little as possible for the chosen one to be seen."""
+    return max(0, min(max(chosen - height + 1, min(first, chosen)), rows - height))
