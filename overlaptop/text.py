@@ -105,6 +105,16 @@ def count(value: int | None) -> str:
     return UNKNOWN if value is None else f"{value:,}"
 
 
+def plural(number: int, noun: str) -> str:
+    """``1 thread``, ``2,000 threads``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def watts(milliwatts: int | None) -> str:
+    """``620 W``."""
+    return UNKNOWN if milliwatts is None else f"{milliwatts / 1000:.0f} W"
+
+
 def age(seconds: float | None) -> str:
     """Whole seconds, then minutes and hours: ``4 s``, ``2 m 10 s``."""
     if seconds is None:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from overlaptop.text import bit_rate, gigabytes_per_s, rate, whole_percent
 from overlaptop.tui.machine.host import cpu_count, hosts, machine_of
-from overlaptop.tui.machine.minute import MINUTE_S, column_s, columns
-from overlaptop.tui.machine.words import by_node, here
+from overlaptop.tui.machine.link_history import MINUTE_S, column_s, columns
+from overlaptop.tui.machine.numa import by_node, on_node
 from overlaptop.wire.devices import NodeShare, NumaNode
 from tests.fleet.builders import T0, S
 
@@ -81,9 +81,9 @@ def test_gpus_and_adapters_of_no_node_are_on_the_only_one_there_is():
 
 def test_what_is_on_a_node_is_said_without_what_is_not():
     facts = numa(0, cpu_nodes=(NodeShare(0, 1),), threads_by_node=(NodeShare(0, 2), NodeShare(1, 0)))
-    assert here(facts, 0) == ["1 CPU", "2 threads", "3.00 GiB"]
-    assert here(facts, 1) == ["12.0 MiB"]
-    assert here(facts, 5) == []
+    assert on_node(facts, 0) == ["1 CPU", "2 threads", "3.00 GiB"]
+    assert on_node(facts, 1) == ["12.0 MiB"]
+    assert on_node(facts, 5) == []
     assert by_node((NodeShare(1, 2), NodeShare(0, 34)), "thread") == "34 threads on node 0, 2 on node 1"
     assert by_node((NodeShare(0, 0), NodeShare(1, GIB))) == "1.00 GiB on node 1"
     assert by_node(()) == ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -75,29 +75,21 @@ def lane(pieces: Sequence[Piece], start: float, end: float, width: int, *, textu
         left = start + column * size
         while at < len(pieces) and pieces[at].end <= left:
             at += 1
-        piece = pieces[at] if at < len(pieces) else Piece(end, end, "")
+        piece = pieces[at] if at < len(pieces) else Piece(math.inf, math.inf, "")
         # Whole cells of one kind are most of a lane: they are drawn as one segment, whatever their number.
         edge, key = (piece.start, "") if piece.start > left else (piece.end, piece.key)
-        whole = (
-            min(width - column, int((edge - left) / size + 1e-6)) if at < len(pieces) else width - column
-        )
+        whole = int(min(width - column, (edge - left) / size + 1e-6))
         if whole:
-            cell = _solid(key, textured=textured)
-            _append(drawn, cell.glyph * whole, cell.style)
-            column += whole
-            continue
-        shares = _shares(pieces, at, left, size)
-        cell = _textured(shares) if textured else _precise(shares)
-        _append(drawn, cell.glyph, cell.style)
-        column += 1
-    return tuple(drawn)
-
-
-def _append(drawn: list[Segment], text: str, style: TextStyle) -> None:
-    if drawn and drawn[-1].style == style:
-        drawn[-1] = Segment(drawn[-1].text + text, style)
-    else:
+            glyph, style = _solid(key, textured=textured)
+        else:
+            shares = _shares(pieces, at, left, size)
+            glyph, style = _textured(shares) if textured else _precise(shares)
+        text = glyph * max(whole, 1)
+        if drawn and drawn[-1].style == style:
+            text = drawn.pop().text + text
         drawn.append(Segment(text, style))
+        column += max(whole, 1)
+    return tuple(drawn)
 
 
 def _shares(pieces: Sequence[Piece], at: int, left: float, size: float) -> list[tuple[str, float]]:
@@ -116,6 +108,13 @@ def _shares(pieces: Sequence[Piece], at: int, left: float, size: float) -> list[
     return shares
 
 
+def _totals(shares: Sequence[tuple[str, float]]) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for key, share in shares:
+        totals[key] = totals.get(key, 0.0) + share
+    return totals
+
+
 def _solid(key: str, *, textured: bool) -> Cell:
     if not key:
         return Cell(" ", TextStyle())
@@ -127,37 +126,23 @@ def _precise(shares: Sequence[tuple[str, float]]) -> Cell:
     if sum(share for _, share in seen) < 7 / 8:
         seen = list(shares)  # slivers add up: many small gaps are not the same as none
     seen = [(key, sum(share for _, share in same)) for key, same in groupby(seen, lambda part: part[0])]
-    if len(seen) == 1:
+    totals = _totals(seen)
+    if len(totals) == 1:
         return _solid(seen[0][0], textured=False)
     if len(seen) == 2:
         (left, share), (right, rest) = seen
         return Cell(EIGHTHS[round(8 * share / (share + rest))], TextStyle(left or "screen", right))
-    totals: dict[str, float] = {}
-    for key, share in seen:
-        totals[key] = totals.get(key, 0.0) + share
-    if len(totals) == 1:
-        return _solid(seen[0][0], textured=False)
-    first, second = sorted(totals, key=lambda key: -totals[key])[:2]
-    front, back = (second, first) if not first else (first, second)
-    if back or len(totals) > 2:
-        return Cell("▌", TextStyle(_earlier(seen, front, back), _later(seen, front, back)))
-    # One colour, and not a pattern of dots: a lane of such cells would look dirty.
-    return Cell("█", TextStyle(front, back, eighths=2 * min(3, max(1, round(totals[front] * 4)))))
-
-
-def _earlier(seen: Sequence[tuple[str, float]], a: str, b: str) -> str:
-    return next(key for key, _ in seen if key in (a, b)) or "screen"
-
-
-def _later(seen: Sequence[tuple[str, float]], a: str, b: str) -> str:
-    first = next(key for key, _ in seen if key in (a, b))
-    return b if first == a else a
+    most = sorted(totals, key=lambda key: -totals[key])[:2]
+    if len(totals) == 2 and "" in most:
+        front = next(key for key in most if key)
+        # One colour, and not a pattern of dots: a lane of such cells would look dirty.
+        return Cell("█", TextStyle(front, eighths=2 * min(3, max(1, round(totals[front] * 4)))))
+    left, right = sorted(most, key=[key for key, _ in seen].index)
+    return Cell("▌", TextStyle(left or "screen", right))
 
 
 def _textured(shares: Sequence[tuple[str, float]]) -> Cell:
-    totals: dict[str, float] = {}
-    for key, share in shares:
-        totals[key] = totals.get(key, 0.0) + share
+    totals = _totals(shares)
     front = max((key for key in totals if key), key=lambda key: totals[key], default="")
     return _solid(front if front and totals[front] >= 0.25 else "", textured=True)
 
@@ -168,32 +153,40 @@ OVER = Cell("▲", TextStyle("bright", bold=True))
 
 def sparkline(values: Sequence[float | None], top: float, *, style: TextStyle) -> StyledLine:
     """One column a value on a scale from 0 to ``top``; None leaves a gap, more than ``top`` is `OVER`."""
-
-    def cell(value: float | None) -> Cell:
-        if value is None or top <= 0:
-            return Cell(" ", DIM)
-        if value > top:
-            return OVER
-        return Cell(LEVELS[max(1, round(8 * value / top))], style)
-
-    return to_segments(cell(value) for value in values)
+    return chart(values, top, 1, style=style)[0]
 
 
 def chart(values: Sequence[float | None], top: float, rows: int, *, style: TextStyle) -> list[StyledLine]:
     """A sparkline ``rows`` cells tall, first the uppermost row."""
-    lines: list[StyledLine] = []
-    for row in range(rows - 1, -1, -1):
-        cells: list[Cell] = []
-        for value in values:
-            if value is None or top <= 0:
-                cells.append(Cell(" ", DIM))
-                continue
-            level = round(8 * rows * min(value, top) / top) - 8 * row
-            level = max(level, 1) if row == 0 else level
-            over = value > top and row == rows - 1
-            cells.append(OVER if over else Cell(LEVELS[min(8, max(0, level))], style))
-        lines.append(to_segments(cells))
-    return lines
+
+    def cell(value: float | None, row: int) -> Cell:
+        if value is None or top <= 0:
+            return Cell(" ", DIM)
+        if value > top and row == rows - 1:
+            return OVER
+        level = round(8 * rows * min(value, top) / top) - 8 * row
+        return Cell(LEVELS[min(8, max(row == 0, level))], style)
+
+    return [to_segments(cell(value, row) for value in values) for row in range(rows - 1, -1, -1)]
+
+
+def binned(
+    values: Iterable[tuple[int, float | None]], width: int, gather: Callable[[Sequence[float]], float]
+) -> list[float | None]:
+    """``width`` columns, oldest first; None where nothing is known.
+
+    ``values``: newest first, each with the number of its column. A finished column never changes again.
+    """
+    gathered: dict[int, list[float]] = {}
+    newest = None
+    for column, value in values:
+        newest = column if newest is None else newest
+        if column <= newest - width:
+            break
+        if value is not None:
+            gathered.setdefault(column, []).append(value)
+    first = (newest or 0) - width + 1
+    return [gather(gathered[at]) if at in gathered else None for at in range(first, first + width)]
 
 
 def ruler(start_ns: float, end_ns: float, width: int, unit: Unit, *, line: bool = False) -> StyledLine:

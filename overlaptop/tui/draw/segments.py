@@ -169,6 +169,17 @@ def paragraph(
     return [(Segment(" " * indent, style), *elided((Segment(line, style),), room)) for line in lines]
 
 
+def hanging(head: StyledLine, text: str, width: int, style: TextStyle = TEXT) -> list[StyledLine]:
+    """Words beside ``head``, and in line with that below it as far as they need more lines."""
+    first, *others = paragraph(text, width, style, indent=line_width(head), rows=20) or [()]
+    return [(*head, *first[1:]), *others]
+
+
+def titled(title: str, *more: Segment) -> StyledLine:
+    """A part's heading."""
+    return (Segment(f" {title}", TextStyle(bold=True)), *((Segment("   "), *more) if more else ()))
+
+
 def folded(text: str, width: int, style: TextStyle) -> list[StyledLine]:
     """A path or a line of code over as many lines as it needs: it is there to be copied."""
     room = max(10, width - 2)

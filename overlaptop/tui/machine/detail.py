@@ -1,16 +1,18 @@
-"""Below the map: the chosen rank's GPU and links, its account of traffic, its place on the NUMA nodes."""
+"""Below the map: the chosen rank's GPU and links, the traffic on them, its place on the NUMA nodes."""
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, crop, dim, pad
-from overlaptop.tui.machine.account import account_lines
+from overlaptop.text import runs_of
+from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, dim, pad, paragraph
 from overlaptop.tui.machine.host import Gpu, Machine, host_of, machine_of
-from overlaptop.tui.machine.meters import activity_lines, link_lines
-from overlaptop.tui.machine.minute import nvlink_minute, pcie_minute
+from overlaptop.tui.machine.link_history import last_minute
+from overlaptop.tui.machine.meters import activity_lines, link_lines, no_gpu_lines, unknown_lines
+from overlaptop.tui.machine.numa import process_lines, verdict_lines
 from overlaptop.tui.machine.peers import peer_lines
-from overlaptop.tui.machine.place import no_gpu_lines, place_lines, unknown_lines, verdict_lines
-from overlaptop.tui.machine.words import paragraph
+from overlaptop.tui.machine.traffic import traffic_lines
 from overlaptop.tui.view import ScrollView
 
 TWO_COLUMNS_FROM = 96
@@ -18,6 +20,7 @@ AIRY_FROM = 14
 """Lines from which a blank one stands between two parts in one column: below, the verdicts need them."""
 _GAP = 2
 _CHART_LEAST, _CHART_MOST, _PCIE_MOST = 2, 6, 3
+_WARNING = TextStyle("warning")
 
 
 class MachineDetail(ScrollView):
@@ -39,28 +42,18 @@ class MachineDetail(ScrollView):
         if chosen is None:
             return [(dim(" no rank to show"),)]
         if chosen.machine is None and chosen.device is None and chosen.numa is None:
-            return paragraph(_why_nothing(chosen), width, TextStyle("warning"), 1)
+            return paragraph(_why_nothing(chosen), width, _WARNING)
         machine = machine_of(self.state.snapshot.ranks, host_of(chosen))
         if width >= TWO_COLUMNS_FROM:
-            left, right = self._columns(chosen, machine, (width - _GAP) // 2, height)
-            tall = max(len(left), len(right))
-            blank: StyledLine = ()
             size = (width - _GAP) // 2
-            lines = [
-                (*pad(crop(a, size), size), Segment(" " * _GAP), *b)
-                for a, b in zip(
-                    [*left, *[blank] * (tall - len(left))],
-                    [*right, *[blank] * (tall - len(right))],
-                    strict=True,
-                )
-            ]
+            left, right = self._columns(chosen, machine, size, height)
+            both = zip_longest(left, right, fillvalue=())
+            lines = [(*pad(one, size), Segment(" " * _GAP), *other) for one, other in both]
         else:
-            parts = self._one_column(chosen, machine, width)
-            low = height < AIRY_FROM
-            lines = [line for part in parts for line in part] if low else _apart(*parts)
+            lines = self._one_column(chosen, machine, width, height)
         if chosen.ended:
             text = f" rank {chosen.rank} ended: these are its last figures"
-            lines = [(Segment(text, TextStyle("warning")),), *lines]
+            lines = [(Segment(text, _WARNING),), *lines]
         self.first = max(0, min(self.first, len(lines) - height))
         below = len(lines) - self.first - height
         shown = lines[self.first : self.first + height]
@@ -72,47 +65,36 @@ class MachineDetail(ScrollView):
         self, chosen: RankView, machine: Machine, width: int, height: int
     ) -> tuple[list[StyledLine], list[StyledLine]]:
         gpu, textured = machine.gpu_of(chosen), self.look.textured
+        verdict, process = verdict_lines(chosen, width), process_lines(chosen, width)
+        unknown = unknown_lines(chosen, width)
         if gpu is None:
-            left = _apart(verdict_lines(chosen, width), place_lines(chosen, width))
-            return left, _apart(no_gpu_lines(chosen, width), unknown_lines(chosen, width))
-        left = _apart(
-            [
-                *link_lines(chosen, gpu, width, textured=textured),
-                *activity_lines(chosen, width, textured=textured),
-            ],
-            [*_shared(chosen, gpu), *peer_lines(chosen, gpu, machine, width)],
-            unknown_lines(chosen, width),
-        )
-        right = _apart(
-            verdict_lines(chosen, width),
-            account_lines(chosen, width, textured=textured),
-            place_lines(chosen, width),
-        )
-        return (
-            _apart(left, nvlink_minute(chosen, width, _rows(height, left))),
-            _apart(right, pcie_minute(chosen, width, min(_PCIE_MOST, _rows(height, right)))),
-        )
+            return _apart(verdict, process), _apart(no_gpu_lines(chosen, width), unknown)
+        links = link_lines(chosen, gpu, width, textured=textured)
+        activity = activity_lines(chosen, width, textured=textured)
+        peers = [*_shared(chosen, gpu), *peer_lines(chosen, gpu, machine, width)]
+        left = _apart([*links, *activity], peers, unknown)
+        right = _apart(verdict, traffic_lines(chosen, width, textured=textured), process)
+        nvlink = last_minute(chosen, "nvlink", width, _rows(height, left))
+        pcie = last_minute(chosen, "pcie", width, min(_PCIE_MOST, _rows(height, right)))
+        return _apart(left, nvlink), _apart(right, pcie)
 
-    def _one_column(self, chosen: RankView, machine: Machine, width: int) -> list[list[StyledLine]]:
+    def _one_column(self, chosen: RankView, machine: Machine, width: int, height: int) -> list[StyledLine]:
         gpu, textured = machine.gpu_of(chosen), self.look.textured
+        parts = [verdict_lines(chosen, width), process_lines(chosen, width)]
         if gpu is None:
-            return [
-                verdict_lines(chosen, width),
-                place_lines(chosen, width),
-                no_gpu_lines(chosen, width),
-                unknown_lines(chosen, width),
+            parts.append(no_gpu_lines(chosen, width))
+        else:
+            parts[:1] = [
+                [*link_lines(chosen, gpu, width, textured=textured), *_shared(chosen, gpu)],
+                parts[0],
+                traffic_lines(chosen, width, textured=textured),
+                activity_lines(chosen, width, textured=textured),
+                last_minute(chosen, "nvlink", width, _CHART_LEAST),
+                last_minute(chosen, "pcie", width, _CHART_LEAST),
             ]
-        return [
-            [*link_lines(chosen, gpu, width, textured=textured), *_shared(chosen, gpu)],
-            verdict_lines(chosen, width),
-            account_lines(chosen, width, textured=textured),
-            activity_lines(chosen, width, textured=textured),
-            nvlink_minute(chosen, width, _CHART_LEAST),
-            pcie_minute(chosen, width, _CHART_LEAST),
-            place_lines(chosen, width),
-            peer_lines(chosen, gpu, machine, width),
-            unknown_lines(chosen, width),
-        ]
+            parts.append(peer_lines(chosen, gpu, machine, width))
+        parts.append(unknown_lines(chosen, width))
+        return [line for part in parts for line in part] if height < AIRY_FROM else _apart(*parts)
 
 
 def _rows(height: int, above: list[StyledLine]) -> int:
@@ -122,27 +104,17 @@ def _rows(height: int, above: list[StyledLine]) -> int:
 
 def _apart(*parts: list[StyledLine]) -> list[StyledLine]:
     """The parts that have lines, a blank one between two."""
-    lines: list[StyledLine] = []
-    for part in parts:
-        if part:
-            lines += [(), *part] if lines else part
-    return lines
+    return [line for part in parts if part for line in ((), *part)][1:]
 
 
 def _shared(chosen: RankView, gpu: Gpu) -> list[StyledLine]:
     """Whose doing the figures are, where several ranks compute on one GPU."""
-    others = [str(view.rank) for view in gpu.ranks if view.rank != chosen.rank]
-    if not others:
-        return []
-    text = (
-        f"! shared with rank{'s' * (len(others) > 1)} {', '.join(others)}: its figures are of all together"
-    )
-    return [(Segment(f"   {text}", TextStyle("warning")),)]
+    others = [view.rank for view in gpu.ranks if view.rank != chosen.rank]
+    text = f"   ! shared with rank {runs_of(others)}: its figures are of all together"
+    return [(Segment(text, _WARNING),)] if others else []
 
 
 def _why_nothing(chosen: RankView) -> str:
     if chosen.ended:
         return f"Rank {chosen.rank} ended before it had reported its machine."
-    if chosen.info is None:
-        return f"Nothing is known of the machine: rank {chosen.rank} has not been seen yet."
     return f"Rank {chosen.rank} has not reported its machine yet; with --no-telemetry it never will."

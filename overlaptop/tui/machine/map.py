@@ -16,7 +16,7 @@ from overlaptop.report.links import (
     pcie_of,
     pcie_rate,
 )
-from overlaptop.text import bit_rate, byte_count, printable, whole_percent
+from overlaptop.text import bit_rate, byte_count, plural, printable, watts, whole_percent
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.bars import gauge, sparkline
 from overlaptop.tui.draw.segments import (
@@ -48,10 +48,10 @@ from overlaptop.tui.machine.host import (
     hosts,
     machine_of,
 )
+from overlaptop.tui.machine.link_history import MINUTE_S, column_s, columns
 from overlaptop.tui.machine.meters import NVLINK, PCIE
-from overlaptop.tui.machine.minute import MINUTE_S, column_s, columns
+from overlaptop.tui.machine.numa import on_node
 from overlaptop.tui.machine.peers import fabric
-from overlaptop.tui.machine.words import here, plural, watts
 from overlaptop.tui.overview.columns import rate_cell
 from overlaptop.tui.view import JobView
 
@@ -82,54 +82,53 @@ class Panel:
         self.room = width - (4 if boxed else 1)
         self.textured = textured
         self.nvlink = any(has_nvlink(view) for view in machine.ranks)
-        self.rank_size = 1 + max((len(_rank_words(gpu)) for gpu in machine.gpus), default=0)
         self.inside: list[StyledLine] = []
         self.chosen_at: int | None = None
+        self._cells = self._sizes(1 + max((len(_rank_words(gpu)) for gpu in machine.gpus), default=0))
         if node.nics and not dense:
             self.inside.append(_nics(node, chosen))
         if node.gpus and titled:
-            self.inside.append(self._titles())
+            self._add(self._titles(), cursor=False)
         for gpu in node.gpus:
-            self._add(self._gpu(gpu, chosen), any(view.rank == chosen.rank for view in gpu.ranks))
+            self._add(self._gpu(gpu, chosen), cursor=any(view.rank == chosen.rank for view in gpu.ranks))
         for view in node.ranks:
-            self._add(_rank(view, node), view.rank == chosen.rank)
+            self._add(_rank(view, node), cursor=view.rank == chosen.rank)
         if boxed and gpu_uuid(chosen) and (present := _presence(chosen, node)):
             self.inside.append(present)
 
     def lines(self, height: int) -> list[StyledLine]:
         """The whole panel, ``height`` lines without its border."""
-        blank: StyledLine = ()
-        inside = [_clean(line) for line in (*self.inside, *[blank] * (height - len(self.inside)))]
+        inside = [*self.inside, *[()] * (height - len(self.inside))]
+        body = [pad(_clean(line), self.room) for line in inside]
+        rule = Segment(" " + "─" * self.width, FAINT)
         heading = _clean(_heading(self.node))
         if not self.boxed:
-            rule = crop(
-                (Segment("─ ", FAINT), *heading, Segment(" " + "─" * self.width, FAINT)), self.width
-            )
-            return [rule, *(pad((Segment(" "), *line), self.width) for line in inside)]
-        top = crop((Segment("╭ ", FAINT), *heading, Segment(" " + "─" * self.width, FAINT)), self.width - 1)
-        body = [
-            (Segment("│ ", FAINT), *pad(crop(line, self.room), self.room), Segment(" │", FAINT))
-            for line in inside
-        ]
-        return [(*top, Segment("╮", FAINT)), *body, (Segment("╰" + "─" * (self.width - 2) + "╯", FAINT),)]
+            top = crop((Segment("─ ", FAINT), *heading, rule), self.width)
+            return [top, *((Segment(" "), *line) for line in body)]
+        top = crop((Segment("╭ ", FAINT), *heading, rule), self.width - 1)
+        left, right = Segment("│ ", FAINT), Segment(" │", FAINT)
+        foot = Segment("╰" + "─" * (self.width - 2) + "╯", FAINT)
+        return [(*top, Segment("╮", FAINT)), *((left, *line, right) for line in body), (foot,)]
 
-    def _add(self, line: StyledLine, cursor: bool) -> None:
+    def _add(self, line: StyledLine, *, cursor: bool) -> None:
         if cursor:
             self.chosen_at = len(self.inside)
-            marked = crop((Segment("▸ ", TextStyle("accent", bold=True)), *line), self.room)
-            line = on(pad(marked, self.room), "cursor")
-        else:
-            line = crop((Segment("  "), *line), self.room)
-        self.inside.append(line)
+        mark = Segment("▸ " if cursor else "  ", TextStyle("accent", bold=True))
+        line = pad((mark, *line), self.room)
+        self.inside.append(on(line, "cursor") if cursor else line)
 
-    def _sizes(self) -> dict[str, int]:
-        """Cells of each column; what is left over goes to the history, and then to a bar."""
+    def _sizes(self, rank_cells: int) -> dict[str, int]:
+        """Cells of each column in order; what is left over goes to the history, and then to a bar."""
         room = self.room - 2
-        sizes = {"gpu": 7, "rank": self.rank_size, "mark": 6, "rate": 15}
-        wanted = (("sm", 6, 52), ("pcie", 17, 70), ("memory", 10, 104), ("power", 7, 104))
+        sizes = {"gpu": 7, "rank": rank_cells, "mark": 6, "spark": 0, "bar": 0, "rate": 15}
+        # Where there is no NVLink, PCIe stands in its place.
+        wanted = (
+            ("pcie", 17, 70 if self.nvlink else 1000),
+            ("sm", 6, 52),
+            ("memory", 10, 104),
+            ("power", 7, 104),
+        )
         sizes |= {name: size for name, size, least in wanted if room >= least}
-        if not self.nvlink:
-            sizes.pop("pcie", None)  # it stands in NVLink's place
         spare = room - sum(sizes.values()) - 1
         most = spare - _GAUGE_LEAST - 1
         most = most if most >= _SPARK_LEAST else spare
@@ -140,64 +139,57 @@ class Panel:
         return sizes
 
     def _titles(self) -> StyledLine:
-        sizes = self._sizes()
+        spark, bar = self._cells["spark"], self._cells["bar"]
         name = "NVLink" if self.nvlink else "PCIe"
-        minute = f"{name}, one minute" if sizes.get("spark", 0) >= 18 else name
         words = {
-            "gpu": "GPU", "rank": "rank", "mark": "NUMA", "spark": minute,
-            "bar": "now" if "spark" in sizes else name,
-            "rate": "" if "spark" in sizes or sizes["bar"] else name,
+            "gpu": "GPU", "rank": "rank", "mark": "NUMA",
+            "spark": f"{name}, one minute" if spark >= 18 else name,
+            "bar": "now" if spark else name,
+            "rate": "" if spark or bar else name,
             "pcie": "PCIe", "sm": "SM", "memory": "memory", "power": "power",
         }  # fmt: skip
-        return (Segment("  "), *self._row({key: (dim(text),) for key, text in words.items()}, sizes))
+        return self._row({key: (dim(text),) for key, text in words.items()})
 
-    def _row(self, cells: dict[str, StyledLine], sizes: dict[str, int]) -> StyledLine:
+    def _row(self, cells: dict[str, StyledLine]) -> StyledLine:
         line: list[Segment] = []
-        for key in ("gpu", "rank", "mark", "spark", "bar", "rate", "pcie", "sm", "memory", "power"):
-            if size := sizes.get(key, 0):
-                right = key not in ("gpu", "rank", "mark", "spark", "bar")
-                line += aligned(cells.get(key, ()), size, right=right)
-                if key in ("spark", "bar"):
-                    line.append(Segment(" "))
+        for key, size in self._cells.items():
+            if size:
+                drawn = key in ("spark", "bar")
+                line += aligned(cells[key], size, right=not drawn and key not in ("gpu", "rank", "mark"))
+                line += [Segment(" ")] if drawn else []
         return tuple(line)
 
     def _gpu(self, gpu: Gpu, chosen: RankView) -> StyledLine:
-        sizes = self._sizes()
         view = gpu.reporting_rank(chosen)
         if view is None:
             return (Segment(f"{gpu.label:<7}", FAINT), Segment("not used by the job", FAINT))
-        known, of = (nvlink_rate(view), nvlink_of) if self.nvlink else (pcie_rate(view), pcie_of)
-        top = known.peak_bytes_per_s or 0
-        sample = view.sample
-        style = NVLINK if self.nvlink else PCIE
+        known, of, style = (
+            (nvlink_rate(view), nvlink_of, NVLINK) if self.nvlink else (pcie_rate(view), pcie_of, PCIE)
+        )
+        sample, spark = view.sample, self._cells["spark"]
         farthest = max(gpu.ranks, key=lambda each: misplacement(each) or 0).numa
         glyph, color = NUMA_MARKS[farthest.state if farthest is not None else "unknown"]
-        history = columns(view.samples, sizes.get("spark", 0), of)
-        blank = " " * (sizes.get("spark", 0) - len(history))
+        history = columns(view.samples, spark, of)
+        warned = (Segment(" !", TextStyle("warning", bold=True)),) if pcie_is_turned_down(view) else ()
         cells: dict[str, StyledLine] = {
             "gpu": (bold(gpu.label),),
-            "rank": (Segment(_rank_words(gpu), TEXT),),
+            "rank": (Segment(_rank_words(gpu)),),
             "mark": (Segment(glyph, TextStyle(color, bold=True)),),
-            "spark": (*sparkline(history, top, style=style), Segment(blank)),
-            "bar": gauge(known.share, sizes["bar"], style, textured=self.textured),
+            "spark": sparkline(history, known.peak_bytes_per_s or 0, style=style),
+            "bar": gauge(known.share, self._cells["bar"], style, textured=self.textured),
             "rate": rate_cell(known),
-            "pcie": _pcie(view),
-            "sm": (Segment(whole_percent(sample.sm_activity if sample else None), TEXT),),
-            "memory": (Segment(byte_count(sample.memory_used_bytes if sample else None), TEXT),),
-            "power": (Segment(watts(sample.power_mw if sample else None), TEXT),),
+            "pcie": (*warned, *rate_cell(pcie_rate(view))),
+            "sm": (Segment(whole_percent(sample.sm_activity if sample else None)),),
+            "memory": (Segment(byte_count(sample.memory_used_bytes if sample else None)),),
+            "power": (Segment(watts(sample.power_mw if sample else None)),),
         }
-        line = self._row(cells, sizes)
+        line = self._row(cells)
         return faded(line) if view.stale or view.ended or view.node_lost else line
 
 
 def _clean(line: StyledLine) -> StyledLine:
     """The line as it will be on the screen: a box must know how wide that is."""
     return tuple(Segment(printable(text), style) for text, style in line)
-
-
-def _pcie(view: RankView) -> StyledLine:
-    warned = (Segment(" !", TextStyle("warning", bold=True)),) if pcie_is_turned_down(view) else ()
-    return (*warned, *rate_cell(pcie_rate(view)))
 
 
 def _rank_words(gpu: Gpu) -> str:
@@ -209,20 +201,23 @@ def _rank_words(gpu: Gpu) -> str:
 
 
 def _heading(node: MachineNode) -> StyledLine:
-    if node.number is None:
-        return (Segment("node not known", TextStyle("text", bold=True)),)
-    line: list[Segment] = [bold(f"node {node.number}")]
-    if node.facts is None:
-        return (*line, dim("  of which nothing is known"))
-    cpus = cpu_count(node.facts.cpus)
-    if not node.facts.cpus:
-        line.append(dim("  no CPUs"))
-    else:
-        line.append(Segment(f"  CPUs {node.facts.cpus}", TEXT))
-        line.append(dim(f" ({cpus})" if cpus is not None else ""))
-    memory = byte_count(node.facts.memory_bytes) if node.facts.memory_bytes is not None else "unknown"
-    line.append(Segment(f"  memory {memory}", TEXT if node.facts.memory_bytes is not None else DIM))
-    return tuple(line)
+    facts = node.facts
+    if facts is None:
+        known = node.number is not None
+        return (
+            (bold(f"node {node.number}"), dim("  of which nothing is known"))
+            if known
+            else (bold("node not known"),)
+        )
+    number = cpu_count(facts.cpus)
+    cpus = (Segment(f"  CPUs {facts.cpus}"), dim(f" ({number})" if number is not None else ""))
+    known_memory = facts.memory_bytes is not None
+    memory = f"  memory {byte_count(facts.memory_bytes) if known_memory else 'unknown'}"
+    return (
+        bold(f"node {node.number}"),
+        *(cpus if facts.cpus else (dim("  no CPUs"),)),
+        Segment(memory, TEXT if known_memory else DIM),
+    )
 
 
 def _nics(node: MachineNode, chosen: RankView) -> StyledLine:
@@ -239,7 +234,7 @@ def _nics(node: MachineNode, chosen: RankView) -> StyledLine:
 
 def _rank(view: RankView, node: MachineNode) -> StyledLine:
     """A rank without a GPU on a node where it may run."""
-    parts = here(view.numa, node.number) if view.numa is not None else []
+    parts = on_node(view.numa, node.number) if view.numa is not None else []
     return (bold(f"rank {view.rank:<6}"), Segment("".join(f"{part:<14}" for part in parts)))
 
 
@@ -249,7 +244,7 @@ def _presence(chosen: RankView, node: MachineNode) -> StyledLine:
     if numa is None or node.number is None:
         return ()
     astray = numa.state == "wrong node" and node.number != numa.gpu_node
-    text = " · ".join(here(numa, node.number))
+    text = " · ".join(on_node(numa, node.number))
     if not text:
         return (Segment(f"nothing of rank {chosen.rank} is here", FAINT),)
     return (dim(f"rank {chosen.rank} here: "), Segment(text, TextStyle("warning") if astray else TEXT))
@@ -270,17 +265,17 @@ class MachineMap(JobView):
         host = host_of(chosen) if chosen is not None else ""
         facts = tuple(
             (
-                view.rank,
-                view.machine,
-                view.device,
-                view.numa,
-                view.sample,
-                view.stale,
-                view.ended,
-                view.node_lost,
+                each.rank,
+                each.machine,
+                each.device,
+                each.numa,
+                each.sample,
+                each.stale,
+                each.ended,
+                each.node_lost,
             )
-            for view in views
-            if host_of(view) == host
+            for each in views
+            if host_of(each) == host
         )
         return (host, chosen.rank if chosen is not None else None, len(hosts(views)), facts)
 
@@ -379,12 +374,5 @@ def _title(machine: Machine, known: list[str], more: str, width: int) -> StyledL
 
 def _rail(text: str, width: int) -> StyledLine:
     """A line that all nodes stand on."""
-    rest = max(0, width - len(text) - 8)
-    return crop(
-        (
-            Segment(" ═══ ", TextStyle("history")),
-            Segment(text, TEXT),
-            Segment(" " + "═" * rest, TextStyle("history")),
-        ),
-        width - 1,
-    )
+    style, rest = TextStyle("history"), max(0, width - len(text) - 8)
+    return crop((Segment(" ═══ ", style), Segment(text), Segment(" " + "═" * rest, style)), width - 1)

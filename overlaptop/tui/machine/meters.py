@@ -6,14 +6,29 @@ from collections.abc import Callable
 
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.links import Rate, nvlink_words, pcie_is_turned_down, pcie_words
-from overlaptop.text import UNKNOWN, byte_count, gigabytes_per_s, rate, whole_percent
+from overlaptop.text import UNKNOWN, byte_count, gigabytes_per_s, rate, watts, whole_percent
 from overlaptop.tui.draw.bars import gauge
-from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, bold, dim, fit
+from overlaptop.tui.draw.segments import (
+    Item,
+    Segment,
+    StyledLine,
+    TextStyle,
+    bold,
+    dim,
+    fit,
+    paragraph,
+    titled,
+)
 from overlaptop.tui.machine.host import Gpu
-from overlaptop.tui.machine.words import paragraph, watts
 from overlaptop.wire.devices import DeviceFacts, DeviceSample
 
 NVLINK, PCIE = TextStyle("hidden"), TextStyle("copy")
+_UNKNOWN = DeviceSample(0, 0, None, None, None, None, None, None, None, None, None, None, None, None)
+_UNITS = ("_bytes_per_s", "_bits_per_s", "_bytes", "_mw", "_hz", "_max")
+_NAMES = {
+    "nvlink": "NVLink", "pcie": "PCIe", "sm": "SM", "dram": "DRAM", "numa": "NUMA", "cpu": "CPU",
+    "gpu": "GPU", "gpus": "GPUs", "nic": "NIC", "nics": "NICs", "pci": "PCI", "uuid": "UUID",
+}  # fmt: skip
 _LABEL, _PERCENT, _FIGURES, _GAUGE_LEAST, _GAUGE_MOST = 15, 8, 18, 6, 40
 
 
@@ -32,61 +47,86 @@ def link_lines(view: RankView, gpu: Gpu, width: int, *, textured: bool) -> list[
     lines = [fit(items, [], width), *_links(device, now, _Meters(width, textured=textured))]
     if pcie_is_turned_down(view):
         best = pcie_words(device.pcie_generation_max, device.pcie_width_max)
-        warned = (
-            f"! in use, and yet slower than the {best} that it could be: look at the slot and the riser"
-        )
-        lines += paragraph(warned, width, TextStyle("warning", bold=True))
+        text = f"! in use, and yet slower than the {best} that it could be: look at the slot and the riser"
+        lines += paragraph(text, width, TextStyle("warning", bold=True), indent=3)
     return lines
 
 
 def activity_lines(view: RankView, width: int, *, textured: bool) -> list[StyledLine]:
     """How busy the GPU is, and what it takes."""
-    device, now = view.device, view.sample
+    device, now = view.device, view.sample or _UNKNOWN
     if device is None:
         return []
     draw = _Meters(width, textured=textured)
+    reasons = now.throttle_reasons
+    held = dim("unknown")
+    if reasons is not None:
+        held = Segment(", ".join(reasons), TextStyle("warning", bold=True)) if reasons else Segment("no")
     return [
-        draw.share("SM", now.sm_activity if now else None),
-        draw.share("tensor cores", now.tensor_activity if now else None),
-        draw.share("DRAM", now.dram_activity if now else None),
-        draw.amount(
-            "memory", now.memory_used_bytes if now else None, device.memory_total_bytes, byte_count
-        ),
-        draw.amount("power", now.power_mw if now else None, device.power_limit_mw, watts),
-        draw.amount("SM clock", now.sm_clock_hz if now else None, device.sm_clock_max_hz, _megahertz),
-        draw.amount(
-            "memory clock", now.memory_clock_hz if now else None, device.memory_clock_max_hz, _megahertz
-        ),
-        _throttled(now),
+        draw.share("SM", now.sm_activity),
+        draw.share("tensor cores", now.tensor_activity),
+        draw.share("DRAM", now.dram_activity),
+        draw.amount("memory", now.memory_used_bytes, device.memory_total_bytes, byte_count),
+        draw.amount("power", now.power_mw, device.power_limit_mw, watts),
+        draw.amount("SM clock", now.sm_clock_hz, device.sm_clock_max_hz, _megahertz),
+        draw.amount("memory clock", now.memory_clock_hz, device.memory_clock_max_hz, _megahertz),
+        (dim(f"   {'throttled':<{_LABEL + 3}}"), held),
     ]
 
 
+def no_gpu_lines(view: RankView, width: int) -> list[StyledLine]:
+    """Of a rank without a GPU: why."""
+    text = f"unknown: rank {view.rank} has not reported it yet"
+    if view.device is not None:
+        text = f"none: {_why_no_gpu(view) or 'the rank computes on none that is known'}"
+    return [titled("GPU"), *paragraph(text, width, indent=3)]
+
+
+def unknown_lines(view: RankView, width: int) -> list[StyledLine]:
+    """One paragraph a reason, with all that it stands for. Of a GPU that is not there all is unknown, for
+    the one reason that `no_gpu_lines` gives.
+    """
+    by_reason: dict[str, dict[str, None]] = {}
+    for source in (view.sample, view.device, view.numa, view.machine):
+        for unknown in source.unknown if source is not None else ():
+            if unknown.reason != _why_no_gpu(view):
+                by_reason.setdefault(unknown.reason, {})[_words(unknown.name)] = None
+    lines = [
+        line
+        for reason, names in by_reason.items()
+        for line in paragraph(f"{', '.join(names)}: {reason}", width, indent=3)
+    ]
+    return [titled("unknown"), *lines] if lines else []
+
+
+def _why_no_gpu(view: RankView) -> str:
+    if view.device is None or view.device.gpu_uuid:
+        return ""
+    return next((each.reason for each in view.device.unknown if each.name == "gpu_uuid"), "")
+
+
+def _words(name: str) -> str:
+    """A field's name as the screen calls it: ``nvlink_rx_bytes_per_s`` is NVLink rx."""
+    for unit in _UNITS:
+        name = name.removesuffix(unit)
+    return " ".join(_NAMES.get(word, word) for word in name.split("_"))
+
+
 def _links(device: DeviceFacts, now: DeviceSample | None, draw: _Meters) -> list[StyledLine]:
-    lines: list[StyledLine] = []
-    nvlink = nvlink_words(device)
-    if device.nvlink_count == 0:
-        lines.append(draw.words(nvlink, "", "this GPU has none"))
-    else:
-        rx, tx = (now.nvlink_rx_bytes_per_s, now.nvlink_tx_bytes_per_s) if now else (None, None)
-        peak = device.nvlink_peak_bytes_per_s
-        lines += [
-            draw.rate(nvlink, "rx", Rate(rx, peak), NVLINK),
-            draw.rate("", "tx", Rate(tx, peak), NVLINK),
-        ]
-    rx, tx = (now.pcie_rx_bytes_per_s, now.pcie_tx_bytes_per_s) if now else (None, None)
+    now = now or _UNKNOWN
+    nvlink, peak = nvlink_words(device), device.nvlink_peak_bytes_per_s
     pcie = f"PCIe {pcie_words(device.pcie_generation, device.pcie_width)}".rstrip()
-    peak = device.pcie_peak_bytes_per_s
-    return [*lines, draw.rate(pcie, "rx", Rate(rx, peak), PCIE), draw.rate("", "tx", Rate(tx, peak), PCIE)]
-
-
-def _throttled(now: DeviceSample | None) -> StyledLine:
-    reasons = now.throttle_reasons if now else None
-    held = Segment("no")
-    if reasons is None:
-        held = dim("unknown")
-    elif reasons:
-        held = Segment(", ".join(reasons), TextStyle("warning", bold=True))
-    return (dim(f"   {'throttled':<{_LABEL + 3}}"), held)
+    lines = [draw.words(nvlink, "", "this GPU has none")]
+    if device.nvlink_count != 0:
+        lines = [
+            draw.rate(nvlink, "rx", Rate(now.nvlink_rx_bytes_per_s, peak), NVLINK),
+            draw.rate("", "tx", Rate(now.nvlink_tx_bytes_per_s, peak), NVLINK),
+        ]
+    return [
+        *lines,
+        draw.rate(pcie, "rx", Rate(now.pcie_rx_bytes_per_s, device.pcie_peak_bytes_per_s), PCIE),
+        draw.rate("", "tx", Rate(now.pcie_tx_bytes_per_s, device.pcie_peak_bytes_per_s), PCIE),
+    ]
 
 
 def _megahertz(clock_hz: int | None) -> str:
@@ -105,9 +145,8 @@ class _Meters:
     def rate(self, label: str, direction: str, known: Rate, style: TextStyle) -> StyledLine:
         if known.bytes_per_s is None:
             return self.words(label, direction, "unknown")
-        if known.peak_bytes_per_s is None:
-            figures: StyledLine = (bold(rate(known.bytes_per_s)),)
-        else:
+        figures: StyledLine = (bold(rate(known.bytes_per_s)),)
+        if known.peak_bytes_per_s is not None:
             of = f" of {rate(known.peak_bytes_per_s)}"
             figures = (bold(gigabytes_per_s(known.bytes_per_s)), dim(of))
         return self._line(label, direction, known.share, style, figures)
@@ -118,13 +157,17 @@ class _Meters:
     def amount(
         self, label: str, used: int | None, most: int | None, words_of: Callable[[int | None], str]
     ) -> StyledLine:
-        share = used / most if used is not None and most else None
+        share: float | None = None
         figures: StyledLine = ()
-        if used is not None and most is not None:
+        if used is not None:
             part, whole = words_of(used), words_of(most)
-            figures = (bold(_of(part, whole)), dim(f" of {whole}"))
-        elif used is not None:
-            figures = (bold(words_of(used)),)
+            figures = (bold(part),)
+            if most is not None:
+                # 72.0 of 141 GiB: the unit once
+                figure, _, unit = part.partition(" ")
+                same = whole.endswith(f" {unit}")
+                share = used / most if most else None
+                figures = (bold(figure if same else part), dim(f" of {whole}"))
         return self._line(label, "", share, TextStyle("history"), figures)
 
     def words(self, label: str, direction: str, text: str) -> StyledLine:
@@ -140,9 +183,3 @@ class _Meters:
             bar = gauge(share, self.gauge, style, textured=self.textured)
         percent = whole_percent(share) if share is not None else ""
         return (dim(f"   {label:<{_LABEL}}{direction:<3}"), *bar, bold(f"{percent:>6}  "), *figures)
-
-
-def _of(used: str, most: str) -> str:
-    """The figure without its unit where the other one says the same: ``72.0`` of ``141 GiB``."""
-    figure, _, unit = used.partition(" ")
-    return figure if unit == most.partition(" ")[2] else used

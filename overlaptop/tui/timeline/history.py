@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from overlaptop.fleet.snapshot import RankView
+from overlaptop.tui.draw.bars import binned
 from overlaptop.wire.messages import StepTotals
 
 _COLUMN_S = 1.0
@@ -56,20 +57,8 @@ def columns(
 
     Columns begin at multiples of ``a_column`` steps: a finished column never changes again.
     """
-    if not history or width <= 0:
-        return [None] * max(width, 0)
-    newest = history[-1].step // a_column
-    gathered: dict[int, list[float]] = {}
-    for step in reversed(history):
-        column = step.step // a_column
-        if column <= newest - width:
-            break
-        if (known := value(step)) is not None:
-            gathered.setdefault(column, []).append(known)
-    return [
-        gather(gathered[column]) if column in gathered else None
-        for column in range(newest - width + 1, newest + 1)
-    ]
+    steps = ((step.step // a_column, value(step)) for step in reversed(history))
+    return binned(steps, max(width, 0), gather)
 
 
 def _round_up(value: float) -> float:

@@ -1,0 +1,92 @@
+"""Where the chosen rank runs and may run, and what to type where that is far from its GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overlaptop.fleet.snapshot import RankView
+from overlaptop.report.links import NUMA_MARKS
+from overlaptop.text import byte_count, plural
+from overlaptop.tui.draw.segments import (
+    DIM,
+    TEXT,
+    Segment,
+    StyledLine,
+    TextStyle,
+    dim,
+    hanging,
+    paragraph,
+    titled,
+)
+from overlaptop.wire.devices import NodeShare, NumaFacts
+
+_STATES = {"bound": "bound to its GPU's node", "wrong node": "on the wrong node", "no gpu": "no GPU"}
+
+
+def verdict_lines(view: RankView, width: int) -> list[StyledLine]:
+    """How the rank lies to its GPU, why, and what to type."""
+    numa = view.numa
+    if numa is None:
+        text = f"unknown: rank {view.rank} has not reported it yet"
+        return [titled("NUMA"), *paragraph(text, width, indent=3)]
+    glyph, color = NUMA_MARKS[numa.state]
+    verdict = Segment(f"{glyph} {_STATES.get(numa.state, numa.state)}", TextStyle(color, bold=True))
+    lines = [
+        titled("NUMA", dim(f"rank {view.rank}  "), verdict),
+        *paragraph(numa.reason, width, TEXT, indent=3),
+    ]
+    if numa.advice:
+        style = TextStyle("accent", bold=True)
+        beside = hanging(_label("to mend it"), numa.advice, width, style)
+        if len(beside) > 1:  # each way to do it on lines of its own: no command is broken that need not be
+            ways = numa.advice.replace(", or ", "\nor ").split("\n")
+            below = (line for way in ways for line in paragraph(way, width, style, indent=5))
+            beside = [_label("to mend it"), *below]
+        lines += beside
+    return lines + (hanging(_label("--numa bind"), numa.bound, width) if numa.bound else [])
+
+
+def process_lines(view: RankView, width: int) -> list[StyledLine]:
+    """What the verdict follows from."""
+    numa = view.numa
+    if numa is None:
+        return []
+    facts = [
+        ("may use", ": ".join(filter(None, (by_node(numa.cpu_nodes, "CPU"), numa.cpu_set)))),
+        ("threads", by_node(numa.threads_by_node, "thread")),
+        ("memory", by_node(numa.memory_by_node)),
+        ("policy", numa.memory_policy),
+    ]
+    if numa.nic or numa.gpu_node is not None:
+        on = f" on node {numa.nic_node}" if numa.nic_node is not None else ", node unknown"
+        facts.append(("nearest NIC", f"{numa.nic}{on}" if numa.nic else ""))
+    if numa.gpu_memory_node is not None:
+        facts.append(("GPU memory", f"is node {numa.gpu_memory_node}"))
+    lines: list[StyledLine] = [titled("process", dim(f"of rank {view.rank}"))]
+    for label, text in facts:
+        lines += hanging(_label(label), text or "unknown", width, TEXT if text else DIM)
+    return lines
+
+
+def on_node(numa: NumaFacts, node: int | None) -> list[str]:
+    """How much of a process is on a node: CPUs it may use, threads, memory. Less what is nothing."""
+    cpus, threads, memory = (
+        sum(share.amount for share in shares if share.node == node)
+        for shares in (numa.cpu_nodes, numa.threads_by_node, numa.memory_by_node)
+    )
+    parts = [plural(amount, noun) for amount, noun in ((cpus, "CPU"), (threads, "thread")) if amount]
+    return [*parts, byte_count(memory)] if memory else parts
+
+
+def by_node(shares: Iterable[NodeShare], noun: str = "") -> str:
+    """``34 threads on node 0, 2 on node 1``; without a noun, bytes. Most first."""
+    parts: list[str] = []
+    for share in sorted(shares, key=lambda each: -each.amount):
+        if share.amount:
+            named = plural(share.amount, noun) if not parts else f"{share.amount:,}"
+            parts.append(f"{named if noun else byte_count(share.amount)} on node {share.node}")
+    return ", ".join(parts)
+
+
+def _label(words: str) -> StyledLine:
+    return (dim(f"   {words:<12}"),)

@@ -1,0 +1,104 @@
+"""What the links carried beside what the job's own collectives account for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from overlaptop.fleet.snapshot import RankView
+from overlaptop.fleet.traffic import Traffic
+from overlaptop.text import rate, whole_percent
+from overlaptop.tui.draw.bars import Cell, to_segments
+from overlaptop.tui.draw.segments import (
+    BOLD,
+    DIM,
+    TEXT,
+    Segment,
+    StyledLine,
+    TextStyle,
+    bold,
+    dim,
+    paragraph,
+    titled,
+)
+
+NOTABLE_SHARE = 0.1
+"""Counters and collectives are not read at the same moments: what differs by less says nothing."""
+_NAMES = {"nvlink": "NVLink", "pcie": "PCIe"}
+_LABEL, _FIGURE, _BAR_MOST = 23, 12, 60
+_WARNING = TextStyle("warning")
+
+
+def traffic_lines(view: RankView, width: int, *, textured: bool) -> list[StyledLine]:
+    """A verdict; measured, explained, the rest; a bar of it; what it means.
+
+    The verdict stands in the heading: where there is little room the rest is scrolled to.
+    """
+    traffic = view.traffic
+    if traffic is None:
+        text = "unknown: nothing is known of what the links carried"
+        return [titled("account"), *paragraph(text, width, indent=3)]
+    label = min(_LABEL, max(12, width - 2 * _FIGURE - 4))
+    measured = (traffic.rx_bytes_per_s, traffic.tx_bytes_per_s)
+    own = (traffic.collectives_rx_bytes_per_s, traffic.collectives_tx_bytes_per_s)
+    pairs = list(zip(measured, own, strict=True))
+    rest = [None if m is None or o is None else m - o for m, o in pairs]
+    verdict, meaning = _verdict(traffic, pairs, width, textured=textured)
+    over = f"{_NAMES.get(traffic.over, traffic.over)}, over {traffic.window_s:.0f} s  "
+    return [
+        titled("account", dim(over), verdict),
+        (dim(" " * (label + 3)), dim(f"{'rx':>{_FIGURE}}{'tx':>{_FIGURE}}")),
+        _row("measured", label, measured, TEXT),
+        _row("the job's collectives" if label >= _LABEL else "collectives", label, own, TEXT),
+        _row("unexplained", label, rest, BOLD),
+        *meaning,
+        *paragraph(traffic.reason, width, indent=3),
+    ]
+
+
+def _row(name: str, label: int, figures: Sequence[int | None], style: TextStyle) -> StyledLine:
+    words = ["unknown" if each is None else rate(each) if each >= 0 else "none" for each in figures]
+    cells = zip(words, figures, strict=True)
+    return (
+        dim(f"   {name:<{label}}"),
+        *(Segment(f"{word:>{_FIGURE}}", style if each else DIM) for word, each in cells),
+    )
+
+
+def _verdict(
+    traffic: Traffic, pairs: list[tuple[int | None, int | None]], width: int, *, textured: bool
+) -> tuple[Segment, list[StyledLine]]:
+    """In a word or two, and what shows it. ``pairs``: rx and tx, measured and explained."""
+    known = [
+        (measured, explained, direction)
+        for (measured, explained), direction in zip(pairs, ("rx", "tx"), strict=True)
+        if measured is not None and explained is not None
+    ]
+    if not known:
+        return dim("unknown"), []
+    measured, explained, direction = max(known, key=lambda each: abs(each[0] - each[1]))
+    if not measured and not explained:
+        return dim("the links are quiet"), []
+    share = 1 - explained / measured if measured else -1.0
+    if share < -NOTABLE_SHARE:
+        text = "the collectives account for more than the counters saw"
+        shown = paragraph(text, width, _WARNING, indent=3)
+        return Segment("! does not add up", TextStyle("warning", bold=True)), shown
+    share = max(0.0, share)
+    is_pcie = traffic.over == "pcie"
+    bar = _bar(share, width, TextStyle("copy" if is_pcie else "exposed"), textured=textured)
+    line = (Segment("   "), *bar, bold(f" {whole_percent(share):>5}"), dim(f" of {direction}"))
+    if share <= NOTABLE_SHARE:
+        return Segment("✓ explained", TextStyle("good", bold=True)), [line]
+    text = f"{whole_percent(share)} unexplained"
+    # Over PCIe a job's batches come in: nothing to be warned of.
+    verdict = bold(text) if is_pcie else Segment(f"! {text}", TextStyle("warning", bold=True))
+    meaning = "somebody else's traffic, or copies of the job's own"
+    return verdict, [line, *paragraph(meaning, width, TEXT if is_pcie else _WARNING, indent=3)]
+
+
+def _bar(share: float, width: int, style: TextStyle, *, textured: bool) -> StyledLine:
+    """What is explained, and in ``style`` the share that is not."""
+    size = max(1, min(_BAR_MOST, width - 18))
+    rest = round(size * share)
+    filled, empty = ("▓", "░") if textured else ("█", "█")
+    return to_segments([*[Cell(filled, TextStyle("hidden"))] * (size - rest), *[Cell(empty, style)] * rest])
