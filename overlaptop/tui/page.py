@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from overlaptop.tui.dashboard import Dashboard
@@ -11,7 +10,7 @@ from overlaptop.tui.keys import SCROLL_KEYS, bindings
 from overlaptop.tui.screen import DashboardScreen, Heights
 from overlaptop.tui.view import ScrollView
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, Hint, KeyBar
+from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT, Hints, KeyBar
 
 
 class Page(ScrollView):
@@ -34,7 +33,7 @@ class PageScreen(DashboardScreen):
     """One view that is scrolled, and its keys."""
 
     BINDINGS: ClassVar = bindings(SCROLL_KEYS)
-    hints: ClassVar[Sequence[tuple[str, str, str] | tuple[str, str, str, str] | Hint]] = (
+    hints: ClassVar[Hints] = (
         ("esc", "back", "screen.back", "back"),
         ("↑ ↓", "scroll", "screen.move(1)", "scroll"),
         QUIT_HINT,

@@ -236,11 +236,7 @@ class ViewState:
         shown = [view.rank for view in self.rows]
         if shown:
             at = shown.index(self.rank) if self.rank in shown else 0
-            self.choose(shown[min(max(at + rows, 0), len(shown) - 1)])
-
-    def choose(self, rank: int) -> None:
-        """Turn to this rank; its collective that is like the chosen one is the chosen one."""
-        self.rank = rank
+            self.rank = shown[min(max(at + rows, 0), len(shown) - 1)]
 
     def sort_by_next(self) -> None:
         """Sort by the next column; figures begin with their worst (overlap: lowest, times: longest)."""

@@ -17,6 +17,19 @@ class JobView(LineView):
         super().__init__(dashboard.look)
         self.dashboard, self.state = dashboard, dashboard.state
 
+    async def wheel(self, direction: int, x: int) -> None:
+        """1: it was turned down, -1: up, with the pointer in column ``x``."""
+
+    async def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Textual's."""
+        event.stop()
+        await self.wheel(1, event.x)
+
+    async def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Textual's."""
+        event.stop()
+        await self.wheel(-1, event.x)
+
 
 class ScrollView(JobView):
     """More lines than fit, moved by keys and by the wheel: draws from the line `first` on; `draw` keeps
@@ -32,12 +45,6 @@ class ScrollView(JobView):
         self.first = max(0, self.first + lines)
         self.redraw()
 
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel."""
-        event.stop()
-        self.scroll_lines(WHEEL_LINES)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel."""
-        event.stop()
-        self.scroll_lines(-WHEEL_LINES)
+    async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
+        """Scroll."""
+        self.scroll_lines(WHEEL_LINES * direction)

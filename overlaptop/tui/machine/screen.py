@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from overlaptop.fleet.snapshot import RankView
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.help.glossary import MACHINE
 from overlaptop.tui.keys import MACHINE_KEYS, bindings
@@ -62,7 +61,7 @@ class MachineScreen(DashboardScreen):
     def action_move(self, rows: int) -> None:
         """Another rank."""
         self.state.move(rows)
-        self._chosen()
+        self._choose(self.state.rank)
 
     def action_across(self, nodes: int) -> None:
         """The rank in the same place on the next node that has any."""
@@ -71,41 +70,34 @@ class MachineScreen(DashboardScreen):
             return
         shown = {view.rank for view in self.state.rows}
         machine = machine_of(self.state.snapshot.ranks, host_of(chosen))
-        panels = [
-            [view.rank for gpu in node.gpus for view in gpu.ranks if view.rank in shown]
-            or [view.rank for view in node.ranks if view.rank in shown]
-            for node in machine.nodes
-        ]
-        panels = [ranks for ranks in panels if ranks]
+        panels = []
+        for node in machine.nodes:
+            views = [view for gpu in node.gpus for view in gpu.ranks] or node.ranks
+            if ranks := [view.rank for view in views if view.rank in shown]:
+                panels.append(ranks)
         at = next((number for number, ranks in enumerate(panels) if chosen.rank in ranks), None)
         if at is not None and 0 <= at + nodes < len(panels):
             there = panels[at + nodes]
-            self.state.choose(there[min(panels[at].index(chosen.rank), len(there) - 1)])
-            self._chosen()
+            self._choose(there[min(panels[at].index(chosen.rank), len(there) - 1)])
 
     def action_next(self, direction: int) -> None:
         """The first rank of the next host, going round; on one host the next rank."""
         chosen, rows = self.state.chosen, self.state.rows
-        names = hosts(rows)
         if chosen is None:
             return
+        names = hosts(rows)
         if len(names) > 1 and host_of(chosen) in names:
             wanted = names[(names.index(host_of(chosen)) + direction) % len(names)]
-            there = next(view for view in rows if host_of(view) == wanted)
+            self._choose(next(view.rank for view in rows if host_of(view) == wanted))
         else:
-            there = _following(rows, chosen, direction)
-        self.state.choose(there.rank)
-        self._chosen()
+            ranks = [view.rank for view in rows]
+            self._choose(ranks[(ranks.index(chosen.rank) + direction) % len(ranks)])
 
     def action_scroll(self, lines: int) -> None:
         """The details."""
         self._detail.scroll_lines(lines)
 
-    def _chosen(self) -> None:
+    def _choose(self, rank: int) -> None:
+        self.state.rank = rank
         self._detail.first = 0
         self.show_chosen()
-
-
-def _following(rows: list[RankView], chosen: RankView, direction: int) -> RankView:
-    at = next(number for number, view in enumerate(rows) if view.rank == chosen.rank)
-    return rows[(at + direction) % len(rows)]

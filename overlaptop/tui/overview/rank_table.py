@@ -6,7 +6,6 @@ Where several hosts are watched, the ranks of each stand below a thin line of it
 from __future__ import annotations
 
 from textual import events
-from textual.message import Message
 
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.report.hosts import Group, groups
@@ -23,21 +22,6 @@ _MARGIN = 2
 
 class RankTable(JobView):
     """Header and rows; keeps the chosen rank visible. A click chooses, a second one opens."""
-
-    class RankChosen(Message):
-        """A row was clicked."""
-
-        def __init__(self, rank: int, opened: bool) -> None:
-            super().__init__()
-            self.rank = rank
-            self.opened = opened
-
-    class Sorted(Message):
-        """A column's header was clicked."""
-
-        def __init__(self, key: str) -> None:
-            super().__init__()
-            self.key = key
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
@@ -81,29 +65,20 @@ class RankTable(JobView):
             lines.append((dim(f"  {words}"),))
         return lines
 
-    def on_click(self, event: events.Click) -> None:
-        """Choose or open a rank; sort by a column."""
+    async def on_click(self, event: events.Click) -> None:
+        """Choose a rank, and open it at the second click; sort by a column."""
+        entries, at = self._entries(), self._first + event.y - 1
         if event.y == 0:
             if (key := self._column_at(event.x)) in SORT_KEYS:
-                self.post_message(self.Sorted(key))
-            return
-        at, entries = self._first + event.y - 1, self._entries()
-        if at < len(entries) and not isinstance(entry := entries[at], Group):
-            self.post_message(self.RankChosen(entry.rank, opened=event.chain >= 2))
+                await self.screen.run_action(f"screen.sort_by('{key}')")
+        elif at < len(entries) and not isinstance(entry := entries[at], Group):
+            await self.screen.run_action(f"screen.choose({entry.rank})")
+            if event.chain >= 2:
+                await self.screen.run_action("app.rank")
 
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel moves through the ranks."""
-        self._wheel(event, 1)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel moves through the ranks."""
-        self._wheel(event, -1)
-
-    def _wheel(self, event: events.MouseEvent, rows: int) -> None:
-        event.stop()
-        self.state.move(rows)
-        if chosen := self.state.chosen:
-            self.post_message(self.RankChosen(chosen.rank, opened=False))
+    async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
+        """Move through the ranks."""
+        await self.screen.run_action(f"screen.move({direction})")
 
     def _entries(self) -> list[RankView | Group]:
         """The ranks, each host's after its own line."""
@@ -111,10 +86,7 @@ class RankTable(JobView):
         if not state.grouped:
             return list(state.rows)
         found = groups(state.rows, state.snapshot.nodes, empty=not state.filter.words)
-        entries: list[RankView | Group] = []
-        for group in found:
-            entries += [group, *group.ranks]
-        return entries
+        return [entry for group in found for entry in (group, *group.ranks)]
 
     def _columns(self, width: int) -> list[tuple[Column, int]]:
         state = self.state

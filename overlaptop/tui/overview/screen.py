@@ -138,16 +138,14 @@ class OverviewScreen(TimelineScreen):
         """As many ranks on as are visible."""
         self.action_move(pages * self._table.page_rows)
 
-    async def on_rank_table_rank_chosen(self, message: RankTable.RankChosen) -> None:
-        """A row was clicked."""
-        self.state.choose(message.rank)
+    def action_choose(self, rank: int) -> None:
+        """That one."""
+        self.state.rank = rank
         self.show_chosen()
-        if message.opened:
-            await self.run_action("app.rank")
 
-    def on_rank_table_sorted(self, message: RankTable.Sorted) -> None:
-        """A header was clicked."""
-        self.state.sort_by(message.key)
+    def action_sort_by(self, key: str) -> None:
+        """By that column, or the other way round."""
+        self.state.sort_by(key)
         self.redraw()
 
     def action_sort(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from textual import events
-from textual.message import Message
 
 from overlaptop.text import Unit, byte_count, percent
 from overlaptop.tui.dashboard import Dashboard
@@ -28,13 +27,6 @@ _COLUMNS = (
 
 class Collectives(JobView):
     """A list with a cursor; the timeline marks what it is on."""
-
-    class CollectiveChosen(Message):
-        """A line was clicked."""
-
-        def __init__(self, index: int) -> None:
-            super().__init__()
-            self.index = index
 
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
@@ -72,27 +64,20 @@ class Collectives(JobView):
             lines.append((dim(f"  … {more} more"),))
         return lines
 
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
         """Choose the line."""
+        if event.y > 0:
+            await self._choose(self._first + event.y - 1)
+
+    async def wheel(self, direction: int, x: int) -> None:  # noqa: ARG002
+        """Move the cursor."""
+        at = self.state.collective
+        await self._choose(max(0, direction + (at if at is not None else -1)))
+
+    async def _choose(self, index: int) -> None:
         lanes = self.state.lanes
-        index = self._first + event.y - 1
-        if lanes is not None and event.y > 0 and index < len(lanes.detail.collectives):
-            self.post_message(self.CollectiveChosen(index))
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel moves the cursor."""
-        self._wheel(event, 1)
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel moves the cursor."""
-        self._wheel(event, -1)
-
-    def _wheel(self, event: events.MouseEvent, lines: int) -> None:
-        event.stop()
-        lanes = self.state.lanes
-        if lanes is not None and lanes.detail.collectives:
-            at = (self.state.collective if self.state.collective is not None else -1) + lines
-            self.post_message(self.CollectiveChosen(min(max(at, 0), len(lanes.detail.collectives) - 1)))
+        if lanes is not None and index < len(lanes.detail.collectives):
+            await self.screen.run_action(f"screen.choose_collective({index})")
 
 
 def _cells(lanes: Lanes, index: int, unit: Unit) -> tuple[StyledLine, ...]:

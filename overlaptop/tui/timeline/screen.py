@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from overlaptop.tui.screen import DashboardScreen
-from overlaptop.tui.timeline.collectives import Collectives
 from overlaptop.tui.timeline.timeline import ZOOM_FACTOR
 from overlaptop.tui.timeline.viewport import WHOLE_STEP
 
@@ -37,13 +36,10 @@ class TimelineScreen(DashboardScreen):
             return
         last = len(lanes.detail.collectives) - 1
         at = self.state.collective
-        self._choose(0 if at is None else min(max(at + lines, 0), last))
+        self.action_choose_collective(0 if at is None else min(max(at + lines, 0), last))
 
-    def on_collectives_collective_chosen(self, message: Collectives.CollectiveChosen) -> None:
-        """The list was clicked."""
-        self._choose(message.index)
-
-    def _choose(self, index: int) -> None:
+    def action_choose_collective(self, index: int) -> None:
+        """That one; the viewport goes with it where it shows a part of the step."""
         state = self.state
         state.choose_collective(index)
         lanes = state.lanes

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from textual import events
-
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.text import Unit, byte_count, clock, duration
 from overlaptop.tui.draw.bars import Cell, Piece, lane, ruler, to_segments
@@ -110,18 +108,10 @@ class Timeline(JobView):
             return f"{chosen.node} is out of reach: no step of rank {chosen.rank} was seen in detail before"
         return f"waiting for the next step of rank {chosen.rank} that is measured in detail"
 
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel zooms in where the pointer is."""
-        self._zoom(event, ZOOM_FACTOR)
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel zooms out."""
-        self._zoom(event, 1 / ZOOM_FACTOR)
-
-    def _zoom(self, event: events.MouseEvent, factor: float) -> None:
-        event.stop()
-        anchor = (event.x - LABEL) / max(1, self.size.width - LABEL - 1)
-        self.state.viewport = self.state.viewport.zoomed(factor, min(1.0, max(0.0, anchor)))
+    async def wheel(self, direction: int, x: int) -> None:
+        """Zoom where the pointer is: in, where it is turned up."""
+        anchor = min(1.0, max(0.0, (x - LABEL) / max(1, self.size.width - LABEL - 1)))
+        self.state.viewport = self.state.viewport.zoomed(ZOOM_FACTOR**-direction, anchor)
         self.state.follows = False
         self.redraw()
 

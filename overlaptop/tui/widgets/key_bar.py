@@ -17,7 +17,6 @@ from overlaptop.tui.draw.segments import (
     dim,
     elided,
     fit,
-    joined,
     line_width,
 )
 from overlaptop.tui.tune.knob_editor import knob_words
@@ -43,17 +42,13 @@ HELP_HINT = Hint("?", "help", "app.help", "")
 """Never left out."""
 QUIT_HINT = Hint("q", "quit", "app.quit", "quit")
 """Its words say where it ends a job."""
-KNOB_HINT = ("[ ]", "", "app.larger")
+KNOB_HINT = Hint("[ ]", "", "app.larger")
 """Its words are the name of the selected knob."""
-STEP_HINT = ("[ ]", "step", "app.turn(1)", "step")
+STEP_HINT = Hint("[ ]", "step", "app.turn(1)", "step")
 """Of a trace."""
-
-
-class _Placed(NamedTuple):
-    """A hint as it is drawn."""
-
-    line: StyledLine
-    hint: Hint
+Hints = Sequence[tuple[str, str, str] | tuple[str, str, str, str] | Hint]
+_Placed = tuple[StyledLine, Hint]
+"""A hint as it is drawn."""
 
 
 class KeyBar(JobView):
@@ -68,13 +63,13 @@ class KeyBar(JobView):
     def __init__(
         self,
         dashboard: Dashboard,
-        hints: Sequence[tuple[str, str, str] | tuple[str, str, str, str] | Hint],
+        hints: Hints,
         *,
         shows_change: bool = True,
-        offered: Callable[[str], bool] | None = None,
+        offered: Callable[[str], bool] = lambda _action: True,
     ) -> None:
         """``shows_change``: also show how a change of a knob goes, as nothing else on this screen does.
-        ``offered``: whether an action does something just now; None: all do.
+        ``offered``: whether an action does something just now.
         """
         super().__init__(dashboard)
         self._hints = [Hint(*hint) for hint in hints]
@@ -86,20 +81,16 @@ class KeyBar(JobView):
         """Those of keys that do something just now."""
         found = []
         for hint in self._hints:
-            if not self.state.offers(hint.action):
+            if not (self.state.offers(hint.action) and self._offered(hint.action)):
                 continue
-            if self._offered is not None and not self._offered(hint.action):
-                continue
-            if hint.action == KNOB_HINT[2]:
+            if hint.action == KNOB_HINT.action:
                 if not self.state.can_change:
                     continue
                 name = self.state.selected_name
                 word, short = ("bucket size", short_name(name)) if name == BUCKET_CAP_MB else (name, "knob")
                 hint = hint._replace(word=word, short=short)
-            elif hint.action == QUIT_HINT.action and self._ends_a_job:
+            elif hint.action == QUIT_HINT.action and self.dashboard.running:
                 hint = hint._replace(word="quit and end the job", short="end job")
-            elif hint.action == HELP_HINT.action:
-                hint = hint._replace(short="")
             found.append(hint)
         return found
 
@@ -109,14 +100,13 @@ class KeyBar(JobView):
 
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
         """One line."""
-        change = self._change_line_in(width)
-        placed, gap = self._placed(width)
-        return [fit([Item(each.line) for each in placed], [Item(change)] if change else [], width, gap)]
+        placed, gap, change = self._placed(width)
+        return [fit([Item(line) for line, _ in placed], [Item(change)] if change else [], width, gap)]
 
     async def on_click(self, event: events.Click) -> None:
         """Do what the hint under the pointer says."""
         left = 0
-        placed, gap = self._placed(self.size.width)
+        placed, gap, _ = self._placed(self.size.width)
         for line, hint in placed:
             right = left + line_width(line)
             if left <= event.x < right:
@@ -124,32 +114,22 @@ class KeyBar(JobView):
                 return
             left = right + len(gap)
 
-    @property
-    def _ends_a_job(self) -> bool:
-        return bool(self.dashboard.running)
-
-    def _placed(self, width: int) -> tuple[list[_Placed], str]:
-        """The hints that are shown, and the gap between them: with words as long as there is room for while
-        no important hint has to go.
+    def _placed(self, width: int) -> tuple[list[_Placed], str, StyledLine]:
+        """The hints that are shown, the gap between them, and how a change goes: with words as long as
+        there is room for while no important hint has to go.
         """
-        change = self._change_line_in(width)
+        change = elided(self._change_line(), _CHANGE_SHARE * width // 100)
         room = width - (line_width(change) + 2 if change else 0)
         hints = self.hints
-        important = [at for at, hint in enumerate(hints) if hint.short is not None]
+        important = [hint for hint in hints if hint.short is not None]
         for gap, shortened in [(gap, n) for gap in ("  ", " ") for n in range(len(important) + 1)]:
-            short = set(important[len(important) - shortened :])
-            placed = [
-                _Placed(_drawn(hint, short=at in short, tight=gap == " "), hint)
-                for at, hint in enumerate(hints)
-            ]
-            if _width([placed[at] for at in important], gap) <= room:
+            short = important[len(important) - shortened :]
+            placed = [(_drawn(hint, short=hint in short, tight=gap == " "), hint) for hint in hints]
+            if _width([each for each in placed if each[1] in important], gap) <= room:
                 break
         while _width(placed, gap) > room and (goes := _first_to_go(placed)) is not None:
-            del placed[goes]
-        return placed, gap
-
-    def _change_line_in(self, width: int) -> StyledLine:
-        return elided(self._change_line(), _CHANGE_SHARE * width // 100)
+            placed.remove(goes)
+        return placed, gap, change
 
     def _change_line(self) -> StyledLine:
         """How the newest change goes, until it has been made; a failure stays."""
@@ -159,10 +139,8 @@ class KeyBar(JobView):
         if change.state == "changed" and not self.state.change_is_news:
             return ()
         style = TextStyle({"failed": "error", "changed": "good"}.get(change.state, "warning"), bold=True)
-        parts: list[StyledLine] = [
-            (Segment(words, style),) for words in (knob_words(change), change.words) if words
-        ]
-        return (*joined(parts, ": "), Segment(" "))
+        words = ": ".join(filter(None, (knob_words(change), change.words)))
+        return (Segment(f"{words} ", style),)
 
 
 def _drawn(hint: Hint, *, short: bool, tight: bool) -> StyledLine:
@@ -172,11 +150,11 @@ def _drawn(hint: Hint, *, short: bool, tight: bool) -> StyledLine:
 
 
 def _width(placed: Sequence[_Placed], gap: str) -> int:
-    return sum(line_width(each.line) for each in placed) + len(gap) * max(0, len(placed) - 1)
+    return sum(line_width(line) for line, _ in placed) + len(gap) * max(0, len(placed) - 1)
 
 
-def _first_to_go(placed: Sequence[_Placed]) -> int | None:
+def _first_to_go(placed: Sequence[_Placed]) -> _Placed | None:
     """The last of those that matter less, else the last one; never the help's."""
-    others = [at for at, (_, hint) in enumerate(placed) if hint.action != HELP_HINT.action]
-    lesser = [at for at in others if placed[at].hint.short is None]
-    return (lesser or others)[-1] if others else None
+    others = [each for each in placed if each[1].action != HELP_HINT.action]
+    lesser = [each for each in others if each[1].short is None]
+    return next(reversed(lesser or others), None)
