@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import events
 from textual.app import App, SystemCommand
@@ -249,19 +249,17 @@ class OverlaptopApp(App[int]):
         """The search for the best value; once more stops one of this dashboard."""
         if isinstance(self.screen, SearchScreen):
             await self.screen.again()
-        elif self._has_job:
-            await self._open(SearchScreen(self.dashboard))
+        else:
+            await self._open(SearchScreen)
 
     async def action_capture(self) -> None:
         """Ask for a capture."""
-        if not self._has_job:
-            return
         if why := refusal(self.dashboard.latest):
             self.notify(f"no capture: {why}", markup=False)
         elif isinstance(self.screen, CaptureScreen):
             await self.screen.ask_for_steps()
         else:
-            await self._open(CaptureScreen(self.dashboard, asks=True))
+            await self._open(CaptureScreen, asks=True)
 
     async def action_quit(self) -> None:
         """Leave, at once where that changes no job; else ask."""
@@ -284,25 +282,18 @@ class OverlaptopApp(App[int]):
 
     # Screens
 
-    @property
-    def _has_job(self) -> bool:
-        return self.dashboard.state.snapshot.job is not None
-
     def _to_overview(self) -> None:
         while len(self.screen_stack) > 1:
             self.pop_screen()
 
-    async def _open(self, screen: DashboardScreen) -> None:
-        """Right above the overview."""
-        self._to_overview()
-        await self.push_screen(screen)
-
-    async def _toggle(self, kind: type[DashboardScreen], make: Callable[[], DashboardScreen]) -> None:
-        """Open a screen over what is there; close it where it is on top."""
+    async def _open(self, kind: type[Any], *, over: bool = False, **about: object) -> None:
+        """A screen right above the overview, or ``over`` what is there. Where it is on top, close it."""
         if isinstance(self.screen, kind):
             self.pop_screen()
-        else:
-            await self.push_screen(make())
+            return
+        if not over:
+            self._to_overview()
+        await self.push_screen(kind(self.dashboard, **about))
 
     def action_overview(self) -> None:
         """Close all that lies above it."""
@@ -312,40 +303,33 @@ class OverlaptopApp(App[int]):
     async def action_rank(self) -> None:
         """Open the chosen rank."""
         if self.dashboard.state.chosen is not None and not isinstance(self.screen, RankScreen):
-            await self._open(RankScreen(self.dashboard))
+            await self._open(RankScreen)
 
     async def action_machine(self) -> None:
         """The machine under the chosen rank."""
-        if isinstance(self.screen, MachineScreen):
-            self.pop_screen()
-        elif self._has_job:
-            await self._open(MachineScreen(self.dashboard))
+        await self._open(MachineScreen)
 
     async def action_tune(self) -> None:
         """All knobs."""
-        if isinstance(self.screen, TuneScreen):
-            self.pop_screen()
-        elif self._has_job:
-            await self._open(TuneScreen(self.dashboard))
+        await self._open(TuneScreen)
 
     async def action_captures(self) -> None:
         """The newest capture."""
-        if self._has_job:
-            await self._toggle(CaptureScreen, partial(CaptureScreen, self.dashboard, asks=False))
+        await self._open(CaptureScreen, over=True, asks=False)
 
     async def action_help(self) -> None:
         """Keys and words."""
         about = self.screen.title_in_help if isinstance(self.screen, DashboardScreen) else ""
-        await self._toggle(HelpScreen, partial(HelpScreen, self.dashboard, about))
+        await self._open(HelpScreen, over=True, about=about)
 
     async def action_notices(self) -> None:
         """What agents reported."""
-        await self._toggle(NoticesScreen, partial(NoticesScreen, self.dashboard))
+        await self._open(NoticesScreen, over=True)
 
     async def action_hosts(self) -> None:
         """The connections to other hosts."""
         if self.dashboard.state.snapshot.nodes:
-            await self._toggle(HostsScreen, partial(HostsScreen, self.dashboard))
+            await self._open(HostsScreen, over=True)
         else:
             self.notify("only this machine is watched; others are: overlaptop HOST ...", timeout=3)
 

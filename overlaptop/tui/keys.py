@@ -69,7 +69,7 @@ OVERVIEW_KEYS = (
         "slash",
         "/",
         "filter",
-        "filter ranks: 3  0-3,6  overlap<80  step>50ms  a host  stale  lost  ended  unbound  misplaced",
+        "filter ranks: 3 or 0-3,6, overlap<80, step>50ms, a host, stale, lost, ended, unbound, misplaced",
     ),
     Key("escape", "esc", "back", "drop the filter"),
     Key("s", "s", "sort", "sort by the next column (or click a header)"),
@@ -144,29 +144,25 @@ SEARCH_KEYS = (
     Key("pageup,up,k", "page up  ↑", "move(-4)", "scroll back"),
     Key("escape,backspace", "esc", "back", "leave; the search goes on"),
 )
-_CHANGING = frozenset(
-    (
-        *("capture", "larger", "smaller", "exact", "search", "workloads"),
-        *("select", "restore", "stop", "run", "end"),
-    )
-)
-
-
-_NEEDS_A_JOB = frozenset(
-    (
-        *("capture", "captures", "larger", "smaller", "exact", "tune", "search", "comparison"),
-        *("jobs", "workloads", "hosts", "machine", "pause"),
-    )
-)
+_CHANGING = {
+    *("capture", "larger", "smaller", "exact", "search", "workloads"),
+    *("select", "restore", "stop", "run", "end"),
+}
+_NEED_A_JOB = {"capture", "captures", "machine", "search", "tune"}
+_NOT_OF_TRACES = _NEED_A_JOB | {
+    *("larger", "smaller", "exact", "comparison", "jobs", "workloads", "hosts", "pause"),
+}
 
 
 def _name(action: str) -> str:
     return action.partition("(")[0].rpartition(".")[2]
 
 
-def fits(action: str, *, trace: bool) -> bool:
-    """Whether an action has anything to do with a trace, or else with a job."""
-    return _name(action) not in _NEEDS_A_JOB if trace else _name(action) != "turn"
+def fits(action: str, *, trace: bool, job: bool) -> bool:
+    """Whether an action has anything to do with a trace, else with a job or with none."""
+    if trace:
+        return _name(action) not in _NOT_OF_TRACES
+    return _name(action) != "turn" and (job or _name(action) not in _NEED_A_JOB)
 
 
 def changes_job(action: str) -> bool:

@@ -195,7 +195,7 @@ class ViewState:
         """Whether an action, of the app's or of a screen's, may be asked for here at all."""
         if self.readonly and changes_job(action):
             return False
-        return fits(action, trace=not self.moving)
+        return fits(action, trace=not self.moving, job=self.snapshot.job is not None)
 
     @property
     def panel_hidden(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 from overlaptop.fleet.notices import grouped
@@ -10,7 +9,7 @@ from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report import troubles
 from overlaptop.text import clock, runs_of
 from overlaptop.tui.dashboard import Dashboard
-from overlaptop.tui.draw.segments import TEXT, Segment, StyledLine, TextStyle, bold, dim, paragraph
+from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim, hanging, paragraph
 from overlaptop.tui.help.glossary import NOTICES, OF_TRACES, OVERVIEW, RANK, SECTIONS, TIMELINE, WORDS
 from overlaptop.tui.keys import APP_KEYS, TRACE_KEYS, Key
 from overlaptop.tui.page import Page, PageScreen
@@ -66,11 +65,8 @@ class NoticesPage(Page):
         for notice in reversed(notices):
             color = {"error": "error", "warning": "warning"}.get(notice.level, "dim")
             whose = f"rank{'s' * (len(notice.ranks) > 1)} {runs_of(notice.ranks)}"
-            head = f"  {clock(notice.at_ns)}  {whose:<10} "
-            level = f"{notice.level:<8} "
-            texts = textwrap.wrap(notice.text, max(20, width - len(head) - len(level) - 1)) or [""]
-            lines.append((dim(head), Segment(level, TextStyle(color, bold=True)), Segment(texts[0])))
-            lines += [(Segment(" " * (len(head) + len(level))), Segment(more)) for more in texts[1:]]
+            level = Segment(f"{notice.level:<8} ", TextStyle(color, bold=True))
+            lines += hanging((dim(f"  {clock(notice.at_ns)}  {whose:<10} "), level), notice.text, width)
         return lines
 
 
@@ -92,10 +88,7 @@ class NoticesScreen(PageScreen):
 
 
 def _section(title: str, rows: list[tuple[str, str]], width: int) -> list[StyledLine]:
-    left = 16
     lines: list[StyledLine] = [(Segment(f" {title}", TextStyle("accent", bold=True)),)]
     for name, words in rows:
-        wrapped = textwrap.wrap(words, max(16, width - left - 4)) or [""]
-        lines.append((bold(f"  {name:<{left}}"), Segment(wrapped[0], TEXT)))
-        lines += [(Segment(" " * (left + 2)), Segment(more, TEXT)) for more in wrapped[1:]]
+        lines += hanging((bold(f"  {name:<16}"),), words, width - 1)
     return [*lines, ()]

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import ClassVar
 
 from overlaptop.fleet.snapshot import LinkState, NodeView
 from overlaptop.report.hosts import carries, known_within, live_words
 from overlaptop.text import UNKNOWN, age, clock, duration, printable, runs_of
 from overlaptop.tui.dashboard import Dashboard
-from overlaptop.tui.draw.segments import TEXT, Segment, StyledLine, TextStyle, bold, dim, elided, paragraph
+from overlaptop.tui.draw.segments import (
+    TEXT,
+    Segment,
+    StyledLine,
+    TextStyle,
+    bold,
+    dim,
+    elided,
+    hanging,
+    paragraph,
+)
 from overlaptop.tui.help.glossary import HOSTS
 from overlaptop.tui.keys import HOSTS_KEYS, bindings
 from overlaptop.tui.page import Page, PageScreen
@@ -24,7 +33,6 @@ HINTS = (
     HELP_HINT,
 )
 _INDENT = 4
-_LABEL = 10
 
 
 class HostsPage(Page):
@@ -58,31 +66,23 @@ class HostsScreen(PageScreen):
 
 
 def _host_lines(node: NodeView, now_ns: int, width: int) -> list[StyledLine]:
-    status = state_words(node, now_ns)
-    if node.link is LinkState.WAITING:
+    status, waits = state_words(node, now_ns), node.link is LinkState.WAITING
+    if waits:
         status = (Segment("◌ waiting", TextStyle("warning")),)
     elif node.link is LinkState.LIVE:
         status = (*status, dim(f" since {clock(node.since_ns)} ({age((now_ns - node.since_ns) / 1e9)})"))
     name = Segment(f" {printable(node.name)}", TextStyle("accent", bold=True))
     lines: list[StyledLine] = [elided((name, Segment("   "), *status), width)]
-    if node.note:
-        style = TEXT if node.link is LinkState.WAITING else TextStyle("warning")
-        lines += paragraph(printable(node.note), width, style, indent=_INDENT)
-    lines += _fact("ranks", runs_of(node.ranks) or "none of this job")
-    lines += _fact("clock", _clock(node))
+    lines += paragraph(printable(node.note), width, TEXT if waits else TextStyle("warning"), indent=_INDENT)
+    facts = [("ranks", runs_of(node.ranks) or "none of this job"), ("clock", _clock(node))]
     if node.link is LinkState.LIVE or node.bytes_per_s is not None:
-        lines += _fact("receives", carries(node))
+        facts.append(("receives", carries(node)))
+    lines += [(dim(f"{'':{_INDENT}}{label:<10}"), Segment(text)) for label, text in facts]
     if node.detail:
-        lines.append((Segment(" " * _INDENT), dim("what its command wrote:")))
-        room = max(16, width - _INDENT - 3)
+        lines.append((dim(f"{'':{_INDENT}}what its command wrote:"),))
         for line in node.detail.splitlines():
-            for part in textwrap.wrap(printable(line.expandtabs(4)), room) or [""]:
-                lines.append((Segment(" " * (_INDENT + 2)), Segment(part, TEXT)))
+            lines += hanging((Segment(" " * (_INDENT + 2)),), printable(line.expandtabs(4)), width)
     return lines
-
-
-def _fact(label: str, text: str) -> list[StyledLine]:
-    return [(Segment(" " * _INDENT), dim(f"{label:<{_LABEL}}"), Segment(text, TEXT))]
 
 
 def _clock(node: NodeView) -> str:

@@ -100,10 +100,10 @@ class Scales:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. ``cell`` and ``header`` draw into exactly the width they are given, or less."""
+    """One column. ``title``, where it draws, and ``cell`` take the width they are given, or less."""
 
     key: str
-    header: Callable[[Scales, int], StyledLine]
+    title: str | Callable[[Scales, int], StyledLine]
     cell: Callable[[RankView, Scales, int], StyledLine]
     min_width: int
     priority: int
@@ -114,37 +114,27 @@ class Column:
     right: bool = True
     floor: int = 0
     """What it may shrink to before columns of priority 1 go; 0: its ``min_width``."""
-    knows: Callable[[RankView], bool] | None = None
-    """Whether it has a value for a rank; it is left out where it has one for none. None: it
-    always stays."""
+    knows: Callable[[RankView], bool] = lambda _view: True
+    """Whether it has a value for a rank; it is left out where it has one for none."""
 
-
-def _title(words: str) -> Callable[[Scales, int], StyledLine]:
-    return lambda _scales, width: crop((dim(words),), width)
-
-
-def _timed(words: str) -> Callable[[Scales, int], StyledLine]:
-    return lambda scales, width: crop((dim(f"{words} {scales.unit.name}"),), width)
+    def header(self, scales: Scales, width: int) -> StyledLine:
+        """The title; the unit of all times stands at the end of those of times."""
+        if isinstance(self.title, str):
+            return crop((dim(self.title.replace("UNIT", scales.unit.name)),), width)
+        return self.title(scales, width)
 
 
 def _time(
-    value: Callable[[RankView], int | None], style: TextStyle = TEXT
+    value: Callable[[RankView], int | None], style: TextStyle = TEXT, sign: str = ""
 ) -> Callable[[RankView, Scales, int], StyledLine]:
+    """``sign``: of a figure that is a bound where gaps are not seen."""
+
     def cell(view: RankView, scales: Scales, _width: int) -> StyledLine:
         value_ns = value(view)
-        return (Segment(scales.unit.text(value_ns), DIM if value_ns is None else style),)
+        figure = bounded(scales.unit.text(value_ns), sign, exact=sees_gaps(view))
+        return (Segment(figure, DIM if value_ns is None else style),)
 
     return cell
-
-
-def _exposed(view: RankView, scales: Scales, _width: int) -> StyledLine:
-    exposed_ns = view.measured.exposed_ns if view.measured else None
-    figure = bounded(scales.unit.text(exposed_ns), AT_LEAST, exact=sees_gaps(view))
-    return (Segment(figure, DIM if exposed_ns is None else TEXT),)
-
-
-def _stall_ns(view: RankView) -> int | None:
-    return view.measured.stall_ns if view.measured else None
 
 
 def _overlap(view: RankView, _scales: Scales, _width: int) -> StyledLine:
@@ -194,36 +184,25 @@ def _history_header(scales: Scales, width: int) -> StyledLine:
         return (dim("history"),)
     top = Unit.for_scale(scales.spark_top_ns)
     words = f"0–{top.brief(scales.spark_top_ns)} {top.name}"
-    longer = f"{words} · max of {scales.a_column}" if scales.a_column > 1 else f"{words} · each step"
-    for text in (longer.replace("max of", "slowest of"), longer, words):
-        if len(text) <= width:
-            return (dim(text),)
-    return crop((dim(words),), width)
+    each = f" · max of {scales.a_column}" if scales.a_column > 1 else " · each step"
+    return crop((dim(words + each if len(words + each) <= width else words),), width)
 
 
 def _bar_header(scales: Scales, width: int) -> StyledLine:
     return ruler(0, scales.bar_ns, width, scales.unit, line=True) if scales.bar_ns else (dim("step"),)
 
 
-def rate_cell(known: Rate, *, faint: bool = False) -> StyledLine:
+def rate_cell(known: Rate) -> StyledLine:
     """``281 GB/s  59 %``, in fixed places."""
     if known.bytes_per_s is None:
         return (dim(f"{UNKNOWN:>9}{'' if known.peak_bytes_per_s is None else '      '}"),)
     share = whole_percent(known.share) if known.share is not None else ""
-    return (Segment(f"{rate(known.bytes_per_s):>9}", DIM if faint else TEXT), dim(f"{share:>6}"))
+    return (Segment(f"{rate(known.bytes_per_s):>9}"), dim(f"{share:>6}"))
 
 
-def _link(
-    known: Callable[[RankView], Rate], absent: Callable[[RankView], bool] = lambda _view: False
-) -> Callable[[RankView, Scales, int], StyledLine]:
-    def cell(view: RankView, _scales: Scales, _width: int) -> StyledLine:
-        return (dim("none"),) if absent(view) else rate_cell(known(view))
-
-    return cell
-
-
-def _without_nvlink(view: RankView) -> bool:
-    return view.device is not None and view.device.nvlink_count == 0
+def _nvlink(view: RankView, _scales: Scales, _width: int) -> StyledLine:
+    none = view.device is not None and view.device.nvlink_count == 0
+    return (dim("none"),) if none else rate_cell(nvlink_rate(view))
 
 
 def numa_cell(view: RankView) -> StyledLine:
@@ -236,32 +215,36 @@ def numa_cell(view: RankView) -> StyledLine:
     return (Segment("" if node is None else f"{node} "), Segment(glyph, TextStyle(color, bold=True)))
 
 
+def _exposed_ns(view: RankView) -> int | None:
+    return view.measured.exposed_ns if view.measured else None
+
+
+def _stall_ns(view: RankView) -> int | None:
+    return view.measured.stall_ns if view.measured else None
+
+
 # Headers have a cell to spare, for the mark of the column that is sorted by.
 COLUMNS = (
-    Column("rank", _title("rank"), lambda view, _s, _w: (bold(str(view.rank)),), 5, 0),
+    Column("rank", "rank", lambda view, _s, _w: (bold(str(view.rank)),), 5, 0),
     Column("bar", _bar_header, _bar, 16, 0, grow=3, right=False, floor=6),
-    Column("overlap", _title("overlap"), _overlap, 8, 1),
-    Column("exposed", _timed("exposed"), _exposed, 11, 2),
-    Column("stall", _timed("stall"), _time(_stall_ns), 9, 4, knows=stalls_apart),
-    Column("idle", _timed("idle"), _time(idle_ns), 8, 7, knows=sees_gaps),
-    Column("step", _timed("step"), _time(step_ns, BOLD), 8, 3),
-    Column("nvlink", _title("NVLink"), _link(nvlink_rate, _without_nvlink), 15, 6, knows=has_nvlink),
-    Column("pcie", _title("PCIe"), _link(pcie_rate), 15, 9, knows=has_pcie),
-    Column("numa", _title("NUMA"), lambda view, _s, _w: numa_cell(view), 6, 5, knows=numa_matters),
+    Column("overlap", "overlap", _overlap, 8, 1),
+    Column("exposed", "exposed UNIT", _time(_exposed_ns, sign=AT_LEAST), 11, 2),
+    Column("stall", "stall UNIT", _time(_stall_ns), 9, 4, knows=stalls_apart),
+    Column("idle", "idle UNIT", _time(idle_ns), 8, 7, knows=sees_gaps),
+    Column("step", "step UNIT", _time(step_ns, BOLD), 8, 3),
+    Column("nvlink", "NVLink", _nvlink, 15, 6, knows=has_nvlink),
+    Column("pcie", "PCIe", lambda view, _s, _w: rate_cell(pcie_rate(view)), 15, 9, knows=has_pcie),
+    Column("numa", "NUMA", lambda view, _s, _w: numa_cell(view), 6, 5, knows=numa_matters),
     Column("history", _history_header, _history, 16, 8, grow=1, max_width=40, right=False),
-)  # fmt: skip
-
-
-_NODE = Column(
-    "node", _title("host"), lambda v, _s, width: elided((dim(v.node),), width), 12, 2, right=False
 )
+_NODE = Column("node", "host", lambda v, _s, width: elided((dim(v.node),), width), 12, 2, right=False)
 
 
 def columns_for(ranks: Sequence[RankView], *, with_nodes: bool = False) -> tuple[Column, ...]:
     """Those that have a value for at least one rank. ``with_nodes``: also on which host each is."""
     rank, *others = COLUMNS
     columns = (rank, _NODE, *others) if with_nodes else COLUMNS
-    return tuple(column for column in columns if column.knows is None or any(map(column.knows, ranks)))
+    return tuple(column for column in columns if not ranks or any(map(column.knows, ranks)))
 
 
 def layout(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:

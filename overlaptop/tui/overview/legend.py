@@ -20,9 +20,8 @@ class Legend(JobView):
             word = part.word.removesuffix(" only") if width < 70 else part.word
             glyph = part.texture if textured else "█"
             items.append(Item((Segment(glyph * 2 + " ", TextStyle(part.key)), dim(word)), 1))
-        words, rows = self.state.filter.words, len(self.state.rows)
         right = []
-        if words:
-            shown = f"/{words}  {rows} of {len(self.state.snapshot.ranks)} ranks "
-            right.append(Item((Segment(shown, TextStyle("accent")),)))
+        if words := self.state.filter.words:
+            of = f"{len(self.state.rows)} of {len(self.state.snapshot.ranks)} ranks "
+            right.append(Item((Segment(f"/{words}  {of}", TextStyle("accent")),)))
         return [fit([Item((Segment(" "), *items[0].line), 1), *items[1:]], right, width, gap)]

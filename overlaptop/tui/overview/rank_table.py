@@ -85,8 +85,10 @@ class RankTable(JobView):
         state = self.state
         if not state.grouped:
             return list(state.rows)
-        found = groups(state.rows, state.snapshot.nodes, empty=not state.filter.words)
-        return [entry for group in found for entry in (group, *group.ranks)]
+        entries: list[RankView | Group] = []
+        for group in groups(state.rows, state.snapshot.nodes, empty=not state.filter.words):
+            entries += [group, *group.ranks]
+        return entries
 
     def _columns(self, width: int) -> list[tuple[Column, int]]:
         state = self.state

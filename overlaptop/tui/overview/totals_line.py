@@ -86,26 +86,17 @@ def _knob(state: ViewState) -> list[Item]:
     knob, change = state.selected_knob.knob, state.change
     value = bold(with_unit(knob.value_text, knob.unit))
     if change is not None and change.state == "pending" and change.knob == knob.name and change.becomes:
-        value = Segment(f"{change.was} → {change.becomes}".lstrip(), TextStyle("warning", bold=True))
-    line: StyledLine = (dim(f"{short_name(knob.name)} "), value)
-    if state.can_change:
-        return [Item((*line, Segment(" "), Segment("[ ]", KEY)))]
-    if why := _why_fixed(state):
-        line = (*line, dim(f" {why}"))
-    return [Item(line)]
-
-
-def _why_fixed(state: ViewState) -> str:
-    assert state.selected_knob is not None
-    if state.readonly:
-        return "(read-only)"
-    why = state.selected_knob.refusal
-    if not why:
-        return ""  # the job is over, or a file: the header says so
-    if why == NOT_ALLOWED:
-        return "(needs --control)"
-    why = re.sub(r"^rank \d+: ", "", why)
-    return f"(fixed: {shortened(why, _REASON_CHARS)})"
+        value = Segment(f"{change.was} → {change.becomes}".lstrip(), _WARNING)
+    keys: StyledLine = (Segment(" "), Segment("[ ]", KEY))
+    if not state.can_change:
+        why = "read-only" if state.readonly else state.selected_knob.refusal
+        if why == NOT_ALLOWED:
+            why = "needs --control"
+        elif not state.readonly and why:
+            why = f"fixed: {shortened(re.sub(r'^rank [0-9]+: ', '', why), _REASON_CHARS)}"
+        # Else the job is over, or a file: the header says so.
+        keys = (dim(f" ({why})"),) if why else ()
+    return [Item((dim(f"{short_name(knob.name)} "), value, *keys))]
 
 
 def _launching(state: ViewState) -> list[Item]:
@@ -113,12 +104,12 @@ def _launching(state: ViewState) -> list[Item]:
     totals = state.snapshot.totals
     if totals.launch_lead_ns is None:
         return []
-    line: StyledLine = (
-        dim("least lead " if totals.ranks > 1 else "lead "),
-        bold(f"{duration(totals.launch_lead_ns):<7}"),
-    )
-    if totals.launch_bound:
-        line = (*line, Segment(f" launch-bound{_on(state)}", _WARNING))
+    name = "least lead " if totals.ranks > 1 else "lead "
+    line: StyledLine = (dim(name), bold(f"{duration(totals.launch_lead_ns):<7}"))
+    if bound := totals.launch_bound:
+        on = runs_of(bound) if len(bound) <= _MOST_NAMED else f"{len(bound)} of {len(state.snapshot.ranks)}"
+        everywhere = len(bound) == len(state.snapshot.ranks)
+        line = (*line, Segment(f" launch-bound{'' if everywhere else f' on rank {on}'}", _WARNING))
     return [Item(line)]
 
 
@@ -130,24 +121,12 @@ def _rule(state: ViewState) -> list[Item]:
     return [Item((dim(", ".join(of)),))] if of else []
 
 
-def _on(state: ViewState) -> str:
-    """`` on rank 1``, `` on ranks 0-2, 5``; of many their number; of all nothing."""
-    ranks, all_ranks = state.snapshot.totals.launch_bound, state.snapshot.ranks
-    if len(ranks) == len(all_ranks):
-        return ""
-    if len(ranks) > _MOST_NAMED:
-        return f" on {len(ranks)} of {len(all_ranks)} ranks"
-    return f" on rank{'s' * (len(ranks) > 1)} {runs_of(ranks)}"
-
-
 def _sampling(state: ViewState) -> list[Item]:
     if state.starting:
         return []  # how they measure is not settled yet
-    every = sorted({view.info.detail_every for view in state.snapshot.ranks if view.info is not None})
+    every = {view.info.detail_every for view in state.snapshot.ranks if view.info is not None}
     if not every:
         return []
     words = {0: "phases only", 1: "collectives in every step"}
-    text = words.get(every[-1], f"collectives in every {ordinal(every[-1])} step")
-    if len(every) > 1:
-        text += ", on some ranks" if every[0] == 0 else " or oftener"
-    return [Item((dim(text),))]
+    text = words.get(max(every), f"collectives in every {ordinal(max(every))} step")
+    return [Item((dim(text if len(every) == 1 else f"{text}, on some ranks"),))]

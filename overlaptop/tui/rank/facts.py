@@ -65,30 +65,22 @@ class RankFacts(JobView):
             known_ns = value_ns if key != IDLE.key or sees_gaps(chosen) else None
             glyph = PARTS[key].texture if self.look.textured else "█"
             name = (Segment(f"{glyph} ", TextStyle(key)), dim(f"{PARTS[key].word} "))
+            figures: StyledLine = (dim(duration(known_ns)),)
             if known_ns:
-                share = percent(known_ns / step.step_ns)
-                parts.append((*name, bold(f"{duration(known_ns):<7}"), dim(f" {share:<7}")))
-            else:
-                parts.append((*name, dim(duration(known_ns))))
+                figures = (bold(f"{duration(known_ns):<7}"), dim(f" {percent(known_ns / step.step_ns):<7}"))
+            parts.append((*name, *figures))
         if stalls_apart(chosen):
             parts.append((dim("stall "), bold(f"{duration(step.stall_ns):<7}")))
         moved = dim(f" · {byte_count(step.comm_bytes)}")
         parts.append((dim("collectives "), bold(count(step.collectives)), moved))
-        parts += _launching(step) + _naming(chosen)
-        parts += _place(chosen)
+        if step.launch_lead_ns is not None:
+            slow = launch_bound(step.step_ns, step.launch_lead_ns, step.idle_ns)
+            bound = (Segment(" launch-bound", TextStyle("warning", bold=True)),) if slow else ()
+            parts.append((dim("lead "), bold(f"{duration(step.launch_lead_ns):<7}"), *bound))
+        parts += _naming(chosen) + _links(chosen)
         if chosen.dropped:
             parts.append((dim("dropped "), Segment(count(chosen.dropped), TextStyle("warning"))))
         return [Item(part) for part in parts]
-
-
-def _launching(step: StepTotals) -> list[StyledLine]:
-    """How far the CPU was ahead at the step's end."""
-    if step.launch_lead_ns is None:
-        return []
-    line: StyledLine = (dim("lead "), bold(f"{duration(step.launch_lead_ns):<7}"))
-    if launch_bound(step.step_ns, step.launch_lead_ns, step.idle_ns):
-        line = (*line, Segment(" launch-bound", TextStyle("warning", bold=True)))
-    return [line]
 
 
 def _naming(chosen: RankView) -> list[StyledLine]:
@@ -101,7 +93,7 @@ def _naming(chosen: RankView) -> list[StyledLine]:
     return [(dim("named "), Segment(percent(share), BOLD if share > MOSTLY else TextStyle("warning")))]
 
 
-def _place(chosen: RankView) -> list[StyledLine]:
+def _links(chosen: RankView) -> list[StyledLine]:
     """Its links and its NUMA node, as far as anything is known of them; the Machine view has the rest."""
     parts: list[StyledLine] = []
     for name, there, known in (
@@ -123,16 +115,12 @@ def _identity(chosen: RankView) -> list[Item]:
     if (info := chosen.info) is not None:
         for name, value in (
             ("on", chosen.node), ("host", info.host), ("device", info.device), ("backend", info.backend),
-            ("pid", _known(info.pid)), ("local rank", _known(info.local_rank)),
+            ("pid", str(max(info.pid, -1))), ("local rank", str(max(info.local_rank, -1))),
             ("torch", info.torch_version),
         ):  # fmt: skip
-            if value:
+            if value not in ("", "-1"):
                 items.append(Item((dim(f"{name} "), Segment(value)), len(items)))
     return items
-
-
-def _known(number: int) -> str:
-    return str(number) if number >= 0 else ""
 
 
 def _news(chosen: RankView, state: ViewState) -> StyledLine:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from overlaptop.text import Unit, duration
+from overlaptop.text import Unit, duration, plural
 from overlaptop.tui.draw.bars import chart
-from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, dim, fit
+from overlaptop.tui.draw.segments import Item, StyledLine, TextStyle, dim, fit, titled
 from overlaptop.tui.timeline import history
 from overlaptop.tui.view import JobView
 
@@ -37,38 +37,25 @@ class HistoryChart(JobView):
         unit, room, rows = Unit.for_scale(top_ns), width - _LABEL - 1, max(1, (height - 2) // 2)
         times = history.columns(chosen.history, room, a_column, lambda step: step.step_ns)
         overlaps = history.columns(chosen.history, room, a_column, lambda step: step.overlap, fmean)
-        each = f"the slowest of {a_column} steps" if a_column > 1 else "one step"
-        mean = f"the mean of {a_column} steps" if a_column > 1 else "one step"
         spread = sorted(step.step_ns for step in chosen.history if not step.disturbed)
-        n = len(spread)
-        figures = (
-            (
-                f"median {duration(spread[n // 2])}",
-                f"p99 {duration(spread[min(n - 1, n * 99 // 100)])}",
-                f"longest {duration(spread[-1])}",
-                f"of {n} step{'s' * (n != 1)}",
-            )
-            if n
-            else ()
-        )
-        items = [Item((dim(words),), 1) for words in (f"each column {each}", *figures)]
+        figures = []
+        if n := len(spread):
+            p99_ns = spread[min(n - 1, n * 99 // 100)]
+            figures = [f"median {duration(spread[n // 2])}", f"p99 {duration(p99_ns)}"]
+            figures += [f"longest {duration(spread[-1])}", f"of {plural(n, 'step')}"]
+
+        def each(gathered: str) -> str:
+            return f"each column {f'the {gathered} of {a_column} steps' if a_column > 1 else 'one step'}"
+
+        def scaled(title: str, about: list[str], lines: list[StyledLine], top: str) -> list[StyledLine]:
+            items = [Item(titled(title)), *(Item((dim(words),), 1) for words in about)]
+            labels = [top, *[""] * (len(lines) - 2), "0"] if len(lines) > 1 else [f"0–{top}"]
+            charted = zip(labels, lines, strict=True)
+            return [fit(items, [], width), *((dim(f"{at:>{_LABEL - 1}} "), *line) for at, line in charted)]
+
+        slowest = chart(times, top_ns, rows, style=TextStyle("history"))
+        mean = chart(overlaps, 1.0, rows, style=TextStyle("hidden"))
         return [
-            fit([Item((Segment(" step time", TextStyle(bold=True)),)), *items], [], width),
-            *_scaled(
-                chart(times, top_ns, rows, style=TextStyle("history")), f"{unit.brief(top_ns)} {unit.name}"
-            ),
-            fit(
-                [
-                    Item((Segment(" overlap", TextStyle(bold=True)),)),
-                    Item((dim(f"each column {mean}"),), 1),
-                ],
-                [],
-                width,
-            ),
-            *_scaled(chart(overlaps, 1.0, rows, style=TextStyle("hidden")), "100 %"),
+            *scaled("step time", [each("slowest"), *figures], slowest, f"{unit.brief(top_ns)} {unit.name}"),
+            *scaled("overlap", [each("mean")], mean, "100 %"),
         ]
-
-
-def _scaled(lines: list[StyledLine], top: str) -> list[StyledLine]:
-    labels = [top, *[""] * (len(lines) - 2), "0"] if len(lines) > 1 else [f"0–{top}"]
-    return [(dim(f"{label:>{_LABEL - 1}} "), *line) for label, line in zip(labels, lines, strict=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.text import Unit, byte_count, clock, duration
+from overlaptop.text import Unit, byte_count, clock, duration, plural
 from overlaptop.tui.draw.bars import Cell, Piece, lane, ruler, to_segments
 from overlaptop.tui.draw.segments import DIM, FAINT, Item, Segment, StyledLine, TextStyle, bold, dim, fit
 from overlaptop.tui.state import step_name
@@ -48,20 +48,14 @@ class Timeline(JobView):
         if self.state.copies_seen:
             rows.append(view.row("copy", lanes.copy))
         spare = height - len(rows) - 1
-        lines, below = [title], []
-        if spare > 0:
-            below.append(view.axis())
-            spare -= 1
-        if spare > 0:
-            lines.append(view.phases())
-            spare -= 1
-        names = view.names(self.state.collective)
+        below = [view.axis()] if spare > 0 else []
+        lines = [title, view.phases()] if spare > 1 else [title]
+        spare -= 2
         thick = 2 if spare >= len(rows) + 1 else 1
+        drawn = [line for row in rows for line in (row, (_label(""), *row[1:]))[:thick]]
         if spare >= len(rows) * (thick - 1) + 1:
-            rows.insert(2, names)
-        for row in rows:
-            lines += [row] if row is names else [row, *([_unlabelled(row)] * (thick - 1))]
-        return [*lines, *below]
+            drawn.insert(2 * thick, view.names(self.state.collective))
+        return [*lines, *drawn, *below]
 
     def _title(self, width: int, lanes: Lanes | None) -> StyledLine:
         chosen, viewport = self.state.chosen, self.state.viewport
@@ -79,7 +73,7 @@ class Timeline(JobView):
                 left.append(Item((dim(f"{name} "), Segment(duration(spent_ns))), 4))
         moved = sum(c.bytes or 0 for c in detail.collectives)
         if detail.collectives:
-            text = f"{len(detail.collectives)} collective{'s' * (len(detail.collectives) != 1)}"
+            text = plural(len(detail.collectives), "collective")
             left.append(Item((Segment(text), dim(f" · {byte_count(moved)}")), 5))
         right = []
         if viewport.zoom > 1:
@@ -91,21 +85,17 @@ class Timeline(JobView):
         return fit(left, right, width)
 
     def _why_not(self) -> str:
-        chosen = self.state.chosen
+        state, chosen = self.state, self.state.chosen
         if chosen is None:
             return "no rank to show"
-        if self.state.snapshot.link is LinkState.TRACE:
+        if state.snapshot.link is LinkState.TRACE:
             return f"the trace of rank {chosen.rank} holds no step"
-        if chosen.ended:
-            return f"rank {chosen.rank} ended before a step of it was seen in detail"
-        if self.state.starting:
-            return f"the job is starting: waiting for {self.state.starting}"
+        if state.starting:
+            return f"the job is starting: waiting for {state.starting}"
         if chosen.info is not None and chosen.info.detail_every == 0:
             return "no timeline: this agent measures phases only"
-        if self.state.paused_at_ns is not None:
-            return f"no step of rank {chosen.rank} was seen in detail before the pause"
-        if chosen.node_lost:
-            return f"{chosen.node} is out of reach: no step of rank {chosen.rank} was seen in detail before"
+        if chosen.ended or chosen.node_lost or state.paused_at_ns is not None:
+            return f"no step of rank {chosen.rank} was seen in detail before"
         return f"waiting for the next step of rank {chosen.rank} that is measured in detail"
 
     async def wheel(self, direction: int, x: int) -> None:
@@ -187,7 +177,3 @@ def op_name(collective: CollectiveSpan) -> str:
 
 def _label(words: str) -> Segment:
     return dim(f" {words:<{LABEL - 1}}")
-
-
-def _unlabelled(row: StyledLine) -> StyledLine:
-    return (_label(""), *row[1:])

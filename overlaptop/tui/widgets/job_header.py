@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import PurePath
 
 from overlaptop.fleet.commands import FAILED
@@ -11,7 +12,7 @@ from overlaptop.fleet.snapshot import LinkState
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report import troubles
 from overlaptop.report.hosts import LINK_GLYPHS, live_words
-from overlaptop.text import age, clock, duration, printable
+from overlaptop.text import age, clock, duration, plural, printable
 from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, bold, dim, fit, joined
 from overlaptop.tui.state import ViewState, step_name
 from overlaptop.tui.view import JobView
@@ -35,34 +36,28 @@ def _job_line(state: ViewState, width: int) -> StyledLine:
     snapshot, job = state.snapshot, state.snapshot.job
     left = [Item((Segment("overlaptop", TextStyle("accent", bold=True)),), 6)]
     if job is not None:
-        script = job.script if width >= 110 else PurePath(job.script).name
-        left.append(Item((bold(script),), 1))
-        left.append(
-            Item(
-                (
-                    Segment(f"{job.world_size} rank{'s' * (job.world_size != 1)}"),
-                    dim(f" · {hosts}" if (hosts := _hosts(state)) else ""),
-                ),
-                4,
-            )
-        )
-        infos = _infos(state)
-        left.append(Item((dim(_most(info.device for info in infos)),), 7))
+        infos, hosts = _infos(state), _hosts(state)
         sources = "" if state.starting else _sources(infos)
         measured = " · ".join(filter(None, (_most(info.backend for info in infos), sources)))
-        left.append(Item((dim(measured),), 5))
-    marks: StyledLine = (Segment("read-only", TextStyle("warning", bold=True)),) if state.readonly else ()
+        ranks = (Segment(plural(job.world_size, "rank")), dim(f" · {hosts}" if hosts else ""))
+        left += [
+            Item((bold(job.script if width >= 110 else PurePath(job.script).name),), 1),
+            Item(ranks, 4),
+            Item((dim(_most(info.device for info in infos)),), 7),
+            Item((dim(measured),), 5),
+        ]
+    warned = TextStyle("warning", bold=True)
+    marks = [(Segment("read-only", warned),)] if state.readonly else []
     if state.searching:
-        marks = joined([marks, (Segment(f"◆ {state.searching}", TextStyle("warning", bold=True)),)], "  ")
-    step: StyledLine = ()
+        marks.append((Segment(f"◆ {state.searching}", warned),))
+    right = [Item(joined(marks, "  "))]
     if snapshot.totals.step is not None:
         name, number = step_name(snapshot.totals.step)
-        step = (dim(name), bold(number))
-    time_ns = snapshot.totals.step_ns
-    time = () if time_ns is None else (bold(f"{duration(time_ns):>7}"),)
-    line = fit([item for item in left if item.line and item.line[0].text],
-               [Item(marks), Item(step, 3), Item(time, 2), Item(_link(state))], width - 1)  # fmt: skip
-    return (Segment(" "), *line)
+        right.append(Item((dim(name), bold(number)), 3))
+    if snapshot.totals.step_ns is not None:
+        right.append(Item((bold(f"{duration(snapshot.totals.step_ns):>7}"),), 2))
+    shown = [item for item in left if item.line[0].text]
+    return (Segment(" "), *fit(shown, [*right, Item(_link(state))], width - 1))
 
 
 def _link(state: ViewState) -> StyledLine:
@@ -89,20 +84,21 @@ def _link(state: ViewState) -> StyledLine:
 
 def _source_line(state: ViewState, width: int) -> StyledLine:
     """How the figures come about; a lost connection or a pause comes first, being more urgent."""
-    snapshot = state.snapshot
+    snapshot, warning, infos = state.snapshot, TextStyle("warning"), _infos(state)
     left: list[Item] = []
     if state.paused_at_ns is not None:
         since_s = ((state.paused_now_ns or snapshot.at_ns) - state.paused_at_ns) / 1e9
         words = f" paused since {clock(state.paused_at_ns)} ({age(since_s)}): data is still being kept"
-        left.append(Item((Segment(words, TextStyle("warning", bold=True)),)))
+        left.append(Item((Segment(words, warning._replace(bold=True)),)))
     if (trouble := trouble_of(snapshot)) is not None:
-        left.append(
-            Item((Segment(f" {troubles.in_full(trouble)}", TextStyle(troubles.color(trouble), bold=True)),))
-        )
+        style = TextStyle(troubles.color(trouble), bold=True)
+        left.append(Item((Segment(f" {troubles.in_full(trouble)}", style),)))
     if snapshot.link_note:
-        left.append(Item((Segment(f" {snapshot.link_note}", TextStyle("warning")),)))
-    left += _under_way(state)
-    infos = _infos(state)
+        left.append(Item((Segment(f" {snapshot.link_note}", warning),)))
+    for each in snapshot.commands[-1:]:
+        if not each.done and each.state != FAILED and not each.knob:  # knobs have places of their own
+            state_of = Segment(each.state, warning._replace(bold=True))
+            left.append(Item((Segment(f" {each.words}: ", warning), state_of)))
     if not left and state.starting:
         left.append(Item((bold(" starting"), dim(f"  waiting for {state.starting}"))))
     elif not left and infos:
@@ -112,31 +108,11 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
         if not state.exact:
             bound = "compute is an upper bound: gaps between kernels are not seen"
             left.append(Item((dim(bound if left else f" {bound}"),), 2))
-    return fit(left, [Item((*_notices(state), Segment(" ")))], width)
-
-
-def _under_way(state: ViewState) -> list[Item]:
-    """Commands under way; changes of knobs have places of their own."""
-    newest = state.snapshot.commands[-1:]
-    return [
-        Item(
-            (
-                Segment(f" {each.words}: ", TextStyle("warning")),
-                Segment(each.state, TextStyle("warning", bold=True)),
-            )
-        )
-        for each in newest
-        if not each.done and each.state != FAILED and not each.knob
-    ]
-
-
-def _notices(state: ViewState) -> StyledLine:
-    notices = grouped(state.snapshot.notices)
-    serious = sum(notice.level in ("warning", "error") for notice in notices)
-    if not notices:
-        return ()
-    worst = "error" if any(n.level == "error" for n in notices) else "warning" if serious else "dim"
-    return (Segment(f"{len(notices)} notice{'s' * (len(notices) != 1)}", TextStyle(worst)), dim(" (n)"))
+    notices = grouped(snapshot.notices)
+    levels = {notice.level for notice in notices}
+    worst = next((level for level in ("error", "warning") if level in levels), "dim")
+    told = (Segment(plural(len(notices), "notice"), TextStyle(worst)), dim(" (n)")) if notices else ()
+    return fit(left, [Item((*told, Segment(" ")))], width)
 
 
 def _infos(state: ViewState) -> list[RankInfo]:
@@ -153,17 +129,14 @@ def _hosts(state: ViewState) -> str:
     return hosts[0] if hosts else (state.snapshot.job.host if state.snapshot.job else "")
 
 
-def _most(values: object) -> str:
+def _most(values: Iterable[str]) -> str:
     """What most ranks say, with the number of others."""
-    counted = Counter(value for value in values if value)  # type: ignore[attr-defined]
-    if not counted:
-        return ""
-    (value, _), others = counted.most_common(1)[0], len(counted) - 1
-    return f"{value} +{others}" if others else str(value)
+    found = Counter(filter(None, values)).most_common()
+    return f"{found[0][0]} +{len(found) - 1}" if len(found) > 1 else "".join(value for value, _ in found)
 
 
 def _sources(infos: list[RankInfo]) -> str:
-    counted = Counter(info.source for info in infos if info.source)
+    counted = Counter(info.source for info in infos if info.source).most_common()
     if len(counted) <= 1:
-        return next(iter(counted), "")
-    return ", ".join(f"{source} on {n}" for source, n in counted.most_common())
+        return "".join(source for source, _ in counted)
+    return ", ".join(f"{source} on {n}" for source, n in counted)
