@@ -31,7 +31,6 @@ from typing import NoReturn
 from overlaptop import text
 from overlaptop.console.table import Table
 from overlaptop.fleet.job_session import JobSelector, JobSession
-from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.launch.launcher import of_workload, place
 from overlaptop.stats.interleaved import InterleavedWindows, SettingWindow
 from overlaptop.tuning.search import SearchOptions, ValueSearch
@@ -121,7 +120,7 @@ def compare(session: JobSession, options: argparse.Namespace) -> None:
         tuner = Tuner(session, knob, min(values), max(values), options=options, make_search=make)
         reported = 0
         while not tuner.over:
-            tuner.tick(watched(session))
+            tuner.tick(session.tick())
             for window in tuner.state.windows[reported:]:
                 reported += 1
                 mean_ns = sum(window.steps_ns) / len(window.steps_ns)
@@ -135,7 +134,6 @@ def compare(session: JobSession, options: argparse.Namespace) -> None:
 
     half = options.rounds // 2
     grid.add(run("grid", exhaustive(values, half)))
-    # With a model that has seen nothing of the grid.
     budget_steps = options.budget or grid.steps * options.rounds // half // 3
     found = run("search", ValueSearch, replace(given, budget_steps=budget_steps))
     grid.add(run("grid", exhaustive(values, options.rounds - half)))
@@ -143,7 +141,7 @@ def compare(session: JobSession, options: argparse.Namespace) -> None:
     measured = grid.compared
     best = min(values, key=lambda value: measured.estimate(value).centre)
     assert found.result is not None
-    choice = found.result.value
+    choice = found.result.found.value
     if choice != best:
         referee.add(run("referee", exhaustive((best, choice), options.rounds)))
     report(knob, found, grid, best, referee)
@@ -154,14 +152,12 @@ def report(knob: Knob, found: SearchState, grid: Measurement, best: int, referee
     measured = grid.compared
     points = {point.value: point for point in found.points}
     rows = Table(
-        ["MiB", "grid", "95 % interval", "search", "windows", "", "foretold", "error", "model", "error"],
+        ["MiB", "grid", "95 % interval", "search", "windows", ""],
         left={""},
     )
-    errors: list[float] = []
     for value in sorted({*measured.settings, *points}):
         point = points.get(value)
         in_grid = measured.estimate(value) if value in measured.settings else None
-        truth_ns = in_grid.centre if in_grid is not None else point.step_ns if point is not None else None
         cells = [str(value)]
         cells += (
             [
@@ -171,21 +167,15 @@ def report(knob: Knob, found: SearchState, grid: Measurement, best: int, referee
             if in_grid is not None
             else [text.UNKNOWN] * 2
         )
-        curve = next((each.step_ns for each in found.predicted if each.value == value), None)
         if point is None:
-            predicted = curve
-            cells += [text.UNKNOWN, "0", "not measured", text.UNKNOWN, text.UNKNOWN]
+            cells += [text.UNKNOWN, "0", "not measured"]
         else:
-            predicted = point.predicted_ns
             cells += [text.duration(point.step_ns), str(point.windows), point.state.value]
-            cells += [text.duration(point.foretold_ns), off(point.foretold_ns, truth_ns)]
-        if predicted is not None and in_grid is not None:
-            errors.append(abs(predicted / in_grid.centre - 1))
-        rows.add([*cells, text.duration(predicted), off(predicted, truth_ns)])
+        rows.add(cells)
     print(rows.render())
     assert found.result is not None
     print(f"script's own: {knob.value_text} MiB; search: {found.result.line}")
-    choice = found.result.value
+    choice = found.result.found.value
     words = "the same"
     if choice != best:
         longer = referee.compared.difference(best, choice)
@@ -198,35 +188,14 @@ def report(knob: Knob, found: SearchState, grid: Measurement, best: int, referee
         f"steps: grid {grid.steps} ({len(grid.windows)} windows), search {found.steps_spent} "
         f"({len(found.windows)} windows): {found.steps_spent / grid.steps:.3f} of the grid's"
     )
-    if errors:
-        print(
-            f"the model, at the search's end, against the grid: off by {sum(errors) / len(errors):.1%} on "
-            f"average, {max(errors):.1%} at most, over {len(errors)} sizes"
-        )
-    else:
-        print(f"no model: {found.model_reason}")
     sys.stdout.flush()
-
-
-def off(predicted_ns: float | None, truth_ns: float | None) -> str:
-    """By how much a prediction is wrong."""
-    if predicted_ns is None or not truth_ns:
-        return text.UNKNOWN
-    return f"{100 * (predicted_ns / truth_ns - 1):+.1f} %"
-
-
-def watched(session: JobSession) -> Snapshot:
-    """The job as it is now, with all timelines asked for: the model reads them."""
-    snapshot = session.tick()
-    session.watch([view.rank for view in snapshot.ranks])
-    return snapshot
 
 
 def wait_for_knob(session: JobSession) -> Knob:
     """The bucket size, once the job has warmed up."""
     give_up_s = time.monotonic() + START_S
     while time.monotonic() < give_up_s:
-        snapshot = watched(session)
+        snapshot = session.tick()
         steps = [view.last.step if view.last is not None else 0 for view in snapshot.ranks]
         held = next((each for each in snapshot.knobs if each.knob.name == BUCKET_CAP_MB), None)
         if held is not None and steps and min(steps) >= WARMUP_STEPS:

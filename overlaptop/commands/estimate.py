@@ -1,4 +1,4 @@
-"""``overlaptop estimate``: questions for pen and paper, answered by the models that searches use."""
+"""``overlaptop estimate``: questions for pen and paper."""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ import math
 
 from overlaptop import text
 from overlaptop.console.table import Table
-from overlaptop.tuning.state import CurvePoint, MeasuredWindow, SearchState, value_text
+from overlaptop.tuning.search import CONFIDENCE, MeasuredValue
+from overlaptop.tuning.state import MeasuredWindow, SearchState, value_text
 
 
 def steps(number: int) -> str:
@@ -28,24 +29,11 @@ def window_words(state: SearchState, window: MeasuredWindow) -> str:
 
 
 def table(state: SearchState) -> str:
-    """What was measured of each value, and how far the model is off."""
-    rows = Table(
-        [
-            state.knob.name,
-            "step time",
-            "95 % interval",
-            "exposed",
-            "windows",
-            "steps",
-            "model",
-            "error",
-            "",
-        ],
-        left={""},
-    )
-    result = state.result
+    """What was measured of each value."""
+    head = [state.knob.name, "step time", "95 % interval", "exposed", "windows", "steps", ""]
+    rows = Table(head, left={""})
     for point in state.points:
-        error = point.model_error
+        is_best = state.result is not None and state.result.found.value == point.value
         rows.add(
             [
                 str(point.value),
@@ -58,39 +46,21 @@ def table(state: SearchState) -> str:
                 text.duration(point.exposed_ns),
                 str(point.windows),
                 str(point.steps),
-                text.duration(point.predicted_ns),
-                text.UNKNOWN if error is None else f"{error * 100:+.1f} %",
-                "best" if result is not None and result.value == point.value else point.state.value,
+                "best" if is_best else point.state.value,
             ]
         )
-    return f"{rows.render()}\n{model_words(state)}"
-
-
-def model_words(state: SearchState) -> str:
-    """How well the model knows the job: what it had seen when it spoke, and what it had not."""
-    now = [abs(each.model_error) for each in state.points if each.model_error is not None]
-    blind = [abs(each.foretold_error) for each in state.points if each.foretold_error is not None]
-    if not now:
-        return f"no model: {state.model_reason}"
-    words = f"the model is off by {text.percent(sum(now) / len(now))} on average"
-    words += f", {text.percent(max(now))} at most"
-    if blind:
-        words += (
-            f"; before a value was measured, by {text.percent(sum(blind) / len(blind))} on average "
-            f"({len(blind)} values)"
-        )
-    return words
+    return rows.render()
 
 
 def last_line(state: SearchState, left: str) -> str:
     """The best setting, what it saves, how sure; which one the job has; and the line to paste."""
-    found = state.result
-    assert found is not None
-    said = [found.line]
+    result = state.result
+    assert result is not None
+    said = [result.line]
     if left:
         said.append(left[0].upper() + left[1:])
-    if found.code:
-        said.append(f"To make {value_text(state.knob, found.value)} permanent: {found.code}")
+    if result.code:
+        said.append(f"To make {value_text(state.knob, result.found.value)} permanent: {result.code}")
     return ". ".join(said)
 
 
@@ -108,8 +78,8 @@ def window_record(job: str | None, state: SearchState, window: MeasuredWindow) -
     }
 
 
-def point_record(job: str | None, state: SearchState, point: CurvePoint) -> dict[str, object]:
-    """All that is known of a value; times in ns, errors of the model as fractions."""
+def point_record(job: str | None, state: SearchState, point: MeasuredValue) -> dict[str, object]:
+    """All that is known of a value; times in ns."""
     told = math.isfinite(point.high_ns)
     return {
         "type": "point",
@@ -123,34 +93,31 @@ def point_record(job: str | None, state: SearchState, point: CurvePoint) -> dict
         "low_ns": round(point.low_ns) if told else None,
         "high_ns": round(point.high_ns) if told else None,
         "exposed_ns": point.exposed_ns,
-        "predicted_ns": None if point.predicted_ns is None else round(point.predicted_ns),
-        "model_error": point.model_error,
-        "foretold_ns": None if point.foretold_ns is None else round(point.foretold_ns),
-        "foretold_error": point.foretold_error,
     }
 
 
 def result_record(job: str | None, state: SearchState) -> dict[str, object]:
     """What was found; savings are fractions of the step with the value before."""
-    found = state.result
-    assert found is not None
+    result = state.result
+    assert result is not None
+    found = result.found
     told = math.isfinite(found.saves_low)
     return {
         "type": "result",
         "job": job,
         "knob": state.knob.name,
         "value": found.value,
-        "before": found.before_text,
+        "before": result.before_text,
         "saves": found.saves if told else None,
         "saves_low": found.saves_low if told else None,
         "saves_high": found.saves_high if told else None,
-        "confidence": found.confidence,
+        "confidence": CONFIDENCE,
         "known": found.known,
-        "first_guess": found.first_guess,
+        "first_guess": found.once,
         "rivals_gain": found.rivals_gain,
         "steps_spent": state.steps_spent,
         "ended": state.why,
         "left": state.left,
-        "line": found.line,
-        "code": found.code,
+        "line": result.line,
+        "code": result.code,
     }

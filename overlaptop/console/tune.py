@@ -21,7 +21,6 @@ from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.launch.launcher import Launcher, of_workload, place
 from overlaptop.launch.supervised import LaunchError
-from overlaptop.models.bucket_sizes import MOST_WATCHED, Collector
 from overlaptop.tuning.search import SearchOptions
 from overlaptop.tuning.state import SearchState
 from overlaptop.tuning.tuner import Tuner
@@ -102,8 +101,6 @@ class _TuneRun:
 
     def __init__(self, session: Session, request: TuneRequest, launcher: Launcher | None = None) -> None:
         self._session, self._request, self._launcher = session, request, launcher
-        self._collector = Collector()
-        """Sees the job from the first look on: a GPU's timelines come every few seconds only."""
         self._reported = 0
         """Windows."""
 
@@ -121,7 +118,6 @@ class _TuneRun:
                     request.most,
                     options=SearchOptions(budget_steps=request.budget_steps),
                     keep=request.keep,
-                    collector=self._collector,
                 )
             except ValueError as error:
                 raise CommandError(str(error), 2) from error
@@ -146,8 +142,8 @@ class _TuneRun:
 
     def _look(self) -> Snapshot:
         snapshot = self._session.tick()
-        if len(snapshot.ranks) <= MOST_WATCHED:
-            self._session.watch([view.rank for view in snapshot.ranks])
+        # A rank that is watched traces more often, so that more windows know what of them was exposed.
+        self._session.watch([view.rank for view in snapshot.ranks[:1]])
         return snapshot
 
     def _job_ended(self) -> CommandError | None:
@@ -175,8 +171,6 @@ class _TuneRun:
         while not stop():
             gone = self._launcher is not None and self._launcher.poll() is not None
             snapshot = self._look()
-            if snapshot.link is LinkState.LIVE:
-                self._collector.add(snapshot)
             found = next((each for each in snapshot.knobs if each.knob.name == name), None)
             if gone or snapshot.link is LinkState.ENDED:
                 raise self._job_ended() or CommandError("the job ended")
@@ -217,7 +211,7 @@ class _TuneRun:
         else:
             print(search_report.table(state))  # noqa: T201
             print(text.printable(search_report.last_line(state, self._left(state))), flush=True)  # noqa: T201
-        if state.result.spent:
+        if state.result.found.spent:
             print_message(f"{search_report.steps(state.steps_spent)} were not enough: --budget allows more")
 
     def _left(self, state: SearchState) -> str:

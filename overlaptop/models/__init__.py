@@ -1,1 +1,1 @@
-"""Models of communication: how long collectives, bucket layouts and prefetching take. Pure numpy."""
+"""Models of communication: which buckets DDP makes, how long they take, how deep to prefetch."""

@@ -12,11 +12,10 @@ In backward the reduce-scatters share the links, and a layer takes about twice a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class PrefetchDepth:
+class PrefetchDepth(NamedTuple):
     """The depth to choose, and what stays exposed with it once the first layers have run."""
 
     depth: int

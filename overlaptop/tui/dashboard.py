@@ -78,14 +78,9 @@ class Dashboard:
         self.look.faded = state.snapshot.link in (LinkState.LOST, LinkState.STALE)
 
     def watch(self) -> None:
-        """Ask for the chosen rank's timeline; for all while a search of ours fits its model to them."""
+        """Ask for the chosen rank's timeline."""
         chosen = self.state.chosen
         wanted = frozenset({chosen.rank} if chosen else ())
-        if self.control.needs_timelines:
-            from overlaptop.models.bucket_sizes import MOST_WATCHED
-
-            if len(self.latest.ranks) <= MOST_WATCHED:
-                wanted = frozenset(view.rank for view in self.latest.ranks)
         if wanted != self._watched:
             self._watched = wanted
             self.session.watch(wanted)

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
 
 from overlaptop.fleet.commands import FAILED, CommandView
+from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.wire import commands
 from overlaptop.wire.commands import CHANGED, UNKNOWN, Command
-from overlaptop.wire.knobs import Knob, Search
+from overlaptop.wire.knobs import Knob
 
-AGAIN_S = 1.0
+AGAIN_NS = 1_000_000_000
 """Before a change that failed is asked for again."""
 TRIES = 3
 BUSY_S = 60.0
 """Somebody's capture takes no longer."""
-
-
-class CommandSession(Protocol):
-    """What is used of a session."""
-
-    def send(self, command: Command) -> str:
-        """As Session.send."""
-
-    def hold(self, search: Search) -> str:
-        """As Session.hold."""
 
 
 @dataclass(slots=True)
@@ -60,7 +50,7 @@ class Changer:
     ``changed``, then ``settle``.
     """
 
-    def __init__(self, line: CommandSession, knob: Knob, search: str) -> None:
+    def __init__(self, session: Session, knob: Knob, search: str) -> None:
         """``search``: the id that the commands carry."""
         self.under_way: Change | None = None
         self.why_not = ""
@@ -69,7 +59,7 @@ class Changer:
         """Another command is under way in the job."""
         self.half_done = False
         """The last change failed after ranks had agreed on it, or nobody knows: some may have made it."""
-        self._line, self._knob, self._search = line, knob, search
+        self._session, self._knob, self._search = session, knob, search
         self._lags: deque[int] = deque(maxlen=4)
         self._again_ns = 0
         self._tries = 0
@@ -88,7 +78,7 @@ class Changer:
             command = commands.make_restoring(self._knob, search=self._search)
         else:
             command = commands.make_setting(self._knob, value, search=self._search)
-        if why := self._line.send(command):
+        if why := self._session.send(command):
             self._failed(why, now_ns)
         else:
             self.half_done = False
@@ -113,7 +103,16 @@ class Changer:
         elif view.state in (FAILED, UNKNOWN):
             self.under_way = None
             self.half_done = view.step is not None or view.state == UNKNOWN
-            self._weigh(view, snapshot.at_ns)
+            self.waits_for_others = view.busy
+            if view.busy:
+                self._again_ns = snapshot.at_ns + AGAIN_NS
+                self._busy_since_ns = self._busy_since_ns or snapshot.at_ns
+                if snapshot.at_ns - self._busy_since_ns > BUSY_S * 1e9:
+                    self.why_not = view.reason
+            elif any(rank.state == "refused" for rank in view.ranks):
+                self.why_not = view.reason
+            else:
+                self._failed(view.reason, snapshot.at_ns)
 
     def settle(self) -> None:
         """The change was noted: another may be asked for."""
@@ -124,21 +123,8 @@ class Changer:
         self.why_not = ""
         self._tries = self._busy_since_ns = self._again_ns = 0
 
-    def _weigh(self, view: CommandView, now_ns: int) -> None:
-        """Retry a change that was not made, or give it up."""
-        self.waits_for_others = view.busy
-        if view.busy:
-            self._again_ns = now_ns + round(AGAIN_S * 1e9)
-            self._busy_since_ns = self._busy_since_ns or now_ns
-            if now_ns - self._busy_since_ns > BUSY_S * 1e9:
-                self.why_not = view.reason
-        elif any(rank.state == "refused" for rank in view.ranks):
-            self.why_not = view.reason
-        else:
-            self._failed(view.reason, now_ns)
-
     def _failed(self, why: str, now_ns: int) -> None:
         self._tries += 1
-        self._again_ns = now_ns + round(AGAIN_S * 1e9)
+        self._again_ns = now_ns + AGAIN_NS
         if self._tries > TRIES:
             self.why_not = why

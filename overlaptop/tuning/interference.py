@@ -37,7 +37,7 @@ class Interference:
                     return f"rank {view.rank} was started again"
         silent = snapshot.link is not LinkState.LIVE
         if silent and snapshot.at_ns - max(snapshot.link_since_ns, self._since_ns) > LOST_S * 1e9:
-            return "the line to the job broke: its hub goes back to the value before"
+            return "the connection to the job broke: its hub goes back to the value before"
         return ""
 
     def change(self, snapshot: Snapshot) -> CommandView | None:

@@ -50,6 +50,10 @@ FEWEST_WINDOWS, MOST_STEPS = 22, 2_000
 differ by the indifference: up to MOST_STEPS."""
 FROZEN_ROUND = 2
 """From this round on, counted from 0, a budget that was not given stays as it is."""
+INDIFFERENCE = 0.01
+"""A share of the step: what is shorter by less is not worth the search."""
+CONFIDENCE = 0.95
+"""That all that is called eliminated or equivalent is."""
 
 
 class State(Enum):
@@ -65,12 +69,8 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """How sure to be, and at what price."""
+    """What a search may cost."""
 
-    indifference: float = 0.01
-    """A share of the step: what is shorter by less is not worth the search."""
-    confidence: float = 0.95
-    """That all that is called eliminated or equivalent is."""
     window_steps: int = 12
     """Steps of a value in one round."""
     budget_steps: int | None = None
@@ -90,6 +90,8 @@ class MeasuredValue:
     low_ns: float
     high_ns: float
     """Where it lies with 95 % confidence; 0 and infinite where there are too few steps."""
+    exposed_ns: int | None = None
+    """The median of its windows; None: of none, or not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class BestValue:
     saves: float
     saves_low: float
     saves_high: float
-    """With SearchOptions.confidence. 0 all three where the best is the value before; the bounds are
+    """With CONFIDENCE. 0 all three where the best is the value before; the bounds are
     infinite where there are too few steps, or one of the two was measured once only.
     """
     rivals_gain: float | None
@@ -244,7 +246,7 @@ class ValueSearch:
             return given if given is not None else self._frozen_budget or 0
         windows = FEWEST_WINDOWS
         if self.round:
-            noise = self._compared.noise / self.options.indifference
+            noise = self._compared.noise / INDIFFERENCE
             windows = max(
                 windows, min(math.ceil(3 * (1.5 * noise) ** 2), int(MOST_STEPS / self._window_cost))
             )
@@ -301,7 +303,7 @@ class ValueSearch:
         seen, best, before = self._compared, self.best, self.before
         saves = low = high = 0.0
         if best != before and before in seen.windows:
-            change = seen.fit.difference(before, best, self.options.confidence)
+            change = seen.fit.difference(before, best, CONFIDENCE)
             saves, low, high = (-each / change.base for each in (change.change, change.high, change.low))
             if min(seen.windows[best], seen.windows[before]) < 2:
                 low, high = -math.inf, math.inf
@@ -327,27 +329,26 @@ class ValueSearch:
     @property
     def _compared(self) -> _Comparison:
         if self._comparison is None:
-            self._comparison = _Comparison(self._windows, self.options)
+            self._comparison = _Comparison(self._windows)
         return self._comparison
 
 
 class _Comparison:
     """All values that were measured, beside the shortest one."""
 
-    def __init__(self, windows: Sequence[SettingWindow], options: SearchOptions) -> None:
+    def __init__(self, windows: Sequence[SettingWindow]) -> None:
         self.fit = InterleavedWindows(windows)
         self.noise = self.fit.noise or 0.0
         self.windows = Counter(window.setting for window in windows)
         """By value."""
         # Of each of so many comparisons, of which one side matters, for all of them to hold.
-        self.confidence = 1 - 2 * (1 - options.confidence) / max(2, len(self.windows) - 1)
+        self.confidence = 1 - 2 * (1 - CONFIDENCE) / max(2, len(self.windows) - 1)
         self.step_ns = {value: self.fit.estimate(value).centre for value in self.windows}
         self.shortest = min(self.windows, key=self.step_ns.__getitem__)
         again = [value for value, count in self.windows.items() if count > 1]
         self.champion = min(again or self.windows, key=self.step_ns.__getitem__)
         """The shortest of those measured more than once, if any: a single window may look better than it
         is, and the others are not judged by it."""
-        self._indifference = options.indifference
 
     @cached_property
     def states(self) -> dict[int, State]:
@@ -364,7 +365,7 @@ class _Comparison:
             return State.ELIMINATED if far else State.CANDIDATE
         if at_least > 0:
             return State.ELIMINATED
-        return State.EQUIVALENT if at_least > -self._indifference else State.CANDIDATE
+        return State.EQUIVALENT if at_least > -INDIFFERENCE else State.CANDIDATE
 
     @property
     def rivals(self) -> list[int]:

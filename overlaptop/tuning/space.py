@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
-from functools import lru_cache
-
-import numpy as np
+from functools import lru_cache, partial
 
 from overlaptop.fleet.snapshot import Snapshot
-from overlaptop.models.buckets import MIB, GradientList
+from overlaptop.models.buckets import MIB, bucket_sizes
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
 
 Layout = Callable[[int], Hashable]
@@ -23,19 +21,14 @@ class Space:
     """
 
     def __init__(self, values: Sequence[int], layout: Layout | None = None) -> None:
-        """``values``: one or more, rising; a range will do. ``layout``: None where it is not known.
-
-        Raises:
-            ValueError: no value.
-        """
-        if not values:
-            raise ValueError("there is no value to choose from")
-        self._values = values
-        self._layout = layout
+        """``values``: one or more, rising; a range will do. ``layout``: None where it is not known."""
+        self._values, self._layout = values, layout
         self._shift = max(0, 1 - values[0])
-        # Above this one nothing changes any more (all gradients in one bucket): not worth a look.
-        self.most = values[-1] if layout is None else self._first_like(values[-1])
-        self.least = values[0]
+        self.least, self.most = values[0], values[-1]
+        if layout is not None:
+            # Above this one nothing changes any more (all gradients in one bucket): not worth a look.
+            likes_most = partial(self.same, self.most)
+            self.most = values[bisect_left(values, True, key=likes_most)]
 
     @property
     def alike_from(self) -> int | None:
@@ -60,9 +53,8 @@ class Space:
 
     def same(self, one: int, other: int) -> bool:
         """Whether the job does the same with both, as far as is known."""
-        if one == other:
-            return True
-        return self._layout is not None and self._layout(one) == self._layout(other)
+        layout = self._layout
+        return one == other or (layout is not None and layout(one) == layout(other))
 
     def near(self, position: float) -> int:
         """The value that lies nearest to a position."""
@@ -72,8 +64,8 @@ class Space:
         return min(around, key=lambda value: abs(self.position(value) - position))
 
     def ladder(self, count: int, given: int) -> list[int]:
-        """At most ``count`` distinct values, ``given`` among them, from the least to the most in even steps
-        of their positions, rising.
+        """At most ``count`` values from the least to the most in even steps of their positions, rising,
+        ``given`` among them. The job does something else with each.
         """
         low, high = self.position(self.least), self.position(self.most)
         rungs = [low + (high - low) * at / max(1, count - 1) for at in range(count)]
@@ -85,45 +77,24 @@ class Space:
                 found.remove(min(inner, key=lambda v: abs(self.position(v) - self.position(given))))
         if given not in found:
             found.append(given)
-        return self.distinct(found, first=given)
-
-    def distinct(self, values: Sequence[int], first: int) -> list[int]:
-        """One value for each thing that the job would do, rising; ``first`` stands for what it does."""
+        # One value for each thing that the job would do; the given one stands for what it does.
         kept: list[int] = []
-        for value in sorted(values, key=lambda value: (value != first, value)):
+        for value in sorted(found, key=lambda value: (value != given, value)):
             if not any(self.same(value, other) for other in kept):
                 kept.append(value)
         return sorted(kept)
-
-    def _first_like(self, value: int) -> int:
-        """The least value from which on all up to ``value`` give the same."""
-        assert self._layout is not None
-        wanted = self._layout(value)
-        low, high = 0, len(self._values) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if self._layout(self._values[middle]) == wanted:
-                high = middle
-            else:
-                low = middle + 1
-        return self._values[low]
 
 
 def layout_of(knob: Knob, snapshot: Snapshot) -> Layout | None:
     """For the bucket size, the buckets that DDP would make of the job's gradients; None: not known."""
     facts = next((view.gradients for view in snapshot.ranks if view.gradients is not None), None)
-    if knob.name != BUCKET_CAP_MB or facts is None or not facts.size_bytes:
+    if knob.name != BUCKET_CAP_MB or facts is None or not any(facts.size_bytes):
         return None
-    try:
-        gradients = GradientList(facts.size_bytes, np.zeros(len(facts.size_bytes), np.int64))
-    except ValueError:
-        return None  # an empty gradient, which no bucket shows
 
     @lru_cache(maxsize=1024)
-    def layout(value: int) -> bytes:
+    def layout(value: int) -> Hashable:
         # The script's own value is given back as it was, its first bucket included.
         own = str(value) == knob.original_text
-        buckets = gradients.buckets(value * MIB, facts.first_cap_bytes if own else None)
-        return buckets.size_bytes.tobytes()
+        return bucket_sizes(facts.size_bytes, value * MIB, facts.first_cap_bytes if own else None)
 
     return layout

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
-from overlaptop.tuning.forecast import CurveSample, Forecast
-from overlaptop.tuning.search import BestValue, MeasuredValue, ValueSearch
+from overlaptop.tuning.search import CONFIDENCE, BestValue, MeasuredValue, ValueSearch
 from overlaptop.wire.knobs import Knob
 
 
@@ -27,52 +26,16 @@ class MeasuredWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class CurvePoint(MeasuredValue):
-    """A value that was measured, beside what the model predicts. Times of one step."""
-
-    exposed_ns: int | None
-    predicted_ns: float | None
-    """The prediction now, the model having seen all that was measured; None: there is no model."""
-    foretold_ns: float | None
-    """The prediction before the value was measured; None: there was no model yet."""
-
-    @property
-    def model_error(self) -> float | None:
-        """By what share of the step the model is off now."""
-        return None if self.predicted_ns is None else self.predicted_ns / self.step_ns - 1
-
-    @property
-    def foretold_error(self) -> float | None:
-        """By what share of the step it was off before it had seen the value."""
-        return None if self.foretold_ns is None else self.foretold_ns / self.step_ns - 1
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
-    """What a search found. Shares are of the step with the value before."""
+    """What a search found, and how it is said."""
 
-    value: int
+    found: BestValue
     before_text: str
     """The value before, as a person reads it."""
-    saves: float
-    saves_low: float
-    saves_high: float
-    """Infinite where too few steps were measured, or one of the two values only once."""
-    confidence: float
-    known: bool
-    """Else it ended before the best was known."""
-    spent: bool
-    """That was because its steps were spent."""
-    rivals_gain: float | None
-    """By what share of the step the best of the other measured values may still be shorter, at most; None:
-    not known.
-    """
     line: str
     """All that in one line."""
     code: str
     """The line that makes it permanent; empty: not known, or the script has it already."""
-    first_guess: bool = False
-    """It was measured once only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +59,8 @@ class SearchState:
     """The one of ``points`` with the shortest step; None before there is one."""
     candidates: int
     """Values that may still be the best."""
-    points: tuple[CurvePoint, ...]
-    predicted: tuple[CurveSample, ...]
-    """The model's curve over the whole range, by rising value; empty: there is none."""
-    model_reason: str
-    """Why there is no model."""
+    points: tuple[MeasuredValue, ...]
+    """By rising value."""
     windows: tuple[MeasuredWindow, ...]
     """In the order in which they were measured."""
     round: int
@@ -124,48 +84,25 @@ class SearchState:
     """From this value on, up to ``most``, the job does the same; None: it does not, or not known yet."""
 
 
-def curve_points(
-    search: ValueSearch, forecast: Forecast, windows: Sequence[MeasuredWindow]
-) -> tuple[CurvePoint, ...]:
-    """What was measured of each value, by rising value, beside what the model predicts."""
-    exposed: dict[int, list[int]] = {}
-    for window in windows:
-        if window.exposed_ns is not None:
-            exposed.setdefault(window.value, []).append(window.exposed_ns)
-    return tuple(
-        CurvePoint(
-            value=point.value,
-            state=point.state,
-            windows=point.windows,
-            steps=point.steps,
-            step_ns=point.step_ns,
-            low_ns=point.low_ns,
-            high_ns=point.high_ns,
-            exposed_ns=round(median(exposed[point.value])) if point.value in exposed else None,
-            predicted_ns=forecast.step_ns(point.value),
-            foretold_ns=forecast.foretold_ns(point.value),
-        )
-        for point in search.points()
-    )
+def measured_points(search: ValueSearch, windows: Sequence[MeasuredWindow]) -> tuple[MeasuredValue, ...]:
+    """What was measured of each value, exposed included, by rising value."""
+
+    def exposed_ns(value: int) -> int | None:
+        known = [each.exposed_ns for each in windows if each.value == value and each.exposed_ns is not None]
+        return round(median(known)) if known else None
+
+    return tuple(replace(point, exposed_ns=exposed_ns(point.value)) for point in search.points())
 
 
-def make_result(knob: Knob, found: BestValue, confidence: float) -> Result:
+def make_result(knob: Knob, found: BestValue) -> Result:
     """What was found, in figures and in words."""
     has_it = knob.original_text == str(found.value)
     return Result(
-        value=found.value,
+        found,
         # Where the job has no whole number, the one that was measured in its place.
         before_text=knob.value_text if knob.value is not None else str(found.before),
-        saves=found.saves,
-        saves_low=found.saves_low,
-        saves_high=found.saves_high,
-        confidence=confidence,
-        known=found.known,
-        spent=found.spent,
-        rivals_gain=found.rivals_gain,
-        line=result_line(knob, found, confidence),
+        line=_result_line(knob, found),
         code="" if has_it else knob.code.replace("{value}", str(found.value)),
-        first_guess=found.once,
     )
 
 
@@ -183,7 +120,7 @@ def caveat(knob: Knob, found: BestValue | None) -> str:
     return "" if found.saves_low > 0 else f"within noise of {value_text(knob, found.before)}"
 
 
-def result_line(knob: Knob, found: BestValue, confidence: float) -> str:
+def _result_line(knob: Knob, found: BestValue) -> str:
     """The last line: the best setting, what it saves, how sure."""
     best = f"{knob.name} {value_text(knob, found.value)}"
     if found.value == found.before:
@@ -203,7 +140,7 @@ def result_line(knob: Knob, found: BestValue, confidence: float) -> str:
         facts.append(f"another measured value may still be up to {_percent(found.rivals_gain)} % shorter")
     line = f"{best}: {'; '.join(facts)}"
     if found.rivals_gain is not None:
-        line += f", with {100 * confidence:g} % confidence"
+        line += f", with {100 * CONFIDENCE:g} % confidence"
     if found.known:
         return line
     how = "had spent its steps" if found.spent else "ended"

@@ -26,12 +26,8 @@ class StepReader:
     """Hands out each step once, in order, as soon as every rank that runs has finished it."""
 
     def __init__(self) -> None:
-        self._next: int | None = None
-
-    @property
-    def next(self) -> int | None:
+        self.next: int | None = None
         """The number of the next step that is handed out; None before the first look."""
-        return self._next
 
     def read(self, snapshot: Snapshot) -> list[JobStep]:
         """The steps since the last look; the first look sets where they begin, and returns none."""
@@ -39,16 +35,25 @@ class StepReader:
         if not views:
             return []
         done = min(view.last.step for view in views if view.last is not None)
-        if self._next is None or done + 1 < self._next:  # counted from 0 again: another process
-            self._next = done + 1
+        if self.next is None or done + 1 < self.next:  # counted from 0 again: another process
+            self.next = done + 1
             return []
-        of_rank = [_since(view, self._next) for view in views]
+        of_rank = [_since(view, self.next) for view in views]
         found = []
-        for number in range(self._next, done + 1):
+        for number in range(self.next, done + 1):
             seen = [steps[number] for steps in of_rank if number in steps]
-            if seen:  # a line that was broken for long has lost some
-                found.append(_together(number, seen))
-        self._next = done + 1
+            if not seen:
+                continue  # a connection that was broken for long has lost some
+            exposed = [step.exposed_ns for step in seen if step.exposed_ns is not None]
+            found.append(
+                JobStep(
+                    number,
+                    round(median(step.step_ns for step in seen)),
+                    round(median(exposed)) if exposed else None,
+                    any(step.disturbed for step in seen),
+                )
+            )
+        self.next = done + 1
         return found
 
 
@@ -59,13 +64,3 @@ def _since(view: RankView, first: int) -> dict[int, StepTotals]:
             break
         found[step.step] = step
     return found
-
-
-def _together(number: int, seen: list[StepTotals]) -> JobStep:
-    exposed = [step.exposed_ns for step in seen if step.exposed_ns is not None]
-    return JobStep(
-        number,
-        round(median(step.step_ns for step in seen)),
-        round(median(exposed)) if exposed else None,
-        any(step.disturbed for step in seen),
-    )

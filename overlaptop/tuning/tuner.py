@@ -16,11 +16,10 @@ from dataclasses import replace
 from enum import Enum
 from statistics import median
 
+from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
-from overlaptop.models.bucket_sizes import Collector
-from overlaptop.tuning.changer import Change, Changer, CommandSession
+from overlaptop.tuning.changer import Change, Changer
 from overlaptop.tuning.current_value import CurrentValue
-from overlaptop.tuning.forecast import Forecast
 from overlaptop.tuning.interference import Interference, in_words
 from overlaptop.tuning.search import SearchOptions, ValueSearch
 from overlaptop.tuning.space import Space, layout_of
@@ -29,8 +28,8 @@ from overlaptop.tuning.state import (
     Result,
     SearchState,
     caveat,
-    curve_points,
     make_result,
+    measured_points,
     value_text,
 )
 from overlaptop.tuning.steps import JobStep, StepReader
@@ -63,20 +62,18 @@ class Tuner:
 
     def __init__(
         self,
-        line: CommandSession,
+        session: Session,
         knob: Knob,
         least: int | None = None,
         most: int | None = None,
         *,
         options: SearchOptions | None = None,
         keep: bool = False,
-        collector: Collector | None = None,
         make_search: Callable[[Space, int, SearchOptions], ValueSearch] = ValueSearch,
     ) -> None:
         """From ``least`` to ``most``, both included; None: RANGES, else all that the knob allows. ``keep``:
-        leave the job with the best value where that is better beyond noise. ``collector``: what was seen of
-        the job before, for the model; None: nothing. ``make_search``: what decides, from the values, the
-        one before and the options.
+        leave the job with the best value where that is better beyond noise. ``make_search``: what decides,
+        from the values, the one before and the options.
 
         Raises:
             ValueError: one line: a range without values, a knob that cannot be changed or changed back.
@@ -91,18 +88,16 @@ class Tuner:
                 f"a step does another amount of work with another {knob.name}: the shortest is not the best"
             )
         Space.of(knob, self._least, self._most)
-        self._line, self._knob = line, knob
+        self._session, self._knob = session, knob
         self._options, self._keep, self._make_search = options or SearchOptions(), keep, make_search
-        self._collector = collector
         self._lease = commands.make_search(knob)
-        self._changer = Changer(line, knob, self._lease.id)
+        self._changer = Changer(session, knob, self._lease.id)
         self._leased = self._released = False
         self._phase = _TunerPhase.MEASURING
         self._target: int | None = None
         """To be left behind; None: what the script gave."""
         self._steps = StepReader()
         self._search: ValueSearch | None = None
-        self._forecast: Forecast | None = None
         self._current = CurrentValue(knob, self._lease.undo_value)
         self._window: list[JobStep] = []
         self._settle = 0
@@ -142,7 +137,7 @@ class Tuner:
             return
         why = ""
         if self._phase is not _TunerPhase.RELEASING:
-            why = self._line.hold(self._lease)
+            why = self._session.hold(self._lease)
         if snapshot.link is not LinkState.LIVE:
             self._doing = "waits: there is no connection to the job"
             self._take(steps)
@@ -197,12 +192,11 @@ class Tuner:
     def _measure(self, snapshot: Snapshot, steps: Sequence[JobStep]) -> None:
         if self._steps.next is None:
             return
-        if self._search is None or self._forecast is None:
-            self._begin(snapshot)
+        if self._search is None:
+            self._searching_ns = snapshot.at_ns
+            space = Space.of(self._knob, self._least, self._most, layout_of(self._knob, snapshot))
+            self._search = self._make_search(space, self._current.before, self._options)
         search, changer = self._search, self._changer
-        assert search is not None
-        assert self._forecast is not None
-        self._forecast.learn(snapshot)
         search.spend(len(steps))
         self._take(steps)
         if changer.why_not:
@@ -210,13 +204,6 @@ class Tuner:
                 f"{self._knob.name} cannot be changed: {changer.why_not}", self._lease.undo_value, True
             )
             return
-        if (
-            steps
-            and self._forecast.stale
-            and self._current.value == search.next
-            and 2 * len(self._window) > search.window_steps
-        ):
-            self._forecast.renew()  # before the value after this one is chosen
         while (
             changer.under_way is None
             and self._current.value == search.next
@@ -236,14 +223,6 @@ class Tuner:
         if wanted is not None and wanted != self._current.value and self._leased:
             changer.ask(wanted, snapshot.at_ns, self._steps.next)
         self._describe()
-
-    def _begin(self, snapshot: Snapshot) -> None:
-        self._searching_ns = snapshot.at_ns
-        space = Space.of(self._knob, self._least, self._most, layout_of(self._knob, snapshot))
-        self._forecast = Forecast(self._knob, space, self._collector)
-        self._forecast.renew()  # of what was seen before
-        self._forecast.foretell(self._current.before)
-        self._search = self._make_search(space, self._current.before, self._options)
 
     def _take(self, steps: Sequence[JobStep]) -> None:
         """Steps have passed: those of the value in force belong to its window."""
@@ -285,8 +264,6 @@ class Tuner:
         ):
             self._close_window()
         self._current.switch(change.value)
-        if self._forecast is not None and self._current.value is not None:
-            self._forecast.foretell(self._current.value)
         self._window = []
         self._settle = SETTLE_STEPS
 
@@ -294,7 +271,6 @@ class Tuner:
         search = self._search
         assert search is not None
         assert search.next is not None
-        assert self._forecast is not None
         exposed = [step.exposed_ns for step in self._window if step.exposed_ns is not None]
         self._windows.append(
             MeasuredWindow(
@@ -305,7 +281,6 @@ class Tuner:
                 round(median(exposed)) if exposed else None,
             )
         )
-        self._forecast.stale = True
         search.add(self._times())
         self._window = []
 
@@ -343,7 +318,7 @@ class Tuner:
 
     def _release(self, snapshot: Snapshot) -> None:
         if not self._released:
-            self._released = not self._line.hold(replace(self._lease, over=True))
+            self._released = not self._session.hold(replace(self._lease, over=True))
         held = snapshot.search is not None and snapshot.search.id == self._lease.id
         if (self._released and not held) or snapshot.at_ns > self._until_ns:
             self._phase = _TunerPhase.OVER
@@ -362,14 +337,14 @@ class Tuner:
 
     def _found(self) -> Result | None:
         found = self._search.best_value() if self._search is not None else None
-        return make_result(self._knob, found, self._options.confidence) if found is not None else None
+        return make_result(self._knob, found) if found is not None else None
 
     # What is shown
 
     @property
     def state(self) -> SearchState:
         """The search as it is now."""
-        search, forecast = self._search, self._forecast
+        search = self._search
         measuring = self._phase is _TunerPhase.MEASURING
         to_go = search.steps_to_go if search is not None and measuring else None
         spent = search.spent_steps if search is not None else 0
@@ -385,9 +360,7 @@ class Tuner:
             now=self._current.value if measuring else None,
             best=search.best if search is not None and self._windows else None,
             candidates=search.candidates if search is not None else 0,
-            points=curve_points(search, forecast, self._windows) if search and forecast else (),
-            predicted=forecast.curve if forecast is not None else (),
-            model_reason=forecast.reason if forecast is not None else "nothing was measured yet",
+            points=measured_points(search, self._windows) if search is not None else (),
             windows=tuple(self._windows),
             round=search.round + 1 if search is not None else 1,
             steps_spent=spent,

@@ -71,17 +71,16 @@ def test_a_table_and_a_last_line_tell_what_was_found(
 ) -> None:
     assert cli.main(["tune"]) == 0
     out, err = capsys.readouterr()
-    *table, model, last = out.splitlines()
+    *table, last = out.splitlines()
     assert table[0].split()[:2] == ["bucket_cap_mb", "step"]
     best = next(line.split()[0] for line in table if line.endswith("best"))
-    assert model.startswith("no model: ")
     assert last.startswith(f"bucket_cap_mb {best} MiB: a step ")
     code = CODE.replace("{value}", best)
     assert last.endswith(
         f". The job has 25 MiB again, as before the search. To make {best} MiB permanent: {code}"
     )
     assert err.splitlines()[0].startswith("overlaptop: round 1: bucket_cap_mb 25 MiB, ")
-    assert job.watched == [0, 1]
+    assert job.watched == [0]
     assert job.value == 25
 
 
@@ -141,9 +140,8 @@ def test_told_to_end_it_puts_the_value_back_first(
     assert "bucket_cap_mb goes back to 25" in err
     assert "at most 0 to go" not in err
     assert signal.getsignal(signum) is before
-    *table, model, last = out.splitlines()
+    *table, last = out.splitlines()
     assert [line.split()[0] for line in table[1:]] == ["1", "25", "42"]
-    assert model.startswith("no model: ")
     assert "a first guess (each value was measured once only)" in last
     assert ". The search ended before the best was known. The job has 25 MiB again, as before" in last
 
@@ -241,7 +239,7 @@ def test_windows_too_short_to_tell_show_no_interval_rather_than_a_wrong_one(
     monkeypatch.setattr(tune, "SearchOptions", short)
     for words in (["--json"], []):
         assert cli.main(["tune", "--budget", "9", *words]) == 0
-    *records, table, row, _model, last = capsys.readouterr().out.splitlines()
+    *records, table, row, last = capsys.readouterr().out.splitlines()
     point, result = (json.loads(each) for each in records[-2:])
     assert (point["low_ns"], point["high_ns"], result["rivals_gain"]) == (None, None, None)
     assert point["step_ns"] > 0

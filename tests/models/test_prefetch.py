@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlaptop.models.prefetch import PrefetchDepth, prefetch
+from overlaptop.models.prefetch import prefetch
 
 LAYERS = 600
 
@@ -37,19 +37,18 @@ def test_the_depth_is_the_smallest_with_which_layers_wait_least(all_gather_ns, l
     assert slow.index(min(slow)) == found.depth - 1
 
 
-def test_an_all_gather_of_less_than_a_layer_is_hidden_by_one_layer_ahead():
-    assert prefetch(2, 5) == PrefetchDepth(1, 0, 0)
-
-
-def test_a_slow_all_gather_is_hidden_by_as_many_layers_as_it_lasts():
-    assert prefetch(2, 5, 10) == PrefetchDepth(2, 0, 0)
-    assert prefetch(2, 5, 11) == PrefetchDepth(3, 0, 0)
-
-
-def test_no_depth_hides_all_gathers_that_take_longer_than_layers():
-    assert prefetch(7, 5) == PrefetchDepth(1, 2, 2)
-    assert prefetch(7, 5, 12) == PrefetchDepth(1, 2, 7)
-    assert prefetch(5, 5, 12) == PrefetchDepth(1, 0, 7)
+@pytest.mark.parametrize(
+    ("times", "found"),
+    [
+        ((2, 5), (1, 0, 0)),
+        ((2, 5, 10), (2, 0, 0)),
+        ((2, 5, 11), (3, 0, 0)),
+        ((7, 5, 12), (1, 2, 7)),
+        ((5, 5, 12), (1, 0, 7)),
+    ],
+)
+def test_depths_by_hand(times, found):
+    assert prefetch(*times) == found
 
 
 @pytest.mark.parametrize(

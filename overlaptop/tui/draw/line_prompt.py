@@ -35,21 +35,14 @@ class LinePrompt(Prompt):
     LinePrompt .fault {{ color: $error; text-style: bold; }}
     """
 
-    def __init__(
-        self,
-        asked: str,
-        answer: str,
-        hint: str,
-        take: Callable[[str], str],
-        left: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, asked: str, answer: str, hint: str, take: Callable[[str], str]) -> None:
         """``take``: does what was answered; returns what is wrong with it, empty: nothing, and the prompt
-        goes. ``left``: it goes without an answer.
+        goes.
         """
         super().__init__()
         self._asked = printable(asked)
         self._words = printable(hint)
-        self._take, self._left = take, left
+        self._take = take
         self._input = LineInput(answer, self._answer, max_length=24)
         self._beside = Static(classes="beside", markup=False)
         self._below = Static(classes="below", markup=False)
@@ -86,7 +79,6 @@ class LinePrompt(Prompt):
 
     async def action_leave(self) -> None:
         """Escape."""
-        self._left()
         await self.remove()
 
     async def _answer(self) -> None:

@@ -145,12 +145,6 @@ WORDS = (
         (SEARCH,),
     ),
     Word(
-        "model",
-        "in a search: the step that the job's own collectives and gradients predict for a value. Off by: "
-        "how far from what was measured it is now; foretold: before that value was measured",
-        (SEARCH,),
-    ),
-    Word(
         "dropped",
         "messages, spans and steps that did not fit somewhere on the way here and are missing",
         _STEPS,

@@ -1,12 +1,9 @@
-"""A measured curve over a knob's values: points with their confidence, and a prediction through them.
-
-Pure functions; no knowledge of how the points came about.
-"""
+"""A measured curve over a knob's values: points with their confidence. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -15,8 +12,6 @@ from overlaptop.tui.draw.bars import Cell, to_segments
 from overlaptop.tui.draw.segments import DIM, FAINT, Item, Segment, StyledLine, TextStyle, dim, fit
 
 LABEL_CELLS = 10
-_QUADRANTS = " ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█"
-"""By bits: 1 and 2 for the upper quarters of a cell, from the left, 4 and 8 for the lower ones."""
 _LOG_FROM = 4.0
 """Ranges whose ends differ by this factor are drawn on a log scale."""
 _HEADROOM = 0.08
@@ -38,7 +33,6 @@ EQUIVALENT = PointMark("○", TextStyle("text"), "no better")
 ELIMINATED = PointMark("×", FAINT, "eliminated")
 MARKS = (BEST, NOW, CANDIDATE, EQUIVALENT, ELIMINATED)
 """Where points share a cell, the first of these is seen."""
-PREDICTED = TextStyle("history")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,28 +68,20 @@ class ValueAxis:
             return math.log(value / self.least) / math.log(self.most / self.least)
         return (value - self.least) / (self.most - self.least)
 
-    def value(self, share: float) -> float:
-        """The value that lies there."""
-        if self.is_log:
-            return float(self.least * (self.most / self.least) ** share)
-        return self.least + share * (self.most - self.least)
-
     def column(self, value: float) -> int:
         """The cell of a value."""
         return round(self.share(value) * (self.cells - 1))
 
 
-def plot(
-    points: Sequence[PlotPoint], predicted: Sequence[tuple[int, float]], axis: ValueAxis, rows: int
-) -> list[StyledLine]:
+def plot(points: Sequence[PlotPoint], axis: ValueAxis, rows: int) -> list[StyledLine]:
     """A lane ``rows`` tall, its scale at the left: not from zero, for what differs is little. Without
     anything to draw it is empty, and has no scale.
-
-    ``predicted``: (value, ns), in any order; empty where there is no prediction.
     """
-    line = _along(predicted, axis)
-    points = [each if math.isfinite(each.high_ns) else _bare(each) for each in points]
-    bounds = _bounds(points, [ns for _, ns in line], rows)
+    points = [
+        each if math.isfinite(each.high_ns) else replace(each, low_ns=each.ns, high_ns=each.ns)
+        for each in points
+    ]
+    bounds = _bounds(points, rows)
     top_ns, bottom_ns = bounds or (1.0, 0.0)
     grid: list[list[Cell]] = [[Cell(" ", DIM)] * axis.cells for _ in range(rows)]
 
@@ -103,7 +89,6 @@ def plot(
         """Rows from the top."""
         return (top_ns - ns) / (top_ns - bottom_ns) * rows
 
-    _dot(grid, line, level)
     ranked = sorted(points, key=lambda point: MARKS.index(point.mark), reverse=True)
     for point in ranked:
         _bar(grid, axis.column(point.value), level(point.high_ns), level(point.low_ns), point.mark.style)
@@ -140,10 +125,8 @@ def value_axis(axis: ValueAxis, unit: str, *, alike: bool = False) -> StyledLine
     return (Segment(" " * (LABEL_CELLS + 1)), dim("".join(glyphs)))
 
 
-def legend(marks: Collection[PointMark], width: int, *, predicted: bool) -> StyledLine:
-    """The marks that are drawn, what a bar is, and the prediction; the last marks go
-    first where it is narrow.
-    """
+def legend(marks: Collection[PointMark], width: int) -> StyledLine:
+    """The marks that are drawn, and what a bar is; the last marks go first where it is narrow."""
     shown = [mark for mark in MARKS if mark in marks]
     items = [
         Item((Segment(mark.glyph, mark.style), dim(f" {mark.word}")), at + 1 if at < 2 else at + 3)
@@ -151,67 +134,22 @@ def legend(marks: Collection[PointMark], width: int, *, predicted: bool) -> Styl
     ]
     if shown:
         items.append(Item((dim("┬ ±"), dim(" 95 % sure")), 4))
-    if predicted:
-        items.append(Item((Segment("▄▄", PREDICTED), dim(" model")), 3))
     return (Segment(" "), *fit(items, [], width - 1, "  "))
 
 
-def _bare(point: PlotPoint) -> PlotPoint:
-    """The point without its interval."""
-    return replace(point, low_ns=point.ns, high_ns=point.ns)
-
-
-def _along(predicted: Sequence[tuple[int, float]], axis: ValueAxis) -> list[tuple[float, float]]:
-    """The prediction as (share of the axis, ns), two to a cell, straight between what is known of it."""
-    known = sorted((axis.share(value), ns) for value, ns in predicted if axis.least <= value <= axis.most)
-    found: list[tuple[float, float]] = []
-    at = 0
-    for half in range(2 * axis.cells if len(known) > 1 else 0):
-        share = half / (2 * axis.cells - 1)
-        while at < len(known) - 2 and known[at + 1][0] < share:
-            at += 1
-        (left, left_ns), (right, right_ns) = known[at], known[at + 1]
-        if left <= share <= right and right > left:
-            found.append((share, left_ns + (share - left) / (right - left) * (right_ns - left_ns)))
-    return found
-
-
-def _bounds(
-    points: Sequence[PlotPoint], predicted: Sequence[float], rows: int
-) -> tuple[float, float] | None:
+def _bounds(points: Sequence[PlotPoint], rows: int) -> tuple[float, float] | None:
     """Top and bottom of the scale; None: there is nothing to draw. Intervals that are far wider than most
     do not press the rest flat.
     """
-    centres = [point.ns for point in points] + list(predicted)
-    if not centres:
+    if not points:
         return None
-    low, high = min(centres), max(centres)
-    usual = median(point.high_ns - point.low_ns for point in points) if points else 0.0
+    low, high = min(point.ns for point in points), max(point.ns for point in points)
+    usual = median(point.high_ns - point.low_ns for point in points)
     room = max(high - low, usual, 0.02 * high, 1.0)
     low = min([low, *(max(point.low_ns, low - room) for point in points)])
     high = max([high, *(min(point.high_ns, high + room) for point in points)])
     margin = max(_HEADROOM * (high - low), (high - low) / (2 * rows), 0.005 * high, 1.0)
     return high + margin, max(0.0, low - margin)
-
-
-def _dot(
-    grid: list[list[Cell]], predicted: Sequence[tuple[float, float]], level: Callable[[float], float]
-) -> None:
-    """The prediction as a line of quarters of cells, joined where it is steep. Braille would be finer, but
-    fonts for terminals often lack it.
-    """
-    rows, cells = len(grid), len(grid[0])
-    bits: dict[tuple[int, int], int] = {}
-    before: int | None = None
-    for share, ns in predicted:
-        x, y = round(share * (2 * cells - 1)), min(2 * rows - 1, max(0, int(level(ns) * 2)))
-        start = y if before is None else before + (1 if y > before else -1 if y < before else 0)
-        for at in range(min(start, y), max(start, y) + 1):
-            cell = (at // 2, x // 2)
-            bits[cell] = bits.get(cell, 0) | 1 << (x % 2 + 2 * (at % 2))
-        before = y
-    for (row, column), quarters in bits.items():
-        grid[row][column] = Cell(_QUADRANTS[quarters], PREDICTED)
 
 
 def _bar(grid: list[list[Cell]], column: int, top: float, bottom: float, style: TextStyle) -> None:

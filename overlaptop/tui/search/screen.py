@@ -38,10 +38,6 @@ class SearchScreen(PageScreen):
         if self.dashboard.control.tuner is None:
             await self._ask_for_range()
 
-    def on_unmount(self) -> None:
-        """Its question goes with it."""
-        self.dashboard.control.unprepare()
-
     def offered(self, action: str) -> bool:
         """A search can be stopped while it goes on, and begun while none does, whoever searches."""
         searching = self.dashboard.control.searching
@@ -76,6 +72,4 @@ class SearchScreen(PageScreen):
         # Textual's Input takes 20 ms to import: not before it is needed.
         from overlaptop.tui.tune import asking
 
-        control.prepare()
-        take = partial(dashboard.answer, control.search)
-        await self.ask(asking.ask_for_range(selected.knob, take, control.unprepare))
+        await self.ask(asking.ask_for_range(selected.knob, partial(dashboard.answer, control.search)))

@@ -1,8 +1,9 @@
-"""The search for a knob's best value: where it is, the curve with its prediction, and what it found."""
+"""The search for a knob's best value: where it is, the curve, and what it found."""
 
 from __future__ import annotations
 
 import math
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from overlaptop.text import UNKNOWN, Unit, count, duration
@@ -30,11 +31,11 @@ from overlaptop.tui.tune.knob_values import with_unit
 from overlaptop.tui.view import ScrollView
 
 if TYPE_CHECKING:
-    from overlaptop.tuning.state import CurvePoint, SearchState
+    from overlaptop.tuning.search import MeasuredValue
+    from overlaptop.tuning.state import SearchState
 
-_BESIDE = 126
+_BESIDE = 120
 """From this width on the table stands beside the curve."""
-_CURVE_CELLS = 62
 _CURVE_LEAST, _EXPOSED_LEAST = 5, 3
 _WHAT_IT_IS = (
     "The search measures values of one knob on the running job, in short windows that take turns, gives up "
@@ -45,8 +46,7 @@ _WHAT_IT_IS = (
 )
 # Header, cells, and the width of the table from which it is shown.
 _COLUMNS = (
-    ("", 1, 0), ("value", 9, 0), ("step", 9, 0), ("±", 7, 0), ("model", 9, 54), ("off by", 7, 43),
-    ("foretold", 8, 75), ("exposed", 9, 65), ("steps", 5, 82),
+    ("", 1, 0), ("value", 9, 0), ("step", 9, 0), ("±", 7, 0), ("exposed", 9, 45), ("steps", 5, 52),
 )  # fmt: skip
 
 
@@ -79,10 +79,10 @@ def search_lines(
     marks = {mark_of(state, point) for point in state.points}
     if state.now is not None and not state.over:
         marks.add(curve.NOW)
-    legend = curve.legend(marks, width, predicted=bool(state.predicted))
+    legend = curve.legend(marks, width)
     room = height - len(head) - 1
     if width >= _BESIDE:
-        right = min(1 + sum(cells + 2 for _, cells, _ in _COLUMNS), width - _CURVE_CELLS)
+        right = 1 + sum(cells + 2 for _, cells, _ in _COLUMNS)
         left = width - right - 2
         table, first = _table(state, right, room - 1, first)
         chart = _chart(state, left, room - 1)
@@ -142,19 +142,17 @@ def _outcome(state: SearchState, width: int) -> list[StyledLine]:
             state.why, width, TextStyle("error" if state.failed else "warning", bold=True), rows=3
         )
     if state.result is not None:
-        style = TextStyle("good", bold=True) if state.result.known else BOLD
+        style = TextStyle("good", bold=True) if state.result.found.known else BOLD
         lines += paragraph(state.result.line, width, style, rows=4)
     if state.left:
         lines += paragraph(state.left, width, BOLD, rows=2)
     if state.result is not None and state.result.code:
-        best = with_unit(str(state.result.value), state.knob.unit)
+        best = with_unit(str(state.result.found.value), state.knob.unit)
         lines += code_to_keep(state.result.code, width, best)
-    if state.model_reason and not state.predicted:
-        lines += paragraph(f"no model: {state.model_reason}", width, DIM, rows=2)
     return lines
 
 
-def mark_of(state: SearchState, point: CurvePoint) -> PointMark:
+def mark_of(state: SearchState, point: MeasuredValue) -> PointMark:
     """What a point is: the one being measured before all else."""
     if point.value == state.now and not state.over:
         return curve.NOW
@@ -169,41 +167,30 @@ def _chart(state: SearchState, width: int, height: int) -> list[StyledLine]:
     """Step time, below it exposed where there is room, and the values."""
     axis = ValueAxis(*_ends(state), max(8, width - curve.LABEL_CELLS - 2))
     lanes = height - 1  # the values
-    exposed_known = [point for point in state.points if point.exposed_ns is not None]
-    exposed = 0
-    if exposed_known and lanes >= _CURVE_LEAST + _EXPOSED_LEAST + 2:
-        exposed = max(_EXPOSED_LEAST, (lanes - 2) // 3)
-    titled = bool(exposed)
-    rows = lanes - exposed - (2 if titled else 0)
-    if rows < 2:
+    exposed = [
+        PlotPoint(p.value, p.exposed_ns, p.exposed_ns, p.exposed_ns, mark_of(state, p))
+        for p in state.points
+        if p.exposed_ns is not None
+    ]
+    exposed_rows = 0
+    if exposed and lanes >= _CURVE_LEAST + _EXPOSED_LEAST + 2:
+        exposed_rows = max(_EXPOSED_LEAST, (lanes - 2) // 3)
+    rows = lanes - exposed_rows - (2 if exposed_rows else 0)
+    if rows < 2 or (state.over and not state.points):
         return []
     points = [PlotPoint(p.value, p.step_ns, p.low_ns, p.high_ns, mark_of(state, p)) for p in state.points]
-    predicted = [(p.value, p.step_ns) for p in state.predicted]
-    points += _not_yet(state, predicted)
-    lines: list[StyledLine] = [(bold(" step time"),)] if titled else []
-    if points or predicted:
-        lines += curve.plot(points, predicted, axis, rows)
-    elif not state.over:
-        lines += _nothing_yet(axis, rows)
-    else:
-        return []
-    if exposed:
-        bare = [
-            PlotPoint(p.value, p.exposed_ns, p.exposed_ns, p.exposed_ns, mark_of(state, p))
-            for p in exposed_known
-            if p.exposed_ns is not None
-        ]
-        guessed = [(p.value, p.exposed_ns) for p in state.predicted if p.exposed_ns is not None]
-        lines += [(bold(" exposed"),), *curve.plot(bare, guessed, axis, exposed)]
+    first_time = points and all(point.value != state.now for point in points)
+    if state.now is not None and not state.over and first_time:
+        mean_ns = fmean(point.ns for point in points)  # among the others, until it is known
+        points.append(PlotPoint(state.now, mean_ns, mean_ns, mean_ns, curve.NOW))
+    lines = curve.plot(points, axis, rows)
+    if not points:
+        words = crop((dim(" the first point comes with the first window"),), axis.cells)
+        lines[rows // 2] = (*crop(lines[rows // 2], curve.LABEL_CELLS + 1), *words)
+    if exposed_rows:
+        below = curve.plot(exposed, axis, exposed_rows)
+        lines = [(bold(" step time"),), *lines, (bold(" exposed"),), *below]
     return [*lines, curve.value_axis(axis, state.knob.unit, alike=axis.most == state.alike_from)]
-
-
-def _nothing_yet(axis: ValueAxis, rows: int) -> list[StyledLine]:
-    """An empty lane, and what it waits for."""
-    lines = curve.plot([], [], axis, rows)
-    words = crop((dim(" the first point comes with the first window"),), axis.cells)
-    lines[rows // 2] = (*crop(lines[rows // 2], curve.LABEL_CELLS + 1), *words)
-    return lines
 
 
 def _ends(state: SearchState) -> tuple[int, int]:
@@ -215,17 +202,6 @@ def _ends(state: SearchState) -> tuple[int, int]:
     return min(known), max(known)
 
 
-def _not_yet(state: SearchState, predicted: list[tuple[int, float]]) -> list[PlotPoint]:
-    """The value that is being measured for the first time, where it is expected."""
-    if state.now is None or state.over or any(p.value == state.now for p in state.points):
-        return []
-    now = state.now
-    near = sorted((abs(value - now), ns) for value, ns in predicted)
-    levels = [p.step_ns for p in state.points]
-    ns = near[0][1] if near else sum(levels) / len(levels) if levels else None
-    return [] if ns is None else [PlotPoint(now, ns, ns, ns, curve.NOW)]
-
-
 def _table(state: SearchState, width: int, rows: int, first: int) -> tuple[list[StyledLine], int]:
     """Header and as many rows as there is room for, by value."""
     if rows < 2 or not state.points:
@@ -233,14 +209,14 @@ def _table(state: SearchState, width: int, rows: int, first: int) -> tuple[list[
     points = sorted(state.points, key=lambda point: point.value)
     first = max(0, min(first, len(points) - (rows - 1)))
     unit = Unit.for_scale(round(max(point.step_ns for point in points)))
-    named = {"step": f"step {unit.name}", "±": f"± {unit.name}", "model": f"model {unit.name}"}
+    named = {"step": f"step {unit.name}", "±": f"± {unit.name}"}
     header = tuple((dim(named.get(name, name)),) for name, _, _ in _COLUMNS)
     lines = [_row(header, width)]
     lines += [_row(_cells(state, point, unit), width) for point in points[first : first + rows - 1]]
     return lines, first
 
 
-def _cells(state: SearchState, point: CurvePoint, unit: Unit) -> tuple[StyledLine, ...]:
+def _cells(state: SearchState, point: MeasuredValue, unit: Unit) -> tuple[StyledLine, ...]:
     mark = mark_of(state, point)
     best = point.value == state.best
     pale = mark is curve.ELIMINATED
@@ -250,22 +226,15 @@ def _cells(state: SearchState, point: CurvePoint, unit: Unit) -> tuple[StyledLin
         (Segment(with_unit(str(point.value), state.knob.unit), DIM if pale else BOLD),),
         (Segment(unit.text(round(point.step_ns)), figure),),
         (dim(_reach(point, unit)),),
-        (dim(UNKNOWN if point.predicted_ns is None else unit.text(round(point.predicted_ns))),),
-        (dim(_error(point.model_error)),),
-        (dim(_error(point.foretold_error)),),
         (Segment(duration(point.exposed_ns), figure),),
         (dim(count(point.steps)),),
     )
 
 
-def _reach(point: CurvePoint, unit: Unit) -> str:
+def _reach(point: MeasuredValue, unit: Unit) -> str:
     """How far the interval goes to either side."""
     reach_ns = (point.high_ns - point.low_ns) / 2
     return unit.text(round(reach_ns)) if math.isfinite(reach_ns) else UNKNOWN
-
-
-def _error(share: float | None) -> str:
-    return UNKNOWN if share is None else f"{share * 100:+.1f} %"
 
 
 def _row(cells: tuple[StyledLine, ...], width: int) -> StyledLine:

@@ -17,8 +17,8 @@ def ask_for_value(knob: Knob, take: Callable[[str], str]) -> LinePrompt:
     return LinePrompt(f"{short_name(knob.name)}:", answer, hint, take)
 
 
-def ask_for_range(knob: Knob, take: Callable[[str], str], left: Callable[[], None]) -> LinePrompt:
+def ask_for_range(knob: Knob, take: Callable[[str], str]) -> LinePrompt:
     """From where to where the best value is searched."""
     least, most = default_range(knob)
     hint = "enter: start   esc: not now"
-    return LinePrompt(f"search {knob.name} from:to", f"{least}:{most}", hint, take, left)
+    return LinePrompt(f"search {knob.name} from:to", f"{least}:{most}", hint, take)

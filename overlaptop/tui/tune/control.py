@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from overlaptop.fleet.session import Session
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.snapshot import Snapshot
 from overlaptop.tui.tune.earlier_changes import EarlierChanges
 from overlaptop.tui.tune.knob_editor import KnobChange, KnobEditor
 from overlaptop.tui.tune.knob_values import ValueRefusedError, parsed_range
@@ -16,7 +16,6 @@ from overlaptop.wire import change_log
 from overlaptop.wire.endpoints import EndpointError
 
 if TYPE_CHECKING:
-    from overlaptop.models.bucket_sizes import Collector
     from overlaptop.tuning.state import SearchState
     from overlaptop.tuning.tuner import Tuner
 
@@ -54,8 +53,6 @@ class KnobControl:
         """Of the job that was shown last."""
         self._left: Searched | None = None
         """The newest search, where it was of a job that is not shown any more."""
-        self._collector: Collector | None = None
-        """Learns for the search that the user is asked about."""
         self._change: KnobChange | None = None
         self._newest: KnobChange | None = None
         self._change_s = -NEWS_S
@@ -84,8 +81,6 @@ class KnobControl:
         self.earlier_changes.see(snapshot)
         now_s = self._clock_s()
         self.editor.tick(snapshot, now_s, self._session.send)
-        if self._collector is not None and snapshot.link is LinkState.LIVE:
-            self._collector.add(snapshot)
         if self.tuner is not None:
             self.tuner.tick(snapshot)
         change = self.editor.change(snapshot)
@@ -150,22 +145,6 @@ class KnobControl:
         self.editor.restore(snapshot, self._clock_s())
         self.tick(snapshot)
 
-    def prepare(self) -> None:
-        """The user is asked what to search: where timelines come seldom the model needs those of now."""
-        # numpy takes 100 ms to import: not before it is needed.
-        from overlaptop.models.bucket_sizes import Collector
-
-        self._collector = Collector()
-
-    def unprepare(self) -> None:
-        """The question was left."""
-        self._collector = None
-
-    @property
-    def needs_timelines(self) -> bool:
-        """Whether those of all ranks are wanted: for a search's model."""
-        return self.searching or self._collector is not None
-
     def search(self, snapshot: Snapshot, words: str) -> None:
         """Begin to search for the best value of the selected knob in the range that was typed.
 
@@ -181,10 +160,9 @@ class KnobControl:
         from overlaptop.tuning.tuner import Tuner
 
         try:
-            self.tuner = Tuner(self._session, held.knob, least, most, keep=True, collector=self._collector)
+            self.tuner = Tuner(self._session, held.knob, least, most, keep=True)
         except ValueError as error:
             raise ValueRefusedError(str(error)) from error
-        self._collector = None
         self.search_ids.add(self.tuner.lease.id)
 
     def who_searches(self, snapshot: Snapshot) -> str:
