@@ -17,16 +17,16 @@ of such steps stand side by side without a verdict; overlap is a share, and keep
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import RankView, Snapshot
 from overlaptop.stats.drift import FEWEST_BEFORE, WINDOWS, drift
 from overlaptop.stats.noise import FEWEST, Difference, Estimate, between, both, estimate
 from overlaptop.wire.commands import CHANGED
-from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import StepTotals
 
 MOST_STEPS = 512
@@ -75,104 +75,62 @@ class Comparison:
     becomes: str
     step: int
     """The agreed one: from it on the change was made."""
-    steps_before: int
-    steps_after: int
-    over: bool
-    """A later change has ended the steps after."""
     quantities: tuple[Quantity, ...]
     """Step time, overlap, exposed, stall, collectives."""
 
-    @property
-    def step_time(self) -> Quantity:
-        """The one that counts in the end."""
-        return self.quantities[0]
 
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(NamedTuple):
     name: str
     title: str
-    of: Callable[[_Step], float | None]
     less: str
     more: str
     better: int
     """-1: less is better; 1: more is; 0: neither."""
-    points: bool = False
-    """It is a share of the step's own communication: whatever work that does."""
+
+    @property
+    def is_share(self) -> bool:
+        """Of the step's own communication: whatever work that does."""
+        return self.name == "overlap"
+
+
+_KINDS = (
+    _Kind("step_ns", "step time", "shorter", "longer", -1),
+    _Kind("overlap", "overlap", "less", "more", 1),
+    _Kind("exposed_ns", "exposed", "less", "more", -1),
+    _Kind("stall_ns", "stall", "less", "more", -1),
+    _Kind("collectives", "collectives a step", "fewer", "more", 0),
+)
+_SUMMED = ("step_ns", "exposed_ns", "stall_ns", "collectives")
 
 
 class _Step:
     """One step over the ranks."""
 
-    __slots__ = (
-        "collectives", "collectives_known", "comm_ns", "disturbed", "exposed_known", "exposed_ns",
-        "hidden_ns", "number", "ranks", "stall_known", "stall_ns", "step_ns",
-    )  # fmt: skip
+    __slots__ = ("comm_ns", "disturbed", "hidden_ns", "known", "number", "ranks", "sums")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.disturbed = False
-        self.ranks = self.step_ns = 0
-        self.hidden_ns = self.comm_ns = 0
-        self.exposed_ns = self.exposed_known = 0
-        self.stall_ns = self.stall_known = 0
-        self.collectives = self.collectives_known = 0
+        self.ranks = self.hidden_ns = self.comm_ns = 0
+        self.sums, self.known = dict.fromkeys(_SUMMED, 0), dict.fromkeys(_SUMMED, 0)
 
     def add(self, step: StepTotals) -> None:
         """Take one rank's part."""
         self.disturbed |= step.disturbed
         self.ranks += 1
-        self.step_ns += step.step_ns
         if step.comm_ns is not None and step.hidden_ns is not None:
             self.comm_ns += step.comm_ns
             self.hidden_ns += step.hidden_ns
-        if step.exposed_ns is not None:
-            self.exposed_ns += step.exposed_ns
-            self.exposed_known += 1
-        if step.stall_ns is not None:
-            self.stall_ns += step.stall_ns
-            self.stall_known += 1
-        if step.collectives is not None:
-            self.collectives += step.collectives
-            self.collectives_known += 1
+        for name in _SUMMED:
+            if (figure := getattr(step, name)) is not None:
+                self.sums[name] += figure
+                self.known[name] += 1
 
-
-_KINDS = (
-    _Kind("step_ns", "step time", lambda step: step.step_ns / step.ranks, "shorter", "longer", -1),
-    _Kind(
-        "overlap",
-        "overlap",
-        lambda step: step.hidden_ns / step.comm_ns if step.comm_ns else None,
-        "less",
-        "more",
-        1,
-        points=True,
-    ),
-    _Kind(
-        "exposed_ns",
-        "exposed",
-        lambda step: step.exposed_ns / step.exposed_known if step.exposed_known else None,
-        "less",
-        "more",
-        -1,
-    ),
-    _Kind(
-        "stall_ns",
-        "stall",
-        lambda step: step.stall_ns / step.stall_known if step.stall_known else None,
-        "less",
-        "more",
-        -1,
-    ),
-    _Kind(
-        "collectives",
-        "collectives a step",
-        lambda step: step.collectives / step.collectives_known if step.collectives_known else None,
-        "fewer",
-        "more",
-        0,
-    ),
-)
+    def figure(self, name: str) -> float | None:
+        """Of all ranks that know it together; None: no rank does."""
+        if name == "overlap":
+            return self.hidden_ns / self.comm_ns if self.comm_ns else None
+        return self.sums[name] / self.known[name] if self.known[name] else None
 
 
 def compare_steps(
@@ -182,13 +140,13 @@ def compare_steps(
 
     Steps that a command disturbed are left out. ``same_work``: a step does as much in both.
     """
-    first, second = (_undisturbed(_together(steps).values()) for steps in (before, after))
-    return _quantities(first, second, same_work=same_work)
-
-
-def compare(snapshot: Snapshot, *, searches: bool = False) -> Comparison | None:
-    """The newest completed change, as far as the snapshot's own history reaches; see `Comparer`."""
-    return Comparer(searches=searches).take(snapshot)
+    sides = []
+    for steps in (before, after):
+        together: dict[int, _Step] = {}
+        for step in steps:
+            together.setdefault(step.step, _Step(step.step)).add(step)
+        sides.append(_undisturbed(together, 0, math.inf))
+    return _quantities(*sides, same_work=same_work)
 
 
 class Comparer:
@@ -196,9 +154,7 @@ class Comparer:
     history has let go of them.
     """
 
-    def __init__(self, *, searches: bool = False) -> None:
-        """With `searches`, changes that a search made count as others do."""
-        self._searches = searches
+    def __init__(self) -> None:
         self._job: str | None = None
         self._forget(None)
 
@@ -254,11 +210,9 @@ class Comparer:
 
     def _newest(self, snapshot: Snapshot) -> Comparison | None:
         changes = sorted(self._changes.values(), key=lambda change: (change.step or 0, change.at_ns))
-        made = [change for change in changes if self._counts(change)]
-        if not made:
+        newest = next((change for change in reversed(changes) if _counts(change)), None)
+        if newest is None or newest.step is None:
             return None
-        newest = made[-1]
-        assert newest.step is not None
         since = max((c.step for c in changes if c.step is not None and c.step < newest.step), default=0)
         until = min((c.step for c in changes if c.step is not None and c.step > newest.step), default=None)
         before, after = self._choose(newest.id, since, newest.step, until)
@@ -266,33 +220,33 @@ class Comparer:
             return None  # nobody saw what was before
         about = (newest.id, until, sum(s.ranks for s in before), sum(s.ranks for s in after))
         if self._latest is None or self._latest[0] != about:
-            comparison = _comparison(newest, _knob(snapshot, newest.knob), before, after, until is not None)
-            self._latest = about, comparison
+            self._latest = about, _comparison(newest, snapshot, before, after)
         return self._latest[1]
-
-    def _counts(self, change: CommandView) -> bool:
-        made = change.done and change.state == CHANGED and change.was != change.becomes
-        return made and (self._searches or not change.search)
 
     def _choose(
         self, change: str, since: int, step: int, until: int | None
     ) -> tuple[list[_Step], list[_Step]]:
         """The steps before and after, each oldest first and undisturbed."""
-        numbers = sorted(self._steps)
-        last = math.inf if until is None else until
-        before = _undisturbed(self._steps[number] for number in numbers if since <= number < step)
-        after = _undisturbed(self._steps[number] for number in numbers if step <= number < last)
+        before = _undisturbed(self._steps, since, step)
+        after = _undisturbed(self._steps, step, math.inf if until is None else until)
         known, kept_before, kept_after = self._sides
-        if known == change and kept_before and numbers[0] > kept_before[0].number:
+        if known == change and kept_before and min(self._steps) > kept_before[0].number:
             before, after = kept_before, kept_after  # the first steps are being forgotten
         self._sides = change, before[-MOST_STEPS:], after[:MOST_STEPS]
         return self._sides[1:]
 
 
+def _counts(change: CommandView) -> bool:
+    """A person's change that was made."""
+    made = change.done and change.state == CHANGED and change.was != change.becomes
+    return made and not change.search
+
+
 def _comparison(
-    change: CommandView, knob: Knob | None, before: list[_Step], after: list[_Step], over: bool
+    change: CommandView, snapshot: Snapshot, before: list[_Step], after: list[_Step]
 ) -> Comparison:
     assert change.step is not None
+    knob = next((each.knob for each in snapshot.knobs if each.knob.name == change.knob), None)
     becomes = f"{change.becomes} {knob.unit}" if knob is not None and knob.unit else change.becomes
     same_work = knob is None or not knob.changes_work
     return Comparison(
@@ -302,9 +256,6 @@ def _comparison(
         was=change.was,
         becomes=change.becomes,
         step=change.step,
-        steps_before=len(before),
-        steps_after=len(after),
-        over=over,
         quantities=_quantities(before, after, same_work=same_work),
     )
 
@@ -317,13 +268,14 @@ def _quantities(
 
 def _quantity(kind: _Kind, before: Sequence[_Step], after: Sequence[_Step], *, same_work: bool) -> Quantity:
     sides = [
-        [figure for step in steps if (figure := kind.of(step)) is not None] for steps in (before, after)
+        [figure for step in steps if (figure := step.figure(kind.name)) is not None]
+        for steps in (before, after)
     ]
     found = both(*sides)
     if found is None:
         first, second = (estimate(side) for side in sides)
         return Quantity(kind.name, kind.title, first, second, None, NOT_MEASURED, None)
-    if not same_work and not kind.points:
+    if not same_work and not kind.is_share:
         return Quantity(kind.name, kind.title, *found, None, OTHER_WORK, None)
     apart, verdict = _judged(kind, sides, between(*found))
     better = None
@@ -351,33 +303,24 @@ def _judged(
         if more > 0:  # shorter windows differ more
             return None, NOT_KNOWN_YET.format(steps=more, s="s" * (more > 1))
         return None, NOT_KNOWN.format(why=f"the machine drifts by {_share(kind, wide)}")
-    return wide, wide.words(kind.less, kind.more, points=kind.points)
+    return wide, wide.words(kind.less, kind.more, points=kind.is_share)
 
 
 def _share(kind: _Kind, wide: Difference) -> str:
     """How far its interval reaches: ``±12 %``."""
     reach = (wide.high - wide.low) / 2
-    if kind.points:
+    if kind.is_share:
         return f"±{100 * reach:.2g} points"
     return f"±{100 * reach / abs(wide.base):.2g} %" if wide.base else "more"
 
 
-def _together(steps: Iterable[StepTotals]) -> dict[int, _Step]:
-    found: dict[int, _Step] = {}
-    for step in steps:
-        found.setdefault(step.step, _Step(step.step)).add(step)
-    return dict(sorted(found.items()))
-
-
-def _undisturbed(steps: Iterable[_Step]) -> list[_Step]:
-    return [step for step in steps if not step.disturbed]
+def _undisturbed(steps: dict[int, _Step], since: int, until: float) -> list[_Step]:
+    """Those of ``[since, until)`` that no command disturbed, oldest first."""
+    numbers = sorted(number for number in steps if since <= number < until)
+    return [steps[number] for number in numbers if not steps[number].disturbed]
 
 
 def _chosen(ranks: Sequence[RankView]) -> Sequence[RankView]:
     """All ranks, or as many that are spread evenly."""
     every = -(-len(ranks) // MOST_RANKS)
     return ranks[::every] if every > 1 else ranks
-
-
-def _knob(snapshot: Snapshot, name: str) -> Knob | None:
-    return next((each.knob for each in snapshot.knobs if each.knob.name == name), None)

@@ -65,11 +65,9 @@ class InterleavedWindows:
     """Windows in the order in which they were measured, each setting in as many as one likes."""
 
     def __init__(self, windows: Iterable[SettingWindow]) -> None:
-        """ValueError: no window, one without a step, or a figure that is not above 0."""
+        """One window or more."""
         self._windows = tuple(windows)
         series = [np.asarray(window.values, dtype=np.float64) for window in self._windows]
-        if not series or not all(each.size and (each > 0).all() for each in series):
-            raise ValueError("each window needs at least one step, and each step a figure above 0")
         self.settings = tuple(sorted({window.setting for window in self._windows}))
         """In order."""
         of_setting = {
@@ -125,9 +123,9 @@ class InterleavedWindows:
         """
         return math.sqrt(self._variance) if self._degrees else None
 
-    def estimate(self, setting: int, confidence: float = CONFIDENCE) -> SettingEstimate:
-        """ValueError: it was not measured."""
-        log, reach = self._contrast(confidence, plus=setting)
+    def estimate(self, setting: int) -> SettingEstimate:
+        """Of a setting that was measured, with CONFIDENCE."""
+        log, reach = self._contrast(CONFIDENCE, plus=setting)
         own = [window for window in self._windows if window.setting == setting]
         return SettingEstimate(
             setting,
@@ -139,7 +137,7 @@ class InterleavedWindows:
         )
 
     def difference(self, base: int, other: int, confidence: float = CONFIDENCE) -> Difference:
-        """By how much `other` differs from `base`. ValueError: one of them was not measured."""
+        """By how much `other` differs from `base`; both were measured."""
         change, reach = self._contrast(confidence, plus=other, minus=base)
         centre = self.estimate(base).centre
         return Difference(

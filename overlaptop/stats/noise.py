@@ -41,7 +41,6 @@ REGULAR_GAPS = 3
 """From so many gaps between them on, outliers that come at regular intervals are none."""
 STEPS_PER_WAVE = 20
 FEWEST_WAVES, MOST_WAVES = 2, 8
-TOO_FEW = "too few steps to say"
 NO_DIFFERENCE = "no difference beyond noise"
 LEAST_SHOWN = 0.01
 """Percent, or points: a smaller difference would read as 0."""
@@ -75,13 +74,6 @@ class Estimate:
         """Half the distance of the quartiles: half of the steps lie within so much of their middle."""
         return (self.three_quarters - self.quarter) / 2
 
-    def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-        """Where the centre would lie after endless steps of this kind; None: too few to say."""
-        if self.error is None:
-            return None
-        reach = self.error * two_sided(confidence, self.degrees)
-        return self.centre - reach, self.centre + reach
-
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -105,28 +97,18 @@ class Difference:
         """The change as a fraction of the base; None where that is 0."""
         return self.change / abs(self.base) if self.base else None
 
-    @property
-    def share_interval(self) -> tuple[float, float] | None:
-        """The interval as fractions of the base, which is taken as it was measured."""
-        return (self.low / abs(self.base), self.high / abs(self.base)) if self.base else None
-
     def words(self, less: str = "shorter", more: str = "longer", *, points: bool = False) -> str:
         """``3.1 % shorter (2.4 to 3.8)``, ``no difference beyond noise (±1.2 %)``.
 
         With `points` the figures are fractions, and their difference is given in percentage points, not as
         a share: ``4.2 points more (3.1 to 5.3)``.
         """
-        if not math.isfinite(self.high):
-            return TOO_FEW
-        unit = "points" if points else "%"
-        if points:
-            change, low, high = (100 * figure for figure in (self.change, self.low, self.high))
-        elif (share := self.share) is not None and (bounds := self.share_interval) is not None:
-            change, low, high = 100 * share, 100 * bounds[0], 100 * bounds[1]
-        elif not self.beyond_noise:
-            return NO_DIFFERENCE
-        else:
+        if not points and not self.base:
+            if not self.beyond_noise:
+                return NO_DIFFERENCE
             return f"{more if self.change > 0 else less}: it was 0"
+        unit, whole = ("points", 1.0) if points else ("%", abs(self.base))
+        change, low, high = (100 * figure / whole for figure in (self.change, self.low, self.high))
         reach = (high - low) / 2
         if not self.beyond_noise:
             return f"{NO_DIFFERENCE} (±{_figure(reach, reach)} {unit})" if reach else "the same"
@@ -143,16 +125,6 @@ def estimate(values: ArrayLike) -> Estimate | None:
     return estimate_within(series, limit_of(series)) if series.size else None
 
 
-def difference(before: ArrayLike, after: ArrayLike, confidence: float = CONFIDENCE) -> Difference | None:
-    """How far the centre of `after` is from that of `before`, two windows as for `estimate`.
-
-    None: one of them has fewer than FEWEST steps. Welch's t: each window has an error of its own. What
-    counts as an outlier is the same in both.
-    """
-    found = both(before, after)
-    return between(*found, confidence) if found is not None else None
-
-
 def both(before: ArrayLike, after: ArrayLike) -> tuple[Estimate, Estimate] | None:
     """The estimates of two windows that are to be compared; None where one is empty.
 
@@ -167,8 +139,8 @@ def both(before: ArrayLike, after: ArrayLike) -> tuple[Estimate, Estimate] | Non
     return first, second
 
 
-def between(before: Estimate, after: Estimate, confidence: float = CONFIDENCE) -> Difference | None:
-    """The difference of two estimates; None where one has no error."""
+def between(before: Estimate, after: Estimate) -> Difference | None:
+    """The difference of two estimates by Welch's t: each has an error of its own. None: one has none."""
     if before.error is None or after.error is None:
         return None
     change = after.centre - before.centre
@@ -178,30 +150,19 @@ def between(before: Estimate, after: Estimate, confidence: float = CONFIDENCE) -
     if error:
         share = (before.error / error) ** 2  # of the difference's variance, the first window's
         degrees = 1 / (share**2 / before.degrees + (1 - share) ** 2 / after.degrees)
-    reach = error * two_sided(confidence, degrees)
+    reach = error * two_sided(CONFIDENCE, degrees)
     return Difference(before.centre, change, change - reach, change + reach)
 
 
 def two_sided(confidence: float, degrees: float) -> float:
-    """How many standard errors an interval of this confidence reaches to each side."""
-    return t_quantile((1 + confidence) / 2, degrees)
-
-
-def t_quantile(probability: float, degrees: float) -> float:
-    """The value that Student's t, with 1 or more degrees of freedom, stays below with this probability.
-
-    Accurate to a thousandth up to a probability of 0.9999.
-
-    Raises:
-        ValueError: a probability that is not from 0.5 to below 1, or degrees of freedom below 1.
+    """How many standard errors an interval of this confidence reaches to each side: Student's t, with 1 or
+    more degrees of freedom, accurate to a thousandth up to a confidence of 0.9998.
     """
-    if not 0.5 <= probability < 1 or not degrees >= 1:
-        raise ValueError(f"no quantile of {probability} with {degrees} degrees of freedom")
     # With t = sqrt(degrees) * tan(angle), the density of the angle is cos(angle) ** (degrees - 1). A table
     # for each tenth of a degree of freedom, the one below: the interval is rather too wide.
     tenths = math.floor(10 * min(degrees, _MOST_DEGREES))
     angles, reached = _angles(tenths / 10)
-    return math.sqrt(tenths / 10) * math.tan(float(np.interp(2 * probability - 1, reached, angles)))
+    return math.sqrt(tenths / 10) * math.tan(float(np.interp(confidence, reached, angles)))
 
 
 @lru_cache(maxsize=128)

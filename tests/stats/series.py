@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from overlaptop.stats.noise import between, both
+
 
 def correlated(random, steps, phi=0.5, spread=0.02, outliers=0.0, tails=False, trials=None):
     """Around 1, first-order autoregressive; an outlier takes 2 to 10 times as long. Shape (steps,), or
@@ -24,3 +26,8 @@ def by_a_host_that_runs_ahead(true_ns, period):
         batch = slice(first, first + period)
         seen[batch.start : batch.stop][-1] += true_ns[batch].sum() - seen[batch].sum()
     return seen
+
+
+def difference(before, after):
+    """How far the second of two windows is from the first."""
+    return between(*both(before, after))

@@ -13,7 +13,6 @@ from overlaptop.stats.comparison import (
     NOT_MEASURED,
     OTHER_WORK,
     Comparer,
-    compare,
     compare_steps,
 )
 from overlaptop.stats.drift import FEWEST_BEFORE
@@ -46,6 +45,11 @@ class Job:
                 self.fleet.apply(step(rank, self.at, compute=length, **how))
             self.at += 1
 
+    @property
+    def compared(self):
+        """By somebody who looks now for the first time."""
+        return Comparer().take(self.fleet.snapshot())
+
     def change(self, cap, *, steps=2, search="", state="changed"):
         """Ask for it, run through the transitional steps, and have all ranks report."""
         command = commands.make_setting(BUCKET_CAP_MB, cap, search=search)
@@ -63,55 +67,51 @@ class Job:
         return agreed
 
 
-def quantity(found, name):
-    return next(each for each in found.quantities if each.name == name)
+def step_time(found):
+    return found.quantities[0]
 
 
-def test_before_any_change_there_is_nothing_to_compare():
-    job = Job()
-    job.run(50)
-    assert compare(job.fleet.snapshot()) is None
+def sides(found):
+    """Steps before and after."""
+    return step_time(found).before.steps, step_time(found).after.steps
 
 
 def test_a_change_is_told_with_both_sides_and_with_what_it_did():
     job = Job()
     job.run(100)
-    agreed = job.change(50)
+    assert job.compared is None
+    job.change(50)
     job.run(80, compute=54, comm=30, hidden=25, stall=5, collectives=2)
-    found = compare(job.fleet.snapshot())
+    found = job.compared
     assert found.title == "bucket_cap_mb 25 → 50 MiB at step 100"
-    assert (found.knob, found.was, found.becomes, found.step) == ("bucket_cap_mb", "25", "50", agreed)
-    assert (found.steps_before, found.steps_after, found.over) == (100, 80, False)
+    assert (found.knob, found.was, found.becomes, found.step) == ("bucket_cap_mb", "25", "50", 100)
+    assert sides(found) == (100, 80)
     # 60 + 10 exposed + 10 idle, then 54 + 5 + 10: 80 ms and 69 ms.
-    assert found.step_time.before.centre == pytest.approx(80e6, rel=0.005)
-    assert found.step_time.after.centre == pytest.approx(69e6, rel=0.005)
-    assert found.step_time.difference.share == pytest.approx(69 / 80 - 1, abs=0.003)
-    assert found.step_time.verdict == found.step_time.difference.words()
-    assert "% shorter (" in found.step_time.verdict
-    assert quantity(found, "overlap").after.centre == pytest.approx(25 / 30)
-    assert quantity(found, "overlap").verdict == "17 points more"
-    assert quantity(found, "exposed_ns").verdict == "50 % less"
-    assert quantity(found, "stall_ns").verdict == "50 % less"
-    assert quantity(found, "collectives").verdict == "33 % fewer"
+    step_ns, overlap, exposed, stall, collectives = found.quantities
+    assert step_ns.before.centre == pytest.approx(80e6, rel=0.005)
+    assert step_ns.after.centre == pytest.approx(69e6, rel=0.005)
+    assert step_ns.difference.share == pytest.approx(69 / 80 - 1, abs=0.003)
+    assert step_ns.verdict == step_ns.difference.words()
+    assert "% shorter (" in step_ns.verdict
+    assert overlap.after.centre == pytest.approx(25 / 30)
+    verdicts = [each.verdict for each in (overlap, exposed, stall, collectives)]
+    assert verdicts == ["17 points more", "50 % less", "50 % less", "33 % fewer"]
     assert [each.better for each in found.quantities] == [True, True, True, True, None]
 
 
-def test_what_changes_nothing_is_told_as_no_difference_and_is_neither_better_nor_worse():
+@pytest.mark.parametrize(
+    ("compute", "words", "better"), [(60, "no difference beyond noise (±", None), (66, "", False)]
+)
+def test_what_changes_nothing_is_neither_better_nor_worse_and_a_longer_step_is_worse(
+    compute, words, better
+):
     job = Job()
     job.run(150)
     job.change(50)
-    job.run(150)
-    found = compare(job.fleet.snapshot()).step_time
-    assert found.verdict.startswith("no difference beyond noise (±")
-    assert found.better is None
-
-
-def test_a_longer_step_is_worse():
-    job = Job()
-    job.run(100)
-    job.change(50)
-    job.run(60, compute=66)
-    assert compare(job.fleet.snapshot()).step_time.better is False
+    job.run(150, compute=compute)
+    found = step_time(job.compared)
+    assert found.verdict.startswith(words)
+    assert found.better is better
 
 
 def test_where_a_step_does_other_work_only_shares_are_compared():
@@ -121,26 +121,24 @@ def test_where_a_step_does_other_work_only_shares_are_compared():
     job.run(100)
     job.change(50)
     job.run(60, compute=120, hidden=10)
-    found = compare(job.fleet.snapshot())
+    found = job.compared
     verdicts = {each.name: each.verdict for each in found.quantities}
     assert verdicts.pop("overlap").startswith("33 points less")
     assert set(verdicts.values()) == {OTHER_WORK}
-    assert found.step_time.better is None
-    assert found.step_time.after.centre > 1.5 * found.step_time.before.centre  # side by side all the same
+    assert step_time(found).better is None
+    assert step_time(found).after.centre > 1.5 * step_time(found).before.centre  # shown all the same
 
 
 def test_right_after_a_change_it_is_said_how_many_steps_are_still_needed():
     job = Job()
     job.run(100)
     job.change(50)
-    assert compare(job.fleet.snapshot()).step_time.verdict == NOT_MEASURED
+    assert step_time(job.compared).verdict == NOT_MEASURED
     job.run(3)
-    found = compare(job.fleet.snapshot())
-    assert (found.steps_before, found.steps_after) == (100, 3)
-    assert found.step_time.verdict == "not known yet: 9 more steps"
-    assert found.step_time.after.centre > 0
+    assert sides(job.compared) == (100, 3)
+    assert step_time(job.compared).verdict == "not known yet: 9 more steps"
     job.run(8)
-    assert compare(job.fleet.snapshot()).step_time.verdict == "not known yet: 1 more step"
+    assert step_time(job.compared).verdict == "not known yet: 1 more step"
 
 
 def test_where_too_few_steps_before_tell_how_the_machine_drifts_that_is_said():
@@ -148,7 +146,7 @@ def test_where_too_few_steps_before_tell_how_the_machine_drifts_that_is_said():
     job.run(60)
     job.change(50)
     job.run(60, compute=66)
-    found = compare(job.fleet.snapshot()).step_time
+    found = step_time(job.compared)
     assert found.verdict == f"not known: 60 measured steps before it, {FEWEST_BEFORE} are needed"
     assert (found.difference, found.better) == (None, None)
 
@@ -159,7 +157,7 @@ def test_a_difference_that_the_machine_makes_by_itself_is_not_called_one():
         job.run(100, compute=60 if number % 2 else 90)
     job.change(50)
     job.run(100, compute=90)
-    found = compare(job.fleet.snapshot()).step_time
+    found = step_time(job.compared)
     assert re.fullmatch(r"not known: the machine drifts by ±\d\d %", found.verdict)
     assert (found.difference, found.better) == (None, None)
 
@@ -170,53 +168,43 @@ def test_more_steps_after_a_change_tell_it_from_what_the_machine_does_within_few
         job.run(10, compute=50 if number % 2 else 70)
     job.change(50)
     job.run(15, compute=54)
-    assert re.fullmatch(r"not known yet: \d\d more steps", compare(job.fleet.snapshot()).step_time.verdict)
+    assert re.fullmatch(r"not known yet: \d\d more steps", step_time(job.compared).verdict)
     job.run(45, compute=54)
-    assert "% shorter (" in compare(job.fleet.snapshot()).step_time.verdict
+    assert "% shorter (" in step_time(job.compared).verdict
 
 
-def test_steps_with_an_earlier_or_a_later_value_do_not_count_nor_those_that_a_command_disturbed():
-    job = Job()
+def test_only_undisturbed_steps_with_the_value_before_and_the_new_one_count():
+    job, comparer = Job(), Comparer()
     job.run(40, compute=200)
     job.change(10)
     job.run(40)
     job.run(3, compute=900, captured=True)
     job.change(50)
     job.run(30)
-    comparer = Comparer()
     found = comparer.take(job.fleet.snapshot())
-    assert (found.was, found.becomes, found.steps_before, found.steps_after) == ("10", "50", 40, 30)
-    assert found.step_time.before.centre == pytest.approx(80e6, rel=0.01)
-    job.change(75, search="search-1234")
+    assert (found.was, found.becomes, *sides(found)) == ("10", "50", 40, 30)
+    assert step_time(found).before.centre == pytest.approx(80e6, rel=0.01)
+    job.change(75, search="search-1234")  # a search's is not told, but ends the steps after
     job.run(50, compute=300)
     found = comparer.take(job.fleet.snapshot())
-    assert (found.becomes, found.steps_after, found.over) == ("50", 30, True)
-    assert compare(job.fleet.snapshot(), searches=True).becomes == "75"
-
-
-def test_a_step_that_is_disturbed_on_one_rank_counts_on_none():
+    assert (found.becomes, *sides(found)) == ("50", 40, 30)
     before = [step(rank, at, captured=rank == 1 and at == 3) for rank in (0, 1) for at in range(20)]
-    assert compare_steps(before, before)[0].before.steps == 19
+    assert compare_steps(before, before)[0].before.steps == 19  # disturbed on one rank
 
 
-def test_a_change_that_failed_or_changed_nothing_is_not_told():
+def test_a_change_that_failed_or_changed_nothing_or_whose_steps_before_nobody_saw_is_not_told():
     job = Job()
     job.run(30)
     job.change(50, state="failed")
     job.run(30)
-    assert compare(job.fleet.snapshot()) is None
+    assert job.compared is None
     job.cap = 25
     job.change(25)
     job.run(30)
-    assert compare(job.fleet.snapshot()) is None
-
-
-def test_nobody_who_did_not_see_what_was_before_compares_it():
-    job = Job()
-    job.run(30)
+    assert job.compared is None
     job.change(50)
     job.run(HISTORY_STEPS + 1)
-    assert compare(job.fleet.snapshot()) is None
+    assert job.compared is None
 
 
 def test_the_steps_beside_the_change_are_kept_when_the_fleet_has_forgotten_them():
@@ -227,8 +215,8 @@ def test_the_steps_beside_the_change_are_kept_when_the_fleet_has_forgotten_them(
     for _ in range(2 * KEPT_STEPS // 200):
         job.run(200, compute=54)
         found = comparer.take(job.fleet.snapshot())
-    assert (found.steps_before, found.steps_after) == (100, MOST_STEPS)
-    assert found.step_time.difference.share == pytest.approx(74 / 80 - 1, abs=0.005)
+    assert sides(found) == (100, MOST_STEPS)
+    assert step_time(found).difference.share == pytest.approx(74 / 80 - 1, abs=0.005)
 
 
 def test_snapshots_that_were_missed_leave_no_gap_while_the_history_reaches_back():
@@ -257,35 +245,24 @@ def test_another_job_and_a_restarted_one_begin_anew():
 
 
 def test_ranks_are_taken_together_step_by_step():
-    sides = [
-        [
-            step(rank, at, compute=60 + 20 * rank, comm=10 + 20 * rank, hidden=10 * rank, stall=4 + rank)
-            for rank in (0, 1)
-            for at in range(20)
-        ]
-        for _ in range(2)
+    steps = [
+        step(rank, at, compute=60 + 20 * rank, comm=10 + 20 * rank, hidden=10 * rank, stall=4 + rank)
+        for rank in (0, 1)
+        for at in range(20)
     ]
-    found = {each.name: each.before.centre for each in compare_steps(*sides)}
-    assert found["step_ns"] == pytest.approx((80e6 + 110e6) / 2)
-    assert found["overlap"] == pytest.approx(10 / 40)
-    assert found["exposed_ns"] == pytest.approx((10e6 + 20e6) / 2)
-    assert found["stall_ns"] == pytest.approx(4.5e6)
-    assert found["collectives"] == 3
+    found = [each.before.centre for each in compare_steps(steps, steps)]
+    assert found == pytest.approx([(80e6 + 110e6) / 2, 10 / 40, (10e6 + 20e6) / 2, 4.5e6, 3])
 
 
 def test_what_was_not_measured_stays_unknown():
-    found = compare_steps(*[[unmeasured(0, at) for at in range(FEWEST_BEFORE)]] * 2)
-    assert found[0].verdict == "the same"
-    for each in found[1:]:
+    step_ns, *others = compare_steps(*[[unmeasured(0, at) for at in range(FEWEST_BEFORE)]] * 2)
+    assert step_ns.verdict == "the same"
+    for each in others:
         assert (each.before, each.after, each.difference) == (None, None, None)
         assert (each.verdict, each.better) == (NOT_MEASURED, None)
-
-
-def test_steps_without_communication_have_no_overlap():
     silent = [step(0, at, comm=0, hidden=0, stall=0) for at in range(FEWEST_BEFORE)]
-    found = {each.name: each for each in compare_steps(silent, silent)}
-    assert found["overlap"].before is None
-    assert found["exposed_ns"].verdict == "no difference beyond noise"
+    _, overlap, exposed, *_ = compare_steps(silent, silent)
+    assert (overlap.before, exposed.verdict) == (None, "no difference beyond noise")
 
 
 def test_of_very_many_ranks_some_stand_for_all():
@@ -293,7 +270,7 @@ def test_of_very_many_ranks_some_stand_for_all():
     job.run(13)
     job.change(50, steps=1)
     job.run(13)
-    assert compare(job.fleet.snapshot()).steps_after == 13
+    assert sides(job.compared) == (13, 13)
 
 
 def test_nothing_new_costs_next_to_nothing_and_gives_the_same_answer():
@@ -302,14 +279,13 @@ def test_nothing_new_costs_next_to_nothing_and_gives_the_same_answer():
     job.change(50)
     job.run(250)
     snapshot = job.fleet.snapshot()
-    first = _cpu_ns(lambda: comparer.take(snapshot))
+
+    def cpu_ns():
+        began = time.thread_time_ns()
+        comparer.take(snapshot)
+        return time.thread_time_ns() - began
+
+    first_ns = cpu_ns()
     answer = comparer.take(snapshot)
-    again = min(_cpu_ns(lambda: comparer.take(snapshot)) for _ in range(5))
+    assert min(cpu_ns() for _ in range(5)) < first_ns / 5
     assert comparer.take(snapshot) is answer
-    assert again < first / 5
-
-
-def _cpu_ns(work):
-    began = time.thread_time_ns()
-    work()
-    return time.thread_time_ns() - began

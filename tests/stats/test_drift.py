@@ -7,10 +7,10 @@ import pytest
 
 from overlaptop.stats.comparison import compare_steps
 from overlaptop.stats.drift import FEWEST_BEFORE, drift
-from overlaptop.stats.noise import FEWEST, difference
+from overlaptop.stats.noise import FEWEST
 from tests.fleet.builders import step
 
-from .series import correlated
+from .series import correlated, difference
 
 TRIALS = 100
 AT_MOST = 0.1

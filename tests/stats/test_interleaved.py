@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from overlaptop.stats.interleaved import InterleavedWindows, SettingWindow
-from overlaptop.stats.noise import TOO_FEW
 
 from .series import correlated
 
@@ -89,7 +88,7 @@ def test_windows_too_short_to_tell_their_noise_leave_everything_open_until_they_
     short = [SettingWindow(setting, (float(setting),) * 5) for setting in (1, 2)]
     found = InterleavedWindows(short)
     assert found.noise is None
-    assert found.difference(1, 2).words() == TOO_FEW
+    assert found.difference(1, 2).high == math.inf
     assert found.difference(1, 2).share == pytest.approx(1)
     assert (found.estimate(1).low, found.estimate(1).high) == (0, math.inf)
     again = InterleavedWindows([*short, SettingWindow(2, (2.01,) * 5), SettingWindow(1, (1.01,) * 5)])
@@ -111,16 +110,3 @@ def test_more_confidence_takes_a_wider_interval():
     found = InterleavedWindows(in_turn(np.random.default_rng(1), 3))
     usual, sure = found.difference(5, 50), found.difference(5, 50, confidence=0.999)
     assert sure.low < usual.low < usual.change < usual.high < sure.high
-
-
-@pytest.mark.parametrize("values", [None, (), (1.0, 0.0), (math.nan,)])
-def test_windows_without_figures_are_refused(values):
-    with pytest.raises(ValueError, match="at least one step"):
-        InterleavedWindows([] if values is None else [SettingWindow(1, values)])
-
-
-def test_a_setting_that_was_not_measured_is_unknown():
-    found = InterleavedWindows([SettingWindow(1, (1.0,) * 12)])
-    for ask in (lambda: found.estimate(2), lambda: found.difference(1, 2)):
-        with pytest.raises(ValueError, match="not in"):
-            ask()
