@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from textual import events
-from textual.message import Message
 
 from overlaptop.launch.request import LaunchRequest
 from overlaptop.text import age, printable
@@ -50,13 +49,6 @@ class JobList(JobView):
 
     fades = False
 
-    class Opened(Message):
-        """A line was clicked."""
-
-        def __init__(self, choice: Choice) -> None:
-            super().__init__()
-            self.choice = choice
-
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
         self.cursor = 0
@@ -76,19 +68,18 @@ class JobList(JobView):
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         """Two sections; scrolled so that the cursor is visible."""
-        jobs, choices = self.dashboard.session.jobs, self.choices
+        jobs, choices, snapshot = self.dashboard.session.jobs, self.choices, self.state.snapshot
         self.cursor = max(0, min(self.cursor, len(choices) - 1))
         lines = [*self._title(jobs, width), ()]
         self._choice_at = {}
         if jobs:
-            nodes = self.state.snapshot.nodes
-            where = "on this machine" if not nodes else f"on {len(nodes)} hosts"
-            if len(nodes) == 1:
-                where = f"on {printable(nodes[0].name)}"
-            lines.append((bold(f" {len(jobs)} job{'s' * (len(jobs) != 1)} {where}"),))
+            hosts = f" on {len(snapshot.nodes)} hosts" if snapshot.nodes else " on this machine"
+            if len(snapshot.nodes) == 1:
+                hosts = f" on {printable(snapshot.nodes[0].name)}"
+            lines.append((bold(f" {len(jobs)} job{'s' * (len(jobs) != 1)}{hosts}"),))
             for index, job in enumerate(jobs):
                 self._choice_at[len(lines)] = index
-                lines.append(self._line(index, _job_items(job, self.state.snapshot.at_ns), width))
+                lines.append(self._line(index, _job_items(job, snapshot.at_ns), width))
             lines.append(())
         if len(choices) > len(jobs):
             lines.append(self._how_to_start(width))
@@ -100,8 +91,11 @@ class JobList(JobView):
             lines.append(())
         if self.fault:
             lines += [*paragraph(printable(self.fault), width, TextStyle("warning"), rows=4), ()]
-        if self.state.snapshot.nodes:
-            lines += [*self._hosts(width), ()]
+        if snapshot.nodes:
+            lines.append((bold(" hosts"), dim("  H: more")))
+            for node in snapshot.nodes:
+                lines.append(elided((Segment("   "), *host_status(node, snapshot.at_ns)), width))
+            lines.append(())
         if not jobs:
             lines += _how_to(width)
         row = next((y for y, index in self._choice_at.items() if index == self.cursor), 0)
@@ -109,31 +103,19 @@ class JobList(JobView):
         self._choice_at = {y - first: index for y, index in self._choice_at.items()}
         return lines[first:]
 
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
         """Choose, and open at the second click."""
-        index = self._choice_at.get(event.y)
-        if index is None:
-            return
-        self.cursor = index
-        self.redraw()
-        if event.chain >= 2:
-            self.post_message(self.Opened(self.choices[index]))
-
-    def _hosts(self, width: int) -> list[StyledLine]:
-        """The connections to them, and why one is down."""
-        snapshot = self.state.snapshot
-        lines: list[StyledLine] = [(bold(" hosts"), dim("  H: more"))]
-        lines += [
-            elided((Segment("   "), *host_status(node, snapshot.at_ns)), width) for node in snapshot.nodes
-        ]
-        return lines
+        if event.y in self._choice_at:
+            self.cursor = self._choice_at[event.y]
+            self.redraw()
+            if event.chain >= 2:
+                await self.screen.run_action("screen.open")
 
     def _how_to_start(self, width: int) -> StyledLine:
         launcher = self.dashboard.options.launcher
-        ends = self.dashboard.running
-        there = launcher.hosts[0] if launcher is not None and launcher.hosts else ""
-        items = [Item((bold(f" start a bundled workload{there and f' on {there}'}"),))]
-        if ends:
+        there = f" on {launcher.hosts[0]}" if launcher is not None and launcher.hosts else ""
+        items = [Item((bold(f" start a bundled workload{there}"),))]
+        if ends := self.dashboard.running:
             items.append(Item((Segment(f"in place of {ends}", TextStyle("warning")),)))
         return fit([*items, Item((dim("w: with options of your own"),), 1)], [], width, "  ")
 
@@ -180,24 +162,19 @@ class JobsScreen(DashboardScreen):
     async def action_open(self) -> None:
         """Look at the job, or start the workload."""
         choices = self._list.choices
-        if choices:
-            await self._open(choices[self._list.cursor])
-
-    async def on_job_list_opened(self, message: JobList.Opened) -> None:
-        """A line was clicked twice."""
-        await self._open(message.choice)
-
-    def action_back(self) -> None:
-        """To the job on the screen, where there is one."""
-        if self.state.snapshot.job is not None:
-            super().action_back()
-
-    async def _open(self, choice: Choice) -> None:
+        if not choices:
+            return
+        choice = choices[self._list.cursor]
         if isinstance(choice, JobRecord):
             self.dashboard.open_job(choice.job)
             await self.run_action("app.overview")
         else:
             await ask_to_start(self, LaunchRequest(choice.name), self._start)
+
+    def action_back(self) -> None:
+        """To the job on the screen, where there is one."""
+        if self.state.snapshot.job is not None:
+            super().action_back()
 
     async def _start(self, request: LaunchRequest) -> None:
         fault = await self.dashboard.start(request)

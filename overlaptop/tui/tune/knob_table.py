@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from textual import events
-from textual.message import Message
 
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.text import shortened
@@ -41,13 +40,6 @@ _WHAT_THEY_ARE = (
 class KnobTable(JobView):
     """One row a knob, with a cursor."""
 
-    class KnobChosen(Message):
-        """A row was clicked; ``opened``: twice."""
-
-        def __init__(self, index: int, opened: bool) -> None:
-            super().__init__()
-            self.index, self.opened = index, opened
-
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
         self.cursor = 0
@@ -82,11 +74,13 @@ class KnobTable(JobView):
             lines.append(on(line, "cursor") if at == self.cursor else line)
         return lines
 
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
         """Choose the row; select the knob at the second click."""
         index = self._first + event.y - 1
         if event.y > 0 and index < len(self.state.snapshot.knobs):
-            self.post_message(self.KnobChosen(index, event.chain >= 2))
+            await self.screen.run_action(f"screen.move({index - self.cursor})")
+            if event.chain >= 2:
+                await self.screen.run_action("screen.select")
 
 
 class KnobDetail(JobView):

@@ -70,13 +70,6 @@ class TuneScreen(DashboardScreen):
             (self._keys, 1, 0),
         )
 
-    def on_knob_table_knob_chosen(self, message: KnobTable.KnobChosen) -> None:
-        """A row was clicked."""
-        self._table.cursor = message.index
-        if message.opened and not self.state.readonly:
-            self.action_select()
-        self.redraw()
-
     def action_move(self, rows: int) -> None:
         """Another knob."""
         self._table.cursor = max(0, self._table.cursor + rows)

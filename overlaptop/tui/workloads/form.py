@@ -61,11 +61,7 @@ class FormState:
 
     def move(self, rows: int) -> None:
         """Another workload; stops at either end."""
-        self.choose(self.at + rows)
-
-    def choose(self, at: int) -> None:
-        """That workload."""
-        self.at = min(max(at, 0), len(self.workloads) - 1)
+        self.at = min(max(self.at + rows, 0), len(self.workloads) - 1)
         self.plan = None
 
     def next_host(self, hosts: Sequence[str]) -> None:

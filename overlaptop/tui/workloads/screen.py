@@ -131,11 +131,6 @@ class WorkloadsScreen(DashboardScreen):
             (self._keys, foot, 0),
         )
 
-    def on_workload_list_workload_chosen(self, message: WorkloadList.WorkloadChosen) -> None:
-        """A line was clicked."""
-        self._form.choose(message.at)
-        self._turned()
-
     def _offered(self, action: str) -> bool:
         """A job can be ended where one runs that was started here; there may be but one host."""
         if action == "screen.next_host":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 
 from textual import events
-from textual.message import Message
 
 from overlaptop.launch.request import LaunchPhase, LaunchStatus
 from overlaptop.text import UNKNOWN, printable
@@ -41,13 +40,6 @@ class WorkloadList(JobView):
 
     fades = False
 
-    class WorkloadChosen(Message):
-        """A line was clicked."""
-
-        def __init__(self, at: int) -> None:
-            super().__init__()
-            self.at = at
-
     def __init__(self, dashboard: Dashboard, form: FormState) -> None:
         super().__init__(dashboard)
         self._form = form
@@ -69,11 +61,11 @@ class WorkloadList(JobView):
         )
         return on(line, "cursor") if cursor else line
 
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
         """Choose."""
         at = self._first + event.y
         if at < len(self._form.workloads):
-            self.post_message(self.WorkloadChosen(at))
+            await self.screen.run_action(f"screen.move({at - self._form.at})")
 
 
 class OptionList(ScrollView):
