@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -58,7 +59,8 @@ def algorithm_bandwidth(ranks: int, bus_bytes_per_s: float) -> float:
     return bus_bytes_per_s * ranks / sent.tx
 
 
-class EvenBuckets(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class EvenBuckets:
     """Gradients that become ready evenly over backward, in buckets of one size, sent on one stream."""
 
     cap_bytes: int
