@@ -415,7 +415,7 @@ async def test_help_scrolls_where_it_does_not_fit():
         ("2", "A rank's screen", "next collective", "named"),
         ("m", "Machine", "to the node before", "unexplained"),
         ("u", "Tune", "previous knob", "knob"),
-        ("a", "Search", "leave; the search goes on", "model"),
+        ("a", "Search", "leave; the search goes on", "★"),
         ("n", "Notices", "ten up", None),
         ("o", "Jobs", "ten up", None),
     ],
