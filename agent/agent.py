@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from overlaptop.agent import placement
 from overlaptop.agent.clock import now_ns
+from overlaptop.agent.control.action import Action
 from overlaptop.agent.control.capture import Capture, ProfilerWatch
 from overlaptop.agent.control.executor import CommandExecutor
-from overlaptop.agent.control.receiver import CommandReceiver
 from overlaptop.agent.control.two_phase_commit import StepProgress
 from overlaptop.agent.isolation.compiling import uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier, discard_deferred, flush_log
@@ -27,9 +27,10 @@ from overlaptop.agent.knobs.bucket_knob import BucketKnob
 from overlaptop.agent.knobs.ddp_models import DdpModels
 from overlaptop.agent.knobs.fsdp_units import FsdpUnits
 from overlaptop.agent.knobs.prefetch import PrefetchKnobs
-from overlaptop.agent.knobs.registry import KnobPublisher, Knobs
+from overlaptop.agent.knobs.registry import Knobs
 from overlaptop.agent.knobs.script_knobs import DECLARED
 from overlaptop.agent.options import AgentOptions
+from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting.sender import Sender
 from overlaptop.agent.script.failure import failure_at_exit
 from overlaptop.agent.telemetry.telemetry import Telemetry
@@ -63,9 +64,9 @@ class Agent:
         self._collectives_hooked = False
         self._profilers = ProfilerWatch()
         self._models = DdpModels(self.barrier)
-        self._buckets = BucketKnob(self._models)
         self._units = FsdpUnits(self.barrier)
-        self._knobs = Knobs(self._buckets, PrefetchKnobs(self._units), DECLARED)
+        buckets = BucketKnob(self._models)
+        self._knobs = Knobs(buckets.gradients, buckets, PrefetchKnobs(self._units), DECLARED)
         # After a fault, nothing but this ends a command that is under way on the job's own thread.
         self.barrier.on_disabled = lambda: self._executor is None or self._executor.disable(AGENT_DISABLED)
         self.barrier.pending = lambda: self._executor is not None and self._executor.pending
@@ -87,12 +88,10 @@ class Agent:
         self._details_due = 0
         """Steps whose detail may be sent: one a round, and what rounds without any have left."""
         self._executor: CommandExecutor | None = None
-        self._receiver: CommandReceiver | None = None
         self._cwd = placement.working_directory()
         self._device = ""
         self._backend = ""
         self._telemetry = Telemetry(self._notice, enabled=options.telemetry)
-        self._publisher = KnobPublisher(self._knobs, self._buckets)
         self._pid = os.getpid()
         self.failure = ""
         """What ended the script, as RankEnd has it."""
@@ -102,10 +101,7 @@ class Agent:
 
     def start(self) -> None:
         """Start the agent's thread; a job whose launcher numbers its ranks shows from here on."""
-        self.barrier.guarded("starting its thread", self._start)()
-
-    def _start(self) -> None:
-        self._thread = Thread(self._run)
+        self._thread = self.barrier.guarded("starting its thread", lambda: Thread(self._run))()
 
     @property
     def is_forked_copy(self) -> bool:
@@ -253,53 +249,45 @@ class Agent:
         self._close()
 
     def _work(self) -> None:
-        """One round: take finished steps, send what there is to send."""
-        sender = self._sender or self._make_sender()
-        if sender is None:
+        """One round: take finished steps and commands, send what there is to send."""
+        sender, executor = self._sender or self._make_sender(), self._executor
+        if sender is None or executor is None:
             return
-        sender.introduce(self._info())
-        self._send_steps(sender)
-        assert self._receiver is not None, "made together with the sender"
-        self._receiver.serve(sender)
-        assert self._place is not None
+        self._introduce(sender)
+        self._send_steps(sender, executor)
+        executor.serve(sender.commands)
+        self._send_reports(sender)
         if self._step >= 0:  # until then the script is still making what it will train
-            self._publisher.serve(sender, self._place.rank)
-        self._telemetry.serve(sender, self._place)
+            self._knobs.serve(sender, sender.place.rank)
+        self._telemetry.serve(sender, sender.place)
         self._send_notices(sender)
         sender.pump()
+
+    def _make_sender(self) -> Sender | None:
+        """Make the sender once the rank is known: from the launcher, else from the process group."""
+        place = self._place or self._late_placement()
+        if place is None:
+            return None
+        self._executor = CommandExecutor(
+            place.rank,
+            allowed=self._options.control,
+            pace=self._pace,
+            make_action=partial(self._make_action, rank=place.rank),
+            notice=self._notice,
+            on_end=self._knobs.refresh,
+            speaks_for_node=place.starts_hub,
+        )
+        self._sender = Sender(place, self._script)
+        return self._sender
 
     def _pace(self) -> StepProgress | None:
         return StepProgress(self._step, min(self._recent_ns)) if self._recent_ns else None
 
-    def _make_capture(self, command: Command, rank: int) -> Capture:
+    def _make_action(self, command: Command, rank: int) -> Action:
+        if command.name != commands.CAPTURE:
+            return self._knobs.change(command)
         steps = commands.argument(command, "steps")
         return Capture(command.id, steps, rank, self._cwd, self._profilers, self._notice)
-
-    def _make_sender(self) -> Sender | None:
-        """Make the sender once the rank is known: from the launcher, else from the process group."""
-        if self._place is None:
-            self._place = self._late_placement()
-            if self._place is None:
-                return None
-        place = self._place
-        self._executor = CommandExecutor(
-            place.rank,
-            self._options.control,
-            self._pace,
-            {
-                commands.CAPTURE: partial(self._make_capture, rank=place.rank),
-                commands.SET: self._knobs.change,
-                commands.RESTORE: self._knobs.change,
-            },
-        )
-        self._receiver = CommandReceiver(
-            self._executor,
-            speaks_for_node=place.starts_hub,
-            notice=self._notice,
-            on_end=self._publisher.refresh,
-        )
-        self._sender = Sender(place.job, self._script, place.world_size, place.starts_hub)
-        return self._sender
 
     def _late_placement(self) -> placement.RankPlacement | None:
         if self._steps is None:
@@ -309,44 +297,40 @@ class Agent:
             return placement.of_process_group(dist.get_rank(), dist.get_world_size())
         return placement.alone() if self._source is not None else None
 
-    def _send_steps(self, sender: Sender) -> None:
-        source, executor = self._source, self._executor
+    def _send_steps(self, sender: Sender, executor: CommandExecutor) -> None:
+        source, rank = self._source, sender.place.rank
         if source is None:
             return
         from overlaptop.agent.reporting import reporter
 
-        assert self._place is not None
-        assert executor is not None, "made together with the sender"
-        sent = []
+        own = []
         source.watched = sender.watched
         for measured in source.take():
-            totals = reporter.totals(measured, self._place.rank, sender.dropped + source.lost)
-            if command := executor.disturbed_by(measured.step):
-                sender.put_step(reporter.disturbed(totals, captured=command == commands.CAPTURE))
-                continue
+            command = executor.disturbed_by(measured.step)
+            totals = reporter.totals(measured, rank, sender.dropped + source.lost, command)
             sender.put_step(totals)
-            self._recent_ns.append(totals.step_ns)
-            sent.append(measured)
+            if not command:
+                self._recent_ns.append(totals.step_ns)
+                own.append(measured)
         if not sender.watched:
             return
         self._details_due = min(self._details_due + 1, MAX_DETAILS)
-        for measured in reporter.best_detailed(sent, self._details_due):
-            sender.put_step(reporter.detail(measured, self._place.rank))
+        for measured in reporter.best_detailed(own, self._details_due):
+            sender.put_step(reporter.detail(measured, rank))
             self._details_due -= 1
 
     def _send_reports(self, sender: Sender) -> None:
-        if self._receiver is not None:
-            self._receiver.send_reports(sender)
+        while self._executor is not None and self._executor.reports:
+            # The newest goes again to the next hub: this one may be ending.
+            sender.put_state(self._executor.reports.popleft())
 
     def _send_notices(self, sender: Sender) -> None:
-        assert self._place is not None
         while self._notices:
             at_ns, level, text = self._notices.popleft()
-            sender.put(Notice(self._place.rank, at_ns, level, text))
+            sender.put(Notice(sender.place.rank, at_ns, level, text))
 
-    def _info(self) -> RankInfo:
-        assert self._place is not None
-        place, active = self._place, self.barrier.active
+    def _info(self, place: RankPlacement) -> RankInfo:
+        active = self.barrier.active
         source = self._source if active else None
         torch = sys.modules.get("torch")
         return RankInfo(
@@ -386,7 +370,7 @@ class Agent:
                     send(sender)
 
     def _introduce(self, sender: Sender) -> None:
-        sender.introduce(self._info())
+        sender.introduce(self._info(sender.place))
 
     def _close(self) -> None:
         """Send what is left, and that this rank ends; the job waits for this a moment at most."""
@@ -397,13 +381,11 @@ class Agent:
                 self._work()
             else:
                 self._report_fault()
-            sender, place = self._sender, self._place
-            if sender is None or place is None:
-                return
-            failure = self.failure or failure_at_exit()
-            sender.put(RankEnd(place.rank, now_ns(), clean=True, failure=failure))
-            sender.pump()
-            sender.disconnect()
+            if (sender := self._sender) is not None:
+                failure = self.failure or failure_at_exit()
+                sender.put(RankEnd(sender.place.rank, now_ns(), clean=True, failure=failure))
+                sender.pump()
+                sender.disconnect()
         except Exception as fault:  # noqa: BLE001 - nothing may break the job's end
             self.barrier.disable("the agent's end", fault)
 

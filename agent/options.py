@@ -44,7 +44,7 @@ class AgentOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CommandLine:
     """A parsed command line: the agent's options and the job's own words."""
 
     options: AgentOptions
@@ -54,7 +54,7 @@ class Command:
     arguments: tuple[str, ...]
 
 
-def parse(words: list[str]) -> Command:
+def parse(words: list[str]) -> CommandLine:
     """Split ``[options] script.py [args]``; exits with status 2 and one line on a usage error."""
     parser = argparse.ArgumentParser(
         prog="python -m overlaptop.agent",
@@ -63,23 +63,22 @@ def parse(words: list[str]) -> Command:
         "`torchrun --nproc-per-node=8 -m overlaptop.agent train.py`. Watch it with `overlaptop`.",
         allow_abbrev=False,
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--source",
         choices=SOURCE_CHOICES,
         default="auto",
         help="where spans come from: CUPTI's kernel records, CUDA events, the host's clock, or the first "
         "of these that works here (default)",
     )
-    parser.add_argument(
-        "--phases-only", action="store_true", help="steps and phases, no collectives: cheapest"
-    )
-    parser.add_argument(
+    add("--phases-only", action="store_true", help="steps and phases, no collectives: cheapest")
+    add(
         "--every",
         type=int,
         metavar="N",
         help="measure collectives in every N-th step (default: as a share of the step's time allows)",
     )
-    parser.add_argument(
+    add(
         "--lane",
         action="append",
         default=[],
@@ -88,29 +87,27 @@ def parse(words: list[str]) -> Command:
         "built-in rules say; may be given several times, the first match counts. Only the kernels source "
         "sees names",
     )
-    parser.add_argument(
+    add(
         "--control",
         action="store_true",
         help="obey commands from your dashboards, such as a capture by torch.profiler",
     )
-    parser.add_argument(
+    add(
         "--numa",
         choices=NUMA_CHOICES,
         default="off",
         help="bind: before the script starts, give the rank the CPUs of the NUMA node that its GPU is on, "
         "and memory from there as long as there is some (default: off)",
     )
-    parser.add_argument(
+    add(
         "--no-telemetry",
         dest="telemetry",
         action="store_false",
         help="do not read NVLink, PCIe, clocks and NUMA placement",
     )
-    parser.add_argument(
-        "-m", dest="module", action="store_true", help="the job is a module, as in python -m"
-    )
-    parser.add_argument("target", metavar="script.py", help="the job; what follows is its own")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    add("-m", dest="module", action="store_true", help="the job is a module, as in python -m")
+    add("target", metavar="script.py", help="the job; what follows is its own")
+    add("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parsed = parser.parse_args(words)
     try:
         options = AgentOptions(
@@ -124,4 +121,4 @@ def parse(words: list[str]) -> Command:
         )
     except ValueError as fault:
         parser.error(str(fault))
-    return Command(options, parsed.module, parsed.target, tuple(parsed.arguments))
+    return CommandLine(options, parsed.module, parsed.target, tuple(parsed.arguments))

@@ -124,7 +124,7 @@ class Silent(Sender):
     """A line that is always there and leads nowhere."""
 
     def __init__(self) -> None:
-        super().__init__("benchmark", "telemetry.py", 1, starts_hub=False)
+        super().__init__(placement.alone(), "telemetry.py")
         self.connections = 1
         self.messages = 0
 

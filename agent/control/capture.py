@@ -14,13 +14,12 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from weakref import WeakSet
 
-from overlaptop.agent.control.action import Lifecycle, Outcome
-from overlaptop.agent.control.two_phase_commit import ANY_POSITION, Position
+from overlaptop.agent.control.action import Action, Outcome
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
-from overlaptop.agent.isolation.patching import replace
+from overlaptop.agent.isolation.patching import note_calls
 from overlaptop.agent.isolation.threads import signals_blocked
 from overlaptop.wire.folders import make, open_private, open_trusted
 
@@ -39,7 +38,6 @@ class ProfilerWatch:
         """Called before the job's own profiler begins, for ours to end first."""
         self._job: WeakSet[Any] = WeakSet()
         self._ours = threading.local()
-        self._installed = False
 
     @property
     def job_profiles(self) -> bool:
@@ -59,35 +57,23 @@ class ProfilerWatch:
         """Watch torch.autograd.profiler.profile, below every way to torch.profiler. Stays for good."""
         from torch.autograd.profiler import profile
 
-        def beginning(begin: Callable[..., Any]) -> Callable[..., Any]:
-            def watched_begin(profiler: Any, *args: Any, **kwargs: Any) -> Any:
-                if not getattr(self._ours, "now", False):
-                    self._job.add(profiler)
-                    if self.yield_to_job is not None:
-                        self.yield_to_job()
-                return begin(profiler, *args, **kwargs)
+        note_calls(profile, "_prepare_trace", self._begins)
+        note_calls(profile, "_start_trace", self._begins)
+        note_calls(profile, "__exit__", lambda profiler, *_: self._job.discard(profiler))
 
-            return watched_begin
-
-        def ending(end: Callable[..., Any]) -> Callable[..., Any]:
-            def watched_end(profiler: Any, *args: Any, **kwargs: Any) -> Any:
-                self._job.discard(profiler)
-                return end(profiler, *args, **kwargs)
-
-            return watched_end
-
-        if self._installed:
-            return
-        self._installed = True
-        replace(profile, "_prepare_trace", beginning)
-        replace(profile, "_start_trace", beginning)
-        replace(profile, "__exit__", ending)
+    def _begins(self, profiler: Any) -> None:
+        if not getattr(self._ours, "now", False):
+            self._job.add(profiler)
+            if self.yield_to_job is not None:
+                self.yield_to_job()
 
 
-class Capture:
-    """One rank's trace of ``steps`` steps. See action.Action for which thread calls what."""
+class Capture(Action):
+    """One rank's trace of ``steps`` steps, each rank's by itself, wherever the others are."""
 
-    lifecycle: ClassVar[Lifecycle] = Lifecycle("recording", "written", finishes="writing")
+    acts = "recording"
+    finishes = "writing"
+    done = "written"
 
     def __init__(
         self,
@@ -112,13 +98,8 @@ class Capture:
         self._annotation: Any = None
         self._warm_up_step: int | None = None
         self._results: Any = None
-        self._outcome = "nothing was recorded"
+        self._why_none = "nothing was recorded"
         """Why there is no trace."""
-
-    def position(self, step: int) -> Position:
-        """A rank profiles by itself, wherever the others are."""
-        del step
-        return ANY_POSITION
 
     def refusal(self) -> str:
         """Why there can be no capture just now."""
@@ -129,17 +110,21 @@ class Capture:
 
         Raises RuntimeError where it cannot be done, or had to give way to the job's own profiler.
         """
+        import torch
+
         if self._warm_up_step is None:
             self._warm_up(step)
             return True
         if self._profiler is None:
-            raise RuntimeError(self._outcome)
+            raise RuntimeError(self._why_none)
         recorded = step - self._warm_up_step - 1
         if recorded == 0:
             self._start()
         self._end_annotation()
         if recorded < self._steps:
-            self._begin_annotation(step)
+            # The name by which all tools know a step, with the number that the dashboard shows.
+            self._annotation = torch.profiler.record_function(f"ProfilerStep#{step}")
+            self._annotation.__enter__()
             return True
         self._stop()
         return False
@@ -148,9 +133,8 @@ class Capture:
         """Write the trace; its text is the file. Raises OSError or RuntimeError with the reason."""
         results, self._results = self._results, None
         if results is None:
-            raise RuntimeError(self._outcome)
-        with open_folder(self._cwd, self._key, self._notice) as (folder, opened):
-            return Outcome(str(write(results.save, folder, opened, self._rank)))
+            raise RuntimeError(self._why_none)
+        return Outcome(str(write_trace(results.save, self._cwd, self._key, self._rank, self._notice)))
 
     def abandon(self) -> None:
         """Stop without a trace: a process that ends while the profiler runs would crash."""
@@ -180,7 +164,7 @@ class Capture:
         """The job's own profiler is about to begin."""
         if threading.current_thread() is not threading.main_thread():
             return  # ours cannot be stopped from here
-        self._outcome = "the job's own torch.profiler began"
+        self._why_none = "the job's own torch.profiler began"
         try:
             self.abandon()
         except Exception as fault:  # the job's call goes on, whatever becomes of ours
@@ -191,13 +175,6 @@ class Capture:
         self._started = True
         with self._watch.ours():
             signals_blocked(self._profiler.start_trace)
-
-    def _begin_annotation(self, step: int) -> None:
-        from torch.profiler import record_function
-
-        # The name by which all tools know a step, with the number that the dashboard shows.
-        self._annotation = record_function(f"ProfilerStep#{step}")
-        self._annotation.__enter__()
 
     def _end_annotation(self) -> None:
         annotation, self._annotation = self._annotation, None
@@ -218,12 +195,17 @@ class Capture:
         self._results = profiler.profiler.kineto_results
 
 
-@contextlib.contextmanager
-def open_folder(cwd: Path, key: str, notice: Callable[[str, str], None]) -> Iterator[tuple[Path, int]]:
-    """The folder of one capture, private to its user, and a descriptor of it to write through.
+def write_trace(
+    save: Callable[[str], None], cwd: Path, key: str, rank: int, notice: Callable[[str, str], None]
+) -> Path:
+    """Save a trace and compress it; the name ``rank<r>.json.gz`` is given to a whole file only.
 
-    It lies below ``cwd``, or where that cannot be written or others could swap what is in it, below the
-    temporary directory; ``notice(level, text)`` says so. The job's ranks make it together. Raises OSError.
+    It lies in a private folder, ``key``, that the job's ranks make together, below ``cwd`` or, where that
+    cannot be written or others could swap what is in it, below the temporary directory; ``notice(level,
+    text)`` says so. All is written through descriptors, whatever their paths mean by then.
+
+    ``save(path)`` writes JSON. torch's does so with the GIL held (some 130 MB/s), and reports nothing when
+    it fails: then there is no file. Raises OSError.
     """
     folder = cwd / FOLDER / key
     try:
@@ -236,7 +218,20 @@ def open_folder(cwd: Path, key: str, notice: Callable[[str, str], None]) -> Iter
             raise OSError(f"{_reason(fault)}; {_reason(second)}") from second
         notice("warning", f"traces are written to {folder.parent}: {_reason(fault)}")
     with _closing(opened):
-        yield folder, opened
+        name, through = f"rank{rank}.json.gz", Path(f"/proc/self/fd/{opened}")
+        plain, packed = through / f".rank{rank}.json.part", through / f".{name}.part"
+        try:
+            save(str(plain))
+            if not plain.exists() or not _ends_whole(plain):
+                free_mib = shutil.disk_usage(through).free >> 20
+                raise OSError(f"torch could not write its trace to {folder} ({free_mib:,} MiB free there)")
+            with plain.open("rb") as source, gzip.open(packed, "wb", COMPRESSION) as target:
+                shutil.copyfileobj(source, target, CHUNK_BYTES)
+            packed.rename(through / name)
+        finally:
+            for part in (plain, packed):
+                part.unlink(missing_ok=True)
+    return folder / name
 
 
 def _open_below_the_job(cwd: Path, key: str) -> int:
@@ -270,29 +265,6 @@ def _closing(descriptor: int) -> Iterator[int]:
 
 def _reason(fault: OSError) -> str:
     return f"{fault.filename}: {fault.strerror}" if fault.filename and fault.strerror else str(fault)
-
-
-def write(save: Callable[[str], None], folder: Path, opened: int, rank: int) -> Path:
-    """Save a trace and compress it; the name ``rank<r>.json.gz`` is given to a whole file only.
-
-    ``opened``: a descriptor of `folder`, through which all is written, whatever its path means by now.
-    ``save(path)`` writes JSON. torch's does so with the GIL held (some 130 MB/s), and reports nothing when
-    it fails: then there is no file. Raises OSError.
-    """
-    name, through = f"rank{rank}.json.gz", Path(f"/proc/self/fd/{opened}")
-    plain, packed = through / f".rank{rank}.json.part", through / f".{name}.part"
-    try:
-        save(str(plain))
-        if not plain.exists() or not _ends_whole(plain):
-            free_mib = shutil.disk_usage(through).free >> 20
-            raise OSError(f"torch could not write its trace to {folder} ({free_mib:,} MiB free there)")
-        with plain.open("rb") as source, gzip.open(packed, "wb", COMPRESSION) as target:
-            shutil.copyfileobj(source, target, CHUNK_BYTES)
-        packed.rename(through / name)
-    finally:
-        for part in (plain, packed):
-            part.unlink(missing_ok=True)
-    return folder / name
 
 
 def _ends_whole(path: Path) -> bool:

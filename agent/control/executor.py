@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
@@ -20,7 +20,8 @@ from overlaptop.agent.control.action import Action, Outcome
 from overlaptop.agent.control.participant import find_participant
 from overlaptop.agent.control.two_phase_commit import (
     ANY_POSITION,
-    Decision,
+    RESOLVE_S,
+    RESOLVE_TOGETHER_S,
     KeyValueStore,
     Position,
     StepProgress,
@@ -30,9 +31,19 @@ from overlaptop.agent.hooks.after_optimizer import AfterOptimizer
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
 from overlaptop.agent.isolation.threads import Thread
 from overlaptop.wire import commands
-from overlaptop.wire.commands import UNKNOWN, Command, CommandReport
+from overlaptop.wire.commands import (
+    ACCEPTED,
+    CHANGED,
+    ENDED_BADLY,
+    ENDED_WELL,
+    FAILED,
+    UNKNOWN,
+    Command,
+    CommandReport,
+)
 
 NOT_ALLOWED = "start the job with --control to allow commands"
+BUSY = "another command is under way"
 LATE_S = 10.0
 """A command that took longer from the hub to here has been given up by its sender."""
 STORE_SILENT_S = 45.0
@@ -45,15 +56,7 @@ FINISH_S = 20.0
 GIVE_UP_S = 1.0
 """The longest that it waits for this rank's withdrawal to reach the others."""
 MAX_DISTURBED = 8
-NOTHING_YET = Outcome("")
-
-
-class _FailureError(Exception):
-    """Why the command failed, in words for the screen."""
-
-
-class _IndeterminateError(Exception):
-    """Why this rank, which does not act, cannot know whether the others do."""
+MAX_KNOWN = 64
 
 
 @dataclass(slots=True)
@@ -71,8 +74,6 @@ class LocalExecution:
 
     def __init__(self, executor: CommandExecutor, command: Command, action: Action) -> None:
         self.command = command
-        self.step: int | None = None
-        """The step from which on this rank acts."""
         self.writes = False
         """All that is left is what its own thread does."""
         self._executor = executor
@@ -83,6 +84,7 @@ class LocalExecution:
         self._acted = threading.Event()
         self._acted_at = -1
         self._disturbed: _DisturbedSteps | None = None
+        """The steps in which this rank acts, once it does."""
         self._failure = ""
         """Why acting failed."""
         self._withdrawn = ""
@@ -92,7 +94,7 @@ class LocalExecution:
     @property
     def pending(self) -> bool:
         """Whether others act, or may be about to, and would wait for this rank for ever."""
-        return self._action.lifecycle.together and not self._acted.is_set()
+        return self._action.together and not self._acted.is_set()
 
     @property
     def undecided(self) -> bool:
@@ -102,8 +104,7 @@ class LocalExecution:
     @property
     def indeterminate(self) -> bool:
         """Whether others may act, or have acted, although this rank withdrew."""
-        commit = self._commit
-        return self._action.lifecycle.together and commit is not None and commit.voted
+        return self._action.together and self._commit is not None and self._commit.voted
 
     def on_boundary(self, step: int) -> None:
         """A step begins. On the training thread; raises nothing of ours."""
@@ -112,30 +113,28 @@ class LocalExecution:
 
     def run(self) -> None:
         """Everything that does not happen on the training thread."""
-        report, lifecycle = self._executor.report, self._action.lifecycle
-        report(self.command, "accepted")
+        self._report(ACCEPTED)
+        decision = None
         try:
             self._commit = self._executor.join_commit(
-                self.command, self._arm, self._action.position, lifecycle.resolve_s
+                self.command,
+                self._arm,
+                self._action.position,
+                RESOLVE_TOGETHER_S if self._action.together else RESOLVE_S,
             )
-            decision = self._decide(self._commit)
+            if self._withdrawn:
+                decision = self._commit.refuse(_withdrawal(self._withdrawn))
+            else:
+                decision = self._commit.run()
             if decision.step is None:
-                self._acted.set()
-                raise _FailureError(self._withdrawn or decision.reason)
-            report(self.command, "agreed", decision.step)
-            self._acted.wait()
-            if self._failure:
-                raise _FailureError(self._failure)
-            if lifecycle.finishes:
-                self.writes = True
-                report(self.command, lifecycle.finishes, decision.step)
-            report(self.command, lifecycle.done, decision.step, self._action.finish())
-        except _FailureError as failure:
-            report(self.command, "failed", None, Outcome(str(failure)))
-        except _IndeterminateError as reason:
-            report(self.command, UNKNOWN, None, Outcome(str(reason)))
+                self._report(FAILED, text=self._withdrawn or decision.reason)
+            else:
+                self._report("agreed", decision.step)
+                self._acted.wait()
+                self._finish(decision.step)
         except Exception as fault:  # noqa: BLE001 - reported, and the job goes on
-            report(self.command, "failed", None, Outcome(_brief(fault)))
+            unknown = decision is None and self.indeterminate
+            self._report(UNKNOWN if unknown else FAILED, text=_brief(fault))
         self._acted.set()
         if self._executor.armed is self:
             self._executor.armed = None
@@ -159,19 +158,22 @@ class LocalExecution:
         self.withdraw(reason)
         self._failure = reason
         self._after_optimizer.stop()
-        if self.step is not None:
+        if self._disturbed is not None:
             self._action.abandon()
         self._acted.set()
 
-    def _decide(self, commit: TwoPhaseCommit) -> Decision:
-        if self._withdrawn:
-            return commit.refuse(_withdrawal(self._withdrawn))
-        try:
-            return commit.run()
-        except Exception as fault:
-            if self.indeterminate:
-                raise _IndeterminateError(_brief(fault)) from fault
-            raise
+    def _finish(self, step: int) -> None:
+        if self._failure:
+            self._report(FAILED, text=self._failure)
+            return
+        if self._action.finishes:
+            self.writes = True
+            self._report(self._action.finishes, step)
+        outcome = self._action.finish()
+        self._executor.report(self.command, self._action.done, step, outcome)
+
+    def _report(self, state: str, step: int | None = None, text: str = "") -> None:
+        self._executor.report(self.command, state, step, Outcome(text))
 
     def _arm(self, step: int) -> None:
         self._after_optimizer.start()
@@ -193,27 +195,25 @@ class LocalExecution:
         self._acted_at = step
         if not more:
             self._executor.armed = None
-            if self._disturbed is not None and not self._failure and not self._action.lifecycle.finishes:
+            if self._disturbed is not None and not self._failure and not self._action.finishes:
                 self._disturbed.last = max(self._disturbed.first, step - 1)
             self._acted.set()
 
     def _act(self, step: int) -> bool:
-        if self.step is None:
+        if self._disturbed is None:
             assert self._commit is not None, "armed by its commit"
-            lifecycle = self._action.lifecycle
             limit_s = self._commit.resolve_limit_s
             decision = self._commit.resolve(limit_s)
             if decision is None:
                 self._failure = f"the job's store did not say within {limit_s:g} s what was decided"
-                if lifecycle.together:
-                    self._executor.report(self.command, UNKNOWN, None, Outcome(self._failure))
+                if self._action.together:
+                    self._report(UNKNOWN, text=self._failure)
                 return False
             if decision.step is None:
                 return False
-            self.step = step
             self._disturbed = _DisturbedSteps(self.command.name, step)
             self._executor.disturbed.append(self._disturbed)
-            self._executor.report(self.command, lifecycle.acts, step)
+            self._report(self._action.acts, step)
         return self._action.boundary(step)
 
 
@@ -223,12 +223,18 @@ class CommandExecutor:
     def __init__(
         self,
         rank: int,
+        *,
         allowed: bool,
         pace: Callable[[], StepProgress | None],
-        makers: Mapping[str, Callable[[Command], Action]],
+        make_action: Callable[[Command], Action],
+        notice: Callable[[str, str], None],
+        on_end: Callable[[], None],
+        speaks_for_node: bool,
     ) -> None:
-        """``pace()``: this rank's; None before it has measured a step. ``makers``: of actions, by command;
-        they raise ValueError with one line where there is nothing to act on.
+        """``pace()``: this rank's; None before it has measured a step. ``make_action``: raises ValueError
+        with one line where there is nothing to act on. ``notice(level, text)`` is for a person to read;
+        ``on_end()``: a command has ended here; both on any thread. ``speaks_for_node``: this rank sends the
+        notices that are the same on all ranks of the node.
         """
         self.armed: LocalExecution | None = None
         """What the training thread calls at its boundaries; None nearly always."""
@@ -238,34 +244,31 @@ class CommandExecutor:
         self._rank = rank
         self._allowed = allowed
         self._pace = pace
-        self._makers = makers
-        self._known: deque[str] = deque(maxlen=64)
+        self._make_action = make_action
+        self._notice = notice
+        self._on_end = on_end
+        self._speaks_for_node = speaks_for_node
+        self._known: deque[str] = deque(maxlen=MAX_KNOWN)
         self._current: LocalExecution | None = None
         self._silent_at_s = float("inf")
         self._threads: list[Thread] = []
         self._ending = False
 
-    def serve(self, waiting: deque[Command]) -> list[Command]:
-        """Take what the hub passed on, and time out a store that does not answer. Agent's thread.
-
-        Returns the commands that this rank has accepted.
-        """
+    def serve(self, waiting: deque[Command]) -> None:
+        """Take what the hub passed on, and time out a store that does not answer. On the agent's thread."""
         self._threads = [thread for thread in self._threads if thread.is_alive]
-        accepted = []
         while waiting and not self._ending:
             command = waiting.popleft()
             if command.id not in self._known:
                 self._known.append(command.id)
-                if self._take(command):
-                    accepted.append(command)
+                self._take(command)
         current = self._current
         if current is not None and monotonic() > self._silent_at_s:
             self._silent_at_s = float("inf")
             if current.undecided:
                 current.withdraw(STORE_SILENT)
-                state = UNKNOWN if current.indeterminate else "failed"
+                state = UNKNOWN if current.indeterminate else FAILED
                 self.report(current.command, state, None, Outcome(STORE_SILENT))
-        return accepted
 
     def disturbed_by(self, step: int) -> str:
         """The command that kept this step from its own pace; empty: none did."""
@@ -296,25 +299,35 @@ class CommandExecutor:
         On any of the job's threads, again and again until it returns True: nothing is left.
         """
         self._ending = True
-        if self.pending:
-            assert self._current is not None, "it is what is pending"
-            self._current.withdraw(reason)
+        current = self._current
+        if current is not None and current.pending:
+            current.withdraw(reason)
             return False
         if threading.current_thread() is not threading.main_thread():
             return False  # what holds torch.profiler can be stopped there only
         self._stop(reason)
         return True
 
-    def report(
-        self, command: Command, state: str, step: int | None = None, outcome: Outcome = NOTHING_YET
-    ) -> None:
-        """Report how far it is. Any thread."""
+    def report(self, command: Command, state: str, step: int | None, outcome: Outcome) -> None:
+        """Report how far it is, to the hub and in a notice. Any thread."""
         self.reports.append(
             CommandReport(
                 self._rank, command.id, command.name, now_ns(), state, step,
                 outcome.text, outcome.was, outcome.becomes,
             )
         )  # fmt: skip
+        if state in (*ENDED_WELL, *ENDED_BADLY):
+            self._on_end()
+        # What is about one rank is the same on all of them.
+        alone = self._speaks_for_node or not outcome.text.startswith("rank ")
+        if state in ENDED_BADLY and alone:
+            self._notice("warning", f"no {command.name}: {outcome.text}")
+        elif state == UNKNOWN:
+            self._notice("warning", f"not known whether {command.name} was obeyed: {outcome.text}")
+        elif state == ACCEPTED and self._speaks_for_node:
+            self._notice("info", f"{commands.in_words(command)}, asked by {command.by}")
+        elif state == CHANGED and self._speaks_for_node:
+            self._notice("info", f"{outcome.text}, asked by {command.by}")
 
     def join_commit(
         self,
@@ -356,44 +369,37 @@ class CommandExecutor:
         if self._current is not None:
             self._current.end(reason)
 
-    def _take(self, command: Command) -> bool:
+    def _take(self, command: Command) -> None:
         """Accept a command, or refuse it and let the other ranks know."""
-        action: Action | None = None
-        state, why = self._objection(command)
+        action, why = None, self._objection(command)
         if not why:
-            state = "refused"
             try:
-                action = self._makers[command.name](command)
+                action = self._make_action(command)
             except ValueError as fault:
                 why = str(fault)
             else:
                 why = action.refusal()
         if why or action is None:
-            self.report(command, state, None, Outcome(why))
+            self.report(command, "busy" if why.startswith(BUSY) else "refused", None, Outcome(why))
             self._start(lambda: self._decline(command, why))
-            return False
+            return
         self._current = LocalExecution(self, command, action)
         self._silent_at_s = monotonic() + STORE_SILENT_S
         self._start(self._current.run)
-        return True
 
-    def _objection(self, command: Command) -> tuple[str, str]:
-        """The state to report and why, before anything is asked of the action; empty: nothing."""
-        if why := command.inconsistency():
-            return "refused", why
-        if command.name not in self._makers:
-            return "refused", f"this agent does not know how to {command.name}"
+    def _objection(self, command: Command) -> str:
+        """Why it is refused before anything is asked of its action; empty: it is not."""
         if not self._allowed:
-            return "refused", NOT_ALLOWED
+            return NOT_ALLOWED
         if len(self._threads) >= MAX_THREADS:
-            return "refused", f"{STORE_SILENT}: earlier commands still wait for it"
+            return f"{STORE_SILENT}: earlier commands still wait for it"
         if self._current is not None:
-            return "busy", f"another command is under way: {commands.in_words(self._current.command)}"
+            return f"{BUSY}: {commands.in_words(self._current.command)}"
         if (late_s := (now_ns() - command.at_ns) / 1e9) > LATE_S:
-            return "refused", f"it came {late_s:.0f} s late"
+            return f"it came {late_s:.0f} s late"
         if self._pace() is None:
-            return "refused", "no step has been measured yet: try again when steps are counted"
-        return "", ""
+            return "no step has been measured yet: try again when steps are counted"
+        return ""
 
     def _decline(self, command: Command, why: str) -> None:
         with contextlib.suppress(Exception):  # then the others wait for this rank, and time out

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from overlaptop.agent.control.action import RESOLVE_TOGETHER_S
-from overlaptop.agent.control.two_phase_commit import RESOLVE_S, KeyValueStore
+from overlaptop.agent.control.two_phase_commit import RESOLVE_S, RESOLVE_TOGETHER_S, KeyValueStore
 from overlaptop.agent.hooks.process_groups import shortest_timeout_s
 
 STORE_TIMEOUT = timedelta(seconds=5)
@@ -34,30 +33,20 @@ def find_participant(key: str) -> Participant:
     """
     import torch.distributed as dist
 
-    if not dist.is_available() or not dist.is_initialized():
-        return Participant(None, 0, 1, RESOLVE_S)
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    if world_size == 1:
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return Participant(None, 0, 1, RESOLVE_S)
     try:
         store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - there is no public way
         # A connection of its own: what blocks here holds no lock that the job's own calls need.
         own = store.clone()  # type: ignore[attr-defined]  # since torch 2.8; its stubs do not know
-        if not _shares_state(own):
+        # The clone of a HashStore (ranks that are threads of one process) is the very store itself.
+        base = getattr(own, "_underlying_non_prefix_store", own)
+        if not isinstance(base, dist.HashStore):  # type: ignore[attr-defined]  # public, torch forgot to say
             own.set_timeout(STORE_TIMEOUT)
     except (AttributeError, NotImplementedError, RuntimeError) as fault:
         raise RuntimeError(f"the job's store cannot be shared: {type(fault).__name__}: {fault}") from fault
-    # Public all, but torch forgot to say so.
     store = dist.PrefixStore(f"overlaptop/{key}", own)  # type: ignore[attr-defined]
     timeout_s = shortest_timeout_s()
     # Where no timeout is known, the longest: to withdraw where others act ends the job for certain.
     max_stall_s = RESOLVE_TOGETHER_S if timeout_s is None else timeout_s * SHARE_OF_TIMEOUT
-    return Participant(store, rank, world_size, max_stall_s)
-
-
-def _shares_state(store: object) -> bool:
-    """Whether a clone is the very store itself (ranks that are threads of one process)."""
-    import torch.distributed as dist
-
-    base = getattr(store, "_underlying_non_prefix_store", store)
-    return isinstance(base, dist.HashStore)  # type: ignore[attr-defined]
+    return Participant(store, dist.get_rank(), dist.get_world_size(), max_stall_s)

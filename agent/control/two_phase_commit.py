@@ -3,8 +3,8 @@
     every rank   posts that it is ready, and its step
     rank 0       publishes a plan: the newest of those steps and some more
     every rank   arms itself for the planned step, posts so, but only if that step still lies ahead, and
-                 with it its position: how many collectives it had begun when the
-                 oldest of those steps began
+                 with it its position: how many collectives it had begun at the beginning of the oldest of
+                 those steps
     rank 0       compares the positions, so that none acts where ranks do not count the same steps
     decision     one key, written once by compare_set: rank 0 tries `commit` when all are armed; anybody
                  tries `abort` (a refusal, no answer in time, the job's end); the first one counts, and
@@ -37,6 +37,9 @@ NOTICE_S = 1.0
 LEAST_NOTICE_STEPS = 2
 RESOLVE_S = 5.0
 """The longest that a training thread waits at the planned step for the decision."""
+RESOLVE_TOGETHER_S = 240.0
+"""The same where a rank that does not act while others do would hang the job: better to stand still for a
+while, though never until the others' collectives time out (see participant.Participant.max_stall_s)."""
 SETTLE_S = 30.0
 """For all ranks to read the decision, before rank 0 deletes the keys."""
 
@@ -158,8 +161,7 @@ class TwoPhaseCommit:
         except BaseException as fault:
             self._decide(Decision(None, f"rank {self._rank}: the job's store failed: {fault}"[:300]))
             raise
-        self._decide(decision)
-        return decision
+        return self._decide(decision)
 
     @property
     def decided(self) -> bool:
@@ -168,11 +170,8 @@ class TwoPhaseCommit:
 
     def refuse(self, reason: str) -> Decision:
         """Let all ranks know that this one takes no part."""
-        decision = (
-            self._abort(self._rank, reason) if self._shared_store is not None else Decision(None, reason)
-        )
-        self._decide(decision)
-        return decision
+        alone = self._shared_store is None
+        return self._decide(Decision(None, reason) if alone else self._abort(self._rank, reason))
 
     def resolve(self, limit_s: float = RESOLVE_S) -> Decision | None:
         """The decision, now: the training thread waits at the planned step. Any thread.
@@ -225,32 +224,28 @@ class TwoPhaseCommit:
         assert self._shared_store is not None, "asked only where there are others"
         return self._shared_store
 
-    def _decide(self, decision: Decision) -> None:
+    def _decide(self, decision: Decision) -> Decision:
         self._decision = decision
         self._decided.set()
+        return decision
 
     def _alone(self) -> Decision:
-        pace = self._pace()
-        plan = self._plan_after([pace])
-        self._arm_for(plan)
-        return Decision(plan)
+        self._arm_for(self._plan_after([self._pace()]))
+        return Decision(self._plan)
 
     def _together(self) -> Decision:
         began_s = monotonic()
         pace = self._pace()
         self._store.set(f"ready/{self._rank}", f"{pace.step} {pace.step_ns}")
         if self._rank == 0:
-            decision = self._await(self._of_all("ready"), began_s + self._timeout_s, "does not answer")
-            if decision is not None:
+            if decision := self._await(self._of_all("ready"), began_s + self._timeout_s, "does not answer"):
                 return decision
             paces = [self._read_pace(rank) for rank in range(self._world_size)]
             since = min(pace.step for pace in paces)
             self._store.set("plan", f"{self._plan_after(paces)} {since}")
-        else:
-            # Longer than rank 0's own patience: it knows better who is missing.
-            decision = self._await(["plan"], began_s + 2 * self._timeout_s, "makes no plan")
-            if decision is not None:
-                return decision
+        # Longer than rank 0's own patience: it knows better who is missing.
+        elif decision := self._await(["plan"], began_s + 2 * self._timeout_s, "makes no plan"):
+            return decision
         plan, since = map(int, self._store.get("plan").split())
         try:
             position = self._position_of(since)
@@ -260,8 +255,8 @@ class TwoPhaseCommit:
         # Armed first, looked after it: a step that begins in between finds itself armed.
         if self._pace().step >= plan:
             return self._abort(self._rank, f"was past step {plan} already: steps are too quick to agree")
-        self.voted = True
-        if self._abandoned:  # it was withdrawn before the vote
+        self.voted = True  # before the look at what `abandon` has set, whose caller looks at it after that
+        if self._abandoned:
             self.voted = False
             return self._abort(self._rank, self._abandoned)
         self._store.set(f"armed/{self._rank}", f"{position.group}\n{position.text}")
@@ -314,10 +309,9 @@ class TwoPhaseCommit:
         return [f"{kind}/{rank}" for rank in range(self._world_size)]
 
     def _await(self, keys: list[str], deadline_s: float, complaint: str) -> Decision | None:
-        """Look until these keys are there (returns None) or a decision is.
+        """Look until these keys are there (returns None) or a decision is; without keys, until that is.
 
-        Without keys, only a decision is awaited. At the deadline this rank tries to abort, with the number
-        of the first rank that the ``complaint`` is about.
+        At the deadline this rank tries to abort: the ``complaint`` is about the first rank that is missing.
         """
         while True:
             if self._store.check(["decision"]):
@@ -325,9 +319,8 @@ class TwoPhaseCommit:
             if self._abandoned:
                 return self._abort(self._rank, self._abandoned)
             if self._waits_at_step:
-                return self._abort(
-                    *self._missing(self._of_all("armed"), f"was not ready for step {self._plan}")
-                )
+                late = f"was not ready for step {self._plan}"
+                return self._abort(*self._missing(self._of_all("armed"), late))
             if keys and self._store.check(keys):
                 return None
             if monotonic() >= deadline_s:

@@ -13,3 +13,24 @@ def replace(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable
     """Put ``wrap(original)`` in the place of ``owner.name``, with the original's name and words."""
     original = getattr(owner, name)
     setattr(owner, name, functools.wraps(original)(transparent(wrap(original))))
+
+
+def note_calls(owner: Any, name: str, note: Callable[..., Any], *, after: bool = False) -> None:
+    """Call ``note`` with the positional arguments of each call of ``owner.name``, before it or after it,
+    however it ended. Does nothing where there is no such function.
+    """
+
+    def noting(call: Callable[..., Any]) -> Callable[..., Any]:
+        def noted_call(*args: Any, **kwargs: Any) -> Any:
+            if not after:
+                note(*args)
+                return call(*args, **kwargs)
+            try:
+                return call(*args, **kwargs)
+            finally:
+                note(*args)
+
+        return noted_call
+
+    if hasattr(owner, name):
+        replace(owner, name, noting)

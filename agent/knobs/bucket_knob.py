@@ -21,11 +21,6 @@ class BucketKnob:
         self._gradients: tuple[KnownModel, GradientFacts] | None = None
         """The newest answer, and the model that it is about."""
 
-    @property
-    def changes(self) -> int:
-        """How many models there have been."""
-        return self._models.made
-
     def knobs(self) -> tuple[Knob, ...]:
         """One where the job has such a model; one that refuses where it has several."""
         if not self._models.are_there:
@@ -65,7 +60,7 @@ class BucketKnob:
         self._models.note_step(step)
 
     def gradients(self, rank: int) -> GradientFacts | None:
-        """See registry.GradientSource."""
+        """Those of the one model that there is, the same object while it is the same model; else None."""
         known = self._models.only()
         if isinstance(known, str):
             return None

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
-from overlaptop.agent.control.action import SETTING, Lifecycle, Outcome, change
+from overlaptop.agent.control.action import Outcome, SettingAction
 from overlaptop.agent.control.sequence_numbers import why_uncounted
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.isolation.job_exceptions import raised_by_job, run_to_completion
@@ -31,13 +31,15 @@ _MODEL_NEEDS = (
     "static_graph",
 )  # fmt: skip
 _REDUCER_NEEDS = ("_check_reducer_finalized", "_remove_autograd_hooks", "_set_static_graph")
-_CONFIG_NEEDS = {"bucket_bytes_cap", "first_bucket_bytes_cap", "per_bucket_bytes_caps"}
+_CONFIG_NEEDS = ("bucket_bytes_cap", "first_bucket_bytes_cap", "per_bucket_bytes_caps")
 
 
-class RebucketAction:
-    """One rank's part in giving the job's DDP model another bucket size. See action.Action for threads."""
+class RebucketAction(SettingAction):
+    """One rank's part in giving the job's DDP model another bucket size.
 
-    lifecycle: ClassVar[Lifecycle] = SETTING
+    `abandon` undoes nothing: what all have agreed on is done on all, or ranks would wait for each other for
+    ever. In a job that ends, no forward pass comes.
+    """
 
     def __init__(self, bytes_cap: int | None, models: DdpModels) -> None:
         """``bytes_cap``: DDP's bucket_cap_mb in bytes; None: the one that the model was made with."""
@@ -49,7 +51,6 @@ class RebucketAction:
         self._watch: Any = None
         """What takes our hook on the forward pass away; None: there is none."""
         self._swapped = False
-        self._outcome = Outcome("")
         self._fault = ""
 
     def refusal(self) -> str:
@@ -86,7 +87,10 @@ class RebucketAction:
 
         Raises RuntimeError where the model has changed meanwhile, alike on all ranks.
         """
-        model = self._model()
+        model = self._known.model() if self._known is not None else None
+        if model is None:
+            self._forget()
+            raise RuntimeError("the DistributedDataParallel model is gone")
         if self._since is None:
             more = self._begin(model, step)
             self._since = step
@@ -110,18 +114,12 @@ class RebucketAction:
         """From what to what, and when. Raises RuntimeError where it came to nothing."""
         if self._fault:
             raise RuntimeError(self._fault)
-        return self._outcome
-
-    def abandon(self) -> None:
-        """Nothing: what all have agreed on is done on all, or ranks would wait for each other for ever.
-
-        In a job that ends, no forward pass comes.
-        """
+        return super().finish()
 
     def _objection(self, known: KnownModel, model: Any) -> str:
         if model.reducer is None:
             return "its buckets are being made anew just now"
-        if self._models.is_compiled(model):
+        if model in self._models.compiled or getattr(model, "_compiled_call_impl", None) is not None:
             return "its model is compiled, and compiled code keeps its buckets"
         if getattr(model, "_use_python_reducer", False):
             return "its model reduces in compiled code (optimize_ddp is python_reducer)"
@@ -133,35 +131,28 @@ class RebucketAction:
             import torch
 
             return f"this torch ({torch.__version__}) has no {missing}"
-        if self._models.has_builtin_hook(model):
+        if model in self._models.hooked_in_cpp:
             return "its model has a communication hook in C++, which could not be given to new buckets"
-        if keeper := _state_by_bucket(model):
-            return f"its communication hook keeps state for each bucket ({keeper})"
+        if any(type(state).__name__ == "PowerSGDState" for _, state in model._comm_hooks):
+            return "its communication hook keeps state for each bucket (PowerSGDState)"
         if getattr(model, "bucket_bytes_cap_list", None):
             return "its model has a list of bucket sizes (bucket_cap_mb_list)"
         if any(hasattr(parameter, "_in_backward_optimizers") for parameter in model._module_parameters):
             return "its optimizers run in backward"
-        if self._models.is_joining(model):
+        if model in self._models.joining:
             return "its model trains with join(), where ranks may stop at different steps"
         trained = [parameter for parameter in model._module_parameters if parameter.requires_grad]
-        if not _same(known, trained):
+        noted = [parameter() for parameter in known.trained]
+        if list(map(id, trained)) != list(map(id, noted)):
             return "other parameters are trained now than when the DistributedDataParallel model was made"
         return why_uncounted(model.process_group)
-
-    def _model(self) -> Any:
-        assert self._known is not None, "refusal comes first"
-        model = self._known.model()
-        if model is None:
-            self._forget()
-            raise RuntimeError("the DistributedDataParallel model is gone")
-        return model
 
     def _begin(self, model: Any, step: int) -> bool:
         # What may have come since: each of these comes on all ranks in the same step.
         if why := self._why_not():
             raise RuntimeError(why)
         old, new = BucketCaps.of(model), self._wanted(model)
-        self._outcome = change(BUCKET_CAP_MB, old.mb, new.mb, step)
+        self.changes(BUCKET_CAP_MB, old.mb, new.mb, step)
         if old == new:
             return False
         self._forget()
@@ -220,7 +211,6 @@ class RebucketAction:
             self._fault += f"; the buckets are of {old.mb} MiB again"
 
     def _forget(self) -> None:
-        """Take the hook on the forward pass away."""
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.remove()
@@ -250,29 +240,14 @@ def _make_reducer(model: Any, caps: BucketCaps) -> None:
 
 def _missing(model: Any) -> str:
     """The first thing that is needed of torch's DDP and is not there; empty: all is."""
-    for name in _MODEL_NEEDS:
-        if not hasattr(model, name):
-            return f"DistributedDataParallel.{name}"
-    for name in _REDUCER_NEEDS:
-        if not hasattr(model.reducer, name):
-            return f"Reducer.{name}"
-    config = getattr(model, "_bucket_config", None)
-    if config is not None:
-        there = {field.name for field in dataclasses.fields(config)}
-        for name in sorted(_CONFIG_NEEDS - there):
-            return f"DistributedDataParallel._bucket_config.{name}"
+    needs = [
+        ("DistributedDataParallel", model, _MODEL_NEEDS),
+        ("Reducer", model.reducer, _REDUCER_NEEDS),
+    ]
+    if (config := getattr(model, "_bucket_config", None)) is not None:
+        needs.append(("DistributedDataParallel._bucket_config", config, _CONFIG_NEEDS))
+    for owner, each, names in needs:
+        for name in names:
+            if not hasattr(each, name):
+                return f"{owner}.{name}"
     return ""
-
-
-def _state_by_bucket(model: Any) -> str:
-    """The state of a communication hook that is known to be of the buckets' sizes; empty: there is none."""
-    for _hook, state in model._comm_hooks:
-        if type(state).__name__ == "PowerSGDState":
-            return type(state).__name__
-    return ""
-
-
-def _same(known: KnownModel, parameters: list[Any]) -> bool:
-    return len(known.trained) == len(parameters) and all(
-        noted() is parameter for noted, parameter in zip(known.trained, parameters, strict=True)
-    )

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from overlaptop.agent.control.sequence_numbers import SequenceNumbers
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-from overlaptop.agent.isolation.patching import replace
+from overlaptop.agent.isolation.patching import note_calls
 
 MIB = 1 << 20
 IDLE_STEPS = 4
@@ -63,47 +62,36 @@ class DdpModels:
     def __init__(self, barrier: FaultBarrier) -> None:
         self._barrier = barrier
         self._known: tuple[KnownModel, ...] = ()
-        self._compiled: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._builtin_hooks: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._joining: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.compiled: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Those that torch.compile had to do with: compiled code keeps the buckets that it was made for."""
+        self.hooked_in_cpp: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Those that reduce by one of torch's hooks in C++, which nothing can read back."""
+        self.joining: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Those that train inside of a join(), where ranks may stop at different steps."""
         self._watches_compiler = False
         self._sequence_numbers = SequenceNumbers()
         self._steps = 0
         """That have begun since a reducer was made last."""
-        self.made = 0
-        """How many the script has made since the agent's start."""
 
     def install(self) -> None:
         """Note each model from now on. Stays for good."""
         import torch.distributed as dist
-        from torch.nn.parallel import DistributedDataParallel
 
         if not dist.is_available():
             return
-        note = self._barrier.guarded("noting a DDP model", self._note)
-        note_hook = self._barrier.guarded("noting a DDP hook", self._builtin_hooks.add)
+        from torch.distributed.algorithms.join import Join
+        from torch.nn.parallel import DistributedDataParallel
 
+        guarded = self._barrier.guarded
+        note = guarded("noting a DDP model", self._note)
+        note_hook = guarded("noting a DDP hook", lambda model, *_: self.hooked_in_cpp.add(model))
         # Around the maker of reducers, not around __init__: torch's warnings name the caller of that.
-        def making(make: Callable[..., None]) -> Callable[..., None]:
-            def noted_make(model: Any, *args: Any, **kwargs: Any) -> None:
-                make(model, *args, **kwargs)
-                note(model)
-
-            return noted_make
-
-        def hooking(hook: Callable[..., Any]) -> Callable[..., Any]:
-            def noted_hook(model: Any, *args: Any, **kwargs: Any) -> Any:
-                note_hook(model)
-                return hook(model, *args, **kwargs)
-
-            return noted_hook
-
-        if hasattr(DistributedDataParallel, "_ddp_init_helper"):
-            replace(DistributedDataParallel, "_ddp_init_helper", making)
-        if hasattr(DistributedDataParallel, "_register_builtin_comm_hook"):
-            replace(DistributedDataParallel, "_register_builtin_comm_hook", hooking)
+        note_calls(DistributedDataParallel, "_ddp_init_helper", note, after=True)
+        note_calls(DistributedDataParallel, "_register_builtin_comm_hook", note_hook)
         self._watch_ddp_optimizer(DistributedDataParallel)
-        self._watch_join()
+        # torch leaves no trace of having left a join. At its end those that were early wait for the others.
+        note_calls(Join, "__enter__", guarded("noting a join", self._note_join))
+        note_calls(Join, "__exit__", guarded("noting a join", self._note_joined), after=True)
 
     def note_step(self, step: int) -> None:
         """A step begins; on the training thread. Remembers this rank's position."""
@@ -136,10 +124,6 @@ class DdpModels:
             return f"the job has {len(alive)} DistributedDataParallel models, and only one could be meant"
         return "the job has made no DistributedDataParallel model since the agent was there"
 
-    def is_compiled(self, model: Any) -> bool:
-        """Whether torch.compile had to do with it: compiled code keeps the buckets that it was made for."""
-        return model in self._compiled or getattr(model, "_compiled_call_impl", None) is not None
-
     def is_idle(self, model: Any) -> bool:
         """Whether it has reduced no gradients since its reducer was made, though there was time to.
 
@@ -149,14 +133,6 @@ class DdpModels:
         rebuilds = model.static_graph or not model.find_unused_parameters
         return rebuilds and not model._has_rebuilt_buckets and self._steps > IDLE_STEPS  # noqa: SLF001
 
-    def has_builtin_hook(self, model: Any) -> bool:
-        """Whether it reduces by one of torch's hooks in C++, which nothing can read back."""
-        return model in self._builtin_hooks
-
-    def is_joining(self, model: Any) -> bool:
-        """Whether it trains inside of a join(), where ranks may stop at different steps."""
-        return model in self._joining
-
     def _alive(self) -> list[KnownModel]:
         return [known for known in self._known if known.model() is not None]
 
@@ -164,7 +140,7 @@ class DdpModels:
         alive = self._alive() if self._known else ()
         return alive[0].model() if len(alive) == 1 else None
 
-    def _note(self, model: Any) -> None:
+    def _note(self, model: Any, *_: Any) -> None:
         alive = self._alive()
         self._steps = 0
         if any(known.model() is model for known in alive):
@@ -176,15 +152,20 @@ class DdpModels:
             BucketCaps.of(model),
         )
         self._known = (*alive, known)
-        self.made += 1
         self._watch_compile()
+
+    def _note_join(self, join: Any) -> None:
+        self.joining.update(_joined_models(join))
+
+    def _note_joined(self, join: Any, *_: Any) -> None:
+        self.joining.difference_update(_joined_models(join))
 
     def _watch_ddp_optimizer(self, ddp: Any) -> None:
         """Compilers ask for the model whose forward they compile a part of."""
         if not hasattr(ddp, "_get_active_ddp_module"):
             return
         ask = ddp._get_active_ddp_module  # noqa: SLF001 - there is no public way
-        note = self._barrier.guarded("noting a compiled model", self._compiled.add)
+        note = self._barrier.guarded("noting a compiled model", self.compiled.add)
 
         def noted_ask(_cls: Any) -> Any:
             model = ask()
@@ -193,39 +174,6 @@ class DdpModels:
             return model
 
         ddp._get_active_ddp_module = classmethod(noted_ask)  # noqa: SLF001
-
-    def _watch_join(self) -> None:
-        """The contexts of join(): torch leaves no trace of having left one."""
-        import torch
-        from torch.distributed.algorithms.join import Join
-
-        def models(join: Any) -> list[Any]:
-            joined = getattr(join, "_joinables", ())
-            return [each for each in joined if isinstance(each, torch.nn.Module)]
-
-        note_begin = self._barrier.guarded("noting a join", lambda join: self._joining.update(models(join)))
-        note_end = self._barrier.guarded(
-            "noting a join", lambda join: self._joining.difference_update(models(join))
-        )
-
-        def beginning(begin: Callable[[Any], Any]) -> Callable[[Any], Any]:
-            def noted_begin(join: Any) -> Any:
-                note_begin(join)
-                return begin(join)
-
-            return noted_begin
-
-        def ending(end: Callable[..., Any]) -> Callable[..., Any]:
-            def noted_end(join: Any, *args: Any) -> Any:
-                try:
-                    return end(join, *args)  # here those that were early wait for the others
-                finally:
-                    note_end(join)
-
-            return noted_end
-
-        replace(Join, "__enter__", beginning)
-        replace(Join, "__exit__", ending)
 
     def _watch_compile(self) -> None:
         """torch.compile(model) as a whole: a wrapper around it, of which the model itself knows nothing.
@@ -237,13 +185,11 @@ class DdpModels:
         if self._watches_compiler or wrapper is None:
             return
         self._watches_compiler = True
-        note = self._barrier.guarded("noting a compiled model", self._compiled.add)
+        note = self._barrier.guarded("noting a compiled model", self.compiled.add)
+        note_calls(wrapper, "__init__", lambda _, model, *__: note(model))
 
-        def wrapping(wrap: Callable[..., None]) -> Callable[..., None]:
-            def noted_wrap(wrapped: Any, module: Any, *args: Any, **kwargs: Any) -> None:
-                note(module)
-                wrap(wrapped, module, *args, **kwargs)
 
-            return noted_wrap
+def _joined_models(join: Any) -> list[Any]:
+    import torch
 
-        replace(wrapper, "__init__", wrapping)
+    return [each for each in getattr(join, "_joinables", ()) if isinstance(each, torch.nn.Module)]

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from overlaptop.agent.control.sequence_numbers import SequenceNumbers, why_uncounted
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.isolation.compiling import transparent, uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
-from overlaptop.agent.isolation.patching import replace
+from overlaptop.agent.isolation.patching import note_calls
 from overlaptop.agent.script.importing import when_imported
 
 STATE_MODULE = "torch.distributed.fsdp._fully_shard._fsdp_state"
-ENTERED, LEFT = "_root_pre_forward", "_register_pre_backward_hook"
-"""What torch calls on each unit's state when its forward pass begins and ends. It looks them up with every
-call, so that they can be watched for a while; hooks on modules would disturb compiled code."""
+WATCHED = {"forward": "_root_pre_forward", "backward": "_register_pre_backward_hook"}
+"""What torch calls on each unit's state when its forward pass begins and ends, by the pass whose order it
+tells: backward's is the other way round. torch looks them up with every call: they can be watched for a
+while. Hooks on modules would disturb compiled code."""
 
 TRAINED_STEPS = 16
 """A model no parameter of which was updated in so many steps is one that the script has dropped, or that
@@ -30,16 +30,6 @@ is not trained."""
 
 Unit = weakref.ref[Any]
 """Of a unit's FSDPState."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutionOrder:
-    """In which order units ran in one step, each model's by themselves: none asks for another model's."""
-
-    entered: tuple[tuple[Unit, ...], ...]
-    """By the beginnings of their first forward passes."""
-    left: tuple[tuple[Unit, ...], ...]
-    """By the ends of these; backward runs the other way round."""
 
 
 class FsdpUnits:
@@ -53,13 +43,8 @@ class FsdpUnits:
         self._optimizers: dict[int, tuple[weakref.ref[Any], int]] = {}
         """By identity: those that have stepped, and in which step last."""
         self._stop_learning: Callable[[], None] | None = None
-        self._seen: dict[str, dict[Any, None]] = {}
+        self._seen: dict[Any, None] = {}
         """While it learns: the states that came by, in order."""
-
-    @property
-    def made(self) -> int:
-        """How many the script has made since the agent's start."""
-        return len(self._noted)
 
     def install(self) -> None:
         """Note each unit from now on, once the script has imported FSDP2. Stays for good."""
@@ -78,13 +63,6 @@ class FsdpUnits:
         updated = self._updated()
         trained = {id(_model_of(state)) for state in there if _weights(state) & updated}
         return [state for state in there if id(_model_of(state)) in trained] or there
-
-    def note_optimizer(self, optimizer: Any) -> None:
-        """An optimizer has stepped; on the thread on which it did."""
-        if id(optimizer) not in self._optimizers:
-            known = self._optimizers.items()
-            self._optimizers = {key: seen for key, seen in known if seen[0]() is not None}
-        self._optimizers[id(optimizer)] = weakref.ref(optimizer), self._step
 
     def note_step(self, step: int) -> None:
         """A step begins; on the training thread. Remembers this rank's position."""
@@ -116,26 +94,31 @@ class FsdpUnits:
             return "its FSDP2 modules shard nothing"
         return why_uncounted(group)
 
-    def learn(self) -> None:
-        """Watch from now on in which order units run. On the training thread, until `learned`."""
+    def learn(self, which: str) -> None:
+        """Watch from now on in which order units run in a pass. On the training thread, until `learned`."""
         self.forget()
-        owner = sys.modules[STATE_MODULE].FSDPState
-        self._seen = {name: {} for name in (ENTERED, LEFT)}
-        originals = {name: getattr(owner, name) for name in self._seen}
-        for name, seen in self._seen.items():
-            setattr(owner, name, transparent(_watched(originals[name], seen)))
+        owner, name, seen = sys.modules[STATE_MODULE].FSDPState, WATCHED[which], self._seen
+        original = getattr(owner, name)
 
-        def stop() -> None:
-            for name, original in originals.items():
-                setattr(owner, name, original)
+        def watched_call(state: Any, *args: Any, **kwargs: Any) -> Any:
+            out = original(state, *args, **kwargs)
+            seen.setdefault(state)
+            return out
 
-        self._stop_learning = stop
+        setattr(owner, name, transparent(watched_call))
+        self._stop_learning = lambda: setattr(owner, name, original)
 
-    def learned(self) -> ExecutionOrder:
-        """The order since `learn`; watches no longer."""
+    def learned(self) -> list[tuple[Unit, ...]]:
+        """The units that ran since `learn`, by model: no unit asks for another model's. Watches no longer.
+
+        In the order of their first calls of WATCHED.
+        """
         seen = self._seen
         self.forget()
-        return ExecutionOrder(_by_model(seen[ENTERED]), _by_model(seen[LEFT]))
+        models: dict[int, list[Unit]] = {}
+        for state in filter(is_unit, seen):
+            models.setdefault(id(_model_of(state)), []).append(weakref.ref(state))
+        return list(map(tuple, models.values()))
 
     def forget(self) -> None:
         """Watch no longer."""
@@ -145,29 +128,16 @@ class FsdpUnits:
             stop()
 
     def _install(self) -> None:
-        owner = sys.modules[STATE_MODULE].FSDPState
-        note = self._barrier.guarded("noting an FSDP2 module", self._note)
-
-        def initialising(init: Callable[..., None]) -> Callable[..., None]:
-            def noted_init(state: Any, *args: Any, **kwargs: Any) -> None:
-                init(state, *args, **kwargs)
-                note(state)
-
-            return noted_init
-
-        if hasattr(owner, "init"):
-            replace(owner, "init", initialising)
-        self._watch_optimizers()
-
-    def _watch_optimizers(self) -> None:
         import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        note = self._barrier.guarded("noting an optimizer", self.note_optimizer)
+        owner = sys.modules[STATE_MODULE].FSDPState
+        note_calls(owner, "init", self._barrier.guarded("noting an FSDP2 module", self._note), after=True)
+        note_optimizer = self._barrier.guarded("noting an optimizer", self._note_optimizer)
 
         def after_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
             if self._noted and not torch.compiler.is_compiling():
-                note(optimizer)
+                note_optimizer(optimizer)
 
         register_optimizer_step_post_hook(uncompiled(after_step))
 
@@ -181,8 +151,14 @@ class FsdpUnits:
         groups = [group for optimizer in recent for group in optimizer.param_groups]
         return {id(parameter) for group in groups for parameter in group["params"]}
 
-    def _note(self, state: Any) -> None:
+    def _note(self, state: Any, *_: Any) -> None:
         self._noted.append(weakref.ref(state))
+
+    def _note_optimizer(self, optimizer: Any) -> None:
+        if id(optimizer) not in self._optimizers:
+            known = self._optimizers.items()
+            self._optimizers = {key: seen for key, seen in known if seen[0]() is not None}
+        self._optimizers[id(optimizer)] = weakref.ref(optimizer), self._step
 
     def _group(self) -> Any:
         """The process group of the first unit that gathers anything; None: there is none."""
@@ -232,31 +208,8 @@ def weight_bytes(state: Any) -> int:
 
 def _missing(state: Any) -> str:
     """The first thing that is needed of torch's FSDP2 and is not there; empty: all is."""
-    for name in (
-        "_states_to_forward_prefetch",
-        "_states_to_backward_prefetch",
-        "_state_ctx",
-        ENTERED,
-        LEFT,
-    ):
+    lists = [f"_states_to_{which}_prefetch" for which in WATCHED]
+    for name in (*lists, "_state_ctx", *WATCHED.values()):
         if not hasattr(state, name):
             return f"FSDPState.{name}"
     return ""
-
-
-def _watched(call: Callable[..., Any], seen: dict[Any, None]) -> Callable[..., Any]:
-    def watched_call(state: Any, *args: Any, **kwargs: Any) -> Any:
-        out = call(state, *args, **kwargs)
-        seen.setdefault(state)
-        return out
-
-    return watched_call
-
-
-def _by_model(seen: Iterable[Any]) -> tuple[tuple[Unit, ...], ...]:
-    models: dict[int, list[Unit]] = {}
-    for state in seen:
-        if is_unit(state):
-            # torch lets all units of a model share one context.
-            models.setdefault(id(state._state_ctx), []).append(weakref.ref(state))  # noqa: SLF001
-    return tuple(map(tuple, models.values()))

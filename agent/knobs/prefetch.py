@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
-from overlaptop.agent.control.action import SETTING, Lifecycle, Outcome, change
+from overlaptop.agent.control.action import SettingAction
 from overlaptop.agent.control.two_phase_commit import Position
-from overlaptop.agent.knobs.fsdp_units import ExecutionOrder, FsdpUnits, Unit, param_groups, weight_bytes
+from overlaptop.agent.knobs.fsdp_units import FsdpUnits, Unit, param_groups, weight_bytes
 from overlaptop.wire.knobs import PREFETCH, Knob
 
 MOST_DEPTH = 16
 """Further ahead there is nothing more to hide, only memory to take."""
+OWN_WAY = {"forward": "none ahead", "backward": "one ahead"}
+"""What FSDP2 does by itself."""
 OWN_LISTS = "own lists"
 """For a person: the script's lists are not those of any depth."""
 
@@ -27,8 +28,7 @@ Lists = Mapping[Unit, tuple[Unit, ...]]
 """Of each unit: those that it asks for."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Applied:
+class _Applied(NamedTuple):
     """The lists that the agent has set."""
 
     depth: int
@@ -55,12 +55,11 @@ class _WithGradients(list[Any]):
 class PrefetchPass:
     """Prefetching in one of the two passes. Lists are set on the training thread only."""
 
-    def __init__(self, units: FsdpUnits, name: str, own_way: str) -> None:
-        """``name``: ``forward`` or ``backward``; ``own_way``: what FSDP2 does by itself, in words."""
+    def __init__(self, units: FsdpUnits, name: str) -> None:
+        """``name``: ``forward`` or ``backward``."""
         self.name = name
         self.knob = PREFETCH[name]
         self.units = units
-        self._own_way = own_way
         self._applied: _Applied | None = None
 
     @property
@@ -73,13 +72,12 @@ class PrefetchPass:
         """The depth that the script had set; None as for `depth`."""
         return self._depth_of(self._original())
 
-    def apply(self, depth: int, order: ExecutionOrder) -> None:
-        """Set the lists of a depth."""
-        ran = order.entered if self.name == "forward" else [units[::-1] for units in order.left]
+    def apply(self, depth: int, order: Sequence[Sequence[Unit]]) -> None:
+        """Set the lists of a depth; ``order``: as `FsdpUnits.learned` gives it for this pass."""
         ahead: dict[Unit, tuple[Unit, ...]] = {}
-        for units in ran:
+        for units in order:
             behind: list[Unit] = []  # those that gather anything, the next one first
-            for unit in reversed(units):
+            for unit in reversed(units) if self.name == "forward" else units:
                 ahead[unit] = tuple(behind[:depth])
                 if param_groups(unit()):
                     behind.insert(0, unit)
@@ -97,24 +95,22 @@ class PrefetchPass:
         self._set(original)
         self._applied = None
 
-    def facts(self, most: int, refusal: str) -> Knob:
-        """What is sent to a dashboard; ``refusal`` as in Knob."""
-        depth, original = self.depth, self.original
-        order = "their forward" if self.name == "forward" else "their backward"
+    def facts(self, most: int) -> Knob:
+        """What is sent to a dashboard."""
+        depth = self.depth
         return Knob(
             self.knob,
             depth,
             in_words(depth),
-            in_words(original),
+            in_words(self.original),
             0,
             most,
             unit="units",
             owner="FSDP2",
             about=f"how many units ahead weights are gathered in {self.name} (0: as FSDP2 does by itself, "
-            f"{self._own_way}); each takes the memory of a unit's whole weights more",
+            f"{OWN_WAY[self.name]}); each takes the memory of a unit's whole weights more",
             code=f"for at, unit in enumerate(units, 1): unit.set_modules_to_{self.name}_prefetch("
-            f"units[at : at + {{value}}])  # units: in the order of {order}",
-            refusal=refusal,
+            f"units[at : at + {{value}}])  # units: in the order of their {self.name}",
         )
 
     def _present(self) -> Lists:
@@ -157,10 +153,8 @@ class PrefetchPass:
             getattr(module, f"set_modules_to_{self.name}_prefetch")(targets)
 
 
-class PrefetchAction:
-    """One rank's part in giving one pass another depth. See action.Action for threads."""
-
-    lifecycle: ClassVar[Lifecycle] = SETTING
+class PrefetchAction(SettingAction):
+    """One rank's part in giving one pass another depth."""
 
     def __init__(self, changed: PrefetchPass, depth: int | None) -> None:
         """``depth``: None for what the script itself had set."""
@@ -169,7 +163,6 @@ class PrefetchAction:
         self._depth = depth
         self._learns = False
         self._was = ""
-        self._outcome = Outcome("")
 
     def refusal(self) -> str:
         """Why the depth cannot be changed, or not so far."""
@@ -187,37 +180,34 @@ class PrefetchAction:
 
         Raises RuntimeError where no unit has run, alike on all ranks.
         """
-        if self._outcome.text:
+        if self.outcome.text:
             return False
         if self._learns:
             order = self._units.learned()
-            if not any(order.entered):
+            if not order:
                 raise RuntimeError("none of its FSDP2 modules made a forward pass")
             assert self._depth is not None, "the script's own lists need no order"
             self._pass.apply(self._depth, order)
-            return self._done(step)
+            self._done(step)
+            return True
         self._was = in_words(self._pass.depth)
         if self._depth is not None and self._depth == self._pass.depth:
-            self._outcome = change(self._pass.knob, self._was, self._was, step)
+            self._done(step)
             return False
         if self._depth is None or self._depth == self._pass.original:
             self._pass.restore()
-            return self._done(step)
-        self._units.learn()
+            self._done(step)
+            return True
+        self._units.learn(self._pass.name)
         self._learns = True
         return True
-
-    def finish(self) -> Outcome:
-        """From what to what, and when."""
-        return self._outcome
 
     def abandon(self) -> None:
         """Watch no longer. Lists that are set stay, as on the other ranks."""
         self._units.forget()
 
-    def _done(self, step: int) -> bool:
-        self._outcome = change(self._pass.knob, self._was, in_words(self._pass.depth), step)
-        return True
+    def _done(self, step: int) -> None:
+        self.changes(self._pass.knob, self._was, in_words(self._pass.depth), step)
 
     def _lacks_memory(self) -> str:
         """Why this rank's GPU lacks the memory for it, by the peak so far; empty: it does not."""
@@ -247,29 +237,17 @@ class PrefetchKnobs:
 
     def __init__(self, units: FsdpUnits) -> None:
         self._units = units
-        self._passes = {
-            each.knob: each
-            for each in (
-                PrefetchPass(units, "forward", "none ahead"),
-                PrefetchPass(units, "backward", "one ahead"),
-            )
-        }
-
-    @property
-    def changes(self) -> int:
-        """How many units there have been."""
-        return self._units.made
+        self._passes = {PREFETCH[name]: PrefetchPass(units, name) for name in PREFETCH}
 
     def knobs(self) -> Sequence[Knob]:
         """Both, where the job has any units."""
         states = self._units.alive()
         if not states:
             return ()
-        refusal = self._units.objection()
-        if refusal:
+        if refusal := self._units.objection():
             return tuple(Knob(name, None, "", "", 0, 1, refusal=refusal) for name in self._passes)
         most = max(1, min(MOST_DEPTH, len(states) - 1))
-        return tuple(each.facts(most, refusal) for each in self._passes.values())
+        return tuple(each.facts(most) for each in self._passes.values())
 
     def action(self, knob: str, value: int | None) -> PrefetchAction:
         """What gives a pass this depth; None: the script's own."""

@@ -6,7 +6,7 @@ says what there is, and makes the action that changes it; nothing else here know
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
@@ -27,10 +27,6 @@ LOOK_S = 2.0
 class KnobProvider(Protocol):
     """One kind of knob."""
 
-    @property
-    def changes(self) -> int:
-        """Goes up when there may be a knob more; cheap, and read all the time."""
-
     def knobs(self) -> Sequence[Knob]:
         """What there is now, with present values. On the agent's thread."""
 
@@ -44,17 +40,17 @@ class KnobProvider(Protocol):
 class Knobs:
     """All knobs of this process."""
 
-    def __init__(self, *providers: KnobProvider) -> None:
+    def __init__(self, gradients: Callable[[int], GradientFacts | None], *providers: KnobProvider) -> None:
+        """``gradients(rank)``: those of the job's DDP model; None where there is not one model."""
+        self._gradients = gradients
         self._providers = providers
+        self._had_any = False
+        self._look_at_s = 0.0
 
-    @property
-    def changes(self) -> int:
-        """Goes up when there may be a knob more."""
-        return sum(provider.changes for provider in self._providers)
-
-    def known(self) -> tuple[Knob, ...]:
-        """What can be changed, and what refuses to be. On the agent's thread."""
-        return tuple(knob for provider in self._providers for knob in provider.knobs())[:MAX_KNOBS]
+    def note_step(self, step: int) -> None:
+        """A step begins. On the training thread."""
+        for provider in self._providers:
+            provider.note_step(step)
 
     def change(self, command: Command) -> Action:
         """The action for a command that sets or restores a knob.
@@ -71,56 +67,27 @@ class Knobs:
                     if why := knob.refusal or knob.fault(value):
                         raise ValueError(why)
                     return provider.action(knob.name, value)
-        there_is = ", ".join(knob.name for knob in self.known()) or "none"
+        there_is = ", ".join(knob.name for knob in self._known()) or "none"
         raise ValueError(f"there is no knob {command.knob}; there is: {there_is}")
 
-    def note_step(self, step: int) -> None:
-        """A step begins. On the training thread."""
-        for provider in self._providers:
-            provider.note_step(step)
-
-
-class KnobPublisher:
-    """Sends this process's knobs to the hub: when there are any, and when anything in them changes."""
-
-    def __init__(self, knobs: Knobs, gradients: GradientSource) -> None:
-        self._knobs = knobs
-        self._gradients = gradients
-        self._had_any = False
-        """Whether there have been any knobs."""
-        self._seen = -1
-        """What `Knobs.changes` was at the last look."""
-        self._look_at_s = 0.0
-
     def refresh(self) -> None:
-        """Something has been changed: look again at once."""
+        """Something has been changed: look again at once. On any thread."""
         self._look_at_s = 0.0
 
     def serve(self, sender: Sender, rank: int) -> None:
-        """Send what is new; called in each round of the agent's thread."""
-        if sender.connections == 0:
+        """Send the hub what is new; called in each round of the agent's thread."""
+        now_s = monotonic()
+        if sender.connections == 0 or now_s < self._look_at_s:
             return
-        now_s, changes = monotonic(), self._knobs.changes
-        if changes == self._seen and now_s < self._look_at_s:
-            return
-        self._seen, self._look_at_s = changes, now_s + LOOK_S
-        facts = KnobFacts(rank, self._knobs.known())
-        if facts.knobs or self._had_any:
-            self._had_any = True
-            self._send(sender, facts)
-        gradients = self._gradients.gradients(rank)
-        if gradients is not None:
-            self._send(sender, gradients)
+        self._look_at_s = now_s + LOOK_S
+        facts = KnobFacts(rank, self._known())
+        self._had_any = self._had_any or bool(facts.knobs)
+        for each in (facts if self._had_any else None, self._gradients(rank)):
+            if each is not None:
+                try:
+                    sender.put_state(each)
+                except WireError as fault:
+                    warn(f"no {type(each).__name__}: {fault}")
 
-    def _send(self, sender: Sender, facts: KnobFacts | GradientFacts) -> None:
-        try:
-            sender.put_state(facts)
-        except WireError as fault:
-            warn(f"no {type(facts).__name__}: {fault}")
-
-
-class GradientSource(Protocol):
-    """What knows the gradients of the job's DDP model."""
-
-    def gradients(self, rank: int) -> GradientFacts | None:
-        """Those of the one model that there is, the same object while it is the same model; else None."""
+    def _known(self) -> tuple[Knob, ...]:
+        return tuple(knob for provider in self._providers for knob in provider.knobs())[:MAX_KNOBS]

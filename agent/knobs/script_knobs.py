@@ -12,13 +12,13 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any, ClassVar
 
-from overlaptop.agent.control.action import SETTING, Lifecycle, Outcome, change
+from msgspec.structs import replace
+
+from overlaptop.agent.control.action import SettingAction
 from overlaptop.agent.control.sequence_numbers import SequenceNumbers, why_uncounted
 from overlaptop.agent.control.two_phase_commit import Position
-from overlaptop.wire import commands
-from overlaptop.wire.knobs import MAX_CHOICES, TORCH_KNOBS, Knob, is_knob_name
+from overlaptop.wire.knobs import LEAST_VALUE, MAX_CHOICES, MOST_VALUE, TORCH_KNOBS, Knob, is_knob_name
 
 MAX_DECLARED = 32
 MAX_TEXT_CHARS = 200
@@ -29,23 +29,18 @@ class ScriptKnob:
     same step on all ranks.
     """
 
-    __slots__ = ("_about", "_allowed", "_changes_work", "_default", "_name", "_unit", "_value")
+    __slots__ = ("_declared", "_default", "_value")
 
-    def __init__(
-        self, name: str, default: int, allowed: Allowed, unit: str, about: str, changes_work: bool
-    ) -> None:
-        self._name = name
+    def __init__(self, declared: Knob, default: int) -> None:
+        """``declared``: what is sent to a dashboard, with the default as its value."""
+        self._declared = declared
         self._default = default
-        self._allowed = allowed
-        self._unit = unit
-        self._about = about
-        self._changes_work = changes_work
         self._value = default
 
     @property
     def name(self) -> str:
         """As it was declared."""
-        return self._name
+        return self._declared.name
 
     @property
     def default(self) -> int:
@@ -62,37 +57,7 @@ class ScriptKnob:
         return self._value
 
     def __repr__(self) -> str:
-        return f"<knob {self._name}: {self._value}>"
-
-    def declared_as(self) -> tuple[Any, ...]:
-        """What a second declaration has to repeat."""
-        return (
-            self._name, self._default, self._allowed, self._unit, self._about, self._changes_work
-        )  # fmt: skip
-
-    def facts(self, refusal: str = "") -> Knob:
-        """What is sent to a dashboard; ``refusal`` as in Knob."""
-        least, most, choices = self._allowed
-        allowed = f"choices={choices}" if choices else f"least={least}, most={most}"
-        return Knob(
-            self._name,
-            self._value,
-            str(self._value),
-            str(self._default),
-            least,
-            most,
-            choices,
-            unit=self._unit,
-            owner="the script",
-            about=self._about,
-            code=f'overlaptop.agent.knob("{self._name}", {{value}}, {allowed})',
-            refusal=refusal,
-            changes_work=self._changes_work,
-        )
-
-
-Allowed = tuple[int, int, tuple[int, ...]]
-"""The least and the most value, and where there are choices nothing else."""
+        return f"<knob {self.name}: {self._value}>"
 
 
 class ScriptKnobs:
@@ -118,40 +83,55 @@ class ScriptKnobs:
         changes_work: bool = False,
     ) -> ScriptKnob:
         """See `overlaptop.agent.knob`."""
-        _check_name(name)
-        for what, text in (("unit", unit), ("about", about)):
+        for what, text in (("its name", name), ("unit", unit), ("about", about)):
             if not isinstance(text, str):
                 raise TypeError(f"knob {name}: {what} must be text, not {_kind(text)}")
             if len(text) > MAX_TEXT_CHARS:
-                raise ValueError(f"knob {name}: {what} has more than {MAX_TEXT_CHARS} characters")
+                raise ValueError(f"knob {name[:80]}: {what} has more than {MAX_TEXT_CHARS} characters")
         if type(changes_work) is not bool:
             raise TypeError(f"knob {name}: changes_work must be true or false, not {_kind(changes_work)}")
-        _whole(name, "its default", default)
-        allowed = _allowed(name, choices, least, most)
-        made = ScriptKnob(name, default, allowed, unit, about, changes_work)
-        if why := made.facts().fault(default):
+        if not is_knob_name(name):
+            raise ValueError(f"{name[:80]!r} cannot be a knob's name: letters, digits and _, at most 64")
+        if name in TORCH_KNOBS:
+            raise ValueError(f"{name} is the name of a knob that is there already: choose another one")
+        _check_whole(name, "its default", default)
+        least, most, choices = _allowed(name, choices, least, most)
+        allowed = f"choices={choices}" if choices else f"least={least}, most={most}"
+        declared = Knob(
+            name,
+            default,
+            str(default),
+            str(default),
+            least,
+            most,
+            choices,
+            unit=unit,
+            owner="the script",
+            about=about,
+            code=f'overlaptop.agent.knob("{name}", {{value}}, {allowed})',
+            changes_work=changes_work,
+        )
+        if why := declared.fault(default):
             raise ValueError(f"its default is not allowed: {why}")
         with self._lock:
             knob = self._declared.get(name)
             if knob is None:
                 if len(self._declared) == MAX_DECLARED:
                     raise ValueError(f"a script can declare no more than {MAX_DECLARED} knobs")
-                self._declared = {**self._declared, name: made}  # never changed under a reader
-                return made
-            if knob.declared_as() != made.declared_as():
+                knob = ScriptKnob(declared, default)
+                self._declared = {**self._declared, name: knob}  # never changed under a reader
+            elif knob._declared != declared:  # noqa: SLF001 - only here
                 raise ValueError(f"knob {name} was declared before in another way")
             return knob
-
-    @property
-    def changes(self) -> int:
-        """How many there are."""
-        return len(self._declared)
 
     def knobs(self) -> tuple[Knob, ...]:
         """All of them, in the order of their declarations."""
         declared = self._declared
         refusal = self.refusal() if declared else ""
-        return tuple(knob.facts(refusal) for knob in declared.values())
+        return tuple(
+            replace(knob._declared, value=knob.value, value_text=str(knob.value), refusal=refusal)  # noqa: SLF001
+            for knob in declared.values()
+        )
 
     def refusal(self) -> str:
         """Why none of them can be changed; empty: they can."""
@@ -181,16 +161,13 @@ class ScriptKnobs:
         return Position("all", f"{where}with {knob.name} {knob.value}")
 
 
-class ScriptKnobAction:
-    """One rank's part in giving a script's knob another value. See action.Action for threads."""
-
-    lifecycle: ClassVar[Lifecycle] = SETTING
+class ScriptKnobAction(SettingAction):
+    """One rank's part in giving a script's knob another value."""
 
     def __init__(self, knobs: ScriptKnobs, knob: ScriptKnob, value: int) -> None:
         self._knobs = knobs
         self._knob = knob
         self._value = value
-        self._outcome = Outcome("")
 
     def refusal(self) -> str:
         """Why it cannot be changed, if it cannot."""
@@ -202,32 +179,19 @@ class ScriptKnobAction:
 
     def boundary(self, step: int) -> bool:
         """The script finds the new value from here on; its first step with it is left out."""
-        self._outcome = change(self._knob.name, str(self._knob.value), str(self._value), step)
+        self.changes(self._knob.name, str(self._knob.value), str(self._value), step)
         self._knob._value = self._value  # noqa: SLF001 - only here
         return False
-
-    def finish(self) -> Outcome:
-        """From what to what, and when."""
-        return self._outcome
-
-    def abandon(self) -> None:
-        """Nothing is held."""
 
 
 DECLARED = ScriptKnobs()
 """Those of this process: a script declares them whether an agent is there or not."""
 
 
-def _check_name(name: str) -> None:
-    if not isinstance(name, str):
-        raise TypeError(f"a knob's name must be text, not {_kind(name)}")
-    if not is_knob_name(name):
-        raise ValueError(f"{name[:80]!r} cannot be a knob's name: letters, digits and _, at most 64")
-    if name in TORCH_KNOBS:
-        raise ValueError(f"{name} is the name of a knob that is there already: choose another one")
-
-
-def _allowed(name: str, choices: Sequence[int] | None, least: int | None, most: int | None) -> Allowed:
+def _allowed(
+    name: str, choices: Sequence[int] | None, least: int | None, most: int | None
+) -> tuple[int, int, tuple[int, ...]]:
+    """The least and the most value, and all values where they are choices."""
     if choices is not None:
         if least is not None or most is not None:
             raise ValueError(f"knob {name}: give choices, or least and most, not both")
@@ -236,25 +200,24 @@ def _allowed(name: str, choices: Sequence[int] | None, least: int | None, most: 
         if not 0 < len(choices) <= MAX_CHOICES:
             raise ValueError(f"knob {name}: there must be from 1 to {MAX_CHOICES} choices")
         for choice in choices:
-            _whole(name, "a choice", choice)
+            _check_whole(name, "a choice", choice)
         if len(set(choices)) < len(choices):
             raise ValueError(f"knob {name}: one of its choices is there twice")
         return min(choices), max(choices), tuple(choices)
     if least is None or most is None:
         raise ValueError(f"knob {name}: give its choices, or least and most")
-    _whole(name, "least", least)
-    _whole(name, "most", most)
+    _check_whole(name, "least", least)
+    _check_whole(name, "most", most)
     if least > most:
         raise ValueError(f"knob {name}: least ({least}) is more than most ({most})")
     return least, most, ()
 
 
-def _whole(name: str, what: str, value: object) -> None:
+def _check_whole(name: str, what: str, value: object) -> None:
     if type(value) is not int:
         raise TypeError(f"knob {name}: {what} must be a whole number, not {_kind(value)}")
-    bounds = commands.VALUES
-    if not bounds.least <= value <= bounds.most:
-        raise ValueError(f"knob {name}: {what} must be from {bounds.least} to {bounds.most}, not {value}")
+    if not LEAST_VALUE <= value <= MOST_VALUE:
+        raise ValueError(f"knob {name}: {what} must be from {LEAST_VALUE} to {MOST_VALUE}, not {value}")
 
 
 def _kind(value: object) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 
 from overlaptop.agent.sources.base import StepSpans
 from overlaptop.timeline import spans
 from overlaptop.timeline.breakdown import break_down
 from overlaptop.timeline.collectives import sum_links_where_known, sum_where_known
+from overlaptop.wire.commands import CAPTURE
 from overlaptop.wire.messages import CollectiveSpan, PhaseSpan, StepDetail, StepTotals
 
 MAX_SEGMENTS = 512
@@ -17,17 +18,22 @@ MAX_COLLECTIVES = 1024
 MAX_STEP = 1 << 62
 
 
-def totals(measured: StepSpans, rank: int, dropped: int) -> StepTotals:
-    """The step in numbers; the lanes are None where only its phases were measured."""
-    phase_ns = dict.fromkeys(("forward", "backward", "optimizer"), 0)
+def totals(measured: StepSpans, rank: int, dropped: int, disturbed_by: str = "") -> StepTotals:
+    """The step in numbers; the lanes are None where only its phases were measured.
+
+    ``disturbed_by``: the command that kept it from the job's own pace, if one did: the step took place, but
+    its parts say nothing.
+    """
+    phase_ns: Counter[str] = Counter()
     for phase in measured.phases:
         phase_ns[phase.name] += phase.end_ns - phase.start_ns
     known = bool(measured.phases)
-    named = measured.detailed and measured.named
+    own, detailed = not disturbed_by, measured.detailed and not disturbed_by
+    named = detailed and measured.named
     link = sum_links_where_known(each.call.link for each in measured.collectives) if named else None
     parts = (
         break_down(measured.start_ns, measured.end_ns, measured.compute, measured.comm, measured.copy)
-        if measured.detailed
+        if detailed
         else None
     )
     return StepTotals(
@@ -49,9 +55,11 @@ def totals(measured: StepSpans, rank: int, dropped: int) -> StepTotals:
         collectives=measured.collective_count,
         comm_bytes=sum_where_known(each.call.bytes for each in measured.collectives) if named else None,
         dropped=dropped,
-        launch_lead_ns=measured.launch_lead_ns,
-        comm_kernels_ns=measured.comm_kernels_ns,
-        matched_ns=measured.matched_ns,
+        launch_lead_ns=measured.launch_lead_ns if own else None,
+        comm_kernels_ns=measured.comm_kernels_ns if own else None,
+        matched_ns=measured.matched_ns if own else None,
+        captured=disturbed_by == CAPTURE,
+        transitional=disturbed_by not in ("", CAPTURE),
         link_tx_bytes=link.tx if link else None,
         link_rx_bytes=link.rx if link else None,
     )
@@ -66,31 +74,6 @@ def best_detailed(steps: Iterable[StepSpans], most: int) -> list[StepSpans]:
     fit = [step for step in steps if step.detailed and step.named]
     fit.sort(key=lambda each: ((each.step & -each.step) or MAX_STEP, each.step), reverse=True)
     return sorted(fit[:most], key=lambda each: each.step)
-
-
-def disturbed(totals: StepTotals, *, captured: bool) -> StepTotals:
-    """The same step as one that a command disturbed, a capture or the change of a setting: it took place,
-    but its parts say nothing.
-    """
-    return replace(
-        totals,
-        captured=captured,
-        transitional=not captured,
-        compute_ns=None,
-        comm_ns=None,
-        hidden_ns=None,
-        exposed_ns=None,
-        compute_only_ns=None,
-        copy_only_ns=None,
-        idle_ns=None,
-        stall_ns=None,
-        comm_bytes=None,
-        launch_lead_ns=None,
-        comm_kernels_ns=None,
-        matched_ns=None,
-        link_tx_bytes=None,
-        link_rx_bytes=None,
-    )
 
 
 def detail(measured: StepSpans, rank: int) -> StepDetail:

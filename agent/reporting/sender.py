@@ -15,6 +15,7 @@ from time import monotonic
 
 from overlaptop.agent.isolation.detached_process import start_detached
 from overlaptop.agent.isolation.fault_barrier import warn
+from overlaptop.agent.placement import RankPlacement, working_directory
 from overlaptop.wire import codec, endpoints, peers, writable
 from overlaptop.wire.commands import Command
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals, Watch
@@ -27,6 +28,7 @@ HEARTBEAT_S = 1.0
 """After so long without a message the rank sends its RankInfo again: the hub takes a silent rank for a
 stopped one."""
 FIRST_RETRY_S = 0.2
+FIRST_HUB_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
 MAX_COMMANDS = 8
 
@@ -34,8 +36,8 @@ MAX_COMMANDS = 8
 class Sender:
     """Queues messages for the hub, keeps the connection, and starts a hub where there is none."""
 
-    def __init__(self, job: str, script: str, world_size: int, starts_hub: bool) -> None:
-        """``starts_hub``: this rank is the one of its node that starts hubs."""
+    def __init__(self, place: RankPlacement, script: str) -> None:
+        self.place = place
         self.dropped = 0
         """Messages that did not fit, or could not be encoded, since the start."""
         self.watched = False
@@ -46,10 +48,7 @@ class Sender:
         """Connections made so far."""
         self._states: dict[type, tuple[Message, bytes]] = {}
         """By kind of message: the newest state, and its frame; empty where it cannot be encoded."""
-        self._job = job
         self._script = script
-        self._world_size = world_size
-        self._starts_hub = starts_hub
         self._queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._partial = b""
@@ -58,10 +57,11 @@ class Sender:
         self._info_due = False
         self._socket: socket.socket | None = None
         self._identity = (0, 0)
+        """The socket's, to tell it from what the job opens in its place."""
         self._reader = codec.FrameReader()
         self._retry_s = FIRST_RETRY_S
         self._retry_at = 0.0
-        self._hub_retry_s = 1.0
+        self._hub_retry_s = FIRST_HUB_RETRY_S
         self._hub_retry_at = 0.0
         self._warned = False
         self._starter: tuple[int, int | None] = (0, None)
@@ -108,10 +108,7 @@ class Sender:
         if self._info is None:
             return
         if self._socket is None and monotonic() >= self._retry_at:
-            try:
-                self._connect()
-            except endpoints.EndpointError as refusal:
-                self._refuse(str(refusal))
+            self._connect()
         if self._socket is not None:
             if monotonic() - self._wrote_s > HEARTBEAT_S:
                 self._info_due = True
@@ -129,70 +126,72 @@ class Sender:
     def disconnect(self) -> None:
         """Close the connection; a frame half written is lost with it."""
         if self._socket is not None:
-            if self._still_ours(self._socket):
+            try:
+                self._check_still_ours(self._socket)
                 self._socket.close()
-            else:
+            except ConnectionResetError:
                 self._socket.detach()  # the job closed our descriptor; the number may be its own now
         self._socket = None
         self._partial = b""
         self.watched = False
 
     def _connect(self) -> None:
-        connection: socket.socket | None = None
+        self._retry_at = monotonic() + self._retry_s
+        self._retry_s = min(LAST_RETRY_S, self._retry_s * 1.5)
         try:
-            path = endpoints.ranks_socket(self._job)
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection = self._open_connection()
+            if connection is None:
+                return
+        except endpoints.EndpointError as fault:  # until somebody repairs the socket directory
+            self._retry_at = monotonic() + LAST_RETRY_S
+            self._warn_once(str(fault))
+            return
+        except OSError as fault:  # out of descriptors, a stopped hub's backlog is full, ...
+            if fault.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS):
+                self._warn_once(os.strerror(fault.errno))
+            return
+        self._socket = connection
+        stat = os.fstat(connection.fileno())
+        self._identity = (stat.st_dev, stat.st_ino)
+        self._reader = codec.FrameReader()
+        self._info_due = True
+        self.connections += 1
+        for _, frame in self._states.values():
+            if frame and frame not in self._queue:
+                self._enqueue(frame)
+        self._retry_s, self._hub_retry_s = FIRST_RETRY_S, FIRST_HUB_RETRY_S
+
+    def _open_connection(self) -> socket.socket | None:
+        """A connection to the hub; where there is no hub, None, and one is started."""
+        path = endpoints.ranks_socket(self.place.job)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
             connection.setblocking(False)
             connection.connect(str(path))
             peers.check_listener(connection.fileno())
         except (FileNotFoundError, ConnectionRefusedError):
-            self._retry_later(connection)
+            connection.close()
             self._start_hub()
-        except endpoints.EndpointError:
-            if connection is not None:
-                connection.close()
+            return None
+        except BaseException:
+            connection.close()
             raise
-        except OSError as fault:  # out of descriptors, a stopped hub's backlog is full, ...
-            self._retry_later(connection)
-            if fault.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS):
-                self._warn_once(os.strerror(fault.errno))
-        else:
-            self._socket = connection
-            stat = os.fstat(connection.fileno())
-            self._identity = (stat.st_dev, stat.st_ino)
-            self._reader = codec.FrameReader()
-            self._info_due = True
-            self.connections += 1
-            for _, frame in self._states.values():
-                if frame and frame not in self._queue:
-                    self._enqueue(frame)
-            self._retry_s, self._hub_retry_s = FIRST_RETRY_S, 1.0
-
-    def _refuse(self, why: str) -> None:
-        """The socket directory cannot be used until somebody repairs it."""
-        self._retry_at = monotonic() + LAST_RETRY_S
-        self._warn_once(why)
+        return connection
 
     def _warn_once(self, why: str) -> None:
         if not self._warned:
             self._warned = True
             warn(f"no dashboard can see this rank: {why}")
 
-    def _retry_later(self, connection: socket.socket | None) -> None:
-        if connection is not None:
-            connection.close()
-        self._retry_at = monotonic() + self._retry_s
-        self._retry_s = min(LAST_RETRY_S, self._retry_s * 1.5)
-
     def _start_hub(self) -> None:
         """Start a hub, ever more rarely where they do not stay. Of two at once its lock keeps one."""
-        if not self._starts_hub or monotonic() < self._hub_retry_at or is_alive(*self._starter):
+        if not self.place.starts_hub or monotonic() < self._hub_retry_at or is_alive(*self._starter):
             return
         self._hub_retry_at = monotonic() + self._hub_retry_s
         self._hub_retry_s = min(LAST_RETRY_S, self._hub_retry_s * 2)
-        writable.check(self._job)  # the error of a hub that ends at once is seen by nobody
+        writable.check(self.place.job)  # the error of a hub that ends at once is seen by nobody
         argv, environment = endpoints.hub_command(
-            self._job, self._script, self._world_size, os.getpid(), _working_directory()
+            self.place.job, self._script, self.place.world_size, os.getpid(), str(working_directory())
         )
         try:
             pid = start_detached(argv, environment)
@@ -203,18 +202,15 @@ class Sender:
         # A new hub is there within a second: look often until then.
         self._retry_s = FIRST_RETRY_S
 
-    def _check_still_ours(self) -> None:
-        assert self._socket is not None
-        if not self._still_ours(self._socket):
-            raise ConnectionResetError
-
-    def _still_ours(self, connection: socket.socket) -> bool:
-        """Whether the descriptor is still our socket: a job may close all descriptors from 3 up."""
-        try:
+    def _check_still_ours(self, connection: socket.socket) -> None:
+        """Raises ConnectionResetError where the descriptor is not our socket any more: a job may close all
+        descriptors from 3 up.
+        """
+        with contextlib.suppress(OSError):
             stat = os.fstat(connection.fileno())
-        except OSError:
-            return False
-        return (stat.st_dev, stat.st_ino) == self._identity
+            if (stat.st_dev, stat.st_ino) == self._identity:
+                return
+        raise ConnectionResetError
 
     def _write(self) -> None:
         assert self._socket is not None
@@ -225,7 +221,7 @@ class Sender:
             if not self._partial:
                 self._partial = self._queue.popleft()
                 self._queued_bytes -= len(self._partial)
-            self._check_still_ours()
+            self._check_still_ours(self._socket)
             try:
                 sent = self._socket.send(self._partial, socket.MSG_NOSIGNAL)
             except BlockingIOError:
@@ -237,7 +233,7 @@ class Sender:
         assert self._socket is not None
         with contextlib.suppress(BlockingIOError):
             while True:
-                self._check_still_ours()
+                self._check_still_ours(self._socket)
                 data = self._socket.recv(RECEIVE_BYTES)
                 if not data:
                     raise ConnectionResetError
@@ -247,10 +243,3 @@ class Sender:
                         self.watched = message.detail
                     elif isinstance(message, Command):
                         self.commands.append(message)
-
-
-def _working_directory() -> str:
-    try:
-        return os.getcwd()  # noqa: PTH109 - a deleted directory must not raise
-    except OSError:
-        return "/"

@@ -30,17 +30,18 @@ LAUNCHERS = pytest.mark.parametrize("environ", [TORCHRUN, SLURM], ids=["torchrun
 
 
 @LAUNCHERS
-def test_a_launcher_tells_the_place(environ: dict[str, str]) -> None:
+def test_a_launcher_tells_the_place_and_the_first_rank_of_a_node_starts_its_hub(
+    environ: dict[str, str],
+) -> None:
     place = placement.from_environment(environ)
-    assert place is not None
     assert (place.rank, place.local_rank, place.world_size) == (9, 1, 16)
-    assert place.host == socket.gethostname()
+    assert (place.host, place.starts_hub) == (socket.gethostname(), False)
+    local = "LOCAL_RANK" if "RANK" in environ else "SLURM_LOCALID"
+    assert placement.from_environment({**environ, local: "0"}).starts_hub
 
 
 def test_torchruns_word_counts_before_slurms() -> None:
-    place = placement.from_environment({**SLURM, **TORCHRUN, "RANK": "3"})
-    assert place is not None
-    assert place.rank == 3
+    assert placement.from_environment({**SLURM, **TORCHRUN, "RANK": "3"}).rank == 3
 
 
 @pytest.mark.parametrize(
@@ -48,20 +49,6 @@ def test_torchruns_word_counts_before_slurms() -> None:
 )
 def test_without_rank_and_world_size_there_is_no_place(environ: dict[str, str]) -> None:
     assert placement.from_environment(environ) is None
-
-
-def test_a_process_of_no_group_is_a_job_of_its_own() -> None:
-    place = placement.alone()
-    assert (place.rank, place.local_rank, place.world_size) == (0, 0, 1)
-    assert str(os.getpid()) in place.job
-    assert place.starts_hub
-
-
-@LAUNCHERS
-def test_the_first_rank_of_a_node_starts_its_hub(environ: dict[str, str]) -> None:
-    local = "LOCAL_RANK" if "RANK" in environ else "SLURM_LOCALID"
-    starts = [placement.from_environment({**environ, local: str(number)}).starts_hub for number in range(3)]
-    assert starts == [True, False, False]
 
 
 @pytest.mark.parametrize("rank", [0, 3])
@@ -83,36 +70,27 @@ def test_ranks_of_a_job_share_its_key_and_another_job_has_another(environ: dict[
     assert len(keys) == 1 + len(shared)
 
 
-@pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.0.1.1", "::1"])
-def test_two_jobs_that_meet_at_the_loopback_address_of_two_hosts_have_two_keys(
-    monkeypatch: pytest.MonkeyPatch, address: str
+@pytest.mark.parametrize(
+    ("environ", "keys"),
+    [
+        ({**TORCHRUN, "MASTER_ADDR": "gpu-a"}, 1),
+        *[({**TORCHRUN, "MASTER_ADDR": it}, 2) for it in ("localhost", "127.0.0.1", "127.0.1.1", "::1")],
+        ({}, 2),
+    ],
+    ids=["one job on two hosts", "localhost", "127.0.0.1", "127.0.1.1", "::1", "without a launcher"],
+)
+def test_two_hosts_share_a_key_only_where_their_ranks_meet(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], keys: int
 ) -> None:
-    keys = set()
-    for host in ("gpu-a", "gpu-b"):
+    """Two containers may have one pid, and one address of themselves."""
+    found = set()
+    for host in ("gpu-a", "5f1c"):
         monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
-        keys |= {
-            placement.job_key({**TORCHRUN, "MASTER_ADDR": address, "RANK": str(rank)}) for rank in range(8)
-        }
-    assert len(keys) == 2
-
-
-def test_jobs_without_a_launcher_have_two_keys_in_two_containers_though_their_pids_are_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    keys = set()
-    for host in ("5f1c", "77aa"):
-        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
-        keys |= {placement.alone().job, placement.job_key({}), placement.process_key(os.getpid())}
-    assert len(keys) == 2
-    assert all(check_key(key) for key in keys)
-
-
-def test_the_ranks_of_a_job_on_several_hosts_share_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = set()
-    for host in ("gpu-a", "gpu-b"):
-        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
-        keys.add(placement.job_key({**TORCHRUN, "MASTER_ADDR": "gpu-a"}))
-    assert len(keys) == 1
+        found |= {placement.job_key({**environ, "RANK": str(rank)}) for rank in range(8)}
+        if not environ:
+            found |= {placement.alone().job, placement.process_key(os.getpid())}
+    assert len(found) == keys
+    assert all(check_key(key) for key in found)
 
 
 def test_a_script_that_no_launcher_started_is_measured(run_ranks) -> None:
@@ -141,25 +119,32 @@ def test_a_script_that_no_launcher_started_is_measured(run_ranks) -> None:
     assert (job.info().rank, job.info().world_size, job.info().source) == (0, 1, "host")
 
 
+ON_NODE = {**TORCHRUN, "LOCAL_WORLD_SIZE": "4"}
+"""Ranks 8 to 11 are here."""
+
+
 @pytest.mark.parametrize(
-    ("ranks", "here"),
-    [((8, 9, 10, 11), True), ((9,), True), ((7, 8), False), ((11, 12), False), (range(16), False)],
+    ("ranks", "environ", "here"),
+    [
+        ((8, 9, 10, 11), ON_NODE, True),
+        ((9,), ON_NODE, True),
+        ((7, 8), ON_NODE, False),
+        ((11, 12), ON_NODE, False),
+        (range(16), ON_NODE, False),
+        ((9,), TORCHRUN, None),
+        ((0,), {}, None),
+        ((0,), {**TORCHRUN, "LOCAL_WORLD_SIZE": "many"}, None),
+        # Torch's flight recorder names no rank for some groups.
+        ((), ON_NODE, None),
+        ((), {"MASTER_ADDR": "localhost"}, None),
+        *[(range(16), {"MASTER_ADDR": it}, True) for it in ("127.0.0.1", "localhost", "::1")],
+        (range(16), {**TORCHRUN, "MASTER_ADDR": "localhost"}, True),
+    ],
 )
-def test_the_ranks_of_a_node_are_consecutive(ranks: Iterable[int], here: bool) -> None:
-    environ = {**TORCHRUN, "LOCAL_WORLD_SIZE": "4"}
+def test_the_ranks_of_a_node_are_consecutive_and_nothing_is_claimed_that_no_launcher_says(
+    ranks: Iterable[int], environ: dict[str, str], here: bool | None
+) -> None:
     assert placement.on_this_node(ranks, environ) is here
-
-
-def test_where_a_launcher_does_not_say_how_many_ranks_a_node_has_nothing_is_claimed() -> None:
-    assert placement.on_this_node([9], TORCHRUN) is None
-    assert placement.on_this_node([0], {}) is None
-    assert placement.on_this_node([0], {**TORCHRUN, "LOCAL_WORLD_SIZE": "many"}) is None
-
-
-def test_of_no_ranks_nothing_is_claimed() -> None:
-    """Torch's flight recorder names none for some groups."""
-    assert placement.on_this_node([], {**TORCHRUN, "LOCAL_WORLD_SIZE": "4"}) is None
-    assert placement.on_this_node([], {"MASTER_ADDR": "localhost"}) is None
 
 
 @pytest.mark.parametrize(
@@ -190,9 +175,3 @@ def test_slurm_may_deal_ranks_out_among_the_nodes(
         environ["TORCHELASTIC_RUN_ID"] = "1"
     assert placement.on_this_node([8, 9], environ) is here
     assert placement.on_this_node(range(4), {**environ, "WORLD_SIZE": "4"}) is True, "the only node"
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1", "localhost", "::1"])
-def test_a_job_that_meets_at_a_loopback_address_is_all_here(address: str) -> None:
-    assert placement.on_this_node(range(16), {**TORCHRUN, "MASTER_ADDR": address}) is True
-    assert placement.on_this_node(range(16), {"MASTER_ADDR": address}) is True

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting import sender as rank_side
 from overlaptop.agent.reporting.sender import Sender
 from overlaptop.hub.ranks import RankServer
@@ -48,7 +49,7 @@ def node(socket_dir):
 
 
 def rank(number: int) -> Sender:
-    sender = Sender("job-1", "s.py", 2, starts_hub=False)
+    sender = Sender(RankPlacement("job-1", number, number, 2, "h", starts_hub=False), "s.py")
     sender.introduce(
         RankInfo(
             "job-1", number, number, 2, "h", os.getpid(), "s.py", "cpu", "gloo", "host", "", False, 1, "2"

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting.sender import Sender
 from overlaptop.relay.relay import Relay
 from overlaptop.remote.bootstrap import remote_command
@@ -188,7 +189,7 @@ def _welcome_dashboards(path: Path) -> None:
 
 def test_a_rank_tells_nothing_to_another_users_hub(swapped, caplog: pytest.LogCaptureFixture) -> None:
     swapped("ranks.sock", _take_ranks)
-    sender = Sender(KEY, "train.py", 1, starts_hub=False)
+    sender = Sender(RankPlacement(KEY, 0, 0, 1, "h", starts_hub=False), "train.py")
     sender.introduce(RankInfo(KEY, 0, 0, 1, "h", 1, "t.py", "cpu", "gloo", "host", "", False, 1, "2"))
     eventually(lambda: sender.pump() or caplog.text)
     assert f"uid {STRANGER}, not you, listens on the job's socket" in caplog.text

@@ -143,7 +143,7 @@ def test_a_job_that_ends_in_the_middle_of_a_capture_ends_well(tmp_path, watch):
     assert {rank.text for rank in made.ranks} == {"the job ended first"}
 
 
-def test_both_ranks_write_a_trace_of_the_same_steps_and_every_dashboard_sees_it(shared, watch):
+def test_both_ranks_write_a_trace_of_the_same_steps_and_every_dashboard_sees_who_asked(shared, watch):
     asking, other = watch(), watch()
     assert all(view.info.control_allowed for view in asking.until_it_trains().ranks)
     other.until_it_trains()
@@ -151,11 +151,13 @@ def test_both_ranks_write_a_trace_of_the_same_steps_and_every_dashboard_sees_it(
     made, seen = asking.outcome(key), other.outcome(key)
     assert (made.state, seen.state) == ("written", "written")
     assert (seen.by, seen.words) == (made.by, "capture (steps 4)")
+    assert f"pid {os.getpid()}" in made.by
+    asked = f"{made.words}, asked by {made.by}"
+    other.until(lambda snapshot: any(notice.text == asked for notice in snapshot.notices))
     paths = [Path(rank.text) for rank in made.ranks]
     folder = shared.folder / capture.FOLDER / key
     assert paths == [folder / "rank0.json.gz", folder / "rank1.json.gz"]
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert sorted(path.name for path in folder.iterdir()) == ["rank0.json.gz", "rank1.json.gz"]
+    assert sorted(folder.iterdir()) == paths
     for rank, path in enumerate(paths):
         trace = read(path)
         # The profiler warms up in the agreed step.
@@ -176,10 +178,31 @@ def test_both_ranks_write_a_trace_of_the_same_steps_and_every_dashboard_sees_it(
     asking.goes_on()
 
 
-def test_traces_of_a_job_on_cpus_give_the_overlap_that_stands_beside_the_live_one(shared, watch):
+def test_captured_steps_are_left_out_of_the_figures_and_their_traces_give_the_overlap(shared, watch):
     dashboard = watch()
     dashboard.until_it_trains()
     made = dashboard.outcome(dashboard.ask(steps=3))
+
+    def steps_of(rank):
+        return {number: step for (r, number), step in dashboard.steps.items() if r == rank}
+
+    dashboard.until(
+        lambda _: all(
+            any(step.measured for number, step in steps_of(rank).items() if number > made.step + 4)
+            for rank in (0, 1)
+        )
+    )
+    for rank in made.ranks:
+        assert rank.live_steps > 0
+        assert 0 <= rank.live_overlap <= 1
+        steps = steps_of(rank.rank)
+        marked = [step for step in steps.values() if step.captured]
+        assert not any(step.measured or step.link_tx_bytes is not None for step in marked)
+        recent = sorted(step.step for step in marked if step.step >= made.step)
+        assert set(recent) >= set(range(made.step, made.step + 4))
+        assert recent == list(range(recent[0], recent[-1] + 1))
+        assert len(recent) < 60  # the job is itself again soon after
+        assert any(step.measured for number, step in steps.items() if number > recent[-1])
     found = analyze(Path(made.ranks[0].text).parent, LaneRules())
     assert [each.info.rank for each in found.ranks] == [0, 1]
     for each in found.ranks:
@@ -187,50 +210,11 @@ def test_traces_of_a_job_on_cpus_give_the_overlap_that_stands_beside_the_live_on
         assert [step.step for step in each.steps] == [made.step + 1 + number for number in range(3)]
         for step in each.steps:
             # Of the gradients, and of the word to stop, whose sum the script waits for.
-            live = dashboard.steps[each.info.rank, step.step].collectives
-            assert step.collectives == live >= 2
+            assert step.collectives == steps_of(each.info.rank)[step.step].collectives >= 2
             assert 0 < step.compute_ns < step.step_ns
             assert 0 <= step.exposed_ns <= step.comm_ns < step.step_ns
     # A rank that is held up comes last, and need not wait: not each step has some.
     assert any(step.exposed_ns for each in found.ranks for step in each.steps)
-
-
-def test_captured_steps_are_marked_and_left_out_of_the_figures(shared, watch):
-    dashboard = watch()
-    dashboard.until_it_trains()
-    made = dashboard.outcome(dashboard.ask(steps=3))
-    dashboard.until(
-        lambda _: all(
-            any(
-                step.measured for (r, n), step in dashboard.steps.items() if r == rank and n > made.step + 4
-            )
-            for rank in (0, 1)
-        )
-    )
-    for rank in made.ranks:
-        assert rank.live_steps > 0
-        assert 0 <= rank.live_overlap <= 1
-        marked = [n for (r, n), step in dashboard.steps.items() if r == rank.rank and step.captured]
-        recent = [n for n in sorted(marked) if n >= made.step]
-        assert set(recent) >= set(range(made.step, made.step + 4))
-        assert recent == list(range(recent[0], recent[-1] + 1))
-        assert len(recent) < 60  # the job is itself again soon after
-        assert all(not dashboard.steps[rank.rank, number].measured for number in marked)
-        assert all(dashboard.steps[rank.rank, number].link_tx_bytes is None for number in marked)
-        later = [n for (r, n) in dashboard.steps if r == rank.rank and n > recent[-1]]
-        assert any(dashboard.steps[rank.rank, number].measured for number in later)
-
-
-def test_who_asked_for_what_is_noted(shared, watch):
-    dashboard = watch()
-    dashboard.until_it_trains()
-    made = dashboard.outcome(dashboard.ask(steps=2))
-    dashboard.until(
-        lambda snapshot: any(
-            notice.text == f"capture (steps 2), asked by {made.by}" for notice in snapshot.notices
-        )
-    )
-    assert f"pid {os.getpid()}" in made.by
 
 
 def test_the_command_line_prints_a_path_for_each_rank(shared, watch):
@@ -245,39 +229,40 @@ def test_the_command_line_prints_a_path_for_each_rank(shared, watch):
     assert "agreed on step" in done.stderr
 
 
-def test_while_the_jobs_own_profiler_runs_a_capture_is_refused_and_its_trace_is_whole(shared, watch):
+@pytest.mark.parametrize("first", ["job", "capture"])
+def test_the_jobs_own_profiler_goes_first_whichever_begins_first_and_its_trace_is_whole(
+    shared, watch, first
+):
     dashboard = watch()
     dashboard.until_it_trains()
-    asked = shared.folder / "profile"
-    asked.touch()
-    dashboard.until(lambda _: all((shared.folder / f"profiling{rank}").exists() for rank in (0, 1)))
-    made = dashboard.outcome(dashboard.ask())
-    assert [(rank.state, rank.text) for rank in made.ranks] == [("refused", capture.JOB_PROFILES)] * 2
-    asked.unlink()
-    dashboard.until(lambda _: all((shared.folder / f"own{rank}.json").exists() for rank in (0, 1)))
-    dashboard.goes_on()
-    assert len(json.loads((shared.folder / "own0.json").read_text())["traceEvents"]) > 100
-    assert dashboard.outcome(dashboard.ask()).state == "written"
 
+    def until_both_made(name):
+        dashboard.until(lambda _: all((shared.folder / name.format(rank)).exists() for rank in (0, 1)))
 
-def test_the_jobs_own_profiler_goes_first_where_it_begins_in_the_middle(shared, watch):
-    dashboard = watch()
-    dashboard.until_it_trains()
     for rank in (0, 1):
         (shared.folder / f"profiling{rank}").unlink(missing_ok=True)
         (shared.folder / f"own{rank}.json").unlink(missing_ok=True)
-    key = dashboard.ask(steps=100)
-    dashboard.until(lambda snapshot: snapshot.commands[-1].state == "recording")
-    (shared.folder / "profile").touch()
+    profile = shared.folder / "profile"
+    if first == "job":
+        profile.touch()
+        until_both_made("profiling{}")
+        key = dashboard.ask()
+        told = ("refused", capture.JOB_PROFILES)
+    else:
+        key = dashboard.ask(steps=100)
+        dashboard.until(lambda snapshot: snapshot.commands[-1].state == "recording")
+        profile.touch()
+        told = ("failed", "RuntimeError: the job's own torch.profiler began")
     made = dashboard.outcome(key)
-    assert made.state == "failed"
-    assert {rank.text for rank in made.ranks} == {"RuntimeError: the job's own torch.profiler began"}
-    dashboard.until(lambda _: all((shared.folder / f"profiling{rank}").exists() for rank in (0, 1)))
+    assert [(rank.state, rank.text) for rank in made.ranks] == [told] * 2
+    until_both_made("profiling{}")
     dashboard.goes_on()
-    (shared.folder / "profile").unlink()
-    dashboard.until(lambda _: all((shared.folder / f"own{rank}.json").exists() for rank in (0, 1)))
+    profile.unlink()
+    until_both_made("own{}.json")
     dashboard.goes_on()
     assert not (shared.folder / capture.FOLDER / key).exists()
+    assert len(json.loads((shared.folder / "own0.json").read_text())["traceEvents"]) > 100
+    assert dashboard.outcome(dashboard.ask()).state == "written"
 
 
 @pytest.mark.slow
@@ -316,6 +301,7 @@ def test_a_hub_that_dies_in_the_middle_is_replaced_and_the_last_word_still_comes
 KEY = "20260101-000000-abcdef"
 STRANGER = 54_321
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make folders of another user")
+WHOLE = '{"traceEvents": []}\n'
 
 
 @pytest.fixture
@@ -326,58 +312,65 @@ def temporary(tmp_path_factory, monkeypatch):
     return path / f"{capture.FOLDER}-{os.geteuid()}"
 
 
-def saved(text):
-    return lambda path: Path(path).write_text(text)
+@pytest.fixture
+def notices():
+    """What a person is told."""
+    return []
 
 
-def captured(cwd, said=None, meanwhile=lambda: None):
-    """The path of a trace, as the agent of rank 3 writes one."""
-    notices = [] if said is None else said
-    with capture.open_folder(cwd, KEY, lambda *notice: notices.append(notice)) as (folder, opened):
-        meanwhile()
-        return capture.write(saved('{"traceEvents": []}\n'), folder, opened, 3)
+@pytest.fixture
+def write(notices):
+    """Writes a trace of this text as the agent of rank 3 does; returns its path."""
+
+    def written(cwd, text=WHOLE, meanwhile=lambda: None):
+        def save(path):
+            meanwhile()
+            if text is not None:
+                Path(path).write_text(text)
+
+        return capture.write_trace(save, cwd, KEY, 3, lambda _level, said: notices.append(said))
+
+    return written
 
 
-def test_a_trace_has_its_name_only_once_it_is_whole_and_lies_below_the_jobs_folder(tmp_path, temporary):
-    said = []
-    path = captured(tmp_path, said)
+def test_a_trace_has_its_name_only_once_it_is_whole_and_lies_below_the_jobs_folder(
+    tmp_path, temporary, write, notices
+):
+    path = write(tmp_path)
     assert path == tmp_path / capture.FOLDER / KEY / "rank3.json.gz"
     assert read(path) == {"traceEvents": []}
     assert [each.name for each in path.parent.iterdir()] == ["rank3.json.gz"]
     assert [each.stat().st_mode & 0o777 for each in path.parents[:2]] == [0o700, 0o700]
-    assert (said, temporary.exists()) == ([], False)
-
-
-def test_the_ranks_of_a_job_make_the_folder_together(tmp_path):
-    assert captured(tmp_path) == captured(tmp_path)
+    assert write(tmp_path) == path  # the ranks of a job make the folder together
     assert (tmp_path / capture.FOLDER / ".gitignore").read_text() == "*\n"
+    assert (notices, temporary.exists()) == ([], False)
 
 
-def test_where_the_jobs_folder_cannot_be_written_the_temporary_one_is_taken(tmp_path, temporary):
+def test_where_the_jobs_folder_cannot_be_written_the_temporary_one_is_taken(
+    tmp_path, temporary, write, notices
+):
     nowhere = tmp_path / "is a file"
     nowhere.touch()
-    said = []
-    assert captured(nowhere, said) == temporary / KEY / "rank3.json.gz"
+    assert write(nowhere) == write(Path("/proc")) == temporary / KEY / "rank3.json.gz"
     assert [each.stat().st_mode & 0o777 for each in (temporary, temporary / KEY)] == [0o700, 0o700]
-    assert said == [("warning", f"traces are written to {temporary}: {nowhere}: Not a directory")]
+    assert notices == [
+        f"traces are written to {temporary}: {nowhere}: Not a directory",
+        f"traces are written to {temporary}: /proc/{capture.FOLDER}: No such file or directory",
+    ]
 
 
-def test_a_folder_that_cannot_be_written_is_named_with_its_reason(temporary):
-    said = []
-    captured(Path("/proc"), said)
-    assert said[0][1].endswith(f": /proc/{capture.FOLDER}: No such file or directory")
-
-
-def test_a_folder_of_ones_own_elsewhere_may_take_the_captures(tmp_path, temporary):
+def test_a_folder_of_ones_own_elsewhere_may_take_the_captures(tmp_path, temporary, write):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / capture.FOLDER).symlink_to("elsewhere")
-    captured(tmp_path)
+    write(tmp_path)
     assert (tmp_path / "elsewhere" / KEY / "rank3.json.gz").is_file()
 
 
 @needs_root
 @pytest.mark.parametrize("mode", [0o777, 0o1777], ids=["open to all", "as /tmp"])
-def test_what_another_user_has_laid_out_in_a_shared_folder_is_not_touched(tmp_path, temporary, mode):
+def test_what_another_user_has_laid_out_in_a_shared_folder_is_not_touched(
+    tmp_path, temporary, write, notices, mode
+):
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     shared = tmp_path / "shared"
@@ -388,69 +381,58 @@ def test_what_another_user_has_laid_out_in_a_shared_folder_is_not_touched(tmp_pa
         os.lchown(path, STRANGER, STRANGER)
     planted.chmod(0o777)
     shared.chmod(mode)
-    said = []
-    assert captured(shared, said) == temporary / KEY / "rank3.json.gz"
+    assert write(shared) == temporary / KEY / "rank3.json.gz"
     assert list(home.iterdir()) == []
     assert [path.name for path in planted.iterdir()] == [".gitignore"]
-    wrong = planted if mode & 0o1000 else shared
-    assert len(said) == 1
-    assert f": {wrong} " in said[0][1]
+    (said,) = notices
+    assert f": {planted if mode & 0o1000 else shared} " in said
 
 
 @needs_root
-def test_a_job_below_a_folder_of_another_user_writes_nothing_there(tmp_path, temporary):
+def test_a_job_below_a_folder_of_another_user_writes_nothing_there(tmp_path, temporary, write, notices):
     theirs = tmp_path / "theirs"
     (theirs / "ours").mkdir(parents=True)
     os.chown(theirs, STRANGER, STRANGER)
-    said = []
-    captured(theirs / "ours", said)
+    write(theirs / "ours")
     assert list((theirs / "ours").iterdir()) == []
-    assert f"{theirs} belongs to uid {STRANGER}" in said[0][1]
+    assert f"{theirs} belongs to uid {STRANGER}" in notices[0]
 
 
-def test_a_folder_that_is_swapped_meanwhile_gets_nothing(tmp_path, temporary):
+def test_a_folder_that_is_swapped_meanwhile_gets_nothing(tmp_path, temporary, write):
     above = tmp_path / capture.FOLDER
 
     def swap():
         above.rename(tmp_path / "moved")
         (above / KEY).mkdir(parents=True)
 
-    captured(tmp_path, meanwhile=swap)
+    write(tmp_path, meanwhile=swap)
     assert list((above / KEY).iterdir()) == []
     assert read(tmp_path / "moved" / KEY / "rank3.json.gz") == {"traceEvents": []}
 
 
-def test_where_neither_folder_can_be_trusted_no_trace_is_written_and_both_are_named(tmp_path, temporary):
+def test_where_neither_folder_can_be_trusted_no_trace_is_written_and_both_are_named(
+    tmp_path, temporary, write
+):
     (tmp_path / "elsewhere").mkdir()
     temporary.symlink_to(tmp_path / "elsewhere")
     tmp_path.chmod(0o777)
     try:
         with pytest.raises(OSError, match=rf"^{tmp_path} has mode 0777.*; {temporary} is a symbolic link$"):
-            captured(tmp_path)
+            write(tmp_path)
     finally:
         tmp_path.chmod(0o700)
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-@pytest.fixture
-def opened(tmp_path):
-    descriptor = os.open(tmp_path, os.O_PATH)
-    yield descriptor
-    os.close(descriptor)
-
-
-@pytest.mark.parametrize("save", [saved('{"traceEvents": [{"ph"'), saved(""), lambda path: None])
-def test_a_trace_that_could_not_be_saved_is_said_and_leaves_nothing(tmp_path, opened, save):
-    with pytest.raises(OSError, match=r"torch could not write its trace to .* MiB free there"):
-        capture.write(save, tmp_path, opened, 0)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_disk_that_fills_up_while_a_trace_is_compressed_leaves_nothing(tmp_path, opened, monkeypatch):
+@pytest.mark.parametrize("text", ['{"traceEvents": [{"ph"', "", None, WHOLE])
+def test_a_trace_that_could_not_be_saved_or_compressed_is_said_and_leaves_nothing(
+    tmp_path, write, monkeypatch, text
+):
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(capture.shutil, "copyfileobj", full)
-    with pytest.raises(OSError, match="No space left"):
-        capture.write(saved('{"traceEvents": []}'), tmp_path, opened, 0)
-    assert list(tmp_path.iterdir()) == []
+    words = "No space left" if text == WHOLE else r"torch could not write its trace to .* MiB free there"
+    with pytest.raises(OSError, match=words):
+        write(tmp_path, text)
+    assert list((tmp_path / capture.FOLDER / KEY).iterdir()) == []

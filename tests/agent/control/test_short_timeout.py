@@ -48,8 +48,11 @@ JOB = """
     knobs, step = ScriptKnobs(), 0
     depth = knobs.declare("depth", 1, choices=(1, 2), least=None, most=None, unit="", about="")
     knobs.note_step(0)
-    makers = {commands.SET: lambda command: knobs.action("depth", 2)}
-    commands_here = CommandExecutor(rank, True, lambda: StepProgress(step, 10_000_000), makers)
+    commands_here = CommandExecutor(
+        rank, allowed=True, pace=lambda: StepProgress(step, 10_000_000),
+        make_action=lambda command: knobs.action("depth", 2), notice=lambda *_: None, on_end=lambda: None,
+        speaks_for_node=True,
+    )
     said = {"changed"} if rank == 0 else {"unknown"}
     ready = torch.zeros(1)
     command = commands.make(commands.SET, {"value": 2}, knob="depth")

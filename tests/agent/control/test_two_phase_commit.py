@@ -33,22 +33,21 @@ class Rank:
         self.step = step
         self.armed = None
         self.acted = []
-        self.unknown = False
         self.decision = None
         self.step_s = step_s
-        self.rank = rank
-        self.said_ns = said_ns or round(step_s * 1e9)
+        said_ns = said_ns or round(step_s * 1e9)
         self.commit = TwoPhaseCommit(
             store,
             rank,
             world_size,
-            lambda: StepProgress(self.step, self.said_ns),
+            lambda: StepProgress(self.step, said_ns),
             self.arm,
             **{**QUICK, **options},
         )
+        self.agree = self.commit.run
         self.stop = threading.Event()
         self.training = threading.Thread(target=self.train)
-        self.agreeing = threading.Thread(target=self.agree)
+        self.agreeing = threading.Thread(target=lambda: setattr(self, "decision", self.agree()))
 
     def arm(self, step):
         self.armed = step
@@ -59,17 +58,8 @@ class Rank:
             if self.armed is not None and self.step >= self.armed:
                 decision = self.commit.resolve(limit_s=5.0)
                 self.armed = None
-                if decision is None:
-                    self.unknown = True
-                elif decision.step is not None:
+                if decision is not None and decision.step is not None:
                     self.acted.append(self.step)
-
-    def agree(self):
-        self.decision = self.commit.run()
-
-    def start(self):
-        self.training.start()
-        self.agreeing.start()
 
     def finish(self):
         self.agreeing.join()
@@ -101,24 +91,31 @@ def stores(connections, request):
 
 def all_ranks(stores, of_rank=lambda rank: {}):
     """Ranks that have time to answer; ``of_rank``: more options of each."""
-    return [Rank(rank, stores[rank], **{"timeout_s": 10.0, **of_rank(rank)}) for rank in range(RANKS)]
+    return [Rank(rank, stores[rank], **{"timeout_s": 10.0, **of_rank(rank)}) for rank in range(len(stores))]
 
 
 def decide(ranks):
-    """As `run`, where none trains on."""
+    """What they agree on, where none trains on."""
     for rank in ranks:
         rank.agreeing.start()
     for rank in ranks:
         rank.agreeing.join()
-    return {rank.decision for rank in ranks}
+    (decision,) = {rank.decision for rank in ranks}
+    return decision
 
 
-def run(ranks):
+def run(ranks, meanwhile=lambda: None):
+    """What they agree on; all of them act at that step, or none does."""
     for rank in ranks:
-        rank.start()
+        rank.training.start()
+        rank.agreeing.start()
+    meanwhile()
     for rank in ranks:
         rank.finish()
-    return {rank.decision for rank in ranks}
+    (decision,) = {rank.decision for rank in ranks}
+    expected = [] if decision.step is None else [decision.step]
+    assert [rank.acted for rank in ranks] == [expected] * len(ranks)
+    return decision
 
 
 def test_ten_times_four_ranks_at_random_steps_all_act_at_the_same_one_or_none(connections):
@@ -129,9 +126,7 @@ def test_ten_times_four_ranks_at_random_steps_all_act_at_the_same_one_or_none(co
         ranks = all_ranks(
             stores, lambda rank: {"step": rng.randrange(30), "step_s": rng.uniform(0.0005, 0.003)}
         )
-        (decision,) = run(ranks)
-        expected = [] if decision.step is None else [decision.step]
-        assert [rank.acted for rank in ranks] == [expected] * RANKS
+        decision = run(ranks)
         if decision.step is None:  # their threads were held up for as long as the plan lies ahead
             assert "past step" in decision.reason
         else:
@@ -152,124 +147,68 @@ def test_whoever_reaches_the_step_before_the_decision_settles_it_for_all():
                  period_s=0.002, notice_s=0.0)
             for rank in range(3)
         ]  # fmt: skip
-        (decision,) = run(ranks)
-        expected = [] if decision.step is None else [decision.step]
-        assert [rank.acted for rank in ranks] == [expected] * 3
-        outcomes.add(decision.step is not None)
+        outcomes.add(run(ranks).step is not None)
     assert outcomes == {True, False}
 
 
 def test_a_rank_that_refuses_keeps_all_from_acting_and_its_reason_reaches_all(stores):
     ranks = all_ranks(stores)
-    ranks[2].agree = lambda: setattr(
-        ranks[2], "decision", ranks[2].commit.refuse("refuses: its profiler is running")
-    )
-    ranks[2].agreeing = threading.Thread(target=ranks[2].agree)
+    ranks[2].agree = lambda: ranks[2].commit.refuse("refuses: its profiler is running")
     began_s = time.monotonic()
-    assert run(ranks) == {Decision(None, "rank 2 refuses: its profiler is running")}
+    assert run(ranks) == Decision(None, "rank 2 refuses: its profiler is running")
     assert time.monotonic() - began_s < 10.0  # nobody waited for its patience to end
-    assert not any(rank.acted for rank in ranks)
 
 
-def test_ranks_that_never_answer_are_named(stores):
-    ranks = [Rank(rank, stores[rank]) for rank in (0, 1)]
-    assert run(ranks) == {Decision(None, "rank 2 does not answer, nor do 1 more")}
-    assert not any(rank.acted for rank in ranks)
-
-
-def test_without_rank_0_nobody_acts(stores):
-    ranks = [Rank(rank, stores[rank]) for rank in (1, 2, 3)]
-    assert run(ranks) == {Decision(None, "rank 0 makes no plan")}
-
-
-def test_a_rank_that_dies_once_it_was_ready_keeps_all_from_acting(stores):
-    stores[3].set("ready/3", "5 1000000")
-    ranks = [Rank(rank, stores[rank]) for rank in (0, 1, 2)]
-    (decision,) = run(ranks)
-    # Which of them depends on how far the others' training goes on without it.
+@pytest.mark.parametrize(
+    ("there", "posted", "reason"),
+    [
+        ((0, 1), {}, "rank 2 does not answer, nor do 1 more"),
+        ((1, 2, 3), {}, "rank 0 makes no plan"),
+        ((1, 2, 3), {"plan": "100000 0"}, "rank 0 decides nothing"),
+        # Which of them depends on how far the others' training goes on without it.
+        (
+            (0, 1, 2),
+            {"ready/3": "5 1000000"},
+            r"rank 3 (was not ready for step|does not answer).*|rank \d was past step.*",
+        ),
+    ],
+    ids=["two never answer", "no rank 0", "rank 0 dies with its plan", "a rank dies once it was ready"],
+)
+def test_a_rank_that_is_missing_is_named_and_keeps_all_from_acting(stores, there, posted, reason):
+    for key, value in posted.items():
+        stores[0].set(key, value)
+    decision = run([Rank(rank, stores[rank]) for rank in there])
     assert decision.step is None
-    assert re.match(
-        r"rank 3 (was not ready for step|does not answer)|rank \d was past step", decision.reason
-    )
-    assert not any(rank.acted for rank in ranks)
-
-
-def test_a_rank_0_that_dies_with_its_plan_keeps_all_from_acting(stores):
-    stores[0].set("plan", "100000 0")
-    ranks = [Rank(rank, stores[rank]) for rank in (1, 2, 3)]
-    assert run(ranks) == {Decision(None, "rank 0 decides nothing")}
+    assert re.fullmatch(reason, decision.reason)
 
 
 def test_a_rank_that_comes_late_obeys_what_was_decided_without_it(stores):
     run([Rank(rank, stores[rank]) for rank in (0, 1, 2)])
-    late = Rank(3, stores[3])
-    assert run([late]) == {Decision(None, "rank 3 does not answer")}
+    assert run([Rank(3, stores[3])]) == Decision(None, "rank 3 does not answer")
 
 
 def test_a_plan_that_lies_behind_is_not_armed_for(stores):
     stores[0].set("plan", "10 0")
-    late = Rank(1, stores[1], step=10)
-    (decision,) = run([late])
-    assert "rank 1 was past step 10 already" in decision.reason
-    assert not late.acted
+    assert "rank 1 was past step 10 already" in run([Rank(1, stores[1], step=10)]).reason
 
 
 def test_the_jobs_end_is_told_to_all(stores):
-    ranks = [Rank(rank, stores[rank], timeout_s=10.0) for rank in (0, 1)]
-    for rank in ranks:
-        rank.start()
-    ranks[1].commit.abandon("gave up: the job ended first")
-    for rank in ranks:
-        rank.finish()
-    assert {rank.decision for rank in ranks} == {Decision(None, "rank 1 gave up: the job ended first")}
+    ranks = all_ranks(stores[:2])
+    decision = run(ranks, meanwhile=lambda: ranks[1].commit.abandon("gave up: the job ended first"))
+    assert decision == Decision(None, "rank 1 gave up: the job ended first")
 
 
 def test_what_has_been_decided_is_not_undone_by_a_late_change_of_mind(stores):
     ranks = all_ranks(stores)
-    (decision,) = run(ranks)
+    decision = run(ranks)
     ranks[1].commit.abandon("the job ended first")
     assert ranks[1].commit.resolve() == decision
     assert ranks[2].commit.refuse("too late") == decision
 
 
-def test_a_store_that_does_not_answer_means_that_this_rank_does_nothing():
-    class Frozen:
-        def __init__(self):
-            self.thaw = threading.Event()
-
-        def set(self, key, value):
-            self.thaw.wait()
-
-        def check(self, keys):
-            return False
-
-        def compare_set(self, key, expected, desired):
-            return desired.encode()
-
-    store = Frozen()
-    commit = TwoPhaseCommit(store, 1, 2, lambda: StepProgress(0, 1), lambda step: None, **QUICK)
-    thread = threading.Thread(target=commit.run)
-    thread.start()
-    assert commit.resolve(limit_s=0.05) is None
-    store.thaw.set()
-    thread.join()
-
-
-def test_a_store_that_fails_is_said_and_nobody_acts():
-    class Broken:
-        def set(self, key, value):
-            raise dist.DistNetworkError("Connection reset by peer")
-
-    commit = TwoPhaseCommit(Broken(), 1, 2, lambda: StepProgress(0, 1), lambda step: None, **QUICK)
-    with pytest.raises(dist.DistNetworkError):
-        commit.run()
-    assert commit.resolve() == Decision(None, "rank 1: the job's store failed: Connection reset by peer")
-
-
 def test_a_rank_alone_agrees_with_itself():
     rank = Rank(0, None, world_size=1)
-    (decision,) = run([rank])
-    assert rank.acted == [decision.step]
+    assert run([rank]).step is not None
     assert rank.commit.refuse("no") == Decision(None, "no")
     rank.commit.clean_up()
 
@@ -278,7 +217,7 @@ def test_the_plan_leaves_time_for_all_to_learn_of_it(stores):
     slow = {"step_s": 10.0, "notice_s": 1.0}
     ranks = all_ranks(stores, lambda rank: {"step": 100 * rank, "said_ns": 2_000_000 * (rank + 1), **slow})
     # The newest step, two more, and a second of the shortest steps.
-    assert decide(ranks) == {Decision(300 + 2 + 500)}
+    assert decide(ranks) == Decision(300 + 2 + 500)
 
 
 def test_nothing_is_left_in_the_store_once_all_know(stores, server):
@@ -304,28 +243,19 @@ def test_the_decision_stays_for_a_rank_that_has_not_read_it(stores):
 
 def at_position(words, group="all"):
     """Where a rank says that it stood, in words about the step that it is asked about."""
-    return lambda step: Position(group, words.format(step))
+    return {"position": lambda step: Position(group, words.format(step))}
 
 
 def test_ranks_that_do_not_count_the_same_steps_do_not_act(stores):
     # A batch behind the others since some join(), rank 2 calls another step the same.
-    ranks = all_ranks(
-        stores, lambda rank: {"position": at_position(f"after {9 if rank == 2 else 10} of {{}}")}
-    )
-    (decision,) = run(ranks)
-    assert decision.step is None
-    assert re.fullmatch(
-        r"rank 2 began step (\d+) after 9 of \1, but rank 0 after 10 of \1", decision.reason
-    )
-    assert not any(rank.acted for rank in ranks)
+    ranks = all_ranks(stores, lambda rank: at_position(f"after {9 if rank == 2 else 10} of {{}}"))
+    reason = run(ranks).reason
+    assert re.fullmatch(r"rank 2 began step (\d+) after 9 of \1, but rank 0 after 10 of \1", reason)
 
 
 def test_ranks_of_different_groups_may_stand_where_they_like(stores):
-    ranks = all_ranks(
-        stores, lambda rank: {"position": at_position(f"after {rank % 2}", group=f"{rank % 2}")}
-    )
-    (decision,) = run(ranks)
-    assert {tuple(rank.acted) for rank in ranks} == {(decision.step,)}
+    ranks = all_ranks(stores, lambda rank: at_position(f"after {rank % 2}", group=f"{rank % 2}"))
+    assert run(ranks).step is not None
 
 
 def test_all_are_asked_about_a_step_that_each_has_begun(stores):
@@ -343,24 +273,12 @@ def test_a_rank_that_does_not_know_where_it_stood_keeps_all_from_acting(stores):
     def unknown(step):
         raise LookupError(f"does not know where it stood in step {step}")
 
-    ranks = all_ranks(stores, lambda rank: {"position": unknown} if rank == 1 else {})
-    (decision,) = run(ranks)
+    decision = run(all_ranks(stores, lambda rank: {"position": unknown} if rank == 1 else {}))
     assert decision.reason.startswith("rank 1 does not know where it stood in step ")
-    assert not any(rank.acted for rank in ranks)
-
-
-def test_a_rank_that_is_given_up_just_before_its_vote_does_not_vote_any_more(stores):
-    stores[0].set("plan", "1000 0")
-    commit = TwoPhaseCommit(
-        stores[1], 1, 2, lambda: StepProgress(5, 1_000_000), lambda step: commit.abandon("gave up"), **QUICK
-    )
-    assert commit.run() == Decision(None, "rank 1 gave up")
-    assert not commit.voted
-    assert not stores[0].check(["armed/1"])
 
 
 class Failing:
-    """A connection to the store that breaks, when its rank has voted or before."""
+    """A connection to the store that breaks once its rank has written one of these keys."""
 
     def __init__(self, store, breaks_at):
         self.store = store
@@ -381,85 +299,78 @@ class Failing:
 def test_a_rank_that_loses_the_store_once_it_has_voted_learns_the_decision_anew(stores):
     lost = [*stores[:2], Failing(stores[2], "armed"), stores[3]]
     ranks = all_ranks(lost, lambda rank: {"reconnect": lambda: stores[2], "resolve_limit_s": 10.0})
-    (decision,) = run(ranks)
-    expected = [] if decision.step is None else [decision.step]
-    assert [rank.acted for rank in ranks] == [expected] * RANKS
+    decision = run(ranks)
     if decision.step is None:  # it was the first to ask again
         assert decision.reason == "rank 2 lost the job's store for a moment: Connection reset by peer"
 
 
-def test_a_rank_that_lost_the_store_obeys_what_the_others_have_decided(stores):
+@pytest.fixture
+def rank_1(stores):
+    """Makes the commit of rank 1 of two, which has been told to act at step 1000."""
     stores[0].set("plan", "1000 0")
+
+    def make(store=stores[1], arm=lambda step: None, **options):
+        return TwoPhaseCommit(store, 1, 2, lambda: StepProgress(5, 1_000_000), arm, **QUICK, **options)
+
+    return make
+
+
+def test_a_rank_that_is_given_up_just_before_its_vote_does_not_vote_any_more(stores, rank_1):
+    commit = rank_1(arm=lambda step: commit.abandon("gave up"))
+    assert commit.run() == Decision(None, "rank 1 gave up")
+    assert not commit.voted
+    assert not stores[0].check(["armed/1"])
+
+
+def test_a_store_that_does_not_answer_means_that_this_rank_does_nothing(stores, rank_1):
+    thaw = threading.Event()
+
+    class Frozen(Failing):
+        def set(self, key, value):
+            thaw.wait()
+
+    commit = rank_1(Frozen(stores[1], "never"))
+    thread = threading.Thread(target=commit.run)
+    thread.start()
+    assert commit.resolve(limit_s=0.05) is None
+    thaw.set()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("breaks_at", "refused", "limit_s"),
+    [("ready", 9, 10.0), ("armed", 2, 10.0), ("armed", 9, 0.1)],
+    ids=["before the vote", "for a moment", "for good"],
+)
+def test_a_rank_that_lost_the_store_looks_for_the_decision_for_a_while_once_it_has_voted(
+    stores, rank_1, breaks_at, refused, limit_s
+):
     tries = []
 
     def reconnect():
         stores[0].set("decision", "commit")
         tries.append(1)
-        if len(tries) < 3:
+        if len(tries) <= refused:
             raise RuntimeError("Connection refused")
         return stores[1]
 
-    lost = Failing(stores[1], "armed")
-    commit = TwoPhaseCommit(
-        lost,
-        1,
-        2,
-        lambda: StepProgress(5, 1_000_000),
-        lambda step: None,
-        **QUICK,
-        reconnect=reconnect,
-        resolve_limit_s=10.0,
-    )
-    assert commit.run() == Decision(1000)
-    assert commit.resolve() == Decision(1000)
-    assert len(tries) == 3
-
-
-@pytest.mark.parametrize(("breaks_at", "asks"), [("ready", 0), ("armed", 1)])
-def test_a_store_that_stays_away_is_raised_at_once_before_the_vote_and_later_after_it(
-    stores, breaks_at, asks
-):
-    stores[0].set("plan", "1000 0")
-    tries = []
-
-    def reconnect():
-        tries.append(1)
-        raise RuntimeError("Connection refused")
-
-    lost = Failing(stores[1], breaks_at)
-    commit = TwoPhaseCommit(
-        lost,
-        1,
-        2,
-        lambda: StepProgress(5, 1_000_000),
-        lambda step: None,
-        **QUICK,
-        reconnect=reconnect,
-        resolve_limit_s=0.1,
-    )
+    commit = rank_1(Failing(stores[1], breaks_at), reconnect=reconnect, resolve_limit_s=limit_s)
+    if refused == 2:
+        assert commit.run() == commit.resolve() == Decision(1000)
+        assert len(tries) == 3
+        return
     with pytest.raises(RuntimeError, match="Connection reset"):
         commit.run()
-    assert (len(tries) >= 1) == asks
-    assert "the job's store failed" in commit.resolve().reason
+    assert bool(tries) == (breaks_at == "armed")
+    failed = "rank 1: the job's store failed: Connection reset by peer"
+    assert commit.resolve() == Decision(None, failed)
 
 
-def test_a_job_that_ends_does_not_look_for_a_store_any_longer(stores):
-    stores[0].set("plan", "1000 0")
-
+def test_a_job_that_ends_does_not_look_for_a_store_any_longer(stores, rank_1):
     def reconnect():
         commit.abandon("the job ended first", job_ends=True)
         raise RuntimeError("Connection refused")
 
-    lost = Failing(stores[1], "armed")
-    commit = TwoPhaseCommit(
-        lost,
-        1,
-        2,
-        lambda: StepProgress(5, 1_000_000),
-        lambda step: None,
-        **QUICK,
-        reconnect=reconnect,
-        resolve_limit_s=1000.0,
-    )
+    commit = rank_1(Failing(stores[1], "armed"), reconnect=reconnect, resolve_limit_s=1000.0)
     with pytest.raises(RuntimeError, match="Connection reset"):
         commit.run()

@@ -110,7 +110,7 @@ HOOKS_AND_THREADS = [
     "knobs.ddp_models.DdpModels.note_step",
     "knobs.fsdp_units.FsdpUnits.install",
     "knobs.fsdp_units.FsdpUnits.note_step",
-    "knobs.registry.KnobPublisher.serve",
+    "knobs.registry.Knobs.serve",
     "knobs.script_knobs.ScriptKnobs.note_step",
     "hooks.collectives._Describe.__call__",
     "hooks.collectives._work_of",

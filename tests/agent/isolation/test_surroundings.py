@@ -204,12 +204,12 @@ def test_the_goodbye_comes_at_the_jobs_end_also_after_a_fault(run_ranks) -> None
         import torch, overlaptop.agent
         from overlaptop.agent.agent import Agent
         calls, info = 0, Agent._info
-        def fault_later(agent):
+        def fault_later(*args):
             global calls
             calls += 1
             if calls > 3:
                 raise ArithmeticError("on purpose")
-            return info(agent)
+            return info(*args)
         Agent._info = fault_later
         while overlaptop.agent._agent.barrier.active:
             overlaptop.agent.step()

@@ -10,7 +10,7 @@ PREFETCHING = Path(__file__).with_name("prefetch_job.py")
 
 
 def switched(run_ranks, nproc, steps, switches, *variants):
-    """What each rank says of each variant whose DDP buckets were changed so often."""
+    """What each rank says of each variant whose DDP buckets were changed so often, on all ranks alike."""
     job = run_ranks(
         REBUCKETED, nproc=nproc, agent=False, listen=False, arguments=(str(steps), str(switches), *variants)
     )
@@ -20,6 +20,7 @@ def switched(run_ranks, nproc, steps, switches, *variants):
         assert [result["variant"] for result in results] == list(variants)
         for result in results:
             assert len(result["said"]) == switches
+            assert result["identical on all ranks"], result
             sizes = [size / (1 << 20) for size in (result["at first"], *dict(result["asked"]).values())]
             assert result["said"] == [
                 f"bucket_cap_mb {before:g} -> {after:g} at step {step}"

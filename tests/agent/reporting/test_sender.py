@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import socket
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting import reporter
 from overlaptop.agent.reporting.sender import MAX_QUEUED_BYTES, Sender
 from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
@@ -24,127 +26,121 @@ INFO = RankInfo("job-1", 0, 0, 1, "h", os.getpid(), "s.py", "cpu", "gloo", "host
 
 @pytest.fixture
 def sender(sockets: Path) -> Iterator[Sender]:
-    made = Sender("job-1", "s.py", 1, starts_hub=False)
+    made = Sender(RankPlacement("job-1", 0, 0, 1, "h", starts_hub=False), "s.py")
     made.introduce(INFO)
     yield made
     made.disconnect()  # else its socket is closed whenever it is collected, in the middle of another test
 
 
-def listener() -> socket.socket:
+@pytest.fixture
+def hub(sockets: Path) -> Iterator[socket.socket]:
+    """The socket that a hub listens at."""
     endpoints.job_dir("job-1", create=True)
-    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    line.bind(str(endpoints.ranks_socket("job-1")))
-    line.listen()
-    return line
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+        line.bind(str(endpoints.ranks_socket("job-1")))
+        line.listen()
+        yield line
 
 
 class Reader:
-    """The hub's end of one connection."""
+    """The hub's end of a new connection of the sender's."""
 
-    def __init__(self, hub: socket.socket) -> None:
-        self._line, _ = hub.accept()
-        self._line.setblocking(False)
+    def __init__(self, hub: socket.socket, sender: Sender) -> None:
+        sender._retry_at = 0.0
+        sender.pump()
+        self.line, _ = hub.accept()
+        self.line.setblocking(False)
+        self._sender = sender
         self._frames = codec.FrameReader()
         self.messages: list[Message] = []
 
     def read(self) -> None:
-        try:
-            while data := self._line.recv(1 << 20):
+        with contextlib.suppress(BlockingIOError):
+            while data := self.line.recv(1 << 20):
                 self.messages += [codec.decode(payload) for payload in self._frames.feed(data)]
-        except BlockingIOError:
-            pass
+
+    def drain(self) -> None:
+        while not self._sender.drained:
+            self._sender.pump()
+            self.read()
+        self.read()
 
     def close(self) -> None:
-        self._line.close()
+        """As a hub that ends; the sender notices."""
+        self.line.close()
+        self._sender.pump()
 
     @property
     def numbers(self) -> list[int]:
         return [message.at_ns for message in self.messages if isinstance(message, Notice)]
 
 
-def drain(sender: Sender, reader: Reader) -> None:
-    while not sender.drained:
-        sender.pump()
-        reader.read()
-    reader.read()
-
-
 def notice(number: int) -> Notice:
     return Notice(0, number, "info", "x" * 1000)
 
 
-def test_without_a_hub_the_newest_messages_are_kept_and_the_rest_counted(sender: Sender) -> None:
+def test_without_a_hub_the_newest_messages_are_kept_and_the_rest_counted(
+    sender: Sender, sockets: Path, request: pytest.FixtureRequest
+) -> None:
     for number in range(5000):
         sender.put(notice(number))
         sender.pump()
     assert 0 < sender.dropped < 5000
-
-    with listener() as hub:
-        sender._retry_at = 0.0
-        sender.pump()
-        reader = Reader(hub)
-        drain(sender, reader)
-        reader.close()
+    reader = Reader(request.getfixturevalue("hub"), sender)
+    reader.drain()
     assert reader.messages[0] == INFO
     assert reader.numbers == list(range(sender.dropped, 5000))
+    reader.close()
 
 
-def test_a_hub_that_reads_nothing_costs_bounded_memory_and_never_blocks(sender: Sender) -> None:
-    with listener() as hub:
+def test_a_hub_that_reads_nothing_costs_bounded_memory_and_never_blocks(
+    sender: Sender, hub: socket.socket
+) -> None:
+    reader = Reader(hub, sender)
+    for number in range(20_000):
+        sender.put(notice(number))
         sender.pump()
-        reader = Reader(hub)
-        for number in range(20_000):
-            sender.put(notice(number))
-            sender.pump()
-        assert sender.dropped > 20_000 - 2 * MAX_QUEUED_BYTES / 1000
-        assert sender._queued_bytes <= MAX_QUEUED_BYTES
-        reader.close()
+    assert sender.dropped > 20_000 - 2 * MAX_QUEUED_BYTES / 1000
+    assert sender._queued_bytes <= MAX_QUEUED_BYTES
+    reader.close()
 
 
-def test_a_frame_cut_off_by_a_lost_line_does_not_spoil_the_next(sender: Sender) -> None:
-    with listener() as hub:
-        sender.pump()
-        first = Reader(hub)
-        for number in range(600):
-            sender.put(notice(number))
-        sender.pump()
-        assert not sender.drained
-        first.close()
-        sender.pump()
-        sender._retry_at = 0.0
-        sender.pump()
-        second = Reader(hub)
-        drain(sender, second)
-        second.close()
+def test_a_frame_cut_off_by_a_lost_line_does_not_spoil_the_next(sender: Sender, hub: socket.socket) -> None:
+    first = Reader(hub, sender)
+    for number in range(600):
+        sender.put(notice(number))
+    sender.pump()
+    assert not sender.drained
+    first.close()
+    second = Reader(hub, sender)
+    second.drain()
     assert second.messages[0] == INFO
     assert second.numbers == list(range(second.numbers[0], 600))
+    second.close()
 
 
-def test_a_state_is_sent_where_it_changed_and_the_newest_again_to_each_new_hub(sender: Sender) -> None:
+def test_a_state_is_sent_where_it_changed_and_the_newest_again_to_each_new_hub(
+    sender: Sender, hub: socket.socket
+) -> None:
     def depth(value: int) -> KnobFacts:
         return KnobFacts(0, (Knob("depth", value, str(value), "1", 0, 4),))
 
     def states(reader: Reader) -> list[Message]:
         return [message for message in reader.messages if isinstance(message, KnobFacts)]
 
-    sender.put_state(depth(1))  # before there is a hub
-    with listener() as hub:
-        sender.pump()
-        first = Reader(hub)
-        drain(sender, first)
-        for value in (1, 2, 2):
-            sender.put_state(depth(value))
-        sender.put(notice(7))
-        drain(sender, first)
-        assert states(first) == [depth(1), depth(2)]
-        first.close()
-        sender.pump()
-        sender._retry_at = 0.0
-        sender.pump()
-        second = Reader(hub)
-        drain(sender, second)
-        second.close()
+    sender.put_state(depth(1))  # before there is a connection
+    first = Reader(hub, sender)
+    first.drain()
+    for value in (1, 2, 2):
+        sender.put_state(depth(value))
+    sender.put(notice(7))
+    first.drain()
+    assert states(first) == [depth(1), depth(2)]
+    first.close()
+    second = Reader(hub, sender)
+    second.drain()
     assert (states(second), second.numbers) == ([depth(2)], [])
+    second.close()
 
 
 class Stolen(socket.socket):
@@ -181,42 +177,41 @@ JOBS_OWN = b"a byte of the job's"
 @pytest.mark.parametrize("steal_after", ["send", "recv"])
 @pytest.mark.parametrize("queued", [0, 3])
 def test_a_descriptor_that_the_job_has_taken_between_two_uses_is_left_alone(
-    sender: Sender, monkeypatch: pytest.MonkeyPatch, steal_after: str, queued: int
+    sender: Sender, hub: socket.socket, monkeypatch: pytest.MonkeyPatch, steal_after: str, queued: int
 ) -> None:
     monkeypatch.setattr(Stolen, "steal_after", steal_after)
     monkeypatch.setattr(Stolen, "job_end", None)
-    with listener() as hub:
-        with monkeypatch.context() as patch:
-            patch.setattr(socket, "socket", Stolen)
-            sender._connect()
-        line = sender._socket
-        assert isinstance(line, Stolen)
-        descriptor = line.fileno()
-        reader, _ = hub.accept()
-        reader.send(codec.frame(codec.encode(Watch(detail=True))))
-        for number in range(queued):
-            sender.put(notice(number))
-        for _ in range(3):
-            sender.pump()
-        assert Stolen.job_end is not None
-        with pytest.raises(BlockingIOError):  # nothing of the agent's has come
-            Stolen.job_end.recv(1 << 16, socket.MSG_DONTWAIT)
-        with socket.socket(fileno=descriptor) as jobs_own:
-            assert jobs_own.recv(1 << 16) == JOBS_OWN
-        Stolen.job_end.close()
-        reader.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(socket, "socket", Stolen)
+        sender._connect()
+    line = sender._socket
+    assert isinstance(line, Stolen)
+    descriptor = line.fileno()
+    reader, _ = hub.accept()
+    reader.send(codec.frame(codec.encode(Watch(detail=True))))
+    for number in range(queued):
+        sender.put(notice(number))
+    for _ in range(3):
+        sender.pump()
+    assert Stolen.job_end is not None
+    with pytest.raises(BlockingIOError):  # nothing of the agent's has come
+        Stolen.job_end.recv(1 << 16, socket.MSG_DONTWAIT)
+    with socket.socket(fileno=descriptor) as jobs_own:
+        assert jobs_own.recv(1 << 16) == JOBS_OWN
+    Stolen.job_end.close()
+    reader.close()
 
 
-def test_a_step_that_cannot_be_told_is_counted_and_the_next_is_sent(sender: Sender) -> None:
+def test_a_step_that_cannot_be_told_is_counted_and_the_next_is_sent(
+    sender: Sender, hub: socket.socket
+) -> None:
     for step_ns in (0, -5, 1 << 62, 1_000):
         sender.put_step(StepTotals(0, 1, 1, step_ns, *[None] * 13, 0))
     assert sender.dropped == 3
-    with listener() as hub:
-        sender.pump()
-        reader = Reader(hub)
-        reader.read()
-        assert [each.step_ns for each in reader.messages if isinstance(each, StepTotals)] == [1_000]
-        reader.close()
+    reader = Reader(hub, sender)
+    reader.drain()
+    assert [each.step_ns for each in reader.messages if isinstance(each, StepTotals)] == [1_000]
+    reader.close()
 
 
 def test_memory_stays_flat_over_many_steps(sender: Sender) -> None:
