@@ -24,7 +24,8 @@ from terminals import cpu_s
 
 from overlaptop.wire.codec import encode, frame
 from overlaptop.wire.devices import DeviceSample
-from overlaptop.wire.messages import HubStatus, StepDetail, StepTotals
+from overlaptop.wire.messages import HubStatus, Join, StepDetail, StepTotals
+from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import RelayJobs, RelayPong
 from overlaptop.wire.schema import Message
 from tests.hub.conftest import KEY, Hubs, Rank
@@ -206,7 +207,7 @@ def _show_all(process: RelayProcess, job: Job, ranks: int, seconds: float) -> No
         ("in detail: all ranks' timelines", tuple(range(ranks))),
     ):
         job.watch(bool(detail_ranks))
-        client.join(detail_ranks)
+        client.send(Join(PROTOCOL_VERSION, detail_ranks))
         for _ in range(200):  # two seconds for what is still under way
             client.poll()
             time.sleep(0.01)

@@ -22,9 +22,10 @@ from pathlib import Path
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.launch.launcher import Launcher, bundled, place
+from overlaptop.launch.launcher import Launcher, of_workload, place
 from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.options import TuiOptions
+from overlaptop.workloads import catalog
 
 HERE = Path(__file__).resolve().parent
 STEADY_STEPS = 40
@@ -173,8 +174,9 @@ def png_writer() -> Callable[[Path], None]:
 def main() -> None:
     """Start the job, take each picture, end the job; or make PNGs of the pictures that are there."""
     parser = argparse.ArgumentParser(description="Draw the screenshots from a real job.")
+    workloads = {each.name: each for each in catalog.WORKLOADS}
     parser.add_argument("--nproc", type=int, help="processes (default: as overlaptop demo)")
-    parser.add_argument("--workload", default="ddp", help="bundled workload (default: ddp)")
+    parser.add_argument("--workload", choices=workloads, default="ddp", help="default: ddp")
     parser.add_argument("--only", nargs="+", choices=[scene.name for scene in SCENES], metavar="NAME")
     parser.add_argument("--to", type=Path, default=HERE, metavar="DIR", help="folder of the pictures")
     parser.add_argument(
@@ -191,7 +193,7 @@ def main() -> None:
         write_png = png_writer()
     except NoPngError as fault:
         left_out = str(fault)
-    with bundled(options.workload, placement=place(options.nproc)) as launcher:
+    with of_workload(workloads[options.workload], placement=place(options.nproc)) as launcher:
         launcher.start()
         for scene in scenes:
             path = options.to / f"{scene.name}.svg"

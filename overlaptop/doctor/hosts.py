@@ -179,7 +179,7 @@ def _route(target: Target, facts: Facts) -> list[Finding]:
 
 def _ssh_route(program: str, target: Target, facts: Facts) -> list[Finding]:
     """What ``ssh -G`` prints: the user's config as it holds for this host."""
-    port = [] if target.port is None else ["-p", str(target.port)]
+    port = ["-p", target.port] if target.port else []
     try:
         ran = facts.start([program, "-G", *port, "--", target.place], None).wait(CONFIG_S)
     except OSError:

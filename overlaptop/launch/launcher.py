@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from overlaptop.launch.supervised import LaunchError, Lease, SupervisedJob
-from overlaptop.workloads import catalog
 from overlaptop.workloads.catalog import Workload
 
 
@@ -52,10 +51,7 @@ def place(nproc: int | None = None, device: str = "auto") -> JobPlacement:
     if nproc is None:
         nproc = gpus or 2
     if device == "cuda" and nproc > gpus:
-        each = f"{nproc} process{'es' * (nproc > 1)} need a GPU each"
-        raise LaunchError(
-            f"--device cuda: {each}, and there {'is' if gpus == 1 else 'are'} {gpus or 'none'}"
-        )
+        raise LaunchError(f"--device cuda needs a GPU for each process: {nproc} wanted, {gpus} there")
     return JobPlacement(nproc, "nccl" if nproc <= gpus and device != "cpu" else "gloo")
 
 
@@ -122,8 +118,7 @@ def _torch_has_cuda() -> bool:
         version = (_torch_folder() / "version.py").read_text()
     except OSError:
         return True  # an unusual build: let the GPUs decide
-    built_for = re.search(r"^(?:cuda|hip)\b.*= *'", version, re.MULTILINE)
-    return built_for is not None
+    return re.search(r"^(?:cuda|hip)\b.*= *'", version, re.MULTILINE) is not None
 
 
 class Launcher(SupervisedJob):
@@ -140,39 +135,22 @@ class Launcher(SupervisedJob):
         super().__init__()
         self.placement = placement or place()
         self._rendezvous = f"demo-{secrets.token_hex(4)}"
-        self._script = str(script)
-        self._options = tuple(options)
-        self._agent_options = tuple(agent_options)
+        self._of_agent = ("-m", "overlaptop.agent", *agent_options, str(script), *options)
 
     @property
     def command(self) -> list[str]:
         """The torchrun command line that is run."""
-        return [
-            sys.executable,
-            "-P",  # nothing of the folder we are in
-            "-m",
-            "torch.distributed.run",
-            # A rendezvous of its own on a free port: any number of jobs side by side.
-            "--rdzv-backend=c10d",
-            "--rdzv-endpoint=localhost:0",
-            f"--rdzv-id={self._rendezvous}",
-            "--local-addr=localhost",
-            f"--nproc-per-node={self.placement.nproc}",
-            "-m",
-            "overlaptop.agent",
-            *self._agent_options,
-            self._script,
-            *self._options,
-        ]
+        nproc = f"--nproc-per-node={self.placement.nproc}"
+        # A rendezvous of its own on a free port: any number of jobs side by side.
+        rendezvous = ("--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", f"--rdzv-id={self._rendezvous}")
+        torchrun = ("-m", "torch.distributed.run", *rendezvous, "--local-addr=localhost", nproc)
+        # -P: nothing of the folder we are in.
+        return [sys.executable, "-P", *torchrun, *self._of_agent]
 
     @property
     def command_line(self) -> str:
         """What a person would type for the same job; a rendezvous of its own is left out."""
-        words = [
-            "torchrun",
-            f"--nproc-per-node={self.placement.nproc}",
-            *self.command[self.command.index("overlaptop.agent") - 1 :],
-        ]
+        words = ["torchrun", f"--nproc-per-node={self.placement.nproc}", *self._of_agent]
         hides_gpus = self.placement.backend == "gloo" and usable_gpus() > 0
         return ("CUDA_VISIBLE_DEVICES= " if hides_gpus else "") + shlex.join(words)
 
@@ -190,14 +168,6 @@ class Launcher(SupervisedJob):
         if self.placement.backend == "gloo":
             environment["CUDA_VISIBLE_DEVICES"] = ""
         return environment
-
-
-def bundled(name: str, options: Sequence[str] = (), placement: JobPlacement | None = None) -> Launcher:
-    """Return a launcher for the bundled workload `name`; LaunchError where none is called so."""
-    workload = catalog.find(name)
-    if workload is None:
-        raise LaunchError(f"no workload is called {name!r}")
-    return of_workload(workload, options, placement)
 
 
 def of_workload(

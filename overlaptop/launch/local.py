@@ -61,15 +61,8 @@ class LocalLauncher:
             launcher, given = self._prepare(request)
         except (LaunchRequestError, LaunchError) as fault:
             return LaunchPlan(request, str(fault))
-        placement = launcher.placement
-        return LaunchPlan(
-            request=request,
-            command_line=launcher.command_line,
-            place=placement.in_words,
-            nproc=placement.nproc,
-            device_type=placement.device_type,
-            given=given,
-        )
+        on = launcher.placement
+        return LaunchPlan(request, "", launcher.command_line, on.in_words, on.nproc, on.device_type, given)
 
     def start(self, plan: LaunchPlan, lease: Lease | None = None) -> None:
         """End the job before and start this one, on a thread. Raises ValueError for a plan with a fault."""

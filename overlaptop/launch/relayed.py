@@ -31,10 +31,8 @@ class RelayedLauncher:
         self._lock = threading.RLock()
         self._request: RelayLaunch | None = None
         """The newest."""
-        self._fault: str | None = None
-        """Why the newest request was not carried out; empty: it is; None: it is still being looked at."""
-        self._lost = False
-        """It was sent again, and there is no job of it."""
+        self._answer: RelayLaunchStatus | None = None
+        """What is reported of it; None: how `_local` is."""
         self._handover: Handover | None = None
         self._takeover: Takeover | None = None
         """Under way: requests wait for what comes of it."""
@@ -43,32 +41,28 @@ class RelayedLauncher:
     def take(self, request: RelayLaunch) -> None:
         """As Launches says. One that is sent again, and is here already, changes nothing."""
         with self._lock:
-            known, self._lost = self._request, False
+            known = self._request
             if request.again and known is not None and request.number <= known.number:
                 return
             self._request = request
             if request.again and known is None:
                 self._takeover = Takeover.begin(request.owner)
-                self._lost = self._takeover is None
+                if self._takeover is None:
+                    self._lose(request)
             elif self._takeover is None:
                 self._begin(request)
 
     def status(self, jobs: Sequence[JobRecord]) -> RelayLaunchStatus | None:
         """As Launches says."""
         with self._lock:
-            if self._takeover is not None:
-                self._continue_takeover(self._takeover)
-            request, fault = self._request, self._fault
+            if self._request is not None and self._takeover is not None:
+                self._continue_takeover(self._takeover, self._request)
+            request, answer = self._request, self._answer
             if request is None or self._takeover is not None:
                 return None
-            if self._lost:
-                phase, how = ("over", _LOST) if request.words else ("nothing", "")
-                return RelayLaunchStatus(request.number, phase, False, how, "", ())
-        if fault:
-            return RelayLaunchStatus(request.number, "over", True, fault, "", ())
+        if answer is not None:
+            return answer
         status = self._local.status()
-        if fault is None:
-            return RelayLaunchStatus(request.number, "ending", False, "", "", (), status.ending)
         lines = self._local.output()[-(MAX_OUTPUT_LINES if status.failed else _RUNNING_LINES) :]
         runs = status.phase is LaunchPhase.RUNNING
         return RelayLaunchStatus(
@@ -106,28 +100,33 @@ class RelayedLauncher:
             if self._handover is not None:
                 self._handover.close(unlink=not self._local.running and not self._local.superseded)
 
-    def _continue_takeover(self, takeover: Takeover) -> None:
-        taken, request = takeover.poll(), self._request
-        assert request is not None
-        if taken is not None:
+    def _lose(self, request: RelayLaunch) -> None:
+        """It was sent again, and there is no job of it."""
+        phase, how = ("over", _LOST) if request.words else ("nothing", "")
+        self._answer = RelayLaunchStatus(request.number, phase, False, how, "", ())
+
+    def _continue_takeover(self, takeover: Takeover, request: RelayLaunch) -> None:
+        if (taken := takeover.poll()) is not None:
             job, self._handover, text = taken
             about = json.loads(text)
-            self._takeover, self._fault = None, ""
+            self._takeover = None
             self._local.take_over(job, about["label"], about["command_line"])
             if request.number > about["number"]:
                 self._begin(request)
         elif takeover.failed:
             self._takeover = None
             if request.again:
-                self._lost = True
+                self._lose(request)
             else:
                 self._begin(request)
 
     def _begin(self, request: RelayLaunch) -> None:
-        self._fault = None if request.words else ""
+        self._answer = None
         if not request.words:
             self._local.stop()
             return
+        ending = self._local.status().ending
+        self._answer = RelayLaunchStatus(request.number, "ending", False, "", "", (), ending)
         if self._handover is None and request.owner:
             self._handover = Handover.open(request.owner)
         # A plan may look at the machine for a second. A request that comes meanwhile takes its place.
@@ -137,27 +136,27 @@ class RelayedLauncher:
         self._planner.start()
 
     def _carry_out(self, request: RelayLaunch) -> None:
+        plan = None
         try:
             plan = self._local.plan(LaunchRequest(request.words[0], request.words[1:], request.nproc))
             fault = plan.fault
         except Exception as error:  # noqa: BLE001 - on a thread of its own: nobody else would see it
-            plan, fault = None, f"{type(error).__name__}: {error}"
+            fault = f"{type(error).__name__}: {error}"
         with self._lock:
             if request is not self._request:
                 return
+            self._answer = None
             if plan is not None and not fault:
                 try:
                     self._local.start(plan, self._lease(request, plan))
                 except (LaunchError, ValueError) as error:
                     fault = str(error)
-            self._fault = fault
+            if fault:
+                self._answer = RelayLaunchStatus(request.number, "over", True, fault, "", ())
 
     def _lease(self, request: RelayLaunch, plan: LaunchPlan) -> Lease | None:
         if self._handover is None:
             return None
-        about = {
-            "number": request.number,
-            "label": plan.request.label,
-            "command_line": plan.command_line,
-        }
+        label = plan.request.label
+        about = {"number": request.number, "label": label, "command_line": plan.command_line}
         return Lease(WITHOUT_OWNER_S, self._handover, json.dumps(about))

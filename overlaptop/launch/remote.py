@@ -27,6 +27,7 @@ from overlaptop.workloads.catalog import WORKLOADS, Workload
 CLEAR_S = 3.0
 """For a host to report that what was started there is being ended."""
 _TICK_S = 0.05
+_NO_HOST = "no host is there to start it on"
 
 
 class RemoteLauncher:
@@ -56,34 +57,28 @@ class RemoteLauncher:
 
     def plan(self, request: LaunchRequest) -> LaunchPlan:
         """What would be run for a request, or why it would not: as far as that can be known from here."""
+        host = self._host_of(request)
+        request = request if host is None else replace(request, host=host.name)
         try:
             _, given = checked(request, self.workloads)
-        except LaunchRequestError as fault:
-            return LaunchPlan(request, str(fault))
-        host = self._host_of(request)
-        if host is None:
-            why = _fault(self._session.hosts[0])
+        except LaunchRequestError as error:
+            return LaunchPlan(request, str(error))
+        gpus = None if host is None or host.hello is None else host.hello.gpus
+        device = given.get("device", "auto")
+        if host is None or (fault := _fault(host)):
+            return LaunchPlan(request, _NO_HOST if host is None else fault)
+        if device == "cuda" and gpus is not None and (request.nproc or 1) > gpus:
             return LaunchPlan(
-                request, why if len(self._session.hosts) == 1 else "no host is there to start it on"
+                request, f"--device cuda needs a GPU for each process: {host.name} has {gpus}"
             )
-        request = replace(request, host=host.name)
-        if why := _fault(host):
-            return LaunchPlan(request, why)
-        gpus = host.hello.gpus if host.hello is not None else None
-        wants_cpu = given.get("device", "auto") == "cpu"
-        if given.get("device") == "cuda" and gpus is not None and (request.nproc or 1) > gpus:
-            return LaunchPlan(
-                request, f"--device cuda: {host.name} has {gpus or 'no'} GPU{'s' * (gpus != 1)}"
-            )
-        placement = _place(request.nproc, gpus, wants_cpu=wants_cpu)
-        where = placement.in_words if placement is not None else "its GPUs, else its CPU"
+        # As far as the number of GPUs tells; the host decides, and may know better.
+        nproc, device_type, where = request.nproc or 0, "cpu", "its GPUs, else its CPU"
+        if gpus is not None or device == "cpu":
+            nproc = request.nproc or gpus or 2
+            placement = JobPlacement(nproc, "gloo" if device == "cpu" or nproc > (gpus or 0) else "nccl")
+            device_type, where = placement.device_type, placement.in_words
         return LaunchPlan(
-            request=request,
-            command_line=_command_line(request),
-            place=f"{host.name}: {where}",
-            nproc=placement.nproc if placement is not None else request.nproc or 0,
-            device_type=placement.device_type if placement is not None else "cpu",
-            given=given,
+            request, "", _command_line(request), f"{host.name}: {where}", nproc, device_type, given
         )
 
     def start(self, plan: LaunchPlan) -> None:
@@ -94,20 +89,19 @@ class RemoteLauncher:
         before = self.running
         if self._host is not None and self._host is not host and self._is_under_way:
             self._host.launch(())
-        status = LaunchStatus(
-            LaunchPhase.ENDING, self._status.number + 1, request, plan.command_line, before
-        )
         self._host, self._reported, self._job = host, None, ""
-        fault = "no host is there to start it on" if host is None else _fault(host)
+        fault = _NO_HOST if host is None else _fault(host)
         if host is not None and not fault:
             try:
                 if not host.launch((request.workload, *request.options), request.nproc):
                     fault = f"the connection to {host.name} is gone"
             except WireError as error:
                 fault = str(error)
-        if fault:
-            status = replace(status, phase=LaunchPhase.OVER, ending="", failed=True, how=fault)
-        self._status = status
+        phase = LaunchPhase.OVER if fault else LaunchPhase.ENDING
+        self._status = LaunchStatus(
+            phase, self._status.number + 1, request, plan.command_line,
+            "" if fault else before, bool(fault), fault,
+        )  # fmt: skip
 
     def stop(self) -> None:
         """End the job there."""
@@ -130,11 +124,9 @@ class RemoteLauncher:
             return self._set_phase(LaunchPhase.UNKNOWN, how=how)
         reported = host.launch_status
         if reported is None:
-            if status.phase is LaunchPhase.UNKNOWN:
-                return self._set_phase(
-                    LaunchPhase.UNKNOWN, how=f"the connection to {host.name} is back: asking how it is"
-                )
-            return status
+            how = f"the connection to {host.name} is back: asking how it is"
+            asks = status.phase is LaunchPhase.UNKNOWN
+            return self._set_phase(LaunchPhase.UNKNOWN, how=how) if asks else status
         self._reported = reported
         self._job = reported.job or self._job
         phase = LaunchPhase[reported.phase.upper()]
@@ -144,7 +136,7 @@ class RemoteLauncher:
             phase,
             failed=reported.failed and phase is LaunchPhase.OVER,
             how=reported.how,
-            command_line=reported.command_line or status.command_line,
+            command_line=reported.command_line,
         )
 
     def output(self) -> Sequence[str]:
@@ -181,24 +173,22 @@ class RemoteLauncher:
         return self.status().phase in (LaunchPhase.ENDING, LaunchPhase.RUNNING, LaunchPhase.UNKNOWN)
 
     def _set_phase(
-        self, phase: LaunchPhase, *, failed: bool = False, how: str = "", command_line: str | None = None
+        self, phase: LaunchPhase, *, failed: bool = False, how: str = "", command_line: str = ""
     ) -> LaunchStatus:
         status = self._status
+        ending = status.ending if phase is LaunchPhase.ENDING else ""
         self._status = replace(
-            status,
-            phase=phase,
-            ending=status.ending if phase is LaunchPhase.ENDING else "",
-            failed=failed,
-            how=how,
-            command_line=status.command_line if command_line is None else command_line,
-        )
+            status, phase=phase, ending=ending, failed=failed, how=how,
+            command_line=command_line or status.command_line,
+        )  # fmt: skip
         return self._status
 
     def _host_of(self, request: LaunchRequest) -> RemoteHost | None:
         hosts = self._session.hosts
         if request.host:
             return next((host for host in hosts if host.name == request.host), None)
-        return next((host for host in hosts if not _fault(host)), None)
+        alone = hosts[0] if len(hosts) == 1 else None
+        return next((host for host in hosts if not _fault(host)), alone)
 
 
 def _fault(host: RemoteHost) -> str:
@@ -208,14 +198,6 @@ def _fault(host: RemoteHost) -> str:
     if host.hello is not None and host.hello.readonly:
         return f"{host.name} lets this dashboard only look on"
     return ""
-
-
-def _place(nproc: int | None, gpus: int | None, *, wants_cpu: bool) -> JobPlacement | None:
-    """As far as the number of GPUs tells; the host decides, and may know better. None: it is not known."""
-    if gpus is None and not wants_cpu:
-        return None
-    count = nproc or gpus or 2
-    return JobPlacement(count, "gloo" if wants_cpu or count > (gpus or 0) else "nccl")
 
 
 def _command_line(request: LaunchRequest) -> str:

@@ -58,7 +58,6 @@ _READ_BYTES = 1 << 16
 _WRITE_BYTES = 1 << 16
 _POLL_BYTES = 1 << 18
 _MAX_BAD_FRAMES = 16
-_NO_LAUNCHES = "this relay starts nothing"
 _READONLY = "this relay is read-only"
 
 
@@ -112,8 +111,6 @@ class Relay:
             PROTOCOL_VERSION, version, self._host, os.getpid(), gpus, time.time_ns(), readonly
         )
         self._unsent = MAGIC + frame(encode(hello))
-        self._uncounted_bytes = len(MAGIC)
-        """Of what is unsent, that which the client does not acknowledge."""
         self._wrote_s = self._received_s = self._before_s = now_s
         self._stopped_s = float("-inf")
         """When this process last found that it had been stopped: what it reads then may be old."""
@@ -134,16 +131,6 @@ class Relay:
         self._output_due_s = now_s
         self._selector = PollSelector()
         self._waits_to_write = False
-
-    @property
-    def queued_bytes(self) -> int:
-        """What waits to be written."""
-        return self._queue.queued_bytes + len(self._unsent)
-
-    @property
-    def dropped(self) -> int:
-        """Frames that were left out, see SendQueue.dropped."""
-        return self._queue.dropped
 
     def stop(self) -> None:
         """Have ``run`` return soon. To be called from a signal's handler, too."""
@@ -276,7 +263,7 @@ class Relay:
         if self._launcher is not None and not self._readonly:
             self._launcher.take(request)
             return
-        why = _READONLY if self._readonly else _NO_LAUNCHES
+        why = _READONLY if self._readonly else "this relay starts nothing"
         self._put_launch_status(RelayLaunchStatus(request.number, "over", True, why, "", ()))
 
     def _refuse(self, why: str) -> None:
@@ -319,9 +306,8 @@ class Relay:
             return
         self._send_link(RelayLink(self._selected, alive=True))
         try:
-            from overlaptop.wire.hub_connection import (
-                LocalHubConnection,  # 40 ms, and only where there is a job
-            )
+            # 40 ms, and only where there is a job
+            from overlaptop.wire.hub_connection import LocalHubConnection
 
             self._link = LocalHubConnection(self._record)
         except (EndpointError, OSError, ImportError) as error:
@@ -337,11 +323,10 @@ class Relay:
         self._link = self._record = None
 
     def _update_link(self) -> None:
-        if not self._selected:
-            return
         alive = self._link is not None and self._link.alive
         gone = not alive and (self._record is None or self._record.gone)
-        self._send_link(RelayLink(self._selected, alive, gone))
+        if self._selected:
+            self._send_link(RelayLink(self._selected, alive, gone))
 
     def _send_link(self, link: RelayLink) -> None:
         if link != self._sent_link:
@@ -387,8 +372,7 @@ class Relay:
                 return
             except OSError as error:
                 raise _ConnectionClosedError(f"standard output failed: {error.strerror}") from None
-            self._rate_limit.sent(max(0, sent - self._uncounted_bytes))
-            self._uncounted_bytes = max(0, self._uncounted_bytes - sent)
+            self._rate_limit.sent(sent)
             self._wrote_s = now_s
             self._unsent = self._unsent[sent:]
         self._wait_to_write(False)

@@ -85,11 +85,6 @@ class SendQueue:
         return self._stream_bytes > _FULL_BYTES
 
     @property
-    def queued_bytes(self) -> int:
-        """All that waits."""
-        return self._stream_bytes + self._detail_bytes + sum(map(len, self._newest.values()))
-
-    @property
     def every(self) -> int:
         """Which steps are sent: those whose number is a multiple of this."""
         return max(self._every, self._every_for_user)
@@ -221,16 +216,13 @@ class SendQueue:
         self._details, self._detail_bytes = kept, size_bytes
 
     def _thin_stream(self) -> None:
-        """Leave half of what may be left out."""
-        self._keep_newest_samples()
+        """Leave half of what may be left out; of samples the newest of each rank stays."""
+        newest = {frame.rank: frame for frame in self._stream if frame.kind is DeviceSample}
+        self._keep(lambda frame: frame.kind is not DeviceSample or newest[frame.rank] is frame)
         while self._loose_bytes > self._bound_bytes // 2 and self._thin_steps():
             pass
         if self._loose_bytes > self._bound_bytes:
             self._keep(lambda frame: frame.kind is None)
-
-    def _keep_newest_samples(self) -> None:
-        newest = {frame.rank: frame for frame in self._stream if frame.kind is DeviceSample}
-        self._keep(lambda frame: frame.kind is not DeviceSample or newest[frame.rank] is frame)
 
     def _thin_steps(self) -> bool:
         """Leave out half of the steps, of a history those long ago; returns whether there is more to it."""

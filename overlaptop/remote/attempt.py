@@ -53,8 +53,6 @@ class ConnectionAttempt:
         self.waiting = ""
         """Why there is no relay yet, as the start script reports; empty: one is there, or about to be."""
         self.hello: RelayHello | None = None
-        self.every = 1
-        """As in RelayPong."""
         self.bad_frames = 0
         self.dropped_there = 0
         """Frames that the relay did not pass on."""
@@ -120,16 +118,17 @@ class ConnectionAttempt:
         now_ns = None if clock_ns is None else clock_ns()
         self._received_s = now_s
         try:
-            payloads = self._stream.feed(data)
+            received = self._stream.feed(data)
         except WireError as error:
-            self._fault = Failure(failures.one_line(f"what answers there is no relay: {error}"))
+            self._fault = Failure(f"what answers there is no relay: {error}")
             return True
-        for note in self._stream.take_notes():
-            self._handle_note(note, now_s)
+        for each in received:
+            if isinstance(each, StartNote):
+                self._handle_note(each, now_s)
+            else:
+                self._handle(each, now_ns)
         if self._stream.begun:
             self.reached, self.waiting, self._ask_due_s = True, "", None
-        for payload in payloads:
-            self._handle(payload, now_ns)
         return True
 
     def take(self) -> list[Message]:
@@ -171,28 +170,22 @@ class ConnectionAttempt:
             return None if self.receive(now_s) else self._fault or self._why_ended()
         if self._output_ended and silent_s > _END_OF_OUTPUT_S:
             return self._reported_failure or Failure("the connection broke")
-        return Failure(self._silence_text()) if silent_s > self._silence_limit_s() else None
+        if self.up:
+            silence = f"the connection was silent for {SILENT_S:.0f} s"
+            return Failure(silence) if silent_s > SILENT_S else None
+        if self.process.interactive and not self.reached:
+            return None  # a person takes as long over a password as they like
+        what = "the relay does not begin" if self.reached else "the host does not answer"
+        silence = f"{what}: nothing came for {FIRST_BYTES_S:.0f} s"
+        return Failure(silence) if silent_s > FIRST_BYTES_S else None
 
     def _why_ended(self) -> Failure:
         while self.process.read_errors():
             pass
-        status = self.process.reap() or 0
-        target = self._target
+        status, target = self.process.reap() or 0, self._target
         return self._reported_failure or failures.of_ending(
             target.kind, target.place, status, self.process.errors, self._stream.preamble
         )
-
-    def _silence_limit_s(self) -> float:
-        if self.up:
-            return SILENT_S
-        # A person takes as long over a password as they like.
-        return float("inf") if self.process.interactive and not self.reached else FIRST_BYTES_S
-
-    def _silence_text(self) -> str:
-        if self.up:
-            return f"the connection was silent for {SILENT_S:.0f} s"
-        what = "the relay does not begin" if self.reached else "the host does not answer"
-        return f"{what}: nothing came for {FIRST_BYTES_S:.0f} s"
 
     def _handle_note(self, note: StartNote, now_s: float) -> None:
         self.reached = True
@@ -201,7 +194,7 @@ class ConnectionAttempt:
             self.waiting = failures.one_line(note.text) or "it waits for a job"
             self._ask_due_s = now_s + ASK_AGAIN_S
         elif note.kind == FAIL:
-            self._reported_failure = Failure(failures.one_line(note.text) or "it cannot go on")
+            self._reported_failure = Failure(note.text or "it cannot go on")
 
     def _handle(self, payload: bytes, now_ns: int | None) -> None:
         if self._fault is not None:
@@ -229,7 +222,7 @@ class ConnectionAttempt:
                 self._pongs += 1
                 if now_ns is not None:
                     self._clock.add(sent_ns, message.received_ns, message.sent_ns, now_ns)
-            self.dropped_there, self.every = max(0, message.dropped), max(1, message.every)
+            self.dropped_there = message.dropped
         else:
             self._inbox.append(message)
             self._inbox_bytes += len(payload)

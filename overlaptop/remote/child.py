@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -18,6 +17,7 @@ _PIPE_BYTES = 1 << 20
 """What the kernel holds between two looks; where it gives less, the relay sends less."""
 _KEPT_ERROR_BYTES = 1 << 13
 _ERROR_READ_BYTES = 1 << 14
+_LOOK_S = 0.02
 
 
 @contextmanager
@@ -59,32 +59,19 @@ class ChildProcess:
             start_new_session=not interactive,
         )
         self.interactive = interactive
+        self.pid = self._process.pid
         pipes = self._process.stdin, self._process.stdout, self._process.stderr
         assert None not in pipes
-        self._in, self._out, self._err = (pipe for pipe in pipes if pipe is not None)
-        for pipe in (self._in, self._out, self._err):
+        self._in, self._out, self._err = self._pipes = [pipe for pipe in pipes if pipe is not None]
+        for pipe in self._pipes:
             os.set_blocking(pipe.fileno(), False)
+        self.out_fd = self._out.fileno()
+        """Where `read` reads."""
         with suppress(OSError):  # over the user's share
-            fcntl.fcntl(self._out.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+            fcntl.fcntl(self.out_fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._unsent = bytearray()
         self._errors = bytearray()
-        self._input_closed = self._warned = False
-        self._closed = False
-
-    @property
-    def pid(self) -> int:
-        """Of the process."""
-        return self._process.pid
-
-    @property
-    def out_fd(self) -> int:
-        """Where `read` reads."""
-        return self._out.fileno()
-
-    @property
-    def error_fd(self) -> int:
-        """Where `read_errors` reads."""
-        return self._err.fileno()
+        self._input_closed = self._warned = self._closed = False
 
     @property
     def errors(self) -> str:
@@ -94,11 +81,9 @@ class ChildProcess:
     @property
     def ended(self) -> bool:
         """Whether the process is over; what it wrote may still be in its pipes."""
-        if self._process.returncode is not None:
-            return True
-        # Not reaped yet: until then its group keeps its number.
+        # It is not reaped here: until then its group keeps its number.
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, self._process.pid, flags) is not None
+        return self._closed or os.waitid(os.P_PID, self.pid, flags) is not None
 
     def read(self, most_bytes: int) -> bytes | None:
         """What it wrote to its standard output; empty: nothing now; None: nothing will come any more."""
@@ -120,18 +105,15 @@ class ChildProcess:
         self.flush()
         return True
 
-    def flush(self) -> bool:
-        """Writes what has not been written; whether nothing of it is left."""
+    def flush(self) -> None:
+        """Writes what has not been written, as far as it is read."""
         while self._unsent and not self._input_closed:
             try:
-                written = os.write(self._in.fileno(), self._unsent)
+                del self._unsent[: os.write(self._in.fileno(), self._unsent)]
             except BlockingIOError:
-                return False
+                return
             except OSError:  # it reads no more: its end is seen elsewhere
                 self._unsent.clear()
-                break
-            del self._unsent[:written]
-        return True
 
     def close_input(self) -> None:
         """Closes its standard input. What has not been written by now is lost."""
@@ -149,9 +131,9 @@ class ChildProcess:
 
     def signal(self, number: signal.Signals) -> None:
         """Signals the process and what it has started."""
-        if self._process.returncode is None:
+        if not self._closed:
             with suppress(ProcessLookupError, PermissionError):  # sudo's child is root's
-                (os.kill if self.interactive else os.killpg)(self._process.pid, number)
+                (os.kill if self.interactive else os.killpg)(self.pid, number)
 
     def reap(self) -> int | None:
         """Reaps a process that has ended, and ends what it left; its status. None: it goes on."""
@@ -161,13 +143,13 @@ class ChildProcess:
             return None
         self.signal(signal.SIGKILL)
         self._closed = True
-        for pipe in (self._in, self._out, self._err):
+        for pipe in self._pipes:
             with suppress(OSError):
                 pipe.close()
         return self._process.wait()
 
 
-def end_all(processes: Collection[ChildProcess], patience_s: float) -> None:
+def end_all(processes: Iterable[ChildProcess], patience_s: float) -> None:
     """Ends these processes, all at the same time, and comes back when none is left.
 
     The input of each is closed; after ``patience_s`` it is terminated, after as long again killed. What a
@@ -181,27 +163,13 @@ def end_all(processes: Collection[ChildProcess], patience_s: float) -> None:
             if number is not None:
                 process.signal(number)
         deadline_s = time.monotonic() + patience_s
-        while left and (rest_s := deadline_s - time.monotonic()) > 0:
-            _drain(left, min(rest_s, 0.02))
+        while left and time.monotonic() < deadline_s:
+            for process in left:
+                process.read(_PIPE_BYTES)
+                process.read_errors()
+            time.sleep(_LOOK_S)
             left = [process for process in left if process.reap() is None]
     # Killed, and still there: another user's (sudo). Its input has ended, more cannot be done.
-
-
-def _drain(processes: Collection[ChildProcess], most_s: float) -> None:
-    deadline_s = time.monotonic() + most_s
-    for process in processes:
-        process.read(_PIPE_BYTES)
-        process.read_errors()
-    time.sleep(max(0.0, deadline_s - time.monotonic()))
-
-
-def wait_for_any(processes: Collection[ChildProcess], most_s: float) -> None:
-    """Comes back when something of one of them can be read, or after ``most_s``."""
-    poller = select.poll()
-    for process in processes:
-        for descriptor in (process.out_fd, process.error_fd):
-            poller.register(descriptor, select.POLLIN)
-    poller.poll(most_s * 1000)
 
 
 def _read(descriptor: int, most_bytes: int) -> bytes | None:

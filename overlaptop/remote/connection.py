@@ -60,11 +60,10 @@ class Connection:
         selector: BaseSelector | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
         clock_ns: Callable[[], int] = time.time_ns,
-        seed: int | None = None,
     ) -> None:
         """``command``: to be run there (bootstrap.remote_command). ``may_start``: asked before an attempt.
 
-        ``selector`` gets what can be read from, with this as data. ``seed``: of the pauses' jitter.
+        ``selector`` gets what can be read from, with this as data.
         """
         self.target = target
         self.clock = ClockOffset()
@@ -73,17 +72,22 @@ class Connection:
         """Of the newest relay; None before there was one."""
         self.relay_count = 0
         """How many have sent a hello: each knows nothing of what the one before was sent."""
+        self.state = ConnectionState.CONNECTING
+        self.since_s = monotonic_s()
+        """Monotonic time since which it is up, or is not, however often it has been tried meanwhile."""
+        self.reason = ""
+        """Why it is so, in one line, with what to do where that is known; empty: all is well."""
+        self.detail = ""
+        """What the last attempt's process wrote besides: many lines of foreign text, mostly empty."""
+        self.needs_terminal = False
+        """It failed since ssh could not ask the user something."""
         self.bytes_per_s: float | None = None
         """Received during the last second or so; None where there is no relay."""
         self._command = command
         self._may_start = may_start
         self._selector = selector
         self._clock_ns = clock_ns
-        self._jitter = random.Random(seed)  # noqa: S311 # no secret
-        self._state = ConnectionState.CONNECTING
-        self._reason = self._detail = ""
-        self._needs_terminal = False
-        self._since_s = self._polled_s = monotonic_s()
+        self._polled_s = self.since_s
         self._attempt: ConnectionAttempt | None = None
         self._ending: list[ChildProcess] = []
         self._untaken: list[Message] = []
@@ -99,26 +103,6 @@ class Connection:
     # How it is
 
     @property
-    def state(self) -> ConnectionState:
-        """How it is now."""
-        return self._state
-
-    @property
-    def since_s(self) -> float:
-        """Monotonic time since which it is up, or is not, however often it has been tried meanwhile."""
-        return self._since_s
-
-    @property
-    def reason(self) -> str:
-        """Why it is so, in one line, with what to do where that is known; empty: all is well."""
-        return self._reason
-
-    @property
-    def detail(self) -> str:
-        """What the last attempt's process wrote besides: many lines of foreign text, mostly empty."""
-        return self._detail
-
-    @property
     def ready(self) -> bool:
         """Whether there is a relay to send to."""
         return self._attempt is not None and self._attempt.hello is not None
@@ -129,28 +113,13 @@ class Connection:
         it has been up for so long that the clock may never be.
         """
         known = self._attempt is None or self._attempt.hello is None or self._attempt.clock_known
-        patient = self.monotonic_s() - self._since_s < SILENT_S
-        return self._state is not ConnectionState.CONNECTING and (known or not patient)
+        patient = self.monotonic_s() - self.since_s < SILENT_S
+        return self.state is not ConnectionState.CONNECTING and (known or not patient)
 
     @property
     def logging_in(self) -> bool:
         """Whether an attempt is under way that the host has not answered yet."""
         return self._attempt is not None and not self._attempt.reached
-
-    @property
-    def needs_terminal(self) -> bool:
-        """Whether it failed since ssh could not ask the user something."""
-        return self._state is ConnectionState.FAILED and self._needs_terminal
-
-    @property
-    def retry_in_s(self) -> float | None:
-        """Seconds until it is tried again; None where it is not waiting for that."""
-        return max(0.0, self._due_s - self.monotonic_s()) if self._state is ConnectionState.DOWN else None
-
-    @property
-    def every(self) -> int:
-        """As in RelayPong: which steps the relay passes on; 1: all."""
-        return 1 if self._attempt is None else self._attempt.every
 
     @property
     def dropped(self) -> int:
@@ -184,7 +153,7 @@ class Connection:
         for process in self._ending:
             process.kill()
         if self._attempt is None:
-            if self._state is not ConnectionState.FAILED and now_s >= self._due_s and self._may_start():
+            if self.state is not ConnectionState.FAILED and now_s >= self._due_s and self._may_start():
                 self.start()
             return
         self.receive()
@@ -223,13 +192,13 @@ class Connection:
         except OSError as error:
             self._lose(failures.of_start(argv[0], error), now_s)
             return
-        self._state, self._needs_terminal = ConnectionState.CONNECTING, False
+        self.state, self.needs_terminal = ConnectionState.CONNECTING, False
         self._watch()
 
     def retry(self) -> None:
         """Tries a connection that is down or has failed at the next poll, without any pause."""
-        if self._state in (ConnectionState.DOWN, ConnectionState.FAILED) and not self._closed:
-            self._state, self._due_s = ConnectionState.DOWN, float("-inf")
+        if self.state in (ConnectionState.DOWN, ConnectionState.FAILED) and not self._closed:
+            self.state, self._due_s = ConnectionState.DOWN, float("-inf")
 
     def abandon(self) -> None:
         """Gives it up for good: nothing is started any more. `processes` are the caller's to end."""
@@ -237,7 +206,7 @@ class Connection:
         if self._attempt is not None:
             self._attempt.process.close_input()
             self._ending.append(self._drop(self._attempt))
-        self._state, self._due_s, self.bytes_per_s = ConnectionState.DOWN, float("inf"), None
+        self.state, self._due_s, self.bytes_per_s = ConnectionState.DOWN, float("inf"), None
 
     def close(self) -> None:
         """Gives it up, and comes back when nothing of it is left: after 1.5 s at most."""
@@ -251,16 +220,16 @@ class Connection:
         """Takes over what the attempt has found out."""
         if not attempt.up:
             return
-        if self._state is not ConnectionState.UP:
-            self._state, self._since_s = ConnectionState.UP, now_s
-        self._reason, self._detail = attempt.waiting, ""
+        if self.state is not ConnectionState.UP:
+            self.state, self.since_s = ConnectionState.UP, now_s
+        self.reason, self.detail = attempt.waiting, ""
         if attempt.hello is None:
             return
         if attempt.hello is not self.hello:
             self.hello = attempt.hello
             self.relay_count += 1
             self._meter = (now_s, attempt.frame_bytes)
-        if now_s - self._since_s >= FORGIVEN_S:
+        if now_s - self.since_s >= FORGIVEN_S:
             self._tries = 0
         began_s, began_bytes = self._meter
         if now_s - began_s >= 1.0:
@@ -268,10 +237,10 @@ class Connection:
             self._meter = (now_s, attempt.frame_bytes)
 
     def _lose(self, failure: Failure, now_s: float) -> None:
-        if self._state is ConnectionState.UP:
-            self._since_s = now_s
+        if self.state is ConnectionState.UP:
+            self.since_s = now_s
         if self._attempt is not None:
-            self._detail = self._attempt.foreign_text
+            self.detail = self._attempt.foreign_text
             process = self._drop(self._attempt)
             process.kill()
             if process.reap() is None:
@@ -282,10 +251,11 @@ class Connection:
         if failure.lasting and worked:
             pause_s = REFUSED_PAUSE_S
             reason += "; where ssh has to ask, start overlaptop again" * failure.needs_terminal
-        self._state = ConnectionState.FAILED if failure.lasting and not worked else ConnectionState.DOWN
-        self._reason, self._needs_terminal, self.bytes_per_s = reason, failure.needs_terminal, None
+        self.state = ConnectionState.FAILED if failure.lasting and not worked else ConnectionState.DOWN
+        self.needs_terminal = failure.needs_terminal and self.state is ConnectionState.FAILED
+        self.reason, self.bytes_per_s = reason, None
         self._tries += 1
-        self._due_s = now_s + pause_s * (1 + JITTER * self._jitter.random())
+        self._due_s = now_s + pause_s * (1 + JITTER * random.random())  # noqa: S311 # no secret
 
     def _drop(self, attempt: ConnectionAttempt) -> ChildProcess:
         """Drops an attempt; what it had received stays. Its process is the caller's to end."""

@@ -24,7 +24,6 @@ from overlaptop.wire.relaying import (
     RelayLimit,
     RelayLink,
     RelaySelect,
-    RemoteJob,
 )
 from overlaptop.wire.schema import Message
 
@@ -48,7 +47,7 @@ class RemoteHubConnection:
 
     def __init__(self, host: RemoteHost, record: JobRecord) -> None:
         self._host = host
-        self._job = record.job
+        self.job = record.job
         self._ranks: tuple[int, ...] = ()
         self._untaken: deque[Message] = deque(maxlen=_MAX_WAITING)
         self._joined = False
@@ -60,11 +59,6 @@ class RemoteHubConnection:
         self._dropped_before = host.connection.dropped
         self.state: RelayLink | None = None
         """The newest report on the hub's process."""
-
-    @property
-    def job(self) -> str:
-        """Key of the job."""
-        return self._job
 
     @property
     def alive(self) -> bool:
@@ -84,8 +78,7 @@ class RemoteHubConnection:
     def poll(self) -> list[Message]:
         """As HubConnection says. Times are Unix times of this machine's clock."""
         self._host.poll()
-        messages = list(self._untaken)
-        self._untaken.clear()
+        messages, self._untaken = list(self._untaken), deque(maxlen=_MAX_WAITING)
         return messages
 
     def watch(self, ranks: Collection[int]) -> None:
@@ -111,7 +104,7 @@ class RemoteHubConnection:
     def receive(self, message: Message) -> None:
         """Takes what the relay passes on, in its order."""
         if isinstance(message, RelayLink):
-            if message.job == self._job:
+            if message.job == self.job:
                 self._joined, self.state = True, message
         elif self._joined:
             self._received_at_s, self._hub_answers = self._host.monotonic_s(), True
@@ -154,13 +147,12 @@ class RemoteHost:
     launched, the selected job) is sent to it once, in `update_relay`.
     """
 
-    def __init__(self, connection: Connection, monotonic_s: Callable[[], float] | None = None) -> None:
-        """``monotonic_s``: the connection's, unless told otherwise."""
+    def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.monotonic_s = monotonic_s or connection.monotonic_s
-        self._jobs: tuple[RemoteJob, ...] = ()
-        self._jobs_note = ""
-        self._known = False
+        self.monotonic_s = connection.monotonic_s
+        self.known = False
+        """The host has listed its jobs."""
+        self._jobs = RelayJobs((), "")
         self._link: RemoteHubConnection | None = None
         self._limit: RelayLimit | None = None
         self._owner = secrets.token_hex(8)
@@ -191,8 +183,7 @@ class RemoteHost:
     @property
     def connecting(self) -> bool:
         """Whether it has not been reached yet, and is being tried."""
-        failed = self.connection.state is ConnectionState.FAILED
-        return not self.up and self.hello is None and not failed
+        return self.hello is None and self.connection.state is not ConnectionState.FAILED
 
     @property
     def readonly(self) -> bool:
@@ -207,7 +198,7 @@ class RemoteHost:
     @property
     def note(self) -> str:
         """Why there is no relay, or why its list of jobs may be wrong, in one line; mostly empty."""
-        return self._jobs_note if self.up else self.connection.reason
+        return self._jobs.note if self.up else self.connection.reason
 
     @property
     def detail(self) -> str:
@@ -229,17 +220,12 @@ class RemoteHost:
         """Received during the last second or so."""
         return self.connection.bytes_per_s
 
-    @property
-    def known(self) -> bool:
-        """Whether the host has ever listed its jobs."""
-        return self._known
-
     def poll(self) -> None:
         """Takes in what has come. Never waits, never raises."""
         for message in self.connection.poll():
             match message:
                 case RelayJobs():
-                    self._jobs, self._jobs_note, self._known = message.jobs, message.note, True
+                    self._jobs, self.known = message, True
                 case RelayLaunchStatus():
                     if self._launch is not None and message.number == self._launch.number:
                         self._launch_status = message
@@ -283,7 +269,7 @@ class RemoteHost:
         """The jobs that the host listed last, newest first, also while there is no connection."""
         self.poll()
         to_local_ns = self.connection.clock.to_local_ns
-        return [replace(job.record, started_ns=to_local_ns(job.started_ns)) for job in self._jobs]
+        return [replace(job.record, started_ns=to_local_ns(job.started_ns)) for job in self._jobs.jobs]
 
     def open_link(self, record: JobRecord) -> HubConnection:
         """The link to the hub of this job, in place of the one before."""
@@ -294,9 +280,8 @@ class RemoteHost:
     def is_gone(self, record: JobRecord) -> bool:
         """Whether none of the job's processes is left; False while there is no connection."""
         link = self._link
-        if not self.up or link is None or link.job != record.job:
-            return False
-        return link.state is not None and link.state.gone
+        state = link.state if self.up and link is not None and link.job == record.job else None
+        return state is not None and state.gone
 
     def release(self, link: RemoteHubConnection) -> None:
         """The link is not wanted any more."""

@@ -10,7 +10,7 @@ from selectors import DefaultSelector
 
 from overlaptop.remote import failures
 from overlaptop.remote.bootstrap import remote_command
-from overlaptop.remote.child import end_all, wait_for_any
+from overlaptop.remote.child import end_all
 from overlaptop.remote.connection import Connection, ConnectionState
 from overlaptop.remote.targets import Target
 
@@ -26,30 +26,22 @@ class ConnectionPool:
     def __init__(
         self,
         targets: Sequence[Target],
+        report: Callable[[str], None],
         *,
         python: str = "",
         remote_dir: str = "",
         readonly: bool = False,
-        report: Callable[[str], None] | None = None,
-        seed: int | None = None,
     ) -> None:
         """``python``, ``remote_dir``, ``readonly``: as in bootstrap.remote_command, with its ValueError.
 
-        ``report`` gets the progress, line by line: standard error, unless told otherwise. ``seed``: of the
-        pauses' jitter.
+        ``report`` gets the progress, line by line.
         """
         words = remote_command(python, remote_dir, readonly=readonly)
         self._selector = DefaultSelector()
-        self._report = report or _to_stderr
+        self._report = report
         self.connections = tuple(
-            Connection(
-                target,
-                words,
-                may_start=self._may_start,
-                selector=self._selector,
-                seed=None if seed is None else seed + number,
-            )
-            for number, target in enumerate(targets)
+            Connection(target, words, may_start=self._may_start, selector=self._selector)
+            for target in targets
         )
 
     def connect(self, *, interactive: bool, patience_s: float | None = None) -> None:
@@ -63,9 +55,7 @@ class ConnectionPool:
         try:
             self._settle(self.connections, deadline_s)
             if interactive and _has_terminal():
-                for connection in [
-                    connection for connection in self.connections if connection.needs_terminal
-                ]:
+                for connection in [each for each in self.connections if each.needs_terminal]:
                     self._report(f"{connection.target.name}: once more, with your help")
                     connection.start(interactive=True, echo=_echo)
                     self._settle((connection,), float("inf"))
@@ -92,10 +82,7 @@ class ConnectionPool:
         """Gives all connections up, and comes back when nothing of them is left: after 1.5 s at most."""
         for connection in self.connections:
             connection.abandon()
-        end_all(
-            [process for connection in self.connections for process in connection.processes],
-            _CLOSE_PATIENCE_S,
-        )
+        end_all([process for each in self.connections for process in each.processes], _CLOSE_PATIENCE_S)
         for connection in self.connections:
             connection.close()
         self._selector.close()
@@ -112,7 +99,7 @@ class ConnectionPool:
                 if connection.settled:
                     waiting.remove(connection)
                     self._report(_in_words(connection))
-            wait_for_any([process for connection in waiting for process in connection.processes], _POLL_S)
+            self._selector.select(_POLL_S)
 
 
 def _has_terminal() -> bool:
@@ -131,10 +118,6 @@ def _in_words(connection: Connection) -> str:
     if hello is None:
         return f"{name}: reached; {connection.reason}"
     return failures.one_line(f"{name}: connected (overlaptop {hello.version} on {hello.host})")
-
-
-def _to_stderr(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)  # noqa: T201 # the screen has not opened yet
 
 
 def _echo(data: bytes) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from overlaptop.remote.bootstrap import shell_line
+from overlaptop.text import printable
 
 SSH, DOCKER, KUBECTL, SRUN, LOCAL, VIA = KINDS = ("ssh", "docker", "kubectl", "srun", "local", "via")
 SLURM_PREFIX = "slurm:"
@@ -22,15 +23,26 @@ _MAX_HOSTS_FILE_BYTES = 1 << 20
 _SLURM_PATIENCE_S = 30.0
 
 # ssh hands the host's name to the user's own ProxyCommand, a shell's line: nothing that a shell would read.
-_USER = r"[\w.+@\\-]+"
-_HOST = r"[\w.-]+|(?=.*:.*:)[0-9A-Fa-f:.]+(?:%[\w.-]+)?"
-_PLAIN = re.compile(rf"(?:(?P<user>{_USER})@)?(?P<host>{_HOST})", re.ASCII)
-_URL = re.compile(
-    rf"(?:(?P<user>{_USER})@)?(?:\[(?P<six>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[\w.-]+))(?::(?P<port>\d{{1,5}}))?/?",
+_USER = r"(?:(?!-)[\w.+@\\-]+@)?"
+_SSH_WORD = re.compile(
+    rf"{_USER}(?:(?!-)[\w.-]+|(?=.*:.*:)[0-9A-Fa-f:.]+(?:%[\w.-]+)?)",
     re.ASCII,
 )
-_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
-_JOB_ID = re.compile(r"\d+(?:[_+]\d+)?", re.ASCII)
+_NAME, _JOB_ID = r"\w[\w.-]*", r"\d+(?:[_+]\d+)?"
+_SCHEMES = {
+    SSH: (
+        rf"(?P<place>{_USER}(?:\[[0-9A-Fa-f:.%\w]+\]|(?!-)[\w.-]+))(?::(?P<port>\d{{1,5}}))?/?",
+        "ssh://[USER@]HOST[:PORT]",
+    ),
+    DOCKER: (rf"(?P<place>{_NAME})", "docker://CONTAINER"),
+    KUBECTL: (
+        rf"(?:(?P<namespace>{_NAME})/)?(?P<place>{_NAME})(?(namespace)(?:/(?P<within>{_NAME}))?)",
+        "kubectl://[NAMESPACE/]POD[/CONTAINER]",
+    ),
+    SRUN: (rf"(?P<place>{_JOB_ID})(?:/(?P<within>{_NAME}))?", "srun://JOBID[/NODE]"),
+    LOCAL: ("", "local://"),
+}
+"""Scheme -> what follows it, by the fields of Target; how it is to be written."""
 
 _SSH_OPTIONS = (
     "-T",
@@ -54,13 +66,13 @@ Run = Callable[[Sequence[str]], str]
 class Target:
     """One host, as the user named it."""
 
-    word: str
-    """What they typed."""
+    name: str
+    """What they typed. The host reports its own name once it is reached."""
     kind: str
     """One of KINDS."""
     place: str = ""
     """ssh: [USER@]HOST; docker: the container; kubectl: the pod; srun: the job's id; else empty."""
-    port: int | None = None
+    port: str = ""
     """ssh: where it is not the one that ssh takes by itself."""
     within: str = ""
     """kubectl: the container in the pod; srun: the node; empty: the only one, or the first."""
@@ -68,11 +80,6 @@ class Target:
     """kubectl: empty: the one that kubectl takes by itself."""
     prefix: tuple[str, ...] = ()
     """via: the words of the command prefix."""
-
-    @property
-    def name(self) -> str:
-        """Short, for a screen; the host reports its own name once it is reached."""
-        return self.word
 
     @classmethod
     def parse(cls, word: str) -> Target:
@@ -85,11 +92,22 @@ class Target:
             )
         scheme, separator, rest = word.partition("://")
         if not separator:
-            return _plain_ssh(word)
-        parse = _SCHEMES.get(scheme)
-        if parse is None:
+            if re.fullmatch(r"[^:]+:\d{1,5}", word):
+                raise ValueError(f"{word}: a port is named as in ssh://{word}")
+            if not _SSH_WORD.fullmatch(word):
+                raise ValueError(f"{word} names no host: write {_EXAMPLES}")
+            return cls(word, SSH, word)
+        if scheme not in _SCHEMES:
             raise ValueError(f"{word}: there is no {scheme}://; there is: {'://, '.join(_SCHEMES)}://")
-        return parse(word, rest)
+        pattern, form = _SCHEMES[scheme]
+        match = re.fullmatch(pattern, rest, re.ASCII)
+        if match is None or not 0 < int(match.groupdict().get("port") or 1) < 1 << 16:
+            raise ValueError(f"{word}: write {form}")
+        found = match.groupdict("")
+        place = found.get("place", "").translate({ord("["): None, ord("]"): None})  # of an IPv6 address
+        return cls(
+            word, scheme, place, found.get("port", ""), found.get("within", ""), found.get("namespace", "")
+        )
 
     @classmethod
     def via(cls, prefix: str) -> Target:
@@ -111,17 +129,9 @@ class Target:
         match self.kind:
             case "ssh":
                 batch = f"BatchMode={'no' if interactive else 'yes'}"
-                port = [] if self.port is None else ["-p", str(self.port)]
-                return [
-                    ssh_program(),
-                    *_SSH_OPTIONS,
-                    "-o",
-                    batch,
-                    *port,
-                    "--",
-                    self.place,
-                    shell_line(words),
-                ]
+                port = ["-p", self.port] if self.port else []
+                line = shell_line(words)
+                return [ssh_program(), *_SSH_OPTIONS, "-o", batch, *port, "--", self.place, line]
             case "docker":
                 return ["docker", "exec", "-i", self.place, *words]
             case "kubectl":
@@ -133,10 +143,12 @@ class Target:
                 # It passes output on line by line unless told otherwise, and frames have no lines.
                 step = ["--quiet", "--unbuffered", "--overlap", "--nodes=1", "--ntasks=1", *node]
                 return ["srun", f"--jobid={self.place}", *step, *words]
-            case "via":
-                return _after(self.prefix, words)
-            case _:
-                return list(words)
+        if any(COMMAND_PLACE in word for word in self.prefix):
+            return [word.replace(COMMAND_PLACE, shell_line(words)) for word in self.prefix]
+        if self.prefix and Path(self.prefix[0]).name == SSH:
+            # It joins its words with blanks for a shell, which would take them apart in other places.
+            return [*self.prefix, shell_line(words)]
+        return [*self.prefix, *words]
 
 
 def ssh_program() -> str:
@@ -166,7 +178,7 @@ def _of_word(word: str, run: Run) -> list[Target]:
     if not word.startswith(SLURM_PREFIX):
         return [Target.parse(word)]
     job = word.removeprefix(SLURM_PREFIX)
-    if not _JOB_ID.fullmatch(job):
+    if not re.fullmatch(_JOB_ID, job, re.ASCII):
         raise ValueError(f"{word}: a job of Slurm is named by its number: slurm:1234")
     nodes = run(["squeue", "--noheader", f"--jobs={job}", "--format=%N"]).split()
     if not nodes:
@@ -203,76 +215,7 @@ def _output(argv: Sequence[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ValueError(f"{argv[0]}: {error}") from None
     if done.returncode != 0:
-        written = done.stderr.decode(errors="replace").strip().splitlines()
-        why = "".join(
-            each if each.isprintable() else "?" for each in (written or ["no reason given"])[-1][:300]
-        )
+        written = done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"]
+        why = printable(written[-1][:300])
         raise ValueError(f"{argv[0]} ended with status {done.returncode}: {why}")
     return done.stdout.decode(errors="replace")
-
-
-def _after(prefix: tuple[str, ...], words: tuple[str, ...]) -> list[str]:
-    if any(COMMAND_PLACE in word for word in prefix):
-        return [word.replace(COMMAND_PLACE, shell_line(words)) for word in prefix]
-    # ssh joins its words with blanks for a shell, which would take them apart in other places.
-    return [*prefix, shell_line(words)] if Path(prefix[0]).name == SSH else [*prefix, *words]
-
-
-def _plain_ssh(word: str) -> Target:
-    if re.fullmatch(r"[^:]+:\d{1,5}", word) and word.count(":") == 1:
-        raise ValueError(f"{word}: a port is named as in ssh://{word}")
-    match = _PLAIN.fullmatch(word)
-    if match is None or match["host"].startswith("-"):
-        raise ValueError(f"{word} names no host: write {_EXAMPLES}")
-    return Target(word, SSH, word)
-
-
-def _ssh_url(word: str, rest: str) -> Target:
-    match = _URL.fullmatch(rest)
-    if match is None or rest.startswith("-") or (match["host"] or "").startswith("-"):
-        raise ValueError(f"{word}: write ssh://[USER@]HOST[:PORT]")
-    port = None if match["port"] is None else int(match["port"])
-    if port is not None and not 0 < port < 1 << 16:
-        raise ValueError(f"{word}: a port is from 1 to 65535")
-    user = f"{match['user']}@" if match["user"] else ""
-    return Target(word, SSH, user + (match["six"] or match["host"]), port)
-
-
-def _docker(word: str, rest: str) -> Target:
-    return Target(word, DOCKER, _names(word, rest, "docker://CONTAINER", 1, 1)[0])
-
-
-def _kubectl(word: str, rest: str) -> Target:
-    parts = _names(word, rest, "kubectl://[NAMESPACE/]POD[/CONTAINER]", 1, 3)
-    if len(parts) == 1:
-        return Target(word, KUBECTL, parts[0])
-    return Target(word, KUBECTL, parts[1], namespace=parts[0], within="".join(parts[2:]))
-
-
-def _srun(word: str, rest: str) -> Target:
-    job, *node = _names(word, rest, "srun://JOBID[/NODE]", 1, 2)
-    if not _JOB_ID.fullmatch(job):
-        raise ValueError(f"{word}: write srun://JOBID[/NODE]: a job is named by its number")
-    return Target(word, SRUN, job, within="".join(node))
-
-
-def _local(word: str, rest: str) -> Target:
-    if rest:
-        raise ValueError(f"{word}: this machine is local:// and nothing after it")
-    return Target(word, LOCAL)
-
-
-def _names(word: str, rest: str, form: str, least: int, most: int) -> list[str]:
-    parts = rest.split("/")
-    if not least <= len(parts) <= most or not all(map(_NAME.fullmatch, parts)):
-        raise ValueError(f"{word}: write {form}, in letters, digits, '.', '_' and '-'")
-    return parts
-
-
-_SCHEMES: dict[str, Callable[[str, str], Target]] = {
-    SSH: _ssh_url,
-    DOCKER: _docker,
-    KUBECTL: _kubectl,
-    SRUN: _srun,
-    LOCAL: _local,
-}

@@ -26,7 +26,7 @@ from .running import OVERLAPTOP, records, run_here
 
 def fake_relay(behaviour: str) -> str:
     """A command prefix that reaches one of tests/remote/fake_relays.py."""
-    return connections.fake_relay(behaviour).word.removeprefix("via ")
+    return connections.fake_relay(behaviour).name.removeprefix("via ")
 
 
 def named(*words: str) -> Hosts | None:
@@ -36,7 +36,7 @@ def named(*words: str) -> Hosts | None:
 def words_of(*words: str) -> list[str]:
     found = named(*words)
     assert found is not None
-    return [target.word for target in found.targets]
+    return [target.name for target in found.targets]
 
 
 def test_hosts_are_words_a_file_and_command_prefixes_between_the_other_options(tmp_path: Path) -> None:

@@ -97,10 +97,6 @@ class RelayClient:
         answer = self.receive(RelayLink, lambda link: link.job == job)
         del self.messages[: self.messages.index(answer)]
 
-    def join(self, detail_ranks: tuple[int, ...]) -> None:
-        """Ask for the timelines of these ranks."""
-        self.send(Join(PROTOCOL_VERSION, detail_ranks))
-
     def until_over(self) -> None:
         self.pings = False
         self.until(lambda: self.over)

@@ -35,12 +35,6 @@ class Simulated:
         return (self.arrived - before) / seconds
 
 
-def test_a_wide_connection_carries_what_is_allowed_by_default():
-    connection = Simulated(1e8)
-    connection.run(5)
-    assert connection.run(20) == pytest.approx(DEFAULT_BYTES_PER_S, rel=0.02)
-
-
 @pytest.mark.parametrize("bytes_per_s", [10_000, 100_000])
 def test_the_user_s_limit_is_kept_and_can_be_taken_back(bytes_per_s):
     connection = Simulated(1e8)
@@ -69,21 +63,16 @@ def test_a_connection_that_was_not_filled_is_not_taken_for_a_narrow_one():
     assert connection.run(1) == pytest.approx(DEFAULT_BYTES_PER_S * 1.25, rel=0.1), "with the burst"
 
 
-def test_a_connection_that_becomes_wide_is_found_out():
-    connection = Simulated(20_000)
-    connection.run(30)
-    connection.bytes_per_s = 1e8
-    connection.run(10)
-    assert connection.run(10) == pytest.approx(DEFAULT_BYTES_PER_S, rel=0.02)
-
-
-def test_a_connection_that_becomes_narrow_is_found_out_before_much_is_in_flight():
+def test_a_connection_that_becomes_narrow_or_wide_is_found_out_before_much_is_in_flight():
     connection = Simulated(1e8)
     connection.run(30)
     connection.bytes_per_s = 20_000
     connection.run(30, wanted_bytes_per_s=40_000)
     assert connection.most_in_flight <= 150_000
     assert connection.limit.bytes_per_s == pytest.approx(20_000, rel=0.1)
+    connection.bytes_per_s = 1e8
+    connection.run(10)
+    assert connection.run(10) == pytest.approx(DEFAULT_BYTES_PER_S, rel=0.02)
 
 
 def test_a_connection_on_which_nothing_arrives_gets_no_more_than_the_first_guess():

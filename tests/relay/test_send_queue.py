@@ -35,8 +35,7 @@ def sample(at_ns: int, rank: int = 0) -> DeviceSample:
 
 
 class Clock:
-    def __init__(self) -> None:
-        self.now_s = 100.0
+    now_s = 100.0
 
     def __call__(self) -> float:
         return self.now_s
@@ -65,23 +64,21 @@ def take(queue, most_bytes: int = 1 << 30) -> list[object]:
     return [decode(payload) for payload in queue.take(most_bytes)]
 
 
+def size_bytes(messages) -> int:
+    return sum(len(encode(message)) for message in messages)
+
+
 def of(kind, messages):
     return [message for message in messages if isinstance(message, kind)]
 
 
-def test_what_fits_goes_out_as_it_came_in(queue):
+def test_what_fits_goes_out_as_it_came_in_as_much_as_there_is_room_for(queue):
     sent = [RANK, step(1), sample(1), step(2), OUTCOME, RankEnd(0, 1, clean=True)]
     put(queue, *sent)
-    assert queue.queued_bytes == sum(len(encode(message)) for message in sent)
-    assert take(queue) == sent
-    assert (queue.dropped, queue.every, queue.queued_bytes, bool(queue)) == (0, 1, 0, False)
-
-
-def test_as_much_is_taken_as_there_is_room_for_and_the_rest_later(queue):
-    put(queue, *map(step, range(10)))
-    first = take(queue, 2 * len(encode(step(1))))
-    assert [each.step for each in [*first, *take(queue)]] == list(range(10))
-    assert len(first) == 2
+    first = take(queue, size_bytes(sent[:2]))
+    assert first == sent[:2]
+    assert first + take(queue) == sent
+    assert (queue.dropped, queue.every, bool(queue)) == (0, 1, False)
 
 
 def test_of_a_newest_only_the_newest_goes_and_before_all_others(queue):
@@ -99,10 +96,9 @@ def test_facts_and_reports_are_never_left_out_and_their_order_stays(queue):
         if generator.random() < 0.01:
             lasting.append(generator.choice((RANK, OUTCOME, Notice(0, number, "info", "x"), STATUS)))
             put(queue, lasting[-1])
-    # Some more, since what cannot be left out is no part of the bound.
-    lasting_bytes = sum(len(encode(message)) for message in lasting)
-    assert queue.queued_bytes <= 2 * MAX_QUEUED_BYTES + lasting_bytes
     left = take(queue)
+    # Some more, since what cannot be left out is no part of the bound.
+    assert size_bytes(left) <= 2 * MAX_QUEUED_BYTES + size_bytes(lasting)
     assert of((RankInfo, CommandOutcome, Notice, HubStatus), left) == lasting
     assert queue.dropped == 30_000 - (len(left) - len(lasting))
 
@@ -161,14 +157,12 @@ def test_timelines_get_their_share_of_a_connection_that_steps_fill(queue):
 
 def test_a_narrow_connection_gets_a_short_queue(queue):
     queue.set_bandwidth(20_000.0)
-    for number in range(5000):
-        put(queue, step(number))
-    assert queue.queued_bytes <= 40_000
+    put(queue, *map(step, range(5000)))
+    assert size_bytes(take(queue)) <= 40_000
 
 
 def test_a_quiet_time_brings_all_steps_back_one_halving_at_a_time(queue, clock):
-    for number in range(15_000):
-        put(queue, step(number))
+    put(queue, *map(step, range(15_000)))
     before = queue.every
     assert before > 2
     take(queue)
@@ -191,8 +185,8 @@ def test_a_long_history_is_thinned_where_it_is_old_and_not_counted_as_lost(clock
     for number in range(30_000):
         put(queue, step(number))
     put(queue, STATUS, step(30_000))
-    assert queue.queued_bytes <= MAX_QUEUED_BYTES + 4096
     left = take(queue)
+    assert size_bytes(left) <= MAX_QUEUED_BYTES + 4096
     assert left[:2] == [WELCOME, RANK]
     steps = [each.step for each in of(StepTotals, left)]
     assert steps[-500:] == list(range(29_501, 30_001))
@@ -216,27 +210,20 @@ def test_a_user_s_limit_leaves_out_steps_and_samples_and_counts_none_as_lost(que
 
 
 def test_another_hub_begins_with_an_empty_queue(queue):
-    for number in range(15_000):
-        put(queue, step(number))
+    put(queue, *map(step, range(15_000)))
     assert queue.every > 1
     queue.clear()
-    assert (queue.queued_bytes, queue.every, bool(queue)) == (0, 1, False)
+    assert (take(queue), queue.every, bool(queue)) == ([], 1, False)
 
 
-def test_it_is_full_where_too_much_waits_that_cannot_be_left_out(queue):
+def test_what_cannot_be_left_out_fills_it_and_thinning_has_an_end(queue):
     put(queue, *(Notice(0, 1, "info", "x" * 4000) for _ in range(300)))
     assert queue.is_full
-    take(queue, 1 << 18)
-    assert not queue.is_full
-    assert queue.dropped == 0
-
-
-def test_thinning_has_an_end(queue):
-    put(queue, *(Notice(0, 1, "info", "x" * 4000) for _ in range(300)))
-    for number in range(0, MAX_EVERY * 12_000, MAX_EVERY):
-        put(queue, step(number))
+    put(queue, *(step(number) for number in range(0, MAX_EVERY * 12_000, MAX_EVERY)))
     assert queue.every == MAX_EVERY
-    assert len(of(Notice, take(queue))) == 300
+    first = take(queue, 1 << 19)
+    assert not queue.is_full
+    assert len(of(Notice, first + take(queue))) == 300
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
-"""Connections to relays of the tests' own, and clocks that a test moves."""
+"""Connections to relays of the tests' own, and a clock that a test moves."""
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from overlaptop.remote.bootstrap import remote_command
-from overlaptop.remote.connection import Connection
+from overlaptop.remote.connection import Connection, ConnectionState
 from overlaptop.remote.targets import Target
 from overlaptop.wire.schema import Message
 
@@ -29,37 +31,48 @@ def eventually(probe: Callable[[], T]) -> T:
     return result
 
 
-class Clock:
-    """A monotonic clock that stands still unless it is moved."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def fake_relay(behaviour: str) -> Target:
     """The target that is one of fake_relays.py."""
     return Target.via(shlex.join([sys.executable, str(FAKE_RELAYS), behaviour]))
 
 
 class Connections:
-    """Makes connections, and sees to it that nothing of them outlives its test."""
+    """Makes connections, and sees to it that nothing of them outlives its test.
+
+    Their monotonic clock stands still unless it is moved.
+    """
 
     def __init__(self) -> None:
-        self.clock = Clock()
-        self._lines: list[Connection] = []
+        self.now_s = 1000.0
+        self._made: list[Connection] = []
 
     def __call__(self, target: Target | str, **options: Any) -> Connection:
         target = fake_relay(target) if isinstance(target, str) else target
-        words = options.pop("words", remote_command())
-        connection = Connection(target, words, **{"monotonic_s": self.clock, "seed": 1, **options})
-        self._lines.append(connection)
+        connection = Connection(target, remote_command(), monotonic_s=lambda: self.now_s, **options)
+        self._made.append(connection)
+        return connection
+
+    def up(self, behaviour: str, **options: Any) -> Connection:
+        """A connection with a relay."""
+        connection = self(behaviour, **options)
+        self.until(connection, lambda: connection.ready)
+        return connection
+
+    def lost(self, behaviour: str | Target) -> Connection:
+        """A connection whose first try has come to nothing, or to little."""
+        return self.until_down(self(behaviour))
+
+    def lose(self, connection: Connection) -> None:
+        """Kills its process."""
+        os.kill(connection.processes[0].pid, signal.SIGKILL)
+        self.until_down(connection)
+
+    def until_down(self, connection: Connection) -> Connection:
+        self.until(connection, lambda: connection.state in (ConnectionState.DOWN, ConnectionState.FAILED))
         return connection
 
     def until(self, connection: Connection, probe: Callable[[], T]) -> T:
-        """Polls the connection until this is so. The clock stands still."""
+        """Polls the connection until this is so."""
 
         def look() -> T:
             connection.poll()
@@ -79,13 +92,13 @@ class Connections:
         """Moves the clock on by steps of half a second, and gives the relay time to answer each."""
         received = []
         for _ in range(round(seconds * 2)):
-            self.clock.now_s += 0.5
+            self.now_s += 0.5
             received += connection.poll()
             time.sleep(0.002)
         return received
 
     def close(self) -> None:
-        for connection in self._lines:
+        for connection in self._made:
             connection.close()
 
 

@@ -38,20 +38,9 @@ AHEAD_NS = 5_000_000_000
 """By which the clock of "ahead" is ahead."""
 STARTED_NS = 1_700_000_000_000_000_000
 JOB = RemoteJob(
-    PROTOCOL_VERSION,
-    "job-1",
-    "train.py",
-    "/w",
-    "far",
-    2,
-    10,
-    20,
-    30,
-    40,
-    STARTED_NS,
-    "dash-30.sock",
-    (7, 8),
-)
+    PROTOCOL_VERSION, "job-1", "train.py", "/w", "far", 2, 10, 20, 30, 40,
+    STARTED_NS, "dash-30.sock", (7, 8),
+)  # fmt: skip
 HELLO = RelayHello(PROTOCOL_VERSION, "1.2.3", "far-host", 4242, 8, 1, False)
 BANNER = b"Welcome to far-host\r\n\x1b[31mno smoking\x1b[0m\n" * 20
 
@@ -117,6 +106,18 @@ def begin(hello: RelayHello = HELLO) -> None:
     send(hello, RelayJobs((JOB,), ""))
 
 
+def plain(*, hello: RelayHello = HELLO, ahead_ns: int = 0) -> None:
+    begin(hello)
+    serve(ahead_ns)
+
+
+def banner() -> None:
+    write(BANNER)
+    note("here")
+    write(BANNER)
+    plain()
+
+
 def waiting() -> None:
     """The start script's part, for two rounds: exactly one line read for each note."""
     note("here")
@@ -126,17 +127,32 @@ def waiting() -> None:
             note("fail not one line came")
             sys.exit(1)
     note("start python")
-    begin()
-    serve()
+    plain()
+
+
+def failing() -> None:
+    note("here")
+    note("fail /tmp/x belongs to uid 7, not to you")
+    sys.exit(1)
 
 
 def stubborn() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    begin()
+    silent_after(OPENING)
+
+
+def silent_after(data: bytes) -> None:
+    write(data)
     time.sleep(600)
 
 
-def leaving_children() -> None:
+def dies() -> None:
+    begin()
+    sys.stderr.write("first line\nTraceback\nOSError: the disk \x1b[2J is full\n")
+    sys.exit(3)
+
+
+def leaving() -> None:
     """Something it started holds its pipes open; that ends when its pipe does."""
     if os.fork() == 0:
         time.sleep(600)
@@ -155,79 +171,43 @@ def flood() -> None:
         pass
 
 
-def rubbish_frames() -> None:
+def chatty() -> None:
+    while True:
+        write(b"y\n" * 1000)
+
+
+def deaf() -> None:
+    begin()
+    while True:
+        send(RelayJobs((), ""))
+        time.sleep(0.01)
+
+
+def rubbish() -> None:
     begin()
     write(frame(b"\x93\x01\x02\x03") + frame(b"") + frame(b"\xff" * 40))
     serve()
 
 
-def main() -> None:
-    match sys.argv[1]:
-        case "plain":
-            begin()
-            serve()
-        case "ahead":
-            begin()
-            serve(AHEAD_NS)
-        case "banner":
-            write(BANNER)
-            note("here")
-            write(BANNER)
-            begin()
-            serve()
-        case "waiting":
-            waiting()
-        case "stubborn":
-            stubborn()
-        case "frozen":
-            begin()
-            time.sleep(600)
-        case "mute":
-            time.sleep(600)
-        case "dies":
-            begin()
-            sys.stderr.write("first line\nTraceback\nOSError: the disk \x1b[2J is full\n")
-            sys.exit(3)
-        case "leaving":
-            leaving_children()
-        case "failing":
-            note("here")
-            note("fail /tmp/x belongs to uid 7, not to you")
-            sys.exit(1)
-        case "older":
-            begin(replace(HELLO, protocol=PROTOCOL_VERSION - 1))
-            serve()
-        case "newer":
-            begin(replace(HELLO, protocol=PROTOCOL_VERSION + 1))
-            serve()
-        case "unknown":
-            write(MAGIC + frame(b"\x91\xcc\xc8"))
-            time.sleep(600)
-        case "rude":
-            write(MAGIC + frame(encode(RelayJobs((), ""))))
-            time.sleep(600)
-        case "chatty":
-            while True:
-                write(b"y\n" * 1000)
-        case "huge":
-            begin()
-            write(b"\xff\xff\xff\xff")
-            time.sleep(600)
-        case "rubbish":
-            rubbish_frames()
-        case "flood":
-            flood()
-        case "deaf":
-            begin()
-            while True:
-                send(RelayJobs((), ""))
-                time.sleep(0.01)
-        case other:
-            raise SystemExit(f"no such relay: {other}")
-
+OPENING = MAGIC + frame(encode(HELLO))
+BEHAVIOURS = {
+    "plain": plain,
+    "ahead": lambda: plain(ahead_ns=AHEAD_NS),
+    "older": lambda: plain(hello=replace(HELLO, protocol=PROTOCOL_VERSION - 1)),
+    "newer": lambda: plain(hello=replace(HELLO, protocol=PROTOCOL_VERSION + 1)),
+    "mute": lambda: silent_after(b""),
+    "frozen": lambda: silent_after(OPENING),
+    "huge": lambda: silent_after(OPENING + b"\xff\xff\xff\xff"),
+    "unknown": lambda: silent_after(MAGIC + frame(b"\x91\xcc\xc8")),
+    "rude": lambda: silent_after(MAGIC + frame(encode(RelayJobs((), "")))),
+    **{
+        each.__name__: each
+        for each in (banner, waiting, failing, stubborn, dies, leaving, flood, chatty, deaf, rubbish)
+    },
+}
 
 if __name__ == "__main__":
     try:
-        main()
+        BEHAVIOURS[sys.argv[1]]()
     except (BrokenPipeError, WireError):
         sys.exit(9)

@@ -12,39 +12,31 @@ from selectors import DefaultSelector
 import pytest
 
 from overlaptop.remote.attempt import FIRST_BYTES_S, MAX_INBOX_BYTES, SILENT_S
-from overlaptop.remote.connection import BACK_OFF_S, JITTER, REFUSED_PAUSE_S, Connection, ConnectionState
+from overlaptop.remote.connection import BACK_OFF_S, JITTER, REFUSED_PAUSE_S, ConnectionState
 from overlaptop.remote.targets import Target
 from overlaptop.wire.codec import WireError, encode
 from overlaptop.wire.messages import RankInfo
 from overlaptop.wire.protocol import PROTOCOL_VERSION as VERSION
 from overlaptop.wire.relaying import RelayJobs, RelayLimit, RelayLink, RelaySelect
-from tests.remote.connections import Connections, eventually, open_descriptors, runs
+from tests.remote.connections import Connections, eventually, fake_relay, open_descriptors, runs
 from tests.remote.fake_relays import AHEAD_NS, HELLO, JOB
 
 
-def up(connections: Connections, behaviour: str, **options: object) -> Connection:
-    connection = connections(behaviour, **options)
-    connections.until(connection, lambda: connection.ready)
-    return connection
-
-
-def lost(connections: Connections, behaviour: str | Target) -> Connection:
-    """A connection whose first try has come to nothing, or to little."""
-    connection = connections(behaviour)
-    connections.until(
-        connection, lambda: connection.state in (ConnectionState.DOWN, ConnectionState.FAILED)
-    )
-    return connection
-
-
-def test_a_relay_says_hello_and_lists_its_jobs(connections: Connections) -> None:
-    connection = connections("plain")
+def test_a_relay_behind_a_login_banner_says_hello_lists_its_jobs_and_is_sent_messages(
+    connections: Connections,
+) -> None:
+    connection = connections("banner")
     assert connection.state is ConnectionState.CONNECTING
+    assert not connection.send(RelaySelect("job-1")), "there is no process yet"
+    connection.poll()
+    assert not connection.send(RelaySelect("job-1")), "there is no relay yet"
     assert connections.received(connection, RelayJobs).jobs == (JOB,)
-    assert connection.state is ConnectionState.UP
-    assert connection.hello == HELLO
-    assert connection.reason == ""
-    assert connection.retry_in_s is None
+    assert (connection.state, connection.hello) == (ConnectionState.UP, HELLO)
+    assert (connection.reason, connection.detail) == ("", "")
+    with pytest.raises(WireError):
+        connection.send(RelayLimit(-1, 0.0))
+    assert connection.send(RelaySelect("job-1"))
+    assert connections.received(connection, RelayLink) == RelayLink("job-1", True)
 
 
 def test_an_interrupt_while_a_process_is_started_leaves_it_to_be_ended(
@@ -66,31 +58,6 @@ def test_an_interrupt_while_a_process_is_started_leaves_it_to_be_ended(
     assert not runs(process.pid)
 
 
-def test_what_is_sent_arrives(connections: Connections) -> None:
-    connection = up(connections, "plain")
-    assert connection.send(RelaySelect("job-1"))
-    assert connections.received(connection, RelayLink) == RelayLink("job-1", True)
-
-
-def test_nothing_is_sent_where_there_is_no_relay(connections: Connections) -> None:
-    connection = connections("mute")
-    assert not connection.send(RelaySelect("job-1"))
-    connection.poll()
-    assert not connection.send(RelaySelect("job-1"))
-
-
-def test_what_is_no_message_is_an_error_of_its_sender(connections: Connections) -> None:
-    connection = up(connections, "plain")
-    with pytest.raises(WireError):
-        connection.send(RelayLimit(-1, 0.0))
-
-
-def test_a_login_banner_does_no_harm(connections: Connections) -> None:
-    connection = up(connections, "banner")
-    assert connection.state is ConnectionState.UP
-    assert connection.detail == ""
-
-
 def test_the_clock_of_the_host_is_known_by_the_round_trips(connections: Connections) -> None:
     connection = connections("ahead")
     connections.until(connection, lambda: connection.clock.offset_ns is not None)
@@ -100,75 +67,69 @@ def test_the_clock_of_the_host_is_known_by_the_round_trips(connections: Connecti
     assert abs(connection.clock.offset_ns - AHEAD_NS) <= connection.clock.residual_ns + 1
 
 
-def test_a_host_without_a_job_is_up_and_asked_again_each_second(
-    connections: Connections,
-) -> None:
+def test_a_host_without_a_job_is_up_and_asked_again_each_second(connections: Connections) -> None:
     connection = connections("waiting")
     connections.until(connection, lambda: connection.state is ConnectionState.UP)
-    assert connection.reason == "no job in /tmp/x"
-    assert not connection.ready
+    assert (connection.reason, connection.ready) == ("no job in /tmp/x", False)
     since_s = connection.since_s
     connections.until(connection, lambda: connections.wait(connection, 1.0) or connection.ready)
     assert connection.hello == HELLO
     assert (connection.state, connection.reason, connection.since_s) == (ConnectionState.UP, "", since_s)
 
 
-def test_what_the_start_script_reports_is_the_reason(connections: Connections) -> None:
-    connection = lost(connections, "failing")
-    assert (connection.state, connection.reason) == (
-        ConnectionState.DOWN,
-        "/tmp/x belongs to uid 7, not to you",
-    )
-
-
-def test_a_relay_that_dies_is_reported_with_its_last_output_and_replaced(
-    connections: Connections,
-) -> None:
-    connection = lost(connections, "dies")
+def test_a_relay_that_dies_is_reported_with_its_last_output_and_replaced(connections: Connections) -> None:
+    before, connection, received = open_descriptors(), connections("dies"), []
+    eventually(lambda: received.extend(connection.poll()) or connection.state is ConnectionState.DOWN)
+    assert RelayJobs((JOB,), "") in received + connection.poll()
     assert connection.reason == "it ended with status 3: OSError: the disk ?[2J is full"
     assert "Traceback" in connection.detail
+    connections.until(connection, lambda: not connection.processes)
+    assert open_descriptors() == before
     assert connection.relay_count == 1
-    connections.clock.now_s += BACK_OFF_S[0] * (1 + JITTER)
+    connections.now_s += BACK_OFF_S[0] * (1 + JITTER)
     connections.until(connection, lambda: connection.relay_count == 2)
 
 
 def test_since_when_it_is_lost_stays_the_same_while_it_is_tried_again(connections: Connections) -> None:
-    connection = up(connections, "plain")
+    connection = connections.up("plain")
     connections.wait(connection, 3)
-    os.kill(connection.processes[0].pid, signal.SIGKILL)
-    connections.until(connection, lambda: connection.state is ConnectionState.DOWN)
+    connections.lose(connection)
     since_s = connection.since_s
-    assert since_s == connections.clock.now_s
+    assert since_s == connections.now_s
     assert "signal (9)" in connection.reason
     connection.target = Target.via("false")
     for _ in range(3):
         connections.wait(connection, 5)
-        connections.until(connection, lambda: connection.state is ConnectionState.DOWN)
+        connections.until_down(connection)
         assert connection.since_s == since_s
 
 
-def test_the_pauses_grow_and_begin_anew_after_a_minute_of_being_up(
-    connections: Connections,
-) -> None:
+def test_the_pauses_grow_and_begin_anew_after_a_minute_of_being_up(connections: Connections) -> None:
+    def check_pause(pause_s: float) -> None:
+        connections.until_down(connection)
+        connections.now_s += 0.999 * pause_s
+        connection.poll()
+        assert connection.state is ConnectionState.DOWN
+        connections.now_s += pause_s * (0.001 + JITTER)
+
     connection = connections(Target.via("false"))
     for pause_s in (*BACK_OFF_S, BACK_OFF_S[-1]):
-        connections.until(connection, lambda: connection.state is ConnectionState.DOWN)
-        assert connection.retry_in_s is not None
-        assert pause_s <= connection.retry_in_s <= pause_s * (1 + JITTER)
-        connections.clock.now_s += connection.retry_in_s
-    connection.target = connections("plain").target
+        check_pause(pause_s)
+        connection.poll()
+        assert connection.processes
+    connections.until_down(connection)
+    connection.target = fake_relay("plain")
+    connection.retry()
     connections.until(connection, lambda: connection.ready)
     connections.wait(connection, 61)
-    assert connection.ready
-    os.kill(connection.processes[0].pid, signal.SIGKILL)
-    connections.until(connection, lambda: connection.state is ConnectionState.DOWN)
-    assert connection.retry_in_s is not None
-    assert connection.retry_in_s <= BACK_OFF_S[0] * (1 + JITTER)
+    connections.lose(connection)
+    check_pause(BACK_OFF_S[0])
+    connections.until(connection, lambda: connection.ready)
 
 
 @pytest.mark.parametrize("behaviour", ["frozen", "plain"])
 def test_a_frozen_relay_or_process_is_noticed_and_ended(connections: Connections, behaviour: str) -> None:
-    connection = up(connections, behaviour)
+    connection = connections.up(behaviour)
     pid = connection.processes[0].pid
     if behaviour == "plain":
         os.kill(pid, signal.SIGSTOP)
@@ -180,16 +141,13 @@ def test_a_frozen_relay_or_process_is_noticed_and_ended(connections: Connections
     eventually(lambda: connection.poll() is not None and not runs(pid))
 
 
-def test_a_client_that_slept_is_not_taken_for_a_silent_relay(
-    connections: Connections,
-) -> None:
-    connection = up(connections, "plain")
-    connections.clock.now_s += 3600
+def test_a_client_that_slept_is_not_taken_for_a_silent_relay(connections: Connections) -> None:
+    connection = connections.up("plain")
+    connections.now_s += 3600
     connection.poll()
     assert connection.state is ConnectionState.UP
     connections.wait(connection, 20)
-    assert connection.state is ConnectionState.UP
-    assert connection.relay_count == 1
+    assert (connection.state, connection.relay_count) == (ConnectionState.UP, 1)
 
 
 def test_a_host_that_never_answers_is_given_up_after_half_a_minute(connections: Connections) -> None:
@@ -205,6 +163,7 @@ def test_a_host_that_never_answers_is_given_up_after_half_a_minute(connections: 
 @pytest.mark.parametrize(
     ("behaviour", "reason"),
     [
+        ("failing", "^/tmp/x belongs to uid 7, not to you$"),
         ("older", f"protocol {VERSION - 1}, this one {VERSION}: that one is older, update it"),
         ("newer", f"protocol {VERSION + 1}, this one {VERSION}: this one is older, update it"),
         ("unknown", "not to be understood"),
@@ -225,76 +184,65 @@ def test_what_cannot_be_spoken_to_is_told_in_one_line_and_ended(
     eventually(lambda: connection.poll() is not None and not runs(pid))
 
 
-def test_frames_that_are_no_messages_are_counted_and_passed_over(connections: Connections) -> None:
-    connection = up(connections, "rubbish")
-    connections.until(connection, lambda: connection.dropped >= 3)
-    connections.until(connection, lambda: connection.clock.offset_ns is not None)
-    assert connection.dropped == 3 + 3, "three frames here, and three that the relay dropped"
+def test_frames_that_are_no_messages_are_counted_over_all_losses(connections: Connections) -> None:
+    connection = connections.up("rubbish")
+    # Three frames here, and three that the relay dropped.
+    connections.until(connection, lambda: connection.dropped == 3 + 3)
     assert connection.state is ConnectionState.UP
+    connections.lose(connection)
+    assert connection.dropped == 6
+    connections.now_s += 2
+    connections.until(connection, lambda: connection.ready and connection.dropped == 12)
 
 
-def test_what_the_relays_dropped_adds_up_over_losses(connections: Connections) -> None:
-    connection = up(connections, "plain")
-    connections.until(connection, lambda: connection.dropped == 3)
-    os.kill(connection.processes[0].pid, signal.SIGKILL)
-    connections.until(connection, lambda: connection.state is ConnectionState.DOWN)
-    assert connection.dropped == 3
-    connections.clock.now_s += 2
-    connections.until(connection, lambda: connection.ready and connection.dropped == 6)
-
-
-def test_a_flood_is_taken_in_bounded_pieces(connections: Connections) -> None:
+def test_a_flood_is_taken_in_bounded_pieces_and_a_selector_woken_for_each(connections: Connections) -> None:
     with DefaultSelector() as selector:
-        connection = up(connections, "flood", selector=selector)
+        connection = connections.up("flood", selector=selector)
         while selector.get_map():
-            selector.select(20)
+            assert [key.data for key, _ in selector.select(20)] == [connection]
             connection.receive()
         received = [message for message in connection.poll() if isinstance(message, RankInfo)]
         frame_bytes = len(encode(received[0]))
         assert MAX_INBOX_BYTES // 2 < len(received) * frame_bytes < 2 * MAX_INBOX_BYTES
+        assert selector.get_map()
         connections.wait(connection, 3)
         assert connection.state is ConnectionState.UP
         assert connection.bytes_per_s
         connection.close()
+        assert not selector.get_map()
 
 
 def test_with_a_selector_polls_that_follow_close_on_each_other_look_once(connections: Connections) -> None:
     with DefaultSelector() as selector:
-        connection = up(connections, "plain", selector=selector)
+        connection = connections.up("plain", selector=selector)
         connections.until(connection, lambda: connection.settled)
         connection.send(RelaySelect("job-1"))
         assert selector.select(20)
-        connections.clock.now_s += 0.004
+        connections.now_s += 0.004
         connection.poll()
         assert selector.select(0)
-        connections.clock.now_s += 0.007
+        connections.now_s += 0.007
         assert connections.received(connection, RelayLink) == RelayLink("job-1", True)
         connection.close()
 
 
-def test_a_relay_that_does_not_read_stops_what_is_sent_and_nothing_else(connections: Connections) -> None:
-    connection = up(connections, "deaf")
-    said = 0
-    while connection.send(RelaySelect("job-1")):
-        said += 1
-        assert said < 1_000_000
-    assert connection.state is ConnectionState.UP
-    assert connections.received(connection, RelayJobs) == RelayJobs((), "")
-
-
-def test_a_relay_that_answers_no_ping_is_not_waited_for_without_end(
+def test_a_relay_that_reads_nothing_is_sent_no_more_and_not_waited_for_without_end(
     connections: Connections,
 ) -> None:
-    connection = up(connections, "deaf")
+    connection = connections.up("deaf")
     assert not connection.settled
     connections.wait(connection, SILENT_S)
     assert connection.settled
-    assert connection.state is ConnectionState.UP
-    assert connection.clock.offset_ns is None
+    assert (connection.state, connection.clock.offset_ns) == (ConnectionState.UP, None)
+    for _ in range(1_000_000):
+        if not connection.send(RelaySelect("job-1")):
+            break
+    assert not connection.send(RelaySelect("job-1"))
+    assert connections.received(connection, RelayJobs) == RelayJobs((), "")
 
 
 def test_what_a_process_leaves_behind_is_ended_with_it(connections: Connections) -> None:
-    connection = lost(connections, "leaving")
+    connection = connections.lost("leaving")
     group = int(re.search(r"child of (\d+)", connection.detail)[1])
     eventually(lambda: not members(group))
 
@@ -313,48 +261,38 @@ def members(group: int) -> list[int]:
 
 def test_closing_leaves_no_process_however_stubborn_and_no_descriptor(connections: Connections) -> None:
     before = open_descriptors()
-    connection = connections("stubborn")
-    connections.until(connection, lambda: connection.ready)
+    connection = connections.up("stubborn")
     pid = connection.processes[0].pid
     connection.close()
     assert not runs(pid)
     assert open_descriptors() == before
-    connections.clock.now_s += 100
+    connections.now_s += 100
     assert connection.poll() == []
     assert connection.processes == ()
 
 
-def test_a_lost_connection_leaves_no_descriptor(connections: Connections) -> None:
-    before = open_descriptors()
-    connection = lost(connections, "dies")
-    connections.until(connection, lambda: not connection.processes)
-    assert open_descriptors() == before
-
-
-def test_a_connection_that_has_worked_and_is_refused_comes_back_by_itself(connections: Connections) -> None:
-    connection = connections("plain")
+def test_a_program_that_is_not_there_needs_a_person_unless_the_connection_has_worked(
+    connections: Connections,
+) -> None:
+    connection = connections.lost(Target.via("/nowhere/at-all"))
+    assert connection.state is ConnectionState.FAILED
+    assert connection.reason == "there is no /nowhere/at-all on this machine"
+    connections.wait(connection, 120)
+    assert connection.state is ConnectionState.FAILED
+    good, bad = fake_relay("plain"), connection.target
+    connection.target = good
+    connection.retry()
     connections.until(connection, lambda: connection.ready)
-    good, connection.target = connection.target, Target.via("/nowhere/at-all")
-    os.kill(connection.processes[0].pid, signal.SIGKILL)
-    connections.until(connection, lambda: connection.state is ConnectionState.DOWN)
-    connections.wait(connection, 2 * BACK_OFF_S[0])
+
+    connection.target = bad
+    connections.lose(connection)
+    connections.wait(connection, 2 * BACK_OFF_S[1])
     connections.until(connection, lambda: connection.reason.startswith("there is no /nowhere"))
     assert connection.state is ConnectionState.DOWN
     connection.target = good
     connections.wait(connection, BACK_OFF_S[-1])
     assert not connection.ready
     connections.wait(connection, REFUSED_PAUSE_S * (1 + JITTER))
-    connections.until(connection, lambda: connection.ready)
-
-
-def test_a_program_that_is_not_there_needs_a_person(connections: Connections) -> None:
-    connection = lost(connections, Target.via("/nowhere/at-all"))
-    assert connection.state is ConnectionState.FAILED
-    assert connection.reason == "there is no /nowhere/at-all on this machine"
-    connections.wait(connection, 120)
-    assert connection.state is ConnectionState.FAILED
-    connection.target = connections("plain").target
-    connection.retry()
     connections.until(connection, lambda: connection.ready)
 
 
@@ -367,35 +305,10 @@ def test_a_connection_may_have_to_wait_before_it_is_tried(connections: Connectio
     connections.until(connection, lambda: connection.ready)
 
 
-def test_a_selector_is_woken_by_data_and_forgets_a_full_or_lost_connection(
-    connections: Connections,
-) -> None:
-    with DefaultSelector() as selector:
-        connection = connections("flood", selector=selector)
-        connection.start()
-        assert selector.select(20)
-        while selector.get_map():
-            for key, _ in selector.select(20):
-                assert key.data is connection
-                connection.receive()
-        connection.poll()
-        assert selector.get_map()
-        connection.close()
-        assert not selector.get_map()
-
-
-def test_what_comes_just_before_a_loss_is_received(connections: Connections) -> None:
-    connection = connections("dies")
-    received = []
-    eventually(lambda: received.extend(connection.poll()) or connection.state is ConnectionState.DOWN)
-    received += connection.poll()
-    assert RelayJobs((JOB,), "") in received
-
-
 def test_a_prefix_that_wants_a_password_may_ask_for_it(connections: Connections, tmp_path: Path) -> None:
     sudo = tmp_path / "sudo"
     sudo.write_text("#!/bin/sh\necho 'sudo: a terminal is required to read the password' >&2; exit 1\n")
     sudo.chmod(0o755)
-    connection = lost(connections, Target.via(f"{sudo} -u trainer"))
+    connection = connections.lost(Target.via(f"{sudo} -u trainer"))
     assert connection.needs_terminal
     assert connection.reason == "sudo asks for a password: allow the command without one (NOPASSWD)"

@@ -71,7 +71,7 @@ def has_kept_its_head(client: WholeClient) -> None:
         assert len(view.details) <= RECENT_DETAILS
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from((b"", MAGIC, OPENING, OPENING + ANSWER)),
     st.binary(max_size=400),
@@ -85,7 +85,7 @@ def test_any_bytes_at_any_time_and_however_they_are_split(beginning, data, place
     has_kept_its_head(client)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(of_this_job() | messages, passed_s), max_size=12))
 def test_any_messages_in_any_order(said):
     client = begun()
@@ -94,7 +94,7 @@ def test_any_messages_in_any_order(said):
         has_kept_its_head(client)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(of_this_job(), st.integers(0, 24), plain), min_size=1, max_size=6))
 def test_messages_with_a_field_of_any_value_are_taken_or_counted(said):
     client = begun()
@@ -113,7 +113,7 @@ def test_messages_with_a_field_of_any_value_are_taken_or_counted(said):
         assert client.connection.dropped >= bad
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-3, 3), min_size=17, max_size=17),
     st.lists(MESSAGES[StepTotals], max_size=3),

@@ -15,8 +15,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -56,8 +56,7 @@ OWNER = _unused(STRANGER + 1)
 """Of jobs that are not root's."""
 
 
-@contextmanager
-def stranger_process(act: Callable[[], object]) -> Iterator[int]:
+def fork_stranger(act: Callable[[], object]) -> int:
     """The pid of a process of the stranger's that does this and ends."""
     pid = os.fork()
     if pid == 0:
@@ -70,9 +69,7 @@ def stranger_process(act: Callable[[], object]) -> Iterator[int]:
             status = 0
         finally:
             os._exit(status)
-    yield pid
-    _, status = os.waitpid(pid, 0)
-    assert status == 0
+    return pid
 
 
 def as_stranger(act: Callable[[], object]) -> object:
@@ -86,10 +83,11 @@ def as_stranger(act: Callable[[], object]) -> object:
             told = type(error).__name__
         os.write(writes, json.dumps(told).encode())
 
-    with stranger_process(tell):
-        os.close(writes)
-        with os.fdopen(reads) as pipe:
-            told = json.loads(pipe.read())
+    pid = fork_stranger(tell)
+    os.close(writes)
+    with os.fdopen(reads) as pipe:
+        told = json.loads(pipe.read())
+    assert os.waitpid(pid, 0) == (pid, 0)
     return told
 
 
@@ -147,16 +145,7 @@ def swapped(socket_dir: Path) -> Iterator[Callable[[str, Callable[[Path], object
         folder = endpoints.job_dir(KEY, create=True)
         for path in (socket_dir, folder):
             path.chmod(0o777)
-        pid = os.fork()
-        if pid == 0:
-            try:
-                os.setgroups([])
-                os.setgid(STRANGER)
-                os.setuid(STRANGER)
-                serve(folder / name)
-            finally:
-                os._exit(0)
-        children.append(pid)
+        children.append(fork_stranger(lambda: serve(folder / name)))
         eventually((folder / name).exists)
         for path in (socket_dir, folder):
             path.chmod(0o700)
@@ -272,10 +261,9 @@ def test_its_hub_listens_nowhere_else_and_takes_no_signals(job: JobRecord) -> No
     assert named == {str(path) for path in files_of_the_job() if path.is_socket()}
     for number in (0, signal.SIGTERM, signal.SIGSTOP):
         assert as_stranger(lambda number=number: os.kill(job.hub_pid, number)) == "PermissionError"
-    for name in ("environ", "mem", "fd", "cwd"):
-        path = f"/proc/{job.hub_pid}/{name}"
-        act = Path.readlink if name == "cwd" else os.listdir if name == "fd" else Path.read_bytes
-        assert as_stranger(lambda act=act, path=path: act(Path(path))) == "PermissionError"
+    proc = Path(f"/proc/{job.hub_pid}")
+    for name, act in (("environ", Path.read_bytes), ("fd", os.listdir), ("cwd", Path.readlink)):
+        assert as_stranger(lambda act=act, name=name: act(proc / name)) == "PermissionError"
 
 
 def test_another_users_dashboard_finds_no_job_there_and_joins_none(job: JobRecord) -> None:
@@ -295,29 +283,27 @@ def test_another_users_relay_tells_nothing_and_passes_nothing_on(job: JobRecord,
             os.close(descriptor)  # or its input would not end with the client
         Relay(reads, writes, version="1.0").run()
 
-    with stranger_process(relay):
-        for descriptor in (reads, writes):
-            os.close(descriptor)
-        client = RelayClient(near_reads, near_writes)
-        jobs = client.receive(RelayJobs)
-        assert jobs.jobs == ()
-        assert re.fullmatch(
-            r".*/overlaptop-0 belongs to uid 0, not to you; OVERLAPTOP_DIR can name another folder",
-            jobs.note,
-        )
-        client.send(
-            RelaySelect(KEY),
-            Join(PROTOCOL_VERSION, (0, 1)),
-            make_setting(KNOB, 100),
-            Search("20260101-000000-fedcba", "the stranger", KNOB.name, 25),
-        )
-        client.until(lambda: len(client.of(Notice)) == 2)
-        assert all(notice.text.endswith("there is no job") for notice in client.of(Notice))
-        assert client.of(RelayLink) == [RelayLink(KEY, False, True)]
-        assert {type(message).__name__ for message in client.messages} <= {
-            "RelayHello", "RelayJobs", "RelayLink", "RelayPong", "Notice",
-        }  # fmt: skip
-        client.close()
+    pid = fork_stranger(relay)
+    for descriptor in (reads, writes):
+        os.close(descriptor)
+    client = RelayClient(near_reads, near_writes)
+    jobs = client.receive(RelayJobs)
+    assert jobs.jobs == ()
+    assert "/overlaptop-0 belongs to uid 0, not to you; OVERLAPTOP_DIR can name another" in jobs.note
+    client.send(
+        RelaySelect(KEY),
+        Join(PROTOCOL_VERSION, (0, 1)),
+        make_setting(KNOB, 100),
+        Search("20260101-000000-fedcba", "the stranger", KNOB.name, 25),
+    )
+    client.until(lambda: len(client.of(Notice)) == 2)
+    assert all(notice.text.endswith("there is no job") for notice in client.of(Notice))
+    assert client.of(RelayLink) == [RelayLink(KEY, False, True)]
+    assert {type(message).__name__ for message in client.messages} <= {
+        "RelayHello", "RelayJobs", "RelayLink", "RelayPong", "Notice",
+    }  # fmt: skip
+    client.close()
+    assert os.waitpid(pid, 0) == (pid, 0)
     rank.listen()
     # The search of the job's own user has been silent meanwhile, so the hub undoes it.
     assert {command.search for command in rank.commands} <= {SEARCH.id}
@@ -332,8 +318,13 @@ FALSE_RECORD = JobRecord(
 )  # fmt: skip
 
 
-def plant(directory: Path, mark: Path, mode: int) -> None:
-    """A socket directory of the stranger's, with a job whose interpreter and folders are his."""
+def plant(base: Path, mark: Path, *, mode: int = 0o777, ours: bool = False, link: bool = False) -> None:
+    """A socket directory of the stranger's, with a job whose interpreter and folders are theirs.
+
+    It is at `base`, or where their link at `base` leads. ``ours``: it is given to the job's user, whose uid
+    ends the name of `base`.
+    """
+    directory = base.with_name("elsewhere") if link else base
 
     def make() -> None:
         os.umask(0)
@@ -351,74 +342,42 @@ def plant(directory: Path, mark: Path, mode: int) -> None:
         (job_dir / "job.json").write_text(json.dumps(values, indent=1) + "\n")
         for folder in (job_dir, directory):
             folder.chmod(mode)
+        if link:
+            base.symlink_to(directory)
 
     assert as_stranger(make) is None
+    if ours:
+        uid = int(base.name.rpartition("-")[2])
+        for folder in (directory, directory / KEY):
+            os.chown(folder, uid, uid)
 
 
-def own(path: Path) -> None:
-    """The directory is the job's user's; what is in it stays the stranger's."""
-    os.chown(path, *victim_ids(path))
-
-
-def victim_ids(path: Path) -> tuple[int, int]:
-    uid = int(path.name.rpartition("-")[2])
-    return uid, uid
-
-
-def stranger_owns(base: Path, mark: Path) -> None:
-    plant(base, mark, 0o700)
-
-
-def stranger_opens(base: Path, mark: Path) -> None:
-    plant(base, mark, 0o777)
-
-
-def link_to_the_strangers(base: Path, mark: Path) -> None:
-    elsewhere = base.with_name("elsewhere")
-    plant(elsewhere, mark, 0o777)
-    assert as_stranger(lambda: base.symlink_to(elsewhere)) is None
-
-
-def link_to_ours(base: Path, mark: Path) -> None:
-    """To a private directory of the user's own that is meant for something else."""
-    elsewhere = base.with_name("elsewhere")
-    plant(elsewhere, mark, 0o700)
-    uid, gid = victim_ids(base)
-    for path in (elsewhere, elsewhere / KEY):
-        os.chown(path, uid, gid)
-    assert as_stranger(lambda: base.symlink_to(elsewhere)) is None
-
-
-def dangling_link(base: Path, mark: Path) -> None:
+def link_to_nothing(base: Path, mark: Path) -> None:
     """What is made through it would be made where the stranger can get in."""
     assert as_stranger(lambda: base.symlink_to(base.with_name("to be made"))) is None
 
 
-def ours_but_open(base: Path, mark: Path) -> None:
-    plant(base, mark, 0o777)
-    own(base)
-
-
-def ours_but_open_to_a_group(base: Path, mark: Path) -> None:
-    plant(base, mark, 0o777)
-    own(base)
-    base.chmod(0o770)
-
-
 PLANTED = {
-    stranger_owns: rf"belongs to uid {STRANGER}, not to you",
-    stranger_opens: r"others can get in|has mode 0777|belongs to uid",
-    link_to_the_strangers: r"is a symbolic link",
-    link_to_ours: r"is a symbolic link",
-    dangling_link: r"is a symbolic link",
-    ours_but_open: r"has mode drwxrwxrwx, others can get in|has mode 0777, not 0700",
-    ours_but_open_to_a_group: r"has mode drwxrwx---, others can get in|has mode 0770, not 0700",
+    "theirs": (partial(plant, mode=0o700), rf"belongs to uid {STRANGER}, not to you"),
+    "theirs and open": (plant, r"others can get in|has mode 0777|belongs to uid"),
+    "a link to theirs": (partial(plant, link=True), r"is a symbolic link"),
+    # A private directory of the user's own that is meant for something else.
+    "a link to ours": (partial(plant, link=True, ours=True, mode=0o700), r"is a symbolic link"),
+    "a link to nothing": (link_to_nothing, r"is a symbolic link"),
+    "ours but open": (
+        partial(plant, ours=True),
+        r"has mode drwxrwxrwx, others can get in|has mode 0777, not 0700",
+    ),
+    "ours but open to a group": (
+        partial(plant, ours=True, mode=0o770),
+        r"has mode drwxrwx---, others can get in|has mode 0770, not 0700",
+    ),
 }
 
 
-@pytest.fixture(params=PLANTED, ids=lambda make: make.__name__)
+@pytest.fixture(params=PLANTED)
 def planted(request: pytest.FixtureRequest) -> tuple[Callable[[Path, Path], None], str]:
-    return request.param, PLANTED[request.param]
+    return PLANTED[request.param]
 
 
 @pytest.fixture
@@ -437,18 +396,10 @@ def test_the_start_script_runs_nothing_of_what_was_planted(uid: int, planted, sh
     make(base, mark)
     for python in ("", "python3"):
         done = subprocess.run(
-            remote_command(python),
-            input="\n\n",
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=False,
-            cwd="/",
-            env={"PATH": "/usr/bin:/bin", "TMPDIR": str(shared_tmp)},
-            user=uid,
-            group=uid,
-            extra_groups=[],
-        )
+            remote_command(python), input="\n\n", capture_output=True, text=True, timeout=20, check=False,
+            cwd="/", env={"PATH": "/usr/bin:/bin", "TMPDIR": str(shared_tmp)},
+            user=uid, group=uid, extra_groups=[],
+        )  # fmt: skip
         notes = re.findall(r"^OVERLAPTOP-NOTE (\w+) ?(.*)$", done.stdout, re.MULTILINE)
         assert [kind for kind, _ in notes] == ["here", "fail"]
         assert notes[1][1].startswith(f"{base} ")
@@ -487,16 +438,11 @@ def test_the_directory_that_a_login_begins_in_is_imported_from_by_nobody(
     python: str, shared_tmp: Path, mark: Path
 ) -> None:
     here = shared_tmp / "here"
-    plant(here, mark, 0o777)
+    plant(here, mark)
     done = subprocess.run(
-        remote_command(python),
-        input="",
-        capture_output=True,
-        timeout=60,
-        check=False,
-        cwd=here,
+        remote_command(python), input=b"", capture_output=True, timeout=60, check=False, cwd=here,
         env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "TMPDIR": str(shared_tmp)},
-    )
+    )  # fmt: skip
     assert b"OVERLAPTOP-NOTE start" in done.stdout
     assert b"OVERLAPTOP RELAY" in done.stdout
     assert mark.read_text() == ""

@@ -38,7 +38,7 @@ class Watching:
         self.began_s = time.monotonic()
         self.reported: list[str] = []
         """What is reported of each host before the screen opens."""
-        self.pool = ConnectionPool(hosts.targets, report=self.reported.append, seed=1)
+        self.pool = ConnectionPool(hosts.targets, self.reported.append)
         self.hosts = {each.target.name: RemoteHost(each) for each in self.pool.connections}
         self.session = HostsSession(self.pool, list(self.hosts.values()), JobSelector(key=key))
         self.periods: dict[str, list[LinkPeriod]] = {name: [] for name in self.hosts}

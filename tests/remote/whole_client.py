@@ -22,15 +22,14 @@ from overlaptop.tui.widgets import host_lines
 from overlaptop.wire.codec import FrameReader, decode, encode, frame
 from overlaptop.wire.messages import Welcome
 from overlaptop.wire.protocol import PROTOCOL_VERSION
-from overlaptop.wire.relaying import MAGIC, RelayHello, RelayJobs, RelayLink, RelayPong, RemoteJob
+from overlaptop.wire.relaying import MAGIC, RelayJobs, RelayLink, RelayPong
 from overlaptop.wire.schema import Message
+from tests.remote import fake_relays
+from tests.remote.fake_relays import HELLO
+from tests.remote.fake_relays import STARTED_NS as START_NS
 
-START_NS = 1_700_000_000_000_000_000
-JOB = "job-1"
-RECORD = RemoteJob(
-    PROTOCOL_VERSION, JOB, "train.py", "/w", "far", 4, 10, 20, 30, 40, START_NS, "dash-30.sock", (7, 8)
-)  # fmt: skip
-HELLO = RelayHello(PROTOCOL_VERSION, "1.2.3", "far-host", 4242, 8, 1, False)
+RECORD = replace(fake_relays.JOB, world_size=4)
+JOB = RECORD.job
 
 
 def framed(*messages: Message) -> bytes:
@@ -48,17 +47,16 @@ ANSWER = framed(RelayLink(JOB, True), Welcome(PROTOCOL_VERSION, JOB, "far", "tra
 """What it sends when the job is selected."""
 
 
-class _FakeProcess:
-    """A process that carries what a test puts into it."""
+class FakeProcess:
+    """A process that writes what a test puts into it."""
 
     interactive = False
     errors = ""
-    pid = out_fd = error_fd = -1
+    pid = out_fd = -1
 
     def __init__(self, *_: object, **__: object) -> None:
-        self.coming = bytearray()
+        self.coming, self.sent = bytearray(), bytearray()
         self.ended = False
-        self._sent = bytearray()
         self._frames: FrameReader | None = None
 
     def read(self, most_bytes: int) -> bytes | None:
@@ -70,17 +68,17 @@ class _FakeProcess:
         return b""
 
     def write(self, data: bytes) -> bool:
-        self._sent += data
+        self.sent += data
         return True
 
     def check_sent(self) -> None:
         """Whatever came: the client has said a line for each note, and from then on messages."""
-        if self._frames is None and (said := self._sent.lstrip(b"\n")):
-            self._sent, self._frames = said, FrameReader()
+        if self._frames is None and (said := self.sent.lstrip(b"\n")):
+            self.sent, self._frames = said, FrameReader()
         if self._frames is not None:
-            for payload in self._frames.feed(bytes(self._sent)):
+            for payload in self._frames.feed(bytes(self.sent)):
                 decode(payload)
-        self._sent.clear()
+        self.sent.clear()
 
     def flush(self) -> None: ...
 
@@ -99,7 +97,7 @@ class WholeClient:
     def __init__(self) -> None:
         self.now_s = 1000.0
         self.connection = Connection(
-            Target.via("true"), (), monotonic_s=lambda: self.now_s, clock_ns=self._clock_ns, seed=1
+            Target.via("true"), (), monotonic_s=lambda: self.now_s, clock_ns=self._clock_ns
         )
         self.host = RemoteHost(self.connection)
         self.session = ClusterSession([self.host], clock_ns=self._clock_ns, monotonic_s=lambda: self.now_s)
@@ -111,7 +109,7 @@ class WholeClient:
         """Let these bytes come, and so much time pass; they are looked at as far as they are read."""
         self.now_s += passed_s
         for process in self.connection.processes:
-            process.coming += data  # type: ignore[attr-defined] # a _FakeProcess
+            process.coming += data  # type: ignore[attr-defined] # a FakeProcess
         self.snapshot = self.session.tick()
         for process in self.connection.processes:
             process.check_sent()  # type: ignore[attr-defined]
@@ -128,17 +126,11 @@ class WholeClient:
         snapshot = self.snapshot
         told = [json.dumps([snapshot.link_note, self.connection.reason, *map(str, snapshot.ended_search)])]
         if snapshot.job is not None:
-            told.append(once.render(snapshot))
-            told.append(once.render(snapshot, ascii_only=True))
-            views = {view.rank: view for view in snapshot.ranks}
-            told += [
-                json.dumps(step_record(snapshot.job.job, views[step.rank].info, step), allow_nan=False)
-                for step in snapshot.fresh
-            ]
-            told += [
-                json.dumps(device_record(snapshot.job.job, views[sample.rank], sample), allow_nan=False)
-                for sample in snapshot.fresh_samples
-            ]
+            job, views = snapshot.job.job, {view.rank: view for view in snapshot.ranks}
+            told += [once.render(snapshot), once.render(snapshot, ascii_only=True)]
+            records = [step_record(job, views[step.rank].info, step) for step in snapshot.fresh]
+            records += [device_record(job, views[each.rank], each) for each in snapshot.fresh_samples]
+            told += [json.dumps(record, allow_nan=False) for record in records]
         for group in nodes.groups(snapshot.ranks, snapshot.nodes, empty=True):
             line = host_lines.heading(group, snapshot.at_ns, 80)
             assert line_width(line) <= 80
@@ -153,5 +145,5 @@ class WholeClient:
 @contextmanager
 def whole_clients() -> Iterator[Callable[[], WholeClient]]:
     """Makes clients that start no process."""
-    with mock.patch.object(connection_module, "ChildProcess", _FakeProcess):
+    with mock.patch.object(connection_module, "ChildProcess", FakeProcess):
         yield WholeClient
