@@ -40,7 +40,8 @@ from overlaptop.wire.messages import AGENT_DISABLED, Notice, RankEnd, RankInfo
 
 if TYPE_CHECKING:  # torch and numpy come with the job, not before it
     from overlaptop.agent.hooks.steps import StepHooks
-    from overlaptop.agent.sources.base import Edge, HookedSource, Source
+    from overlaptop.agent.sources.base import Edge, Source
+    from overlaptop.agent.sources.hooked_source import HookedSource
 
 PERIOD_S = 0.1
 EXIT_FLUSH_S = 0.5
@@ -138,12 +139,11 @@ class Agent:
         self._profilers.install()
         self._models.install()
         self._units.install()
-        on_kineto = self.barrier.guarded("the profiler hook", self._on_kineto)
-        self._kineto = KinetoWatch(partial(on_kineto, begins=True), partial(on_kineto, begins=False))
+        self._kineto = KinetoWatch(self.barrier.guarded("the profiler hook", self._on_kineto))
         self._kineto.install()
 
-    def _hooked_source(self) -> HookedSource | None:
-        from overlaptop.agent.sources.base import HookedSource
+    def _hooked_source(self) -> HookedSource[Any] | None:
+        from overlaptop.agent.sources.hooked_source import HookedSource
 
         return self._source if isinstance(self._source, HookedSource) else None
 
@@ -187,7 +187,7 @@ class Agent:
 
     def _choose_source(self, optimizer: Any, instead_of: Source | None) -> Source:
         from overlaptop.agent.sources import choice
-        from overlaptop.agent.sources.base import HookedSource
+        from overlaptop.agent.sources.hooked_source import HookedSource
         from overlaptop.agent.sources.kernels import KernelsSource
 
         source = choice.choose(self._options, optimizer, instead_of)
@@ -201,12 +201,12 @@ class Agent:
             source.pause()
         return source
 
-    def _on_kineto(self, *, begins: bool) -> None:
+    def _on_kineto(self, running: bool) -> None:
         """torch.profiler is about to take CUPTI, or has released it."""
         from overlaptop.agent.sources.kernels import KernelsSource
 
         if isinstance(self._source, KernelsSource):
-            if begins:
+            if running:
                 self._source.pause()
             else:
                 self._source.resume()

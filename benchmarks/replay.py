@@ -21,7 +21,6 @@ from resource import getpagesize
 from typing import Any, Self
 
 from overlaptop.agent.reporting import reporter
-from overlaptop.agent.sources import kernels
 from overlaptop.agent.sources.base import Edge
 from overlaptop.agent.sources.collective_join import CollectiveLaunch, join
 from overlaptop.agent.sources.cupti import layouts
@@ -135,7 +134,7 @@ class Replay:
         traced = read_steps(
             recording.activities(), marks, self._names, self._rules, recording.clock_offset_ns + later_ns
         )
-        totals = [reporter.totals(kernels.step_spans(step, None, final=False), 0, 0) for step in traced]
+        totals = [reporter.totals(step, 0, 0) for step in traced]
         read_ns = time.thread_time_ns()
         for step in traced:
             join(step, self._launches)

@@ -20,7 +20,8 @@ from overlaptop.agent.isolation.compiling import transparent, uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.isolation.patching import replace
-from overlaptop.agent.sources.base import CollectiveCall, HookedSource, Wait
+from overlaptop.agent.sources.base import CollectiveCall, Wait
+from overlaptop.agent.sources.hooked_source import HookedSource
 from overlaptop.timeline.collectives import group_title, link_bytes, sum_links_where_known
 
 KEY = "BackendSelect"
@@ -34,7 +35,7 @@ LISTS_COALESCED_WHEN_UNEVEN = ("allgather_", "reduce_scatter_")
 class CollectiveHooks:
     """Calls the source at each collective as it is issued, and at each wait for one."""
 
-    def __init__(self, barrier: FaultBarrier, source: Callable[[], HookedSource | None]) -> None:
+    def __init__(self, barrier: FaultBarrier, source: Callable[[], HookedSource[Any] | None]) -> None:
         """``source()`` is called each time: None before the first step boundary."""
         self._source = source
         self._waits = WaitHooks(barrier, source)
@@ -120,11 +121,11 @@ class CollectiveHooks:
             del self._coalescing[call.group]  # it raised and will never end
         return True
 
-    def _after(self, token: tuple[HookedSource, Any], out: Any) -> None:
+    def _after(self, token: tuple[HookedSource[Any], Any], out: Any) -> None:
         source, collective = token
         source.issued(collective, _work_of(out))
 
-    def _on_failure(self, token: tuple[HookedSource, Any]) -> None:
+    def _on_failure(self, token: tuple[HookedSource[Any], Any]) -> None:
         source, collective = token
         source.failed(collective)
 
@@ -237,7 +238,7 @@ class _Describe:
             backend=_backend_name(group, device),
             device_type=device.type,
             device_index=device.index if device.index is not None else -1,
-            peer=int(args[self._peer_at]) if self._peer_at is not None else None,
+            peer=None if self._peer_at is None else int(args[self._peer_at]),
             coalesced=self._name in LISTS_COALESCED_WHEN_UNEVEN and not self._even(args),
             link=link_bytes(self._name, size_bytes, self._local_groups.ranks(title, group)),
         )
@@ -305,7 +306,6 @@ def _together(calls: list[CollectiveCall]) -> CollectiveCall:
         backend=first.backend,
         device_type=first.device_type,
         device_index=first.device_index,
-        peer=None,
         coalesced=True,
         link=sum_links_where_known(call.link for call in calls),
     )

@@ -12,17 +12,18 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.isolation.patching import replace
-from overlaptop.agent.sources.base import HookedSource, Wait
+from overlaptop.agent.sources.base import Wait
+from overlaptop.agent.sources.hooked_source import HookedSource
 
 
 class WaitHooks:
     """Patches what Python code calls to wait. Waits deep in C++ are bracketed in collectives.py."""
 
-    def __init__(self, barrier: FaultBarrier, source: Callable[[], HookedSource | None]) -> None:
+    def __init__(self, barrier: FaultBarrier, source: Callable[[], HookedSource[Any] | None]) -> None:
         """``source()`` is called each time: None before the first step boundary."""
         self._source = source
         self.begin = barrier.guarded("the wait hook, before", self._before)
-        """``begin(stream, tensor=None)``: a token for `end`; None: the wait is not measured."""
+        """``begin(stream)``: a token for `end`; None: the wait is not measured."""
         self.end = barrier.guarded("the wait hook, after", self._after)
 
     def install(self) -> None:
@@ -60,14 +61,12 @@ class WaitHooks:
 
         return bracketed_wait
 
-    def _before(self, stream: Any, tensor: torch.Tensor | None = None) -> Any:
-        if tensor is not None and is_traced(tensor):
-            return None
+    def _before(self, stream: Any) -> Any:
         source = self._source()
         token = source.wait_begin(stream) if source is not None else None
         return None if token is None else (source, token)
 
-    def _after(self, token: tuple[HookedSource, Any], wait: Wait) -> None:
+    def _after(self, token: tuple[HookedSource[Any], Any], wait: Wait) -> None:
         source, began = token
         source.wait_end(began, wait)
 

@@ -1,4 +1,4 @@
-"""From a recorded step to its spans: the one place that defines compute and stall.
+"""A step as it is recorded, in whatever a source uses as a timestamp, and from it to spans.
 
 Neither CUDA events nor the host's clock see when the device stands still between two kernels. So compute
 is the step less what is known to be waiting, an upper bound, and the dashboard says so.
@@ -6,11 +6,91 @@ is the step less what is known to be waiting, an upper bound, and the dashboard 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
-from overlaptop.agent.sources.base import CollectiveTimes, Edge, PhaseTimes, StepSpans, Wait
-from overlaptop.agent.sources.recorded_step import RecordedStep
+from overlaptop.agent.sources.base import (
+    CollectiveCall,
+    CollectiveTimes,
+    Edge,
+    PhaseTimes,
+    StepSpans,
+    Wait,
+)
 from overlaptop.timeline import spans
+
+Timestamp = TypeVar("Timestamp")
+"""ns by the host's clock, or a CUDA event."""
+Other = TypeVar("Other")
+
+MAX_MARKS = 4096
+"""Collectives, and waits, that one step may hold; what comes after is counted as lost."""
+
+
+@dataclass(slots=True)
+class RecordedCollective(Generic[Timestamp]):
+    """A collective. `end` arrives later, perhaps from another thread."""
+
+    call: CollectiveCall
+    begin: Timestamp
+    end: Timestamp | None = None
+    stream_key: object = None
+    """Calls of one key run one after the other in the order of their issue; None: no such promise."""
+    on_compute: bool = False
+    """It ran on the compute stream itself, which did nothing else meanwhile."""
+    lost: bool = False
+    """Its end could not be seen, so `end` means nothing."""
+
+
+@dataclass(slots=True)
+class RecordedStep(Generic[Timestamp]):
+    """One step. Lists are only appended to, so hooks on several threads need no lock."""
+
+    step: int
+    detailed: bool
+    """Its collectives and waits are recorded."""
+    begin: Timestamp
+    begin_host_ns: int = 0
+    """Unix time at which the host set `begin`."""
+    end: Timestamp | None = None
+    edges: list[tuple[Edge, Timestamp]] = field(default_factory=list)
+    collectives: list[RecordedCollective[Timestamp]] = field(default_factory=list)
+    waits: list[tuple[Timestamp, Timestamp, Wait]] = field(default_factory=list)
+    collective_count: int | None = 0
+    """None where collectives are not looked at."""
+    cost_ns: int = 0
+    """What recording it took on the job's own threads."""
+    invalid: bool = False
+    """Something in it could not be measured: its lane totals would be wrong, so there are none."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the step and everything issued in it has its end."""
+        return self.end is not None and all(each.end is not None for each in self.collectives)
+
+    def converted(self, to: Callable[[Timestamp], Other]) -> RecordedStep[Other]:
+        """The same, complete step with other timestamps."""
+        assert self.end is not None
+        return RecordedStep(
+            self.step,
+            self.detailed,
+            to(self.begin),
+            self.begin_host_ns,
+            to(self.end),
+            [(edge, to(at)) for edge, at in self.edges],
+            [
+                RecordedCollective(
+                    each.call, to(each.begin), to(each.end), each.stream_key, each.on_compute, each.lost
+                )
+                for each in self.collectives
+                if each.end is not None
+            ],
+            [(to(begin), to(end), wait) for begin, end, wait in self.waits],
+            self.collective_count,
+            self.cost_ns,
+            self.invalid,
+        )
 
 
 class Assembler:
@@ -25,12 +105,14 @@ class Assembler:
         begin_ns, end_ns = recorded.begin, recorded.end
         assert end_ns is not None
         phases = phases_of(begin_ns, end_ns, recorded.edges)
-        if not recorded.measured:
+        if not recorded.detailed or recorded.invalid or any(each.lost for each in recorded.collectives):
             # What ran over from an earlier step cannot be followed through an unmeasured one.
             self._carried.clear()
             self._last_end_ns.clear()
             return StepSpans(recorded.step, begin_ns, end_ns, phases, recorded.collective_count)
-        timed, on_compute = self._timed(recorded)
+        # Another thread's hook may still append one that has not ended.
+        ended = [each for each in recorded.collectives if each.end is not None]
+        timed = [self._timed(each) for each in ended]
         running = [*self._carried, *timed]
         self._carried = [each for each in running if each.end_ns > end_ns]
 
@@ -43,8 +125,12 @@ class Assembler:
             lane((begin, end) for begin, end, wait in recorded.waits if wait is kind)
             for kind in (Wait.PURE, Wait.MIXED)
         )
-        stall = spans.union(spans.intersection(spans.union(pure, mixed), comm), lane(on_compute))
-        step = spans.from_pairs([(begin_ns, end_ns)])
+        on_compute = lane(
+            (times.start_ns, times.end_ns)
+            for times, each in zip(timed, ended, strict=True)
+            if each.on_compute
+        )
+        stall = spans.union(spans.intersection(spans.union(pure, mixed), comm), on_compute)
         return StepSpans(
             recorded.step,
             begin_ns,
@@ -52,57 +138,41 @@ class Assembler:
             phases,
             recorded.collective_count,
             detailed=True,
-            compute=spans.difference(step, spans.union(pure, stall)),
+            compute=spans.difference(lane([(begin_ns, end_ns)]), spans.union(pure, stall)),
             comm=comm,
             stall=stall,
             collectives=tuple(timed),
         )
 
-    def _timed(self, recorded: RecordedStep[int]) -> tuple[list[CollectiveTimes], list[tuple[int, int]]]:
-        """Each collective's own time, and the times of those on the compute stream.
-
-        One that had to queue starts when the one before it ends.
-        """
-        timed, on_compute = [], []
-        for each in recorded.collectives:
-            start_ns, key = each.begin, each.stream_key
-            if each.end is None:
-                continue
-            if key is not None:
-                start_ns = max(start_ns, self._last_end_ns.get(key, start_ns))
-                self._last_end_ns[key] = each.end
-            end_ns = max(start_ns, each.end)
-            timed.append(CollectiveTimes(each.call, start_ns, end_ns))
-            if each.on_compute:
-                on_compute.append((start_ns, end_ns))
-        return timed, on_compute
+    def _timed(self, recorded: RecordedCollective[int]) -> CollectiveTimes:
+        """A collective's own time. One that had to queue starts when the one before it ends."""
+        start_ns, end_ns, key = recorded.begin, recorded.end, recorded.stream_key
+        assert end_ns is not None
+        if key is not None:
+            start_ns = max(start_ns, self._last_end_ns.get(key, start_ns))
+            self._last_end_ns[key] = end_ns
+        return CollectiveTimes(recorded.call, start_ns, max(start_ns, end_ns))
 
 
 def phases_of(begin_ns: int, end_ns: int, edges: Iterable[tuple[Edge, int]]) -> tuple[PhaseTimes, ...]:
     """The phases of a step from its edges.
 
-    Forward is what leads up to a backward: from the step's start, or from the backward before it.
+    Forward is what leads up to a backward: from the step's start, or from the phase before it.
     """
     phases = []
     forward_from = latest_ns = begin_ns
-    opened: dict[Edge, int] = {}
+    opened: dict[str, int] = {}
     for edge, at_ns in edges:
         latest_ns = at_ns = min(max(at_ns, latest_ns), end_ns)  # no phase ends before it begins
         if edge is Edge.BACKWARD_BEGIN:
             phases.append(PhaseTimes("forward", forward_from, at_ns))
-            opened[edge] = at_ns
-        elif edge is Edge.BACKWARD_END:
-            start_ns = opened.pop(Edge.BACKWARD_BEGIN, None)
-            if start_ns is not None:
-                phases.append(PhaseTimes("backward", start_ns, at_ns))
-            forward_from = at_ns
-        elif edge is Edge.OPTIMIZER_BEGIN:
-            opened[edge] = at_ns
-        else:
-            start_ns = opened.pop(Edge.OPTIMIZER_BEGIN, None)
-            if start_ns is not None:
-                phases.append(PhaseTimes("optimizer", start_ns, at_ns))
-            forward_from = at_ns
-    if Edge.OPTIMIZER_BEGIN in opened:
-        phases.append(PhaseTimes("optimizer", opened[Edge.OPTIMIZER_BEGIN], end_ns))
+        name, _, which = edge.partition("_")
+        if which == "begin":
+            opened[name] = at_ns
+            continue
+        if name in opened:
+            phases.append(PhaseTimes(name, opened.pop(name), at_ns))
+        forward_from = at_ns
+    if "optimizer" in opened:
+        phases.append(PhaseTimes("optimizer", opened["optimizer"], end_ns))
     return tuple(phases)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol
 
 from overlaptop.timeline.collectives import LinkBytes
 from overlaptop.timeline.spans import Spans, empty
@@ -44,13 +43,12 @@ class CollectiveCall:
     """``nccl``, ``gloo``; what runs it on this device."""
     device_type: str
     device_index: int
-    peer: int | None
+    peer: int | None = None
     """The other rank of a point-to-point operation."""
     coalesced: bool = False
     """Several launched as one. NCCL's Work for such has no future, and asking for it ends the process."""
     link: LinkBytes | None = None
-    """What this rank sends and receives in it over the links of its node; None where that is not known, or
-    where some of the group's ranks are on other nodes."""
+    """What this rank sends and receives in it over the links of its node; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,30 +150,3 @@ class Source(Protocol):
 
     def take(self) -> list[StepSpans]:
         """Steps finished since the last call, in order."""
-
-
-@runtime_checkable
-class HookedSource(Source, Protocol):
-    """A source that the hooks call at each collective, and at each wait for one, as it is issued."""
-
-    def issue(self, describe: Callable[[], CollectiveCall | None]) -> Any:
-        """A collective is about to be issued. Returns a token for `issued`, None for nothing to do.
-
-        Describing costs more than counting, so it is done only on demand; it gives None for what is no
-        collective after all, such as a compiler tracing one.
-        """
-
-    def issued(self, token: Any, work: Any) -> None:
-        """It has been issued. `work` is c10d's Work, or None where the call ran on the current stream."""
-
-    def failed(self, token: Any) -> None:
-        """Issuing it raised: it has no end."""
-
-    def wait_begin(self, stream: Any = None) -> Any:
-        """A wait for communication begins here, on `stream` (None: the current one).
-
-        Returns a token for `wait_end`; None: not measured.
-        """
-
-    def wait_end(self, token: Any, wait: Wait) -> None:
-        """The wait ends here."""

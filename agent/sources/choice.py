@@ -50,7 +50,7 @@ def _candidates(options: AgentOptions, device: int | None, refusal: str) -> Iter
     if on_cuda and (asked == "kernels" or (asked == "auto" and not options.phases_only)):
         yield KernelsSource(options.every, device, LaneRules(options.lane_rules))
     if asked in ("kernels", "events") or (asked == "auto" and on_cuda):
-        yield EventsSource(options.phases_only, options.every, "", device)
+        yield EventsSource(options.phases_only, options.every, device)
     yield HostSource(options.phases_only, options.every, "asked for" if asked == "host" else "")
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from overlaptop.agent.sources.base import CollectiveCall, CollectiveTimes
 from overlaptop.agent.sources.kernel_steps import NcclKernel, TracedStep
@@ -30,21 +30,10 @@ class CollectiveLaunch:
     """Several operations in one launch: any number of kernels from one up."""
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedStep:
-    """The collectives that were issued in one step."""
-
-    collectives: tuple[CollectiveTimes, ...]
-    count: int
-    """Launches; of those without a launch that is known, the kernels."""
-    kernels_ns: int
-    """Summed durations of NCCL's kernels."""
-    matched_ns: int
-    """Of these, the kernels whose launch is known, with its bytes."""
-
-
-def join(step: TracedStep, launches: Sequence[CollectiveLaunch]) -> JoinedStep:
-    """Join a step's kernels to `launches`, which are sorted by time and hold at least the step's."""
+def join(step: TracedStep, launches: Sequence[CollectiveLaunch]) -> TracedStep:
+    """The step with its collectives: its kernels joined to `launches`, which are sorted by time and hold at
+    least the step's. A kernel whose launch is not known is a collective of its own.
+    """
     times: list[CollectiveTimes] = []
     kernels_ns = matched_ns = 0
     for interval in step.intervals:
@@ -52,24 +41,24 @@ def join(step: TracedStep, launches: Sequence[CollectiveLaunch]) -> JoinedStep:
         stop = bisect_left(launches, interval.to_unix_ns, key=_issued)
         logged = [kernel for kernel in interval.kernels if not kernel.replayed]
         matched = match(logged, launches[first:stop])
-        groups: list[tuple[CollectiveCall | None, list[NcclKernel]]] = [
-            (None, [kernel]) for kernel in interval.kernels if kernel.replayed
-        ]
-        if matched is None:
-            groups += [(None, [kernel]) for kernel in logged]
-        else:
-            groups += [(launch.call, some) for launch, some in matched]
+        unmatched = interval.kernels if matched is None else [k for k in interval.kernels if k.replayed]
+        groups = [(launch.call, kernels) for launch, kernels in matched or ()]
+        groups += [(_of_kernel(kernel, step.device), [kernel]) for kernel in unmatched]
         for call, kernels in groups:
-            start_ns, end_ns = kernels[0].start_ns, kernels[0].end_ns
-            took_ns = end_ns - start_ns
-            for kernel in kernels[1:]:
-                start_ns, end_ns = min(start_ns, kernel.start_ns), max(end_ns, kernel.end_ns)
-                took_ns += kernel.end_ns - kernel.start_ns
+            took_ns = sum(kernel.end_ns - kernel.start_ns for kernel in kernels)
             kernels_ns += took_ns
-            matched_ns += took_ns if call is not None and call.bytes is not None else 0
-            times.append(CollectiveTimes(call or unmatched(kernels[0], step.device), start_ns, end_ns))
+            matched_ns += took_ns if call.bytes is not None else 0
+            start_ns, end_ns = min(k.start_ns for k in kernels), max(k.end_ns for k in kernels)
+            times.append(CollectiveTimes(call, start_ns, end_ns))
     times.sort(key=lambda each: each.start_ns)
-    return JoinedStep(tuple(times), len(times), kernels_ns, matched_ns)
+    return replace(
+        step,
+        collectives=tuple(times),
+        collective_count=len(times),
+        named=True,
+        comm_kernels_ns=kernels_ns,
+        matched_ns=matched_ns,
+    )
 
 
 def match(
@@ -93,18 +82,9 @@ def match(
     return matched
 
 
-def unmatched(kernel: NcclKernel, device: int) -> CollectiveCall:
+def _of_kernel(kernel: NcclKernel, device: int) -> CollectiveCall:
     """What is known of a kernel whose launch is not: its own name."""
-    return CollectiveCall(
-        op=kernel.name,
-        bytes=None,
-        group="",
-        is_async=kernel.beside_compute,
-        backend="nccl",
-        device_type="cuda",
-        device_index=device,
-        peer=None,
-    )
+    return CollectiveCall(kernel.name, None, "", kernel.beside_compute, "nccl", "cuda", device)
 
 
 def _suits(kernel: NcclKernel, launch: CollectiveLaunch, *, counted: bool) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
@@ -22,13 +22,9 @@ import torch
 
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
-from overlaptop.agent.sources.assemble import Assembler
+from overlaptop.agent.sources.assemble import MAX_MARKS, RecordedCollective, RecordedStep
 from overlaptop.agent.sources.base import CollectiveCall, Edge, StepSpans, Wait
-from overlaptop.agent.sources.recorded_step import (
-    MAX_MARKS,
-    RecordedCollective,
-    RecordedStep,
-)
+from overlaptop.agent.sources.hooked_source import HookedSource
 from overlaptop.agent.sources.sampling import Sampler
 
 BUDGET = 0.01
@@ -46,43 +42,27 @@ NS_PER_MS = 1_000_000
 Event = Any  # torch.cuda.Event, whose stubs differ between versions
 
 
-def single_connection(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether all streams share one hardware queue (Megatron and TransformerEngine users set this).
-
-    Timing events between collectives then serialise the streams and destroy the overlap they measure
-    (pytorch issue 143890, TransformerEngine issue 1353).
-    """
-    return environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
-
-
-class EventsSource:
+class EventsSource(HookedSource[Event]):
     """Spans by CUDA events. See sources.base.Source for the protocol."""
 
     name = "events"
-    compute_exact = False
-    gave_up = ""
-
     outstanding = 0  # a CUDA future calls back on the thread that asks it
 
-    def __init__(
-        self, phases_only: bool, every: int | None, reason: str, device_index: int | None = None
-    ) -> None:
+    def __init__(self, phases_only: bool, every: int | None, device_index: int | None = None) -> None:
         """Measure on `device_index`; None: the current device, until a collective shows another."""
-        if not phases_only and single_connection():
-            phases_only = True
-            reason = (
-                "phases only: with CUDA_DEVICE_MAX_CONNECTIONS=1, events around collectives "
-                "would destroy the overlap they measure"
-            )
-        self.reason = reason
-        self.watched = False
-        self.lost = 0
-        self._phases_only = phases_only
-        self._sampler = Sampler(every, BUDGET, SETTLE_STEPS)
-        self._recording: RecordedStep[Event] | None = None
+        # All streams share one hardware queue then (Megatron and TransformerEngine users set this). Timing
+        # events between collectives serialise them (pytorch issue 143890, TransformerEngine issue 1353).
+        single = not phases_only and os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
+        super().__init__(
+            phases_only or single,
+            Sampler(every, BUDGET, SETTLE_STEPS),
+            "phases only: with CUDA_DEVICE_MAX_CONNECTIONS=1, events around collectives "
+            "would destroy the overlap they measure"
+            if single
+            else "",
+        )
         self._pending: deque[RecordedStep[Event]] = deque()
         self._read_steps: deque[RecordedStep[int]] = deque()
-        self._assembler = Assembler()
         self._pool: list[Event] = []
         self._end_streams: dict[object, Any] = {}
         self._device = device_index if device_index is not None else -1
@@ -94,7 +74,7 @@ class EventsSource:
     @property
     def detail_every(self) -> int:
         """Collectives are measured in every n-th step; 0: never."""
-        return 0 if self._phases_only or self._captured else self._sampler.every
+        return 0 if self._captured else super().detail_every
 
     def start(self) -> None:
         """Refuse where there is no device to record on."""
@@ -114,19 +94,9 @@ class EventsSource:
             self._device = torch.cuda.current_device()
         host_ns = now_ns()  # before the mark: the device passes it no earlier
         self._compute = torch.cuda.current_stream(self._device)
-        mark = self._record(self._compute)
-        recording = self._recording
-        detailed = self.detail_every > 0 and self._sampler.next_is_detailed()
-        self._recording = RecordedStep(
-            step,
-            detailed,
-            mark,
-            begin_host_ns=host_ns,
-            collective_count=None if self._phases_only else 0,
-        )
-        if recording is not None:
-            recording.end = mark
-            self._pending.append(recording)
+        ended = self._begin_step(step, self._record(self._compute), host_ns)
+        if ended is not None:
+            self._pending.append(ended)
         self._read_finished()
 
     def edge(self, edge: Edge) -> None:
@@ -155,8 +125,7 @@ class EventsSource:
         if call.device_type != "cuda":
             return None  # what runs on the host is not on the device's timeline
         if not self._timeable(call) or len(recording.collectives) >= MAX_MARKS:
-            recording.invalid = True
-            self.lost += 1
+            self._invalidate(recording)
             return None
         stream = self._current_stream()
         collective = RecordedCollective(call, self._record(stream), on_compute=stream is self._compute)
@@ -231,19 +200,13 @@ class EventsSource:
             return self._compute
         return torch.cuda.current_stream(self._device)
 
-    def failed(self, token: RecordedCollective[Event]) -> None:
-        """Its end will never come."""
-        token.lost, token.end = True, token.begin
-        self.lost += 1
-
     def wait_begin(self, stream: Any = None) -> Event | None:
         """Mark where the compute stream may come to stand; waits of other streams are no stall."""
         recording = self._recording
         if recording is None or not recording.detailed:
             return None
         if len(recording.waits) >= MAX_MARKS:
-            recording.invalid = True
-            self.lost += 1
+            self._invalidate(recording)
             return None
         started = perf_counter_ns()
         raw = stream.cuda_stream if stream is not None else _raw_stream(self._device)

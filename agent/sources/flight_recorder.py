@@ -26,13 +26,11 @@ from overlaptop.timeline.collectives import (
 )
 
 _KERNELS = (
-    # what a profiling name contains -> the kernels that it becomes; the first that fits
-    ("reduce_scatter", ("ReduceScatter",)),
-    ("all_reduce", ("AllReduce",)),
+    # what a profiling name contains, less underscores -> the kernels that it becomes; the first that fits
+    ("reducescatter", ("ReduceScatter",)),
     ("allreduce", ("AllReduce",)),
-    ("all_gather", ("AllGather",)),
     ("allgather", ("AllGather",)),
-    ("all_to_all", ("SendRecv", "AlltoAll", "AllToAll")),
+    ("alltoall", ("SendRecv", "AlltoAll", "AllToAll")),
     ("broadcast", ("Broadcast",)),
     ("reduce", ("Reduce",)),
     ("gather", ("SendRecv", "Gather")),
@@ -80,7 +78,7 @@ class FlightRecorder:
                 raise FlightRecorderError(
                     "the flight recorder is off: TORCH_FR_BUFFER_SIZE=2000 switches it on"
                 )
-            if entries and entries[0]["record_id"] and entries[0]["time_created_ns"] > from_unix_ns:
+            if entries[0]["record_id"] and entries[0]["time_created_ns"] > from_unix_ns:
                 return None
             recent = (entry for entry in entries if entry["time_created_ns"] >= from_unix_ns)
             return launches_of(recent, content.get("pg_config", {}))
@@ -158,7 +156,6 @@ def _launch(
             backend="nccl",
             device_type="cuda",
             device_index=-1,
-            peer=None,
             coalesced=together,
             link=sum_links_where_known(link_bytes(_op(part), _bytes(part), ranks) for part in parts),
         ),
@@ -173,7 +170,7 @@ def _op(entry: Mapping[str, Any]) -> str:
 
 
 def _kernels_of(name: str) -> tuple[str, ...]:
-    return next((kernels for part, kernels in _KERNELS if part in name), ())
+    return next((kernels for part, kernels in _KERNELS if part in name.replace("_", "")), ())
 
 
 def _bytes(entry: Mapping[str, Any]) -> int | None:

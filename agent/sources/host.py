@@ -15,13 +15,9 @@ from typing import Any
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.fault_barrier import raise_later
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
-from overlaptop.agent.sources.assemble import Assembler
+from overlaptop.agent.sources.assemble import MAX_MARKS, RecordedCollective, RecordedStep
 from overlaptop.agent.sources.base import CollectiveCall, Edge, StepSpans, Wait
-from overlaptop.agent.sources.recorded_step import (
-    MAX_MARKS,
-    RecordedCollective,
-    RecordedStep,
-)
+from overlaptop.agent.sources.hooked_source import HookedSource
 from overlaptop.agent.sources.sampling import Sampler
 
 BUDGET = 0.02
@@ -32,31 +28,18 @@ TIMEOUT_STEPS = 16
 """A step whose collectives have not ended when so many more have finished is given up, and counted."""
 
 
-class HostSource:
+class HostSource(HookedSource[int]):
     """Spans by the host's clock. See sources.base.Source for the protocol."""
 
     name = "host"
-    compute_exact = False
-    gave_up = ""
 
     def __init__(self, phases_only: bool, every: int | None, reason: str) -> None:
-        self.reason = reason
-        self.watched = False
-        self._phases_only = phases_only
-        self._sampler = Sampler(every, BUDGET, settle_steps=0)
-        self.lost = 0
-        self._recording: RecordedStep[int] | None = None
+        super().__init__(phases_only, Sampler(every, BUDGET, settle_steps=0), reason)
         self._finished: deque[RecordedStep[int]] = deque()
-        self._assembler = Assembler()
         self._blocking: dict[int, RecordedCollective[int]] = {}
         """By thread: the call without a future for which that thread is about to wait."""
         self._outstanding: set[int] = set()
         """Collectives whose future has not called back."""
-
-    @property
-    def detail_every(self) -> int:
-        """Collectives are measured in every n-th step; 0: never."""
-        return 0 if self._phases_only else self._sampler.every
 
     def start(self) -> None:
         """The host's clock is always there."""
@@ -72,19 +55,11 @@ class HostSource:
 
     def boundary(self, step: int) -> None:
         """`step` begins here, and the one before it ends."""
-        at_ns = now_ns()
-        recording = self._recording
-        self._recording = RecordedStep(
-            step,
-            not self._phases_only and self._sampler.next_is_detailed(),
-            at_ns,
-            collective_count=None if self._phases_only else 0,
-        )
-        if recording is None:
+        ended = self._begin_step(step, now_ns())
+        if ended is None:
             return
-        recording.end = at_ns
         if len(self._finished) < MAX_WAITING_STEPS:
-            self._finished.append(recording)
+            self._finished.append(ended)
         else:
             self.lost += 1
 
@@ -106,13 +81,12 @@ class HostSource:
         if call is None:
             return None
         recording.collective_count += 1
-        if call.device_type != "cpu" or len(recording.collectives) >= MAX_MARKS:
-            if call.device_type != "cpu":
-                self.reason = (
-                    f"steps with {call.op} on {call.device_type} are left out: no host clock sees it"
-                )
-            recording.invalid = True
-            self.lost += 1
+        if call.device_type != "cpu":
+            self.reason = f"steps with {call.op} on {call.device_type} are left out: no host clock sees it"
+            self._invalidate(recording)
+            return None
+        if len(recording.collectives) >= MAX_MARKS:
+            self._invalidate(recording)
             return None
         unended = self._blocking.pop(threading.get_ident(), None)
         if unended is not None:
@@ -166,11 +140,6 @@ class HostSource:
             self._outstanding.discard(id(token))
         yield
 
-    def failed(self, token: RecordedCollective[int]) -> None:
-        """Its end will never come."""
-        token.lost, token.end = True, token.begin
-        self.lost += 1
-
     def wait_begin(self, stream: Any = None) -> int | None:  # noqa: ARG002 - the host has no streams
         """Note the beginning of a wait."""
         recording = self._recording
@@ -188,8 +157,7 @@ class HostSource:
         if len(recording.waits) < MAX_MARKS:
             recording.waits.append((token, at_ns, wait))
         else:
-            recording.invalid = True
-            self.lost += 1
+            self._invalidate(recording)
 
     def take(self) -> list[StepSpans]:
         """Steps finished since the last call, in order."""
@@ -205,10 +173,10 @@ class HostSource:
         return taken
 
     def _assemble(self, recording: RecordedStep[int]) -> StepSpans:
-        began = thread_time_ns()
+        began_ns = thread_time_ns()
         measured = self._assembler.assemble(recording)
         if recording.detailed:
             # To report and send it takes about as long again.
-            cost_ns = 2 * (thread_time_ns() - began)
+            cost_ns = 2 * (thread_time_ns() - began_ns)
             self._sampler.learn(cost_ns, measured.end_ns - measured.start_ns)
         return measured

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from overlaptop.agent.sources.base import Edge
+from overlaptop.agent.sources.assemble import phases_of
+from overlaptop.agent.sources.base import Edge, StepSpans
 from overlaptop.agent.sources.cupti import layouts
 from overlaptop.agent.sources.cupti.layouts import (
     CONCURRENT_KERNEL,
@@ -28,7 +29,6 @@ from overlaptop.agent.sources.cupti.layouts import (
 from overlaptop.agent.sources.kernel_names import LANES, KernelName, KernelNames
 from overlaptop.timeline import spans
 from overlaptop.timeline.lanes import Kind, Lane, LaneRules
-from overlaptop.timeline.spans import Spans
 from overlaptop.timeline.stalls import stalls
 
 MARK_WORDS = 3
@@ -83,26 +83,11 @@ class LaunchInterval:
 
 
 @dataclass(frozen=True, slots=True)
-class TracedStep:
-    """One step on the GPU's timeline; times in ns on the agent's clock, spans clipped to the step."""
+class TracedStep(StepSpans):
+    """One step on the GPU's timeline, and what its collectives are found by."""
 
-    step: int
-    start_ns: int
-    end_ns: int
-    edges: tuple[tuple[Edge, int], ...]
-    compute: Spans
-    comm: Spans
-    copy: Spans
-    stall: Spans
-    launch_lead_ns: int
-    """When the GPU came to the step's end, less when the host had issued it."""
-    intervals: tuple[LaunchInterval, ...]
-    device: int
-
-    @property
-    def kernel_count(self) -> int:
-        """NCCL's kernels that were launched in this step."""
-        return sum(len(interval.kernels) for interval in self.intervals)
+    intervals: tuple[LaunchInterval, ...] = ()
+    device: int = 0
 
 
 def read_steps(
@@ -112,7 +97,8 @@ def read_steps(
     rules: LaneRules,
     clock_offset_ns: int = 0,
 ) -> list[TracedStep]:
-    """The steps between the boundaries among `marks` (in their order) that CUPTI recorded.
+    """The steps between the boundaries among `marks` (in their order) that CUPTI recorded, without their
+    collectives.
 
     A step of which a bound is missing is left out. Activities that do not touch the marks' device do not
     count. `clock_offset_ns` is added to all times of `activities`.
@@ -136,16 +122,9 @@ def read_steps(
     nccl_rows = nccl_rows[np.argsort(_since(work["correlation"][nccl_rows], first_launch), kind="stable")]
     nccl_launches = _since(work["correlation"][nccl_rows], first_launch)
     kernels = [
-        NcclKernel(
-            name=nccl_names[row].text,
-            collective=str(nccl_names[row].nccl),
-            start_ns=start_ns,
-            end_ns=end_ns,
-            beside_compute=beside_compute,
-            replayed=replayed,
-        )
-        for row, start_ns, end_ns, beside_compute, replayed in zip(
-            nccl_rows.tolist(),
+        NcclKernel(name.text, str(name.nccl), start_ns, end_ns, beside_compute, replayed)
+        for name, start_ns, end_ns, beside_compute, replayed in zip(
+            map(nccl_names.__getitem__, nccl_rows.tolist()),
             starts[nccl_rows].tolist(),
             ends[nccl_rows].tolist(),
             (work["stream"][nccl_rows] != stream).tolist(),
@@ -153,11 +132,9 @@ def read_steps(
             strict=True,
         )
     ]
-    seen_rows = [row for _, row in seen]
-    gpu_ns = (activities["start_ns"][seen_rows] + clock_offset_ns).tolist()
-    cuts = np.searchsorted(
-        nccl_launches, _since(activities["correlation"][seen_rows], first_launch)
-    ).tolist()
+    marked = activities[[row for _, row in seen]]
+    gpu_ns = (marked["start_ns"] + clock_offset_ns).tolist()
+    cuts = np.searchsorted(nccl_launches, _since(marked["correlation"], first_launch)).tolist()
 
     steps = []
     boundaries = [at for at, (mark, _) in enumerate(seen) if mark.edge is None]
@@ -167,18 +144,20 @@ def read_steps(
             continue
         start_ns, end_ns = gpu_ns[begin], gpu_ns[end]
         compute = spans.clip(lanes[Lane.COMPUTE], start_ns, end_ns)
+        edges = [(mark.edge, gpu_ns[at]) for at in range(begin, end) if (mark := seen[at][0]).edge]
         steps.append(
             TracedStep(
                 step=first.step,
                 start_ns=start_ns,
                 end_ns=end_ns,
-                edges=tuple(
-                    (mark.edge, gpu_ns[at]) for at in range(begin, end) if (mark := seen[at][0]).edge
-                ),
+                phases=phases_of(start_ns, end_ns, edges),
+                collective_count=cuts[end] - cuts[begin],
+                detailed=True,
                 compute=compute,
                 comm=spans.clip(lanes[Lane.COMM], start_ns, end_ns),
                 copy=spans.clip(lanes[Lane.COPY], start_ns, end_ns),
                 stall=stalls(start_ns, end_ns, compute, lanes[Lane.COMM]),
+                named=False,
                 launch_lead_ns=end_ns - last.host_ns,
                 intervals=tuple(
                     LaunchInterval(

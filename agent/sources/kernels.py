@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from dataclasses import replace
 from enum import Enum, auto
 from time import monotonic
 
@@ -22,20 +23,19 @@ import torch
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.isolation.threads import signals_blocked
-from overlaptop.agent.sources.assemble import phases_of
-from overlaptop.agent.sources.base import CollectiveTimes, Edge, StepSpans
+from overlaptop.agent.sources.base import Edge, StepSpans
 from overlaptop.agent.sources.bursts import Burst, Schedule
-from overlaptop.agent.sources.collective_join import CollectiveLaunch, join, unmatched
+from overlaptop.agent.sources.collective_join import CollectiveLaunch, join
 from overlaptop.agent.sources.cupti.holders import tool_in
 from overlaptop.agent.sources.cupti.layouts import CONCURRENT_KERNEL, Activities, UnknownRecordError
 from overlaptop.agent.sources.cupti.library import CuptiError
 from overlaptop.agent.sources.cupti.tracer import Tracer
 from overlaptop.agent.sources.graph_captures import GraphCaptureWatch
 from overlaptop.agent.sources.kernel_names import KernelNames
-from overlaptop.agent.sources.kernel_steps import TracedStep, read_steps
+from overlaptop.agent.sources.kernel_steps import StreamMark, TracedStep, read_steps
 from overlaptop.agent.sources.launch_log import LaunchLog
 from overlaptop.agent.sources.marker import Marker
-from overlaptop.agent.sources.self_check import SelfCheck
+from overlaptop.agent.sources.self_check import fault_in
 from overlaptop.timeline.lanes import LaneRules
 
 ROUND_S = 0.1
@@ -54,12 +54,10 @@ TAKEN_OVER = "another user of CUPTI in this process takes its records"
 
 
 class _State(Enum):
-    NEW = auto()
-    """The self-check has not been launched."""
-    CHECKING = auto()
     IDLE = auto()
     TRACING = auto()
     DRAINING = auto()
+    """CUPTI still has buffers: of a burst, or of the self-check."""
 
 
 class KernelsSource:
@@ -76,11 +74,12 @@ class KernelsSource:
         self._rules = rules
         self._names = KernelNames(rules)
         self._schedule = Schedule(every)
-        self._every = every
+        self.detail_every = every or 1
+        """The kernels are seen of one in so many steps, as it was lately."""
         self._device = device_index
         self._lock = threading.Lock()
         """Held while the state changes. Below it lie the locks of GraphCaptureWatch and Tracer."""
-        self._state = _State.NEW
+        self._state = _State.IDLE
         self._paused = False
         self._step = 0
         self._host_step_ns = 0
@@ -91,19 +90,15 @@ class KernelsSource:
         self._burst: Burst | None = None
         self._burst_began_s, self._burst_began_step = 0.0, -1
         self._lost_before = 0
-        self._check: SelfCheck | None = None
+        self._check: tuple[StreamMark, StreamMark] | None = None
+        """The marks around the self-check's kernel, while its records are waited for."""
         self._checks = 0
+        self._checked = False
         self._drain_began_s, self._drain_began_step = 0.0, 0
         self._captures = GraphCaptureWatch()
         self._lead_ns = 0
-        self._seen_every = 0
         self._last_first_step = 0
         self._overflowed = 0
-
-    @property
-    def detail_every(self) -> int:
-        """The kernels are seen of one in so many steps, as it was lately."""
-        return self._seen_every or self._every or 1
 
     @property
     def lost(self) -> int:
@@ -166,7 +161,7 @@ class KernelsSource:
         burst = self._burst
         if burst is not None:
             burst.boundary(step)
-        elif self._state is _State.NEW and not (self._paused or self.gave_up):
+        elif self._state is _State.IDLE and not (self._checked or self._paused or self.gave_up):
             self._begin_check()
         self._step = step
 
@@ -196,7 +191,7 @@ class KernelsSource:
     def _advance(self) -> None:
         if self._state is _State.IDLE:
             stepping = self._step != self._burst_began_step
-            if stepping and self._schedule.due(watched=self.watched):
+            if self._checked and stepping and self._schedule.due(watched=self.watched):
                 self._begin_burst()
         elif self._state is _State.TRACING:
             assert self._burst is not None
@@ -208,15 +203,17 @@ class KernelsSource:
             if self._burst.finished.is_set():
                 self._tracer.stop()
                 self._schedule.traced()
-                self._begin_drain(_State.DRAINING)
-        elif self._state in (_State.CHECKING, _State.DRAINING):
+                self._begin_drain()
+        else:
             self._tracer.gather()
-            if not self._tracer.complete:
-                self._check_drain_timeout()
-            elif self._state is _State.CHECKING:
-                self._end_check(self._tracer.taken())
-            else:
-                self._end_burst(self._tracer.taken())
+            if not self._tracer.outstanding:
+                self._read(self._tracer.taken())
+                self._state = _State.IDLE
+            elif (
+                monotonic() - self._drain_began_s > DRAIN_TIMEOUT_S
+                and self._step - self._drain_began_step > DRAIN_TIMEOUT_STEPS
+            ):
+                self._give_up(TAKEN_OVER)
 
     def _begin_check(self) -> None:
         """Trace one small kernel between two marks: on the job's thread, at the first boundary."""
@@ -233,19 +230,18 @@ class KernelsSource:
             if before is None or after is None:
                 self._give_up("no mark can be set on the compute stream")
                 return
-            self._check = SelfCheck(before, after)
+            self._check = before, after
             self._checks += 1
-            self._begin_drain(_State.CHECKING)
+            self._begin_drain()
 
-    def _end_check(self, activities: Activities) -> None:
-        """Start measuring, or check once more, or give up."""
-        assert self._check is not None
-        fault = self._check.fault_in(activities, self._tracer.clock_offset_ns)
-        if not fault:
-            self._state = _State.IDLE
-        elif self._checks < CHECKS:
-            self._state = _State.NEW
-        else:
+    def _read(self, activities: Activities) -> None:
+        if self._check is None:
+            self._read_burst(activities)
+            return
+        check, self._check = self._check, None
+        fault = fault_in(*check, activities, self._tracer.clock_offset_ns)
+        self._checked = not fault
+        if fault and self._checks == CHECKS:
             self._give_up(f"CUPTI's records are not what they should be: {fault}")
 
     def _begin_burst(self) -> None:
@@ -264,34 +260,31 @@ class KernelsSource:
         expected_s = (2 * self._burst.steps + 2) * self._host_step_ns / 1e9
         return monotonic() - self._burst_began_s > max(MAX_BURST_S, MAX_BURST_TIMES * expected_s)
 
-    def _begin_drain(self, state: _State) -> None:
+    def _begin_drain(self) -> None:
         self._drain_began_s, self._drain_began_step = monotonic(), self._step
-        self._state = state
+        self._state = _State.DRAINING
 
-    def _check_drain_timeout(self) -> None:
-        """Give up when buffers stay away long after the GPU must have finished with them."""
-        overdue = monotonic() - self._drain_began_s > DRAIN_TIMEOUT_S
-        if overdue and self._step - self._drain_began_step > DRAIN_TIMEOUT_STEPS:
-            self._give_up(TAKEN_OVER)
-
-    def _end_burst(self, activities: Activities) -> None:
+    def _read_burst(self, activities: Activities) -> None:
         burst, self._burst = self._burst, None
-        self._state = _State.IDLE
         assert burst is not None
         if burst.broken or self._tracer.lost > self._lost_before:
             return  # something is missing, so each total might be wrong
-        steps = read_steps(activities, burst.marks, self._names, self._rules, self._tracer.clock_offset_ns)
+        offset_ns = self._tracer.clock_offset_ns
+        steps = read_steps(activities, burst.marks, self._names, self._rules, offset_ns)
         if len(steps) < burst.steps:
             self._give_up(TAKEN_OVER)
             return
         step_ns = (steps[-1].end_ns - steps[0].start_ns) / len(steps)
-        offset_ns = self._tracer.clock_offset_ns
         self._schedule.learn(step_ns, _kernels_per_step(activities, steps, offset_ns))
         launches = self._launches(steps)
         for step in steps:
-            self._traced[step.step] = step_spans(step, launches, final=bool(self._log.reason))
-        self._lead_ns = steps[-1].launch_lead_ns
-        self._seen_every = max(1, round((steps[0].step - self._last_first_step) / len(steps)))
+            if launches is None and self._log.reason:  # never known: collectives go by their kernels
+                named = replace(join(step, []), comm_kernels_ns=None, matched_ns=None)
+            else:  # or those of another step will be looked up soon
+                named = step if launches is None else join(step, launches)
+            self._traced[step.step] = named
+        self._lead_ns = steps[-1].launch_lead_ns or 0
+        self.detail_every = max(1, round((steps[0].step - self._last_first_step) / len(steps)))
         self._last_first_step = steps[0].step
 
     def _launches(self, steps: list[TracedStep]) -> list[CollectiveLaunch] | None:
@@ -318,7 +311,7 @@ class KernelsSource:
         if self._burst is not None:
             self._burst.end()
             self._burst = None
-        self._state = _State.NEW if self._state in (_State.NEW, _State.CHECKING) else _State.IDLE
+        self._state, self._check = _State.IDLE, None
         self._tracer.hand_over()
 
     def _finished_steps(self) -> list[StepSpans]:
@@ -329,9 +322,8 @@ class KernelsSource:
             self._boundaries.popleft()
             traced = self._traced.pop(step, None)
             self._schedule.note(end_ns - begin_ns, traced=traced is not None)
-            lead_ns = (
-                self._lead_ns
-            )  # of a step between bursts only the length is known, by the host's clock
+            # Of a step between bursts only the length is known, by the host's clock.
+            lead_ns = self._lead_ns
             finished.append(traced or StepSpans(step, begin_ns + lead_ns, end_ns + lead_ns, (), None))
         if self._burst is None:
             self._traced.clear()  # what is left is of steps that were not taken in time
@@ -342,38 +334,3 @@ def _kernels_per_step(activities: Activities, steps: list[TracedStep], clock_off
     starts_ns = activities["start_ns"][activities["kind"] == CONCURRENT_KERNEL] + clock_offset_ns
     within = (starts_ns >= steps[0].start_ns) & (starts_ns < steps[-1].end_ns)
     return float(within.sum()) / len(steps)
-
-
-def step_spans(step: TracedStep, launches: list[CollectiveLaunch] | None, *, final: bool) -> StepSpans:
-    """A traced step as all sources report it.
-
-    Without `launches` its collectives go by their kernels, or, unless that is `final`, are left out: those
-    of another step will be looked up soon.
-    """
-    joined = join(step, launches) if launches is not None else None
-    collectives: tuple[CollectiveTimes, ...] = ()
-    if joined is not None:
-        collectives = joined.collectives
-    elif final:
-        collectives = tuple(
-            CollectiveTimes(unmatched(kernel, step.device), kernel.start_ns, kernel.end_ns)
-            for interval in step.intervals
-            for kernel in interval.kernels
-        )
-    return StepSpans(
-        step=step.step,
-        start_ns=step.start_ns,
-        end_ns=step.end_ns,
-        phases=phases_of(step.start_ns, step.end_ns, step.edges),
-        detailed=True,
-        compute=step.compute,
-        comm=step.comm,
-        copy=step.copy,
-        stall=step.stall,
-        collectives=collectives,
-        collective_count=joined.count if joined else step.kernel_count,
-        named=final or joined is not None,
-        launch_lead_ns=step.launch_lead_ns,
-        comm_kernels_ns=joined.kernels_ns if joined else None,
-        matched_ns=joined.matched_ns if joined else None,
-    )

@@ -18,15 +18,19 @@ class LaunchLog:
     """What the host has issued, for some of the bursts; the same ones on all ranks."""
 
     def __init__(self) -> None:
-        self.reason = ""
-        """Why collectives go by their kernels' names; empty where they do not."""
+        self._refusal = ""
         self._recorder: FlightRecorder | None = None
         self._read_s, self._took_s = NEVER_S, 0.0
         """When the last burst began for which it was read, and how long that took."""
         try:
             self._recorder = FlightRecorder()
         except FlightRecorderError as refusal:
-            self._set_reason(str(refusal))
+            self._refusal = str(refusal)
+
+    @property
+    def reason(self) -> str:
+        """Why collectives go by their kernels' names; empty where they do not."""
+        return f"collectives have no names: {self._refusal}" if self._refusal else ""
 
     def due(self, burst_began_s: float, *, watched: bool) -> bool:
         """Whether to read it for a burst that began then, Unix time."""
@@ -42,20 +46,13 @@ class LaunchLog:
 
         Never call it while a CUDA graph is captured.
         """
-        if self._recorder is None:
-            return None
+        assert self._recorder is not None, "it was due"
         began_s = monotonic()
         try:
             launches = self._recorder.read(from_unix_ns)
         except FlightRecorderError as refusal:
-            self._recorder = None
-            self._set_reason(str(refusal))
+            self._recorder, self._refusal = None, str(refusal)
             return None
-        self._set_reason(
-            "" if launches is not None else "the flight recorder is short: set TORCH_FR_BUFFER_SIZE"
-        )
+        self._refusal = "the flight recorder is short: set TORCH_FR_BUFFER_SIZE" if launches is None else ""
         self._read_s, self._took_s = burst_began_s, monotonic() - began_s
         return launches
-
-    def _set_reason(self, why: str) -> None:
-        self.reason = f"collectives have no names: {why}" if why else ""

@@ -12,11 +12,10 @@ from overlaptop.agent.isolation.patching import replace
 
 
 class KinetoWatch:
-    """Calls `pause` just before torch.profiler takes CUPTI and `resume` after it has released it."""
+    """Calls `on_change`: with True just before torch.profiler takes CUPTI, with False once it is free."""
 
-    def __init__(self, pause: Callable[[], Any], resume: Callable[[], Any]) -> None:
-        self._pause = pause
-        self._resume = resume
+    def __init__(self, on_change: Callable[[bool], Any]) -> None:
+        self._on_change = on_change
         self.running = False
         """Whether torch.profiler is at work, or warms up."""
 
@@ -28,12 +27,11 @@ class KinetoWatch:
 
     def _before(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def paused(*args: Any, **kwargs: Any) -> Any:
-            self.running = True
-            self._pause()
+            self._set_running(True)
             try:
                 return call(*args, **kwargs)
             except BaseException:
-                self._end()
+                self._set_running(False)
                 raise
 
         return paused
@@ -43,10 +41,10 @@ class KinetoWatch:
             try:
                 return call(*args, **kwargs)
             finally:
-                self._end()
+                self._set_running(False)
 
         return resumed
 
-    def _end(self) -> None:
-        self.running = False
-        self._resume()
+    def _set_running(self, running: bool) -> None:
+        self.running = running
+        self._on_change(running)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 from overlaptop.agent.isolation.fault_barrier import defer_exceptions
@@ -35,8 +36,8 @@ class Buffers:
         self.request = REQUEST(defer_exceptions(self._on_request))
         self.complete = COMPLETE(defer_exceptions(self._on_complete))
         # CUPTI may call these as long as the process lives, so also when Python has ended.
-        for each in (self.request, self.complete):
-            _keep_for_good(each)
+        _keep_for_good(self.request)
+        _keep_for_good(self.complete)
         self.prepare()
 
     @property
@@ -54,16 +55,19 @@ class Buffers:
         while len(self._free) < READY:
             self._free.append(self._allocate())
 
-    def take(self) -> tuple[int, int] | None:
-        """The next buffer that CUPTI has given back: its address and how many bytes of it are valid."""
-        return self._filled.popleft() if self._filled else None
+    def drain(self) -> Iterator[bytes]:
+        """What is in the buffers that CUPTI has given back, in order; each is then free again."""
+        while self._filled:
+            address, valid_bytes = self._filled.popleft()
+            yield ctypes.string_at(address, valid_bytes)
+            self._free.append(address)
 
-    def release(self, address: int) -> None:
-        """The buffer has been read."""
-        self._free.append(address)
-
-    def write_off(self) -> None:
-        """Expect no more buffers back: those that are out are in other hands. Their memory is kept."""
+    def discard(self) -> None:
+        """Leave what CUPTI has given back unread, and expect no more: what is out is in other hands. Its
+        memory is kept.
+        """
+        while self._filled:
+            self._free.append(self._filled.popleft()[0])
         self._asked = self._returned
 
     def _allocate(self) -> int:

@@ -74,24 +74,16 @@ class Cupti:
     def dropped(self) -> int:
         """Records that CUPTI had no room for since this was last asked."""
         count = ctypes.c_size_t()
-        self._call(
-            "cuptiActivityGetNumDroppedRecords",
-            ctypes.c_void_p(None),
-            ctypes.c_uint32(0),
-            ctypes.byref(count),
-        )
+        no_context, no_stream = ctypes.c_void_p(None), ctypes.c_uint32(0)
+        self._call("cuptiActivityGetNumDroppedRecords", no_context, no_stream, ctypes.byref(count))
         return count.value
 
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)
         if status != 0:
-            raise CuptiError(f"{name}: {self._meaning(status)}")
-
-    def _meaning(self, status: int) -> str:
-        text = ctypes.c_char_p()
-        if self._library.cuptiGetResultString(status, ctypes.byref(text)) == 0 and text.value:
-            return text.value.decode(errors="replace")
-        return f"CUPTI's error {status}"
+            text = ctypes.c_char_p()
+            self._library.cuptiGetResultString(status, ctypes.byref(text))
+            raise CuptiError(f"{name}: {(text.value or b'').decode(errors='replace')} ({status})")
 
 
 def load() -> Cupti:
@@ -100,7 +92,9 @@ def load() -> Cupti:
     Raises:
         CuptiError: there is none: a torch for ROCm or for the CPU, or one that has CUPTI linked in.
     """
-    path = _loaded_path(MAPS.read_text() if MAPS.exists() else "")
+    maps = MAPS.read_text() if MAPS.exists() else ""
+    files = (line[line.index("/") :] for line in maps.splitlines() if "/" in line)
+    path = next((file for file in files if Path(file).name.startswith("libcupti.so")), None)
     if path is None:
         raise CuptiError("this torch has not loaded libcupti")
     try:
@@ -123,12 +117,3 @@ def _unix_clock() -> ctypes.c_void_p:
         if raised_by_job(fault):
             raise
         raise CuptiError(f"libstdc++ has no clock to give to CUPTI: {fault}") from None
-
-
-def _loaded_path(maps: str) -> str | None:
-    """The libcupti among the mapped files of a /proc/PID/maps."""
-    for line in maps.splitlines():
-        _, slash, rest = line.partition("/")
-        if slash and Path(rest).name.startswith("libcupti.so"):
-            return slash + rest
-    return None

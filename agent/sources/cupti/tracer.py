@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import threading
 
 from overlaptop.agent.clock import now_ns
@@ -16,7 +15,7 @@ CLOCK_SAMPLES = 5
 
 
 class Tracer:
-    """One trace after the other: `start`, `stop`, then `gather` until it is `complete`.
+    """One trace after the other: `start`, `stop`, then `gather` until nothing is `outstanding`.
 
     Any thread may call any of it; each call holds a lock.
     """
@@ -37,18 +36,16 @@ class Tracer:
 
     @property
     def outstanding(self) -> int:
-        """Callbacks into Python still to come: for buffers that CUPTI has, and while it traces."""
+        """Callbacks into Python still to come: for buffers that CUPTI has, and while it traces.
+
+        0 after `stop`: all that was launched until then has been gathered.
+        """
         return self._buffers.outstanding + self._tracing
 
     @property
     def exhausted(self) -> bool:
         """Whether this trace has grown too long."""
         return self._buffers.exhausted
-
-    @property
-    def complete(self) -> bool:
-        """Whether all that was launched between `start` and `stop` has been gathered."""
-        return not self._tracing and self._buffers.outstanding == 0
 
     def start(self) -> None:
         """Trace from now on; raises CuptiError where another tool holds CUPTI."""
@@ -79,9 +76,7 @@ class Tracer:
                 with contextlib.suppress(CuptiError):  # another tool has finalised it
                     self._cupti.flush(forced=True)
             self._gathered.clear()
-            while filled := self._buffers.take():
-                self._buffers.release(filled[0])
-            self._buffers.write_off()
+            self._buffers.discard()
             self._registered = False
 
     def gather(self) -> None:
@@ -89,10 +84,7 @@ class Tracer:
         with self._lock:
             if self._buffers.outstanding:
                 self._cupti.flush()
-            while filled := self._buffers.take():
-                address, valid_bytes = filled
-                self._gathered.append(ctypes.string_at(address, valid_bytes))
-                self._buffers.release(address)
+            self._gathered += self._buffers.drain()
             self._buffers.prepare()
             if self._registered:
                 self.lost += self._cupti.dropped()

@@ -1,4 +1,4 @@
-"""From marks to spans: what counts as compute, communication and stall."""
+"""From marks to spans: what counts as compute, communication and stall; and which steps are measured."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overlaptop.agent.reporting import reporter
-from overlaptop.agent.sources.assemble import Assembler
+from overlaptop.agent.sources.assemble import Assembler, RecordedCollective, RecordedStep
 from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
-from overlaptop.agent.sources.recorded_step import RecordedCollective, RecordedStep
 from overlaptop.agent.sources.sampling import MAX_EVERY, Sampler
 from overlaptop.timeline import spans
 from overlaptop.wire import codec
 
-CALL = CollectiveCall("allreduce_", 64, "0", True, "nccl", "cuda", 0, None)
+CALL = CollectiveCall("allreduce_", 64, "0", True, "nccl", "cuda", 0)
 
 
-def step(number=0, begin=0, end=100, collectives=(), waits=(), edges=(), detailed=True):
+def step(number=0, begin=0, collectives=(), waits=(), edges=(), detailed=True):
+    """A step of 100 ns."""
     return RecordedStep(
         number,
         detailed,
         begin,
-        end=end,
+        end=begin + 100,
         edges=list(edges),
         collectives=[RecordedCollective(CALL, *each) for each in collectives],
         waits=list(waits),
@@ -32,47 +32,33 @@ def step(number=0, begin=0, end=100, collectives=(), waits=(), edges=(), detaile
     )
 
 
-def numbers(measured):
-    return [spans.flatten(lane) for lane in (measured.compute, measured.comm, measured.stall)]
-
-
-def test_a_pure_wait_beside_communication_is_stall() -> None:
-    measured = Assembler().assemble(step(collectives=[(10, 60, None, False)], waits=[(40, 62, Wait.PURE)]))
-    assert numbers(measured) == [(0, 40, 62, 100), (10, 60), (40, 60)]
-
-
-def test_a_mixed_wait_is_stall_only_beside_communication() -> None:
-    measured = Assembler().assemble(step(collectives=[(10, 60, None, False)], waits=[(40, 80, Wait.MIXED)]))
-    assert numbers(measured) == [(0, 40, 60, 100), (10, 60), (40, 60)]
-
-
-def test_a_pure_wait_for_something_else_is_idle() -> None:
-    measured = Assembler().assemble(step(waits=[(40, 80, Wait.PURE)]))
-    assert numbers(measured) == [(0, 40, 80, 100), (), ()]
-    assert reporter.totals(measured, 0, 0).idle_ns == 40
-
-
-def test_a_collective_on_the_compute_stream_is_exposed_and_stall() -> None:
-    measured = Assembler().assemble(step(collectives=[(10, 30, 7, True)]))
-    assert numbers(measured) == [(0, 10, 30, 100), (10, 30), (10, 30)]
+@pytest.mark.parametrize(
+    ("collectives", "waits", "compute", "comm", "stall"),
+    [
+        ([(10, 60, None, False)], [(40, 62, Wait.PURE)], (0, 40, 62, 100), (10, 60), (40, 60)),
+        ([(10, 60, None, False)], [(40, 80, Wait.MIXED)], (0, 40, 60, 100), (10, 60), (40, 60)),
+        ([], [(40, 80, Wait.PURE)], (0, 40, 80, 100), (), ()),
+        ([(10, 30, 7, True)], [], (0, 10, 30, 100), (10, 30), (10, 30)),
+    ],
+    ids=["pure wait", "mixed wait: work beside it", "wait for something else", "on the compute stream"],
+)
+def test_a_wait_beside_communication_is_stall(collectives, waits, compute, comm, stall) -> None:
+    measured = Assembler().assemble(step(collectives=collectives, waits=waits))
+    lanes = (measured.compute, measured.comm, measured.stall)
+    assert [spans.flatten(lane) for lane in lanes] == [compute, comm, stall]
 
 
 def test_one_that_queues_on_its_stream_starts_when_the_one_before_it_ends() -> None:
-    measured = Assembler().assemble(step(collectives=[(10, 50, "g", False), (20, 80, "g", False)]))
-    assert [(each.start_ns, each.end_ns) for each in measured.collectives] == [(10, 50), (50, 80)]
-
-
-def test_groups_do_not_queue_behind_each_other() -> None:
-    measured = Assembler().assemble(step(collectives=[(10, 50, "g", False), (20, 80, "h", False)]))
-    assert [(each.start_ns, each.end_ns) for each in measured.collectives] == [(10, 50), (20, 80)]
+    queue = [(10, 50, "g", False), (20, 80, "g", False), (30, 70, "another", False)]
+    measured = Assembler().assemble(step(collectives=queue))
+    assert [(each.start_ns, each.end_ns) for each in measured.collectives] == [(10, 50), (50, 80), (30, 70)]
 
 
 def test_what_outlives_a_step_is_communication_in_the_next() -> None:
     assembler = Assembler()
-    first = assembler.assemble(step(0, 0, 100, collectives=[(90, 130, None, False)]))
-    second = assembler.assemble(step(1, 100, 200))
-    assert spans.flatten(first.comm) == (90, 100)
-    assert spans.flatten(second.comm) == (100, 130)
+    first = assembler.assemble(step(0, 0, collectives=[(90, 130, None, False)]))
+    second = assembler.assemble(step(1, 100))
+    assert [spans.flatten(each.comm) for each in (first, second)] == [(90, 100), (100, 130)]
     assert len(second.collectives) == 0
 
 
@@ -115,31 +101,26 @@ def test_any_marks_make_messages_whose_parts_sum_to_the_step(recorded) -> None:
     assembler = Assembler()
     for number, (some_collectives, some_waits, some_edges, detailed) in enumerate(recorded):
         begin = number * 100
-        shift = [(begin + a, begin + b, *rest) for a, b, *rest in some_collectives]
-        measured = assembler.assemble(
-            step(
-                number,
-                begin,
-                begin + 100,
-                shift,
-                [(begin + a, begin + b, kind) for a, b, kind in some_waits],
-                [(edge, begin + at) for edge, at in some_edges],
-                detailed,
-            )
+        made = step(
+            number,
+            begin,
+            [(begin + a, begin + b, *rest) for a, b, *rest in some_collectives],
+            [(begin + a, begin + b, kind) for a, b, kind in some_waits],
+            [(edge, begin + at) for edge, at in some_edges],
+            detailed,
         )
+        measured = assembler.assemble(made)
         totals = reporter.totals(measured, 3, 0)
         if detailed:
             parts = (totals.hidden_ns, totals.exposed_ns, totals.compute_only_ns, totals.copy_only_ns)
             assert sum(parts) + totals.idle_ns == 100
-        assert codec.decode(codec.encode(totals)) == totals
-        detail = reporter.detail(measured, 3)
-        assert codec.decode(codec.encode(detail)) == detail
+        for message in (totals, reporter.detail(measured, 3)):
+            assert codec.decode(codec.encode(message)) == message
 
 
 @pytest.mark.parametrize(
     ("batches", "most", "shown"),
     [
-        ([[4, 5, 6, 7]], 1, [[4]]),
         ([[4, 5], [6, 7, 8, 9]], 1, [[4], [8]]),
         ([[0, 1, 8]], 1, [[0]]),
         ([[], [3]], 1, [[], [3]]),
@@ -154,6 +135,9 @@ def test_of_steps_that_are_ready_together_all_ranks_show_the_same(batches, most,
         unnamed = SimpleNamespace(step=16, detailed=True, named=False)
         picked.append([each.step for each in reporter.best_detailed([*steps, unnamed], most)])
     assert picked == shown
+
+
+# Which steps are measured.
 
 
 def choose(sampler: Sampler, steps: int, cost_ns: int, step_ns: int) -> list[bool]:
@@ -177,9 +161,17 @@ def test_sampling_keeps_to_its_budget_unless_even_the_rarest_is_too_dear(
     assert spent_ns <= 0.01 * step_ns * 1000 or sampler.every == MAX_EVERY
 
 
-def test_a_cheap_job_is_measured_in_every_step() -> None:
-    sampler = Sampler(None, budget=0.01, settle_steps=3)
-    assert choose(sampler, 9, cost_ns=1_000, step_ns=10_000_000) == [False] * 3 + [True] * 6
+@pytest.mark.parametrize(
+    ("every", "cost_ns", "step_ns", "expected"),
+    [
+        (None, 1_000, 10_000_000, [False] * 3 + [True] * 6),
+        (3, 10**9, 1, [True, False, False] * 3),
+    ],
+    ids=["a cheap job: every step once it has settled", "fixed: from the first step"],
+)
+def test_steps_are_chosen_by_what_they_cost(every, cost_ns, step_ns, expected) -> None:
+    sampler = Sampler(every, budget=0.01, settle_steps=3)
+    assert choose(sampler, 9, cost_ns, step_ns) == expected
 
 
 def test_one_slow_step_moves_the_choice_half_the_way() -> None:
@@ -190,15 +182,9 @@ def test_one_slow_step_moves_the_choice_half_the_way() -> None:
 
 
 def test_ranks_whose_costs_differ_measure_the_same_steps_as_far_as_each_measures() -> None:
-    chosen = []
-    for cost_ns in (200, 300):
-        sampler = Sampler(None, budget=0.01, settle_steps=3)
-        chosen.append({at for at, taken in enumerate(choose(sampler, 50, cost_ns, 10_000)) if taken})
-    often, seldom = chosen
+    often, seldom = (
+        {at for at, taken in enumerate(choose(Sampler(None, 0.01, 3), 50, cost_ns, 10_000)) if taken}
+        for cost_ns in (200, 300)
+    )
     assert len(often) > len(seldom) > 10
     assert seldom <= often
-
-
-def test_a_fixed_n_is_kept_from_the_first_step() -> None:
-    sampler = Sampler(3, budget=0.01, settle_steps=3)
-    assert choose(sampler, 7, cost_ns=10**9, step_ns=1) == [True, False, False] * 2 + [True]

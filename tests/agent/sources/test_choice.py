@@ -8,14 +8,8 @@ from torch import nn
 
 from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.sources import choice
+from overlaptop.agent.sources.cupti.holders import TOOLS, tool_in
 from overlaptop.timeline.lanes import Lane, parse_rule
-
-TOOLS = (
-    "NSYS_PROFILING_SESSION_ID",
-    "NV_COMPUTE_PROFILER_PERFWORKS_DIR",
-    "CUDA_INJECTION64_PATH",
-    "KINETO_USE_DAEMON",
-)
 
 
 class Sources:
@@ -24,23 +18,24 @@ class Sources:
     def __init__(self, patch):
         self.tried = []
         self.refusals = {}
+        self.reasons = {}
         for name in ("kernels", "events", "host"):
             patch.setattr(choice, f"{name.capitalize()}Source", self._stand_in(name))
 
     def _stand_in(self, name):
-        tried, refusals = self.tried, self.refusals
+        sources = self
 
         class StandIn:
             def __init__(self, *arguments):
                 self.name = name
                 self.arguments = arguments
                 self.gave_up = ""
-                self.reason = arguments[2] if name != "kernels" else ""
+                self.reason = arguments[2] if name == "host" else sources.reasons.get(name, "")
 
             def start(self):
-                tried.append(name)
-                if name in refusals:
-                    raise RuntimeError(refusals[name])
+                sources.tried.append(name)
+                if name in sources.refusals:
+                    raise RuntimeError(sources.refusals[name])
 
         return StandIn
 
@@ -71,8 +66,6 @@ NO_CUPTI, NO_CUDA = {"kernels": "no CUPTI"}, {"kernels": "no CUPTI", "events": "
     [
         ({}, {}, ["kernels"], ""),
         ({}, NO_CUPTI, ["kernels", "events"], "no CUPTI"),
-        ({"source": "kernels"}, NO_CUPTI, ["kernels", "events"], "no CUPTI"),
-        ({}, NO_CUDA, ["kernels", "events", "host"], "no CUDA"),
         ({"source": "kernels"}, NO_CUDA, ["kernels", "events", "host"], "no CUDA"),
         ({"source": "events"}, NO_CUDA, ["events", "host"], "no CUDA"),
         ({"source": "events"}, {}, ["events"], ""),
@@ -86,14 +79,19 @@ def test_a_job_on_a_gpu_gets_the_first_source_that_starts(sources, asked, refusa
     assert (sources.tried, chosen.name, chosen.reason) == (tried, tried[-1], reason)
 
 
-@pytest.mark.parametrize("asked", ["auto", "kernels", "events", "host"])
-def test_a_job_on_the_cpu_never_begins_a_cuda_context(sources, asked):
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ("auto", "no CUDA device in use"),
+        ("kernels", "no CUDA"),
+        ("events", "no CUDA"),
+        ("host", "no CUDA device in use; asked for"),
+    ],
+)
+def test_a_job_on_the_cpu_never_begins_a_cuda_context(sources, asked, reason):
     sources.refusals["events"] = "no CUDA"
     chosen = choose(asked)
-    assert (chosen.name, "kernels" in sources.tried) == ("host", False)
-    assert chosen.reason == {
-        "auto": "no CUDA device in use", "host": "no CUDA device in use; asked for"
-    }.get(asked, "no CUDA")  # fmt: skip
+    assert (chosen.name, "kernels" in sources.tried, chosen.reason) == ("host", False, reason)
 
 
 @on_a_gpu
@@ -103,7 +101,7 @@ def test_the_options_reach_the_source(sources, monkeypatch):
     every, device, rules = choose(every=7, lane_rules=(rule,)).arguments
     assert (every, device) == (7, 3)
     assert rules.lane("my_all_reduce_kernel", "kernel") is Lane.COMM
-    assert choose("events", every=7, phases_only=True).arguments == (True, 7, "", 3)
+    assert choose("events", every=7, phases_only=True).arguments == (True, 7, 3)
 
 
 @on_a_gpu
@@ -113,48 +111,41 @@ def test_a_source_that_gave_up_is_replaced_by_the_next_with_its_reason(sources):
     second = choose(instead_of=first)
     assert (second.name, second.reason) == ("events", first.gave_up)
     assert sources.tried == ["kernels", "events"]
-
-
-@on_a_gpu
-def test_one_that_gave_up_and_one_that_refuses_leave_the_hosts_clock(sources):
-    first = choose()
-    first.gave_up = "gone"
     sources.refusals["events"] = "no CUDA"
     assert choose(instead_of=first).name == "host"
 
 
 @on_a_gpu
-@pytest.mark.parametrize("refusal", ["", "no CUPTI"])
-def test_what_a_source_leaves_out_is_said_after_why_it_was_chosen(sources, monkeypatch, refusal):
-    class Partial:
-        name = "events"
-        gave_up = ""
-
-        def __init__(self, *arguments):
-            self.reason = "phases only"
-
-        def start(self):
-            pass
-
-    monkeypatch.setattr(choice, "EventsSource", Partial)
-    sources.refusals["kernels"] = refusal
-    chosen = choose()
-    assert chosen.reason == f"{refusal}; phases only".lstrip("; ")
+def test_what_a_source_leaves_out_is_said_after_why_it_was_chosen(sources):
+    sources.refusals["kernels"] = "no CUPTI"
+    sources.reasons["events"] = "phases only"
+    assert choose().reason == "no CUPTI; phases only"
 
 
 # With the true sources, where there is no GPU.
 
 
-@pytest.mark.parametrize("variable", TOOLS)
 @on_a_gpu
-def test_under_a_profiling_tool_kernels_are_not_tried_and_the_reason_names_it(monkeypatch, variable):
+def test_under_a_profiling_tool_kernels_are_not_tried_and_the_reason_names_it(monkeypatch):
     for each in TOOLS:
         monkeypatch.delenv(each, raising=False)
-    monkeypatch.setenv(variable, "1")
+    monkeypatch.setenv("CUDA_INJECTION64_PATH", "/opt/lib.so")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     chosen = choose()
-    assert chosen.name == "events"
-    assert chosen.reason.endswith("holds CUPTI")
+    assert (chosen.name, chosen.reason) == ("events", "a CUDA profiler holds CUPTI")
+
+
+@pytest.mark.parametrize(
+    ("environ", "tool"),
+    [
+        ({}, None),
+        ({"CUDA_INJECTION64_PATH": ""}, None),
+        *(({variable: "1"}, tool) for variable, tool in TOOLS.items()),
+        ({"CUDA_INJECTION64_PATH": "x", "NSYS_PROFILING_SESSION_ID": "1"}, "Nsight Systems"),
+    ],
+)
+def test_a_tool_that_holds_cupti_is_known_by_its_environment(environ, tool):
+    assert tool_in(environ) == tool
 
 
 @pytest.mark.parametrize("asked", ["auto", "kernels", "events", "host"])
@@ -193,7 +184,5 @@ def test_a_job_computes_on_its_gpu_also_with_parameters_offloaded(
 
 def test_an_optimizer_on_the_cpu_names_no_gpu():
     optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters())
-    assert choice.cuda_device_of(optimizer) is None
-    assert choice.cuda_device_of(None) is None
-    assert choice.device_name(optimizer) == "cpu"
-    assert choice.backend_name() == ""
+    assert choice.cuda_device_of(optimizer) is choice.cuda_device_of(None) is None
+    assert (choice.device_name(optimizer), choice.backend_name()) == ("cpu", "")

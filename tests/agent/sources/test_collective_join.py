@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,29 +13,16 @@ from overlaptop.agent.sources.base import CollectiveCall
 from overlaptop.agent.sources.collective_join import CollectiveLaunch, join, match
 from overlaptop.agent.sources.flight_recorder import launches_of
 from overlaptop.agent.sources.kernel_steps import LaunchInterval, NcclKernel, TracedStep
-from overlaptop.timeline import spans
 
 from .recordings import RECORDED, recording
 
 KINDS = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "SendRecv")
 
 
-def call(number, kind="AllReduce", *, coalesced=False):
-    return CollectiveCall(
-        kind, number, "0", is_async=True, backend="nccl", device_type="cuda", device_index=-1, peer=None,
-        coalesced=coalesced,
-    )  # fmt: skip
-
-
-def launch(number, *kinds, several=False, unix_ns=None):
+def launch(number, kind="AllReduce", *, several=False, unix_ns=None):
     """A launch whose bytes are its number, so that it can be told from the others."""
-    kinds = kinds or ("AllReduce",)
-    return CollectiveLaunch(
-        call(number, "+".join(kinds), coalesced=several),
-        number if unix_ns is None else unix_ns,
-        kinds,
-        several,
-    )
+    call = CollectiveCall(kind, number, "0", True, "nccl", "cuda", -1, coalesced=several)
+    return CollectiveLaunch(call, number if unix_ns is None else unix_ns, (kind,), several)
 
 
 def kernel(at_ns, collective="AllReduce", *, replayed=False):
@@ -44,12 +31,12 @@ def kernel(at_ns, collective="AllReduce", *, replayed=False):
     )
 
 
-def step_of(*intervals):
-    end_ns = 10_000
-    return TracedStep(
-        step=0, start_ns=0, end_ns=end_ns, edges=(), compute=spans.empty(), comm=spans.empty(),
-        copy=spans.empty(), stall=spans.empty(), launch_lead_ns=0, intervals=intervals, device=3,
-    )  # fmt: skip
+def step_of(*stretches):
+    """A step of stretches of 100 ns, of the kernels issued in each."""
+    intervals = tuple(
+        LaunchInterval(100 * at, 100 * (at + 1), tuple(kernels)) for at, kernels in enumerate(stretches)
+    )
+    return TracedStep(0, 0, 10_000, (), None, detailed=True, intervals=intervals, device=3)
 
 
 def bytes_by_kernel(joined):
@@ -60,51 +47,34 @@ def bytes_by_kernel(joined):
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_every_nccl_kernel_of_the_recorded_bursts_has_its_collective(name):
-    burst = recording(name)
-    launches = burst.launches()
-    for step in burst.steps():
-        joined = join(step, launches)
-        assert joined.matched_ns == joined.kernels_ns > 0
-        assert joined.count == len(joined.collectives)
-        begins_ns = [each.start_ns for each in joined.collectives]
-        assert begins_ns == sorted(begins_ns)
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_names_and_bytes_are_those_that_the_flight_recorder_logged_in_that_step(name):
+def test_each_kernel_of_the_recorded_bursts_has_the_collective_that_was_logged_in_its_step(name):
     burst = recording(name)
     bounds = [mark for mark in burst.marks if mark.edge is None]
-    for step, begin, end in zip(burst.steps(), bounds, bounds[1:], strict=False):
-        logged = [
-            entry for entry in burst.entries if begin.unix_ns <= entry["time_created_ns"] < end.unix_ns
-        ]
-        # bfloat16 throughout; the larger side is the whole of a sharded tensor.
-        expected = [
-            (entry["profiling_name"].removeprefix("nccl:"),
-             2 * max(entry["input_sizes"][0][0], entry["output_sizes"][0][0]))
-            for entry in logged
-        ]  # fmt: skip
-        found = [(each.call.op, each.call.bytes) for each in join(step, burst.launches()).collectives]
-        assert sorted(found) == sorted(expected)
-        assert {each.call.group for each in join(step, burst.launches()).collectives} == {"0 default_pg"}
-
-
-def test_each_kernel_of_fsdp2_is_of_its_collectives_kind():
-    burst = recording("fsdp2")
     kind_of = {"_all_gather_base": "AllGather", "_reduce_scatter_base": "ReduceScatter"}
-    for step in burst.steps():
-        began = {
-            (kernel.start_ns, kernel.end_ns): kernel.collective
-            for interval in step.intervals
-            for kernel in interval.kernels
-        }
-        for each in join(step, burst.launches()).collectives:
-            assert began[each.start_ns, each.end_ns] == kind_of[each.call.op]
+    for step, begin, end in zip(burst.steps(), bounds, bounds[1:], strict=False):
+        joined = join(step, burst.launches())
+        assert joined.matched_ns == joined.comm_kernels_ns > 0
+        assert joined.collective_count == len(joined.collectives)
+        assert [each.start_ns for each in joined.collectives] == sorted(
+            each.start_ns for each in joined.collectives
+        )
+        # bfloat16 throughout; the larger side is the whole of a sharded tensor.
+        assert sorted((each.call.op, each.call.bytes) for each in joined.collectives) == sorted(
+            (
+                entry["profiling_name"].removeprefix("nccl:"),
+                2 * max(entry["input_sizes"][0][0], entry["output_sizes"][0][0]),
+            )
+            for entry in burst.entries
+            if begin.unix_ns <= entry["time_created_ns"] < end.unix_ns
+        )
+        assert {each.call.group for each in joined.collectives} == {"0 default_pg"}
+        kinds = {kernel.start_ns: kernel.collective for each in step.intervals for kernel in each.kernels}
+        for each in joined.collectives:
+            assert kinds[each.start_ns] == kind_of.get(each.call.op, "AllReduce")
 
 
 @pytest.mark.parametrize("name", RECORDED)
-@pytest.mark.parametrize("missing", [0, 1, 17, -1])
+@pytest.mark.parametrize("missing", [0, 17, -1])
 def test_one_entry_missing_leaves_its_whole_stretch_unmatched_and_no_other(name, missing):
     burst = recording(name)
     for step in burst.steps():
@@ -115,7 +85,7 @@ def test_one_entry_missing_leaves_its_whole_stretch_unmatched_and_no_other(name,
         joined = join(step, launches)
         [torn] = [s for s in step.intervals if s.from_unix_ns <= gone["time_created_ns"] < s.to_unix_ns]
         lost_ns = sum(each.end_ns - each.start_ns for each in torn.kernels)
-        assert joined.kernels_ns - joined.matched_ns == lost_ns > 0
+        assert joined.comm_kernels_ns - joined.matched_ns == lost_ns > 0
         unknown = [each for each in joined.collectives if each.call.bytes is None]
         assert {(each.start_ns, each.end_ns) for each in unknown} == {
             (each.start_ns, each.end_ns) for each in torn.kernels
@@ -124,121 +94,83 @@ def test_one_entry_missing_leaves_its_whole_stretch_unmatched_and_no_other(name,
 
 # By hand.
 
-
-def test_as_many_kernels_as_launches_belong_together_one_by_one():
-    kernels = [kernel(10), kernel(30, "AllGather"), kernel(50)]
-    launches = [launch(1), launch(2, "AllGather"), launch(3)]
-    assert match(kernels, launches) == [
-        (launches[0], [kernels[0]]),
-        (launches[1], [kernels[1]]),
-        (launches[2], [kernels[2]]),
-    ]
+A, B, G = "AllReduce", "SendRecv", "Generic"
+SEVERAL = launch(9, B, several=True)
 
 
-def test_nothing_issued_and_nothing_seen_is_a_match_of_nothing():
-    assert match([], []) == []
+MATCHES = {
+    "nothing": ([], [], []),
+    "one by one": ([A, B, A], [launch(1), launch(2, B), launch(3)], [1, 1, 1]),
+    "another kind": ([A, A, A], [launch(1), launch(2, B), launch(3)], None),
+    "a kernel too few": ([A], [launch(1), launch(2)], None),
+    "a launch too few": ([A, A], [launch(1)], None),
+    "no kernel": ([], [launch(1)], None),
+    "no launch": ([A], [], None),
+    "generic kernels": ([G, G], [launch(1), launch(2, B)], [1, 1]),
+    "several as one": ([A, B, A], [launch(1), SEVERAL, launch(2)], [1, 1, 1]),
+    "several first": ([B, B, A, A], [SEVERAL, launch(1), launch(2)], [2, 1, 1]),
+    "several last": ([A, A, B, B, B], [launch(1), launch(2), SEVERAL], [1, 1, 3]),
+    "generic is not one of several": ([A, B, G], [launch(1), SEVERAL], None),
+    "two of several": ([B, B, B], [SEVERAL, SEVERAL], None),
+    "two of several, one kernel each": ([B, B], [SEVERAL, SEVERAL], [1, 1]),
+}
+"""Kinds of the kernels -> launches -> how many kernels each has."""
 
 
-@pytest.mark.parametrize(("kernels", "launches"), [(2, 3), (3, 2), (0, 1), (1, 0)])
-def test_a_kernel_or_a_launch_too_few_is_never_shifted(kernels, launches):
-    assert match([kernel(at) for at in range(kernels)], [launch(at) for at in range(launches)]) is None
-
-
-def test_a_kernel_of_another_kind_than_its_launch_unmatches_all():
-    kernels = [kernel(10), kernel(30), kernel(50)]
-    assert match(kernels, [launch(1), launch(2, "Broadcast"), launch(3)]) is None
-
-
-def test_kernels_that_serve_any_collective_suit_any_launch():
-    kernels = [kernel(10, "Generic"), kernel(30, "Generic")]
-    launches = [launch(1), launch(2, "SendRecv")]
-    assert match(kernels, launches) == [(launches[0], [kernels[0]]), (launches[1], [kernels[1]])]
-
-
-@pytest.mark.parametrize("share", [1, 2, 5])
-@pytest.mark.parametrize("at", [0, 1, 2])
-def test_a_launch_of_several_has_what_the_others_leave_over(share, at):
-    launches = [launch(1), launch(2)]
-    launches.insert(at, launch(3, "SendRecv", several=True))
-    own = [kernel(100 + nth, "SendRecv") for nth in range(share)]
-    kernels = [kernel(10), kernel(20)]
-    kernels[at:at] = own
-    matched = match(kernels, launches)
-    assert matched is not None
-    assert matched[at] == (launches[at], own)
-    assert [len(some) for each, some in matched if not each.several] == [1, 1]
-
-
-def test_a_kernel_that_serves_any_collective_is_not_counted_among_the_kernels_of_several():
-    launches = [launch(1), launch(2, "SendRecv", several=True)]
-    kernels = [kernel(10), kernel(20, "SendRecv"), kernel(30, "Generic")]
-    assert match(kernels, launches) is None
+@pytest.mark.parametrize(("kernels", "launches", "shares"), MATCHES.values(), ids=MATCHES)
+def test_kernels_belong_to_launches_by_their_order_where_kinds_and_numbers_agree(kernels, launches, shares):
+    issued = [kernel(10 * at, kind) for at, kind in enumerate(kernels)]
+    matched = match(issued, launches)
+    if shares is None:
+        assert matched is None
+    else:
+        assert [(each, len(own)) for each, own in matched] == list(zip(launches, shares, strict=True))
+        assert [each for _, own in matched for each in own] == issued
 
 
 def test_bytes_that_are_not_known_do_not_count_as_matched():
-    unknown = dataclasses.replace(launch(1, unix_ns=5), call=dataclasses.replace(call(1), bytes=None))
-    joined = join(step_of(LaunchInterval(0, 100, (kernel(10),))), [unknown])
+    unknown = replace(launch(1), call=replace(launch(1).call, bytes=None))
+    joined = join(step_of([kernel(10)]), [unknown])
     assert [(each.call.op, each.call.bytes) for each in joined.collectives] == [("AllReduce", None)]
-    assert (joined.kernels_ns, joined.matched_ns) == (10, 0)
-
-
-def test_two_launches_of_several_are_matched_only_where_each_is_one_kernel():
-    launches = [launch(1, "SendRecv", several=True), launch(2, "SendRecv", several=True)]
-    assert match([kernel(at, "SendRecv") for at in range(3)], launches) is None
-    kernels = [kernel(at, "SendRecv") for at in range(2)]
-    assert match(kernels, launches) == [(launches[0], [kernels[0]]), (launches[1], [kernels[1]])]
+    assert (joined.comm_kernels_ns, joined.matched_ns) == (10, 0)
 
 
 def test_a_launch_of_several_lasts_from_its_first_kernel_to_its_last():
-    step = step_of(LaunchInterval(0, 100, (kernel(40, "SendRecv"), kernel(20, "SendRecv"), kernel(70))))
+    step = step_of([kernel(40, "SendRecv"), kernel(20, "SendRecv"), kernel(70)])
     joined = join(step, [launch(1, "SendRecv", several=True, unix_ns=5), launch(2, unix_ns=6)])
-    assert [(each.call.bytes, each.start_ns, each.end_ns) for each in joined.collectives] == [
-        (1, 20, 50),
-        (2, 70, 80),
-    ]
-    assert (joined.count, joined.kernels_ns, joined.matched_ns) == (2, 30, 30)
+    times = [(each.call.bytes, each.start_ns, each.end_ns) for each in joined.collectives]
+    assert times == [(1, 20, 50), (2, 70, 80)]
+    assert (joined.collective_count, joined.comm_kernels_ns, joined.matched_ns) == (2, 30, 30)
 
 
 def test_launches_belong_to_the_stretch_in_which_they_were_issued():
-    step = step_of(
-        LaunchInterval(0, 100, (kernel(10),)), LaunchInterval(100, 200, (kernel(30), kernel(50)))
-    )
-    launches = [launch(9, unix_ns=-1), launch(1, unix_ns=0), launch(2, unix_ns=100), launch(3, unix_ns=199),
-                launch(8, unix_ns=200)]  # fmt: skip
-    assert bytes_by_kernel(join(step, launches)) == [(1, 10), (2, 30), (3, 50)]
+    issued_ns = {9: -1, 1: 0, 2: 100, 3: 199, 8: 200}
+    launches = [launch(number, unix_ns=unix_ns) for number, unix_ns in issued_ns.items()]
+    joined = join(step_of([kernel(10)], [kernel(30), kernel(50)]), launches)
+    assert bytes_by_kernel(joined) == [(1, 10), (2, 30), (3, 50)]
 
 
-def test_a_stretch_that_cannot_be_told_does_not_spoil_its_neighbours():
-    step = step_of(
-        LaunchInterval(0, 100, (kernel(10), kernel(20))), LaunchInterval(100, 200, (kernel(30),))
-    )
-    joined = join(step, [launch(1, unix_ns=50), launch(2, unix_ns=150)])
+def test_a_stretch_that_cannot_be_told_goes_by_its_kernels_and_does_not_spoil_its_neighbours():
+    joined = join(step_of([kernel(10), kernel(20)], [kernel(30)]), [launch(1), launch(2, unix_ns=150)])
     assert bytes_by_kernel(joined) == [(None, 10), (None, 20), (2, 30)]
-    assert (joined.kernels_ns, joined.matched_ns) == (30, 10)
-
-
-def test_an_unmatched_kernel_is_called_by_its_own_name():
-    [unknown] = join(step_of(LaunchInterval(0, 100, (kernel(10),))), []).collectives
-    assert (unknown.call.op, unknown.call.bytes, unknown.call.group) == (
-        "ncclDevKernel_AllReduce",
-        None,
-        "",
-    )
-    assert (unknown.call.device_index, unknown.start_ns, unknown.end_ns) == (3, 10, 20)
+    assert (joined.comm_kernels_ns, joined.matched_ns) == (30, 10)
+    unknown = joined.collectives[0]
+    assert (unknown.call.op, unknown.call.group, unknown.call.device_index, unknown.end_ns) == (
+        "ncclDevKernel_AllReduce", "", 3, 20,
+    )  # fmt: skip
 
 
 def test_kernels_that_a_graph_replayed_are_logged_by_nobody_and_leave_the_others_to_their_launches():
-    step = step_of(
-        LaunchInterval(0, 100, (kernel(10, replayed=True), kernel(30), kernel(50, replayed=True)))
-    )
-    joined = join(step, [launch(1, unix_ns=50)])
+    step = step_of([kernel(10, replayed=True), kernel(30), kernel(50, replayed=True)])
+    joined = join(step, [launch(1)])
     assert bytes_by_kernel(joined) == [(None, 10), (1, 30), (None, 50)]
-    assert (joined.kernels_ns, joined.matched_ns) == (30, 10)
+    assert (joined.comm_kernels_ns, joined.matched_ns) == (30, 10)
 
 
 def test_a_step_without_collectives_has_none():
-    joined = join(step_of(LaunchInterval(0, 100, ())), [])
-    assert (joined.collectives, joined.count, joined.kernels_ns, joined.matched_ns) == ((), 0, 0, 0)
+    joined = join(step_of([]), [])
+    assert (joined.collectives, joined.collective_count) == ((), 0)
+    assert (joined.comm_kernels_ns, joined.matched_ns) == (0, 0)
 
 
 # Against the truth.
@@ -259,32 +191,27 @@ def issue(chance, count, several_at=()):
     return truth
 
 
-def right(truth, matched):
+def is_right(truth, matched):
     """Whether each kernel that was matched belongs to the launch that it was matched to."""
-    launch_of = {each.start_ns: launched.call.bytes for launched, kernels in truth for each in kernels}
-    return all(
-        launch_of[each.start_ns] == launched.call.bytes for launched, some in matched for each in some
-    )
+    launch_of = {each.start_ns: launched for launched, kernels in truth for each in kernels}
+    return all(launch_of[each.start_ns] == launched for launched, some in matched for each in some)
 
 
 seeds = st.integers(0, 2**32)
 
 
-@given(seeds, st.integers(0, 12), st.booleans())
-def test_a_complete_log_with_one_launch_of_several_at_most_is_matched_whole(seed, count, with_several):
+@given(seeds, st.integers(0, 12), st.sampled_from([0, 1, 0.4]))
+def test_with_a_complete_log_what_is_matched_is_right_and_with_one_of_several_at_most_it_is_all(
+    seed, count, several
+):
     chance = random.Random(seed)
-    several_at = (chance.randrange(count),) if with_several and count else ()
+    if several == 0.4:
+        several_at = {at for at in range(count) if chance.random() < several}
+    else:
+        several_at = {chance.randrange(count)} if several and count else set()
     truth = issue(chance, count, several_at)
-    kernels = [each for _, some in truth for each in some]
-    assert match(kernels, [each for each, _ in truth]) == truth
-
-
-@given(seeds, st.integers(0, 12))
-def test_with_a_complete_log_whatever_is_matched_is_right_however_many_are_of_several(seed, count):
-    chance = random.Random(seed)
-    truth = issue(chance, count, {at for at in range(count) if chance.random() < 0.4})
     matched = match([each for _, some in truth for each in some], [each for each, _ in truth])
-    assert matched is None or right(truth, matched)
+    assert matched == truth if len(several_at) < 2 else matched is None or is_right(truth, matched)
 
 
 @given(seeds, st.integers(1, 12), st.booleans())
@@ -297,35 +224,26 @@ def test_launches_or_kernels_that_are_missing_never_lead_to_a_wrong_match(seed, 
     for _ in range(chance.randrange(1, len(gone) + 1)):
         gone.pop(chance.randrange(len(gone)))
     matched = match(kernels, launches)
-    assert matched is None or right(truth, matched)
+    assert matched is None or is_right(truth, matched)
 
 
 @given(seeds)
 def test_steps_are_joined_right_or_not_at_all(seed):
-    """Several intervals, some of them torn: what is matched is right, what is not is called unmatched."""
+    """Several stretches, one of them torn: what is matched is right, what is not is called unmatched."""
     chance = random.Random(seed)
-    intervals, launches, truth, torn = [], [], {}, set()
+    stretches, launches, truth, torn = [], [], {}, None
     for number in range(chance.randrange(1, 5)):
-        issued = issue(chance, chance.randrange(6))
-        kernels = []
-        for nth, (issued_launch, some) in enumerate(issued):
-            moved = [kernel(each.start_ns + 100_000 * number, each.collective) for each in some]
-            known = dataclasses.replace(
-                issued_launch,
-                unix_ns=1_000 * number + nth,
-                call=call(100 * number + nth, issued_launch.call.op),
-            )
-            truth |= {k.start_ns: known.call.bytes for k in moved}
-            kernels += moved
-            launches.append(known)
-        intervals.append(LaunchInterval(1_000 * number, 1_000 * (number + 1), tuple(kernels)))
+        stretches.append([])
+        for nth, (issued, [own]) in enumerate(issue(chance, chance.randrange(6))):
+            moved = kernel(own.start_ns + 100_000 * number, own.collective)
+            launches.append(launch(100 * number + nth, issued.call.op))
+            truth[moved.start_ns] = 100 * number + nth
+            stretches[-1].append(moved)
     if launches and chance.random() < 0.7:
-        torn = {launches.pop(chance.randrange(len(launches))).unix_ns // 1_000}
-    joined = join(step_of(*intervals), launches)
+        torn = launches.pop(chance.randrange(len(launches))).unix_ns // 100
+    joined = join(step_of(*stretches), launches)
     for each in joined.collectives:
-        if each.start_ns // 100_000 in torn:
-            assert each.call.bytes is None
-        else:
-            assert each.call.bytes == truth[each.start_ns]
-    assert joined.kernels_ns == 10 * len(truth)
+        is_torn = each.start_ns // 100_000 == torn
+        assert each.call.bytes == (None if is_torn else truth[each.start_ns])
+    assert joined.comm_kernels_ns == 10 * len(truth)
     assert joined.matched_ns == 10 * sum(each.call.bytes is not None for each in joined.collectives)

@@ -16,6 +16,8 @@ GROUPS = {
     "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"},
     "1": {"name": "1", "desc": "mine", "ranks": "[1]"},
 }
+STRANGE = "Float3_e1m1"
+"""A type of unknown size."""
 
 
 def entry(
@@ -38,8 +40,9 @@ def entry(
     }
 
 
-def told(entries):
-    return [(each.call.op, each.call.bytes, each.unix_ns) for each in launches_of(entries, GROUPS)]
+def coalesced(seq=2, at_ns=23, **fields):
+    """The common launch of what has been coalesced."""
+    return entry("coalesced", seq, at_ns, sizes=(), out=(), **fields)
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -52,133 +55,121 @@ def test_each_recorded_entry_is_a_launch(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "kernels", "several"),
+    ("names", "kernel", "several"),
     [
-        ("all_reduce", {"AllReduce"}, False),
-        ("all_reduce_barrier", {"AllReduce"}, False),
-        ("_all_gather_base", {"AllGather"}, False),
-        ("all_gather", {"AllGather"}, False),
-        ("_reduce_scatter_base", {"ReduceScatter"}, False),
-        ("reduce_scatter", {"ReduceScatter"}, False),
-        ("broadcast", {"Broadcast"}, False),
-        ("_broadcast_oop", {"Broadcast"}, False),
-        ("reduce", {"Reduce"}, False),
-        ("_reduce_oop", {"Reduce"}, False),
-        ("send 0->1", {"SendRecv"}, False),
-        ("recv 0<-1", {"SendRecv"}, False),
-        ("all_to_all", {"SendRecv"}, True),
-        ("gather", {"SendRecv"}, True),
-        ("scatter", {"SendRecv"}, True),
-        ("all_gather_into_tensor_coalesced", {"AllGather"}, True),
-        ("reduce_scatter_tensor_coalesced", {"ReduceScatter"}, True),
-        ("allreduce_coalesced", {"AllReduce"}, True),
+        ("all_reduce all_reduce_barrier", "AllReduce", False),
+        ("_all_gather_base all_gather", "AllGather", False),
+        ("_reduce_scatter_base reduce_scatter", "ReduceScatter", False),
+        ("broadcast _broadcast_oop", "Broadcast", False),
+        ("reduce _reduce_oop", "Reduce", False),
+        ("send recv", "SendRecv", False),
+        ("all_to_all gather scatter", "SendRecv", True),
+        ("all_gather_into_tensor_coalesced", "AllGather", True),
+        ("reduce_scatter_tensor_coalesced", "ReduceScatter", True),
+        ("allreduce_coalesced", "AllReduce", True),
     ],
 )
-def test_an_operations_name_tells_its_kernels_and_whether_they_may_be_several(name, kernels, several):
-    [launch] = launches_of([entry(name)], GROUPS)
-    assert kernels <= set(launch.collectives)
-    assert launch.several is several
-    assert launch.call.op == name.partition(" ")[0]
+def test_an_operations_name_tells_its_kernels_and_whether_they_may_be_several(names, kernel, several):
+    for name in names.split():
+        [launch] = launches_of([entry(f"{name} 0->1" if name in ("send", "recv") else name)], GROUPS)
+        assert kernel in launch.collectives
+        assert (launch.several, launch.call.op) == (several, name)
 
 
-def test_bytes_are_those_of_the_larger_side():
-    assert told(
+LAUNCHES = {
+    "bytes of the larger side": (
         [
             entry("_all_gather_base", 1, sizes=[(8,)], out=[(16,)], dtype="BFloat16"),
             entry("_reduce_scatter_base", 2, sizes=[(6, 2)], out=[(6,)], dtype="Double"),
             entry("all_to_all", 3, sizes=[(2,), (3,)], out=[(4,)], dtype="Byte"),
             entry("all_reduce", 4, sizes=[()], dtype="Long"),
-        ]
-    ) == [
-        ("_all_gather_base", 32, 100),
-        ("_reduce_scatter_base", 96, 100),
-        ("all_to_all", 5, 100),
-        ("all_reduce", 8, 100),
-    ]
-
-
-def test_operations_on_nothing_and_those_of_a_rank_alone_launch_nothing():
-    assert told(
+        ],
+        [
+            ("_all_gather_base", 32, 100),
+            ("_reduce_scatter_base", 96, 100),
+            ("all_to_all", 5, 100),
+            ("all_reduce", 8, 100),
+        ],
+    ),
+    "operations on nothing and of a rank alone launch nothing": (
         [
             entry("all_reduce", 1, sizes=[(0,)]),
             entry("all_reduce", 2, sizes=[(4, 0, 3)]),
             entry("all_reduce", 3, group="1"),
             entry("broadcast", 4, at_ns=7),
-        ]
-    ) == [("broadcast", 16, 7)]
-
-
-def test_a_group_that_nobody_configured_counts_as_one_of_several_ranks():
-    assert told([entry("all_reduce", group="77")]) == [("all_reduce", 16, 100)]
-    [launch] = launches_of([entry("all_reduce", group="77")], {})
-    assert launch.call.group == "77"
-
-
-def test_coalesced_operations_are_one_launch_issued_when_they_are_sent_off():
-    log = [
-        entry("all_reduce", 1, 10),
-        entry("_all_gather_base", 2, 20, out=[(8,)]),
-        entry("_all_gather_base", 2, 21, out=[(8,)]),
-        entry("_reduce_scatter_base", 2, 22),
-        entry("coalesced", 2, 23, sizes=(), out=()),
-        entry("all_reduce", 3, 30),
-    ]
-    assert told(log) == [
-        ("all_reduce", 16, 10),
-        ("coalesced _all_gather_base+_reduce_scatter_base", 32 + 32 + 16, 23),
-        ("all_reduce", 16, 30),
-    ]
-    [_, together, _] = launches_of(log, GROUPS)
-    assert together.several
-    assert together.call.coalesced
-    assert set(together.collectives) == {"AllGather", "ReduceScatter"}
-
-
-def test_coalesced_point_to_point_operations_are_told_from_collectives_of_the_same_number():
-    assert told(
+        ],
+        [("broadcast", 16, 7)],
+    ),
+    "a group that nobody configured has several ranks": (
+        [entry("all_reduce", group="77")],
+        [("all_reduce", 16, 100)],
+    ),
+    "coalesced operations are one launch when they are sent off": (
         [
-            entry("send 0->1", 5, 10, p2p=True),
-            entry("recv 0<-1", 5, 11, p2p=True),
-            entry("coalesced", 5, 12, sizes=(), out=(), p2p=True),
-            entry("all_reduce", 5, 13),
-        ]
-    ) == [("coalesced recv+send", 32, 12), ("all_reduce", 16, 13)]
+            entry("all_reduce", 1, 10),
+            entry("_all_gather_base", 2, 20, out=[(8,)]),
+            entry("_all_gather_base", 2, 21, out=[(8,)]),
+            entry("_reduce_scatter_base", 2, 22),
+            coalesced(),
+            entry("all_reduce", 3, 30),
+        ],
+        [
+            ("all_reduce", 16, 10),
+            ("coalesced _all_gather_base+_reduce_scatter_base", 32 + 32 + 16, 23),
+            ("all_reduce", 16, 30),
+        ],
+    ),
+    "point-to-point operations are told from collectives of the same number": (
+        [
+            entry("send 0->1", 2, 10, p2p=True),
+            entry("recv 0<-1", 2, 11, p2p=True),
+            coalesced(p2p=True),
+            entry("all_reduce", 2, 30),
+        ],
+        [("coalesced recv+send", 32, 23), ("all_reduce", 16, 30)],
+    ),
+    "a send of its own": (
+        [entry("send 0->1", 5, 10, p2p=True), entry("recv 0<-1", 6, 11, p2p=True)],
+        [("send", 16, 10), ("recv", 16, 11)],
+    ),
+    "nothing coalesced": ([coalesced()], []),
+    "coalesced, on nothing": ([entry("_all_gather_base", 2, sizes=[(0,)]), coalesced()], []),
+    "coalesced by a rank alone": (
+        [entry("_all_gather_base", 2, group="1"), coalesced(group="1"), entry("all_reduce", 2)],
+        [("all_reduce", 16, 100)],
+    ),
+    "a type of unknown size": (
+        [
+            entry("all_reduce", 1, dtype=STRANGE),
+            entry("_all_gather_base", 2, dtype=STRANGE),
+            entry("_all_gather_base", 2),
+            coalesced(),
+        ],
+        [("all_reduce", None, 100), ("coalesced _all_gather_base", None, 23)],
+    ),
+}
 
 
-def test_a_send_of_its_own_is_one_launch():
-    log = [entry("send 0->1", 5, 10, p2p=True), entry("recv 0<-1", 6, 11, p2p=True)]
-    assert told(log) == [("send", 16, 10), ("recv", 16, 11)]
-
-
-@pytest.mark.parametrize(
-    "parts", [[], [entry("_all_gather_base", 2, 20, sizes=[(0,)])]], ids=["no parts", "parts of nothing"]
-)
-def test_a_coalesced_launch_of_nothing_launches_nothing(parts):
-    assert told([*parts, entry("coalesced", 2, 23, sizes=(), out=())]) == []
-
-
-def test_coalesced_operations_of_a_rank_alone_launch_nothing():
-    log = [
-        entry("_all_gather_base", 2, 20, group="1"),
-        entry("coalesced", 2, 23, sizes=(), out=(), group="1"),
-        entry("all_reduce", 2, 30),
-    ]
-    assert told(log) == [("all_reduce", 16, 30)]
-
-
-# Bytes on the links.
+@pytest.mark.parametrize(("log", "launched"), LAUNCHES.values(), ids=LAUNCHES)
+def test_entries_become_launches(log, launched):
+    launches = launches_of(log, GROUPS)
+    assert [(each.call.op, each.call.bytes, each.unix_ns) for each in launches] == launched
+    for each in launches:
+        assert each.call.coalesced == each.call.op.startswith("coalesced")
+        assert each.several or not each.call.coalesced
 
 
 def links(entries, near=True, groups=GROUPS):
+    """What the rank sends and receives in each launch."""
     asked = []
 
     def on_this_node(ranks):
         asked.append(ranks)
         return near
 
-    told = [each.call.link for each in launches_of(entries, groups, on_this_node)]
-    assert asked == [[0, 1], [1]][: len(groups)]
-    return told
+    moved = [each.call.link for each in launches_of(entries, groups, on_this_node)]
+    assert asked == [[0, 1], [1]]
+    return moved
 
 
 def test_each_launch_tells_what_the_rank_sends_and_receives_in_it():
@@ -189,55 +180,25 @@ def test_each_launch_tells_what_the_rank_sends_and_receives_in_it():
             entry("_reduce_scatter_base", 3, sizes=[(16,)], out=[(8,)]),
             entry("send 0->1", 4, p2p=True),
             entry("recv 0<-1", 5, p2p=True),
+            # The bytes of a send and of a receive in one sum could not be told apart any more.
+            entry("send 0->1", 6, sizes=[(100,)], p2p=True),
+            entry("recv 0<-1", 6, sizes=[(10,)], p2p=True),
+            coalesced(6, p2p=True),
         ]
-    ) == [(4000, 4000), (32, 32), (32, 32), (16, 0), (0, 16)]
+    ) == [(4000, 4000), (32, 32), (32, 32), (16, 0), (0, 16), (400, 40)]
 
 
-def test_a_launch_of_several_operations_sums_what_each_moves():
-    """The bytes of a send and of a receive in one sum could not be told apart any more."""
-    assert links(
-        [
-            entry("send 0->1", 5, 10, sizes=[(100,)], p2p=True),
-            entry("recv 0<-1", 5, 11, sizes=[(10,)], p2p=True),
-            entry("coalesced", 5, 12, sizes=(), out=(), p2p=True),
-        ]
-    ) == [(400, 40)]
-
-
-@pytest.mark.parametrize("near", [False, None])
-def test_a_group_that_is_not_known_to_be_on_this_node_leaves_the_links_unknown(near):
-    assert links([entry("all_reduce")], near) == [None]
-
-
-def test_a_group_whose_ranks_are_not_told_leaves_the_links_unknown(monkeypatch):
-    """Zero bytes would be a claim."""
+def test_groups_elsewhere_and_unknown_groups_types_and_operations_leave_the_links_unknown(monkeypatch):
+    for near in (False, None):
+        assert links([entry("all_reduce")], near) == [None]
+    unknown = [entry("all_reduce", group="77"), entry("all_reduce", 2, dtype=STRANGE), entry("gather", 3)]
+    assert links(unknown) == [None] * 3
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     [launch] = launches_of([entry("all_reduce")], {"0": {"name": "0", "desc": "", "ranks": "[]"}})
-    assert launch.call.link is None
-
-
-def test_unknown_groups_types_and_operations_leave_the_links_unknown():
-    log = [
-        entry("all_reduce", 1, group="77"),
-        entry("all_reduce", 2, dtype="Float3_e1m1"),
-        entry("gather", 3),
-    ]
-    assert links(log) == [None, None, None]
+    assert launch.call.link is None  # zero bytes would be a claim
 
 
 # The dump.
-
-
-class Dump:
-    """Stands where torch's dump function does."""
-
-    def __init__(self, content):
-        self.content = content
-        self.asked = []
-
-    def __call__(self, **options):
-        self.asked.append(options)
-        return self.content if isinstance(self.content, bytes) else pickle.dumps(self.content, protocol=2)
 
 
 @pytest.fixture
@@ -245,9 +206,16 @@ def dumping(monkeypatch):
     """A recorder that gives this content."""
 
     def recorder(content):
-        dump = Dump(content)
+        raw = content if isinstance(content, bytes) else pickle.dumps(content, protocol=2)
+
+        def dump(**options):
+            assert options == {
+                "includeCollectives": True, "includeStackTraces": False, "onlyActive": False
+            }  # fmt: skip
+            return raw
+
         monkeypatch.setattr(_distributed_c10d, "_dump_nccl_trace", dump, raising=False)
-        return FlightRecorder(), dump
+        return FlightRecorder()
 
     return recorder
 
@@ -256,57 +224,28 @@ def content(*entries):
     return {"version": "2.10", "pg_config": GROUPS, "entries": list(entries)}
 
 
-def test_a_dump_is_asked_for_without_stack_traces(dumping):
-    recorder, dump = dumping(content(entry("all_reduce")))
-    recorder.read(0)
-    assert dump.asked == [{"includeCollectives": True, "includeStackTraces": False, "onlyActive": False}]
+@pytest.mark.parametrize(
+    ("records", "from_ns", "read"),
+    [
+        (range(5), 20, [20, 30, 40]),
+        (range(3, 6), 29, None),  # the ring no longer goes back so far
+        (range(3, 6), 30, [30, 40, 50]),
+        (range(1), -10, [0]),  # it never ran over: this is the first collective of all
+    ],
+)
+def test_what_was_issued_since_then_is_read_as_far_as_the_ring_goes_back(dumping, records, from_ns, read):
+    log = [entry("all_reduce", seq, 10 * seq, record=seq) for seq in records]
+    launches = dumping(content(*log)).read(from_ns)
+    assert read == (None if launches is None else [each.unix_ns for each in launches])
 
 
-def test_what_was_issued_since_then_is_read(dumping):
-    log = [entry("all_reduce", seq, 10 * seq, record=seq) for seq in range(5)]
-    recorder, _ = dumping(content(*log))
-    launches = recorder.read(20)
-    assert launches is not None
-    assert [each.unix_ns for each in launches] == [20, 30, 40]
-
-
-def test_a_ring_that_no_longer_goes_back_so_far_is_not_read(dumping):
-    log = [entry("all_reduce", seq, 10 * seq, record=seq) for seq in range(3, 6)]
-    recorder, _ = dumping(content(*log))
-    assert recorder.read(29) is None
-    launches = recorder.read(30)
-    assert launches is not None
-    assert len(launches) == 3
-
-
-def test_a_ring_that_never_ran_over_goes_back_to_the_first_collective_of_all(dumping):
-    recorder, _ = dumping(content(entry("all_reduce", 1, 50, record=0)))
-    launches = recorder.read(10)
-    assert launches is not None
-    assert len(launches) == 1
-
-
-def test_a_flight_recorder_that_is_switched_off_says_so(dumping):
+def test_a_flight_recorder_that_is_switched_off_or_missing_says_so(dumping, monkeypatch):
     """TORCH_FR_BUFFER_SIZE=0: it hands out a dump without entries, though NCCL's kernels are seen."""
-    recorder, _ = dumping(content())
     with pytest.raises(FlightRecorderError, match="off"):
-        recorder.read(0)
-
-
-def test_a_torch_without_one_is_refused(monkeypatch):
+        dumping(content()).read(0)
     monkeypatch.delattr(_distributed_c10d, "_dump_nccl_trace", raising=False)
     with pytest.raises(FlightRecorderError, match="this torch has no flight recorder for NCCL"):
         FlightRecorder()
-
-
-def test_a_type_of_unknown_size_leaves_the_bytes_unknown_and_the_launch_there():
-    strange = entry("all_reduce", 1, dtype="Float3_e1m1")
-    assert told([strange, entry("broadcast", 2)]) == [("all_reduce", None, 100), ("broadcast", 16, 100)]
-    part = entry("_all_gather_base", 3, dtype="Float3_e1m1")
-    together = entry("coalesced", 3, sizes=(), out=())
-    assert told([part, entry("_all_gather_base", 3), together]) == [
-        ("coalesced _all_gather_base", None, 100)
-    ]
 
 
 class Hostile:
@@ -322,14 +261,15 @@ class Hostile:
 @pytest.mark.parametrize("wrap", [lambda one: one, lambda one: content(one), lambda one: {"entries": one}])
 def test_a_dump_that_wants_to_run_something_is_refused_and_nothing_runs(dumping, tmp_path, wrap):
     target = tmp_path / "made"
-    recorder, _ = dumping(pickle.dumps(wrap(Hostile(str(target)))))
     with pytest.raises(FlightRecorderError, match="has no place in it"):
-        recorder.read(0)
+        dumping(wrap(Hostile(str(target)))).read(0)
     assert not target.exists()
 
 
-def without(field):
-    return {key: value for key, value in entry("all_reduce").items() if key != field}
+def changed(**fields):
+    """A dump of one entry that differs in these fields; an ellipsis: it lacks them."""
+    made = {**entry("all_reduce"), **fields}
+    return content({name: value for name, value in made.items() if value is not Ellipsis})
 
 
 @pytest.mark.parametrize(
@@ -340,22 +280,21 @@ def without(field):
         b".",
         b"0.",
         b"not a pickle",
-        pickle.dumps(None),
-        pickle.dumps([]),
-        pickle.dumps({}),
-        pickle.dumps({"entries": 3}),
-        pickle.dumps(content(3)),
+        None,
+        [],
+        {},
+        {"entries": 3},
+        content(3),
         pickle.dumps(content(entry("all_reduce")))[:-20],
-        pickle.dumps(content(without("process_group"))),
-        pickle.dumps(content(without("input_dtypes"))),
-        pickle.dumps(content(entry("all_reduce") | {"process_group": ()})),
-        pickle.dumps(content(entry("all_reduce") | {"process_group": ("0",)})),
-        pickle.dumps(content(entry("all_reduce") | {"time_created_ns": None})),
-        pickle.dumps(content(entry("all_reduce") | {"input_sizes": [["a"]]})),
-        pickle.dumps(content(entry("all_reduce")) | {"pg_config": {"0": {"ranks": "0, 1"}}}),
+        changed(process_group=...),
+        changed(input_dtypes=...),
+        changed(process_group=()),
+        changed(process_group=("0",)),
+        changed(time_created_ns=None),
+        changed(input_sizes=[["a"]]),
+        changed() | {"pg_config": {"0": {"ranks": "0, 1"}}},
     ],
 )
 def test_a_dump_that_is_not_understood_says_so(dumping, raw):
-    recorder, _ = dumping(raw)
     with pytest.raises(FlightRecorderError, match="the flight recorder's dump is not understood"):
-        recorder.read(0)
+        dumping(raw).read(0)

@@ -7,97 +7,76 @@ from dataclasses import replace
 import pytest
 
 from overlaptop.agent.reporting import reporter
+from overlaptop.agent.sources.assemble import MAX_MARKS
 from overlaptop.agent.sources.base import CollectiveCall, Wait
 from overlaptop.agent.sources.host import HostSource
-from overlaptop.agent.sources.recorded_step import MAX_MARKS
-from overlaptop.wire.messages import StepTotals
 
-CALL = CollectiveCall(
-    op="allreduce_",
-    bytes=64,
-    group="0 default_pg",
-    is_async=True,
-    backend="gloo",
-    device_type="cpu",
-    device_index=-1,
-    peer=None,
-)
+CALL = CollectiveCall("allreduce_", 64, "0 default_pg", True, "gloo", "cpu", -1)
+ON_A_GPU = replace(CALL, backend="nccl", device_type="cuda", device_index=0)
 
 
 class Done:
     """A Work that has ended."""
 
-    def get_future(self) -> Done:
+    def get_future(self):
         return self
 
-    def add_done_callback(self, callback) -> None:
+    def add_done_callback(self, callback):
         callback(self)
 
 
 @pytest.fixture
-def source() -> HostSource:
+def source():
     made = HostSource(phases_only=False, every=1, reason="")
     made.start()
     made.boundary(0)
     return made
 
 
-def issue(source: HostSource, call: CollectiveCall, work: object) -> None:
+def issue(source, call=CALL, work=Done()):  # noqa: B008 - it has no state
     token = source.issue(lambda: call)
     if token is not None:
         source.issued(token, work)
 
 
-def totals(source: HostSource) -> StepTotals:
+def wait(source):
+    source.wait_end(source.wait_begin(), Wait.PURE)
+
+
+def totals(source):
     """End the step; it as it is sent."""
     source.boundary(0)
     [measured] = source.take()
     return reporter.totals(measured, 0, source.lost)
 
 
-def lanes(step: StepTotals) -> tuple[int | None, ...]:
+def lanes(step):
     return step.compute_ns, step.comm_ns, step.hidden_ns, step.exposed_ns, step.stall_ns
 
 
-def test_a_collective_and_a_wait_are_measured(source: HostSource) -> None:
-    issue(source, CALL, Done())
-    source.wait_end(source.wait_begin(), Wait.PURE)
+def test_a_collective_and_a_wait_are_measured(source):
+    issue(source)
+    wait(source)
     step = totals(source)
     assert None not in lanes(step)
     assert (step.collectives, step.comm_bytes, step.dropped) == (1, 64, 0)
 
 
-def test_a_step_with_more_waits_than_are_kept_is_unknown_and_counted(source: HostSource) -> None:
-    issue(source, CALL, Done())
-    for _ in range(MAX_MARKS + 1):
-        source.wait_end(source.wait_begin(), Wait.PURE)
+UNKNOWN = {
+    "more waits than are kept": lambda source: [wait(source) for _ in range(MAX_MARKS + 1)],
+    "more collectives than are kept": lambda source: [issue(source) for _ in range(MAX_MARKS + 1)],
+    "sync on a GPU": lambda source: issue(source, ON_A_GPU, None),
+    "async on a GPU": lambda source: issue(source, ON_A_GPU),
+}
+
+
+@pytest.mark.parametrize("happens", UNKNOWN.values(), ids=UNKNOWN)
+def test_a_step_with_what_cannot_be_timed_is_unknown_and_counted_and_the_next_is_known(source, happens):
+    happens(source)
     step = totals(source)
-    assert lanes(step) == (None,) * 5
-    assert step.overlap is None
-    assert step.dropped == 1
-
-
-def test_a_step_with_more_collectives_than_are_kept_is_unknown_and_counted(source: HostSource) -> None:
-    for _ in range(MAX_MARKS + 1):
-        issue(source, CALL, Done())
-    step = totals(source)
-    assert lanes(step) == (None,) * 5
-    assert (step.collectives, step.dropped) == (MAX_MARKS + 1, 1)
-
-
-@pytest.mark.parametrize("work", [None, Done()], ids=["sync", "async"])
-def test_what_runs_on_a_gpu_is_never_timed_by_the_hosts_clock(source: HostSource, work: object) -> None:
-    issue(source, replace(CALL, backend="nccl", device_type="cuda", device_index=0), work)
-    step = totals(source)
-    assert lanes(step) == (None,) * 5
-    assert step.dropped == 1
-    assert "cuda" in source.reason
-
-
-def test_the_step_after_an_unknown_one_is_known(source: HostSource) -> None:
-    issue(source, replace(CALL, backend="nccl", device_type="cuda", device_index=0), None)
-    totals(source)
+    assert (*lanes(step), step.overlap, step.dropped) == (None,) * 6 + (1,)
     assert None not in lanes(totals(source))
+    assert ("cuda" in source.reason) == (happens in [*UNKNOWN.values()][2:])
 
 
 def test_steps_far_shorter_than_the_agents_period_are_all_kept(run_ranks) -> None:

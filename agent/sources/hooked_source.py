@@ -1,0 +1,79 @@
+"""What the sources `events` and `host` share: steps recorded by hooks, at each collective and each wait."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Generic
+
+from overlaptop.agent.sources.assemble import Assembler, RecordedCollective, RecordedStep, Timestamp
+from overlaptop.agent.sources.base import CollectiveCall, Wait
+from overlaptop.agent.sources.sampling import Sampler
+
+
+class HookedSource(ABC, Generic[Timestamp]):
+    """A Source that the hooks call at each collective, and at each wait for one, as it is issued."""
+
+    compute_exact = False
+    gave_up = ""
+
+    def __init__(self, phases_only: bool, sampler: Sampler, reason: str) -> None:
+        self.reason = reason
+        self.watched = False
+        self.lost = 0
+        self._phases_only = phases_only
+        self._sampler = sampler
+        self._recording: RecordedStep[Timestamp] | None = None
+        self._assembler = Assembler()
+
+    @property
+    def detail_every(self) -> int:
+        """Collectives are measured in every n-th step; 0: never."""
+        return 0 if self._phases_only else self._sampler.every
+
+    @abstractmethod
+    def issue(self, describe: Callable[[], CollectiveCall | None]) -> Any:
+        """A collective is about to be issued. Returns a token for `issued`, None for nothing to do.
+
+        Describing costs more than counting, so it is done only on demand; it gives None for what is no
+        collective after all, such as a compiler tracing one.
+        """
+
+    @abstractmethod
+    def issued(self, token: Any, work: Any) -> None:
+        """It has been issued. `work` is c10d's Work, or None where the call ran on the current stream."""
+
+    def failed(self, token: RecordedCollective[Timestamp]) -> None:
+        """Issuing it raised, or its end is hidden: it has none."""
+        token.lost, token.end = True, token.begin
+        self.lost += 1
+
+    @abstractmethod
+    def wait_begin(self, stream: Any = None) -> Any:
+        """A wait for communication begins here, on `stream` (None: the current one).
+
+        Returns a token for `wait_end`; None: not measured.
+        """
+
+    @abstractmethod
+    def wait_end(self, token: Any, wait: Wait) -> None:
+        """The wait ends here."""
+
+    def _begin_step(self, step: int, mark: Timestamp, host_ns: int = 0) -> RecordedStep[Timestamp] | None:
+        """Record `step` from `mark` on; the step that ends there."""
+        ended = self._recording
+        self._recording = RecordedStep(
+            step,
+            self.detail_every > 0 and self._sampler.next_is_detailed(),
+            mark,
+            host_ns,
+            collective_count=None if self._phases_only else 0,
+        )
+        if ended is not None:
+            ended.end = mark
+        return ended
+
+    def _invalidate(self, recording: RecordedStep[Timestamp]) -> None:
+        """Something in this step cannot be measured."""
+        recording.invalid = True
+        self.lost += 1
