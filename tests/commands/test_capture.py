@@ -43,52 +43,40 @@ def test_each_rank_has_a_line_with_its_path_and_the_progress_goes_to_stderr(caps
     ]
 
 
-def test_a_path_cannot_write_on_the_terminal(capsys) -> None:
-    session = PlayedSession(
-        given(), [reply(rank, "written", 7, f"/there/\x1b[2J{rank}") for rank in (0, 1)]
-    )
-    assert capture.print_traces(session, COMMAND, as_json=False) == 0
-    assert "\x1b" not in capsys.readouterr().out
+FAILING = (
+    reply(0, "written", 7, "/there/\x1b[2Jrank0.json.gz"),
+    reply(1, "failed", None, "OSError: disk full"),
+)
 
 
-@pytest.fixture
-def one_fails() -> PlayedSession:
-    return PlayedSession(
-        given(),
-        [
-            reply(0, "written", 7, "/there/rank0.json.gz"),
-            reply(1, "failed", None, "OSError: disk full"),
-        ],
-    )
-
-
-def test_a_failure_names_the_rank_and_is_status_1(one_fails: PlayedSession, capsys) -> None:
+def test_a_failure_names_the_rank_and_is_status_1_and_a_path_moves_no_cursor(capsys) -> None:
     with pytest.raises(CommandError, match="no capture: rank 1 failed: OSError: disk full") as failure:
-        capture.print_traces(one_fails, COMMAND, as_json=False)
+        capture.print_traces(PlayedSession(given(), FAILING), COMMAND, as_json=False)
     assert failure.value.status == 1
-    assert capsys.readouterr().out.splitlines() == ["/there/rank0.json.gz"]
+    assert capsys.readouterr().out.splitlines() == ["/there/?[2Jrank0.json.gz"]
 
 
-def test_every_rank_has_a_record_also_one_that_failed(one_fails: PlayedSession, capsys) -> None:
+def test_every_rank_has_a_record_also_one_that_failed(capsys) -> None:
     with pytest.raises(CommandError):
-        capture.print_traces(one_fails, COMMAND, as_json=True)
+        capture.print_traces(PlayedSession(given(), FAILING), COMMAND, as_json=True)
     found = records(capsys.readouterr().out)
     assert [list(record) for record in found] == [
         ["type", "job", "id", "rank", "state", "step", "path", "reason", "live_overlap", "host"]
     ] * 2
     assert [(r["rank"], r["state"], r["path"], r["reason"]) for r in found] == [
-        (0, "written", "/there/rank0.json.gz", None),
+        (0, "written", "/there/\x1b[2Jrank0.json.gz", None),
         (1, "failed", None, "OSError: disk full"),
     ]
 
 
-def test_a_job_that_ends_in_the_middle_is_no_endless_wait() -> None:
-    session = PlayedSession(given(), [reply(0, "recording", 7)], end())
-    with pytest.raises(CommandError, match="rank 0 ended before it was done"):
-        capture.print_traces(session, COMMAND, as_json=False)
-
-
-def test_a_connection_that_stays_broken_is_no_endless_wait() -> None:
-    session = PlayedSession(given(), [reply(rank, "recording", 7) for rank in (0, 1)], link=LinkState.LOST)
-    with pytest.raises(CommandError, match="the connection to the job broke"):
+@pytest.mark.parametrize(
+    ("then", "link", "words"),
+    [
+        (end(), LinkState.LIVE, "rank 0 ended before it was done"),
+        ([], LinkState.LOST, "the connection to the job broke"),
+    ],
+)
+def test_a_job_that_ends_in_the_middle_or_stays_away_is_no_endless_wait(then, link, words) -> None:
+    session = PlayedSession(given(), [reply(0, "recording", 7)], then, link=link)
+    with pytest.raises(CommandError, match=words):
         capture.print_traces(session, COMMAND, as_json=False)
