@@ -42,7 +42,7 @@ def test_what_is_imported_before_it_is_needed_is_light(code: str, unwanted: set[
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("", ["overlaptop analyze PATH"]),
+        ("relay", ["What `overlaptop HOST` starts on that host"]),
         (
             "analyze",
             ["--hta", "window", "rounding", "peer-to-peer", "--lane", "exit status", '"type": "rank"'],
@@ -53,13 +53,14 @@ def test_what_is_imported_before_it_is_needed_is_light(code: str, unwanted: set[
 )
 def test_help_explains(command: str, words: list[str]) -> None:
     page = run_here(*command.split(), "--help").stdout
-    for word in words:
-        assert word in page
+    assert [word for word in words if word not in page] == []
 
 
-def test_the_version_is_the_packages() -> None:
-    done = run_here("--version")
-    assert (done.returncode, done.stdout) == (0, f"overlaptop {__version__}\n")
+def test_the_version_is_the_packages_and_a_list_of_no_jobs_is_empty() -> None:
+    for words, out in ((["--version"], f"overlaptop {__version__}\n"), (["--list"], "")):
+        done = run_here(*words)
+        assert (done.returncode, done.stdout) == (0, out)
+    assert run_here("--list", "--json").stdout == ""
 
 
 BUCKETS = "--gradients 1.6GB --bandwidth 200GB/s --latency 20us"
@@ -67,15 +68,10 @@ USAGE_ERRORS = {
     "": [
         ("--nonsense", "unrecognized arguments: --nonsense"),
         ("--json demo", "demo is a command and comes first; a host of that name is ssh://demo"),
-        ("gpu-a demo", "demo is a command and comes first; a host of that name is ssh://demo"),
-        ("--json set", "set is a command and comes first"),
-        ("--readonly set", "set is a command and comes first"),
-        ("--readonly capture", "capture is a command and comes first"),
         ("--readonly tune", "tune is a command and comes first"),
         ("--steps 3", "--steps goes with --json"),
         ("--once --json --steps 3", "--steps goes with --json"),
         ("--json --steps 0", "must be a positive whole number"),
-        ("--json --steps -1", "must be a positive whole number"),
         ("--json --job ../etc", "is no job's key"),
         ("--list --once", "--list goes with"),
         ("--refresh nan", "must be from 0.1 to 10"),
@@ -91,22 +87,16 @@ USAGE_ERRORS = {
         ("--once gpu-a --python it's", "cannot travel"),
         ("--once gpu-a --python=-c", "cannot begin with a dash"),
         ("gpu-a --rate fast", "must be 1k bytes a second or more"),
-        ("gpu-a --rate 10", "must be 1k bytes a second or more"),
     ],
     "analyze": [
         ("", "the following arguments are required: PATH"),
         ("a b", "unrecognized arguments: b"),
         ("a --lane nonsense", "a lane rule is LANE=REGEX"),
         ("a --lane comm=(", "not a regular expression"),
-        ("a --refresh 0", "must be from 0.1 to 10"),
     ],
     "capture": [
-        ("--steps 0", "must be a positive whole number"),
         ("--steps 101", "steps must be from 1 to 100, not 101"),
-        ("--steps many", "must be a positive whole number"),
-        ("--job ../x", "is no job's key"),
         ("train.py", "unrecognized arguments"),
-        ("--readonly", "unrecognized arguments"),
         ("--host ftp://x", "there is no ftp://"),
     ],
     "demo": [
@@ -116,8 +106,6 @@ USAGE_ERRORS = {
         ("", "the dashboard needs a terminal"),
     ],
     "doctor": [
-        ("--nonsense", "unrecognized arguments: --nonsense"),
-        ("-x", "unrecognized arguments: -x"),
         ("gopher://host", "there is no gopher://"),
         ("--remote-dir /x", "--remote-dir goes with a host"),
         ("--rate 20k gpu-a", "--rate is for watching a host"),
@@ -126,15 +114,12 @@ USAGE_ERRORS = {
     ],
     "estimate": [
         ("", "nothing to estimate: give --compute-ms, --gradients or --all-gather-ms"),
-        ("--json", "nothing to estimate"),
-        ("nonsense", "unrecognized arguments: nonsense"),
         ("--compute-ms 40", "--compute-ms goes with --comm-ms"),
         ("--overlap 0.9", "--overlap goes with --compute-ms and --comm-ms"),
         ("--gradients 1GB --ranks 8", "--gradients goes with --bandwidth and --latency"),
         ("--compute-ms 40 --layer-ms 5", "--compute-ms and --layer-ms belong to two questions"),
         ("--compute-ms 4 --comm-ms 5 --overlap 0.9", "--overlap can be at most 0.8"),
         ("--compute-ms 4 --comm-ms 5 --overlap 1.5", "--overlap: must be from 0 to 1"),
-        ("--compute-ms 4 --comm-ms 5 --overlap nan", "--overlap: must be from 0 to 1"),
         ("--compute-ms 0 --comm-ms 0", "without compute and communication"),
         ("--compute-ms -4 --comm-ms 5", "--compute-ms: must be a time in ms, such as 40 or 1.5, not '-4'"),
         (f"{BUCKETS} --ranks 1", "--ranks: must be a whole number from 2 to 1,000,000"),
@@ -143,22 +128,24 @@ USAGE_ERRORS = {
         ("--all-gather-ms 0 --layer-ms 5", "more than 0 ns"),
         ("--all-gather-ms 2 --layer-ms 5 --slowest-all-gather-ms 1", "cannot take less time"),
     ],
+    "relay": [("", "required: --stdio")],
     "set": [
         ("bucket_cap_mb", "must be NAME=VALUE with a whole number or script, not 'bucket_cap_mb'"),
-        ("bucket_cap_mb=", "must be NAME=VALUE"),
         ("bucket_cap_mb=2.5", "must be NAME=VALUE with a whole number"),
-        ("bucket_cap_mb=--1", "must be NAME=VALUE with a whole number"),
         ("bucket_cap_mb=99999999999", "must be NAME=VALUE with a whole number"),
         ("bucket_cap_mb=\u0661", "must be NAME=VALUE with a whole number"),
         ("bucket_cap_mb=5 --json", "--json goes without NAME=VALUE"),
         ("=5", "must be NAME=VALUE"),
-        ("bucket_cap_mb=5 --job ../x", "is no job's key"),
         ("--readonly", "unrecognized arguments"),
-        ("--host ftp://x", "there is no ftp://"),
     ],
     "tune": [
-        ("--readonly", "unrecognized arguments"),
-        ("--host ftp://x", "there is no ftp://"),
+        ("--range 1", "must be A:B, two whole numbers with A <= B, not '1'"),
+        ("--range 9:1", "must be A:B, two whole numbers with A <= B, not '9:1'"),
+        ("--nproc 2", "go with SCRIPT"),
+        ("-- --steps 5", "go with SCRIPT"),
+        ("ddp --keep", "are for a job that runs"),
+        ("nowhere.py", "no script nowhere.py, and no workload of that name; there are: ddp"),
+        ("ddp -- --layers none", "--layers"),
         ("ddp --host gpu-a", "SCRIPT is started here: give no host with it"),
     ],
 }
@@ -189,18 +176,12 @@ def test_a_host_with_a_blank_in_its_name_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["--json", "--once", "--once --json", "--json --job abc", "capture", "set", "set bucket_cap_mb=50"],
+    ["--json", "--once", "--once --json", "--json --job abc", "capture", "set", "tune"],
 )
 def test_without_a_job_the_answer_is_one_line_and_status_1(line: str) -> None:
     done = run_here(*line.split())
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert done.stderr.startswith("overlaptop: no job with an agent runs here; start one: torchrun ")
-
-
-def test_a_list_of_no_jobs_is_empty() -> None:
-    done = run_here("--list")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert run_here("--list", "--json").stdout == ""
 
 
 @pytest.mark.parametrize("command", ["--json", "changes"])

@@ -1,5 +1,6 @@
 """Other hosts on the command line: what names one, what is reported of each, and whose jobs are shown."""
 
+import argparse
 import signal
 import subprocess
 import sys
@@ -8,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.commands import watch
 from overlaptop.console import hosts, jobs
+from overlaptop.console.arguments import add_hosts
 from overlaptop.console.following import is_lost, settle
 from overlaptop.console.hosts import ConnectionReporter, Hosts, connect
 from overlaptop.console.once import render
@@ -17,10 +18,9 @@ from overlaptop.remote.targets import Target
 from tests.fleet.builders import status, step, welcome
 from tests.fleet.fakes import record
 from tests.remote import connections
-from tests.remote.connections import runs
 from tests.tui.clusters import Cluster
 
-from .conftest import wait_until
+from .conftest import Traces, wait_until
 from .running import OVERLAPTOP, records, run_here
 
 
@@ -30,43 +30,27 @@ def fake_relay(behaviour: str) -> str:
 
 
 def named(*words: str) -> Hosts | None:
-    return hosts.named(watch.command_parser().parse_intermixed_args(words))
+    parser = argparse.ArgumentParser()
+    add_hosts(parser, as_words=True)
+    return hosts.named(parser.parse_args(words))
 
 
-def words_of(*words: str) -> list[str]:
-    found = named(*words)
-    assert found is not None
-    return [target.name for target in found.targets]
-
-
-def test_hosts_are_words_a_file_and_command_prefixes_between_the_other_options(tmp_path: Path) -> None:
+def test_hosts_are_words_a_file_and_command_prefixes(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("gpu-c  # the third\n\ndocker://trainer\n")
-    words = ["me@gpu-a", "--json", "gpu-b", "--hosts", str(file), "--via", "sudo -u trainer"]
-    assert words_of(*words) == ["me@gpu-a", "gpu-b", "gpu-c", "docker://trainer", "via sudo -u trainer"]
-
-
-def test_without_a_host_there_is_none() -> None:
+    found = named("me@gpu-a", "ssh://demo", "--hosts", str(file), "--via", "sudo -u trainer")
+    words = ["me@gpu-a", "ssh://demo", "gpu-c", "docker://trainer", "via sudo -u trainer"]
+    assert [target.name for target in found.targets] == words
     assert named() is None
-
-
-def test_how_they_are_reached_goes_with_them() -> None:
-    found = named("gpu-a", "--python", "/opt/py", "--remote-dir", "~/o", "--rate", "20k")
-    assert found == Hosts((Target.parse("gpu-a"),), "/opt/py", "~/o", 20_000)
 
 
 @pytest.mark.parametrize(
     ("text", "bytes_per_s"),
     [("20k", 20_000), ("1M", 1_000_000), ("1.5m", 1_500_000), ("64000", 64_000), ("20kB/s", 20_000)],
 )
-def test_a_rate_is_bytes_a_second(text: str, bytes_per_s: int) -> None:
-    found = named("gpu-a", "--rate", text)
-    assert found is not None
-    assert found.bytes_per_s == bytes_per_s
-
-
-def test_a_host_called_like_a_command_can_be_named() -> None:
-    assert words_of("ssh://demo") == ["ssh://demo"]
+def test_how_they_are_reached_goes_with_them(text: str, bytes_per_s: int) -> None:
+    found = named("gpu-a", "--python", "/opt/py", "--remote-dir", "~/o", "--rate", text)
+    assert found == Hosts((Target.parse("gpu-a"),), "/opt/py", "~/o", bytes_per_s)
 
 
 def test_none_that_can_be_reached_is_a_line_for_each_and_status_1() -> None:
@@ -123,23 +107,17 @@ def test_a_host_that_fails_is_reported_and_the_others_go_on() -> None:
     assert "connected (overlaptop 1.2.3 on far-host)" in done.stderr
 
 
-def test_a_job_that_none_of_them_has_is_one_line_and_status_1() -> None:
-    done = run_here("--once", "--job", "job-2", "--via", fake_relay("plain"))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.splitlines()[-1] == "overlaptop: no job job-2 runs there; there is: job-1 (train.py)"
-
-
-def test_the_table_is_of_the_job_there() -> None:
+def test_the_table_is_of_the_job_there_and_one_that_none_has_is_one_line_and_status_1() -> None:
     done = run_here("--once", "--via", fake_relay("plain"))
-    assert done.returncode == 0
-    assert "train.py · 2 ranks · far" in done.stdout
+    assert (done.returncode, "train.py · 2 ranks · far" in done.stdout) == (0, True)
     assert "job job-1" in done.stdout
-
-
-def test_this_machine_is_reached_as_another_one_is(socket_dir: Path) -> None:
-    done = run_here("--once", "local://", "--python", sys.executable)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.splitlines()[-1].startswith("overlaptop: no job with an agent runs there; ")
+    for words, complaint in (
+        (["--job", "job-2", "--via", fake_relay("plain")], "no job job-2 runs there; there is: job-1 (tr"),
+        (["local://", "--python", sys.executable], "no job with an agent runs there; "),
+    ):
+        done = run_here("--once", *words)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.splitlines()[-1].startswith(f"overlaptop: {complaint}")
 
 
 def test_the_limit_of_the_rate_reaches_the_host_and_nothing_outlives_the_session() -> None:
@@ -171,30 +149,18 @@ def test_an_ended_job_is_listed_as_ended(monkeypatch, capsys) -> None:
     assert ended.split()[3] == "ended"
 
 
-def children_of(pid: int) -> list[int]:
-    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
-
-
-def words_of_process(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
-
-
-def test_ctrl_c_while_they_are_reached_leaves_no_process() -> None:
+def test_ctrl_c_while_they_are_reached_leaves_no_process(traces: Traces) -> None:
     """A host that never answers: what was started for it is gone with us."""
     process = subprocess.Popen(
         [*OVERLAPTOP, "--once", "--via", fake_relay("mute")],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
-    assert wait_until(lambda: any("mute" in words_of_process(pid) for pid in children_of(process.pid)))
-    found = children_of(process.pid)
+    assert wait_until(lambda: len(traces.alive()) > 1)
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 130
     assert b"Traceback" not in process.stderr.read()
     process.stderr.close()
-    assert wait_until(lambda: not any(map(runs, found)))
+    assert wait_until(lambda: traces.alive() == [])
 
 
 # What is printed of a job on several hosts

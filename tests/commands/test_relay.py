@@ -1,37 +1,20 @@
-"""``overlaptop relay``: how it is called, and workloads that are started through it."""
-
-from __future__ import annotations
+"""``overlaptop relay``: how it is called; tests/relay and tests/remote have what it does."""
 
 import os
 import pty
 import subprocess
-import sys
+
+from .running import OVERLAPTOP, run_here
 
 
-def run(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "overlaptop", "relay", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
-
-
-def test_without_stdio_it_is_a_usage_error() -> None:
-    result = run()
-    assert (result.returncode, result.stdout) == (2, "")
-    assert "required: --stdio" in result.stderr
-
-
-def test_its_help_says_what_it_is_and_the_short_help_does_not_name_it() -> None:
-    assert "What `overlaptop HOST` starts on that host" in run("--help").stdout
-    short = subprocess.check_output([sys.executable, "-m", "overlaptop", "--help"], text=True)
-    assert "relay" not in short
-
-
-def test_it_is_not_for_a_terminal() -> None:
+def test_it_is_not_for_a_terminal_and_not_named_where_people_look() -> None:
+    assert "relay" not in run_here("--help").stdout
     near, far = pty.openpty()
     try:
-        result = run("--stdio", stdin=far)
+        command = [*OVERLAPTOP, "relay", "--stdio"]
+        result = subprocess.run(command, stdin=far, capture_output=True, text=True, timeout=60)
     finally:
         os.close(near)
         os.close(far)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.count("\n") == 1
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert "not for a terminal" in result.stderr
