@@ -108,5 +108,5 @@ def connect(hosts: Hosts, selector: JobSelector | None = None, *, readonly: bool
     found = [RemoteHost(connection) for connection in pool.connections]
     if hosts.bytes_per_s:
         for host in found:
-            host.limit(hosts.bytes_per_s, 0.0)
+            host.limit(hosts.bytes_per_s)
     return HostsSession(pool, found, selector, readonly=readonly)

@@ -235,7 +235,6 @@ class Relay:
                 self._select(message.job)
             case RelayLimit():
                 self._rate_limit.limit(message.bytes_per_s)
-                self._queue.limit(message.hz)
             case Join(protocol=theirs):
                 if theirs == PROTOCOL_VERSION:
                     self._detail_ranks = message.detail_ranks
@@ -263,8 +262,7 @@ class Relay:
         if self._launcher is not None and not self._readonly:
             self._launcher.take(request)
             return
-        why = _READONLY if self._readonly else "this relay starts nothing"
-        self._put_launch_status(RelayLaunchStatus(request.number, "over", True, why, "", ()))
+        self._put_launch_status(RelayLaunchStatus(request.number, "over", True, _READONLY, "", ()))
 
     def _refuse(self, why: str) -> None:
         if not self._queue.is_full:

@@ -51,8 +51,9 @@ class SendQueue:
 
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
         self.dropped = 0
-        """Frames that the connection was too narrow for. Not counted: what the user's own limit leaves
-        out, and steps from before this relay joined."""
+        """Frames that the connection was too narrow for, but for steps from before this relay joined."""
+        self.every = 1
+        """Of the steps that come now those are sent whose number is a multiple of this."""
         self._monotonic_s = monotonic_s
         self._stream: deque[_Frame] = deque()
         self._stream_bytes = self._loose_bytes = 0
@@ -65,16 +66,10 @@ class SendQueue:
         self._turns = 0
         self._newest: dict[type, bytes] = {}
         self._bound_bytes = MAX_QUEUED_BYTES
-        self._every = 1
-        """Of the steps that come now."""
         self._history_every = 1
         self._in_history = False
-        self._hz = 0.0
-        self._steps_per_s = 0.0
-        self._measured_share = 1.0
-        self._sampled_ns: dict[int, int] = {}
         self._busy_s = monotonic_s()
-        """When the queue was last more than half full, or `_every` changed."""
+        """When the queue was last more than half full, or `every` changed."""
 
     def __bool__(self) -> bool:
         return bool(self._newest or self._stream or self._details)
@@ -83,15 +78,6 @@ class SendQueue:
     def is_full(self) -> bool:
         """Whether nothing more should be put in for now."""
         return self._stream_bytes > _FULL_BYTES
-
-    @property
-    def every(self) -> int:
-        """Which steps are sent: those whose number is a multiple of this."""
-        return max(self._every, self._every_for_user)
-
-    def limit(self, hz: float) -> None:
-        """What the user wants at most of steps, and of samples, of a rank a second; 0: all."""
-        self._hz = hz
 
     def set_bandwidth(self, bytes_per_s: float) -> None:
         """What the connection is thought to carry."""
@@ -103,9 +89,7 @@ class SendQueue:
         self._details.clear()
         self._stream_bytes = self._loose_bytes = self._detail_bytes = self._detail_credit_bytes = 0
         self._detail_order.clear()
-        self._sampled_ns.clear()
-        self._every = self._history_every = 1
-        self._steps_per_s = 0.0
+        self.every = self._history_every = 1
 
     def put(self, payload: bytes) -> None:
         """A frame of the hub's, or of ours that must arrive, in its turn."""
@@ -142,8 +126,8 @@ class SendQueue:
         now_s = self._monotonic_s()
         if self._stream_bytes > self._bound_bytes // 2:
             self._busy_s = now_s
-        elif self._every > 1 and now_s - self._busy_s > _QUIET_S:
-            self._every, self._busy_s = self._every // 2, now_s
+        elif self.every > 1 and now_s - self._busy_s > _QUIET_S:
+            self.every, self._busy_s = self.every // 2, now_s
 
     # What goes in
 
@@ -160,42 +144,11 @@ class SendQueue:
         values = codec.peek(payload, fields)
         if len(values) < fields or any(type(value) is not int for value in values[:2]):
             return _Frame(payload, None)  # no hub sends such a thing; whoever decodes it will refuse it
-        frame = _Frame(payload, kind, values[0], values[1])
-        if kind is StepTotals:
-            frame.measured = values[5] is not None
-            if not self._in_history:
-                self._measure_rate(values[3], frame.measured)
-        elif kind is StepDetail:
-            frame.measured = True
-        return frame
-
-    def _measure_rate(self, step_ns: object, measured: bool) -> None:
-        if type(step_ns) is int and step_ns > 0:
-            found = 1e9 / step_ns
-            self._steps_per_s += (found - self._steps_per_s) * (0.05 if self._steps_per_s else 1.0)
-            self._measured_share += (measured - self._measured_share) * 0.05
-
-    @property
-    def _every_for_user(self) -> int:
-        every = 1
-        while self._hz and every < MAX_EVERY and self._kept_per_s(every) > self._hz:
-            every *= 2
-        return every
-
-    def _kept_per_s(self, every: int) -> float:
-        measured = self._measured_share / max(1, every // _MEASURED_WORTH)
-        return self._steps_per_s * (measured + (1.0 - self._measured_share) / every)
+        measured = kind is StepTotals and values[5] is not None
+        return _Frame(payload, kind, values[0], values[1], measured)
 
     def _wanted(self, frame: _Frame) -> bool:
-        if frame.kind is DeviceSample:
-            at_ns, before_ns = frame.step, self._sampled_ns.get(frame.rank)
-            if self._hz and before_ns is not None and 0 <= at_ns - before_ns < 0.8e9 / self._hz:
-                return False
-            self._sampled_ns[frame.rank] = at_ns
-            return True
-        if not frame.passes(self._every_for_user):
-            return False
-        if self._in_history or frame.kind is StepDetail or frame.passes(self._every):
+        if self._in_history or frame.kind is not StepTotals or frame.passes(self.every):
             return True
         self.dropped += 1
         return False
@@ -234,10 +187,10 @@ class SendQueue:
             places = itertools.count(-(len(self._stream) * 3 // 4))
             self._keep(lambda frame: next(places) >= 0 or frame.kind is None or frame.passes(every))
             return True
-        if self._every >= MAX_EVERY:
+        if self.every >= MAX_EVERY:
             return False
-        self._every, self._busy_s = self._every * 2, self._monotonic_s()
-        every = self._every
+        self.every, self._busy_s = self.every * 2, self._monotonic_s()
+        every = self.every
         self._keep(lambda frame: frame.kind is not StepTotals or frame.passes(every))
         return True
 

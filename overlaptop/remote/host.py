@@ -289,9 +289,9 @@ class RemoteHost:
             self._link = None
             self._select("")
 
-    def limit(self, bytes_per_s: int, hz: float) -> None:
+    def limit(self, bytes_per_s: int) -> None:
         """How much the connection may carry, for each relay. WireError where RelayLimit is not so."""
-        limit = RelayLimit(bytes_per_s, hz)
+        limit = RelayLimit(bytes_per_s)
         encode(limit)
         self._limit = self._pending[RelayLimit] = limit
         self.update_relay()

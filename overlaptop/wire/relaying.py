@@ -27,7 +27,6 @@ MAX_NPROC = 256
 MAX_OUTPUT_LINES = 200
 MAX_OUTPUT_CHARS = 800
 """Of a line."""
-MAX_HZ = 1000.0
 MAX_BYTES_PER_S = 1 << 40
 
 LAUNCH_PHASES = ("nothing", "ending", "running", "over")
@@ -147,8 +146,6 @@ class RelayLimit(Message, frozen=True, tag=38):
     """Client -> relay: how much the user wants the connection to carry at most. 0: as much as it can."""
 
     bytes_per_s: Annotated[int, Meta(ge=0, le=MAX_BYTES_PER_S)]
-    hz: Annotated[float, Meta(ge=0.0, le=MAX_HZ)]
-    """Steps of a rank a second, and samples of its GPU."""
 
 
 class RelayLaunch(Message, frozen=True, tag=39):

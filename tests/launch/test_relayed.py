@@ -19,6 +19,7 @@ import pytest
 from overlaptop.launch import relayed, supervisor
 from overlaptop.launch.local import LocalLauncher
 from overlaptop.launch.relayed import RelayedLauncher
+from overlaptop.launch.request import LaunchPlan, LaunchRequest
 from overlaptop.wire.relaying import RelayLaunch, RelayLaunchStatus
 from tests.processes import Traces, wait_until
 from tests.relay.client import RelayProcess
@@ -56,6 +57,11 @@ class Relayed(RelayedLauncher):
         assert wait_until(look), self.status(())
         return found[-1]
 
+    def carry_out(self, request: RelayLaunch) -> RelayLaunchStatus:
+        """Its status once what is requested is done."""
+        self.take(request)
+        return self.until("running" if request.words else "nothing", request.number)
+
 
 @pytest.fixture
 def relays(tmp_path: Path, traces: Traces, short_grace: None) -> Iterator[Callable[[], Relayed]]:
@@ -77,9 +83,25 @@ def relays(tmp_path: Path, traces: Traces, short_grace: None) -> Iterator[Callab
 def first(relays: Callable[[], Relayed]) -> Relayed:
     """The launcher of a relay over which a job was started."""
     made = relays()
-    made.take(STEADY)
-    made.until("running")
+    made.carry_out(STEADY)
     return made
+
+
+@pytest.fixture
+def slow(relays: Callable[[], Relayed], monkeypatch: pytest.MonkeyPatch) -> tuple[Relayed, threading.Event]:
+    """A launcher that plans its first job until it may go on."""
+    relay, may_go_on = relays(), threading.Event()
+    plan = relay.local.plan
+
+    def plan_slowly(request: LaunchRequest) -> LaunchPlan:
+        if request.workload == "steady":
+            may_go_on.wait(20)
+        return plan(request)
+
+    monkeypatch.setattr(relay.local, "plan", plan_slowly)
+    relay.take(STEADY)
+    relay.until("ending")
+    return relay, may_go_on
 
 
 # One relay
@@ -88,15 +110,12 @@ def first(relays: Callable[[], Relayed]) -> Relayed:
 def test_a_workload_is_started_replaced_and_ended(relays: Callable[[], Relayed]) -> None:
     relay = relays()
     assert relay.status(()) is None, "nothing was requested"
-    relay.take(RelayLaunch(1, ("steady", "--size", "3"), 1))
-    running = relay.until("running")
+    running = relay.carry_out(RelayLaunch(1, ("steady", "--size", "3"), 1))
     assert (running.number, running.failed, running.job) == (1, False, "")
     assert running.command_line.endswith("steady.py --size 3")
-    relay.take(OTHER)
-    relay.until("running", 2)
+    relay.carry_out(OTHER)
     assert relay.local.running == "other (1 processes)"
-    relay.take(END)
-    relay.until("nothing", 3)
+    relay.carry_out(END)
     assert relay.local.running == ""
 
 
@@ -104,46 +123,28 @@ def test_a_workload_is_started_replaced_and_ended(relays: Callable[[], Relayed])
     ("words", "why"),
     [
         (("nonsense",), "no workload is called 'nonsense'"),
-        (("steady", "--size", "x"), "argument --size"),
         (("steady", "--size=1;reboot"), "argument --size"),
         (("/bin/sh", "-c", "reboot"), "no workload is called '/bin/sh'"),
+        (("broken",), "exit status 1"),
     ],
 )
-def test_a_request_is_checked_where_it_is_carried_out(
+def test_a_request_is_checked_where_it_is_carried_out_and_its_failure_reported(
     relays: Callable[[], Relayed], words: tuple[str, ...], why: str
 ) -> None:
     relay = relays()
-    relay.take(RelayLaunch(1, words, None))
+    relay.take(RelayLaunch(1, words, 1))
     status = relay.until("over")
     assert status.failed
     assert why in status.how
     assert relay.local.running == ""
-
-
-def test_a_job_that_fails_comes_with_what_it_wrote(relays: Callable[[], Relayed]) -> None:
-    relay = relays()
-    relay.take(RelayLaunch(1, ("broken",), 1))
-    status = relay.until("over")
-    assert status.failed
-    assert "ValueError: too large" in status.output
+    assert ("ValueError: too large" in status.output) == (words == ("broken",))
 
 
 def test_a_request_that_comes_while_another_is_planned_takes_its_place(
-    relays: Callable[[], Relayed], monkeypatch: pytest.MonkeyPatch
+    slow: tuple[Relayed, threading.Event],
 ) -> None:
-    relay, may_go_on = relays(), threading.Event()
-    plan = relay.local.plan
-
-    def slow(request):
-        if request.workload == "steady":
-            may_go_on.wait(20)
-        return plan(request)
-
-    monkeypatch.setattr(relay.local, "plan", slow)
-    relay.take(STEADY)
-    relay.until("ending")
-    relay.take(OTHER)
-    relay.until("running", 2)
+    relay, may_go_on = slow
+    relay.carry_out(OTHER)
     may_go_on.set()
     assert relay.local.running.startswith("other")
 
@@ -159,19 +160,15 @@ def test_the_next_relay_owns_replaces_and_ends_the_job_as_the_first_would(
     assert stat.S_ISSOCK(path.lstat().st_mode)
     first.release()
     after = relays()
-    after.take(again(STEADY))
-    status = after.until("running")
-    assert (status.number, status.failed) == (1, False)
+    status = after.carry_out(again(STEADY))
+    assert not status.failed
     assert "steady.py" in status.command_line
     assert after.local.running.startswith("steady")
-    after.take(OTHER)
-    after.until("running", 2)
+    after.carry_out(OTHER)
     last = relays()
     after.release()
-    last.take(again(OTHER))
-    last.until("running", 2)
-    last.take(END)
-    last.until("nothing", 3)
+    last.carry_out(again(OTHER))
+    last.carry_out(END)
     last.release()
     assert list(socket_dir.glob("launch-*")) == []
 
@@ -181,8 +178,7 @@ def test_a_job_ends_when_nobody_has_come_back_for_it_in_time(
 ) -> None:
     monkeypatch.setattr(relayed, "WITHOUT_OWNER_S", 0.5)
     relay = relays()
-    relay.take(STEADY)
-    relay.until("running")
+    relay.carry_out(STEADY)
     owned_until_s = time.monotonic() + 2 * relayed.WITHOUT_OWNER_S
     assert wait_until(lambda: time.monotonic() > owned_until_s)
     assert relay.until("running"), "it has an owner: no time passes for it"
@@ -198,8 +194,7 @@ def test_a_job_ends_when_nobody_has_come_back_for_it_in_time(
 def test_who_comes_last_is_the_owner(first: Relayed, relays: Callable[[], Relayed]) -> None:
     second = relays()
     assert not first.superseded
-    second.take(again(STEADY))
-    second.until("running")
+    second.carry_out(again(STEADY))
     assert first.superseded
     assert first.until("over").how == "a later connection has taken it over"
     first.take(OTHER)
@@ -210,8 +205,7 @@ def test_who_comes_last_is_the_owner(first: Relayed, relays: Callable[[], Relaye
 def test_a_relay_that_waits_for_requests_makes_way_for_a_later_one(
     first: Relayed, relays: Callable[[], Relayed]
 ) -> None:
-    first.take(END)
-    first.until("nothing")
+    first.carry_out(END)
     second = relays()
     second.take(again(END))
     assert wait_until(lambda: first.superseded)
@@ -221,12 +215,9 @@ def test_a_relay_that_waits_for_requests_makes_way_for_a_later_one(
 
 
 def test_a_job_that_is_being_replaced_is_had_when_the_new_one_runs(
-    relays: Callable[[], Relayed], monkeypatch: pytest.MonkeyPatch
+    slow: tuple[Relayed, threading.Event], relays: Callable[[], Relayed]
 ) -> None:
-    relay, may_go_on = relays(), threading.Event()
-    plan = relay.local.plan
-    monkeypatch.setattr(relay.local, "plan", lambda request: may_go_on.wait(20) and plan(request))
-    relay.take(STEADY)
+    relay, may_go_on = slow
     after = relays()
     after.take(again(STEADY))
     assert after.status(()) is None
@@ -244,8 +235,7 @@ def test_a_request_that_was_lost_with_the_connection_is_carried_out_by_the_next(
 ) -> None:
     first.release()
     after = relays()
-    after.take(again(OTHER))
-    after.until("running", 2)
+    after.carry_out(again(OTHER))
     assert after.local.running.startswith("other")
 
 
@@ -256,45 +246,39 @@ def test_another_dashboard_of_this_user_takes_nothing_over(
     theirs.take(again(replace(STEADY, owner="f" * 16)))
     assert not theirs.until("over").failed
     assert first.local.running.startswith("steady")
-    theirs.take(replace(OTHER, owner="f" * 16))
-    theirs.until("running", 2)
+    theirs.carry_out(replace(OTHER, owner="f" * 16))
     assert theirs.local.running.startswith("other"), "what it requests anew is its own"
 
 
-@pytest.mark.parametrize("there_is", ["nothing", "a stale socket", "an open directory"])
-def test_where_no_job_is_left_nothing_is_begun_anew(
-    relays: Callable[[], Relayed], socket_dir: Path, there_is: str
+def test_a_stale_socket_is_removed_and_nothing_begun_anew(
+    relays: Callable[[], Relayed], socket_dir: Path
 ) -> None:
-    if there_is == "a stale socket":
-        with socket.socket(socket.AF_UNIX) as stale:
-            stale.bind(str(socket_dir / f"launch-1-{OWNER}.sock"))
-    elif there_is == "an open directory":
-        first = relays()
-        first.take(STEADY)
-        first.until("running")
-        first.release()
-        socket_dir.chmod(0o755)
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(socket_dir / f"launch-1-{OWNER}.sock"))
+    relays().take(again(END))
     after = relays()
     after.take(again(STEADY))
     assert after.until("over").number == 1
     assert after.local.running == ""
-    after = relays()
-    after.take(again(END))
-    after.until("nothing", 3)
-    socket_dir.chmod(0o700)
-    if there_is == "an open directory":
-        last = relays()
-        last.take(again(STEADY))
-        last.until("running")
-    else:
-        assert list(socket_dir.iterdir()) == []
+    assert list(socket_dir.iterdir()) == []
+
+
+def test_a_directory_that_others_may_enter_hides_the_job_until_it_is_closed(
+    first: Relayed, relays: Callable[[], Relayed], socket_dir: Path
+) -> None:
+    first.release()
+    for mode, phase in ((0o755, "over"), (0o700, "running")):
+        socket_dir.chmod(mode)
+        after = relays()
+        after.take(again(STEADY))
+        after.until(phase)
+        assert bool(after.local.running) == (phase == "running")
 
 
 def test_a_job_whose_supervisor_was_killed_has_ended(first: Relayed, relays: Callable[[], Relayed]) -> None:
     first.release()
     after = relays()
-    after.take(again(STEADY))
-    after.until("running")
+    after.carry_out(again(STEADY))
     (supervisor_pid,) = {
         pid
         for pid in supervisor.descendants(os.getpid())
@@ -305,19 +289,19 @@ def test_a_job_whose_supervisor_was_killed_has_ended(first: Relayed, relays: Cal
     assert (status.failed, status.how) == (True, "killed by SIGKILL")
 
 
-@pytest.mark.parametrize("data", [b"", b"\xff\xff\xff\xff", b"f" * 16, b"end\n"])
 def test_whoever_does_not_know_the_key_is_turned_away_and_the_job_goes_on(
-    first: Relayed, socket_dir: Path, data: bytes
+    first: Relayed, socket_dir: Path
 ) -> None:
     (path,) = socket_dir.glob("launch-*")
-    with socket.socket(socket.AF_UNIX) as stranger:
-        stranger.settimeout(20)
-        stranger.connect(str(path))
-        stranger.sendall(data)
-        with suppress(ConnectionResetError):
-            assert stranger.recv(1 << 16) == b""
-    assert not first.superseded
-    assert first.until("running")
+    for data in (b"", b"\xff\xff\xff\xff", b"f" * 16, b"end\n"):
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.settimeout(20)
+            stranger.connect(str(path))
+            stranger.sendall(data)
+            with suppress(ConnectionResetError):
+                assert stranger.recv(1 << 16) == b""
+        assert not first.superseded
+        assert first.until("running")
 
 
 def test_a_socket_directory_with_too_long_a_name_costs_only_being_found(
@@ -326,9 +310,7 @@ def test_a_socket_directory_with_too_long_a_name_costs_only_being_found(
     folder = tmp_path / ("a" * 100)
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("OVERLAPTOP_DIR", str(folder))
-    relay = relays()
-    relay.take(STEADY)
-    relay.until("running")
+    relays().carry_out(STEADY)
     assert list(folder.iterdir()) == []
 
 

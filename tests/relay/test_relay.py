@@ -41,7 +41,6 @@ from overlaptop.wire.relaying import (
     RelayJobs,
     RelayLaunch,
     RelayLaunchStatus,
-    RelayLimit,
     RelayLink,
     RelayPing,
     RelayPong,
@@ -283,21 +282,6 @@ def test_a_client_that_stops_reading_loses_steps_and_nothing_else(make_ranks, ma
     # The same steps are left of both, so that they can be compared.
     both = set(steps_of(client, 0)) & set(steps_of(client, 1))
     assert len(both) > 0.8 * len(steps_of(client))
-
-
-def test_the_user_s_limit_thins_the_steps_of_all_ranks_alike(make_ranks, make_relay):
-    ranks = make_ranks(2)
-    client = make_relay().client
-    client.send(RelayLimit(0, 10.0))
-    client.select(KEY)
-    client.until(lambda: len(client.of(RankInfo)) == 2 and client.of(HubStatus))
-    for rank in ranks:  # 100 steps a second
-        rank.send(*(replace(rank.step(step), step_ns=10_000_000) for step in range(320)))
-        rank.send(Notice(rank.rank, 1, "info", f"the last word of rank {rank.rank}"))
-    client.until(lambda: len(client.of(Notice)) == 2)
-    assert steps_of(client, 0) == steps_of(client, 1)
-    assert 10 <= len(steps_of(client)) <= 40
-    assert client.receive(RelayPong, lambda pong: pong.every > 1).dropped == 0, "the user wanted it so"
 
 
 def test_one_job_after_another_can_be_selected(hubs, make_rank, make_relay):

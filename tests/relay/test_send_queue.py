@@ -195,20 +195,6 @@ def test_a_long_history_is_thinned_where_it_is_old_and_not_counted_as_lost(clock
     assert (queue.dropped, queue.every) == (0, 1)
 
 
-def test_a_user_s_limit_leaves_out_steps_and_samples_and_counts_none_as_lost(queue):
-    queue.limit(2.5)
-    put(queue, step(0))  # 20 a second
-    put(queue, *(step(number) for number in range(1, 200)))
-    left = [each.step for each in of(StepTotals, take(queue))]
-    assert len(left) <= 200 * 2.5 / 20 + 1
-    put(queue, *(sample(number * 100_000_000) for number in range(50)))  # 10 a second
-    assert 10 <= len(take(queue)) <= 17
-    assert queue.dropped == 0
-    queue.limit(0.0)
-    put(queue, *(step(number) for number in range(200, 210)))
-    assert len(take(queue)) == 10
-
-
 def test_another_hub_begins_with_an_empty_queue(queue):
     put(queue, *map(step, range(15_000)))
     assert queue.every > 1

@@ -90,7 +90,7 @@ def serve(ahead_ns: int = 0) -> None:
             case Search():
                 send(message)
             case RelayLimit():
-                send(RelayJobs((JOB,), f"limit {message.bytes_per_s} {message.hz}"))
+                send(RelayJobs((JOB,), f"limit {message.bytes_per_s}"))
             case RelayLaunch(words=("die",)):
                 send(RelayLink(JOB.job, False, True))
             case RelayLaunch(words=("over",), again=False):

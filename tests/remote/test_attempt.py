@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from overlaptop.remote.attempt import MAX_INBOX_BYTES, ConnectionAttempt
+from overlaptop.remote.attempt import ConnectionAttempt
 from overlaptop.remote.clock import ClockOffset
 from overlaptop.remote.targets import Target
 from overlaptop.wire.codec import decode
-from overlaptop.wire.messages import Notice
 from overlaptop.wire.relaying import MAGIC, RelayPing, RelayPong
 from tests.remote.fake_relays import HELLO
 from tests.remote.whole_client import FakeProcess, framed
@@ -17,17 +16,6 @@ from tests.remote.whole_client import FakeProcess, framed
 def attempt_of(process: Any, data: bytes, clock: ClockOffset | None = None) -> ConnectionAttempt:
     process.coming += data
     return ConnectionAttempt(Target.parse("far"), process, clock or ClockOffset(), 0.0)
-
-
-def test_what_nobody_takes_is_not_read_on() -> None:
-    notice = framed(Notice(0, 1, "info", "x" * 4000))
-    attempt = attempt_of(FakeProcess(), MAGIC + framed(HELLO) + notice * 1000)
-    while attempt.receive(0.0):
-        pass
-    assert not attempt.readable
-    held = attempt.take()
-    assert MAX_INBOX_BYTES <= len(held) * len(notice) <= MAX_INBOX_BYTES + (1 << 18)
-    assert attempt.receive(0.0)
 
 
 def test_a_ping_tells_how_much_has_been_received() -> None:

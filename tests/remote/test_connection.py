@@ -34,7 +34,7 @@ def test_a_relay_behind_a_login_banner_says_hello_lists_its_jobs_and_is_sent_mes
     assert (connection.state, connection.hello) == (ConnectionState.UP, HELLO)
     assert (connection.reason, connection.detail) == ("", "")
     with pytest.raises(WireError):
-        connection.send(RelayLimit(-1, 0.0))
+        connection.send(RelayLimit(-1))
     assert connection.send(RelaySelect("job-1"))
     assert connections.received(connection, RelayLink) == RelayLink("job-1", True)
 

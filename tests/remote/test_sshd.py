@@ -148,28 +148,3 @@ def test_a_host_without_a_job_is_watched_and_a_job_that_starts_there_is_picked_u
             another.until_all_step(1)
             assert another.snapshot.job is not None
             assert another.snapshot.job.job == second_key
-
-
-@pytest.mark.hosts
-def test_a_job_that_is_started_again_is_followed(lab: Lab, tmp_path: Path, warm: Warm) -> None:
-    again = lab.add_server("again", "host-b")
-    with Watching("again").connect() as watching:
-        with alone(again, tmp_path, warm):
-            watching.until_all_step(1)
-            before = watching.session.job_key
-        watching.until(lambda _: watching.node("again").link is LinkState.ENDED)
-        with alone(again, tmp_path, warm):
-            watching.until(lambda _: watching.session.job_key != before)
-            watching.seen.clear()
-            watching.until_all_step(1)
-            assert watching.node("again").link is LinkState.LIVE
-
-
-@pytest.mark.hosts
-def test_sixteen_hosts_are_reached_at_the_first_try(lab: Lab, job: Job) -> None:
-    names = [f"gpu-{number:02}" for number in range(16)]
-    for name in names:
-        lab.configure(name, lab.servers["host-a"])
-    with Watching(*names).connect() as watching:
-        assert all(": connected (overlaptop " in line for line in watching.reported), watching.reported
-        watching.until(lambda snapshot: all(node.link is LinkState.LIVE for node in snapshot.nodes))
