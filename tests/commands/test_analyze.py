@@ -5,6 +5,8 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from overlaptop.fleet.records import step_record
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
@@ -47,23 +49,6 @@ def test_json_prints_each_step_of_each_rank_and_then_each_rank(tmp_path: Path) -
     assert rank["overlap"] == 2 / 3
 
 
-def test_a_recorded_step_is_as_long_on_each_rank_and_the_sum_of_its_parts() -> None:
-    steps = [each for each in records_of(DATA / "ddp_25mb") if each["type"] == "step"]
-    assert [each["step"] for each in steps] == [2, 3, 4] * 4
-    for step in steps:
-        parts = ("hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns", "idle_ns")
-        assert sum(step[part] for part in parts) == step["step_ns"]
-        assert step["collectives"] == 25
-    for number in (2, 3, 4):  # ranks wait for each other: their steps differ by a few percent at most
-        lengths = [each["step_ns"] for each in steps if each["step"] == number]
-        assert max(lengths) < 1.02 * min(lengths)
-
-
-def test_without_communication_there_is_no_overlap_rather_than_none_of_it(tmp_path: Path) -> None:
-    step, rank = records_of(write(tmp_path / "t.json", kernel(0, 10)))
-    assert (step["overlap"], rank["overlap"]) == (None, None)
-
-
 def test_a_lane_rule_moves_kernels(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", kernel(0, 10), kernel(5, 10, "my_all_reduce", stream=8))
     assert records_of(path)[-1]["comm_ns"] == 0
@@ -73,9 +58,8 @@ def test_a_lane_rule_moves_kernels(tmp_path: Path) -> None:
 def test_missing_ranks_are_reported_beside_the_records(tmp_path: Path) -> None:
     write(tmp_path / "a.json", kernel(0, 10), rank=1, world_size=4)
     done = run_analyze(tmp_path, "--json")
-    assert done.returncode == 0
+    assert (done.returncode, done.stdout.count("\n")) == (0, 2)
     assert done.stderr == f"overlaptop: {tmp_path}: no trace of rank 0, 2-3 of 4\n"
-    assert len(done.stdout.splitlines()) == 2
     assert run_analyze(tmp_path / "a.json", "--json").stderr == ""
 
 
@@ -104,10 +88,22 @@ def test_without_a_terminal_there_is_a_table(tmp_path: Path) -> None:
     assert run_analyze(tmp_path, "--ascii").stdout.isascii()
 
 
-def test_the_headline_is_of_the_figures_in_the_table_below() -> None:
-    lines = run_analyze(DATA / "ddp_25mb").stdout.splitlines()
-    assert "overlap 42.3 %" in lines[1]
-    assert [line.split()[2] for line in lines[3:]] == ["40.7", "41.3", "64.1", "42.7"]
+@pytest.mark.parametrize(
+    ("options", "headline", "ranks"),
+    [
+        ([], "whole trace, all ranks   overlap 42.3 %", ["40.7", "41.3", "64.1", "42.7"]),
+        (
+            ["--hta"], "whole trace, as HolisticTraceAnalysis counts, all ranks   overlap 69.6 %",
+            ["70.2", "70.0", "60.5", "70.0"],
+        ),
+    ],
+)  # fmt: skip
+def test_the_headline_is_of_the_figures_in_the_table_below(
+    options: list[str], headline: str, ranks: list[str]
+) -> None:
+    lines = run_analyze(DATA / "ddp_25mb", *options).stdout.splitlines()
+    assert lines[1].startswith(headline)
+    assert [line.split()[2] for line in lines[3:]] == ranks
 
 
 def test_without_a_gpu_the_table_marks_its_figures_as_bounds() -> None:
@@ -117,13 +113,6 @@ def test_without_a_gpu_the_table_marks_its_figures_as_bounds() -> None:
     assert [line.split()[-1] for line in lines[3:5]] == ["–", "–"]
     assert lines[5] == "≤ ≥: without a GPU compute is an upper bound"
     assert "overlap <=78.7 %" in run_analyze(DATA / "ddp_gloo", "--ascii").stdout
-
-
-def test_the_table_can_be_by_the_rules_of_hta() -> None:
-    done = run_analyze(DATA / "ddp_25mb", "--hta")
-    lines = done.stdout.splitlines()
-    assert lines[1].startswith("whole trace, as HolisticTraceAnalysis counts, all ranks   overlap 69.6 %")
-    assert [line.split()[2] for line in lines[3:]] == ["70.2", "70.0", "60.5", "70.0"]
 
 
 # Files that are no traces
@@ -169,16 +158,6 @@ def test_a_hostile_name_does_not_reach_the_terminal(tmp_path: Path) -> None:
     table = run_analyze(write(tmp_path / "\x1b[31mred.json", kernel(0, 5), kernel(3, 4, cursed)))
     assert table.returncode == 0
     assert "\x1b" not in table.stdout + table.stderr
-
-
-def test_one_bad_file_in_a_folder_is_named_and_nothing_is_printed(tmp_path: Path) -> None:
-    small_job(tmp_path)
-    (tmp_path / "rank1.json.gz").write_bytes(gzip.compress(b"{"))
-    done = run_analyze(tmp_path, "--json")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        f"overlaptop: {tmp_path / 'rank1.json.gz'}: cut off: it ends in the middle of the JSON\n"
-    )
 
 
 # The dashboard

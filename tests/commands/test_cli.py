@@ -48,6 +48,7 @@ def test_what_is_imported_before_it_is_needed_is_light(code: str, unwanted: set[
             ["--hta", "window", "rounding", "peer-to-peer", "--lane", "exit status", '"type": "rank"'],
         ),
         ("estimate", ["bandwidth / (2 (N-1)/N)"]),
+        ("demo ddp --json --", ["--bucket-cap-mb MB"]),
         ("tune", [f"its hub goes back after {LEASE_S:.0f} seconds of silence"]),
     ],
 )

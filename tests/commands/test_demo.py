@@ -59,17 +59,9 @@ def test_options_that_the_workload_refuses_are_reported_before_anything_is_start
     assert traces.alive() == []
 
 
-def test_help_after_two_dashes_is_the_workloads_and_starts_nothing(traces: Traces) -> None:
-    done = run_here("demo", "ddp", "--json", "--", "--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "--bucket-cap-mb MB" in done.stdout
-    assert traces.alive() == []
-
-
 def test_a_demo_whose_job_ends_by_itself_ends_with_it(traces: Traces) -> None:
-    done = overlaptop(
-        "demo", "allreduce_matmul", "--nproc", "1", "--json", "--", *SMALL_MATMUL, "--steps", "8"
-    )
+    options = ["--nproc", "1", "--json", "--", *SMALL_MATMUL, "--steps", "8"]
+    done = overlaptop("demo", "allreduce_matmul", *options)
     assert done.returncode == 0, done.stderr
     assert {record["rank"] for record in records(done.stdout)} == {0}
     assert traces.alive() == []
