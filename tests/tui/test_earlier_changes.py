@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from overlaptop.tui.tune.earlier_changes import MAX_CHANGES, EarlierChanges
+import pytest
+
+from overlaptop.tui.tune.earlier_changes import EarlierChanges
 from overlaptop.wire import commands
 from tests.fleet.builders import T0, status, welcome
 
@@ -29,22 +31,17 @@ def follow(*jobs):
     return earlier
 
 
-def told(earlier):
-    return [(each.script, len(each.changes)) for each in earlier.newest_first]
-
-
-def test_the_newest_job_comes_first_and_one_without_changes_not_at_all():
-    earlier = follow(("a", 2), ("b", 0), ("c", 3), ("d", 1))
-    assert told(earlier) == [("c.py", 3), ("a.py", 2)]
-
-
-def test_a_job_that_is_shown_again_is_not_told_of_twice():
-    assert told(follow(("a", 2), ("b", 1), ("a", 2))) == [("b.py", 1)]
-    assert told(follow(("a", 2), ("b", 1), ("a", 3), ("c", 0))) == [("a.py", 3), ("b.py", 1)]
-
-
-def test_the_oldest_changes_go_first():
-    earlier = follow(("a", 50), ("b", 60), ("c", 60), ("d", 0))
-    assert told(earlier) == [("c.py", 60), ("b.py", 60), ("a.py", MAX_CHANGES - 120)]
-    assert earlier.newest_first[-1].changes[-1].value == 50
-    assert told(follow(("a", 8), ("b", 100), ("c", 100), ("d", 0))) == [("c.py", 100), ("b.py", 28)]
+@pytest.mark.parametrize(
+    ("jobs", "told"),
+    [
+        ((("a", 2), ("b", 0), ("c", 3), ("d", 1)), [("c.py", 3), ("a.py", 2)]),
+        ((("a", 2), ("b", 1), ("a", 2)), [("b.py", 1)]),  # shown again
+        ((("a", 2), ("b", 1), ("a", 3), ("c", 0)), [("a.py", 3), ("b.py", 1)]),
+        ((("a", 50), ("b", 60), ("c", 60), ("d", 0)), [("c.py", 60), ("b.py", 60), ("a.py", 8)]),
+        ((("a", 8), ("b", 100), ("c", 100), ("d", 0)), [("c.py", 100), ("b.py", 28)]),
+    ],
+)
+def test_the_newest_job_comes_first_each_once_and_the_oldest_changes_are_forgotten(jobs, told):
+    kept = follow(*jobs).newest_first
+    assert [(each.script, len(each.changes)) for each in kept] == told
+    assert kept[-1].changes[-1].value == dict(jobs)[kept[-1].script[0]]  # of each the newest

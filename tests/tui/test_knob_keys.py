@@ -1,4 +1,4 @@
-"""KnobEditor a knob from the keyboard, driven through Textual's pilot over a scripted job."""
+"""Knobs from the keyboard, driven through Textual's pilot over a scripted job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from overlaptop.wire import commands
 from overlaptop.wire.knobs import KnobFacts
 from tests.fleet.builders import T0, info, status, step, welcome
 
-from .fakes import FakeSession, app_of, opened, running_job, screen_lines, screen_text, shown
+from .fakes import FakeSession, opened, running_job, screen_lines, screen_text, shown
 from .knobs import ACCUMULATION, BUCKET, controlled_job, obey, report, tell, with_value
 
 SIZES = ((160, 45), (100, 30), (60, 20))
@@ -31,6 +31,10 @@ UP, DOWN = "right_square_bracket", "left_square_bracket"
 
 def sent(session):
     return [commands.in_words(command) for command in session.sent]
+
+
+def said(text):
+    return " ".join(text.split())
 
 
 def run_on(session, first, steps, *, compute=60.0, hidden=20.0, collectives=3, seed=1, ranks=2):
@@ -42,27 +46,43 @@ def run_on(session, first, steps, *, compute=60.0, hidden=20.0, collectives=3, s
             session.say(step(rank, number, compute=compute_ms, hidden=hidden, collectives=collectives))
 
 
-def job_without_steps():
+def job_without_steps(knob=BUCKET):
     """It has told what can be changed, and is about to make its first step."""
     session = FakeSession(welcome(), status())
-    tell(session, BUCKET)
+    tell(session, knob)
     return session
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_the_first_screen_says_which_keys_change_what(size):
-    async with opened(controlled_job(), size=size) as (app, pilot):
-        text = await shown(app, pilot)
-    assert "bucket 25 MiB [ ]" in text
-    keys = text.splitlines()[-1]
-    assert (" [ ]  bucket size" if size[0] >= 100 else " [ ] bucket ") in keys
+async def change_after_140(app, pilot, knob=BUCKET, was="25", becomes="50", **since):
+    """The screens right after a change by a key, and 100 steps later."""
+    session = app.dashboard.session
+    run_on(session, 0, 140)
+    await shown(app, pilot)
+    await shown(app, pilot, UP, rest_s=SETTLE_S)
+    obey(session, session.sent[0], 140, was, becomes, knob)
+    first = await shown(app, pilot)
+    run_on(session, 140, 100, seed=2, **since)
+    return first, await shown(app, pilot)
+
+
+def by_eve(session, value=400):
+    """A change that another dashboard asked for and all ranks made."""
+    command = replace(commands.make_setting(BUCKET, value), by="eve@there\x1b[2J, pid 7", at_ns=T0)
+    session.say(command)
+    obey(session, command, 40, "25", str(value))
+
+
+# From keys to a change
 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_keys_show_the_target_at_once_and_send_it_when_they_rest(size):
     session = controlled_job()
     async with opened(session, size=size) as (app, pilot):
-        text = await shown(app, pilot, UP, UP)
+        text = await shown(app, pilot)
+        assert "bucket 25 MiB [ ]" in text
+        assert (" [ ]  bucket size" if size[0] >= 100 else " [ ] bucket ") in text.splitlines()[-1]
+        text = await shown(app, pilot, "space", UP, UP)  # a key resumes a paused screen
         assert text.count("bucket 25 → 100 MiB") == 2  # the totals, and the line below them
         assert "esc takes it back" in text
         assert session.sent == []
@@ -94,68 +114,73 @@ async def test_the_keys_work_on_every_screen_and_its_foot_says_how_it_goes(key, 
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_failure_stays_on_the_screen_in_words_until_the_next_key(size):
     session = controlled_job()
-    app = app_of(session)
-    why = "this DDP was compiled, and compiled code keeps the buckets that it was compiled with"
-    async with app.run_test(size=size) as pilot:
+    async with opened(session, size=size) as (app, pilot):
         await shown(app, pilot, UP, rest_s=SETTLE_S)
+        why = "this DDP was compiled, and compiled code keeps the buckets that it was compiled with"
         report(session, session.sent[0], "refused", None, why, ranks=(1,))
-        text = await shown(app, pilot, rest_s=300)
-        assert "not changed: rank 1 refused: this DDP was compiled" in " ".join(text.split())
-        assert "compiled with" in " ".join(text.split())
+        text = said(await shown(app, pilot, rest_s=300))
+        assert "not changed: rank 1 refused: this DDP was compiled" in text
+        assert "compiled with" in text
         assert "not changed" not in await shown(app, pilot, UP)
 
 
-async def test_b_takes_an_exact_value_or_says_what_is_wrong_with_it():
-    session = controlled_job()
-    async with opened(session, size=(100, 30)) as (app, pilot):
-        await pilot.press("b")
-        await pilot.pause()
-        foot = screen_lines(app)[-1]
-        assert foot.startswith(" bucket: 25")
-        assert "1 to 10000 MiB, or: script (25)" in foot
-        await pilot.press(*"25600", "enter")  # in place of what stood there
-        await pilot.pause()
-        assert "bucket_cap_mb must be from 1 to 10000, not 25600" in screen_lines(app)[-1]
-        assert session.sent == []
-        await pilot.press("backspace", "backspace", "enter")
-        await pilot.pause()
-        assert sent(session) == ["set bucket_cap_mb 256"]
-        assert not app.screen.query(Input)
-        assert "[ ]  bucket size" in (await shown(app, pilot)).splitlines()[-1]
-
-
-async def test_b_takes_the_word_script_and_esc_leaves_it():
+async def test_b_takes_an_exact_value_or_the_word_script_or_says_what_is_wrong_with_it():
     session = controlled_job(with_value(BUCKET, "100"))
     async with opened(session, size=(100, 30)) as (app, pilot):
-        await pilot.press("b")
-        await pilot.pause()
-        await pilot.press("escape")
-        await pilot.pause()
+
+        async def type_in(*keys):
+            await pilot.press(*keys)
+            await pilot.pause()
+            return screen_lines(app)[-1]
+
+        foot = await type_in("b")
+        assert foot.startswith(" bucket: 100")
+        assert "1 to 10000 MiB, or: script (25)" in foot
+        await type_in("escape")
         assert session.sent == []
+        await type_in("b")
+        foot = await type_in(*"25600", "enter")  # in place of what stood there
+        assert "bucket_cap_mb must be from 1 to 10000, not 25600" in foot
+        assert session.sent == []
+        await type_in("backspace", "backspace", "enter")
+        assert sent(session) == ["set bucket_cap_mb 256"]
+        assert not app.screen.query(Input)
+        obey(session, session.sent[0], 40, "100", "256")
+        await type_in("b")
+        await type_in(*"script", "enter")
+        assert sent(session)[1:] == ["restore bucket_cap_mb"]
+        assert "bucket 256 → 25 MiB (script)" in await shown(app, pilot)
+
+
+@pytest.mark.parametrize("size", [(60, 20), (30, 12)])
+async def test_what_is_wrong_with_an_answer_is_there_in_whole_where_it_is_narrow(size):
+    async with opened(controlled_job(ACCUMULATION), size=size) as (app, pilot):
         await pilot.press("b")
         await pilot.pause()
-        await pilot.press(*"script", "enter")
+        assert "1, 2, 4 or 8, or: script (4) esc: not now" in said(screen_text(app))
+        await pilot.press(*"25600", "enter")
         await pilot.pause()
-        assert sent(session) == ["restore bucket_cap_mb"]
-        assert "bucket 100 → 25 MiB (script)" in await shown(app, pilot)
+        text = said(screen_text(app))
+        assert "accumulation must be one of 1, 2, 4, 8, not 25600" in text
+        assert "accumulation: 25600" in text
+
+
+# What a change brought
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_what_a_change_brought_is_shown_before_and_after_with_its_spread(size):
-    session = job_without_steps()
-    async with opened(session, size=size) as (app, pilot):
-        run_on(session, 0, 140)
-        await shown(app, pilot)
-        await shown(app, pilot, UP, rest_s=SETTLE_S)
-        obey(session, session.sent[0], 140, "25", "50")
-        assert "measuring ..." in await shown(app, pilot)
-        run_on(session, 140, 100, compute=54, hidden=26, collectives=2, seed=2)
-        text = await shown(app, pilot)
+async def test_what_a_change_brought_is_shown_before_and_after_with_its_spread_and_what_signs_mean(size):
+    async with opened(job_without_steps(), size=size) as (app, pilot):
+        first, text = await change_after_140(app, pilot, compute=54, hidden=26, collectives=2)
+        assert "measuring ..." in first
         assert "% shorter (" in text
+        meanings = "± half of the steps (a to b) 95 % interval better worse beyond noise ≈ within noise"
         if size[0] < 66:
             assert "▼ 25 MiB → 50 MiB  step " in text
+            assert "±" not in text
         else:
             assert "more than noise" in text
+            assert meanings in said(text)
             rows = {line[:22].strip(): line for line in text.splitlines()}
             assert "±" in rows["step time"]
             assert "▲ 20 points more" in rows["overlap"]
@@ -166,15 +191,18 @@ async def test_what_a_change_brought_is_shown_before_and_after_with_its_spread(s
             assert "2 ±0" in rows["collectives a step"]
         assert "shorter (" not in await shown(app, pilot, "d")
         assert "shorter (" in await shown(app, pilot, "d")
-
-
-def row_of(text, *words):
-    return next(at for at, line in enumerate(text.splitlines()) if all(word in line for word in words))
+        await pilot.press("question_mark")
+        page = app.screen.query_one(HelpPage).lines(size[0])
+        words = said("".join(run.text for line in page for run in line))
+        assert "± after a figure is half the distance of the quartiles" in words
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("ranks", [2, 4])
 async def test_what_a_change_brought_moves_nothing_above_it(size, ranks):
+    def row_of(text, words):
+        return next(at for at, line in enumerate(text.splitlines()) if all(word in line for word in words))
+
     session = controlled_job(ranks=ranks)
     async with opened(session, size=size) as (app, pilot):
         before = await shown(app, pilot)
@@ -184,60 +212,33 @@ async def test_what_a_change_brought_moves_nothing_above_it(size, ranks):
         after = await shown(app, pilot)
     assert "40 measured steps befor" in after
     for words in (("rank", "overlap", "step"), ("compute", "hidden"), ("step 39", "rank 0")):
-        places = {row_of(text, *words) for text in (before, pending, after)}
-        assert len(places) == 1, words
-
-
-@pytest.mark.parametrize(("size", "told"), [((160, 45), True), ((100, 30), True), ((60, 20), False)])
-async def test_the_panel_says_what_its_signs_and_colours_mean(size, told):
-    session = job_without_steps()
-    async with opened(session, size=size) as (app, pilot):
-        run_on(session, 0, 140)
-        await shown(app, pilot)
-        await shown(app, pilot, UP, rest_s=SETTLE_S)
-        obey(session, session.sent[0], 140, "25", "50")
-        run_on(session, 140, 100, compute=54, seed=2)
-        said = " ".join((await shown(app, pilot)).split())
-        meanings = "± half of the steps (a to b) 95 % interval better worse beyond noise ≈ within noise"
-        assert (meanings in said) == told
-        assert "±" not in said or told  # one line has none
-        await pilot.press("question_mark")
-        page = app.screen.query_one(HelpPage).lines(size[0])
-        said = " ".join("".join(run.text for line in page for run in line).split())
-        assert "± after a figure is half the distance of the quartiles" in said
+        assert len({row_of(text, words) for text in (before, pending, after)}) == 1, words
 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_where_a_step_does_other_work_no_time_is_called_longer(size):
     knob = replace(ACCUMULATION, changes_work=True)
-    session = FakeSession(welcome(), status())
-    tell(session, knob)
-    async with opened(session, size=size) as (app, pilot):
-        run_on(session, 0, 140)
-        await shown(app, pilot)
-        await shown(app, pilot, UP, rest_s=SETTLE_S)
-        obey(session, session.sent[0], 140, "4", "8", knob)
-        run_on(session, 140, 100, compute=120, hidden=10, collectives=6, seed=2)
-        text = await shown(app, pilot)
+    async with opened(job_without_steps(knob), size=size) as (app, pilot):
+        _, text = await change_after_140(app, pilot, knob, "4", "8", compute=120, hidden=10, collectives=6)
     assert "a step does other work" in text
     assert ("not compared" in text) == (size[0] >= 100)
-    for word in ("longer", "shorter", "fewer", "measuring"):
-        assert word not in text
+    assert not [word for word in ("longer", "shorter", "fewer", "measuring") if word in text]
     if size[0] >= 100:
         assert "▼ 33 points less" in text  # a share stays one
 
 
-async def test_a_change_that_brought_nothing_is_said_to():
-    session = job_without_steps()
-    async with opened(session, size=(160, 45)) as (app, pilot):
-        run_on(session, 0, 140)
-        await shown(app, pilot)
-        await shown(app, pilot, UP, rest_s=SETTLE_S)
-        obey(session, session.sent[0], 140, "25", "50")
-        run_on(session, 140, 100, seed=2)
-        text = await shown(app, pilot)
-    assert "no more than noise" in text
-    assert "≈ no difference beyond noise (±" in text
+@pytest.mark.parametrize(
+    ("compute", "words"),
+    [
+        (60, ("no more than noise", "≈ no difference beyond noise (±")),
+        (66, ("▲ ", "% longer (", "more than")),
+    ],
+)
+async def test_a_verdict_has_a_glyph_and_a_word_without_colours_too(compute, words, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with opened(job_without_steps(), size=(160, 45)) as (app, pilot):
+        _, text = await change_after_140(app, pilot, compute=compute)
+    assert [word for word in words if word not in text] == []
 
 
 async def test_a_hidden_panel_comes_back_with_the_next_change():
@@ -250,42 +251,39 @@ async def test_a_hidden_panel_comes_back_with_the_next_change():
         assert "esc takes it back" in await shown(app, pilot, UP)
 
 
-async def test_another_dashboards_change_is_told_with_who_made_it():
+@pytest.mark.parametrize("readonly", [False, True])
+async def test_another_dashboards_change_is_told_with_who_made_it(readonly):
     session = controlled_job()
-    command = replace(commands.make_setting(BUCKET, 400), by="eve@there\x1b[2J, pid 7", at_ns=T0)
-    session.say(command)
-    async with opened(session, size=(160, 45)) as (app, pilot):
-        obey(session, command, 40, "25", "400")
-        assert "by eve@there?[2J, pid 7" in await shown(app, pilot)
-        lines = (await shown(app, pilot, "u")).splitlines()
-        row = next(line for line in lines if "changed at step 40" in line)
-        assert "25 → 400 MiB" in row
+    by_eve(session)
+    async with opened(session, readonly=readonly, size=(160, 45)) as (app, pilot):
+        text = await shown(app, pilot)
+        assert "changed at step 40" in text
+        assert "by eve@there?[2J, pid 7" in text
+        assert "25 → 400 eve@there?[2J, pid 7 changed at step 40" in said(await shown(app, pilot, "u"))
     assert session.sent == []
+
+
+# Tune
 
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_tune_lists_every_knob_and_why_one_cannot_be_changed(size):
-    why = "the model was compiled, and compiled code keeps its buckets"
+    why = "the model was compiled, and compiled code keeps the buckets that it was compiled with"
     session = controlled_job(ACCUMULATION, replace(BUCKET, refusal=why))
     async with opened(session, size=size) as (app, pilot):
         await pilot.press("7")
         assert isinstance(app.screen, TuneScreen)
-        said = " ".join((await shown(app, pilot)).split())
-        assert "bucket_cap_mb" in said
-        assert "batches that share one optimizer step" in said
-        assert "selected [ ]" in said
-        said = " ".join((await shown(app, pilot, "down")).split())
-        assert "bucket_cap_mb (DistributedDataParallel): how large DDP's buckets of gradients are." in said
-        assert f"Cannot be changed: rank 0: {why}." in said
-        assert "Now 25 MiB; the script gave 25 MiB; allowed: 1 to 10000 MiB." in said
+        lines = (await shown(app, pilot)).splitlines()
+        assert "batches that share one optimizer step" in said("\n".join(lines))
+        assert "selected [ ]" in said("\n".join(lines))
+        (row,) = [line for line in lines if "bucket_cap_mb" in line]
+        assert size[0] > 100 or row.rstrip().endswith("…")
+        text = said(await shown(app, pilot, "down"))
+        assert "bucket_cap_mb (DistributedDataParallel): how large DDP's buckets of gradients are." in text
+        assert f"Cannot be changed: rank 0: {why}." in text
+        assert "Now 25 MiB; the script gave 25 MiB; allowed: 1 to 10000 MiB." in text
         await pilot.press("u")
         assert isinstance(app.screen, OverviewScreen)
-
-
-async def test_the_line_of_code_is_whole_also_where_it_is_narrow():
-    async with opened(controlled_job(with_value(BUCKET, "400")), size=(40, 20)) as (app, pilot):
-        lines = await shown(app, pilot, "u")
-    assert BUCKET.code.replace("{value}", "400") in "".join(line.strip() for line in lines.splitlines())
 
 
 async def test_in_tune_keys_mean_the_knob_under_the_cursor_and_it_stays_selected():
@@ -297,35 +295,19 @@ async def test_in_tune_keys_mean_the_knob_under_the_cursor_and_it_stays_selected
         tell(session, BUCKET, with_value(ACCUMULATION, "8"))
         assert "accumulation 8 [ ]" in await shown(app, pilot, "escape")
         assert "bucket 25 MiB [ ]" in await shown(app, pilot, "u", "up", "enter", "escape")
+        lines = (await shown(app, pilot, "u")).splitlines()
+        row = next(at for at, line in enumerate(lines) if "accumulation" in line)
+        await pilot.click(offset=(5, row), times=2)
+        assert "accumulation 8 [ ]" in await shown(app, pilot, "escape")
 
 
-async def test_words_that_do_not_fit_a_knobs_row_end_in_dots():
-    why = "the model was compiled, and compiled code keeps the buckets that it was compiled with"
-    async with opened(controlled_job(replace(BUCKET, refusal=why)), size=(100, 30)) as (app, pilot):
-        lines = [line.rstrip() for line in (await shown(app, pilot, "u")).splitlines()]
-    (row,) = [line for line in lines if "fixed: " in line]
-    assert row.endswith("…")
-
-
-@pytest.mark.parametrize("size", [(60, 20), (30, 12)])
-async def test_what_is_wrong_with_an_answer_is_there_in_whole_where_it_is_narrow(size):
-    async with opened(controlled_job(ACCUMULATION), size=size) as (app, pilot):
-        await pilot.press("b")
-        await pilot.pause()
-        assert "1, 2, 4 or 8, or: script (4) esc: not now" in " ".join(screen_text(app).split())
-        await pilot.press(*"25600", "enter")
-        await pilot.pause()
-        said = " ".join(screen_text(app).split())
-        assert "accumulation must be one of 1, 2, 4, 8, not 25600" in said
-        assert "accumulation: 25600" in said
-
-
-async def test_r_goes_back_to_what_the_script_gave():
-    session = controlled_job(with_value(BUCKET, "100"), ACCUMULATION)
-    async with opened(session, size=(100, 30)) as (app, pilot):
-        await shown(app, pilot, "u", "r", rest_s=SETTLE_S)
-        assert sent(session) == ["restore bucket_cap_mb"]
-        assert "25 MiB (script)" in await shown(app, pilot)
+async def test_r_goes_back_to_what_the_script_gave_and_the_line_of_code_is_whole_where_it_is_narrow():
+    session = controlled_job(with_value(BUCKET, "400"), ACCUMULATION)
+    async with opened(session, size=(40, 20)) as (app, pilot):
+        lines = await shown(app, pilot, "u")
+        assert BUCKET.code.replace("{value}", "400") in "".join(line.strip() for line in lines.splitlines())
+        assert "25 MiB (script)" in await shown(app, pilot, "r", rest_s=SETTLE_S)
+    assert sent(session) == ["restore bucket_cap_mb"]
 
 
 async def test_the_log_has_the_newest_first_with_who_and_what_became_of_it():
@@ -361,69 +343,59 @@ async def test_the_log_of_a_job_before_goes_on_below_that_of_the_present_one(siz
         session.say(status())
         tell(session, BUCKET)
         await shown(app, pilot)
-        said = " ".join((await shown(app, pilot, "pagedown")).split())
-        assert "none yet of this job of a job watched before: train.py" in said
-        assert "bucket 25 → 50 you changed at step 40" in said
+        text = said(await shown(app, pilot, "pagedown"))
+        assert "none yet of this job of a job watched before: train.py" in text
+        assert "bucket 25 → 50 you changed at step 40" in text
         await shown(app, pilot, "pageup", DOWN, rest_s=SETTLE_S)
         obey(session, session.sent[1], 9, "25", "10")
         await shown(app, pilot)
-        said = " ".join((await shown(app, pilot, "pagedown")).split())
-        assert "bucket 25 → 10 you changed at step 9 of a job watched before: train.py" in said
-        assert said.count("25 → 50 you changed at step 40") == 1
+        text = said(await shown(app, pilot, "pagedown"))
+        assert "bucket 25 → 10 you changed at step 9 of a job watched before: train.py" in text
+        assert text.count("25 → 50 you changed at step 40") == 1
 
 
-async def test_the_log_has_the_words_of_others_for_who_they_are():
-    session = controlled_job()
-    command = replace(commands.make_setting(BUCKET, 400), at_ns=T0)  # of this user, from elsewhere
-    session.say(command)
-    obey(session, command, 40, "25", "400")
-    async with opened(session, size=(160, 45)) as (app, pilot):
-        text = await shown(app, pilot, "u")
-    assert f"25 → 400 {command.by} changed at step 40" in " ".join(text.split())
+# Where nothing can be changed
 
 
-async def test_a_job_that_obeys_nothing_says_so_where_its_value_stands():
+def uncontrolled():
     session = running_job(2)
     for rank in (0, 1):
         session.say(info(rank), KnobFacts(rank, (BUCKET,)))
-    async with opened(session, size=(100, 30)) as (app, pilot):
-        text = await shown(app, pilot)
-        assert "bucket 25 MiB (needs --control)" in text
-        assert "[ ]" not in text
-        assert "start the job with --control to allow changes" in await shown(app, pilot, UP)
-        await pilot.press("b")
-        assert not app.screen.query(Input)
-        said = " ".join((await shown(app, pilot, "7")).split())
-        assert "Cannot be changed: start the job with --control to allow changes." in said
-    assert session.sent == []
+    return session
 
 
-async def test_a_job_without_knobs_shows_none_and_says_so_when_asked():
-    session = running_job(2)
-    async with opened(session, size=(100, 30)) as (app, pilot):
-        text = await shown(app, pilot)
-        assert "bucket" not in text
-        assert "[ ]" not in text
-        assert "nothing of this job can be changed" in await shown(app, pilot, UP)
-        assert "overlaptop.agent.knob()" in await shown(app, pilot, "7")
-
-
-async def test_nothing_can_be_changed_of_a_job_that_is_over():
+def ended():
     session = controlled_job()
     session.fleet.set_link(LinkState.ENDED, "")
+    return session
+
+
+@pytest.mark.parametrize(
+    ("made", "stands", "told", "in_tune"),
+    [
+        (
+            uncontrolled,
+            "bucket 25 MiB (needs --control)",
+            "start the job with --control to allow changes",
+            "Cannot be changed: start the job with --control to allow changes.",
+        ),
+        (ended, "bucket 25 MiB", "the job is over: nothing can be changed", ""),
+        (lambda: running_job(2), "", "nothing of this job can be changed", "overlaptop.agent.knob()"),
+    ],
+    ids=["without control", "over", "without knobs"],
+)
+async def test_a_job_of_which_nothing_can_be_changed_says_so_when_asked(made, stands, told, in_tune):
+    session = made()
     async with opened(session, size=(100, 30)) as (app, pilot):
         text = await shown(app, pilot)
-        assert "bucket 25 MiB" in text
+        assert stands in text
+        assert stands or "bucket" not in text
         assert "[ ]" not in text
-        assert "the job is over: nothing can be changed" in await shown(app, pilot, UP)
-
-
-async def test_while_the_picture_is_held_still_a_change_is_still_told():
-    session = controlled_job()
-    async with opened(session, size=(100, 30)) as (app, pilot):
-        await shown(app, pilot, "space", UP, rest_s=SETTLE_S)
-        report(session, session.sent[0], "agreed", 40)
-        assert "agreed on step 40" in await shown(app, pilot)
+        assert told in await shown(app, pilot, UP)
+        await pilot.press("b")
+        assert not app.screen.query(Input)
+        assert in_tune in said(await shown(app, pilot, "7"))
+    assert session.sent == []
 
 
 async def test_with_readonly_no_key_changes_anything_or_is_offered():
@@ -452,35 +424,27 @@ async def test_with_readonly_no_key_changes_anything_or_is_offered():
     assert "tune" in offered
 
 
-async def test_read_only_still_shows_what_others_change():
-    session = controlled_job()
-    command = replace(commands.make_setting(BUCKET, 400), by="eve@there", at_ns=T0)
-    session.say(command)
-    obey(session, command, 40, "25", "400")
-    async with opened(session, readonly=True, size=(160, 45)) as (app, pilot):
-        text = await shown(app, pilot)
-    assert "changed at step 40" in text
-    assert "by eve@there" in text
-
-
-async def test_commas_and_full_stops_step_through_collectives():
-    async with opened(controlled_job(), size=(160, 45)) as (app, pilot):
-        await shown(app, pilot)
-        await pilot.press("full_stop", "full_stop")
-        assert app.dashboard.state.collective == 1
-        await pilot.press("comma")
-        assert app.dashboard.state.collective == 0
-        await pilot.press("2", "full_stop")
-        assert app.dashboard.state.collective == 1
-        assert app.dashboard.session.sent == []
-
-
 async def test_there_is_no_prompt_where_there_is_no_job():
     async with opened(FakeSession(link=LinkState.WAITING, job_key=None), size=(100, 30)) as (app, pilot):
         await pilot.press("b", UP, "7", "a")
         assert not app.screen.query(Input)
         assert not isinstance(app.screen, TuneScreen)
 
+
+async def test_commas_and_full_stops_step_through_collectives():
+    async with opened(controlled_job(), size=(160, 45)) as (app, pilot):
+        await shown(app, pilot)
+        for keys, collective in (
+            (("full_stop", "full_stop"), 1),
+            (("comma",), 0),
+            (("2", "full_stop"), 1),
+        ):
+            await pilot.press(*keys)
+            assert app.dashboard.state.collective == collective
+        assert app.dashboard.session.sent == []
+
+
+# Words from elsewhere, and every size
 
 HOSTILE = "\x1b]0;pwned\x07\x9b2J\r\n\t\u202e\u200b[bold red]x[/]"
 
@@ -492,23 +456,13 @@ async def test_words_of_a_knob_are_shown_as_words_and_steer_neither_terminal_nor
     )
     session = controlled_job(replace(BUCKET, value=7, **words))
     async with opened(session, size=size) as (app, pilot):
-        for keys in (
-            ("1",),
-            ("b",),
-            ("escape", "u"),
-            ("b",),
-            ("x", "enter"),
-            ("escape", UP),
-            ("1",),
-            ("a",),
-        ):
-            lines = (await shown(app, pilot, *keys, rest_s=1)).split("\n")
+        every = ("1", "b", "escape u", "b", "x enter", f"escape {UP}", "1", "a", "escape", "u", "1")
+        for number, keys in enumerate(every):
+            if number == 8:
+                report(session, session.sent[0], "refused", None, HOSTILE, ranks=(0,))
+            lines = (await shown(app, pilot, *keys.split(), rest_s=1)).split("\n")
             assert all(line.isprintable() for line in lines), keys
             assert [cell_len(line) for line in lines] == [size[0]] * size[1], keys
-        report(session, session.sent[0], "refused", None, HOSTILE, ranks=(0,))
-        for key in ("escape", "u", "1"):
-            lines = (await shown(app, pilot, key, rest_s=1)).split("\n")
-            assert all(line.isprintable() for line in lines), key
         assert "]0;pwned" in "".join(lines)
 
 
@@ -525,18 +479,3 @@ async def test_panel_and_tune_fit_every_size_in_ascii(size):
             text = await shown(app, pilot, key)
             assert text.isascii()
             assert [len(line) for line in text.splitlines()] == [size[0]] * size[1]
-
-
-async def test_without_colors_a_verdict_has_a_glyph_and_a_word(monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
-    session = job_without_steps()
-    async with opened(session, size=(100, 30)) as (app, pilot):
-        run_on(session, 0, 140)
-        await shown(app, pilot)
-        await shown(app, pilot, UP, rest_s=SETTLE_S)
-        obey(session, session.sent[0], 140, "25", "50")
-        run_on(session, 140, 100, compute=66)
-        text = await shown(app, pilot)
-    assert "▲ " in text
-    assert "% longer (" in text
-    assert "more than noise" in text
