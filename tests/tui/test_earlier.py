@@ -44,17 +44,15 @@ class Watched:
         self.seen.see(snapshot, record(key, **self.homes.get(key, {})))
 
 
-def test_the_first_job_has_nothing_to_be_compared_with():
-    watched = Watched()
-    assert (watched.seen.present, watched.seen.earlier, watched.seen.all) == (None, None, [])
-    watched.job("first")
-    assert watched.seen.earlier is None
-    assert [job.label for job in watched.seen.all] == ["first.py"]
-
-
 def test_a_job_that_is_left_keeps_its_figures_and_steps():
     watched = Watched()
+    assert (watched.seen.present, watched.seen.earlier, watched.seen.all) == (None, None, [])
     watched.job("first", comm=30, hidden=15)
+    assert watched.seen.earlier is None
+    assert [job.label for job in watched.seen.all] == ["first.py"]
+    watched.fleet.apply(welcome(job="second"))  # it has made no step yet
+    watched.look()
+    assert (watched.seen.present.job, watched.seen.earlier) == ("first", None)
     watched.job("second", comm=30, hidden=30)
     earlier = watched.seen.earlier
     assert (earlier.job, earlier.label, earlier.steps_done) == ("first", "first.py", 20)
@@ -65,15 +63,6 @@ def test_a_job_that_is_left_keeps_its_figures_and_steps():
     }  # fmt: skip
     assert [job.job for job in watched.seen.all] == ["first", "second"]
     assert watched.seen.present.figures.overlap == 1.0
-
-
-def test_a_job_that_has_made_no_step_yet_takes_nobodys_place():
-    watched = Watched()
-    watched.job("first")
-    watched.fleet.apply(welcome(job="second"))
-    watched.look()
-    assert watched.seen.present.job == "first"
-    assert watched.seen.earlier is None
 
 
 def test_coming_back_to_a_job_compares_it_with_the_other_one_and_lists_it_once():
@@ -92,16 +81,10 @@ def test_a_job_of_another_script_folder_or_host_is_no_job_to_be_compared_with(el
         watched.job(key)
     assert watched.seen.earlier is None
     assert [job.job for job in watched.seen.all] == ["first", "second"]
-    watched.job("third")
-    assert watched.seen.earlier.job == "first"
-
-
-def test_a_job_that_was_started_here_is_compared_with_the_one_whose_place_it_took():
-    watched = Watched()
-    watched.homes["second"] = {"script": "fsdp.py"}
     for key in ("first", "second"):
-        watched.job(key)
         watched.seen.describe(key, key, "")
+    assert watched.seen.earlier.job == "first"  # whose place it took: both were started here
+    watched.job("third")
     assert watched.seen.earlier.job == "first"
 
 
@@ -116,18 +99,16 @@ def test_a_job_of_which_nobody_knows_where_it_runs_is_compared_with_none():
     assert seen.earlier is None
 
 
-def test_a_jobs_name_is_what_was_asked_for_where_it_was_started_here():
+def test_a_job_that_was_started_here_is_named_by_what_was_asked_for_and_how_it_ended():
     watched = Watched()
     watched.job("first")
-    watched.seen.describe("first", "ddp --layers 8", "torchrun ddp.py --layers 8")
-    assert watched.seen.present.label == "ddp --layers 8"
-    watched.seen.describe("first", "ddp --layers 8", "torchrun ddp.py --layers 8", "ended here")
+    asked = ("ddp --layers 8", "torchrun ddp.py --layers 8")
+    watched.seen.describe("first", *asked)
+    assert (watched.seen.present.label, watched.seen.present.how) == (asked[0], "runs")
+    watched.seen.describe("first", *asked, "ended here")
     watched.job("second")
     earlier = watched.seen.earlier
-    assert (earlier.label, earlier.command_line, earlier.how) == (
-        "ddp --layers 8", "torchrun ddp.py --layers 8", "ended here",
-    )  # fmt: skip
-    assert watched.seen.present.how == "runs"
+    assert (earlier.label, earlier.command_line, earlier.how) == (*asked, "ended here")
 
 
 def test_a_job_that_ended_without_a_step_is_listed_and_one_with_steps_keeps_them():
@@ -194,34 +175,25 @@ def rows(watched):
     return [(job.named, job.steps_done, job.how) for job in watched.seen.all]
 
 
-def test_a_row_is_named_by_what_was_asked_for_and_the_values_of_all_knobs():
-    watched = Watched()
-    knobbed(watched)
-    assert watched.seen.present.named == "first.py, bucket 25 MiB, depth 1"
-    watched.seen.describe("first", "ddp --layers 8", "torchrun ddp.py --layers 8")
-    assert watched.seen.present.named == "ddp --layers 8, bucket 25 MiB, depth 1"
-    assert [setting.changed for setting in watched.seen.present.settings] == [False, False]
-
-
 def test_a_change_of_a_knob_begins_a_new_row_with_figures_of_its_own():
     watched = Watched()
     knobbed(watched)
-    change(watched, BUCKET, "50", 20, until=40)
-    assert rows(watched) == [
+    fifty = change(watched, BUCKET, "50", 20, until=40)
+    two = [
         ("first.py, bucket 25 MiB, depth 1", 20, "changed"),
         ("first.py, bucket 50 MiB, depth 1", 20, "runs"),
     ]
+    assert rows(watched) == two
     before, now = watched.seen.all
     assert (before.figures.overlap, now.figures.overlap) == pytest.approx((0.5, 1.0))
     assert [each.step for each in now.steps[0]] == list(range(21, 40))
     assert now is watched.seen.present
-    assert [setting.changed for setting in now.settings] == [True, False]
-
-
-def test_a_setting_that_comes_back_is_a_row_of_its_own_later_steps():
-    watched = Watched()
-    knobbed(watched)
-    fifty = change(watched, BUCKET, "50", 20, until=40)
+    for job, changed in ((before, False), (now, True)):
+        assert [setting.changed for setting in job.settings] == [changed, False]
+    late = JobsSeen()  # who comes late finds a row for each setting that the history reaches
+    late.see(watched.fleet.snapshot())
+    assert [(job.named, job.steps_done) for job in late.all] == [row[:2] for row in two]
+    # One that comes back is a row of its own later steps.
     change(watched, fifty, "25", 40, until=70, hidden=10)
     assert rows(watched) == [
         ("first.py, bucket 25 MiB, depth 1", 20, "changed"),
@@ -250,17 +222,6 @@ def test_a_row_waits_for_the_ranks_that_are_behind():
     ]
 
 
-def test_who_comes_late_finds_a_row_for_each_setting_that_the_history_reaches():
-    first, late = Watched(), JobsSeen()
-    knobbed(first)
-    change(first, BUCKET, "50", 20, until=40)
-    late.see(first.fleet.snapshot())
-    assert [(job.named, job.steps_done) for job in late.all] == [
-        ("first.py, bucket 25 MiB, depth 1", 20),
-        ("first.py, bucket 50 MiB, depth 1", 20),
-    ]
-
-
 def test_of_what_a_search_tried_only_what_it_left_is_a_row():
     watched = Watched()
     knobbed(watched)
@@ -284,6 +245,8 @@ def test_a_job_that_was_changed_is_compared_by_its_last_settings():
     assert watched.seen.earlier.named == "first.py, bucket 50 MiB, depth 1"
     assert [each.step for each in watched.seen.earlier.steps[0]] == list(range(21, 40))
     assert [job.job for job in watched.seen.all] == ["first", "first", "second"]
+    watched.seen.describe("first", "ddp", "torchrun ddp.py", "ended here")
+    assert [job.how for job in watched.seen.all] == ["changed", "ended here", "runs"]
     # And back: no row twice.
     knobbed(watched)
     assert [job.job for job in watched.seen.all].count("second") == 1
@@ -297,15 +260,6 @@ def test_a_job_that_has_ended_keeps_the_values_that_it_had():
     watched.look()
     assert watched.fleet.snapshot().knobs == ()
     assert rows(watched) == [("first.py, bucket 25 MiB, depth 1", 20, "ended")]
-
-
-def test_how_a_job_ended_is_said_of_its_last_settings_only():
-    watched = Watched()
-    knobbed(watched)
-    change(watched, BUCKET, "50", 20)
-    watched.seen.describe("first", "ddp", "torchrun ddp.py", "ended here")
-    watched.job("second")
-    assert [job.how for job in watched.seen.all] == ["changed", "ended here", "runs"]
 
 
 def test_the_figures_are_those_that_the_panel_shows_also_where_accidents_pull_them():
