@@ -13,13 +13,12 @@ from overlaptop.tui.capture.profiler_reference import RankReference, parse, run
 from overlaptop.tui.capture.screen import CaptureScreen
 from overlaptop.tui.overview.screen import OverviewScreen
 from overlaptop.wire import commands
-from overlaptop.wire.commands import CommandReport
 from overlaptop.wire.messages import RankEnd
 from tests.fleet.builders import T0, detail, info, status, step, welcome
 
 from .clusters import Cluster
 from .fakes import FakeSession, opened, running_job, shown
-from .knobs import tell
+from .knobs import report, tell
 
 SIZES = ((160, 45), (100, 30), (60, 20))
 
@@ -59,8 +58,18 @@ def lost_host():
     return cluster.session
 
 
-def say(session, command, rank, state, step=None, text=""):
-    session.say(CommandReport(rank, command.id, command.name, session.clock.at_ns, state, step, text))
+def written(session, command, folder):
+    """Both ranks have written their traces there."""
+    for rank in (0, 1):
+        report(session, command, "written", 40, f"{folder}/rank{rank}.json.gz", ranks=(rank,))
+
+
+async def rows_of(app, pilot):
+    """The ranks' rows, once the traces have been read."""
+    await shown(app, pilot)
+    await app.workers.wait_for_complete()
+    text = await shown(app, pilot)
+    return text, [line.split() for line in text.splitlines() if " written " in line and "●" not in line]
 
 
 async def ask(pilot, *keys):
@@ -84,27 +93,20 @@ async def test_c_asks_for_steps_and_sends_what_was_typed(size):
         assert "◌ agreed" in text
 
 
-@pytest.mark.parametrize(
-    ("typed", "words"), [("500", "from 1 to 100"), ("0", "from 1 to 100"), ("x", "whole number")]
-)
-async def test_what_is_not_allowed_is_not_sent_and_the_prompt_says_why(typed, words):
+async def test_what_is_not_allowed_is_not_sent_and_the_prompt_says_why():
     session = obedient_job()
     async with opened(session, size=(100, 30)) as (app, pilot):
-        await ask(pilot, "backspace", *typed)
-        assert words in await shown(app, pilot)
+        for typed, words in (("500", "from 1 to 100"), ("0", "from 1 to 100"), ("x", "whole number")):
+            await ask(pilot, "backspace", *typed)
+            assert words in await shown(app, pilot)
+            assert "steps to capture" not in await shown(app, pilot, "escape")
+            assert isinstance(app.screen, CaptureScreen)
         assert session.sent == []
-        assert "steps to capture" not in await shown(app, pilot, "escape")
-        assert isinstance(app.screen, CaptureScreen)
-        await pilot.press("escape")
-        assert isinstance(app.screen, OverviewScreen)
-
-
-async def test_without_a_line_the_prompt_says_so():
-    session = obedient_job()
-    session.no_line = "there is no connection to the job"
-    async with opened(session, size=(100, 30)) as (app, pilot):
+        session.no_line = "there is no connection to the job"
         await ask(pilot)
         assert "there is no connection to the job" in await shown(app, pilot)
+        await pilot.press("escape", "escape")
+        assert isinstance(app.screen, OverviewScreen)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -113,29 +115,23 @@ async def test_a_capture_is_followed_from_sent_to_the_profilers_own_overlap(size
     async with opened(session, size=size) as (app, pilot):
         await ask(pilot)
         (command,) = session.sent
-        say(session, command, 0, "accepted")
+        report(session, command, "accepted", ranks=(0,))
         assert "● sent" in await shown(app, pilot)
-        say(session, command, 1, "accepted")
+        report(session, command, "accepted", ranks=(1,))
         assert "● accepted" in await shown(app, pilot)
-        for rank in (0, 1):
-            say(session, command, rank, "agreed", 40)
-        assert "● agreed on step 40" in await shown(app, pilot)
-        for rank in (0, 1):
-            say(session, command, rank, "recording", 40)
-        assert "● recording" in await shown(app, pilot)
+        for state, words in (("agreed", "● agreed on step 40"), ("recording", "● recording")):
+            report(session, command, state, 40)
+            assert words in await shown(app, pilot)
         await pilot.press("1")
         if size[1] >= 18:
             assert "capture (steps 5): recording" in await shown(app, pilot)
         await pilot.press("5")
-        say(session, command, 0, "written", 40, f"{folder}/rank0.json.gz")
+        report(session, command, "written", 40, f"{folder}/rank0.json.gz", ranks=(0,))
         assert "● recording" in await shown(app, pilot)
-        say(session, command, 1, "written", 40, f"{folder}/rank1.json.gz")
-        await shown(app, pilot)
-        await app.workers.wait_for_complete()
-        text = await shown(app, pilot)
+        written(session, command, folder)
+        text, rows = await rows_of(app, pilot)
     assert str(folder) in text.replace("\n", "").replace(" ", "")
     # Rank 0 hid 28 of 30 ms before, rank 1 24 of 30.
-    rows = [line.split() for line in text.splitlines() if " written " in line and "●" not in line]
     assert [row[:7] for row in rows] == [
         ["0", "written", "93.3", "%", "62.5", "%", "+30.8"],
         ["1", "written", "80.0", "%", "50.0", "%", "+30.0"],
@@ -152,12 +148,8 @@ async def test_where_there_is_no_gpu_both_figures_are_said_to_be_bounds(size, tm
         session.say(replace(info(rank), control_allowed=True, source="host", compute_exact=False))
     async with opened(session, size=size) as (app, pilot):
         await ask(pilot)
-        for rank in (0, 1):
-            say(session, session.sent[0], rank, "written", 40, f"{tmp_path}/rank{rank}.json.gz")
-        await shown(app, pilot)
-        await app.workers.wait_for_complete()
-        text = await shown(app, pilot)
-    rows = [line.split() for line in text.splitlines() if " written " in line and "●" not in line]
+        written(session, session.sent[0], tmp_path)
+        text, rows = await rows_of(app, pilot)
     assert [row[:6] for row in rows] == [
         ["0", "written", "≤93.3", "%", "≤62.5", "%"],
         ["1", "written", "≤80.0", "%", "≤62.5", "%"],
@@ -169,21 +161,16 @@ async def test_where_there_is_no_gpu_both_figures_are_said_to_be_bounds(size, tm
         assert "compute is an upper bound" in text
 
 
-async def test_a_refusal_is_said_with_what_to_do():
+async def test_a_refusal_and_a_rank_that_ends_in_the_middle_are_said():
     session = obedient_job()
     async with opened(session, size=(100, 30)) as (app, pilot):
         await ask(pilot)
-        for rank in (0, 1):
-            say(
-                session,
-                session.sent[0],
-                rank,
-                "refused",
-                None,
-                "start the job with --control to allow commands",
-            )
-        text = await shown(app, pilot)
-    assert "not made: rank 0 refused: start the job with --control to allow commands" in text
+        report(session, session.sent[0], "refused", None, "start the job with --control")
+        assert "not made: rank 0 refused: start the job with --control" in await shown(app, pilot)
+        await ask(pilot)
+        report(session, session.sent[1], "recording", 40)
+        session.say(RankEnd(1, T0, clean=False))
+        assert "not made: rank 1 ended before it was done" in await shown(app, pilot)
 
 
 async def test_a_job_that_obeys_nothing_is_said_to_before_it_is_asked():
@@ -200,14 +187,12 @@ async def test_another_dashboards_capture_is_seen_and_read_here_as_well(folder):
     session = obedient_job()
     command = replace(commands.make("capture", {"steps": 3}), by="eve@elsewhere\x1b[2J", at_ns=T0)
     session.say(command)
-    for rank in (0, 1):
-        say(session, command, rank, "written", 40, f"{folder}/rank{rank}.json.gz")
+    written(session, command, folder)
     async with opened(session, size=(160, 45)) as (app, pilot):
         await shown(app, pilot)
         assert app.dashboard.captures.references == {}  # nobody here has asked for it
-        await shown(app, pilot, "5")
-        await app.workers.wait_for_complete()
-        text = await shown(app, pilot)
+        await pilot.press("5")
+        text, _ = await rows_of(app, pilot)
     assert "asked by eve@elsewhere?[2J" in text
     assert "62.5 %" in text
 
@@ -216,33 +201,15 @@ async def test_a_capture_that_came_in_the_way_of_another_does_not_hide_it():
     session = obedient_job()
     first = commands.make("capture", {"steps": 3})
     session.say(first)
-    for rank in (0, 1):
-        say(session, first, rank, "recording", 40)
+    report(session, first, "recording", 40)
     async with opened(session, size=(160, 45)) as (app, pilot):
         await ask(pilot)
-        for rank in (0, 1):
-            say(
-                session,
-                session.sent[0],
-                rank,
-                "busy",
-                None,
-                "another command is under way: capture (steps 3)",
-            )
+        why = "another command is under way: capture (steps 3)"
+        report(session, session.sent[0], "busy", None, why)
         text = await shown(app, pilot)
         assert "capture (steps 3)   at" in text
         (told,) = app._notifications
         assert told.message.startswith("capture (steps 5) was not made: rank 0 is busy")
-
-
-async def test_a_rank_that_ends_in_the_middle_ends_the_capture():
-    session = obedient_job()
-    async with opened(session, size=(100, 30)) as (app, pilot):
-        await ask(pilot)
-        for rank in (0, 1):
-            say(session, session.sent[0], rank, "recording", 40)
-        session.say(RankEnd(1, T0, clean=False))
-        assert "not made: rank 1 ended before it was done" in await shown(app, pilot)
 
 
 @pytest.mark.parametrize(
@@ -261,21 +228,14 @@ async def test_no_steps_are_asked_for_where_the_ranks_would_refuse(made, reason)
         assert not isinstance(app.screen, CaptureScreen)
         assert reason in str([each.message for each in app._notifications])
         assert session.tick().commands == ()
-
-
-async def test_nothing_is_asked_where_there_is_no_job():
     async with opened(FakeSession(job_key=None), size=(100, 30)) as (app, pilot):
         await pilot.press("c", "5")
         assert not isinstance(app.screen, CaptureScreen)
 
 
 async def test_an_analysis_that_fails_is_said_in_its_own_last_line():
-    words = [
-        sys.executable,
-        "-c",
-        "import sys; sys.exit('overlaptop: rank0.json.gz: no GPU activity in it')",
-    ]
-    found = await run(words)
+    fails = "import sys; sys.exit('overlaptop: rank0.json.gz: no GPU activity in it')"
+    found = await run([sys.executable, "-c", fails])
     assert found.note == "the traces cannot be analysed: rank0.json.gz: no GPU activity in it"
     assert (await run(["/no/such/program"])).note.startswith("the traces cannot be analysed")
     assert (await run([sys.executable, "-c", ""])).note == "the analysis names no rank"

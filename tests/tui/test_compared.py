@@ -8,8 +8,6 @@ import pytest
 
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.stats.comparison import OTHER_WORK, compare_steps
-from overlaptop.tui.app import OverlaptopApp
-from overlaptop.tui.options import TuiOptions
 from overlaptop.tui.tune.change_panel import panel_lines
 from overlaptop.tui.tune.compared import EVERY_S, Compared, Comparing, what_differs
 from overlaptop.tui.workloads.earlier import EarlierJob, Setting
@@ -17,7 +15,7 @@ from overlaptop.wire import commands
 from tests.fleet.builders import T0, info, status, step, welcome
 from tests.fleet.fakes import record
 
-from .fakes import FakeSession, screen_text
+from .fakes import FakeSession, opened, shown
 from .knobs import ACCUMULATION, BUCKET, controlled_job, obey
 
 
@@ -41,6 +39,10 @@ def test_without_a_change_or_a_job_before_there_is_nothing_to_compare():
     assert take(comparing, session) is None
     assert take(comparing, session, replace(EARLIER, job="job-1")) is None  # it is this one
     assert take(comparing, FakeSession(link=LinkState.WAITING, job_key=None), EARLIER) is None
+    command = replace(commands.make_setting(BUCKET, 50, search="20261121-210000-abcdef"), at_ns=T0)
+    session.say(command)
+    obey(session, command, 20, "25", "50")  # a search's is not compared as a person's
+    assert take(comparing, session) is None
 
 
 def test_the_job_before_is_compared_until_there_is_a_change():
@@ -49,6 +51,8 @@ def test_the_job_before_is_compared_until_there_is_a_change():
     found = take(comparing, session, EARLIER)
     assert found.title == "beside the job before: ddp --bucket-cap-mb 50"
     assert (found.before, found.after, found.command) == ("before", "now", "")
+    named = Comparing(session.clock.monotonic_s).take(session.tick(), EARLIER, job_asked("ddp"))
+    assert (named.before, named.after) == ("--bucket-cap-mb 50", "the defaults")
     assert "shorter" in found.quantities[0].verdict
     command = replace(commands.make_setting(BUCKET, 50), at_ns=T0)
     session.say(command)
@@ -91,13 +95,6 @@ def test_two_jobs_are_headed_by_what_differs(one, other, told):
     assert what_differs(one, other) == told
 
 
-def test_the_heads_of_two_jobs_are_before_and_now_only_where_nothing_differs():
-    session = controlled_job()
-    comparing = Comparing(session.clock.monotonic_s)
-    found = comparing.take(session.tick(), EARLIER, job_asked("ddp"))
-    assert (found.before, found.after) == ("--bucket-cap-mb 50", "the defaults")
-
-
 def test_two_jobs_whose_steps_do_other_work_are_not_called_faster():
     session = controlled_job(replace(ACCUMULATION, changes_work=True))
     one, other = (job_asked("ddp", accumulation=value) for value in (8, 4))
@@ -133,52 +130,23 @@ def test_two_jobs_are_compared_anew_only_now_and_then():
     assert other.title.endswith("fsdp")
 
 
-def test_a_searchs_changes_are_not_compared_as_a_persons():
-    session = controlled_job()
-    comparing = Comparing(session.clock.monotonic_s)
-    command = replace(commands.make_setting(BUCKET, 50, search="20261121-210000-abcdef"), at_ns=T0)
-    session.say(command)
-    obey(session, command, 20, "25", "50")
-    assert take(comparing, session) is None
-
-
-async def test_the_overview_shows_the_job_before_beside_this_one(monkeypatch):
-    monkeypatch.delenv("NO_COLOR", raising=False)
+async def test_the_overview_shows_the_job_before_beside_this_one():
+    steps, slower = (
+        [replace(each, collectives=1234) for each in steps_of(0, 0, 100, compute)]
+        for compute in (60.0, 90.0)
+    )
     session = FakeSession(
-        welcome(job="job-0"), status(), info(0), *steps_of(0, 0, 100, compute=90.0),
-        jobs=(record("job-0"), record("job-1")),
-    )  # fmt: skip
-    app = OverlaptopApp(session, TuiOptions(), clock_s=session.clock.monotonic_s)
-    async with app.run_test(size=(160, 45)) as pilot:
+        welcome(job="job-0"), status(), info(0), *slower, jobs=(record("job-0"), record("job-1"))
+    )
+    async with opened(session) as (app, pilot):
         app.read()
         session.job_key = "job-1"
         session.fleet.apply(welcome(job="job-1"))
-        session.say(status(), info(0), *steps_of(0, 0, 100))
-        app.read()
-        app.show()
-        await pilot.pause()
-        text = screen_text(app)
+        session.say(status(), info(0), *steps)
+        text = await shown(app, pilot)
         assert "beside the job before: train.py" in text
         assert "before, 100 steps" in text
         assert "now, 100 steps" in text
         assert "% shorter (" in text
-        await pilot.press("d")
-        assert "beside the job before" not in screen_text(app)
-
-
-async def test_thousands_of_collectives_are_told_as_a_number_is_written():
-    many = [replace(each, collectives=1234) for each in steps_of(0, 0, 100)]
-    session = FakeSession(
-        welcome(job="job-0"), status(), info(0), *many, jobs=(record("job-0"), record("job-1"))
-    )
-    app = OverlaptopApp(session, TuiOptions(), clock_s=session.clock.monotonic_s)
-    async with app.run_test(size=(160, 45)) as pilot:
-        app.read()
-        session.job_key = "job-1"
-        session.fleet.apply(welcome(job="job-1"))
-        session.say(status(), info(0), *many)
-        app.read()
-        app.show()
-        await pilot.pause()
-        assert "1,234 ±0" in screen_text(app)
-        assert "e+03" not in screen_text(app)
+        assert "1,234 ±0" in text  # as a number is written
+        assert "beside the job before" not in await shown(app, pilot, "d")
