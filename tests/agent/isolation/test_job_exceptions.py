@@ -6,7 +6,8 @@ import collections
 import functools
 import os
 import signal
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -41,10 +42,6 @@ class Derived(Handler):
     pass
 
 
-def through_another(number, frame):
-    function(number, frame)
-
-
 HANDLERS = {
     "a function": function,
     "one that drops its arguments": forgetful,
@@ -53,7 +50,6 @@ HANDLERS = {
     "an object of a derived class": Derived(),
     "a method": Handler().method,
     "a partial": functools.partial(forgetful),
-    "a function that calls another": through_another,
     "a lambda": lambda *arguments: function(*arguments),
 }
 
@@ -77,28 +73,16 @@ def test_what_a_handler_raises_is_the_jobs(name: str) -> None:
     assert raised_by_job(caught.value)
 
 
-def no_such_key() -> None:
-    {}["key"]
-
-
 def wordless() -> None:
     raise RuntimeError
 
 
-def of_an_empty_deque() -> None:
-    collections.deque().popleft()
-
-
-def not_a_number() -> None:
-    int("x")
-
-
 OWN = {
-    "of a lookup": no_such_key,
+    "of a lookup": lambda: {}["key"],
     "raised without a word": wordless,
-    "of C code": of_an_empty_deque,
-    "of a conversion": not_a_number,
-    "of a function that is called": lambda: not_a_number(),
+    "of C code": lambda: collections.deque().popleft(),
+    "of a conversion": lambda: int("x"),
+    "of a function that is called": lambda: wordless(),
     "of an enumeration": lambda: signal.Signals(-5),
     "of an iterator": lambda: next(iter(())),
 }
@@ -117,22 +101,16 @@ def barrier() -> tuple[FaultBarrier, list[str]]:
     return FaultBarrier(lambda _level, text: said.append(text)), said
 
 
-def test_a_hook_lets_the_jobs_exception_through_and_stays_at_work() -> None:
+def test_a_hook_lets_the_jobs_exception_through_and_keeps_its_own_fault_to_itself() -> None:
     signal.signal(signal.SIGUSR2, function)
     made, said = barrier()
     hook = made.guarded("a hook", struck)
     for _ in range(2):
         with pytest.raises(TimeoutError):
             hook()
-    assert made.active
-    assert said == []
-
-
-def test_a_hook_keeps_its_own_fault_to_itself() -> None:
-    made, said = barrier()
-    assert made.guarded("a hook", no_such_key)() is None
-    assert not made.active
-    assert len(said) == 1
+    assert (made.active, said) == (True, [])
+    assert made.guarded("a hook", wordless)() is None
+    assert (made.active, len(said)) == (False, 1)
 
 
 def test_what_strikes_in_a_callback_of_c_code_is_raised_at_the_next_step() -> None:
@@ -158,16 +136,10 @@ def test_another_threads_exception_is_left_to_it() -> None:
     made, _ = barrier()
     step = made.guarded("a step", lambda: "done", at_boundaries=True)
     fault = TimeoutError()
-    threaded(lambda: raise_later(fault))
-    assert step() == "done"
-
-
-def threaded(call: Callable[[], None]) -> None:
-    import threading
-
-    thread = threading.Thread(target=call)
+    thread = threading.Thread(target=raise_later, args=(fault,))
     thread.start()
     thread.join()
+    assert step() == "done"
 
 
 def test_what_must_not_be_left_half_done_is_done_before_the_exception_is_raised() -> None:

@@ -142,22 +142,15 @@ def test_threads_are_read_in_portions_and_told_when_all_were(tmp_path: Path) -> 
     assert threads.cpus == {7: 150}
 
 
-def test_of_very_many_threads_some_are_read_and_that_is_said(tmp_path: Path) -> None:
+def test_of_very_many_threads_some_are_read_and_ended_ones_left_out(tmp_path: Path) -> None:
     lay_out(TWO_SOCKETS, Process("0-223", threads=[1] * 300), tmp_path)
-    threads = process.ThreadPlaces(tmp_path)
-    for _ in range(8):
-        threads.read()
-    assert threads.cpus == {1: 256}
-    assert threads.reason == "256 of 300 threads were read"
-
-
-def test_a_thread_that_ends_meanwhile_is_left_out(tmp_path: Path) -> None:
-    lay_out(TWO_SOCKETS, Process("0-223", threads=[1, 2, 3]), tmp_path)
     (tmp_path / "proc/self/task/101/stat").unlink()
     (tmp_path / "proc/self/task/102/stat").write_text("102 (x) Z\n")
     threads = process.ThreadPlaces(tmp_path)
-    threads.read()
-    assert threads.cpus == {1: 1}
+    for _ in range(8):
+        threads.read()
+    assert threads.cpus == {1: 254}
+    assert threads.reason == "256 of 300 threads were read"
 
 
 def test_this_process_s_own_threads_are_counted() -> None:

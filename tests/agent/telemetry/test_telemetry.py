@@ -34,7 +34,7 @@ from overlaptop.wire.devices import (
 from overlaptop.wire.schema import Message
 
 from . import machines
-from .driver import GPU_IS_LOST, NO_PERMISSION, install
+from .driver import NO_PERMISSION, install
 
 WAIT_S = 30.0
 PLACE = replace(placement.alone(), rank=7, host="gpu-a")
@@ -142,11 +142,6 @@ def test_facts_and_samples_of_a_rank_reach_the_hub_once_there_is_one(beside, dri
     assert beside.notices == []
 
 
-def test_a_slice_of_a_gpu_is_found_by_its_address(beside, driver) -> None:
-    beside.follow(JobGpu("MIG-0", "0000:00:07.0", "NVIDIA H200 MIG 1g.18gb"), beside.has(DeviceFacts))
-    assert beside.hub.of(DeviceFacts)[0].gpu_uuid == machines.uuid(2)
-
-
 def test_a_job_on_no_gpu_leaves_nvml_alone(beside, driver) -> None:
     beside.follow(None, beside.has(NumaFacts))
     (machine,), (device,) = beside.hub.of(MachineFacts), beside.hub.of(DeviceFacts)
@@ -197,23 +192,35 @@ def test_another_device_is_followed(beside, driver) -> None:
     beside.follow(FIRST, beside.has(DeviceFacts))
     beside.telemetry.follow(lambda: FIRST)
     beside.follow(SECOND, beside.has(DeviceFacts, 2))
-    assert [facts.gpu_uuid for facts in beside.hub.of(DeviceFacts)] == [machines.uuid(1), machines.uuid(2)]
+    a_slice = JobGpu("MIG-0", "0000:00:06.0", "NVIDIA H200 MIG 1g.18gb")  # found by its GPU's address
+    beside.follow(a_slice, beside.has(DeviceFacts, 3))
+    followed = [facts.gpu_uuid for facts in beside.hub.of(DeviceFacts)]
+    assert followed == [machines.uuid(1), machines.uuid(2), machines.uuid(1)]
     beside.telemetry.stop()
     assert (driver.opened, driver.samples) == (0, set())
 
 
-@pytest.mark.parametrize("call", ["__init__", "first_facts", "sample", "numa", "device", "close"])
-def test_a_fault_ends_telemetry_with_one_notice(beside, driver, monkeypatch, caplog, call: str) -> None:
+ON_TELEMETRYS_THREAD = ["__init__", "first_facts", "sample", "numa", "device", "close"]
+ON_THE_AGENTS = ["naming the GPU", "starting the thread", "sending"]
+
+
+@pytest.mark.parametrize("where", [*ON_TELEMETRYS_THREAD, *ON_THE_AGENTS])
+def test_a_fault_ends_telemetry_with_one_notice(beside, driver, monkeypatch, caplog, where: str) -> None:
     monkeypatch.setattr(module, "NUMA_EVERY", 1)
     monkeypatch.setattr(module, "DEVICE_EVERY", 1)
 
-    def fault(*_) -> None:
+    def fault(*_: object) -> JobGpu:
         raise ArithmeticError("on purpose")
 
-    monkeypatch.setattr(MachineMonitor, call, fault)
-    beside.telemetry.follow(lambda: FIRST)
-    if call == "close":
-        beside.serve_until(lambda: beside.hub.of(DeviceSample))
+    if where in ON_TELEMETRYS_THREAD:
+        monkeypatch.setattr(MachineMonitor, where, fault)
+    elif where == "starting the thread":
+        monkeypatch.setattr(module, "Thread", fault)
+    elif where == "sending":
+        beside.hub.put = fault
+    beside.telemetry.follow(fault if where == "naming the GPU" else lambda: FIRST)
+    if where == "close":
+        beside.serve_until(beside.has(DeviceSample))
         beside.telemetry.stop()
     beside.serve_until(lambda: beside.notices and not running(beside))
     for _ in range(3):
@@ -224,20 +231,6 @@ def test_a_fault_ends_telemetry_with_one_notice(beside, driver, monkeypatch, cap
     assert [record.getMessage() for record in caplog.records] == [
         "overlaptop: no telemetry: ArithmeticError: on purpose"
     ]
-
-
-@pytest.mark.parametrize("where", ["naming the GPU", "starting the thread", "sending"])
-def test_a_fault_on_the_agents_threads_ends_telemetry_only(beside, driver, monkeypatch, where: str) -> None:
-    def fault(*_: object) -> JobGpu:
-        raise ArithmeticError("on purpose")
-
-    if where == "starting the thread":
-        monkeypatch.setattr(module, "Thread", fault)
-    elif where == "sending":
-        beside.hub.put = fault
-    beside.telemetry.follow(fault if where == "naming the GPU" else lambda: FIRST)
-    beside.serve_until(lambda: beside.notices and not running(beside))
-    assert beside.notices == [("warning", "no telemetry: ArithmeticError: on purpose")]
 
 
 def test_facts_that_no_message_holds_cost_only_themselves_and_are_said_once(
@@ -278,15 +271,6 @@ def test_facts_come_at_once_and_where_memory_lies_with_the_first_look_after_10_s
     beside.follow(FIRST, lambda: len(looks) >= 3)
     has_numa_maps = Path("/proc/self/numa_maps").exists()
     assert looks[:3] == [(0.0, False), (15.0, has_numa_maps), (30.0, has_numa_maps)]
-
-
-def test_a_lost_gpu_is_no_fault(beside, driver) -> None:
-    beside.follow(FIRST, beside.has(DeviceSample))
-    driver.refuse |= dict.fromkeys(["nvmlGpmSampleGet", "nvmlDeviceGetPowerUsage"], GPU_IS_LOST)
-    beside.serve_until(lambda: beside.hub.of(DeviceSample)[-1].power_mw is None)
-    driver.refuse.clear()
-    beside.serve_until(lambda: beside.hub.of(DeviceSample)[-1].nvlink_tx_bytes_per_s is not None)
-    assert beside.notices == []
 
 
 def test_switched_off_it_does_nothing(monkeypatch, driver) -> None:
