@@ -29,26 +29,21 @@ def test_an_end_is_told_in_one_line(end, words):
 
 
 STEPS = "import sys, torch, overlaptop.agent\nfor _ in range(3): overlaptop.agent.step()\n"
+ATTACHES = "import overlaptop.agent\noverlaptop.agent.attach()\n"
 
 
 @pytest.mark.parametrize(
-    ("ending", "code", "failure"),
+    ("agent", "script", "code", "failure"),
     [
-        ("", 0, ""),
-        ("raise ValueError('boom')", 1, "ValueError: boom"),
-        ("sys.exit(3)", 3, "exit status 3"),
+        (True, STEPS, 0, ""),
+        (True, f"{STEPS}raise ValueError('boom')", 1, "ValueError: boom"),
+        (True, f"{STEPS}sys.exit(3)", 3, "exit status 3"),
+        (False, f"{ATTACHES}{STEPS}raise ValueError('boom')", 1, "ValueError: boom"),
     ],
 )
-def test_the_goodbye_says_how_the_script_ended(run_ranks, ending, code, failure):
-    job = run_ranks(STEPS + ending, nproc=1, forked=True)
+def test_the_goodbye_says_how_the_script_ended(run_ranks, agent, script, code, failure):
+    job = run_ranks(script, nproc=1, agent=agent, forked=agent)
     assert job.codes == [code], job.errs
     last = job.messages[-1]
     assert isinstance(last, RankEnd)
     assert (last.clean, last.failure) == (True, failure)
-
-
-def test_so_does_that_of_a_script_that_attached_itself(run_ranks):
-    script = f"import overlaptop.agent\noverlaptop.agent.attach()\n{STEPS}raise ValueError('boom')\n"
-    job = run_ranks(script, nproc=1, agent=())
-    assert job.codes == [1], job.errs
-    assert job.messages[-1].failure == "ValueError: boom"

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import zipapp
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -57,11 +56,6 @@ def test_the_exit_status_is_the_scripts_own(script, asked: str, status: int) -> 
 def test_a_traceback_shows_no_frame_of_ours(script, text: str) -> None:
     path = script(text)
     same(*both(str(path), folder=path.parent), 1)
-
-
-@pytest.mark.parametrize("named", ["/absent.py", "../absent.py"])
-def test_a_missing_script_is_python_s_own_error(tmp_path: Path, sockets: Path, named: str) -> None:
-    same(*both(named, folder=tmp_path), 2)
 
 
 # On one line, and columns are left out below: the traceback is the same wherever the signal strikes.
@@ -222,21 +216,23 @@ def test_whatever_python_runs_is_run_as_python_runs_it(
     same(plain, with_agent, len(words))
 
 
-@pytest.mark.parametrize("broken", ["a folder", "an archive", "another Python's", "no code", "no module"])
-def test_what_python_cannot_run_is_python_s_own_error(tmp_path: Path, sockets: Path, broken: str) -> None:
-    named: tuple[str, ...] = (broken,)
-    match broken:
-        case "a folder":
-            (tmp_path / broken).mkdir()
-        case "an archive":
-            with zipfile.ZipFile(tmp_path / broken, "w") as archive:
-                archive.writestr("other.py", "")
-        case "another Python's":
-            named = ("other.pyc",)
-            (tmp_path / "other.pyc").write_bytes(b"\0" * 64)
-        case "no code":
-            named = ("other.pyc",)
-            (tmp_path / "other.pyc").write_bytes(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(3))
-        case "no module":
-            named = ("-m", "absent")
-    same(*both(*named, folder=tmp_path), 1)
+UNRUNNABLE = {
+    "a folder": None,
+    "absent.py": None,
+    "../absent.py": None,
+    "another_python.pyc": bytes(64),
+    "no_code.pyc": importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(3),
+    "an archive": b"PK\x05\x06" + bytes(18),
+}
+"""The content of the files that lie there."""
+
+
+@pytest.mark.parametrize("named", [*UNRUNNABLE, "-m absent"])
+def test_what_python_cannot_run_is_python_s_own_error(tmp_path: Path, sockets: Path, named: str) -> None:
+    content = UNRUNNABLE.get(named)
+    if content is not None:
+        (tmp_path / named).write_bytes(content)
+    elif named == "a folder":
+        (tmp_path / named).mkdir()
+    words = named.split() if named.startswith("-m") else [named]
+    same(*both(*words, folder=tmp_path), 2 if named.endswith("absent.py") else 1)
