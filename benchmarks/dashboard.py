@@ -9,14 +9,7 @@ each, every message passed through the wire's codec, as from a hub), and prints 
 from __future__ import annotations
 
 import argparse
-import fcntl
-import os
-import pty
 import random
-import signal
-import struct
-import sys
-import termios
 import time
 from collections.abc import Collection
 
@@ -188,29 +181,15 @@ def show(ranks: int) -> None:
 def measure(ranks: int, seconds: float, columns: int, rows: int) -> tuple[float, float, int]:
     """Seconds to the first painted rank row, share of one core from then on, and bytes a second written."""
     started_s = time.monotonic()
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.environ.pop("NO_COLOR", None)
-        os.environ["TERM"], os.environ["COLORTERM"] = "xterm-256color", "truecolor"
-        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        os.execv(sys.executable, [sys.executable, __file__, "--child", "--ranks", str(ranks)])
-    try:
-        written, painted_s = b"", 0.0
-        while not painted_s:
-            if time.monotonic() - started_s > 30:
-                raise SystemExit("the dashboard painted nothing within 30 s")
-            written += terminals.read(terminal, 0.05)
-            if b"exposed" in written and b"workloads/ddp.py" in written:
-                painted_s = time.monotonic() - started_s
+    words = [__file__, "--child", "--ranks", str(ranks)]
+    with terminals.running(words, columns, rows) as (pid, terminal):
+        terminals.read_until(terminal, ["exposed", "workloads/ddp.py"], 30.0)
+        painted_s = time.monotonic() - started_s
         terminals.read_for(terminal, 1.5)  # late imports belong to the start
         cpu_s, from_s = terminals.cpu_s(pid), time.monotonic()
         count = terminals.read_for(terminal, seconds)
         used = (terminals.cpu_s(pid) - cpu_s) / (time.monotonic() - from_s)
         return painted_s, used, round(count / seconds)
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        os.close(terminal)
 
 
 def main() -> None:

@@ -13,36 +13,31 @@ from __future__ import annotations
 import argparse
 import getpass
 import os
-import pty
 import select
 import shutil
-import signal
 import socket
 import statistics
-import struct
 import subprocess
-import sys
 import tempfile
-import termios
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from fcntl import ioctl
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import terminals
-from dashboard import SyntheticSession
+from played import PlayedRanks
 
 from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.pool import ConnectionPool
 from overlaptop.remote.targets import Target
-from overlaptop.wire.messages import StepTotals
-from overlaptop.wire.schema import Message
 from tests.hub.conftest import KEY, Hubs, Rank, eventually
+
+T = TypeVar("T")
 
 SSHD = "/usr/sbin/sshd"
 COLUMNS, ROWS = 160, 45
@@ -105,59 +100,25 @@ class Hosts:
         self._sshd.wait()
 
 
-class Job:
-    """One job with a rank on each host, which sends ten times a second what is due, as agents do."""
-
-    def __init__(self, hosts: Hosts, steps_per_s: float, past_s: float) -> None:
-        count = len(hosts.names)
-        self._made = SyntheticSession(count, steps_per_s, past_s=past_s)
-        self._made.watch(range(count))
-        self._ranks: list[Rank] = []
-        self._hubs: list[tuple[Path, Hubs]] = []
+@contextmanager
+def job_on(hosts: Hosts, steps_per_s: float, past_s: float) -> Iterator[None]:
+    """One job with a rank on each host, each with a hub of its own."""
+    count = len(hosts.names)
+    ranks = []
+    with ExitStack() as stack:
         for number, name in enumerate(hosts.names):
-            directory = hosts.directory(name)
-            with _socket_dir(directory):
-                hubs = Hubs()
-                hubs.start()
-                self._hubs.append((directory, hubs))
-                rank = Rank(number)
+            directory, hubs = hosts.directory(name), Hubs()
+            stack.callback(_in_socket_dir, directory, hubs.end_all)
+            _in_socket_dir(directory, hubs.start)
+            rank = _in_socket_dir(directory, partial(Rank, number))
             rank.info = replace(
                 rank.info, world_size=count, host=name, source="kernels", compute_exact=True
             )
-            self._ranks.append(rank.greet())
-        self._period_s = 1.0 / steps_per_s
-        self._began_s = time.monotonic() - past_s
-        self._steps = 0
-        self._over = threading.Event()
-        self._send()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the ranks and their hubs."""
-        self._over.set()
-        self._thread.join()
-        for rank in self._ranks:
-            rank.close()
-        for directory, hubs in self._hubs:
-            with _socket_dir(directory):
-                hubs.end_all()
-
-    def _run(self) -> None:
-        while not self._over.wait(0.1):
-            self._send()
-
-    def _send(self) -> None:
-        steps = int((time.monotonic() - self._began_s) / self._period_s)
-        for number, rank in enumerate(self._ranks):
-            messages: list[Message] = []
-            for step in range(self._steps, steps):
-                made = self._made.step(number, step)
-                # The overview shows one rank's timeline: that of the first.
-                messages += [each for each in made if number == 0 or isinstance(each, StepTotals)]
-            rank.listen()
-            rank.send(*messages)
-        self._steps = steps
+            ranks.append(rank.greet())
+        played = PlayedRanks(ranks, steps_per_s, past_s)
+        stack.callback(played.close)
+        played.detailed = (0,)  # the overview shows one rank's timeline: that of the first
+        yield
 
 
 def lines_alone(hosts: Hosts, seconds: float) -> None:
@@ -212,19 +173,10 @@ def lines_alone(hosts: Hosts, seconds: float) -> None:
 def on_the_screen(hosts: Hosts, seconds: float, profile: str) -> None:
     """The dashboard on all hosts: what it takes of a core while nobody touches it."""
     started_s = time.monotonic()
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.environ.pop("NO_COLOR", None)
-        os.environ["TERM"], os.environ["COLORTERM"] = "xterm-256color", "truecolor"
-        ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        profiled = ["-m", "cProfile", "-o", profile] if profile else []
-        os.execv(sys.executable, [sys.executable, *profiled, "-m", "overlaptop", *hosts.names])
-    try:
-        written, last = b"", hosts.names[-1].encode()
-        while b"exposed" not in written or last not in written:
-            if time.monotonic() - started_s > 60:
-                raise SystemExit(f"the dashboard painted nothing within 60 s: {written[-2000:]!r}")
-            written += terminals.read(terminal, 0.05)
+    profiled = ["-m", "cProfile", "-o", profile] if profile else []
+    words = [*profiled, "-m", "overlaptop", *hosts.names]
+    with terminals.running(words, COLUMNS, ROWS) as (pid, terminal):
+        terminals.read_until(terminal, ["exposed", hosts.names[-1]], 60.0)
         painted_s = time.monotonic() - started_s
         terminals.read_for(terminal, SETTLE_S)
         children = _children(pid)
@@ -232,17 +184,10 @@ def on_the_screen(hosts: Hosts, seconds: float, profile: str) -> None:
         from_s = time.monotonic()
         count = terminals.read_for(terminal, seconds)
         passed_s = time.monotonic() - from_s
-        used, used_by_ssh = (
-            terminals.cpu_s(pid) - before_s,
-            sum(map(terminals.cpu_s, children)) - before_children_s,
-        )
+        used = terminals.cpu_s(pid) - before_s
+        used_by_ssh = sum(map(terminals.cpu_s, children)) - before_children_s
         os.write(terminal, b"q")
         terminals.read_for(terminal, 3.0)
-    finally:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        os.close(terminal)
     print(f"dashboard      painted {painted_s:.1f} s after its start")
     print(f"CPU            {used / passed_s * 100:.1f} % of one core for the dashboard")
     print(
@@ -259,12 +204,11 @@ def _wait(pool: ConnectionPool, seconds: float) -> None:
             pool.receive()
 
 
-@contextmanager
-def _socket_dir(directory: Path) -> Iterator[None]:
-    """Where this process looks for jobs meanwhile."""
+def _in_socket_dir(directory: Path, call: Callable[[], T]) -> T:
+    """Call it while this process looks for jobs there."""
     os.environ["OVERLAPTOP_DIR"] = str(directory)
     try:
-        yield
+        return call()
     finally:
         del os.environ["OVERLAPTOP_DIR"]
 
@@ -299,8 +243,7 @@ def main() -> None:
         stack.callback(shutil.rmtree, folder)
         hosts = Hosts(folder, options.hosts, options.max_startups)
         stack.callback(hosts.close)
-        job = Job(hosts, options.steps_per_s, past_s=20.0)
-        stack.callback(job.close)
+        stack.enter_context(job_on(hosts, options.steps_per_s, past_s=20.0))
         print(
             f"{options.hosts} hosts behind one sshd (MaxStartups {options.max_startups or 'by default'}), "
             f"a rank each at {options.steps_per_s:g} steps/s"

@@ -14,114 +14,42 @@ import os
 import shutil
 import statistics
 import tempfile
-import threading
 import time
 import zlib
-from dataclasses import dataclass
 
-from dashboard import SyntheticSession
+from played import PlayedRanks
 from terminals import cpu_s
 
 from overlaptop.wire.codec import encode, frame
-from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import HubStatus, Join, StepDetail, StepTotals
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import RelayJobs, RelayPong
-from overlaptop.wire.schema import Message
 from tests.hub.conftest import KEY, Hubs, Rank
 from tests.relay.client import RelayClient, RelayProcess
 
 SAMPLES_PER_S = 2.0
 
 
-class Job:
-    """Ranks that send what is due ten times a second, as agents do."""
-
-    def __init__(self, ranks: int, steps_per_s: float, past_s: float) -> None:
-        self._made = SyntheticSession(ranks, steps_per_s, past_s=past_s)
-        self._made.watch(range(ranks))
-        self._ranks = [Rank(number).greet() for number in range(ranks)]
-        self._period_s = 1.0 / steps_per_s
-        self._began_s = time.monotonic() - past_s
-        self._steps = self._samples = 0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._watched = False
-
-    def begin(self) -> None:
-        """Send the past at once, then go on."""
-        self._send()
-        self._thread.start()
-
-    def watch(self, wanted: bool) -> None:
-        """Whether timelines are sent, as the ranks would be told by the hub."""
-        self._watched = wanted
-
-    def end(self) -> None:
-        """Stop, and close the connection."""
-        self._over.set()
-        self._thread.join()
-        for rank in self._ranks:
-            rank.close()
-
-    def _run(self) -> None:
-        while not self._over.wait(0.1):
-            self._send()
-
-    def _send(self) -> None:
-        passed_s = time.monotonic() - self._began_s
-        steps, samples = int(passed_s / self._period_s), int(passed_s * SAMPLES_PER_S)
-        for number, rank in enumerate(self._ranks):
-            messages: list[Message] = []
-            for step in range(self._steps, steps):
-                made = self._made.step(number, step)
-                messages += [each for each in made if self._watched or isinstance(each, StepTotals)]
-            messages += [_sample(number) for _ in range(self._samples, samples)]
-            rank.listen()
-            rank.send(*messages)
-        self._steps, self._samples = steps, samples
-
-
-@dataclass
-class Measured:
-    """One way to look at the job."""
-
-    what: str
-    bytes_per_s: float
-    deflated_bytes_per_s: float
-    """The same by zlib, as ``ssh -C`` would send it."""
-    steps_per_s: float
-    """That arrived, of each rank."""
-    timelines_per_s: float
-    """Of all ranks."""
-    cpu_share: float
-
-
-def measure(what: str, process: RelayProcess, ranks: int, seconds: float) -> Measured:
-    """Read for so long what comes."""
-    client = process.client
+def measure(what: str, process: RelayProcess, ranks: int, seconds: float) -> str:
+    """Read for so long what comes; a line of figures."""
+    client, pid = process.client, process.process.pid
     client.messages.clear()
-    before_bytes, before_cpu_s, began_s = (
-        client.received_bytes,
-        cpu_s(process.process.pid),
-        time.monotonic(),
-    )
+    before_bytes, before_cpu_s, began_s = client.received_bytes, cpu_s(pid), time.monotonic()
     while time.monotonic() - began_s < seconds:
         client.poll()
         time.sleep(0.01)
     took_s = time.monotonic() - began_s
+    cpu_share = (cpu_s(pid) - before_cpu_s) / took_s
     squeezed = zlib.compressobj(6)
-    deflated = sum(
+    deflated_bytes = sum(
         len(squeezed.compress(frame(encode(each))) + squeezed.flush(zlib.Z_SYNC_FLUSH))
         for each in client.messages
     )
-    return Measured(
-        what,
-        (client.received_bytes - before_bytes) / took_s,
-        deflated / took_s,
-        len(client.of(StepTotals)) / ranks / took_s,
-        len(client.of(StepDetail)) / took_s,
-        (cpu_s(process.process.pid) - before_cpu_s) / took_s,
+    return (
+        f"{what:32} {(client.received_bytes - before_bytes) / took_s / 1024:7.1f} KiB/s"
+        f"  ({deflated_bytes / took_s / 1024:.1f} by ssh -C)"
+        f"  {len(client.of(StepTotals)) / ranks / took_s:.1f} steps/s a rank, "
+        f"{len(client.of(StepDetail)) / took_s:.1f} timelines/s  {cpu_share * 100:.1f} % of a core"
     )
 
 
@@ -148,13 +76,6 @@ def narrow(client: RelayClient, bytes_per_s: int, seconds: float) -> str:
         f"{statistics.median(lags_s):.1f} s old (at most {max(lags_s):.1f} s), "
         f"1 of {pong.every} is sent, {pong.dropped} frames left out"
     )
-
-
-def _sample(rank: int) -> DeviceSample:
-    return DeviceSample(
-        rank, time.time_ns(), 281_000_000_000, 280_000_000_000, 1_200_000_000, 900_000_000, 0.94, 0.51,
-        0.62, 1 << 36, 650_000, 1_700_000_000, 3_201_000_000, (), (),
-    )  # fmt: skip
 
 
 def _history(client: RelayClient, ranks: int) -> str:
@@ -185,13 +106,13 @@ def main() -> None:
     hubs, process = Hubs(), None
     try:
         hubs.start()
-        job = Job(options.ranks, options.steps_per_s, options.past_s)
-        job.begin()
+        ranks = [Rank(number).greet() for number in range(options.ranks)]
+        job = PlayedRanks(ranks, options.steps_per_s, options.past_s, SAMPLES_PER_S)
         process = RelayProcess()
         print(f"{options.ranks} ranks at {options.steps_per_s:g} steps/s each")
         print(_history(process.client, options.ranks))
         _show_all(process, job, options.ranks, options.seconds)
-        job.end()
+        job.close()
     finally:
         if process is not None:
             process.close()
@@ -199,25 +120,19 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _show_all(process: RelayProcess, job: Job, ranks: int, seconds: float) -> None:
+def _show_all(process: RelayProcess, job: PlayedRanks, ranks: int, seconds: float) -> None:
     client = process.client
     for what, detail_ranks in (
         ("watched: no timeline", ()),
         ("in detail: one rank's timelines", (0,)),
         ("in detail: all ranks' timelines", tuple(range(ranks))),
     ):
-        job.watch(bool(detail_ranks))
+        job.detailed = range(ranks) if detail_ranks else ()
         client.send(Join(PROTOCOL_VERSION, detail_ranks))
         for _ in range(200):  # two seconds for what is still under way
             client.poll()
             time.sleep(0.01)
-        found = measure(what, process, ranks, seconds)
-        print(
-            f"{found.what:32} {found.bytes_per_s / 1024:7.1f} KiB/s"
-            f"  ({found.deflated_bytes_per_s / 1024:.1f} by ssh -C)"
-            f"  {found.steps_per_s:.1f} steps/s a rank, {found.timelines_per_s:.1f} timelines/s"
-            f"  {found.cpu_share * 100:.1f} % of a core"
-        )
+        print(measure(what, process, ranks, seconds))
     for bytes_per_s in (16 << 10, 4 << 10):
         print(narrow(client, bytes_per_s, 4 * seconds))
 
