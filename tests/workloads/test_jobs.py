@@ -13,7 +13,6 @@ ON_CPU = ["--device", "cpu", "--dtype", "float32"]
 TINY_GPT = [*ON_CPU, "--layers", "2", "--width", "64", "--seq", "16", "--batch", "2"]
 TINY_MATMUL = [*ON_CPU, "--matrix", "32", "--products", "2", "--size-mb", "0.1"]
 SMALL_BUCKETS = ["--bucket-cap-mb", "0.05"]
-ONE_BUCKET = ["--bucket-cap-mb", "100"]
 
 
 OPTION = {"ddp": "--losses", "fsdp": "--losses", "allreduce_matmul": "--figures"}
@@ -48,22 +47,22 @@ def test_ddp_learns(ddp_losses):
     assert float(ddp_losses[-1]) < float(ddp_losses[0])
 
 
-def test_reducing_after_backward_gives_the_same_losses_to_the_last_bit(ddp_losses, results):
-    assert results("ddp", "--no-overlap", "--steps", "8", *SMALL_BUCKETS, *TINY_GPT) == ddp_losses
-
-
-def test_another_bucket_size_gives_the_same_losses_to_the_last_bit(ddp_losses, results):
-    assert results("ddp", "--steps", "8", *ONE_BUCKET, *TINY_GPT) == ddp_losses
-
-
 @pytest.mark.parametrize(
-    "options",
-    [[], ["--prefetch-forward", "2", "--prefetch-backward", "2"], ["--no-reshard-after-forward"]],
-    ids=["by itself", "prefetch", "no reshard"],
+    ("workload", "options"),
+    [
+        ("ddp", ["--no-overlap", *SMALL_BUCKETS]),
+        ("ddp", ["--bucket-cap-mb", "100"]),
+        ("fsdp", []),
+        ("fsdp", ["--prefetch-forward", "2", "--prefetch-backward", "2"]),
+        ("fsdp", ["--no-reshard-after-forward"]),
+    ],
+    ids=["after backward", "one bucket", "fsdp", "fsdp prefetch", "fsdp no reshard"],
 )
-def test_sharded_weights_learn_as_those_of_ddp_to_the_last_bit(ddp_losses, results, options):
+def test_losses_are_the_same_to_the_last_bit_however_gradients_are_reduced(
+    ddp_losses, results, workload, options
+):
     """The same model, weights and batches; between two ranks no order of a sum can make a difference."""
-    assert results("fsdp", "--steps", "8", *options, *TINY_GPT) == ddp_losses
+    assert results(workload, "--steps", "8", *options, *TINY_GPT) == ddp_losses
 
 
 def test_gradients_of_several_batches_count_for_their_share_and_only_the_last_pass_reduces(
