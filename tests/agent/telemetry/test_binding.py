@@ -77,18 +77,6 @@ FIRST, OTHERS = str(CPUS[0]), ",".join(map(str, CPUS[1:]))
 
 
 @two_cpus
-def test_a_rank_gets_the_cpus_and_the_memory_of_its_gpu_s_node(tmp_path: Path) -> None:
-    lay_out(machine(FIRST, OTHERS, 1, 0), Process("0"), tmp_path)
-    said, cpus, policy, errors = bound(tmp_path, LOCAL_RANK="1")
-    assert (cpus, errors) == (CPUS[:1], "")
-    if may_set_a_policy():
-        assert said == f"bound to node 0: CPUs {FIRST}, memory preferred there"
-        assert policy in ("prefer:0", "")
-    else:
-        assert said.startswith(f"bound to node 0: CPUs {FIRST}; memory follows the CPUs (")
-
-
-@two_cpus
 def test_a_node_that_this_machine_lacks_gives_cpus_but_no_memory(tmp_path: Path) -> None:
     lay_out(machine(FIRST, OTHERS, 1, 0), Process("0"), tmp_path)
     (tmp_path / "sys/devices/system/node/node1").rename(tmp_path / "sys/devices/system/node/node900")
@@ -100,45 +88,47 @@ def test_a_node_that_this_machine_lacks_gives_cpus_but_no_memory(tmp_path: Path)
     assert policy in ("default", "")
 
 
-@two_cpus
-def test_a_process_that_its_launcher_has_bound_is_left_as_it_is(tmp_path: Path) -> None:
-    lay_out(machine(FIRST, OTHERS, 0, 1), Process("0"), tmp_path)
-    said, cpus, policy, errors = bound(tmp_path, CPUS[:1], LOCAL_RANK="0")
-    assert (said, cpus, errors) == (f"was on node 0 already: CPUs {FIRST}", CPUS[:1], "")
-    assert policy in ("default", "")
+BOUND = f"bound to node 0: CPUs {FIRST}"
+NO_LOCAL_RANK = "no LOCAL_RANK says which GPU is this process's, and they are on several nodes"
+NO_CPU = "the process may use none of the CPUs of node 1, where its GPU is"
+UNCHANGED = f"was on node 0 already: CPUs {FIRST}"
 
 
 @two_cpus
 @pytest.mark.parametrize(
-    ("nodes", "allowed", "environ", "why"),
+    ("nodes", "allowed", "local_rank", "outcome", "cpus"),
     [
-        ((0, 1), CPUS, {}, "no LOCAL_RANK says which GPU is this process's, and they are on several nodes"),
-        ((0, 1), CPUS, {"LOCAL_RANK": "2"}, "local rank 2 has none of the 2 visible GPUs"),
-        ((-1, 1), CPUS, {"LOCAL_RANK": "0"}, "neither sysfs nor NVML names one node for 0000:00:00.0"),
-        (
-            (1, 1),
-            CPUS[:1],
-            {"LOCAL_RANK": "0"},
-            "the process may use none of the CPUs of node 1, where its GPU is",
-        ),
+        ((1, 0), CPUS, "1", BOUND, CPUS[:1]),
+        ((0, 0), CPUS, "", BOUND, CPUS[:1]),
+        ((0, 1), CPUS[:1], "0", UNCHANGED, CPUS[:1]),
+        ((0, 1), CPUS, "", NO_LOCAL_RANK, CPUS),
+        ((0, 1), CPUS, "2", "local rank 2 has none of the 2 visible GPUs", CPUS),
+        ((-1, 1), CPUS, "0", "neither sysfs nor NVML names one node for 0000:00:00.0", CPUS),
+        ((1, 1), CPUS[:1], "0", NO_CPU, CPUS[:1]),
     ],
-)
-def test_a_refusal_changes_nothing_and_says_why(
-    nodes: tuple[int, int], allowed: list[int], environ: dict[str, str], why: str, tmp_path: Path
+)  # fmt: skip
+def test_a_rank_gets_cpus_and_memory_of_its_gpu_s_node_or_nothing_changes_and_why_is_said(
+    nodes: tuple[int, int],
+    allowed: list[int],
+    local_rank: str,
+    outcome: str,
+    cpus: list[int],
+    tmp_path: Path,
 ) -> None:
     lay_out(machine(FIRST, OTHERS, *nodes), Process("0"), tmp_path)
-    said, cpus, policy, errors = bound(tmp_path, allowed, **environ)
-    assert (said, cpus) == (f"not bound: {why}", allowed)
-    assert policy in ("default", "")
-    assert errors == f"overlaptop: --numa bind: not bound: {why}\n"
-
-
-@two_cpus
-def test_without_a_local_rank_gpus_of_one_node_still_bind(tmp_path: Path) -> None:
-    lay_out(machine(FIRST, OTHERS, 0, 0), Process("0"), tmp_path)
-    said, cpus, _, _ = bound(tmp_path)
-    assert said.startswith(f"bound to node 0: CPUs {FIRST}")
-    assert cpus == CPUS[:1]
+    said, now, policy, errors = bound(tmp_path, allowed, LOCAL_RANK=local_rank)
+    assert now == cpus
+    if outcome == BOUND and may_set_a_policy():
+        assert said == f"{BOUND}, memory preferred there"
+        assert policy in ("prefer:0", "")
+    else:
+        assert policy in ("default", "")
+    if outcome == BOUND:
+        assert said.startswith(BOUND)
+    elif outcome != UNCHANGED:
+        assert errors == f"overlaptop: --numa bind: not bound: {outcome}\n"
+        assert said == f"not bound: {outcome}"
+    assert bool(errors) == said.startswith("not bound")
 
 
 def test_one_node_or_none_leaves_nothing_to_bind(tmp_path: Path) -> None:

@@ -79,21 +79,14 @@ def test_without_driver_or_package_the_reason_is_one_line(opened, monkeypatch: p
         Nvml.open()
 
 
-def test_gpus_are_named_as_sysfs_and_nvidia_smi_name_them(opened) -> None:
-    driver = machines.h200_pair()
-    nvml = opened(driver)
-    assert nvml.gpus() == (
-        GpuSite(0, machines.uuid(1), "NVIDIA H200", "0000:00:06.0", None),
-        GpuSite(1, machines.uuid(2), "NVIDIA H200", "0000:00:07.0", None),
-    )
-    nvml.close()
-    assert driver.opened == 0
-
-
-def test_a_gpu_that_does_not_answer_is_left_out_and_the_others_keep_their_index(
+def test_gpus_are_named_as_sysfs_and_nvidia_smi_name_them_and_lost_ones_left_out(
     opened, monkeypatch
 ) -> None:
-    nvml = opened(machines.h200_pair())
+    driver = machines.h200_pair()
+    nvml = opened(driver)
+    first, second = nvml.gpus()
+    assert first == GpuSite(0, machines.uuid(1), "NVIDIA H200", "0000:00:06.0", None)
+    assert second == GpuSite(1, machines.uuid(2), "NVIDIA H200", "0000:00:07.0", None)
     by_index = pynvml.nvmlDeviceGetHandleByIndex
 
     def lost(index: int):
@@ -102,7 +95,9 @@ def test_a_gpu_that_does_not_answer_is_left_out_and_the_others_keep_their_index(
         return by_index(index)
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lost)
-    assert [site.index for site in nvml.gpus()] == [1]
+    assert nvml.gpus() == (second,)
+    nvml.close()
+    assert driver.opened == 0
 
 
 def test_bus_ids_are_normalised_and_texts_decoded() -> None:

@@ -61,10 +61,6 @@ def test_a_status_without_the_list_is_unknown(status: str, tmp_path: Path) -> No
         process.cpu_set(tmp_path)
 
 
-def test_this_process_s_own_cpus_are_those_of_its_main_thread() -> None:
-    assert process.cpu_set(Path("/")) == os.sched_getaffinity(os.getpid())
-
-
 @pytest.mark.parametrize(
     ("words", "text", "nodes"),
     [
@@ -153,22 +149,6 @@ def test_of_very_many_threads_some_are_read_and_ended_ones_left_out(tmp_path: Pa
     assert threads.reason == "256 of 300 threads were read"
 
 
-def test_this_process_s_own_threads_are_counted() -> None:
-    done = threading.Event()
-    helpers = [threading.Thread(target=done.wait) for _ in range(5)]
-    for helper in helpers:
-        helper.start()
-    try:
-        threads = process.ThreadPlaces(Path("/"))
-        threads.read()
-        assert threads.cpus is not None
-        assert sum(threads.cpus.values()) >= 6
-    finally:
-        done.set()
-        for helper in helpers:
-            helper.join()
-
-
 def test_bytes_are_pages_by_their_own_size(tmp_path: Path) -> None:
     with_maps(
         tmp_path,
@@ -203,13 +183,25 @@ def test_totals_do_not_depend_on_where_a_read_ends(
         assert read_at_once(root).by_node == expected
 
 
-def test_this_process_s_own_memory_is_found() -> None:
-    if not Path("/proc/self/numa_maps").exists():
-        pytest.skip("this kernel has no numa_maps")
-    held = bytearray(os.urandom(1)) * (64 << 20)
-    memory = read_at_once(Path("/"))
-    assert memory.reason == ""
-    assert sum(memory.by_node.values()) >= len(held)
+def test_this_process_s_own_cpus_threads_and_memory_are_found() -> None:
+    assert process.cpu_set(Path("/")) == os.sched_getaffinity(os.getpid())
+    done = threading.Event()
+    helpers = [threading.Thread(target=done.wait) for _ in range(5)]
+    for helper in helpers:
+        helper.start()
+    try:
+        threads = process.ThreadPlaces(Path("/"))
+        threads.read()
+        assert sum(threads.cpus.values()) >= 6
+    finally:
+        done.set()
+        for helper in helpers:
+            helper.join()
+    if Path("/proc/self/numa_maps").exists():
+        held = bytearray(os.urandom(1)) * (64 << 20)
+        memory = read_at_once(Path("/"))
+        assert memory.reason == ""
+        assert sum(memory.by_node.values()) >= len(held)
 
 
 def test_memory_is_read_some_seconds_after_the_start_and_then_rarely(tmp_path: Path) -> None:

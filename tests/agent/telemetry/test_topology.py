@@ -14,7 +14,6 @@ from overlaptop.wire.devices import Nic, NodeShare
 
 from . import machines
 from .trees import (
-    FOUR_GRACE_HOPPERS,
     GRACE_HOPPER,
     MACHINES,
     NPS4,
@@ -34,33 +33,22 @@ def read(machine: Machine, root: Path) -> Topology:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_each_cpu_and_each_gpu_is_on_its_node(name: str, tmp_path: Path) -> None:
+def test_each_node_with_cpus_or_memory_is_told_and_each_gpu_is_on_its_own(
+    name: str, tmp_path: Path
+) -> None:
+    """Places that are kept for memory to come are no nodes."""
     machine = MACHINES[name]
     topology = read(machine, tmp_path)
     assert topology.unknown == ()
     cpus = {number: parse_list(node.cpus) for number, node in machine.nodes.items() if node.cpus}
     assert topology.cpus_by_node == cpus
+    assert [(node.node, node.cpus, node.memory_bytes) for node in topology.nodes] == [
+        (number, node.cpus, node.gib << 30)
+        for number, node in machine.nodes.items()
+        if node.cpus or node.gib
+    ]
     assert all(topology.node_of_pci(gpu.address) == gpu.numa_node for gpu in machine.gpus)
     assert topology.node_of_pci("0000:fe:1f.7") is topology.only_node
-
-
-@pytest.mark.parametrize(
-    ("machine", "with_cpus", "memory_only"),
-    [
-        (TWO_SOCKETS, [0, 1], []),
-        (NPS4, list(range(8)), []),
-        (GRACE_HOPPER, [0], [1]),
-        (FOUR_GRACE_HOPPERS, [0, 1, 2, 3], [4, 12, 20, 28]),
-        (POWER9, [0, 8], [254, 255]),
-    ],
-)
-def test_places_kept_for_memory_to_come_are_no_nodes(
-    machine: Machine, with_cpus: list[int], memory_only: list[int], tmp_path: Path
-) -> None:
-    topology = read(machine, tmp_path)
-    assert [node.node for node in topology.nodes if node.cpus] == list(topology.cpus_by_node) == with_cpus
-    assert [node.node for node in topology.nodes if not node.cpus] == memory_only
-    assert all(node.memory_bytes == machine.nodes[node.node].gib << 30 for node in topology.nodes)
 
 
 def test_a_node_is_gpu_memory_where_the_driver_or_nvml_says_so(tmp_path: Path) -> None:
@@ -83,46 +71,42 @@ def test_the_nearest_adapter_is_behind_the_same_switch_then_the_first_by_name(tm
     assert [nic and nic.name for nic in nics] == [f"mlx5_{2 * (number // 2)}" for number in range(8)]
 
 
-def test_names_are_sorted_by_their_numbers(tmp_path: Path) -> None:
-    machine = Machine(
-        nodes={0: Node("0-3"), 1: Node("4-7")},
-        gpus=[Device(("pci0000:00", "0000:01:00.0"), 0)],
-        infiniband={
-            "mlx5_10": Device(("pci0000:40", "0000:41:00.0"), 0),
-            "mlx5_9": Device(("pci0000:40", "0000:42:00.0"), 0),
-        },
-    )
-    topology = read(machine, tmp_path)
-    assert [nic.name for nic in topology.nics] == ["mlx5_9", "mlx5_10"]
-    near = topology.nic_near("0000:01:00.0")
-    assert near is not None, "on another bridge, and yet on the same node"
-    assert near.name == "mlx5_9"
-
-
-def ethernet_and_infiniband(gpu_node: int, ethernet_node: int, infiniband_node: int) -> Machine:
+def adapters(
+    gpu_node: int, infiniband_node: int, ethernet_node: int, infiniband: tuple[str, ...] = ("mlx5_0",)
+) -> Machine:
+    """None shares a bridge with the GPU."""
     return Machine(
         nodes={0: Node("0-3"), 1: Node("4-7")},
         gpus=[Device(("pci0000:00", "0000:01:00.0"), gpu_node)],
-        infiniband={"mlx5_0": Device(("pci0000:40", "0000:41:00.0"), infiniband_node)},
+        infiniband={
+            name: Device(("pci0000:40", f"0000:4{number}:00.0"), infiniband_node)
+            for number, name in enumerate(infiniband)
+        },
         ethernet={"eth0": Device(("pci0000:80", "0000:81:00.0"), ethernet_node)},
     )
+
+
+def test_names_are_sorted_by_their_numbers(tmp_path: Path) -> None:
+    topology = read(adapters(0, 0, 0, ("mlx5_10", "mlx5_9")), tmp_path)
+    assert [nic.name for nic in topology.nics] == ["mlx5_9", "mlx5_10", "eth0"]
+    assert topology.nic_near("0000:01:00.0") == topology.nics[0]
 
 
 @pytest.mark.parametrize(
     ("nodes", "nearest"),
     [
         ((0, 0, 0), "mlx5_0"),
-        ((0, 0, 1), "eth0"),
+        ((0, 1, 0), "eth0"),
         ((0, 1, 1), "mlx5_0"),
-        ((0, -1, 1), "mlx5_0"),
-        ((-1, 0, 1), None),
+        ((0, 1, -1), "mlx5_0"),
+        ((-1, 1, 0), None),
         ((0, -1, -1), None),
     ],
 )
 def test_without_a_common_bridge_the_node_decides_and_infiniband_goes_first(
     nodes: tuple[int, int, int], nearest: str | None, tmp_path: Path
 ) -> None:
-    near = read(ethernet_and_infiniband(*nodes), tmp_path).nic_near("0000:01:00.0")
+    near = read(adapters(*nodes), tmp_path).nic_near("0000:01:00.0")
     assert (near and near.name) == nearest
 
 
