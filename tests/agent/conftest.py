@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 import pytest
 
@@ -24,6 +24,8 @@ from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals, W
 from overlaptop.wire.schema import Message
 from tests.agent.commanded import Job, jobs_in, socket_directory, watchers
 from tests.warm import Warm, WarmProcess, environment, free_port, text_of
+
+M = TypeVar("M", bound=Message)
 
 RANK_TIMEOUT_S = 100
 
@@ -42,17 +44,20 @@ class Finished:
         """The lines of the agent in the job's log. Others may name a path with its name in it."""
         return [line for err in self.errs for line in err.splitlines() if line.startswith("overlaptop:")]
 
+    def of(self, kind: type[M], rank: int = 0) -> list[M]:
+        return [m for m in self.messages if isinstance(m, kind) and getattr(m, "rank", None) == rank]
+
     def steps(self, rank: int = 0) -> list[StepTotals]:
-        return [m for m in self.messages if isinstance(m, StepTotals) and m.rank == rank]
+        return self.of(StepTotals, rank)
 
     def details(self, rank: int = 0) -> list[StepDetail]:
-        return [m for m in self.messages if isinstance(m, StepDetail) and m.rank == rank]
+        return self.of(StepDetail, rank)
 
     def notices(self, rank: int = 0) -> list[Notice]:
-        return [m for m in self.messages if isinstance(m, Notice) and m.rank == rank]
+        return self.of(Notice, rank)
 
     def info(self, rank: int = 0) -> RankInfo:
-        return [m for m in self.messages if isinstance(m, RankInfo) and m.rank == rank][-1]
+        return self.of(RankInfo, rank)[-1]
 
 
 class ListeningHub:

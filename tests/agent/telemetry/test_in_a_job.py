@@ -69,21 +69,17 @@ FAULT = """
 """
 
 
-def of(job, kind: type, rank: int) -> list:
-    return [message for message in job.messages if isinstance(message, kind) and message.rank == rank]
-
-
 def test_on_a_cpu_the_machine_is_told_the_gpu_is_unknown_and_the_job_is_as_without_it(run_ranks) -> None:
     job = run_ranks(JOB.format(before=""), arguments=("1.5",), forked=True)
     assert job.codes == [0, 0], job.errs
     for rank in range(2):
-        (machine,), (device,) = of(job, MachineFacts, rank), of(job, DeviceFacts, rank)
+        (machine,), (device,) = job.of(MachineFacts, rank), job.of(DeviceFacts, rank)
         assert machine.host == job.info(rank).host
         assert {unknown.reason for unknown in device.unknown} == {NO_GPU}
-        assert of(job, NumaFacts, rank)[-1].state in ("no gpu", "one node")
-        assert of(job, DeviceSample, rank) == []
-        assert len(of(job, StepTotals, rank)) > 10
-        assert [end.clean for end in of(job, RankEnd, rank)] == [True]
+        assert job.of(NumaFacts, rank)[-1].state in ("no gpu", "one node")
+        assert job.of(DeviceSample, rank) == []
+        assert len(job.of(StepTotals, rank)) > 10
+        assert [end.clean for end in job.of(RankEnd, rank)] == [True]
         assert job.notices(rank) == []
         assert json.loads(job.outs[rank])[1] is False, "CUDA was initialised"
 
@@ -127,8 +123,8 @@ def test_samples_of_each_ranks_own_gpu_reach_the_hub_by_a_thread_that_imports_no
     for rank in range(2):
         assert len(job.outs[rank].splitlines()) == 1, job.outs[rank]
         assert sum(step.measured for step in job.steps(rank)) > 5
-        assert [facts.gpu_uuid for facts in of(job, DeviceFacts, rank)] == [machines.uuid(rank + 1)]
-        samples = of(job, DeviceSample, rank)
+        assert [facts.gpu_uuid for facts in job.of(DeviceFacts, rank)] == [machines.uuid(rank + 1)]
+        samples = job.of(DeviceSample, rank)
         assert samples[1].nvlink_tx_bytes_per_s == 100_000 << 20, samples[1]
         assert samples[1].unknown == ()
         moments.append([sample.at_ns for sample in samples])
@@ -170,8 +166,8 @@ def test_a_forked_child_that_attaches_is_a_rank_with_telemetry_of_its_own(run_ra
     assert [step.step for step in job.steps(rank=1)] == list(range(29))
     assert job.info(0).pid != job.info(1).pid
     for rank in range(2):
-        assert [facts.gpu_uuid for facts in of(job, DeviceFacts, rank)] == [machines.uuid(rank + 1)]
-        assert of(job, DeviceSample, rank)[-1].nvlink_tx_bytes_per_s == 100_000 << 20
+        assert [facts.gpu_uuid for facts in job.of(DeviceFacts, rank)] == [machines.uuid(rank + 1)]
+        assert job.of(DeviceSample, rank)[-1].nvlink_tx_bytes_per_s == 100_000 << 20
 
 
 def test_a_fault_in_it_costs_the_job_and_the_steps_nothing(run_ranks) -> None:
@@ -182,12 +178,12 @@ def test_a_fault_in_it_costs_the_job_and_the_steps_nothing(run_ranks) -> None:
             "no telemetry: ArithmeticError: on purpose"
         ]
         assert job.info(rank).source == "host"
-        steps = of(job, StepTotals, rank)
+        steps = job.of(StepTotals, rank)
         losses, _ = json.loads(job.outs[rank])
         assert len(losses) == 20
         assert [step.step for step in steps] == list(range(len(steps)))
         assert len(steps) > 20
-        assert [end.clean for end in of(job, RankEnd, rank)] == [True]
+        assert [end.clean for end in job.of(RankEnd, rank)] == [True]
 
 
 def test_the_gpu_is_named_as_nvml_and_sysfs_name_it_and_torch_is_asked_only_where_it_is_used(

@@ -29,10 +29,6 @@ two_gpus = pytest.mark.skipif(torch.cuda.device_count() < NPROC, reason="a peer 
 one_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-def of(job, kind: type, rank: int = 0) -> list:
-    return [message for message in job.messages if isinstance(message, kind) and message.rank == rank]
-
-
 def inside(samples: list[DeviceSample], begin_ns: int, end_ns: int) -> list[DeviceSample]:
     """Those whose half second lies wholly between; one is as long as the time since the one before."""
     return [late for early, late in pairwise(samples) if early.at_ns >= begin_ns and late.at_ns <= end_ns]
@@ -43,8 +39,8 @@ def test_rates_are_the_bytes_that_a_loop_moved(run_ranks) -> None:
     job = run_ranks(JOBS / "links.py", nproc=1)
     assert job.codes == [0], job.errs
     told = json.loads(job.outs[0].splitlines()[-1])
-    samples = of(job, DeviceSample)
-    (facts,) = {facts.gpu_uuid: facts for facts in of(job, DeviceFacts)}.values()
+    samples = job.of(DeviceSample)
+    (facts,) = {facts.gpu_uuid: facts for facts in job.of(DeviceFacts)}.values()
     print(f"\n{facts}")
     rates = {}
     for name in STRETCHES:
@@ -82,7 +78,7 @@ def test_the_bundled_jobs_collectives_are_what_the_links_carry(run_ranks) -> Non
         # Their names are looked up in some steps only; all steps of this job issue the same.
         named = {step.link_tx_bytes for step in steps if step.link_tx_bytes is not None}
         assert len(named) == 1, named
-        within = inside(of(job, DeviceSample, rank), begin_ns, end_ns)
+        within = inside(job.of(DeviceSample, rank), begin_ns, end_ns)
         assert len(within) > 10
         of_collectives = named.pop() / fmean(step.step_ns for step in steps) * 1e9
         tx, rx = (fmean(getattr(s, f"nvlink_{way}_bytes_per_s") for s in within) for way in ("tx", "rx"))
@@ -98,10 +94,10 @@ def test_the_bundled_jobs_collectives_are_what_the_links_carry(run_ranks) -> Non
 def test_the_facts_and_samples_of_a_real_gpu_are_whole(run_ranks) -> None:
     job = run_ranks(DDP, nproc=1, arguments=("--steps", "120"))
     assert job.codes == [0], job.errs
-    (machine,) = of(job, MachineFacts)
-    facts = of(job, DeviceFacts)[-1]
-    samples = of(job, DeviceSample)
-    print(f"\n{machine}\n{facts}\n{of(job, NumaFacts)[-1]}\n{samples[-1]}")
+    (machine,) = job.of(MachineFacts)
+    facts = job.of(DeviceFacts)[-1]
+    samples = job.of(DeviceSample)
+    print(f"\n{machine}\n{facts}\n{job.of(NumaFacts)[-1]}\n{samples[-1]}")
     assert facts.gpu_uuid == f"GPU-{torch.cuda.get_device_properties(0).uuid}"
     assert facts.gpu_name == torch.cuda.get_device_name(0)
     assert facts.gpu_uuid in [gpu.uuid for gpu in machine.gpus]
