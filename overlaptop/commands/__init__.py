@@ -1,4 +1,4 @@
-"""The commands, one module each: ``command_parser()`` has its options and help, ``run(words)`` does it.
+"""The commands, one module each, with its options, its help and ``run(words)``.
 
 A module is light to import, since ``--help`` needs no more; ``run`` imports what does the work.
 """

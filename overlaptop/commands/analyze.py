@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from overlaptop.console.arguments import add_screen, make_parser, screen_of
@@ -31,8 +30,8 @@ exit status: 0; 2 for a usage error and for a file that is no trace, is cut off 
 """
 
 
-def command_parser() -> argparse.ArgumentParser:
-    """Its options."""
+def run(words: list[str]) -> int:
+    """Read the traces, and show them."""
     parser = make_parser("overlaptop analyze", DESCRIPTION, EPILOG)
     parser.add_argument("path", type=Path, metavar="PATH", help="a trace, or a folder of them")
     parser.add_argument(
@@ -52,12 +51,7 @@ def command_parser() -> argparse.ArgumentParser:
         "(repeat it; the first match wins)",
     )
     add_screen(parser)
-    return parser
-
-
-def run(words: list[str]) -> int:
-    """Read the traces, and show them."""
-    options = command_parser().parse_args(words)
+    options = parser.parse_args(words)
     from overlaptop.console import analyze
 
     return analyze.run(

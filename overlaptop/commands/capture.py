@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 from overlaptop.console.arguments import add_hosts, hosts_of, job_key, make_parser, positive
 
 DESCRIPTION = """\
@@ -23,8 +21,8 @@ a capture under way go on).
 """
 
 
-def command_parser() -> argparse.ArgumentParser:
-    """Its options."""
+def run(words: list[str]) -> int:
+    """Capture, and follow it until all ranks have written."""
     parser = make_parser("overlaptop capture", DESCRIPTION, EPILOG)
     parser.add_argument(
         "--steps", type=positive, default=5, metavar="N", help="steps to record, 1 to 100 (default 5)"
@@ -32,12 +30,7 @@ def command_parser() -> argparse.ArgumentParser:
     parser.add_argument("--job", type=job_key, metavar="KEY", help="the job, as --list names it")
     parser.add_argument("--json", action="store_true", help="print a record for each rank, not its path")
     add_hosts(parser)
-    return parser
-
-
-def run(words: list[str]) -> int:
-    """Capture, and follow it until all ranks have written."""
-    options = command_parser().parse_args(words)
+    options = parser.parse_args(words)
     hosts = hosts_of(options)
     from overlaptop.console import capture
 

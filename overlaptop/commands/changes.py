@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 from overlaptop.console.arguments import job_key, make_parser
 
 DESCRIPTION = """\
@@ -18,17 +16,12 @@ whose older part is changes.jsonl.1, some 2 MB in all. exit status: 0; 2 for a u
 """
 
 
-def command_parser() -> argparse.ArgumentParser:
-    """Its options."""
+def run(words: list[str]) -> int:
+    """Print the log."""
     parser = make_parser("overlaptop changes", DESCRIPTION, EPILOG)
     parser.add_argument("--job", type=job_key, metavar="KEY", help="of this job only")
     parser.add_argument("--json", action="store_true", help="print records, not a table")
-    return parser
-
-
-def run(words: list[str]) -> int:
-    """Print the log."""
-    options = command_parser().parse_args(words)
+    options = parser.parse_args(words)
     from overlaptop.console import changes
 
     return changes.run(options.job, as_json=options.json)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 from overlaptop.console.arguments import add_screen, cut_at_dashes, make_parser, positive, screen_of
 
 DESCRIPTION = """\
@@ -13,8 +11,9 @@ to the workload: overlaptop demo ddp -- --bucket-cap-mb 100
 """
 
 
-def command_parser() -> argparse.ArgumentParser:
-    """Its options."""
+def run(words: list[str]) -> int:
+    """Start it, and open the dashboard on it or print its records."""
+    own, workload_options = cut_at_dashes(words)
     from overlaptop.workloads.catalog import WORKLOADS
 
     usage = "overlaptop demo [WORKLOAD] [--nproc N] [--steps N] [--json] [-- workload options]"
@@ -31,13 +30,7 @@ def command_parser() -> argparse.ArgumentParser:
         "--json", action="store_true", help="print records instead of opening the dashboard"
     )
     add_screen(parser)
-    return parser
-
-
-def run(words: list[str]) -> int:
-    """Start it, and open the dashboard on it or print its records."""
-    own, workload_options = cut_at_dashes(words)
-    options = command_parser().parse_args(own)
+    options = parser.parse_args(own)
     from overlaptop.console import demo
 
     return demo.run(

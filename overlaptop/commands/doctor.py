@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 from overlaptop.console.arguments import add_hosts, hosts_of, make_parser
 
 DESCRIPTION = """\
@@ -25,18 +23,12 @@ exit status: 0 when monitoring will work here and on each host, 1 when not, 2 fo
 """
 
 
-def command_parser() -> argparse.ArgumentParser:
-    """Its options."""
+def run(words: list[str]) -> int:
+    """Look, and print the findings."""
     usage = "overlaptop doctor [HOST ...] [--python PATH] [--json]"
     parser = make_parser("overlaptop doctor", DESCRIPTION, EPILOG, usage)
     parser.add_argument("--json", action="store_true", help="print a record for each finding")
     add_hosts(parser, as_words=True)
-    return parser
-
-
-def run(words: list[str]) -> int:
-    """Look, and print the findings."""
-    parser = command_parser()
     options = parser.parse_intermixed_args(words)
     if options.rate:
         parser.error("--rate is for watching a host")

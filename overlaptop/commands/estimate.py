@@ -62,8 +62,7 @@ class _Parser(argparse.ArgumentParser):
         raise CommandError(f"{message} (see: {self.prog} --help)", 2)
 
 
-def command_parser() -> argparse.ArgumentParser:
-    """Its options."""
+def _make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="overlaptop estimate",
         usage=USAGE,
@@ -105,7 +104,7 @@ def command_parser() -> argparse.ArgumentParser:
 
 def run(words: list[str]) -> int:
     """Answer one question. CommandError with status 2 for words that ask none, or several."""
-    parser = command_parser()
+    parser = _make_parser()
     options = vars(parser.parse_args(words))
     given = {name for name, value in options.items() if value is not None} - {"json"}
     asked = [each for each in _QUESTIONS if given.intersection(each[1] + each[2])]

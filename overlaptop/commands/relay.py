@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 from overlaptop.console.arguments import make_parser
 
 DESCRIPTION = """\
@@ -22,8 +20,8 @@ exit status: 0, or 2 for a usage error. environment: OVERLAPTOP_DIR.
 """
 
 
-def command_parser() -> argparse.ArgumentParser:
-    """Its options."""
+def run(words: list[str]) -> int:
+    """Relay until standard input ends."""
     parser = make_parser("overlaptop relay", DESCRIPTION, EPILOG)
     parser.add_argument(
         "--stdio", action="store_true", required=True, help="relay over standard input and output"
@@ -31,12 +29,7 @@ def command_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--readonly", action="store_true", help="pass no command on to a job, and start nothing"
     )
-    return parser
-
-
-def run(words: list[str]) -> int:
-    """Relay until standard input ends."""
-    options = command_parser().parse_args(words)
+    options = parser.parse_args(words)
     from overlaptop.console import relay
 
     return relay.run(readonly=options.readonly)

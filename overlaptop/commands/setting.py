@@ -31,8 +31,8 @@ after Ctrl-C (the job and a change under way go on).
 """
 
 
-def command_parser() -> argparse.ArgumentParser:
-    """Its options."""
+def run(words: list[str]) -> int:
+    """Show the knobs, or change one."""
     parser = make_parser("overlaptop set", DESCRIPTION, EPILOG)
     parser.add_argument(
         "change", type=_change, nargs="?", metavar="NAME=VALUE", help="what to set, and to what"
@@ -42,12 +42,6 @@ def command_parser() -> argparse.ArgumentParser:
         "--json", action="store_true", help="without NAME=VALUE: print records, not a table"
     )
     add_hosts(parser)
-    return parser
-
-
-def run(words: list[str]) -> int:
-    """Show the knobs, or change one."""
-    parser = command_parser()
     options = parser.parse_args(words)
     if options.json and options.change is not None:
         parser.error("--json goes without NAME=VALUE")

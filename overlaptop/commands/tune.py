@@ -38,8 +38,9 @@ far is told), 2 for a usage error, 130 after Ctrl-C and 143 after SIGTERM, once 
 """
 
 
-def command_parser() -> argparse.ArgumentParser:
-    """Its options."""
+def run(words: list[str]) -> int:
+    """Search on a running job, or on a script that is started for it."""
+    own, script_options = cut_at_dashes(words)
     usage = "overlaptop tune [SCRIPT] [options] [-- script's options]"
     parser = make_parser("overlaptop tune", DESCRIPTION, EPILOG, usage)
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="start this (default: a running job)")
@@ -60,13 +61,6 @@ def command_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print records, not a table and a line")
     add_hosts(parser)
-    return parser
-
-
-def run(words: list[str]) -> int:
-    """Search on a running job, or on a script that is started for it."""
-    own, script_options = cut_at_dashes(words)
-    parser = command_parser()
     options = parser.parse_args(own)
     if options.script is None and (options.nproc is not None or "--" in words):
         parser.error("--nproc and what follows -- go with SCRIPT")

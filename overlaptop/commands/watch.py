@@ -53,8 +53,8 @@ _ALSO_MEANT = {
 """What may be typed as a command and is an option."""
 
 
-def command_parser() -> argparse.ArgumentParser:
-    """Its options."""
+def run(words: list[str]) -> int:
+    """Watch jobs of this machine or of other hosts."""
     parser = make_parser(
         "overlaptop",
         DESCRIPTION,
@@ -88,12 +88,6 @@ def command_parser() -> argparse.ArgumentParser:
     )
     add_hosts(parser, as_words=True)
     add_screen(parser)
-    return parser
-
-
-def run(words: list[str]) -> int:
-    """Watch jobs of this machine or of other hosts."""
-    parser = command_parser()
     options = parser.parse_intermixed_args(words)
     if misplaced := next((word for word in options.host if word in COMMANDS), None):
         parser.error(f"{misplaced} is a command and comes first; a host of that name is ssh://{misplaced}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ LINK_GLYPHS = {
 """A glyph and the name of its colour."""
 NOT_SEEN = "not seen yet: their host may not be watched"
 MOST_EMPTY = 3
-"""Hosts without ranks that have a line each."""
+"""Hosts without ranks that have a line each, so that one sees why."""
 MOST_NAMED = 4
 _THIS_MACHINE = "local://"
 
@@ -39,33 +40,25 @@ class Group(NamedTuple):
 
 def by_node(rows: Iterable[RankView]) -> list[RankView]:
     """The ranks of each node together, nodes in the order of their first rank; last those of none."""
-    found: dict[str, list[RankView]] = {}
-    for view in rows:
-        found.setdefault(view.node, []).append(view)
-    nowhere = found.pop("", [])
-    return [view for views in (*found.values(), nowhere) for view in views]
+    views = list(rows)
+    place = {node: at for at, node in enumerate(dict.fromkeys(view.node for view in views))}
+    return sorted(views, key=lambda view: (view.node == "", place[view.node]))
 
 
 def groups(rows: Iterable[RankView], nodes: Sequence[NodeView], *, empty: bool) -> list[Group]:
     """``rows``, as `by_node` puts them in order, below their nodes. ``empty``: also nodes without any."""
     known = {node.name: node for node in nodes}
-    found: dict[str, list[RankView]] = {}
-    for view in rows:
-        found.setdefault(view.node, []).append(view)
-    nowhere = found.pop("", [])
-    shown = [Group(known.get(name), tuple(views), name) for name, views in found.items()]
-    if empty:
-        shown += _empty([node for node in nodes if node.name not in found])
-    return [*shown, Group(None, tuple(nowhere), NOT_SEEN)] if nowhere else shown
-
-
-def _empty(nodes: list[NodeView]) -> list[Group]:
-    """Each for itself, so that one sees why; many in one line."""
-    if len(nodes) <= MOST_EMPTY:
-        return [Group(node) for node in nodes]
-    reached = sum(node.link is not LinkState.LOST for node in nodes)
-    words = f"{len(nodes)} hosts without ranks of this job, {len(nodes) - reached} of them not reached (H)"
-    return [Group(None, (), words)]
+    ranks = {name: tuple(views) for name, views in groupby(rows, lambda view: view.node)}
+    nowhere = ranks.pop("", ())
+    shown = [Group(known.get(name), views, name) for name, views in ranks.items()]
+    without = [node for node in nodes if empty and node.name not in ranks]
+    if len(without) <= MOST_EMPTY:
+        shown += map(Group, without)
+    else:
+        lost = sum(node.link is LinkState.LOST for node in without)
+        words = f"{len(without)} hosts without ranks of this job, {lost} of them not reached (H)"
+        shown.append(Group(None, (), words))
+    return [*shown, Group(None, nowhere, NOT_SEEN)] if nowhere else shown
 
 
 def in_words(node: NodeView, now_ns: int) -> str:
@@ -90,9 +83,9 @@ def known_within(residual_ns: int) -> str:
 def lost_since(view: RankView, snapshot: Snapshot, now_ns: int) -> str:
     """``gpu-b lost since 14:03:10 (12 s)``, of a rank's node; empty where it is not lost."""
     node = next((each for each in snapshot.nodes if each.name == view.node), None)
-    return (
-        f"{printable(node.name)} {state_of(node)}{since(node, now_ns)}" if node and view.node_lost else ""
-    )
+    if node is None or not view.node_lost:
+        return ""
+    return f"{printable(node.name)} {state_of(node)}{since(node, now_ns)}"
 
 
 def live_words(snapshot: Snapshot) -> str:

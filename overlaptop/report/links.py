@@ -37,22 +37,14 @@ class Rate(NamedTuple):
 
 def nvlink_rate(view: RankView) -> Rate:
     """Of the busier direction, all NVLinks together."""
-    return Rate(nvlink_bytes_per_s(view), view.device.nvlink_peak_bytes_per_s if view.device else None)
+    peak = view.device.nvlink_peak_bytes_per_s if view.device else None
+    return Rate(nvlink_of(view.sample) if view.sample else None, peak)
 
 
 def pcie_rate(view: RankView) -> Rate:
     """Of the busier direction."""
-    return Rate(pcie_bytes_per_s(view), view.device.pcie_peak_bytes_per_s if view.device else None)
-
-
-def nvlink_bytes_per_s(view: RankView) -> int | None:
-    """Of the busier direction."""
-    return None if view.sample is None else nvlink_of(view.sample)
-
-
-def pcie_bytes_per_s(view: RankView) -> int | None:
-    """Of the busier direction."""
-    return None if view.sample is None else pcie_of(view.sample)
+    peak = view.device.pcie_peak_bytes_per_s if view.device else None
+    return Rate(pcie_of(view.sample) if view.sample else None, peak)
 
 
 def nvlink_of(sample: DeviceSample) -> int | None:
@@ -68,12 +60,13 @@ def pcie_of(sample: DeviceSample) -> int | None:
 def has_nvlink(view: RankView) -> bool:
     """Whether there is anything of NVLink to show. A GPU without such links may still count zeros."""
     count = view.device.nvlink_count if view.device is not None else None
-    return bool(count) if count is not None else nvlink_bytes_per_s(view) is not None
+    return bool(count) if count is not None else nvlink_rate(view).bytes_per_s is not None
 
 
 def has_pcie(view: RankView) -> bool:
     """Whether there is anything of PCIe to show."""
-    return bool(view.device and view.device.pcie_peak_bytes_per_s) or pcie_bytes_per_s(view) is not None
+    rate = pcie_rate(view)
+    return bool(rate.peak_bytes_per_s) or rate.bytes_per_s is not None
 
 
 def numa_matters(view: RankView) -> bool:

@@ -13,8 +13,8 @@ from overlaptop.report.links import (
     has_pcie,
     misplacement,
     numa_matters,
-    nvlink_bytes_per_s,
-    pcie_bytes_per_s,
+    nvlink_rate,
+    pcie_rate,
 )
 
 Predicate = Callable[[RankView], bool]
@@ -25,8 +25,8 @@ MEASURES: dict[str, Callable[[RankView], float | None]] = {
     "stall": lambda view: view.measured.stall_ns if view.measured else None,
     "idle": lambda view: idle_ns(view),
     "step": lambda view: step_ns(view),
-    "nvlink": nvlink_bytes_per_s,
-    "pcie": pcie_bytes_per_s,
+    "nvlink": lambda view: nvlink_rate(view).bytes_per_s,
+    "pcie": lambda view: pcie_rate(view).bytes_per_s,
 }
 """What ranks can be filtered and sorted by: fractions, ns, bytes per second; None where not known."""
 _ORDERS = {**MEASURES, "numa": misplacement}
@@ -35,6 +35,13 @@ SORT_KEYS = ("rank", *_ORDERS)
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq,
 }  # fmt: skip
+_STATES: dict[str, Predicate] = {
+    "misplaced": lambda view: misplacement(view) == 2,
+    "unbound": lambda view: misplacement(view) == 1,
+    "stale": lambda view: view.stale,
+    "lost": lambda view: view.node_lost,
+    "ended": lambda view: view.ended,
+}
 _TIMES_NS: dict[str, float] = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _PERCENT: dict[str, float] = {"%": 1}
 _RATES: dict[str, float] = {"mb/s": 1_000_000, "gb/s": 1_000_000_000}
@@ -122,18 +129,10 @@ def _predicate(word: str) -> Predicate:
         return _by_measure(*match.groups())
     if word in MEASURES or any(sign in word for sign in "<>="):
         raise FilterError(f"{word}: expected e.g. overlap<80 or step>50ms")
-    if word == "misplaced":
-        return lambda view: view.numa is not None and view.numa.state == "wrong node"
-    if word == "unbound":
-        return lambda view: view.numa is not None and view.numa.state == "unbound"
-    if word == "stale":
-        return lambda view: view.stale
-    if word == "lost":
-        return lambda view: view.node_lost
-    if word == "ended":
-        return lambda view: view.ended
-    return lambda view: (
-        view.info is not None and word in f"{view.node} {view.info.host} {view.info.device}".lower()
+    return _STATES.get(word) or (
+        lambda view: (
+            view.info is not None and word in f"{view.node} {view.info.host} {view.info.device}".lower()
+        )
     )
 
 
