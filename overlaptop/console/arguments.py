@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from overlaptop.console import CommandError
+
 if TYPE_CHECKING:
     from overlaptop.console.hosts import Hosts
     from overlaptop.tui import TuiOptions
 
-HOST_OPTIONS = ("host", "hosts", "via", "python", "remote_dir", "rate")
-"""What add_hosts gives a value to."""
 _BYTES = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 _MAX_BYTES_PER_S = 10**12
 _HOSTS = """\
@@ -81,12 +81,27 @@ def add_hosts(parser: argparse.ArgumentParser, *, as_words: bool = False) -> Non
 
 
 def hosts_of(options: argparse.Namespace) -> Hosts | None:
-    """The hosts that the command line names; None: none. Raises CommandError with status 2."""
-    if not any(vars(options)[name] for name in HOST_OPTIONS):
-        return None
-    from overlaptop.console import hosts
+    """The hosts that the command line names; None: none.
 
-    return hosts.named(options)
+    Raises CommandError with status 2 for what names no host, and for options that go with one.
+    """
+    if not (options.host or options.hosts or options.via):
+        for option in ("python", "remote-dir", "rate"):
+            if vars(options)[option.replace("-", "_")]:
+                raise CommandError(f"--{option} goes with a host", 2)
+        return None
+    from overlaptop.console.hosts import Hosts
+    from overlaptop.remote import targets
+
+    try:
+        found = targets.named(options.host, options.hosts, options.via)
+    except ValueError as fault:
+        raise CommandError(str(fault), 2) from fault
+    except OSError as fault:
+        raise CommandError(f"--hosts {options.hosts}: {fault.strerror}", 2) from fault
+    if not found:
+        raise CommandError(f"--hosts {options.hosts}: it names none", 2)
+    return Hosts(found, options.python, options.remote_dir, options.rate)
 
 
 def add_screen(parser: argparse.ArgumentParser) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from overlaptop.fleet.hosts_session import HostsSession
 from overlaptop.fleet.job_session import JobSelector
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import Snapshot
-from overlaptop.remote import targets
 from overlaptop.remote.connection import ConnectionState
 from overlaptop.remote.host import RemoteHost
 from overlaptop.remote.pool import ConnectionPool
@@ -31,24 +29,6 @@ class Hosts:
     """The folder of the jobs' sockets there; empty: where it is by itself."""
     bytes_per_s: int = 0
     """What each connection may carry; 0: as much as it can."""
-
-
-def named(options: argparse.Namespace) -> Hosts | None:
-    """Of options that arguments.add_hosts has added; None where no host is named.
-
-    Raises CommandError with status 2 for what names no host, and for options that go with one.
-    """
-    try:
-        found = targets.named(options.host, options.hosts, options.via)
-    except (ValueError, OSError) as fault:
-        why = str(fault) if isinstance(fault, ValueError) else f"--hosts {options.hosts}: {fault.strerror}"
-        raise CommandError(why, 2) from fault
-    if found:
-        return Hosts(found, options.python, options.remote_dir, options.rate)
-    for option in ("python", "remote-dir", "rate"):
-        if getattr(options, option.replace("-", "_")):
-            raise CommandError(f"--{option} goes with a host", 2)
-    return None
 
 
 class ConnectionReporter:

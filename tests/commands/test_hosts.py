@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.console import hosts, jobs
-from overlaptop.console.arguments import add_hosts
+from overlaptop.console import jobs
+from overlaptop.console.arguments import add_hosts, hosts_of
 from overlaptop.console.following import is_lost, settle
 from overlaptop.console.hosts import ConnectionReporter, Hosts, connect
 from overlaptop.console.once import render
@@ -32,7 +32,7 @@ def fake_relay(behaviour: str) -> str:
 def named(*words: str) -> Hosts | None:
     parser = argparse.ArgumentParser()
     add_hosts(parser, as_words=True)
-    return hosts.named(parser.parse_args(words))
+    return hosts_of(parser.parse_args(words))
 
 
 def test_hosts_are_words_a_file_and_command_prefixes(tmp_path: Path) -> None:
@@ -129,9 +129,9 @@ def test_the_limit_of_the_rate_reaches_the_host_and_nothing_outlives_the_session
         for _ in range(200):
             session.pause(0.01)
             session.tick()
-            if host.note == "limit 20000 0.0":
+            if host.note == "limit 20000":
                 break
-        assert host.note == "limit 20000 0.0"
+        assert host.note == "limit 20000"
         pids = [process.pid for process in host.connection.processes]
     finally:
         session.close()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from overlaptop.formats import chrome, files, hta, kineto
 from overlaptop.formats.summary import summarize
 from overlaptop.timeline.lanes import LaneRules
-from tests.formats.traces import DATA, PATH, kernel, launch, mark, nccl, text, trace
+from tests.formats.traces import DATA, PATH, kernel, launch, mark, nccl, text
 
 RECORDED = json.loads((DATA / "hta-0.5.0.json").read_text())
 WITHIN_POINTS = 0.1
@@ -24,10 +24,6 @@ def events_of(content):
 
 def breakdowns(*traces):
     return hta.choose([hta.figures(events_of(json.dumps(each).encode())) for each in traces])
-
-
-def only(*events):
-    return breakdowns(trace(*events))[0]
 
 
 @pytest.mark.parametrize("job", RECORDED)
@@ -71,39 +67,6 @@ def test_with_whole_microseconds_and_no_steps_our_definitions_are_the_same(activ
     theirs = hta.figures(events_of(content)).everything
     assert asdict(theirs) == {name: getattr(ours, name) for name in asdict(theirs)}
     assert theirs.overlap == ours.overlap
-
-
-def test_a_peer_copy_is_no_communication_there():
-    peer = kernel(5, 15, "Memcpy PtoP (Device -> Device)", cat="gpu_memcpy", stream=9)
-    found = only(kernel(0, 10), nccl(5, 10), peer)
-    assert (found.comm_ns, found.overlap) == (10_000, 0.5)
-
-
-def test_times_with_decimals_are_rounded_inwards_and_whole_ones_are_not():
-    assert only(kernel(0.2, 9.9), nccl(0.5, 20.0)).compute_ns == 9000
-    assert only(kernel(0, 9.9), nccl(0, 20)).compute_ns == 9900
-
-
-def test_only_what_was_launched_before_the_last_step_counts_once_there_are_two():
-    launched = [launch(10, 1), launch(110, 2), kernel(20, 30, correlation=1), kernel(120, 7, correlation=2)]
-    before = nccl(0, 5, correlation=99)
-    assert only(*launched, before, mark(1, 0, 90)).compute_ns == 37_000
-    windowed = only(*launched, before, mark(1, 0, 90), mark(2, 100, 90))
-    assert (windowed.compute_ns, windowed.comm_ns) == (30_000, 0)
-    later = mark(2, 115, 5, cat="gpu_user_annotation")
-    assert only(*launched, mark(1, 0, 90), mark(2, 100, 90), later).compute_ns == 37_000
-
-
-def test_the_steps_of_all_ranks_together_decide_about_the_window():
-    alone = trace(kernel(20, 30, correlation=1), launch(10, 1), mark(1, 0, 90))
-    other = trace(kernel(20, 30, correlation=1), launch(10, 1), mark(2, 0, 90), rank=1)
-    assert breakdowns(alone)[0].compute_ns == 30_000
-    assert [found.compute_ns for found in breakdowns(alone, other)] == [0, 0]
-
-
-def test_nothing_left_to_count_gives_no_overlap():
-    found = only(kernel(20, 30, correlation=99), mark(1, 0, 90), mark(2, 100, 90))
-    assert (found.step_ns, found.overlap) == (0, None)
 
 
 def test_a_launch_that_is_there_thousands_of_times_is_joined_a_few_times_only():

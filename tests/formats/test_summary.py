@@ -25,17 +25,6 @@ def copy(ts, dur):
     return kernel(ts, dur, "Memcpy HtoD (Pinned -> Device)", cat="gpu_memcpy", stream=9)
 
 
-def test_the_parts_of_a_step_are_those_of_a_live_one():
-    (step,) = summary_of(kernel(0, 40), nccl(30, 30), copy(60, 10), kernel(80, 20)).steps
-    assert (step.start_ns, step.step_ns) == (BASE_NS, 100 * US)
-    assert (step.compute_ns, step.comm_ns) == (60 * US, 30 * US)
-    assert (step.hidden_ns, step.exposed_ns) == (10 * US, 20 * US)
-    assert (step.compute_only_ns, step.copy_only_ns, step.idle_ns) == (50 * US, 10 * US, 10 * US)
-    assert step.stall_ns == 20 * US
-    assert step.overlap == 1 / 3
-    assert (step.launch_lead_ns, step.forward_ns, step.dropped) == (None, None, 0)
-
-
 def test_each_step_is_cut_out_of_the_whole_and_the_rest_counts_in_the_whole_only():
     found = summary_of(
         kernel(0, 50), nccl(40, 110),
