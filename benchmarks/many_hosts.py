@@ -22,13 +22,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import terminals
 from played import PlayedRanks
+from msgspec.structs import replace
 
 from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.snapshot import LinkState

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import replace
 from typing import Any
 
 import atheris
 import msgpack
+from msgspec.structs import replace
 
 with atheris.instrument_imports(include=["overlaptop"]):
     from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_NOTICES, MAX_RANKS

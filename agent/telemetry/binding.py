@@ -9,8 +9,9 @@ import ctypes
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from overlaptop.agent.isolation.fault_barrier import logger
 from overlaptop.agent.telemetry.files import UnavailableError, format_list

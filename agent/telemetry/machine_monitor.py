@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from overlaptop.agent.telemetry import binding, pcie
 from overlaptop.agent.telemetry.gpu import GpuFacts, place, without_nvml

@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from overlaptop.agent.telemetry.files import (
     UnavailableError,
     entries,
@@ -111,7 +113,7 @@ class Topology:
         return replace(
             self,
             nodes=tuple(
-                replace(node, is_gpu_memory=True) if node.node in marked and not node.cpus else node
+                structs.replace(node, is_gpu_memory=True) if node.node in marked and not node.cpus else node
                 for node in self.nodes
             ),
         )

@@ -8,8 +8,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TextIO
+
+from msgspec.structs import replace
 
 from overlaptop.console import CommandError, print_message
 from overlaptop.console.following import require_connection

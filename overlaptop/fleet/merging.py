@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from overlaptop.fleet.commands import MAX_COMMANDS, UNANSWERED_NS, CommandView, together
 from overlaptop.fleet.fleet import MAX_NOTICES, MAX_RANKS
 from overlaptop.fleet.knobs import JobKnob, job_knobs
@@ -197,7 +199,7 @@ def _job(parts: Sequence[NodeSnapshot]) -> Welcome | None:
     jobs = [part.snapshot.job for part in parts if part.snapshot.job is not None]
     if not jobs:
         return None
-    return replace(
+    return structs.replace(
         jobs[0],
         world_size=max(job.world_size for job in jobs),
         started_ns=min(job.started_ns for job in jobs),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from overlaptop.formats import files, hta, kineto, workers
 from overlaptop.formats.files import TraceError

@@ -6,7 +6,8 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from overlaptop.hub.executions import CommandExecutions, HubExecution
 from overlaptop.hub.history import FromRank

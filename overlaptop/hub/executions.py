@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from overlaptop.hub.history import FromRank
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.commands import Command

@@ -11,9 +11,10 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from selectors import EVENT_READ, EVENT_WRITE, PollSelector
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec.structs import replace
 
 from overlaptop.relay.rate_limit import RateLimit
 from overlaptop.relay.send_queue import SendQueue

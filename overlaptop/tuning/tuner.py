@@ -12,9 +12,10 @@ a lease at the hub and renews it with each tick; where it is not renewed, the hu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from enum import Enum
 from statistics import median
+
+from msgspec.structs import replace
 
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot

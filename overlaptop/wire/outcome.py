@@ -7,7 +7,9 @@ made: its outcome is unknown, not failed. A report that comes later corrects it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from overlaptop.wire.commands import (
     ACCEPTED,

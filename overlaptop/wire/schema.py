@@ -8,24 +8,11 @@ know it ignores, what it does not send takes its default. Any other change raise
 
 from __future__ import annotations
 
-import dataclasses
-from functools import cache
-from typing import Any
-
 import msgspec
-
-
-class _DataclassFields:
-    """Lets ``dataclasses.replace`` and ``dataclasses.fields`` take a struct as they take a dataclass."""
-
-    def __get__(self, _instance: object, owner: type[Part]) -> dict[str, dataclasses.Field[Any]]:
-        return _dataclass_fields(owner)
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
     """An array of fields inside a message."""
-
-    __dataclass_fields__ = _DataclassFields()
 
     def inconsistency(self) -> str:
         """What is wrong with fields that are each right by themselves, in a line; empty: nothing."""
@@ -34,9 +21,3 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
 class Message(Part, frozen=True):
     """What travels by itself. Each subclass has a tag."""
-
-
-@cache
-def _dataclass_fields(owner: type[Part]) -> dict[str, dataclasses.Field[Any]]:
-    twin = dataclasses.make_dataclass(owner.__name__, owner.__struct_fields__)
-    return {field.name: field for field in dataclasses.fields(twin)}

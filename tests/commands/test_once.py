@@ -1,8 +1,7 @@
 """``--once``: the table."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.console import CommandError
 from overlaptop.console.once import render, settle

@@ -2,10 +2,10 @@
 
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.console import CommandError, following, setting
 from overlaptop.wire import commands

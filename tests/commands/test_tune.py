@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from overlaptop.console import tune
 from overlaptop.fleet.snapshot import Snapshot
@@ -56,7 +57,7 @@ class Session(LiveJob):
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Session:
-    session = Session(valley, knob=replace(BUCKET_CAP_MB, code=CODE))
+    session = Session(valley, knob=structs.replace(BUCKET_CAP_MB, code=CODE))
     monkeypatch.setattr(tune, "TICK_S", 0.0)
     monkeypatch.setattr(tune, "join", lambda _key, _hosts: session)
     return session

@@ -1,6 +1,6 @@
 """Messages as a hub sends them, made of a few words; and a clock that only tests move."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, GpuLink, MachineFacts, NodeShare, NumaFacts
 from overlaptop.wire.knobs import Knob

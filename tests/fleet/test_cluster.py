@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from overlaptop.fleet.cluster_session import SETTLE_S, ClusterSession
 from overlaptop.fleet.job_session import NOT_CONNECTED, READONLY, JobSelector
@@ -435,7 +436,7 @@ class Searcher:
         return why, self.session.tick()
 
     def say(self, host, *, over=False):
-        self.cluster.hosts[host].link.say(replace(self.search, over=over))
+        self.cluster.hosts[host].link.say(structs.replace(self.search, over=over))
 
     def announced(self):
         return [len(each) for each in sent(self.cluster, Search)]
@@ -492,7 +493,7 @@ def test_the_end_of_a_search_is_announced_to_a_node_that_was_out_of_reach_then(s
     searcher.tick()
     searcher.cluster.hosts[1].cut()
     searcher.session.tick()
-    over = replace(searcher.search, over=True)
+    over = structs.replace(searcher.search, over=True)
     assert searcher.session.hold(over) == ""
     searcher.say(0, over=True)
     searcher.session.tick()

@@ -5,9 +5,9 @@ import os
 import shutil
 import signal
 import tempfile
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.job_session import is_gone

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.fleet import commands as fold
 from overlaptop.fleet.fleet import Fleet

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from overlaptop.fleet.commands import together
 from overlaptop.fleet.merging import Merger, NodeSnapshot, out_of_reach
@@ -52,11 +53,11 @@ def nodes():
 
 def report(rank, command, state="changed", **said):
     made = CommandReport(rank, command.id, command.name, T0, state, None, "")
-    return replace(made, **said)
+    return structs.replace(made, **said)
 
 
 def setting(nodes, *, at_ns=None):
-    command = replace(commands.make_setting(BUCKET_CAP_MB, 50), at_ns=at_ns or nodes.clock())
+    command = structs.replace(commands.make_setting(BUCKET_CAP_MB, 50), at_ns=at_ns or nodes.clock())
     for node in range(len(nodes.fleets)):
         nodes.send(node, command)
     return command
@@ -186,7 +187,7 @@ def test_a_knob_is_refused_while_not_every_rank_can_be_reached(nodes):
     nodes.lose(1)
     assert nodes.seen().knobs[0].refusal == "gpu-b cannot be reached: a change needs all ranks"
     nodes.links[1] = (LinkState.LIVE, T0, "")
-    nodes.send(1, KnobFacts(3, (replace(BUCKET_CAP_MB, value=50, value_text="50"),)))
+    nodes.send(1, KnobFacts(3, (structs.replace(BUCKET_CAP_MB, value=50, value_text="50"),)))
     assert (nodes.seen().knobs[0].refusal, nodes.seen().knobs[0].differs) == ("", True)
 
 
@@ -245,8 +246,8 @@ def test_one_hubs_view_of_a_command_is_not_changed_by_being_alone(nodes):
 
 # Searches
 
-MINE = replace(commands.make_search(BUCKET_CAP_MB), id="20261122-000000-aaaaaa")
-YOURS = replace(MINE, id="20261122-000001-bbbbbb", by="you@there, pid 7")
+MINE = structs.replace(commands.make_search(BUCKET_CAP_MB), id="20261122-000000-aaaaaa")
+YOURS = structs.replace(MINE, id="20261122-000001-bbbbbb", by="you@there, pid 7")
 
 
 def test_an_own_search_is_taken_once_every_hub_has_taken_it(nodes):
@@ -256,7 +257,7 @@ def test_an_own_search_is_taken_once_every_hub_has_taken_it(nodes):
     nodes.send(1, MINE)
     assert nodes.seen(own_search=MINE.id).search == MINE
     nodes.lose(1)
-    nodes.send(1, replace(MINE, over=True))
+    nodes.send(1, structs.replace(MINE, over=True))
     assert nodes.seen(own_search=MINE.id).search == MINE
 
 
@@ -265,14 +266,14 @@ def test_of_two_searches_that_began_at_once_both_dashboards_let_the_same_one_go_
     nodes.send(1, YOURS)
     assert nodes.seen(own_search=YOURS.id).search == MINE
     assert nodes.seen(own_search=MINE.id).search is None
-    nodes.send(1, replace(YOURS, over=True), MINE)
+    nodes.send(1, structs.replace(YOURS, over=True), MINE)
     assert nodes.seen(own_search=MINE.id).search == MINE
 
 
 def test_one_hubs_end_of_a_search_is_the_end_of_it(nodes):
-    earlier = replace(MINE, id="99991122-000000-cccccc", over=True)  # by a clock that goes wrong
+    earlier = structs.replace(MINE, id="99991122-000000-cccccc", over=True)  # by a clock that goes wrong
     for node in (0, 1):
         nodes.send(node, earlier, MINE)
-    nodes.send(1, replace(MINE, over=True))
+    nodes.send(1, structs.replace(MINE, over=True))
     assert nodes.seen(own_search=MINE.id).ended_search == MINE.id
     assert nodes.seen().ended_search == earlier.id

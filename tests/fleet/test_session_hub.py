@@ -6,9 +6,9 @@ import os
 import signal
 import subprocess
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.console.once import settle
 from overlaptop.console.stream import RecordWriter

@@ -1,11 +1,11 @@
 """What links carried beside what collectives account for, and why something of it is not known."""
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from overlaptop.fleet import traffic
 from overlaptop.fleet.traffic import LONGEST_WINDOW_S, WINDOW_S, Load, StepWindow, traffic_of

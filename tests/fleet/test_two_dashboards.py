@@ -4,9 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.fleet.job_session import JobSession
 from overlaptop.wire import change_log, commands

@@ -11,11 +11,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.wire.codec import FrameReader, decode, encode, frame
 from overlaptop.wire.commands import Command, CommandOutcome, CommandReport

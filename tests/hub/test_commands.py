@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import replace
 
 import msgpack
 import pytest
 import zmq
+from msgspec.structs import replace
 
 from overlaptop.wire import commands
 from overlaptop.wire.codec import WireError, decode, encode

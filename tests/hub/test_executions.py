@@ -6,9 +6,9 @@ import os
 import signal
 import subprocess
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.hub.executions import END_S, CommandExecutions
 from overlaptop.wire import change_log, commands

@@ -9,10 +9,10 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import zmq
+from msgspec.structs import replace
 
 from overlaptop.hub.dashboards import MAX_DASHBOARDS
 from overlaptop.hub.ranks import RankConnection

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.hub.history import MAX_RANKS, JobHistory
 from overlaptop.wire.codec import decode, encode

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgpack
 import pytest
 import zmq
+from msgspec import structs
 
 from overlaptop.wire.codec import encode, frame
 from overlaptop.wire.endpoints import clean_stale, job_dir, list_jobs, read_job
@@ -186,7 +187,7 @@ def test_a_rank_that_comes_back_takes_the_place_of_its_old_connection(hubs, make
     viewer = make_viewer()
     viewer.hear(RankInfo)
     new = make_rank(0)
-    new.info = replace(new.info, backend="nccl")
+    new.info = structs.replace(new.info, backend="nccl")
     new.greet()
     assert old.is_closed_by_hub()
     new.send(new.step(1))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.hub.search import SearchLease
 from overlaptop.wire import commands

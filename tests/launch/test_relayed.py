@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.launch import relayed, supervisor
 from overlaptop.launch.local import LocalLauncher

@@ -11,7 +11,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.commands import Command

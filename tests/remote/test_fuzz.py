@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
-from dataclasses import replace
 
 import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_NODE_RANKS, MAX_NOTICES, RECENT_DETAILS
 from overlaptop.fleet.snapshot import LinkState

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from msgspec import structs
 
 from overlaptop.fleet.job_session import JobSession
 from overlaptop.fleet.snapshot import LinkState

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from unittest import mock
+
+from msgspec.structs import replace
 
 from overlaptop.console import once
 from overlaptop.fleet.cluster_session import ClusterSession

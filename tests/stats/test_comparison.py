@@ -1,9 +1,9 @@
 import random
 import re
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.fleet.fleet import HISTORY_STEPS
 from overlaptop.stats.comparison import (

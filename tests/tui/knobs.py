@@ -1,6 +1,6 @@
 """Knobs of a scripted job, and what its ranks say of a change."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from overlaptop.wire.commands import CommandReport
 from overlaptop.wire.knobs import KnobFacts

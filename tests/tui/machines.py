@@ -1,6 +1,6 @@
 """Machines as their agents would tell of them: messages for a FakeSession."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from overlaptop.wire.devices import (
     DeviceFacts,

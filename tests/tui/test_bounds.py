@@ -2,8 +2,9 @@
 
 import io
 from contextlib import suppress
-from dataclasses import replace
 from itertools import zip_longest
+
+from msgspec.structs import replace
 
 from overlaptop.console.once import render
 from overlaptop.console.stream import RecordWriter

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.tui.capture import profiler_reference as truth
 from overlaptop.tui.capture.profiler_reference import RankReference, parse, run

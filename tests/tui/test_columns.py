@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from overlaptop.tui.draw.table import GAP
 from overlaptop.tui.overview.columns import COLUMNS, columns_for, layout, numa_cell
@@ -62,10 +63,10 @@ def test_a_column_with_nothing_to_say_of_any_rank_is_left_out():
     ("facts", "words"),
     [
         (numa(0), "0 ✓"), (unbound(0, 1), "1 ~"), (misplaced(0, 1), "1 ✗"),
-        (replace(numa(0), state="unknown"), "0 ?"),
-        (replace(numa(0), state="unknown", gpu_node=None), "?"),
-        (replace(numa(0), state="one node", gpu_node=None), "0 ✓"),
-        (replace(numa(0), state="no gpu", gpu_node=None), "no GPU"),
+        (structs.replace(numa(0), state="unknown"), "0 ?"),
+        (structs.replace(numa(0), state="unknown", gpu_node=None), "?"),
+        (structs.replace(numa(0), state="one node", gpu_node=None), "0 ✓"),
+        (structs.replace(numa(0), state="no gpu", gpu_node=None), "no GPU"),
         (None, "–"),
     ],
 )  # fmt: skip

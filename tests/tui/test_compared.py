@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.stats.comparison import OTHER_WORK, compare_steps
@@ -54,7 +55,7 @@ def test_the_job_before_is_compared_until_there_is_a_change():
     named = Comparing(session.clock.monotonic_s).take(session.tick(), EARLIER, job_asked("ddp"))
     assert (named.before, named.after) == ("--bucket-cap-mb 50", "the defaults")
     assert "shorter" in found.quantities[0].verdict
-    command = replace(commands.make_setting(BUCKET, 50), at_ns=T0)
+    command = structs.replace(commands.make_setting(BUCKET, 50), at_ns=T0)
     session.say(command)
     obey(session, command, 20, "25", "50")
     found = take(comparing, session, EARLIER)
@@ -96,7 +97,7 @@ def test_two_jobs_are_headed_by_what_differs(one, other, told):
 
 
 def test_two_jobs_whose_steps_do_other_work_are_not_called_faster():
-    session = controlled_job(replace(ACCUMULATION, changes_work=True))
+    session = controlled_job(structs.replace(ACCUMULATION, changes_work=True))
     one, other = (job_asked("ddp", accumulation=value) for value in (8, 4))
     one = replace(one, steps=EARLIER.steps)
     found = Comparing(session.clock.monotonic_s).take(session.tick(), one, other)
@@ -132,7 +133,7 @@ def test_two_jobs_are_compared_anew_only_now_and_then():
 
 async def test_the_overview_shows_the_job_before_beside_this_one():
     steps, slower = (
-        [replace(each, collectives=1234) for each in steps_of(0, 0, 100, compute)]
+        [structs.replace(each, collectives=1234) for each in steps_of(0, 0, 100, compute)]
         for compute in (60.0, 90.0)
     )
     session = FakeSession(

@@ -1,9 +1,9 @@
 """What is kept of the jobs that were watched before the present one."""
 
 import statistics
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.stats.comparison import compare_steps

@@ -1,8 +1,7 @@
 """The keys at the foot of each screen, at every width."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.launch.request import LaunchRequest
 from overlaptop.tui.keys import APP_KEYS

@@ -1,8 +1,7 @@
 """From keys to one command, and what is told of it: without a screen."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.tune.knob_editor import SETTLE_S, KnobEditor, knob_words

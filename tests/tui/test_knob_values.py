@@ -1,8 +1,7 @@
 """How a knob's values are stepped through, typed and told."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.tui.tune.knob_values import (
     ValueRefusedError,

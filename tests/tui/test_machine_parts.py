@@ -1,10 +1,9 @@
 """What the Machine view is made of: hosts, columns of a minute, words."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from overlaptop.text import bit_rate, gigabytes_per_s, rate, whole_percent
 from overlaptop.tui.machine.host import cpu_count, hosts, machine_of

@@ -1,9 +1,9 @@
 """The Machine view, driven through Textual's pilot over jobs on machines of several kinds."""
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from overlaptop.fleet.snapshot import LinkState

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from textual.widgets import Input
 
 from overlaptop.tui.overview.screen import OverviewScreen
@@ -133,14 +134,17 @@ async def test_the_selected_knob_is_searched_in_its_own_range_unless_it_is_refus
     async with opened(controlled_job(ACCUMULATION), size=(100, 30)) as (_, pilot):
         await begin(pilot)
         assert tuners[0].asked == ("accumulation", 1, 8, True)
-    async with opened(controlled_job(replace(BUCKET, refusal="compiled")), size=(100, 30)) as (app, pilot):
+    async with opened(controlled_job(structs.replace(BUCKET, refusal="compiled")), size=(100, 30)) as (
+        app,
+        pilot,
+    ):
         text = await shown(app, pilot, "a")
         assert not app.screen.query(Input)
         assert "bucket_cap_mb cannot be changed: rank 0: compiled" in text
 
 
 async def test_a_search_where_a_step_does_other_work_is_refused_at_the_prompt():
-    knob = replace(ACCUMULATION, changes_work=True)
+    knob = structs.replace(ACCUMULATION, changes_work=True)
     async with opened(controlled_job(knob), size=(100, 30)) as (app, pilot):
         await begin(pilot)
         said = " ".join(screen_text(app).split())
@@ -288,7 +292,7 @@ async def test_quitting_stops_it_first_and_waits_until_the_value_is_back_or_q_co
 @pytest.mark.parametrize("size", SIZES)
 async def test_while_another_searches_it_is_said_who_and_nothing_is_offered(size, tuners):
     session = controlled_job()
-    search = replace(commands.make_search(BUCKET), by="eve@there\x1b[2J, pid 7")
+    search = structs.replace(commands.make_search(BUCKET), by="eve@there\x1b[2J, pid 7")
     session.say(search)
     async with opened(session, size=size) as (app, pilot):
         if size[0] >= 100:
@@ -298,7 +302,7 @@ async def test_while_another_searches_it_is_said_who_and_nothing_is_offered(size
         assert " a  search" not in text.splitlines()[-1]
         await pilot.press("a", "x")
         assert not app.screen.query(Input)
-        session.say(replace(search, over=True))
+        session.say(structs.replace(search, over=True))
         await shown(app, pilot)
         await pilot.press("a")
         await pilot.pause()
@@ -309,7 +313,7 @@ async def test_while_another_searches_it_is_said_who_and_nothing_is_offered(size
 def searches_change(session, search, step, was, becomes, by="me"):
     """A change that a search has made."""
     command = commands.make_setting(BUCKET, int(becomes), search=search)
-    command = replace(command, by=by, at_ns=session.sent[0].at_ns + step)
+    command = structs.replace(command, by=by, at_ns=session.sent[0].at_ns + step)
     session.say(command)
     obey(session, command, step, was, becomes)
 

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.wire import commands

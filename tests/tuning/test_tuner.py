@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tuning.changer import BUSY_S, TRIES
@@ -19,7 +20,7 @@ from tests.fleet.builders import BUCKET_CAP_MB, MS, info, welcome
 from .live_job import TICK_S, LiveJob
 
 OTHER = Knob("accumulation", 1, "1", "1", 1, 8)
-BUCKET = replace(BUCKET_CAP_MB, code="DistributedDataParallel(model, bucket_cap_mb={value})")
+BUCKET = structs.replace(BUCKET_CAP_MB, code="DistributedDataParallel(model, bucket_cap_mb={value})")
 BACK = "the job has 25 MiB again, as before the search"
 
 
@@ -71,7 +72,7 @@ def test_it_finds_the_best_value_says_so_with_the_code_to_paste_and_puts_the_old
     assert (job.value, sent(job)[-1], tuner.state.left) == (25, "restore bucket_cap_mb", BACK)
     assert {command.search for command in job.sent} == {tuner.lease.id}
     assert job.held[0] == tuner.lease
-    assert [search for search in job.held if search.over] == [replace(tuner.lease, over=True)]
+    assert [search for search in job.held if search.over] == [structs.replace(tuner.lease, over=True)]
     assert job.held[-1].over
 
 
@@ -88,12 +89,12 @@ def test_it_leaves_the_best_value_where_that_is_wished_and_the_value_before_wher
 
 
 def test_a_value_that_was_set_before_is_set_again_not_restored():
-    job, _ = searched(LiveJob(valley(60), knob=replace(BUCKET_CAP_MB, value=40, value_text="40")))
+    job, _ = searched(LiveJob(valley(60), knob=structs.replace(BUCKET_CAP_MB, value=40, value_text="40")))
     assert (job.value, sent(job)[-1]) == (40, "set bucket_cap_mb 40")
 
 
 def test_where_the_script_gave_no_whole_number_the_one_beside_it_is_measured_and_named():
-    knob = replace(BUCKET_CAP_MB, value=None, value_text="25.4", original_text="25.4")
+    knob = structs.replace(BUCKET_CAP_MB, value=None, value_text="25.4", original_text="25.4")
     job, tuner = searched(LiveJob(lambda value: valley(60)(value or 25.4), knob=knob))
     assert (sent(job)[0], sent(job)[-1]) == ("set bucket_cap_mb 25", "restore bucket_cap_mb")
     assert job.value is None
@@ -150,12 +151,14 @@ def test_the_last_line_says_no_more_than_is_known(found, line):
 
 
 def test_neither_the_last_line_nor_the_code_calls_a_value_something_that_it_is_not():
-    own_lists = replace(OTHER, value=None, value_text="own lists")
+    own_lists = structs.replace(OTHER, value=None, value_text="own lists")
     line = make_result(own_lists, replace(WELL, value=1, before=1)).line
     assert line.startswith("accumulation 1, measured in place of own lists: no other measured value ")
     as_it_was = replace(WELL, value=25)
     assert make_result(BUCKET, as_it_was).code == ""  # the script has it
-    assert make_result(replace(BUCKET, original_text="10"), as_it_was).code.endswith("bucket_cap_mb=25)")
+    assert make_result(structs.replace(BUCKET, original_text="10"), as_it_was).code.endswith(
+        "bucket_cap_mb=25)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -281,7 +284,7 @@ def test_a_hub_that_does_not_take_the_search_ends_it_before_a_command_is_sent(by
     job = LiveJob(valley(60))
     job.takes_searches = False
     if by:
-        job.hear(replace(commands.make_search(job.knob), by=by))
+        job.hear(structs.replace(commands.make_search(job.knob), by=by))
     tuner = Tuner(job, job.knob)
     run(tuner, job, most_s=LEASE_WAIT_S + 1)
     assert (tuner.state.failed, tuner.state.why, job.sent) == (True, why, [])
@@ -291,7 +294,7 @@ def test_a_hub_that_has_ended_the_search_is_believed():
     job, tuner = searching(2)
     many = len(job.sent)
     job.takes_searches = False
-    job.hear(replace(tuner.lease, over=True))
+    job.hear(structs.replace(tuner.lease, over=True))
     run(tuner, job, most_s=TICK_S)
     assert "hub has ended it" in tuner.state.why
     assert (tuner.state.left, len(job.sent)) == ("the job's hub sets it back to 25 MiB", many)
@@ -447,9 +450,13 @@ def test_the_state_shows_how_far_it_is():
     ("knob", "ends", "complaint"),
     [
         (BUCKET_CAP_MB, (50, 20), "bucket_cap_mb allows no value from 50 to 20"),
-        (replace(BUCKET_CAP_MB, refusal="its model is compiled"), (), "its model is compiled"),
-        (replace(OTHER, changes_work=True), (), "another amount of work with another accumulation"),
-        (replace(BUCKET_CAP_MB, value=None, value_text="2.5"), (), "no command can go back to that"),
+        (structs.replace(BUCKET_CAP_MB, refusal="its model is compiled"), (), "its model is compiled"),
+        (structs.replace(OTHER, changes_work=True), (), "another amount of work with another accumulation"),
+        (
+            structs.replace(BUCKET_CAP_MB, value=None, value_text="2.5"),
+            (),
+            "no command can go back to that",
+        ),
     ],
 )
 def test_what_cannot_be_searched_is_said_at_once(knob, ends, complaint):

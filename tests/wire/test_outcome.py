@@ -1,8 +1,7 @@
 """What becomes of a command, judged from its ranks' reports."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.wire import commands
 from overlaptop.wire.commands import ENDED, SILENT, CommandReport

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from msgspec.structs import replace
 
 from overlaptop.agent.control import executor
 from overlaptop.agent.control.action import Action, Outcome

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 import torch.distributed as dist
+from msgspec.structs import replace
 
 from overlaptop.agent.control.two_phase_commit import Position
 from overlaptop.agent.knobs import registry

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from overlaptop.agent import placement
 from overlaptop.agent.isolation.fault_barrier import flush_log
@@ -242,7 +243,7 @@ def test_facts_that_no_message_holds_cost_only_themselves_and_are_said_once(
 
     def many(watch: MachineMonitor) -> NumaFacts:
         shares = tuple(NodeShare(node, next(looks)) for node in range(MAX_PARTS + 1))
-        return replace(numa(watch), memory_by_node=shares)
+        return structs.replace(numa(watch), memory_by_node=shares)
 
     monkeypatch.setattr(MachineMonitor, "numa", many)
     put = beside.hub.put
