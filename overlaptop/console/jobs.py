@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+
+from msgspec.structs import asdict
 
 from overlaptop import text
 from overlaptop.console import CommandError, print_data, print_message
@@ -33,7 +34,7 @@ def run(hosts: Hosts | None = None, *, as_json: bool) -> int:
             jobs = session.find_jobs()
     if as_json:
         for job in jobs:
-            print_data({"type": "job", **dataclasses.asdict(job)})
+            print_data({"type": "job", **asdict(job)})
     elif jobs:
         print_data(_table(jobs))
     else:

@@ -26,6 +26,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+from msgspec import structs
+
 from overlaptop.fleet.followed_host import FollowedHost, Host
 from overlaptop.fleet.job_session import LOOK_EVERY_S, NOT_CONNECTED, READONLY, JobSelector
 from overlaptop.fleet.merging import Merger, NodeSnapshot, out_of_reach
@@ -275,7 +277,7 @@ def _together(
             if matches is None or matches(record):
                 found.setdefault(record.job, []).append((node.host.name, record))
     jobs = [
-        replace(
+        structs.replace(
             listed[0][1],
             host=_named([name for name, _ in listed]),
             world_size=max(record.world_size for _, record in listed),

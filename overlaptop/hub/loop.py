@@ -9,8 +9,10 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from selectors import EVENT_READ, DefaultSelector
+
+from msgspec.structs import replace
 
 from overlaptop.hub.commands import CommandBroker, log_line
 from overlaptop.hub.dashboards import MAX_DASHBOARDS, DashboardServer

@@ -5,10 +5,9 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from overlaptop.remote.connection import Connection, ConnectionState
 from overlaptop.wire.codec import encode
@@ -247,7 +246,7 @@ class RemoteHost:
             if self._limit is not None:
                 self._pending[RelayLimit] = self._limit
             if launch is not None and not (self._launch_status is not None and self._launch_status.ended):
-                self._pending[RelayLaunch], self._launch_status = structs.replace(launch, again=True), None
+                self._pending[RelayLaunch], self._launch_status = replace(launch, again=True), None
             if link is not None:
                 self._pending[RelaySelect] = RelaySelect(link.job)
         for kind, message in tuple(self._pending.items()):
@@ -331,10 +330,10 @@ def _shifted(message: Message, to_local_ns: Callable[[int], int]) -> Message:
     """The message with its Unix times in this machine's clock."""
     match message:
         case StepTotals() | StepDetail():
-            return structs.replace(message, start_ns=to_local_ns(message.start_ns))
+            return replace(message, start_ns=to_local_ns(message.start_ns))
         case Notice() | RankEnd() | Command() | HubStatus() | DeviceSample():
-            return structs.replace(message, at_ns=to_local_ns(message.at_ns))
+            return replace(message, at_ns=to_local_ns(message.at_ns))
         case Welcome():
-            return structs.replace(message, started_ns=to_local_ns(message.started_ns))
+            return replace(message, started_ns=to_local_ns(message.started_ns))
         case _:
             return message

@@ -12,7 +12,7 @@
       changes.jsonl       what was changed of any job, see change_log.py
       launch-<pid>-<owner>.sock   where a job is handed to its next owner, see launch/supervised.py
 
-Only the standard library: this module is imported in the training process.
+This module is imported in the training process.
 """
 
 from __future__ import annotations
@@ -28,9 +28,13 @@ import stat
 import sys
 import tempfile
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta
+
+from overlaptop.wire.bounds import Int64
 from overlaptop.wire.folders import UntrustedFolderError, open_private, open_trusted
 from overlaptop.wire.processes import is_alive, process_start_time
 
@@ -42,9 +46,10 @@ MAX_LOG_BYTES = 1 << 16
 _RANKS_NAME = "ranks.sock"
 _RECORD_NAME = "job.json"
 
-_KEY = re.compile(r"[a-z0-9-]{1,40}")
-_OUR_FILES = re.compile(
-    r"hub\.lock|hub\.log|ranks\.sock|dash-\d+\.sock|(job\.json|search\.msgpack|commands\.msgpack)(\.\d+)?"
+_KEY = r"\A[a-z0-9-]{1,40}\Z"
+_OUR_FILES = (
+    r"\A(hub\.lock|hub\.log|ranks\.sock|dash-\d+\.sock"
+    r"|(job\.json|search\.msgpack|commands\.msgpack)(\.\d+)?)\Z"
 )
 
 _MAX_SOCKET_PATH_BYTES = 107
@@ -52,7 +57,9 @@ _MAX_SOCKET_PATH_BYTES = 107
 _MAX_RECORD_BYTES = 1 << 18
 _MAX_FOLDERS = 16
 _MAX_FOLDER_CHARS = 4096
-_FOLDER = re.compile(r"/[^:\x00-\x1f]*")
+_FOLDER = r"\A/[^:\x00-\x1f]*\Z"
+Folder = Annotated[str, Meta(pattern=_FOLDER, max_length=_MAX_FOLDER_CHARS)]
+"""Absolute, and one entry of PYTHONPATH whatever is in its name."""
 
 
 class EndpointError(Exception):
@@ -61,7 +68,7 @@ class EndpointError(Exception):
 
 def check_key(key: str) -> str:
     """The key itself, if it may name a folder; EndpointError otherwise."""
-    if not _KEY.fullmatch(key):
+    if not re.match(_KEY, key):
         raise EndpointError(f"job key {key[:60]!r} is not 1 to 40 of the characters a-z, 0-9 and -")
     return key
 
@@ -132,31 +139,30 @@ def _socket(key: str, name: str) -> Path:
 # Records
 
 
-@dataclass(frozen=True, slots=True)
-class JobRecord:
+class JobRecord(msgspec.Struct, frozen=True):
     """The record of a job in its folder: ``job.json``."""
 
-    protocol: int
-    job: str
+    protocol: Int64
+    job: Annotated[str, Meta(pattern=_KEY)]
     """Key of the job, the folder's name."""
     script: str
     cwd: str
     host: str
-    world_size: int
+    world_size: Int64
     python: str
     """Interpreter of the job, in which overlaptop can be imported."""
-    starter_pid: int
-    starter_start_ticks: int | None
+    starter_pid: Int64
+    starter_start_ticks: Int64 | None
     """Of the process that started the hub, a rank; None if it had ended before the hub could look."""
-    hub_pid: int
-    hub_start_ticks: int
-    started_ns: int
+    hub_pid: Int64
+    hub_start_ticks: Int64
+    started_ns: Int64
     """Unix time at which a hub saw this job first."""
-    dashboard_socket: str
+    dashboard_socket: Annotated[str, Meta(pattern=_OUR_FILES)]
     """Name of the hub's ZeroMQ socket in the job's folder."""
-    rank_pids: tuple[int, ...]
+    rank_pids: tuple[Int64, ...]
     """Of the ranks connected now, by rank."""
-    import_path: tuple[str, ...] = ()
+    import_path: Annotated[tuple[Folder, ...], Meta(max_length=_MAX_FOLDERS)] = ()
     """Folders that `python` needs on PYTHONPATH to import overlaptop, besides those it searches anyway."""
     ended: bool = False
     """Ranks were connected, and none is any more."""
@@ -187,7 +193,7 @@ class JobRecord:
 
 def write_job(record: JobRecord) -> None:
     """Writes ``job.json``."""
-    text = json.dumps(asdict(record), indent=1) + "\n"
+    text = json.dumps(msgspec.structs.asdict(record), indent=1) + "\n"
     write_whole(job_dir(record.job) / _RECORD_NAME, text.encode())
 
 
@@ -202,10 +208,10 @@ def read_job(key: str) -> JobRecord | None:
     """The record of this job; None when there is none that can be understood."""
     try:
         values = json.loads(read_regular(job_dir(key) / _RECORD_NAME, _MAX_RECORD_BYTES))
-    except (OSError, ValueError, RecursionError, EndpointError):
+        record = msgspec.convert(values, JobRecord)
+    except (OSError, ValueError, RecursionError, msgspec.ValidationError, EndpointError):
         return None
-    record = _record(values)
-    return record if record is not None and record.job == key else None
+    return record if record.job == key else None
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
@@ -242,7 +248,7 @@ def remove_job_files(folder: Path) -> None:
     """Empties and removes a job's folder; the caller holds its lock. Files of others stay, and so does
     then the folder.
     """
-    names = [path.name for path in folder.iterdir() if _OUR_FILES.fullmatch(path.name)]
+    names = [path.name for path in folder.iterdir() if re.match(_OUR_FILES, path.name)]
     # The lock goes last: a hub that starts meanwhile waits for it, finds it removed, and begins anew.
     for name in sorted(names, key=LOCK_NAME.__eq__):
         (folder / name).unlink(missing_ok=True)
@@ -281,7 +287,7 @@ def try_lock(folder: Path, create: bool) -> int | None:
 
 def _keys() -> list[str]:
     try:
-        return [path.name for path in base_dir(create=False).iterdir() if _KEY.fullmatch(path.name)]
+        return [path.name for path in base_dir(create=False).iterdir() if re.match(_KEY, path.name)]
     except OSError:
         return []
 
@@ -303,47 +309,6 @@ def _clean(key: str) -> None:
             remove_job_files(folder)
         finally:
             os.close(lock)
-
-
-def _record(values: object) -> JobRecord | None:
-    if not isinstance(values, dict):
-        return None
-    pids = values.get("rank_pids")
-    if not (isinstance(pids, list) and all(map(_is_int64, pids))):
-        return None
-    folders = values.get("import_path", [])
-    if not (isinstance(folders, list) and len(folders) <= _MAX_FOLDERS and all(map(_is_folder, folders))):
-        return None
-    checked: dict[str, object] = {"rank_pids": tuple(pids), "import_path": tuple(folders)}
-    for field in fields(JobRecord):
-        value = values.get(field.name)
-        match field.type:
-            case "str":
-                valid = isinstance(value, str)
-            case "int":
-                valid = _is_int64(value)
-            case "int | None":
-                valid = value is None or _is_int64(value)
-            case "bool":
-                valid = type(value := values.get(field.name, False)) is bool
-            case _:
-                continue
-        if not valid:
-            return None
-        checked[field.name] = value
-    record = JobRecord(**checked)  # type: ignore[arg-type] # checked by name just above
-    return record if _OUR_FILES.fullmatch(record.dashboard_socket) else None
-
-
-def _is_int64(value: object) -> bool:
-    return type(value) is int and -(1 << 63) <= value < 1 << 63
-
-
-def _is_folder(value: object) -> bool:
-    # Absolute, and one entry of PYTHONPATH whatever is in its name.
-    if not isinstance(value, str) or len(value) > _MAX_FOLDER_CHARS:
-        return False
-    return _FOLDER.fullmatch(value) is not None
 
 
 # Starting a hub
@@ -416,4 +381,4 @@ def import_path() -> list[str]:
             folders.append(str(Path(spec.origin).absolute().parents[1]))
     known = {*site.getsitepackages(), site.getusersitepackages() if site.ENABLE_USER_SITE else ""}
     needed = [folder for folder in dict.fromkeys(folders) if folder not in known]
-    return [folder for folder in needed if _is_folder(folder)]
+    return [folder for folder in needed if re.match(_FOLDER, folder)]

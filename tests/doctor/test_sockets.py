@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.doctor.findings import Status
 from overlaptop.doctor.sockets import check_directory, check_jobs

@@ -1,6 +1,8 @@
 """What stands in for a hub and for another host: links that tests speak through, and lines they cut."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from overlaptop.wire.endpoints import JobRecord
 

@@ -1,7 +1,5 @@
-from dataclasses import replace
-
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 
 from overlaptop.fleet.job_session import JobSelector, JobSession
 from overlaptop.fleet.snapshot import LinkState
@@ -283,7 +281,7 @@ def test_a_search_is_taken_and_ends_when_the_hub_publishes_it(joined):
     assert session.tick().search is None
     world.links[0].say(search)
     assert session.tick().search == search
-    world.links[0].say(structs.replace(search, over=True))
+    world.links[0].say(replace(search, over=True))
     ended = session.tick()
     assert (ended.search, ended.ended_search) == (None, search.id)
 
@@ -321,7 +319,7 @@ def test_a_hub_that_knows_of_no_search_ends_what_the_hub_before_it_published(joi
 def test_the_end_of_a_search_is_announced_until_a_hub_has_published_it(joined):
     world, session = joined
     search = commands.make_search(BUCKET_CAP_MB)
-    over = structs.replace(search, over=True)
+    over = replace(search, over=True)
     session.hold(search)
     world.links[0].say(search)
     session.tick()
@@ -350,7 +348,7 @@ def test_a_readonly_session_sends_nothing_whoever_asks():
         session.send(commands.make_setting(BUCKET_CAP_MB, 50)),
         session.send(commands.make(commands.CAPTURE, {"steps": 1})),
         session.hold(search),
-        session.hold(structs.replace(search, over=True)),
+        session.hold(replace(search, over=True)),
     ):
         assert refused == "this dashboard is read-only"
     world.clock.pass_s(5)

@@ -10,13 +10,12 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import msgpack
 import pytest
 import zmq
-from msgspec import structs
+from msgspec.structs import replace
 
 from overlaptop.wire.codec import encode, frame
 from overlaptop.wire.endpoints import clean_stale, job_dir, list_jobs, read_job
@@ -187,7 +186,7 @@ def test_a_rank_that_comes_back_takes_the_place_of_its_old_connection(hubs, make
     viewer = make_viewer()
     viewer.hear(RankInfo)
     new = make_rank(0)
-    new.info = structs.replace(new.info, backend="nccl")
+    new.info = replace(new.info, backend="nccl")
     new.greet()
     assert old.is_closed_by_hub()
     new.send(new.step(1))

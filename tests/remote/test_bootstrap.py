@@ -7,10 +7,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.remote.bootstrap import SCRIPT, remote_command, shell_line
 from overlaptop.wire.endpoints import JobRecord, job_dir, write_job

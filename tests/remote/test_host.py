@@ -6,12 +6,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 
 from overlaptop.fleet.job_session import JobSession
 from overlaptop.fleet.snapshot import LinkState

@@ -15,11 +15,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting.sender import Sender

@@ -1,10 +1,9 @@
 """The dashboard, driven through Textual's pilot over snapshots of a scripted job."""
 
 import re
-from dataclasses import replace
 
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.color import Color
 from textual.events import MouseScrollUp
@@ -246,7 +245,7 @@ async def test_the_zoom_to_a_collective_follows_it_from_step_to_step():
 
     def next_step(number, *starts_ms, size=25 << 20):
         spans = [CollectiveSpan("allreduce_", size, "0", True, at * MS, (at + 10) * MS) for at in starts_ms]
-        return structs.replace(detail(0, number), collectives=tuple(spans))
+        return replace(detail(0, number), collectives=tuple(spans))
 
     async def bounds_ms(pilot, *messages):
         session.say(*messages)
@@ -262,9 +261,9 @@ async def test_the_zoom_to_a_collective_follows_it_from_step_to_step():
         assert await bounds_ms(pilot, next_step(41, 10, 30)) == [20, 50]
         assert "╰" in screen_text(app)
         # One of another kind comes before it: it is still the second of its own.
-        other = structs.replace(next_step(42, 5, size=4).collectives[0], op="broadcast")
+        other = replace(next_step(42, 5, size=4).collectives[0], op="broadcast")
         more = next_step(42, 15, 48)
-        more = structs.replace(more, collectives=(other, *more.collectives))
+        more = replace(more, collectives=(other, *more.collectives))
         assert await bounds_ms(pilot, more) == [38, 68]
         assert app.dashboard.state.collective == 2
         # A step without it leaves the window where it is; the next one with it does not.
@@ -282,7 +281,7 @@ def with_collectives(*ops, number=40):
         CollectiveSpan(op, 4 << 20, "0 default_pg", True, at * MS, (at + 1) * MS)
         for at, op in enumerate(ops)
     )
-    return structs.replace(detail(0, number), collectives=tuple(spans))
+    return replace(detail(0, number), collectives=tuple(spans))
 
 
 @pytest.mark.parametrize("size", [(160, 45), (100, 30)])
@@ -786,7 +785,7 @@ async def test_no_figure_is_cut(width):
     many = [
         CollectiveSpan("allreduce_", 25 << 20, "tp", True, at * MS, (at + 3) * MS) for at in range(0, 76, 5)
     ]
-    session.say(structs.replace(detail(0, 39), collectives=tuple(many)))
+    session.say(replace(detail(0, 39), collectives=tuple(many)))
     async with opened(session, size=(width, 45)) as (app, pilot):
         text = await shown(app, pilot)
         names = next(line for line in screen_lines(app) if line.lstrip().startswith("│"))
@@ -914,13 +913,13 @@ HOSTILE = "\x1b]0;pwned\x07\x9b2J\r\n\t\u202e\u200b[bold red]x[/]"
 
 def hostile_job():
     """A job that says this wherever a message has room for words."""
-    session = FakeSession(structs.replace(welcome(), script=HOSTILE, host=HOSTILE), status())
+    session = FakeSession(replace(welcome(), script=HOSTILE, host=HOSTILE), status())
     words = dict.fromkeys(
         ("host", "script", "device", "backend", "source_reason", "torch_version"), HOSTILE
     )
     session.say(info(0, **words), step(0, 39), Notice(0, T0, "error", HOSTILE))
     collective = CollectiveSpan(HOSTILE, 1 << 20, HOSTILE, True, 0, 10_000_000)
-    session.say(structs.replace(detail(0, 39), collectives=(collective,)))
+    session.say(replace(detail(0, 39), collectives=(collective,)))
     session.jobs = (replace(record("job-1", HOSTILE), host=HOSTILE, cwd=HOSTILE),)
     session.fleet.set_link(LinkState.LIVE, f"joining {HOSTILE}")
     return session

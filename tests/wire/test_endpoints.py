@@ -8,10 +8,10 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict, replace
 
 from overlaptop.wire import endpoints
 from overlaptop.wire.endpoints import (

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from overlaptop.wire import codec
 from overlaptop.wire.codec import WireError, decode, encode
