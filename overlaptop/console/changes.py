@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import UTC, datetime
+
+from msgspec.structs import asdict
 
 from overlaptop.console import CommandError, print_data, print_message
 from overlaptop.console.table import Table
@@ -21,7 +22,7 @@ def run(key: str | None, *, as_json: bool) -> int:
         raise CommandError(str(fault)) from fault
     if as_json:
         for change in changes:
-            print_data({"type": "change", **dataclasses.asdict(change)})
+            print_data({"type": "change", **asdict(change)})
     elif changes:
         print_data(_table(changes))
     else:

@@ -12,11 +12,14 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
+
+from overlaptop.wire.bounds import one_of
 from overlaptop.wire.commands import CHANGED, ENDED_BADLY, UNKNOWN
 from overlaptop.wire.endpoints import base_dir
 
@@ -33,12 +36,11 @@ _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """O_NONBLOCK: opening a FIFO of this name must not wait for its other end."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedChange:
+class LoggedChange(msgspec.Struct, frozen=True, rename={"was": "from", "becomes": "to"}):
     """One command about a knob, and what became of it on one node."""
 
     at_ns: int
-    """Unix time at which the hub took the command."""
+    """Unix time at which the hub took the command. In the file: ``at``."""
     job: str
     script: str
     host: str
@@ -48,13 +50,12 @@ class LoggedChange:
     """Id of the search that it belongs to; empty: a person asked."""
     knob: str
     was: str | None
-    """The value before; None: not known. In the file: ``from``."""
+    """The value before; None: not known."""
     becomes: str | None
-    """The value since, or the one that was asked for where that was not made. In the file: ``to``."""
+    """The value since, or the one that was asked for where that was not made."""
     step: int | None
     """From which on the ranks acted; None where it did not come to that."""
-    outcome: str
-    """One of OUTCOMES."""
+    outcome: Annotated[str, one_of(OUTCOMES)]
     reason: str
     """Why it was not made, or why that is not known; else empty."""
     command: str = ""
@@ -68,10 +69,9 @@ def path() -> Path:
 
 def append(change: LoggedChange) -> None:
     """Write one line. Never waits. Raises OSError or EndpointError where it cannot be written."""
-    line = (json.dumps(_to_record(change), ensure_ascii=False) + "\n").encode(errors="replace")
     log = _open_for_writing(path())
     try:
-        os.write(log, line)  # with O_APPEND, one call is one whole line whoever else writes
+        os.write(log, _to_line(change))  # with O_APPEND, one call is one whole line whoever else writes
     finally:
         os.close(log)
 
@@ -142,43 +142,20 @@ def _changes(log: Path) -> Iterator[LoggedChange]:
             yield change
 
 
-def _to_record(change: LoggedChange) -> dict[str, object]:
-    at = datetime.fromtimestamp(change.at_ns // _MS / 1000, UTC)
-    record = {
-        "at": at.isoformat(timespec="milliseconds"),
-        "job": change.job,
-        "script": change.script,
-        "host": change.host,
-        "by": change.by,
-        "search": change.search,
-        "knob": change.knob,
-        "from": change.was,
-        "to": change.becomes,
-        "step": change.step,
-        "outcome": change.outcome,
-        "reason": change.reason,
-        "command": change.command,
-    }
-    return {name: _clipped(value) if isinstance(value, str) else value for name, value in record.items()}
-
-
-def _clipped(text: str) -> str:
-    return text if len(text) <= _MAX_TEXT_CHARS else text[: _MAX_TEXT_CHARS - 1] + "…"
+def _to_line(change: LoggedChange) -> bytes:
+    values = msgspec.to_builtins(change)
+    at = datetime.fromtimestamp(values.pop("at_ns") // _MS / 1000, UTC).isoformat(timespec="milliseconds")
+    record = {"at": at, **values}
+    for name, value in record.items():
+        if isinstance(value, str) and len(value) > _MAX_TEXT_CHARS:
+            record[name] = f"{value[: _MAX_TEXT_CHARS - 1]}…"
+    return (json.dumps(record, ensure_ascii=False) + "\n").encode(errors="replace")
 
 
 def _from_line(line: bytes) -> LoggedChange | None:
     try:
         values = json.loads(line if len(line) <= _MAX_LINE_BYTES else b"")
         at_ns = round(datetime.fromisoformat(values["at"]).timestamp() * 1000) * _MS
-        texts = {name: values[name] for name in ("job", "script", "host", "by", "search", "knob", "reason")}
-        was, becomes, step, outcome = (values[name] for name in ("from", "to", "step", "outcome"))
-        texts["command"] = values.get("command", "")
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return msgspec.convert({**values, "at_ns": at_ns}, LoggedChange)
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError, msgspec.ValidationError):
         return None
-    if not all(type(value) is str for value in texts.values()) or outcome not in OUTCOMES:
-        return None
-    if not all(value is None or type(value) is str for value in (was, becomes)):
-        return None
-    if not (step is None or type(step) is int):
-        return None
-    return LoggedChange(at_ns=at_ns, was=was, becomes=becomes, step=step, outcome=outcome, **texts)

@@ -1,9 +1,9 @@
 """``overlaptop changes``: the log of changes as a table and as records."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.wire import change_log
 from overlaptop.wire.change_log import LoggedChange

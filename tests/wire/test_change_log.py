@@ -8,9 +8,9 @@ import os
 import stat
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.wire import change_log
 from overlaptop.wire.change_log import MAX_BYTES, LoggedChange
@@ -92,7 +92,7 @@ def test_of_a_log_that_is_too_long_the_end_is_read(socket_dir):
 
 def test_several_hubs_that_write_at_once_lose_nothing(socket_dir):
     code = (
-        "import sys; from dataclasses import replace; from overlaptop.wire import change_log\n"
+        "import sys; from msgspec.structs import replace; from overlaptop.wire import change_log\n"
         "from tests.wire.test_change_log import CHANGE\n"
         "for step in range(300):\n"
         "    change_log.append(replace(CHANGE, job=sys.argv[1], step=step, reason='x' * 500))"
