@@ -28,7 +28,7 @@ _MAX_WAITING = 8
 
 
 class CommandBroker:
-    """One per hub. Times are those of a monotonic clock.
+    """One per hub.
 
     A person's command always passes. A search's does while that search goes on; and a person who changes
     what is searched for ends the search.
@@ -43,11 +43,13 @@ class CommandBroker:
         publish: Callable[[bytes], None],
         lease_s: float,
         awaits_ranks: int,
+        clock_s: Callable[[], float],
     ) -> None:
         """``publish``: sends a frame to every dashboard. ``lease_s``: how long a search may be silent.
-        ``awaits_ranks``: as many as a hub before this one had when it died.
+        ``awaits_ranks``: as many as a hub before this one had when it died. ``clock_s``: the hub's.
         """
-        now_s = time.monotonic()
+        now_s = clock_s()
+        self._clock_s = clock_s
         self._job = job
         self._connected_ranks = connected_ranks
         self._send_to_ranks = send_to_ranks
@@ -65,8 +67,13 @@ class CommandBroker:
         search = self._lease.state
         return [*self._executions.replay(), *([encode(search)] if search is not None else [])]
 
-    def take_command(self, command: Command) -> None:
-        """A dashboard asks for this."""
+    def take(self, message: Command | Search) -> None:
+        """A dashboard asks for this; or it searches, or has ended its search."""
+        if isinstance(message, Search):
+            if (changed := self._lease.renew(message, self._clock_s())) is not None:
+                self._publish_search(changed, "by itself")
+            return
+        command = message
         if command.search:
             objection = self._lease.objection(command)
             if not objection and self._waiting:
@@ -79,35 +86,26 @@ class CommandBroker:
             and not self._executions.knows(command.id)
         ):
             if all(command.id != waiting.id for waiting, _ in self._waiting):
-                self._waiting.append((command, time.monotonic()))
+                self._waiting.append((command, self._clock_s()))
         else:
             self._pass_on(command)
 
-    def take_search(self, search: Search) -> None:
-        """A dashboard searches, or has ended its search."""
-        if (changed := self._lease.renew(search, time.monotonic())) is not None:
-            self._publish_search(changed, "by itself")
-
-    def receive(self, message: FromRank, now_s: float) -> None:
+    def receive(self, message: FromRank) -> None:
         """A rank's message, which may be about a command."""
-        self._executions.receive(message, now_s)
+        self._executions.receive(message, self._clock_s())
 
     def settle(self) -> None:
         """Publish what has become of commands since the last call. Once a round of the hub's loop."""
         for frame in self._executions.settle():
             self._publish(frame)
 
-    def tick(self, now_s: float) -> None:
+    def tick(self) -> None:
         """Once a second."""
+        now_s = self._clock_s()
         self._executions.tick(now_s)
         if self._waiting and now_s - self._waiting[0][1] > PATIENCE_S:
             self._pass_waiting_on()
         self._undo_search(now_s)
-
-    def extend(self, lost_s: float) -> None:
-        """After a time in which the hub itself could not listen."""
-        self._lease.extend(lost_s)
-        self._executions.extend(lost_s)
 
     def close(self) -> None:
         """The hub ends."""
@@ -128,7 +126,7 @@ class CommandBroker:
             return
         # The hub's clock is the ranks' own: by it they refuse what has come too late.
         stamped = replace(command, at_ns=time.time_ns())
-        now_s, payload, ranks = time.monotonic(), encode(stamped), self._connected_ranks()
+        now_s, payload, ranks = self._clock_s(), encode(stamped), self._connected_ranks()
         log_line(
             f"{commands.in_words(stamped)}, asked by {stamped.by!r}" + (objection and f": {objection}")
         )

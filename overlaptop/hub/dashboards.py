@@ -6,13 +6,13 @@ dashboard is too slow to take is dropped and counted for that dashboard alone.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import zmq
+from msgspec.structs import replace
 
 from overlaptop.wire.codec import WireError, decode, encode
 from overlaptop.wire.commands import Command
@@ -104,10 +104,9 @@ class DashboardClient:
 class DashboardServer:
     """All dashboards that watch this job.
 
-    ``replay`` gives the history for a new one, ``detail`` the newest StepDetail of a rank,
-    ``bad_frames`` the count of frames from ranks that were not messages, ``health`` how many ranks are
-    connected, whether all have gone and which are silent, ``command`` gets what a dashboard that has joined
-    commands, and ``search`` its Search.
+    ``replay`` gives the history for a new one, ``detail`` the newest StepDetail of a rank, ``status`` the
+    hub's status, ``dropped`` being the bad frames from ranks alone, and ``take`` gets what a dashboard asks
+    for that has joined.
     """
 
     def __init__(
@@ -116,21 +115,17 @@ class DashboardServer:
         welcome: Welcome,
         replay: Callable[[], list[bytes]],
         detail: Callable[[int], bytes | None],
-        bad_frames: Callable[[], int],
-        health: Callable[[], tuple[int, bool, tuple[int, ...]]],
-        command: Callable[[Command], None],
-        search: Callable[[Search], None],
+        status: Callable[[], HubStatus],
+        take: Callable[[Command | Search], None],
     ) -> None:
         self.watched: frozenset[int] = frozenset()
         """Ranks whose detail at least one dashboard wants."""
         self._welcome = encode(welcome)
         self._replay = replay
         self._detail = detail
-        self._bad_frames_of_ranks = bad_frames
-        self._command = command
-        self._search = search
+        self._status = status
+        self._take = take
         self._bad_joins = 0
-        self._health = health
         self._dashboards: dict[bytes, DashboardClient] = {}
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
@@ -158,9 +153,6 @@ class DashboardServer:
         """
         return bool(int(self._router.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
-    def __len__(self) -> int:
-        return len(self._dashboards)
-
     def receive(self, now_s: float) -> None:
         """Takes what the dashboards sent."""
         for _ in range(_MAX_JOINS_AT_ONCE):
@@ -174,10 +166,8 @@ class DashboardServer:
                 message = None
             if isinstance(message, Join):
                 self._renew(identity, message, now_s)
-            elif isinstance(message, Command) and self._speaks_our_protocol(identity):
-                self._command(message)
-            elif isinstance(message, Search) and self._speaks_our_protocol(identity):
-                self._search(message)
+            elif isinstance(message, Command | Search) and self._speaks_our_protocol(identity):
+                self._take(message)
             else:
                 self._bad_joins += 1
         self._update_watched()
@@ -222,19 +212,10 @@ class DashboardServer:
                 del self._dashboards[identity]
         self._update_watched()
 
-    def extend_leases(self, lost_s: float) -> None:
-        """After a time in which the hub itself could not listen (stopped, machine asleep)."""
-        for dashboard in self._dashboards.values():
-            dashboard.lease_until_s += lost_s
-
     def close(self) -> None:
         """Gives what was sent a moment to arrive, then ends."""
         self._router.close(linger=_LINGER_MS)
         self._context.term()
-
-    @property
-    def _bad_frames(self) -> int:
-        return self._bad_frames_of_ranks() + self._bad_joins
 
     def _speaks_our_protocol(self, identity: bytes) -> bool:
         dashboard = self._dashboards.get(identity)
@@ -247,7 +228,9 @@ class DashboardServer:
                 with suppress(zmq.ZMQError):  # it will ask again
                     self._router.send_multipart([identity, _FULL], zmq.NOBLOCK)
                 return
-            dashboard = self._dashboards[identity] = DashboardClient(self._bad_frames)
+            dashboard = self._dashboards[identity] = DashboardClient(
+                self._status().dropped + self._bad_joins
+            )
             dashboard.history.append(self._welcome)
             dashboard.same_protocol = join.protocol == PROTOCOL_VERSION
             if dashboard.same_protocol:
@@ -263,17 +246,9 @@ class DashboardServer:
 
     def _set_status(self, dashboard: DashboardClient) -> None:
         if dashboard.same_protocol:
-            ranks_connected, job_ended, silent_ranks = self._health()
-            bad_frames = self._bad_frames - dashboard.bad_frames_before
-            dashboard.status = encode(
-                HubStatus(
-                    at_ns=time.time_ns(),
-                    ranks_connected=ranks_connected,
-                    dropped=dashboard.dropped + bad_frames,
-                    job_ended=job_ended,
-                    silent_ranks=silent_ranks,
-                )
-            )
+            status = self._status()
+            bad_frames = status.dropped + self._bad_joins - dashboard.bad_frames_before
+            dashboard.status = encode(replace(status, dropped=dashboard.dropped + bad_frames))
 
     def _update_watched(self) -> None:
         ranks = (dashboard.detail_ranks for dashboard in self._dashboards.values())

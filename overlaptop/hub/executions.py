@@ -49,7 +49,7 @@ class HubExecution:
 
 
 class CommandExecutions:
-    """The last commands. Times are those of a monotonic clock.
+    """The last commands. Times are those of the hub's clock.
 
     Reports are taken in one by one, and judged together by `settle`.
     """
@@ -150,11 +150,6 @@ class CommandExecutions:
                 is_silent = silent_s > (ANSWER_S if rank.reported == SENT else END_S)
                 if is_silent and not rank.lost and each.execution.lose(rank.rank, SILENT):
                     self._dirty.add(key)
-
-    def extend(self, lost_s: float) -> None:
-        """After a time in which the hub itself could not listen."""
-        for each in self._all.values():
-            each.reported_s += lost_s
 
     def close(self) -> None:
         """The hub ends first."""

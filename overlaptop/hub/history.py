@@ -18,7 +18,6 @@ Facts = MachineFacts | DeviceFacts | NumaFacts | KnobFacts | GradientFacts
 FromRank = RankInfo | StepTotals | StepDetail | Notice | RankEnd | CommandReport | Facts | DeviceSample
 """The messages that a rank may send."""
 
-MAX_RANKS = 4096
 HISTORY_S = 180.0
 _MAX_STEPS_OF_RANK = 4096
 _MAX_STEPS = 1 << 17
@@ -55,10 +54,6 @@ class _Recent:
         ):
             self.size_bytes -= len(frames.popleft()[2])
 
-    def clear(self) -> None:
-        self.frames.clear()
-        self.size_bytes = 0
-
 
 @dataclass(slots=True)
 class _RankHistory:
@@ -71,14 +66,6 @@ class _RankHistory:
     samples: _Recent = field(default_factory=lambda: _Recent(_MAX_SAMPLE_BYTES_OF_RANK))
     end: bytes | None = None
 
-    def introduce(self, info: RankInfo, payload: bytes) -> None:
-        """Take what a rank says of itself."""
-        if self.pid not in (None, info.pid):
-            # Where the process before it ran, and on what, is not its own.
-            self.facts.clear()
-            self.samples.clear()
-        self.info, self.pid, self.end = payload, info.pid, None
-
 
 class JobHistory:
     """The last minutes of every rank."""
@@ -87,17 +74,17 @@ class JobHistory:
         self._ranks: dict[int, _RankHistory] = {}
         self._arrivals = itertools.count()
 
-    def has_room_for(self, rank: int) -> bool:
-        """Whether this rank is known or may still become so."""
-        return rank in self._ranks or len(self._ranks) < MAX_RANKS
-
     def keep(self, message: FromRank, payload: bytes, now_s: float) -> None:
-        """Remembers a frame of a rank for which there is room."""
+        """Remembers a frame of a rank."""
         kept = (next(self._arrivals), now_s, payload)
         of_rank = self._ranks.setdefault(message.rank, _RankHistory())
         match message:
             case RankInfo():
-                of_rank.introduce(message, payload)
+                if of_rank.pid not in (None, message.pid):
+                    # Where the process before it ran, and on what, is not its own.
+                    of_rank.facts.clear()
+                    of_rank.samples = _Recent(_MAX_SAMPLE_BYTES_OF_RANK)
+                of_rank.info, of_rank.pid, of_rank.end = payload, message.pid, None
             case StepTotals():
                 share = _MAX_STEPS // len(self._ranks)
                 of_rank.steps.keep(kept, max(_MIN_STEPS_OF_RANK, min(share, _MAX_STEPS_OF_RANK)))

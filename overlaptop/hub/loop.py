@@ -16,13 +16,14 @@ from msgspec.structs import replace
 
 from overlaptop.hub.commands import CommandBroker, log_line
 from overlaptop.hub.dashboards import MAX_DASHBOARDS, DashboardServer
-from overlaptop.hub.history import MAX_RANKS, FromRank, JobHistory
-from overlaptop.hub.ranks import RankServer
+from overlaptop.hub.history import FromRank, JobHistory
+from overlaptop.hub.ranks import MAX_RANKS, RankServer
 from overlaptop.wire import commands, endpoints
 from overlaptop.wire.commands import Command, CommandReport
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.endpoints import JobRecord
-from overlaptop.wire.messages import RankEnd, RankInfo, StepDetail, StepTotals, Welcome
+from overlaptop.wire.knobs import Search
+from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo, StepDetail, StepTotals, Welcome
 from overlaptop.wire.processes import is_alive, process_start_time
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
@@ -61,8 +62,11 @@ class Hub:
         self._options = options
         self._folder = endpoints.job_dir(options.job)
         self._lock = lock
-        self._began_s = time.monotonic()
-        self._idle_since_s = self._began_s
+        self._lost_s = 0.0
+        """In all, for which this process was stopped or the machine asleep."""
+        self._now_s = time.monotonic()
+        """The hub's clock: monotonic, less `_lost_s`; the same for all that is done in one round."""
+        self._idle_since_s = self._now_s
         """Since when no rank has been connected."""
         self._terminated = False
         self._suspended_s = float("-inf")
@@ -74,8 +78,8 @@ class Hub:
             endpoints.forget_under_way(self._folder)
         self._record = self._first_record(earlier)
         self._sockets = (endpoints.ranks_socket(options.job), self._record.dashboard_path)
-        self._record_due_s: float | None = self._began_s
-        self._freshened_s = self._began_s
+        self._record_due_s: float | None = self._now_s
+        self._freshened_s = self._now_s
         self._dashboards = DashboardServer(
             self._sockets[1],
             Welcome(
@@ -88,10 +92,8 @@ class Hub:
             ),
             replay=self._replay,
             detail=self._history.detail,
-            bad_frames=lambda: self._ranks.bad_frames,
-            health=lambda: (self._ranks.connected, self._job_ended, self._ranks.silent(time.monotonic())),
-            command=self._take_command,
-            search=lambda search: self._broker.take_search(search),
+            status=self._status,
+            take=self._take,
         )
         self._ranks = RankServer(
             options.job,
@@ -99,7 +101,7 @@ class Hub:
             self._selector,
             max_connections=_rank_descriptors(),
             deliver=self._deliver,
-            has_room_for=self._history.has_room_for,
+            clock_s=lambda: self._now_s,
         )
         self._broker = CommandBroker(
             self._record,
@@ -108,27 +110,25 @@ class Hub:
             publish=lambda payload: self._dashboards.publish(payload, droppable=False),
             lease_s=options.search_lease_s,
             awaits_ranks=len(earlier.rank_pids) if earlier is not None else 0,
+            clock_s=lambda: self._now_s,
         )
         self._selector.register(self._dashboards.descriptor, EVENT_READ, _nothing)
         self._listen_to_signals()
 
     def run(self) -> None:
         """Works until the job is over; then removes the job's folder, if it is still this hub's."""
-        next_tick_s = before_s = time.monotonic()
+        next_tick_s = self._now_s
         is_behind = False
         while not self._is_over():
             due_s = min(next_tick_s, self._record_due_s or next_tick_s, self._deadline_s or next_tick_s)
-            wait_s = 0.0 if self._dashboards.has_input else max(0.0, due_s - time.monotonic())
-            for key, events in self._selector.select(min(wait_s, _RETRY_S) if is_behind else wait_s):
+            wait_s = (
+                0.0 if self._dashboards.has_input else max(0.0, due_s + self._lost_s - time.monotonic())
+            )
+            ready = self._selector.select(min(wait_s, _RETRY_S) if is_behind else wait_s)
+            self._advance_clock()
+            now_s = self._now_s
+            for key, events in ready:
                 key.data(events)
-            now_s = time.monotonic()
-            if now_s - before_s > 2 * _TICK_S:
-                # This process was suspended: the silence was its own, not the dashboards'.
-                self._suspended_s = now_s
-                self._dashboards.extend_leases(now_s - before_s)
-                self._broker.extend(now_s - before_s)
-                self._ranks.extend(now_s - before_s)
-            before_s = now_s
             self._dashboards.receive(now_s)
             if now_s >= next_tick_s:
                 next_tick_s = now_s + _TICK_S
@@ -140,34 +140,46 @@ class Hub:
             self._ranks.watch(self._dashboards.watched)
         self._end()
 
+    def _advance_clock(self) -> None:
+        now_s = time.monotonic() - self._lost_s
+        if now_s - self._now_s > 2 * _TICK_S:
+            # This process was suspended: the silence was its own, not the dashboards'.
+            self._lost_s += now_s - self._now_s
+            self._suspended_s = self._now_s
+        else:
+            self._now_s = now_s
+
     def _deliver(self, message: FromRank, payload: bytes) -> None:
         """A message from a rank, or the hub's word that a rank's connection broke."""
-        now_s = time.monotonic()
-        self._broker.receive(message, now_s)
+        self._broker.receive(message)
         if isinstance(message, CommandReport):
             return  # dashboards are sent what the reports of all ranks amount to
-        self._history.keep(message, payload, now_s)
+        self._history.keep(message, payload, self._now_s)
         if isinstance(message, StepDetail):
             self._dashboards.publish_detail(message.rank, payload)
             return
         self._dashboards.publish(payload, droppable=isinstance(message, StepTotals | DeviceSample))
         # job.json names the ranks that are connected.
         if isinstance(message, RankInfo | RankEnd) and self._record_due_s is None:
-            self._record_due_s = now_s + _RECORD_PAUSE_S
+            self._record_due_s = self._now_s + _RECORD_PAUSE_S
 
-    def _take_command(self, command: Command) -> None:
-        """A dashboard's command, unless it may be old."""
-        if time.monotonic() - self._suspended_s < _TICK_S:
-            log_line(f"{commands.in_words(command)} may have waited for long: not passed on")
+    def _take(self, message: Command | Search) -> None:
+        """What a dashboard asks for, unless it is a command that may be old."""
+        if isinstance(message, Command) and self._now_s - self._suspended_s < _TICK_S:
+            log_line(f"{commands.in_words(message)} may have waited for long: not passed on")
             return
-        self._broker.take_command(command)
+        self._broker.take(message)
+
+    def _status(self) -> HubStatus:
+        ranks, ended = self._ranks, self._job_ended
+        return HubStatus(time.time_ns(), len(ranks.numbers), ranks.bad_frames, ended, ranks.silent)
 
     def _replay(self) -> list[bytes]:
         return [*self._history.replay(), *self._broker.replay()]
 
     def _tick(self, now_s: float) -> None:
-        self._ranks.tick(now_s)
-        self._broker.tick(now_s)
+        self._ranks.tick()
+        self._broker.tick()
         self._dashboards.expire(now_s)
         self._dashboards.publish_status()
         if now_s - self._freshened_s > _FRESHEN_S:
@@ -181,18 +193,18 @@ class Hub:
 
     @property
     def _job_ended(self) -> bool:
-        return self._ranks.ever_connected and self._ranks.connected == 0
+        return self._ranks.ever_connected and not self._ranks.numbers
 
     @property
     def _deadline_s(self) -> float | None:
         """When the hub ends if no rank comes; None while there are ranks."""
-        if self._ranks.connected:
+        if self._ranks.numbers:
             return None
         options = self._options
         return self._idle_since_s + (options.linger_s if self._ranks.ever_connected else options.wait_s)
 
     def _is_over(self) -> bool:
-        now_s, deadline_s = time.monotonic(), self._deadline_s
+        now_s, deadline_s = self._now_s, self._deadline_s
         if self._terminated or deadline_s is None:
             self._idle_since_s = now_s
             return self._terminated

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE, BaseSelector
 
-from overlaptop.hub.history import MAX_RANKS, FromRank
+from overlaptop.hub.history import FromRank
 from overlaptop.wire.codec import FrameReader, WireError, decode, encode, frame
 from overlaptop.wire.messages import RankEnd, RankInfo, Watch
 
+MAX_RANKS = 4096
 _RECEIVE_BYTES = 1 << 16
 _MAX_BAD_FRAMES = 8
 """Of one connection, before it is closed."""
@@ -73,9 +74,8 @@ class RankServer:
         selector: BaseSelector,
         max_connections: int,
         deliver: Callable[[FromRank, bytes], None],
-        has_room_for: Callable[[int], bool],
+        clock_s: Callable[[], float],
     ) -> None:
-        self.ever_connected = False
         self.bad_frames = 0
         """In all, of connections that are gone too."""
         self._job = job
@@ -83,7 +83,8 @@ class RankServer:
         self._selector = selector
         self._max_connections = min(max_connections, MAX_RANKS)
         self._deliver = deliver
-        self._has_room_for = has_room_for
+        self._clock_s = clock_s
+        self._seen: set[int] = set()
         self._connections: set[RankConnection] = set()
         self._by_rank: dict[int, RankConnection] = {}
         self._watched: frozenset[int] = frozenset()
@@ -91,35 +92,26 @@ class RankServer:
         selector.register(listener, EVENT_READ, self._on_listener)
 
     @property
-    def connected(self) -> int:
-        """Ranks that are connected and have sent their RankInfo."""
-        return len(self._by_rank)
-
-    @property
     def numbers(self) -> tuple[int, ...]:
-        """Of the connected ranks, in order."""
+        """Of the ranks that are connected and have sent their RankInfo, in order."""
         return tuple(sorted(self._by_rank))
 
     @property
     def pids(self) -> tuple[int, ...]:
         """Of the connected ranks, by rank."""
-        by_rank = sorted(self._by_rank.items())
-        return tuple(connection.info.pid for _, connection in by_rank if connection.info)
+        infos = (self._by_rank[rank].info for rank in self.numbers)
+        return tuple(info.pid for info in infos if info is not None)
 
-    def silent(self, now_s: float) -> tuple[int, ...]:
+    @property
+    def ever_connected(self) -> bool:
+        """Whether any rank has sent its RankInfo."""
+        return bool(self._seen)
+
+    @property
+    def silent(self) -> tuple[int, ...]:
         """The connected ranks from which nothing has come for a while, in order."""
-        return tuple(
-            sorted(
-                rank
-                for rank, connection in self._by_rank.items()
-                if now_s - connection.received_s > _SILENT_AFTER_S
-            )
-        )
-
-    def extend(self, lost_s: float) -> None:
-        """After a time in which the hub itself could not listen."""
-        for connection in self._connections:
-            connection.received_s += lost_s
+        since_s = self._clock_s() - _SILENT_AFTER_S
+        return tuple(rank for rank in self.numbers if self._by_rank[rank].received_s < since_s)
 
     def watch(self, ranks: frozenset[int]) -> None:
         """Sends each rank whose state changes whether its detail is wanted."""
@@ -133,8 +125,9 @@ class RankServer:
             connection.commands.append(payload)
             self._send(connection)
 
-    def tick(self, now_s: float) -> None:
+    def tick(self) -> None:
         """Once a second: closes connections without a RankInfo, and accepts again after a pause."""
+        now_s = self._clock_s()
         for connection in list(self._connections):
             if connection.info is None and now_s - connection.opened_s > _INTRODUCTION_S:
                 self._close(connection)
@@ -161,13 +154,13 @@ class RankServer:
             self._pause_accepting()
             return
         sock.setblocking(False)
-        connection = RankConnection(sock, time.monotonic())
+        connection = RankConnection(sock, self._clock_s())
         self._connections.add(connection)
         self._listen(connection, EVENT_READ)
 
     def _pause_accepting(self) -> None:
         self._selector.unregister(self._listener)
-        self._accept_again_s = time.monotonic() + _ACCEPT_PAUSE_S
+        self._accept_again_s = self._clock_s() + _ACCEPT_PAUSE_S
 
     def _accept_again(self) -> None:
         self._accept_again_s = None
@@ -198,7 +191,7 @@ class RankServer:
         if not data:
             self._close(connection)
             return
-        connection.received_s = time.monotonic()
+        connection.received_s = self._clock_s()
         try:
             payloads = connection.reader.feed(data)
         except WireError:
@@ -238,13 +231,13 @@ class RankServer:
             raise WireError(f"{type(message).__name__} came before RankInfo")
         if message.job != self._job:
             raise WireError(f"this is the hub of job {self._job}")
-        if not self._has_room_for(message.rank):
+        if message.rank not in self._seen and len(self._seen) >= MAX_RANKS:
             raise WireError("too many ranks")
         if (older := self._by_rank.get(message.rank)) is not None:
             self._forget(older)
         connection.info = message
         self._by_rank[message.rank] = connection
-        self.ever_connected = True
+        self._seen.add(message.rank)
         self._send(connection)
 
     def _send(self, connection: RankConnection) -> None:

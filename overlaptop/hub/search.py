@@ -25,7 +25,7 @@ _MAX_FILE_BYTES = 1 << 12
 
 
 class SearchLease:
-    """At most one search at a time: the first one stands. Times are those of a monotonic clock."""
+    """At most one search at a time: the first one stands. Times are those of the hub's clock."""
 
     def __init__(self, path: Path, now_s: float, lease_s: float = LEASE_S) -> None:
         """``path``: where the search is kept for the hub that comes after this one."""
@@ -72,10 +72,6 @@ class SearchLease:
     def has_lapsed(self, now_s: float) -> bool:
         """Whether the one that searches has fallen silent."""
         return self.held is not None and now_s > self._until_s
-
-    def extend(self, lost_s: float) -> None:
-        """After a time in which the hub itself could not listen."""
-        self._until_s += lost_s
 
     def end(self) -> Search:
         """The search that goes on is over. Returns what to publish."""

@@ -19,13 +19,7 @@ from msgspec.structs import replace
 
 from overlaptop.wire.codec import FrameReader, decode, encode, frame
 from overlaptop.wire.commands import Command, CommandOutcome, CommandReport
-from overlaptop.wire.endpoints import (
-    JobRecord,
-    hub_command,
-    job_dir,
-    ranks_socket,
-    read_job,
-)
+from overlaptop.wire.endpoints import JobRecord, hub_command, job_dir, ranks_socket, read_job
 from overlaptop.wire.hub_connection import LocalHubConnection
 from overlaptop.wire.messages import HubStatus, RankInfo, StepDetail, StepTotals, Watch
 from overlaptop.wire.processes import is_alive, process_start_time
@@ -53,21 +47,10 @@ class Rank:
     def __init__(self, rank: int = 0, key: str = KEY) -> None:
         self.rank = rank
         self.info = RankInfo(
-            job=key,
-            rank=rank,
-            local_rank=rank,
-            world_size=2,
-            host="here",
-            pid=os.getpid(),
-            script="train.py",
-            device="cpu",
-            backend="gloo",
-            source="host",
-            source_reason="",
-            compute_exact=False,
-            detail_every=1,
-            torch_version="2.13.0",
-        )
+            job=key, rank=rank, local_rank=rank, world_size=2, host="here", pid=os.getpid(),
+            script="train.py", device="cpu", backend="gloo", source="host", source_reason="",
+            compute_exact=False, detail_every=1, torch_version="2.13.0",
+        )  # fmt: skip
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(PATIENCE_S)
         self.socket.connect(str(ranks_socket(key)))
@@ -84,24 +67,11 @@ class Rank:
         self.socket.sendall(b"".join(frame(encode(message)) for message in messages))
 
     def step(self, step: int) -> StepTotals:
-        nothing = dict.fromkeys(
-            ("forward_ns", "backward_ns", "optimizer_ns", "comm_bytes", "collectives", "stall_ns")
-        )
         return StepTotals(
-            rank=self.rank,
-            step=step,
-            start_ns=step * 1000,
-            step_ns=1000,
-            compute_ns=700,
-            comm_ns=500,
-            hidden_ns=400,
-            exposed_ns=100,
-            compute_only_ns=300,
-            copy_only_ns=50,
-            idle_ns=150,
-            dropped=0,
-            **nothing,
-        )
+            self.rank, step, step * 1000, 1000, compute_ns=700, comm_ns=500, hidden_ns=400, exposed_ns=100,
+            compute_only_ns=300, copy_only_ns=50, idle_ns=150, stall_ns=None, forward_ns=None,
+            backward_ns=None, optimizer_ns=None, collectives=None, comm_bytes=None, dropped=0,
+        )  # fmt: skip
 
     def detail(self, step: int) -> StepDetail:
         return StepDetail(self.rank, step, step * 1000, 1000, (), (0, 700), (600, 900), (), (), ())
@@ -150,34 +120,40 @@ class Rank:
         self.socket.close()
 
 
-class Viewer:
-    """A dashboard without a screen: a link and all that came over it."""
+class Receiver:
+    """Messages that have come; a subclass's `poll` takes more."""
 
-    def __init__(self, key: str = KEY) -> None:
-        self.link = LocalHubConnection(eventually(lambda: read_job(key)))
+    def __init__(self) -> None:
         self.messages: list[Message] = []
 
     def poll(self) -> None:
-        self.messages += self.link.poll()
+        raise NotImplementedError
 
     def of(self, kind: type[M]) -> list[M]:
         return [message for message in self.messages if isinstance(message, kind)]
 
     def until(self, probe: Callable[[], T]) -> T:
-        def look() -> T:
-            self.poll()
-            return probe()
+        return eventually(lambda: self.poll() or probe())
 
-        return eventually(look)
-
-    def hear(self, kind: type[M], where: Callable[[M], bool] = lambda _: True) -> M:
+    def receive(self, kind: type[M], where: Callable[[M], bool] = lambda _: True) -> M:
         """The first message of this kind for which the predicate holds."""
-        return self.until(lambda: next(iter(filter(where, self.of(kind))), None))
+        return self.until(lambda: next(filter(where, self.of(kind)), None))
+
+
+class Viewer(Receiver):
+    """A dashboard without a screen: a hub connection and all that came over it."""
+
+    def __init__(self, key: str = KEY) -> None:
+        super().__init__()
+        self.link = LocalHubConnection(eventually(lambda: read_job(key)))
+
+    def poll(self) -> None:
+        self.messages += self.link.poll()
 
     def ask(self, command: Command) -> Command:
         """Sends it; as the hub has published it."""
         assert self.link.send(command)
-        return self.hear(Command, lambda heard: heard.id == command.id)
+        return self.receive(Command, lambda heard: heard.id == command.id)
 
     def hear_statuses(self, count: int) -> None:
         """Waits until so many more have come: so many of the hub's seconds."""
@@ -186,7 +162,7 @@ class Viewer:
 
     def hear_end(self, command: Command) -> CommandOutcome:
         """What has become of this command, once it is done."""
-        return self.hear(CommandOutcome, lambda outcome: outcome.command == command.id and outcome.done)
+        return self.receive(CommandOutcome, lambda outcome: outcome.command == command.id and outcome.done)
 
     def hear_ranks(self, count: int) -> None:
         """Waits until the hub has let this viewer in, and so many ranks."""
@@ -250,30 +226,13 @@ def hubs(socket_dir: Path) -> Iterator[Hubs]:
 @pytest.fixture
 def make_rank(hubs: Hubs) -> Iterator[Callable[..., Rank]]:
     with contextlib.ExitStack() as stack:
-
-        def make(rank: int = 0, key: str = KEY) -> Rank:
-            made = Rank(rank, key)
-            stack.callback(made.close)
-            return made
-
-        yield make
+        yield lambda *args, **kwargs: stack.enter_context(contextlib.closing(Rank(*args, **kwargs)))
 
 
 @pytest.fixture
 def make_viewer(hubs: Hubs) -> Iterator[Callable[..., Viewer]]:
     with contextlib.ExitStack() as stack:
-
-        def make(key: str = KEY) -> Viewer:
-            made = Viewer(key)
-            stack.callback(made.close)
-            return made
-
-        yield make
-
-
-@pytest.fixture
-def wait_until() -> Callable[[Callable[[], T]], T]:
-    return eventually
+        yield lambda *args: stack.enter_context(contextlib.closing(Viewer(*args)))
 
 
 @pytest.fixture

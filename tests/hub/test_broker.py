@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.hub.commands import PATIENCE_S, RETURN_S, CommandBroker
 from overlaptop.wire import commands
@@ -24,7 +23,7 @@ class Scene:
         record = JobRecord(
             1, "job-1", "train.py", "/", "here", 2, "python", 1, 1, 1, 1, 1, "dash-1.sock", ()
         )
-        self.ranks = (0, 1)
+        self.ranks, self.now_s = (0, 1), 0.0
         self.sent, self.published = [], []
         self.broker = CommandBroker(
             record,
@@ -33,10 +32,11 @@ class Scene:
             publish=lambda payload: self.published.append(decode(payload)),
             lease_s=LEASE_S,
             awaits_ranks=awaits_ranks,
+            clock_s=lambda: self.now_s,
         )
 
     def take(self, command):
-        self.broker.take_command(command)
+        self.broker.take(command)
         self.broker.settle()
 
     def of(self, kind):
@@ -45,11 +45,12 @@ class Scene:
     def end(self, command, state="changed"):
         for rank in self.ranks:
             report = CommandReport(rank, command.id, command.name, 1, state, 7, "")
-            self.broker.receive(report, time.monotonic())
+            self.broker.receive(report)
         self.broker.settle()
 
-    def later(self, seconds):
-        self.broker.tick(time.monotonic() + seconds)
+    def at(self, now_s):
+        self.now_s = now_s
+        self.broker.tick()
         self.broker.settle()
 
 
@@ -64,7 +65,7 @@ def setting(value, search=None):
 
 def search_on(scene):
     search = commands.make_search(BUCKET_CAP_MB)
-    scene.broker.take_search(search)
+    scene.take(search)
     return search
 
 
@@ -98,9 +99,9 @@ def test_a_persons_change_does_not_wait_for_ever(scene):
     search = search_on(scene)
     scene.take(setting(50, search))
     scene.take(setting(100))
-    scene.later(PATIENCE_S - 1)
+    scene.at(PATIENCE_S - 1)
     assert len(scene.sent) == 1
-    scene.later(PATIENCE_S + 1)
+    scene.at(PATIENCE_S + 1)
     assert scene.sent[1:] == ["set bucket_cap_mb 100"]
 
 
@@ -127,21 +128,21 @@ def test_a_silent_search_is_not_undone_where_a_person_has_changed_its_knob_meanw
     own, persons = setting(50, search), setting(100)
     scene.take(own)
     scene.take(persons)
-    scene.later(LEASE_S + 1)
+    scene.at(LEASE_S + 1)
     scene.end(own)
-    scene.later(LEASE_S + 2)
+    scene.at(LEASE_S + 2)
     scene.end(persons)
-    scene.later(LEASE_S + 3)
+    scene.at(LEASE_S + 3)
     assert scene.sent == ["set bucket_cap_mb 50", "set bucket_cap_mb 100"]
     assert scene.of(Search)[-1].over
 
 
 def test_a_silent_search_is_undone_once_and_by_the_hub(scene):
     search = search_on(scene)
-    scene.later(LEASE_S - 1)
+    scene.at(LEASE_S - 1)
     assert scene.sent == []
-    scene.later(LEASE_S + 1)
-    scene.later(LEASE_S + 2)
+    scene.at(LEASE_S + 1)
+    scene.at(LEASE_S + 2)
     assert scene.sent == ["restore bucket_cap_mb"]
     (undone,) = scene.of(Command)
     assert undone.by == f"{search.by} (silent; undone by the hub)"
@@ -151,12 +152,12 @@ def test_without_ranks_nothing_is_undone_and_after_a_hubs_death_not_before_all_a
     search_on(Scene())  # of a hub that dies
     scene = Scene(awaits_ranks=2)
     scene.ranks = ()
-    scene.later(RETURN_S + 1)
+    scene.at(RETURN_S + 1)
     scene.ranks = (0,)
-    scene.later(LEASE_S + 1)
+    scene.at(LEASE_S + 1)
     assert scene.sent == []
     scene.ranks = (0, 1)
-    scene.later(LEASE_S + 2)
+    scene.at(LEASE_S + 2)
     assert scene.sent == ["restore bucket_cap_mb"]
 
 
@@ -164,10 +165,21 @@ def test_a_rank_that_never_comes_back_is_not_awaited_for_ever(socket_dir):
     search_on(Scene())
     scene = Scene(awaits_ranks=2)
     scene.ranks = (0,)
-    scene.later(RETURN_S - 1)
+    scene.at(RETURN_S - 1)
     assert scene.sent == []
-    scene.later(RETURN_S + 1)
+    scene.at(RETURN_S + 1)
     assert scene.sent == ["restore bucket_cap_mb"]
+
+
+def test_a_persons_change_that_fails_or_is_of_another_knob_leaves_the_search(scene):
+    search = search_on(scene)
+    refused, of_another = setting(100), commands.make_setting(replace(BUCKET_CAP_MB, name="depth"), 2)
+    for change, state in ((refused, "refused"), (of_another, "changed")):
+        scene.take(change)
+        scene.end(change, state)
+    scene.take(setting(50, search))
+    assert scene.sent[2:] == ["set bucket_cap_mb 50"]
+    assert scene.of(Search) == [search]
 
 
 def test_without_ranks_a_refusal_has_nobody_to_speak_for(scene):

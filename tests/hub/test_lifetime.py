@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import msgpack
@@ -33,6 +32,8 @@ from overlaptop.wire.messages import (
 from overlaptop.wire.processes import process_start_time
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 
+from .conftest import eventually
+
 KEY = "job-1"
 
 
@@ -40,38 +41,30 @@ def is_gone(pid):
     return process_start_time(pid) is None
 
 
-def test_the_job_record_says_where_and_what_the_job_is(hubs, make_rank, wait_until, folder):
-    record = hubs.start()
-    assert (record.protocol, record.job, record.script) == (PROTOCOL_VERSION, KEY, "train.py")
-    assert (record.cwd, record.world_size, record.python) == ("/some/where", 2, sys.executable)
-    assert record.host == socket.gethostname()
-    assert record.starter_pid == os.getpid()
-    assert record.starter_start_ticks == process_start_time(os.getpid())
-    assert record.hub_start_ticks == process_start_time(record.hub_pid)
-    assert record.dashboard_path == folder / f"dash-{record.hub_pid}.sock"
-    assert record.rank_pids == ()
-    make_rank().greet()
-    wait_until(lambda: read_job(KEY).rank_pids == (os.getpid(),))
-    assert [job.job for job in list_jobs()] == [KEY]
-
-
-def test_the_hub_is_a_daemon_with_no_tie_to_its_starter_and_closed_to_others(hubs, make_rank, folder):
+def test_the_hub_is_a_daemon_closed_to_others_whose_record_and_welcome_say_where_the_job_is(
+    hubs, make_rank, make_viewer, folder
+):
     record = hubs.start()
     assert make_rank().greet().hear_watch() is False  # it listens as soon as the command has returned
+    process = Path(f"/proc/{record.hub_pid}")
     assert os.getsid(record.hub_pid) != os.getsid(0)
-    assert Path(f"/proc/{record.hub_pid}/cwd").readlink() == Path("/")
-    assert Path(f"/proc/{record.hub_pid}/fd/1").readlink() == Path("/dev/null")
-    status = Path(f"/proc/{record.hub_pid}/status").read_text()
-    assert f"PPid:\t{os.getpid()}\n" not in status
+    assert (process / "cwd").readlink() == Path("/")
+    assert (process / "fd/1").readlink() == Path("/dev/null")
+    assert f"PPid:\t{os.getpid()}\n" not in (process / "status").read_text()
     assert folder.stat().st_mode & 0o777 == 0o700
     assert all(path.lstat().st_mode & 0o077 == 0 for path in folder.iterdir())
 
+    assert (record.protocol, record.job, record.script) == (PROTOCOL_VERSION, KEY, "train.py")
+    assert (record.cwd, record.world_size, record.python) == ("/some/where", 2, sys.executable)
+    assert (record.host, record.starter_pid) == (socket.gethostname(), os.getpid())
+    assert record.starter_start_ticks == process_start_time(os.getpid())
+    assert record.hub_start_ticks == process_start_time(record.hub_pid)
+    assert record.dashboard_path == folder / f"dash-{record.hub_pid}.sock"
+    eventually(lambda: read_job(KEY).rank_pids == (os.getpid(),))
+    assert [job.job for job in list_jobs()] == [KEY]
 
-def test_a_dashboard_gets_welcome_first_and_then_the_hubs_status(hubs, make_rank, make_viewer):
-    record = hubs.start()
-    make_rank().greet().hear_watch()
     viewer = make_viewer()
-    status = viewer.hear(HubStatus)
+    status = viewer.receive(HubStatus)
     assert viewer.messages[0] == Welcome(
         PROTOCOL_VERSION, KEY, socket.gethostname(), "train.py", 2, record.started_ns
     )
@@ -98,14 +91,14 @@ def test_who_joins_late_sees_history_then_live_with_nothing_missing_or_doubled(
     job = threading.Thread(target=train)
     job.start()
     early = make_viewer()
-    early.hear(StepTotals, lambda totals: totals.step >= 10)
+    early.receive(StepTotals, lambda totals: totals.step >= 10)
     late = make_viewer()
-    late.hear(Welcome)
+    late.receive(Welcome)
     joined.set()
     latest = make_viewer()
     for viewer in (early, late, latest):
         for rank in (0, 1):
-            viewer.hear(StepTotals, lambda totals, rank=rank: (totals.rank, totals.step) == (rank, last))
+            viewer.receive(StepTotals, lambda totals, rank=rank: (totals.rank, totals.step) == (rank, last))
             steps = [totals.step for totals in viewer.of(StepTotals) if totals.rank == rank]
             assert steps == list(range(last + 1))
         assert {info.rank for info in viewer.of(RankInfo)} == {0, 1}
@@ -120,52 +113,36 @@ def test_who_joins_late_gets_notices_and_ends(hubs, make_rank, make_viewer):
     rank.send(notice, rank.step(0), RankEnd(1, 7, clean=True))
     assert rank.is_closed_by_hub()
     viewer = make_viewer()
-    viewer.hear(RankEnd)
+    viewer.receive(RankEnd)
     heard = [message for message in viewer.messages if not isinstance(message, HubStatus)]
     assert heard[1:] == [rank.info, notice, rank.step(0), RankEnd(1, 7, clean=True)]
 
 
-def test_a_rank_gets_watch_when_somebody_looks_and_when_nobody_does(hubs, make_rank, make_viewer):
+def test_detail_is_asked_of_the_ranks_that_somebody_watches_and_goes_to_those_who_do(
+    hubs, make_rank, make_viewer
+):
     hubs.start()
-    rank, other = make_rank(0).greet(), make_rank(1).greet()
-    assert (rank.hear_watch(), other.hear_watch()) == (False, False)
-    viewer = make_viewer()
-    viewer.link.watch([0])
-    viewer.hear(Welcome)
-    assert rank.hear_watch() is True
-    viewer.link.watch([1])
-    viewer.poll()
-    assert rank.hear_watch() is False
-    assert other.hear_watch() is True
-    viewer.close()
-    assert other.hear_watch() is False
-
-
-def test_a_rank_that_connects_is_told_at_once_that_it_is_watched(hubs, make_rank, make_viewer):
-    hubs.start()
-    viewer = make_viewer()
-    viewer.link.watch([3])
-    viewer.hear(Welcome)
-    assert make_rank(3).greet().hear_watch() is True
-
-
-def test_detail_goes_to_those_who_asked_for_that_rank(hubs, make_rank, make_viewer):
-    hubs.start()
-    rank, other = make_rank(0).greet(), make_rank(1).greet()
     asking, plain = make_viewer(), make_viewer()
-    plain.hear(Welcome)
     asking.link.watch([0])
-    asking.hear(Welcome)
-    assert [rank.hear_watch(), rank.hear_watch()] == [False, True]
+    for viewer in (asking, plain):
+        viewer.receive(Welcome)
+    rank, other = make_rank(0).greet(), make_rank(1).greet()
+    assert (rank.hear_watch(), other.hear_watch()) == (True, False)
     rank.send(rank.detail(7), rank.step(7))
     other.send(other.detail(7), other.step(7))
     for viewer in (asking, plain):
         for number in (0, 1):
-            viewer.hear(StepTotals, lambda totals, number=number: totals.rank == number)
+            viewer.receive(StepTotals, lambda totals, number=number: totals.rank == number)
     assert asking.of(StepDetail) == [rank.detail(7)]
     assert plain.of(StepDetail) == []
     plain.link.watch([1])
-    assert plain.hear(StepDetail) == other.detail(7)
+    assert plain.receive(StepDetail) == other.detail(7)
+    assert other.hear_watch() is True
+    asking.link.watch([])
+    asking.poll()
+    assert rank.hear_watch() is False
+    plain.close()
+    assert other.hear_watch() is False
 
 
 def test_the_hub_reports_the_end_of_a_rank_whose_connection_broke(hubs, make_rank, make_viewer):
@@ -173,25 +150,25 @@ def test_the_hub_reports_the_end_of_a_rank_whose_connection_broke(hubs, make_ran
     rank = make_rank(0).greet()
     make_rank(1).greet()
     viewer = make_viewer()
-    viewer.hear(RankInfo)
+    viewer.receive(RankInfo)
     rank.close()
-    end = viewer.hear(RankEnd)
+    end = viewer.receive(RankEnd)
     assert (end.rank, end.clean) == (0, False)
-    viewer.hear(HubStatus, lambda status: status.ranks_connected == 1)
+    viewer.receive(HubStatus, lambda status: status.ranks_connected == 1)
 
 
 def test_a_rank_that_comes_back_takes_the_place_of_its_old_connection(hubs, make_rank, make_viewer):
     hubs.start()
     old = make_rank(0).greet()
     viewer = make_viewer()
-    viewer.hear(RankInfo)
+    viewer.receive(RankInfo)
     new = make_rank(0)
     new.info = replace(new.info, backend="nccl")
     new.greet()
     assert old.is_closed_by_hub()
     new.send(new.step(1))
-    viewer.hear(StepTotals)
-    viewer.hear(HubStatus, lambda status: status.ranks_connected == 1)
+    viewer.receive(StepTotals)
+    viewer.receive(HubStatus, lambda status: status.ranks_connected == 1)
     assert [info.backend for info in viewer.of(RankInfo)] == ["gloo", "nccl"]
     assert viewer.of(RankEnd) == []
 
@@ -200,7 +177,7 @@ def test_a_hub_that_was_killed_is_replaced_and_its_leftovers_go(hubs, make_rank,
     first = hubs.start()
     rank = make_rank().greet()
     viewer = make_viewer()
-    viewer.hear(RankInfo)
+    viewer.receive(RankInfo)
     os.kill(first.hub_pid, signal.SIGKILL)
     assert rank.is_closed_by_hub()
     viewer.until(lambda: not viewer.link.alive)
@@ -211,83 +188,54 @@ def test_a_hub_that_was_killed_is_replaced_and_its_leftovers_go(hubs, make_rank,
     assert second.hub_pid != first.hub_pid
     assert second.started_ns == first.started_ns
     make_rank().greet()
-    make_viewer().hear(RankInfo)
+    make_viewer().receive(RankInfo)
     assert sorted(path.name for path in folder.glob("*.sock")) == [second.dashboard_socket, "ranks.sock"]
 
 
-def test_the_hub_reports_the_jobs_end_and_removes_its_folder(
-    hubs, make_rank, make_viewer, wait_until, folder
+def test_the_hub_lingers_reports_the_jobs_end_unless_a_rank_comes_back_and_removes_its_folder(
+    hubs, make_rank, make_viewer, folder
 ):
-    record = hubs.start("--linger-s", "0.3")
+    record = hubs.start("--linger-s", "1")
     rank = make_rank().greet()
     viewer = make_viewer()
-    viewer.hear(RankInfo)
+    viewer.receive(RankInfo)
+    assert not hubs.record().ended
     rank.send(RankEnd(0, 1, clean=True))
-    viewer.hear(HubStatus, lambda status: status.job_ended)
+    viewer.receive(HubStatus, lambda status: status.job_ended)
     assert viewer.of(RankEnd) == [RankEnd(0, 1, clean=True)]
-    wait_until(lambda: is_gone(record.hub_pid))
+    again = make_rank().greet()
+    again.hear_watch()
+    viewer.hear_statuses(2)
+    assert record.hub_alive
+    eventually(lambda: not hubs.record().ended)
+    again.send(RankEnd(0, 1, clean=True))
+    eventually(lambda: is_gone(record.hub_pid))
     assert not folder.exists()
     assert not viewer.link.alive
 
 
-def test_while_the_hub_lingers_its_record_says_that_the_job_has_ended(hubs, make_rank, wait_until):
-    hubs.start("--linger-s", "60")
-    rank = make_rank().greet()
-    rank.hear_watch()
-    assert not hubs.record().ended
-    rank.send(RankEnd(0, 1, clean=True))
-    wait_until(lambda: hubs.record().ended)
-    again = make_rank().greet()
-    again.hear_watch()
-    wait_until(lambda: not hubs.record().ended)
-
-
-def test_the_hub_stays_while_it_lingers_and_a_rank_comes_back(hubs, make_rank, wait_until):
-    record = hubs.start("--linger-s", "0.5")
-    rank = make_rank().greet()
-    rank.hear_watch()
-    rank.close()
-    again = make_rank().greet()
-    again.hear_watch()
-    began_s = time.monotonic()
-    wait_until(lambda: time.monotonic() - began_s > 0.8)
-    assert record.hub_alive
-    again.close()
-    wait_until(lambda: is_gone(record.hub_pid))
-
-
-def test_a_hub_to_which_no_rank_comes_ends(hubs, wait_until, folder):
+def test_a_hub_to_which_no_rank_comes_ends(hubs, folder):
     hubs.launch("--wait-s", "0.3")  # it may be gone before anybody could read its record
-    wait_until(lambda: not folder.exists())
+    eventually(lambda: not folder.exists())
 
 
-def test_a_hub_whose_starter_died_before_any_rank_came_ends(hubs, wait_until, folder):
+def test_a_hub_ends_with_its_starter_before_any_rank_has_come_and_not_once_the_job_runs(
+    hubs, make_rank, make_viewer, folder
+):
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as starter:
-        record = hubs.start(starter_pid=starter.pid)
+        running = hubs.start(starter_pid=starter.pid)
+        waiting = hubs.start(key="other", starter_pid=starter.pid)
+        make_rank().greet().hear_watch()
         starter.stdin.close()
-    wait_until(lambda: is_gone(record.hub_pid))
+    eventually(lambda: is_gone(waiting.hub_pid))
+    make_viewer().receive(HubStatus)
+    assert running.hub_alive
+    os.kill(running.hub_pid, signal.SIGTERM)
+    eventually(lambda: is_gone(running.hub_pid))
     assert not folder.exists()
 
 
-def test_the_death_of_the_starter_alone_does_not_end_a_job_that_runs(hubs, make_rank, make_viewer):
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as starter:
-        record = hubs.start(starter_pid=starter.pid)
-        rank = make_rank().greet()
-        rank.hear_watch()
-        starter.stdin.close()
-    make_viewer().hear(HubStatus)
-    assert record.hub_alive
-
-
-def test_sigterm_ends_the_hub_at_once_and_cleans_up(hubs, make_rank, wait_until, folder):
-    record = hubs.start()
-    make_rank().greet().hear_watch()
-    os.kill(record.hub_pid, signal.SIGTERM)
-    wait_until(lambda: is_gone(record.hub_pid))
-    assert not folder.exists()
-
-
-def test_of_hubs_started_at_once_exactly_one_lives(hubs, make_rank, wait_until):
+def test_of_hubs_started_at_once_exactly_one_lives(hubs, make_rank):
     argv, environment = hubs.command()
     starts = [subprocess.Popen(argv, env=environment) for _ in range(6)]
     assert [start.wait(timeout=20) for start in starts] == [0] * 6
@@ -307,60 +255,45 @@ def is_hub_in(process, directory):
     return b"overlaptop.hub" in command and f"OVERLAPTOP_DIR={directory}\0".encode() in environment
 
 
-def test_a_second_hub_leaves_the_first_alone(hubs, make_rank):
-    first = hubs.start()
-    rank = make_rank().greet()
-    rank.hear_watch()
-    hubs.launch()
-    assert hubs.record().hub_pid == first.hub_pid
-    rank.send(rank.step(1))
-    assert first.hub_alive
-
-
-def test_a_hub_removes_what_was_left_of_jobs_that_were_killed(hubs, wait_until):
+def test_several_jobs_stand_side_by_side_and_what_was_left_of_others_is_removed(
+    hubs, make_rank, make_viewer
+):
     left = job_dir("left", create=True)
     (left / "hub.log").touch()
-    hubs.start()
-    wait_until(lambda: not left.exists())
-
-
-def test_several_jobs_stand_side_by_side(hubs, make_rank, make_viewer):
     records = [hubs.start(key=key) for key in ("a", "b-2")]
+    hubs.launch(key="a")  # a second one leaves the first alone
     for key in ("a", "b-2"):
         make_rank(key=key).greet().hear_watch()
-    assert {record.job for record in list_jobs()} == {"a", "b-2"}
-    assert list_jobs() == sorted(list_jobs(), key=lambda record: -record.started_ns)
-    viewer = make_viewer("b-2")
-    assert viewer.hear(RankInfo).job == "b-2"
+    assert [record.job for record in list_jobs()] == ["b-2", "a"]
+    assert make_viewer("b-2").receive(RankInfo).job == "b-2"
+    eventually(lambda: not left.exists())
     clean_stale()
     assert all(record.hub_alive and read_job(record.job) for record in records)
 
 
-def test_a_hub_whose_directory_is_deleted_ends_so_that_it_can_be_replaced(
-    hubs, make_rank, wait_until, folder
-):
+def test_a_hub_whose_directory_is_deleted_ends_so_that_it_can_be_replaced(hubs, make_rank, folder):
     record = hubs.start()
     rank = make_rank().greet()
     rank.hear_watch()
     shutil.rmtree(folder)
     assert rank.is_closed_by_hub()
-    wait_until(lambda: is_gone(record.hub_pid))
+    eventually(lambda: is_gone(record.hub_pid))
     hubs.launch()
     assert hubs.record().hub_pid != record.hub_pid
 
 
-def test_a_hub_that_lost_its_folder_leaves_its_successors_alone(hubs, make_rank, wait_until, folder):
+def test_a_hub_that_lost_its_folder_leaves_its_successors_alone(hubs, make_rank, folder):
     first = hubs.start()
     os.kill(first.hub_pid, signal.SIGSTOP)
     shutil.rmtree(folder)
     second = hubs.start()
     os.kill(first.hub_pid, signal.SIGCONT)
-    wait_until(lambda: is_gone(first.hub_pid))
+    eventually(lambda: is_gone(first.hub_pid))
     assert second.hub_alive
     make_rank().greet().hear_watch()
 
 
-def test_a_dashboard_of_another_protocol_is_told_ours_and_nothing_else(hubs, make_rank, wait_until):
+def test_a_dashboard_of_another_protocol_is_told_ours_and_nothing_else(hubs, make_rank):
     record = hubs.start()
     make_rank().greet().hear_watch()
     heard = []
@@ -370,7 +303,7 @@ def test_a_dashboard_of_another_protocol_is_told_ours_and_nothing_else(hubs, mak
         other = LocalHubConnection(record)
         dealer.send(encode(Join(PROTOCOL_VERSION + 1, ())))
         # By the time another dashboard has heard two statuses, this one would have heard one.
-        wait_until(lambda: heard.extend(other.poll()) or sum(isinstance(m, HubStatus) for m in heard) >= 2)
+        eventually(lambda: heard.extend(other.poll()) or sum(isinstance(m, HubStatus) for m in heard) >= 2)
         other.close()
         assert dealer.recv_multipart(zmq.NOBLOCK) == [encode(heard[0])]
         with pytest.raises(zmq.Again):
@@ -383,7 +316,7 @@ def test_fields_of_a_newer_rank_are_ignored_and_passed_on(hubs, make_rank, make_
     for message in (rank.info, rank.step(4)):
         newer = [*msgpack.unpackb(encode(message)), "a field of the future", [1, {"a": 2}]]
         rank.socket.sendall(frame(msgpack.packb(newer)))
-    assert make_viewer().hear(StepTotals) == rank.step(4)
+    assert make_viewer().receive(StepTotals) == rank.step(4)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting import sender as rank_side
 from overlaptop.agent.reporting.sender import Sender
+from overlaptop.hub import ranks as hub_side
 from overlaptop.hub.ranks import RankServer
 from overlaptop.wire import endpoints
 from overlaptop.wire.messages import RankInfo
@@ -29,10 +30,11 @@ class Node:
         listener.listen()
         listener.setblocking(False)
         self.heard: list[object] = []
+        self.now_s = 0.0
         self._selector = selectors.DefaultSelector()
         self.server = RankServer(
             "job-1", listener, self._selector, 8,
-            deliver=lambda message, _payload: self.heard.append(message), has_room_for=lambda _rank: True,
+            deliver=lambda message, _payload: self.heard.append(message), clock_s=lambda: self.now_s,
         )  # fmt: skip
 
     def work(self) -> None:
@@ -69,14 +71,14 @@ def ranks(node):
 
 
 def test_a_rank_that_waits_says_that_it_is_there_and_one_that_is_stopped_does_not(node, ranks, monkeypatch):
-    before_s = time.monotonic()
-    assert node.server.silent(before_s) == ()
-    monkeypatch.setattr(rank_side, "monotonic", lambda: before_s + LONG_S)
+    assert node.server.silent == ()
+    now_s = time.monotonic()
+    monkeypatch.setattr(rank_side, "monotonic", lambda: now_s + LONG_S)
     waits, _stopped = ranks
     waits.pump()
-    monkeypatch.setattr("overlaptop.hub.ranks.time.monotonic", lambda: before_s + LONG_S)
+    node.now_s = LONG_S
     node.work()
-    assert node.server.silent(before_s + LONG_S) == (1,)
+    assert node.server.silent == (1,)
 
 
 def test_what_says_no_more_than_that_is_not_passed_on(node, ranks, monkeypatch):
@@ -98,8 +100,11 @@ def test_a_rank_with_something_to_say_repeats_nothing(node, ranks):
     assert len(node.heard) == 2
 
 
-def test_while_the_hub_itself_stood_still_no_rank_was_silent(node, ranks):
-    now_s = time.monotonic() + LONG_S
-    assert node.server.silent(now_s) == (0, 1)
-    node.server.extend(LONG_S)
-    assert node.server.silent(now_s) == ()
+def test_ranks_are_limited(node, ranks, monkeypatch):
+    monkeypatch.setattr(hub_side, "MAX_RANKS", 2)
+    more = [rank(number) for number in (1, 2)]  # one that comes back, and one too many
+    node.work()
+    assert node.server.numbers == (0, 1)
+    assert node.server.bad_frames == 1
+    for each in more:
+        each.disconnect()

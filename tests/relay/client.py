@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import TypeVar
 
 from overlaptop.relay.relay import Relay
@@ -17,7 +16,7 @@ from overlaptop.wire.messages import Join
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.relaying import MAGIC, RelayJobs, RelayLink, RelayPing, RelaySelect
 from overlaptop.wire.schema import Message
-from tests.hub.conftest import PATIENCE_S, eventually
+from tests.hub.conftest import PATIENCE_S, Receiver
 
 _PING_S = 0.2
 
@@ -25,14 +24,14 @@ T = TypeVar("T")
 M = TypeVar("M")
 
 
-class RelayClient:
+class RelayClient(Receiver):
     """Speaks over two descriptors, which it closes."""
 
     def __init__(self, reads: int, writes: int) -> None:
+        super().__init__()
         self.reads, self.writes = reads, writes
         os.set_blocking(reads, False)
         os.set_blocking(writes, False)
-        self.messages: list[Message] = []
         self.received_bytes = 0
         """Behind MAGIC."""
         self.over = False
@@ -73,21 +72,6 @@ class RelayClient:
             data, self._reader = self._begun[len(MAGIC) :], FrameReader()
         self.received_bytes += len(data)
         self.messages += map(decode, self._reader.feed(data))
-
-    def of(self, kind: type[M]) -> list[M]:
-        return [message for message in self.messages if isinstance(message, kind)]
-
-    def until(self, probe: Callable[[], T]) -> T:
-        def look() -> T:
-            self.poll()
-            return probe()
-
-        return eventually(look)
-
-    def receive(self, kind: type[M], where: Callable[[M], bool] = lambda _: True) -> M:
-        """The first message of this kind for which the predicate holds."""
-        self.until(lambda: next(filter(where, self.of(kind)), None) is not None)
-        return next(filter(where, self.of(kind)))
 
     def select(self, job: str, *detail_ranks: int) -> None:
         """Select a job that the host has, and forget what came before the answer."""

@@ -121,7 +121,7 @@ def test_what_the_hub_sends_comes_byte_for_byte(make_ranks, make_relay, make_vie
     viewer, client = make_viewer(), make_relay().client
     client.select(KEY)
     for kind in (GradientFacts, StepTotals, Notice):
-        viewer.hear(kind)
+        viewer.receive(kind)
         client.receive(kind)
     kinds = (Welcome, RankInfo, GradientFacts, StepTotals, Notice)
     assert [each for each in client.messages if isinstance(each, kinds)] == [

@@ -116,16 +116,16 @@ def job(hubs: Hubs, make_rank, make_viewer) -> JobRecord:
     """A job that has run for a step and can be changed, all of whose files are there."""
     hubs.start()
     rank, viewer = make_rank(0).greet(), make_viewer()
-    viewer.hear(RankInfo)
+    viewer.receive(RankInfo)
     rank.send(rank.step(1), KnobFacts(0, (KNOB,)))
-    viewer.hear(StepTotals)
+    viewer.receive(StepTotals)
     command = make_setting(KNOB, 50)
     assert viewer.link.send(command)
     viewer.until(lambda: rank.listen() or rank.commands)
     rank.answer(rank.commands[0])
     viewer.until(lambda: any(outcome.done for outcome in viewer.of(CommandOutcome)))
     assert viewer.link.hold(SEARCH)
-    viewer.hear(Search)
+    viewer.receive(Search)
     return hubs.record()
 
 

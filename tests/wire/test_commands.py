@@ -1,0 +1,106 @@
+"""What a job may be told: which commands and searches are made, and what the codec lets through."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from overlaptop.wire import commands
+from overlaptop.wire.bounds import MAX_AUTHOR_CHARS
+from overlaptop.wire.codec import WireError, decode, encode
+from overlaptop.wire.knobs import Knob
+from tests.fleet.builders import BUCKET_CAP_MB
+
+KNOB = Knob("accumulation", 4, "4", "4", 1, 8, choices=(1, 2, 4, 8))
+
+
+def knob(**changes):
+    return replace(BUCKET_CAP_MB, **changes)
+
+
+def test_a_command_within_bounds_is_made_with_an_id_of_its_own_that_is_fit_for_a_folder():
+    made = [commands.make(commands.CAPTURE, {"steps": steps}) for steps in range(1, 101)]
+    assert [commands.argument(each, "steps") for each in made] == list(range(1, 101))
+    assert commands.in_words(made[4]) == "capture (steps 5)"
+    assert all("pid" in each.by and decode(encode(each)) == each for each in made)
+    assert len({each.id for each in made}) == 100
+    assert set("".join(each.id for each in made)) <= set("0123456789abcdef-")
+
+
+def test_a_change_names_its_knob():
+    setting = commands.make_setting(BUCKET_CAP_MB, 50)
+    assert (setting.name, setting.knob, commands.argument(setting, "value")) == ("set", "bucket_cap_mb", 50)
+    assert commands.in_words(setting) == "set bucket_cap_mb 50"
+    restoring = commands.make_restoring(KNOB, search=setting.id)
+    assert (commands.in_words(restoring), restoring.search) == ("restore accumulation", setting.id)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("capture", {"steps": 0}, "from 1 to 100, not 0"),
+        ("capture", {"steps": 101}, "from 1 to 100, not 101"),
+        ("capture", {}, "takes exactly: steps"),
+        ("capture", {"steps": 1, "folder": 2}, "takes exactly: steps"),
+        ("exec", {"steps": 1}, "there is no such command"),
+    ],
+)
+def test_a_command_that_is_not_allowed_is_not_made(name, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        commands.make(name, arguments)
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "words"),
+    [
+        (BUCKET_CAP_MB, 0, "bucket_cap_mb must be from 1 to 10000, not 0"),
+        (BUCKET_CAP_MB, 10_001, "bucket_cap_mb must be from 1 to 10000, not 10001"),
+        (KNOB, 3, "accumulation must be one of 1, 2, 4, 8, not 3"),
+        (knob(name="b" * 65), 5, "cannot be a knob's name"),
+        (knob(name="os.system"), 5, "cannot be a knob's name"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_with_the_reason(knob, value, words):
+    with pytest.raises(ValueError, match=words):
+        commands.make_setting(knob, value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"knob": ""}, "cannot be a knob's name"),
+        ({"knob": "a b"}, "cannot be a knob's name"),
+        ({"search": "../etc"}, "Command.search"),
+        ({"name": "restore"}, "restore takes exactly: no argument"),
+        ({"name": "capture"}, "capture is not about a knob"),
+    ],
+)
+def test_the_codec_lets_no_other_change_through(changes, words):
+    with pytest.raises(WireError, match=words):
+        encode(replace(commands.make_setting(BUCKET_CAP_MB, 50), **changes))
+
+
+def test_what_a_search_goes_back_to_is_what_the_script_gave_where_that_still_stands():
+    as_given = knob(value=None, value_text="2.5", original_text="2.5")
+    for each, undo_value in ((knob(), None), (knob(value=50, value_text="50"), 50), (as_given, None)):
+        assert commands.make_search(each).undo_value == undo_value
+    with pytest.raises(ValueError, match=r"bucket_cap_mb is 2\.5: no command can go back to that"):
+        commands.make_search(knob(value=None, value_text="2.5"))
+
+
+@pytest.mark.parametrize(
+    ("undo_value", "words"), [(None, "restore bucket_cap_mb"), (50, "set bucket_cap_mb 50")]
+)
+def test_hubs_undo_a_search_by_the_same_command_in_the_name_of_who_fell_silent(undo_value, words):
+    for long_id in ("a" * 40, commands.make_search(KNOB).id):
+        search = replace(
+            commands.make_search(BUCKET_CAP_MB),
+            id=long_id,
+            undo_value=undo_value,
+            by="x" * MAX_AUTHOR_CHARS,
+        )
+        command, of_another_hub = commands.make_undoing(search), commands.make_undoing(search)
+        assert command.id == of_another_hub.id != search.id
+        assert (commands.in_words(command), command.search) == (words, search.id)
+        assert command.by.endswith(" (silent; undone by the hub)")
+        assert decode(encode(command)) == command
