@@ -28,17 +28,90 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from overlaptop.fleet.followed_host import FollowedHost, Host
-from overlaptop.fleet.job_session import LOOK_EVERY_S, NOT_CONNECTED, READONLY, JobSelector
+from overlaptop.fleet.job_session import (
+    LOOK_EVERY_S,
+    NOT_CONNECTED,
+    READONLY,
+    JobSelector,
+    JobSession,
+)
 from overlaptop.fleet.merging import Merger, NodeSnapshot, out_of_reach
-from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.snapshot import LinkState, NodeView, Snapshot
+from overlaptop.remote.host import RemoteHost
 from overlaptop.wire.commands import CHANGES, Command
-from overlaptop.wire.endpoints import JobRecord
+from overlaptop.wire.endpoints import EndpointError, JobRecord
 from overlaptop.wire.knobs import Search
 
 SETTLE_S = 2.0
 """For hosts that are being connected to list their jobs, before the only job so far is taken."""
 _HOSTS_NAMED = 3
+
+
+class FollowedHost:
+    """One host, and the session that follows the job there."""
+
+    def __init__(
+        self,
+        host: RemoteHost,
+        matches: Callable[[JobRecord], bool],
+        *,
+        readonly: bool,
+        clock_ns: Callable[[], int],
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self.host = host
+        self.session = JobSession(
+            JobSelector(matches=matches),
+            readonly=readonly,
+            list_jobs=host.list_jobs,
+            open_link=host.open_link,
+            is_gone=host.is_gone,
+            clock_ns=clock_ns,
+            monotonic_s=monotonic_s,
+            node=host.name,
+        )
+        self.records: tuple[JobRecord, ...] = ()
+        """The jobs there, as of the last look."""
+        self.view = NodeView(host.name, LinkState.WAITING, clock_ns(), "")
+        """As of the last tick."""
+        self._monotonic_s = monotonic_s
+        self._watched: frozenset[int] = frozenset()
+
+    def look(self) -> None:
+        """Ask again which jobs there are."""
+        try:
+            self.records = tuple(self.host.list_jobs())
+        except (EndpointError, OSError):
+            self.records = ()  # the session's own look keeps the reason
+
+    def has(self, key: str | None) -> bool:
+        """Whether the host lists this job."""
+        return any(record.job == key for record in self.records)
+
+    def tick(self, key: str | None) -> NodeSnapshot:
+        """What is known here of the job with this key."""
+        snapshot, host = self.session.tick(), self.host
+        link, since_ns, note = snapshot.link, snapshot.link_since_ns, snapshot.link_note
+        if not host.up and link is not LinkState.ENDED:
+            link = LinkState.WAITING if host.connecting else LinkState.LOST
+            since_ns = snapshot.at_ns - round((self._monotonic_s() - host.since_s) * 1e9)
+            note = host.note
+        elif self.session.job_key is None and host.known:
+            count = len(self.records)
+            listed = f"{count or 'no'} job{'s' * (count != 1)} there"
+            note = host.note or ("the job is not there" if key else listed)
+        node = NodeView(
+            host.name, link, since_ns, note,
+            offset_ns=host.offset_ns, residual_ns=host.residual_ns,
+            bytes_per_s=host.bytes_per_s, detail=host.detail, readonly=host.readonly,
+        )  # fmt: skip
+        return NodeSnapshot(node, snapshot)
+
+    def watch(self, ranks: frozenset[int]) -> None:
+        """Ask for the timelines of these ranks, which are here."""
+        if ranks != self._watched:
+            self._watched = ranks
+            self.session.watch(ranks)
 
 
 class ClusterSession:
@@ -50,7 +123,7 @@ class ClusterSession:
 
     def __init__(
         self,
-        hosts: Sequence[Host],
+        hosts: Sequence[RemoteHost],
         selector: JobSelector | None = None,
         *,
         readonly: bool = False,

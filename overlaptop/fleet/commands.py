@@ -54,87 +54,30 @@ class RankProgress:
 
 @dataclass(frozen=True, slots=True)
 class CommandView:
-    """One command and how far it is."""
+    """One command and how far it is. What Command and CommandOutcome have too is as they have it."""
 
     command: Command
     outcome: CommandOutcome
     ranks: tuple[RankProgress, ...]
     """Every rank that was expected to report, or did."""
-
-    @property
-    def id(self) -> str:
-        """The command's id."""
-        return self.command.id
-
-    @property
-    def name(self) -> str:
-        """One of COMMANDS."""
-        return self.command.name
-
-    @property
-    def words(self) -> str:
-        """``capture (steps 5)``."""
-        return in_words(self.command)
-
-    @property
-    def by(self) -> str:
-        """Who asked."""
-        return self.command.by
-
-    @property
-    def at_ns(self) -> int:
-        """Unix time."""
-        return self.command.at_ns
-
-    @property
-    def knob(self) -> str:
-        """What was to be changed; empty for other commands."""
-        return self.command.knob
-
-    @property
-    def value(self) -> int | None:
-        """What it was to be set to; None: to the value that the script gave, or no knob at all."""
-        return argument(self.command, "value") if self.command.name == SET else None
-
-    @property
-    def search(self) -> str:
-        """Id of the search that it belongs to; empty: a person asked."""
-        return self.command.search
-
-    @property
-    def state(self) -> str:
-        """As CommandOutcome.state."""
-        return self.outcome.state
-
-    @property
-    def reason(self) -> str:
-        """Why it failed or is unknown, with the number of the rank; else empty."""
-        return self.outcome.reason
-
-    @property
-    def step(self) -> int | None:
-        """The step from which on all ranks act."""
-        return self.outcome.step
-
-    @property
-    def done(self) -> bool:
-        """No rank's report is awaited any more."""
-        return self.outcome.done
-
-    @property
-    def was(self) -> str:
-        """Once it is changed: the value before."""
-        return self.outcome.was
-
-    @property
-    def becomes(self) -> str:
-        """Once it is changed: the value since."""
-        return self.outcome.becomes
-
-    @property
-    def busy(self) -> bool:
-        """It came while another command was under way."""
-        return any(each.state == "busy" for each in self.ranks)
+    id: str
+    name: str
+    by: str
+    at_ns: int
+    knob: str
+    value: int | None
+    """What it was to be set to; None: to the value that the script gave, or no knob at all."""
+    search: str
+    words: str
+    """``capture (steps 5)``."""
+    state: str
+    reason: str
+    step: int | None
+    done: bool
+    was: str
+    becomes: str
+    busy: bool
+    """It came while another command was under way."""
 
 
 @dataclass(slots=True)
@@ -228,7 +171,7 @@ def together(views: Sequence[CommandView], unreachable: Mapping[int, str]) -> Co
     command = replace(views[0].command, at_ns=min(view.at_ns for view in views))
     outcome = merged(command, [view.outcome for view in views], unreachable)
     live = {each.rank: (each.live_overlap, each.live_steps) for view in views for each in view.ranks}
-    return CommandView(command, outcome, _progress(outcome, live))
+    return _made(command, outcome, live)
 
 
 def _view(
@@ -242,23 +185,42 @@ def _view(
             outcome = execution.outcome()
         else:
             outcome = replace(execution.outcome(), state=SENT, reason="", done=False)
-        return CommandView(command, outcome, _progress(outcome, {}))
+        return _made(command, outcome, {})
     if over and not outcome.done:
         execution = CommandProgress.resume(command, outcome)
         execution.lose_all(ENDED)
         outcome = execution.outcome()
-        return CommandView(command, outcome, _progress(outcome, entry.live))
+        return _made(command, outcome, entry.live)
     if entry.view is None:
-        entry.view = CommandView(command, outcome, _progress(outcome, entry.live))
+        entry.view = _made(command, outcome, entry.live)
     return entry.view
 
 
-def _progress(
-    outcome: CommandOutcome, live: Mapping[int, tuple[float | None, int]]
-) -> tuple[RankProgress, ...]:
-    return tuple(
-        RankProgress(each.rank, each.state, each.text, *live.get(each.rank, (None, 0)))
-        for each in outcome.ranks
+def _made(
+    command: Command, outcome: CommandOutcome, live: Mapping[int, tuple[float | None, int]]
+) -> CommandView:
+    return CommandView(
+        command,
+        outcome,
+        tuple(
+            RankProgress(each.rank, each.state, each.text, *live.get(each.rank, (None, 0)))
+            for each in outcome.ranks
+        ),
+        id=command.id,
+        name=command.name,
+        by=command.by,
+        at_ns=command.at_ns,
+        knob=command.knob,
+        value=argument(command, "value") if command.name == SET else None,
+        search=command.search,
+        words=in_words(command),
+        state=outcome.state,
+        reason=outcome.reason,
+        step=outcome.step,
+        done=outcome.done,
+        was=outcome.was,
+        becomes=outcome.becomes,
+        busy=any(each.state == "busy" for each in outcome.ranks),
     )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from statistics import median
 
 from overlaptop.fleet.commands import CommandBook
 from overlaptop.fleet.knobs import job_knobs
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.fleet.totals import of_one_step, total
-from overlaptop.fleet.traffic import LONGEST_WINDOW_S, Load, StepWindow, Traffic, traffic_of
+from overlaptop.fleet.traffic import LONGEST_WINDOW_S, StepWindow, Traffic, traffic_of
+from overlaptop.fleet.trouble import is_stale
 from overlaptop.wire.commands import Command, CommandOutcome
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
@@ -32,54 +32,12 @@ MAX_NODE_RANKS = 256
 SHIFTED_NS = 1_000_000_000
 """By less than this a message's time may be another one when the hub's history comes again: another host's
 clock is known better by then. A process that takes a rank's place needs longer to start."""
-STALE_AFTER_S = 5.0
-STALE_AFTER_STEPS = 5
-_RECENT_STEPS = 32
 MAX_SAMPLES = 128
 """Of a rank's GPU: LONGEST_WINDOW_S of two a second."""
 
 
-class _RankMachine:
-    """Where one rank runs: its machine, its GPU, what the GPU's links carry."""
-
-    def __init__(self) -> None:
-        self.machine: MachineFacts | None = None
-        self.device: DeviceFacts | None = None
-        self.numa: NumaFacts | None = None
-        self.samples: deque[DeviceSample] = deque(maxlen=MAX_SAMPLES)
-        self.steps = StepWindow()
-        self.traffic: Traffic | None = None
-        self.traffic_due = False
-        self._history: tuple[DeviceSample, ...] | None = ()
-
-    @property
-    def gpu_uuid(self) -> str:
-        """Empty: none, or not known."""
-        return self.device.gpu_uuid if self.device is not None else ""
-
-    @property
-    def history(self) -> tuple[DeviceSample, ...]:
-        if self._history is None:
-            self._history = tuple(self.samples)
-        return self._history
-
-    def add(self, sample: DeviceSample, replaying: bool) -> bool:
-        """Take a sample unless it is already known, as after a second look at the hub's history."""
-        samples = self.samples
-        if samples and sample.at_ns <= samples[-1].at_ns:
-            if replaying:
-                return False
-            samples.clear()  # the clock was set back
-        samples.append(sample)
-        while samples[0].at_ns < sample.at_ns - LONGEST_WINDOW_S * 1e9:
-            samples.popleft()
-        self._history = None
-        self.traffic_due = True
-        return True
-
-
 class _Rank:
-    """One rank's state between snapshots."""
+    """One rank's state between snapshots, and where it runs."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -89,78 +47,86 @@ class _Rank:
         self.details: deque[StepDetail] = deque(maxlen=RECENT_DETAILS)
         self.arrived_ns = 0
         self.end: RankEnd | None = None
-        self.machine = _RankMachine()
         self.knobs: tuple[Knob, ...] = ()
         self.gradients: GradientFacts | None = None
-        self._history: tuple[StepTotals, ...] | None = ()
+        self.machine: MachineFacts | None = None
+        self.device: DeviceFacts | None = None
+        self.numa: NumaFacts | None = None
+        self.samples: deque[DeviceSample] = deque(maxlen=MAX_SAMPLES)
+        self.window = StepWindow()
+        self.traffic: Traffic | None = None
+        self.traffic_due = False
+        self._step_history: tuple[StepTotals, ...] | None = ()
+        self._sample_history: tuple[DeviceSample, ...] | None = ()
 
     @property
     def ended(self) -> bool:
         return self.end is not None
-
-    def forget(self) -> None:
-        """Another process has taken the rank's place."""
-        self.forget_steps()
-        self.machine = _RankMachine()
-        self.knobs, self.gradients = (), None
-
-    def forget_steps(self) -> None:
-        self.steps.clear()
-        self.machine.steps.forget()
-        self.measured = None
-        self.details.clear()
-        self._history = ()
 
     def add(self, step: StepTotals) -> bool:
         """Take a step unless it is already known, as after a second look at the hub's history."""
         if self.steps and step.step <= (last := self.steps[-1]).step:
             if step.start_ns < last.start_ns + SHIFTED_NS:
                 return False
-            self.forget_steps()  # counted from 0 again: the rank was restarted
+            # Counted from 0 again: the rank was restarted.
+            self.steps.clear()
+            self.window = StepWindow()
+            self.measured = None
+            self.details.clear()
         self.steps.append(step)
-        self.machine.steps.add(step)
-        if not self.machine.samples:
-            self.machine.traffic_due = True  # else with the next sample, which is soon enough
+        self.window.add(step)
+        if not self.samples:
+            self.traffic_due = True  # else with the next sample, which is soon enough
         if step.measured:
             self.measured = step
-        self._history = None
+        self._step_history = None
+        return True
+
+    def add_sample(self, sample: DeviceSample, replaying: bool) -> bool:
+        """As `add`, a sample of its GPU."""
+        samples = self.samples
+        if samples and sample.at_ns <= samples[-1].at_ns:
+            if replaying:
+                return False
+            samples.clear()  # the clock was set back
+        samples.append(sample)
+        while samples[0].at_ns < sample.at_ns - LONGEST_WINDOW_S * 1e9:
+            samples.popleft()
+        self._sample_history = None
+        self.traffic_due = True
         return True
 
     def view(self, now_ns: int, node: str, *, is_silent: bool) -> RankView:
-        if self._history is None:
-            self._history = tuple(self.steps)
+        if self._step_history is None:
+            self._step_history = tuple(self.steps)
+        if self._sample_history is None:
+            self._sample_history = tuple(self.samples)
         last = self.steps[-1] if self.steps else None
         age_s = None if last is None else max(0, now_ns - self.arrived_ns) / 1e9
-        stale = not self.ended and age_s is not None and self._is_stale(age_s)
+        stale = not self.ended and age_s is not None and is_stale(age_s, self.steps)
         return RankView(
             rank=self.rank,
             info=self.info,
             last=last,
             measured=self.measured,
-            history=self._history,
+            history=self._step_history,
             detail=self.details[-1] if self.details else None,
             details=tuple(self.details),
             age_s=age_s,
             stale=stale,
             ended=self.ended,
             dropped=last.dropped if last else 0,
-            machine=self.machine.machine,
-            device=self.machine.device,
-            numa=self.machine.numa,
-            samples=self.machine.history,
+            machine=self.machine,
+            device=self.device,
+            numa=self.numa,
+            samples=self._sample_history,
             knobs=self.knobs,
             gradients=self.gradients,
-            traffic=self.machine.traffic,
+            traffic=self.traffic,
             node=node,
             silent=stale and is_silent,
             end=self.end,
         )
-
-    def _is_stale(self, age_s: float) -> bool:
-        if age_s <= STALE_AFTER_S:
-            return False
-        recent_ns = [step.step_ns for step in list(self.steps)[-_RECENT_STEPS:]]
-        return age_s > STALE_AFTER_STEPS * median(recent_ns) / 1e9
 
 
 class Fleet:
@@ -236,14 +202,9 @@ class Fleet:
                     self._by_gpu = None
             case DeviceSample():
                 self._add_sample(message)
-            case MachineFacts() | DeviceFacts() | NumaFacts():
-                self._add_facts(message)
-            case KnobFacts():
+            case MachineFacts() | DeviceFacts() | NumaFacts() | KnobFacts() | GradientFacts():
                 if (rank := self._rank(message.rank)) is not None:
-                    rank.knobs = message.knobs
-            case GradientFacts():
-                if (rank := self._rank(message.rank)) is not None:
-                    rank.gradients = message
+                    self._learn(rank, message)
             case Search():
                 self._search_confirmed = True
                 self._search = None if message.over else message
@@ -335,53 +296,56 @@ class Fleet:
 
     def _add_sample(self, sample: DeviceSample) -> None:
         rank = self._rank(sample.rank)
-        if rank is None or not rank.machine.add(sample, self._replaying):
+        if rank is None or not rank.add_sample(sample, self._replaying):
             return
         if len(self._fresh_samples) >= MAX_FRESH:
             self._fresh_samples.popleft()
             self._unread += 1
         self._fresh_samples.append(sample)
 
-    def _add_facts(self, facts: MachineFacts | DeviceFacts | NumaFacts) -> None:
-        rank = self._rank(facts.rank)
-        if rank is None:
-            return
+    def _learn(
+        self, rank: _Rank, facts: MachineFacts | DeviceFacts | NumaFacts | KnobFacts | GradientFacts
+    ) -> None:
         match facts:
             case MachineFacts():
-                rank.machine.machine = facts
+                rank.machine = facts
             case DeviceFacts():
-                rank.machine.device = facts
-                rank.machine.traffic_due = True
+                rank.device = facts
+                rank.traffic_due = True
                 self._by_gpu = None
             case NumaFacts():
-                rank.machine.numa = facts
+                rank.numa = facts
+            case KnobFacts():
+                rank.knobs = facts.knobs
+            case GradientFacts():
+                rank.gradients = facts
 
     def _refresh_traffic(self) -> None:
         """Look again at the GPUs of which something new is known."""
-        due = [rank for rank in self._ranks.values() if rank.machine.traffic_due]
-        if not due:
-            return
-        if self._by_gpu is None:
+        due = [rank for rank in self._ranks.values() if rank.traffic_due]
+        if due and self._by_gpu is None:
             self._by_gpu = {}
             for rank in self._ranks.values():
-                if not rank.ended and rank.machine.gpu_uuid:
-                    self._by_gpu.setdefault(rank.machine.gpu_uuid, []).append(rank)
+                if not rank.ended and rank.device is not None and rank.device.gpu_uuid:
+                    self._by_gpu.setdefault(rank.device.gpu_uuid, []).append(rank)
+        by_gpu = self._by_gpu or {}
         for rank in due:
-            rank.machine.traffic_due = False
-            device = rank.machine.device
-            if device is not None and (sharers := self._by_gpu.get(device.gpu_uuid)):
-                loads = [
-                    Load(each.machine.steps, on_cpu=each.info is not None and each.info.source == "host")
-                    for each in sharers
-                ]
-                rank.machine.traffic = traffic_of(device, rank.machine.samples, loads, self._by_gpu)
+            rank.traffic_due = False
+            if rank.device is not None and (sharers := by_gpu.get(rank.device.gpu_uuid)):
+                rank.traffic = traffic_of(
+                    rank.device,
+                    rank.samples,
+                    [each.window for each in sharers],
+                    by_gpu,
+                    on_cpu=any(each.info is not None and each.info.source == "host" for each in sharers),
+                )
 
     def _meet(self, info: RankInfo) -> None:
         rank = self._rank(info.rank)
         if rank is None:
             return
         if rank.info is not None and rank.info.pid != info.pid:
-            rank.forget()
+            rank = self._ranks[info.rank] = _Rank(info.rank)  # another process has taken its place
             self._commands.forget(info.rank)
         rank.info = info
         rank.end = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from overlaptop.fleet.fleet import Fleet
@@ -38,11 +39,6 @@ class JobSelector:
     """Only such jobs exist for this session; a launcher knows its own job by this."""
 
 
-def is_gone(record: JobRecord) -> bool:
-    """Whether none of a job's processes is left that could start a hub again, see JobRecord.gone."""
-    return record.gone
-
-
 def _open_local_link(record: JobRecord) -> HubConnection:
     # zmq takes 40 ms to import: not before there is somebody to talk to.
     from overlaptop.wire.hub_connection import LocalHubConnection
@@ -64,7 +60,7 @@ class JobSession:
         readonly: bool = False,
         list_jobs: Callable[[], Sequence[JobRecord]] = list_jobs,
         open_link: Callable[[JobRecord], HubConnection] = _open_local_link,
-        is_gone: Callable[[JobRecord], bool] = is_gone,
+        is_gone: Callable[[JobRecord], bool] = attrgetter("gone"),
         clock_ns: Callable[[], int] = time.time_ns,
         monotonic_s: Callable[[], float] = time.monotonic,
         node: str = "",

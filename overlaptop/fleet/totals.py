@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from overlaptop.fleet.snapshot import RankView, Totals
-from overlaptop.timeline.launch_bound import launch_bound
+from overlaptop.timeline.breakdown import launch_bound
 from overlaptop.wire.messages import StepTotals
 
 _MOST_LOOKS, _MOST_READ = 64, 4096

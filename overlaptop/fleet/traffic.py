@@ -77,12 +77,6 @@ class StepWindow:
         while len(steps) > 1 and (len(steps) > MAX_STEPS or _end_ns(steps[0]) <= oldest_ns):
             self._step_ns -= steps.popleft().step_ns
 
-    def forget(self) -> None:
-        """The rank was restarted."""
-        self._steps.clear()
-        self._named.clear()
-        self._step_ns, self._unknown_bytes = 0, False
-
     @property
     def window_s(self) -> float:
         """WINDOW_S, or a little more to be of whole steps; at most LONGEST_WINDOW_S."""
@@ -115,26 +109,23 @@ class StepWindow:
         return self._step_ns / len(self._steps) if self._steps else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What one rank does on its GPU."""
-
-    steps: StepWindow
-    on_cpu: bool = False
-    """Its collectives are the CPU's."""
-
-
 def traffic_of(
-    device: DeviceFacts, samples: Sequence[DeviceSample], loads: Sequence[Load], job_gpus: Collection[str]
+    device: DeviceFacts,
+    samples: Sequence[DeviceSample],
+    ranks: Sequence[StepWindow],
+    job_gpus: Collection[str],
+    *,
+    on_cpu: bool = False,
 ) -> Traffic:
     """What went over the links of one GPU.
 
-    `samples` are the GPU's, oldest first. `loads` are of all the job's ranks that compute on it: the link's
-    counters count for all of them. `job_gpus` are the UUIDs of all the job's GPUs.
+    `samples` are the GPU's, oldest first. `ranks` are all of the job's that compute on it: the link's
+    counters count for all of them. `job_gpus` are the UUIDs of all the job's GPUs. `on_cpu`: collectives of
+    these ranks are the CPU's.
     """
     kinds = _kinds(device, job_gpus)
     over = "nvlink" if kinds & {"nvlink", "nvswitch"} else "pcie"
-    window_s = max((load.steps.window_s for load in loads), default=WINDOW_S)
+    window_s = max((each.window_s for each in ranks), default=WINDOW_S)
     oldest_ns = samples[-1].at_ns - window_s * 1e9 if samples else 0
     recent = [sample for sample in samples if sample.at_ns > oldest_ns]
     reasons = []
@@ -145,8 +136,10 @@ def traffic_of(
         reasons.append(_why_unmeasured(over, recent))
     if kinds >= {"nvlink", "pcie"} and "nvswitch" not in kinds:
         accounted: tuple[float, float] | str = BOTH_WAYS
+    elif on_cpu:
+        accounted = HOST_CLOCK
     else:
-        accounted = _accounted(loads, samples[-1].at_ns if samples else None)
+        accounted = _accounted(ranks, samples[-1].at_ns if samples else None)
     if isinstance(accounted, str):
         reasons.append(accounted)
     known = accounted if not isinstance(accounted, str) else None
@@ -167,13 +160,11 @@ def _kinds(device: DeviceFacts, job_gpus: Collection[str]) -> set[str]:
     return reaches or {link.kind for link in device.links}
 
 
-def _accounted(loads: Sequence[Load], now_ns: int | None) -> tuple[float, float] | str:
+def _accounted(ranks: Sequence[StepWindow], now_ns: int | None) -> tuple[float, float] | str:
     """Of all ranks together; without samples there is no time but the steps' own."""
     rx = tx = 0.0
-    for load in loads:
-        if load.on_cpu:
-            return HOST_CLOCK
-        each = load.steps.accounted(now_ns)
+    for rank in ranks:
+        each = rank.accounted(now_ns)
         if isinstance(each, str):
             return each
         rx, tx = rx + each[0], tx + each[1]

@@ -1,16 +1,26 @@
-"""What keeps a job from going on, or how it came to an end: one verdict for every view. Pure."""
+"""Whether a job hangs, and which rank is to blame, or how it came to an end: one verdict for every view.
+
+Two things show a hang. No step ends (`is_stale`, here): Fleet marks such ranks. And a rank's agent, which
+sends something each second, is silent: only the hub can see that (hub/ranks.py), and publishes it. Pure.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from statistics import median
 
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
+from overlaptop.wire.messages import StepTotals
 
 NOTICED_NS = 100_000_000
 """A hub may notice a death only so long after it; ranks that fail because of it report that at once. Those
 that a launcher ends because another has failed die later than that."""
+STALE_AFTER_S = 5.0
+STALE_AFTER_STEPS = 5
+"""No step ends for longer than both: five times the median of the last 32."""
+_RECENT_STEPS = 32
 
 
 class Kind(Enum):
@@ -41,6 +51,14 @@ class Trouble:
     """``ValueError: ...``, as the rank itself sent it."""
     others: int = 0
     """Ranks that ended badly after it."""
+
+
+def is_stale(age_s: float, steps: Sequence[StepTotals]) -> bool:
+    """Whether it is long since a rank's newest step ended, of one that makes ``steps``, oldest first."""
+    if age_s <= STALE_AFTER_S:
+        return False
+    recent_ns = [step.step_ns for step in list(steps)[-_RECENT_STEPS:]]
+    return age_s > STALE_AFTER_STEPS * median(recent_ns) / 1e9
 
 
 def trouble_of(snapshot: Snapshot) -> Trouble | None:

@@ -10,11 +10,10 @@ from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.chrome import Args, Distributed
 from overlaptop.formats.kineto import LANES, Activities, RankTrace
 from overlaptop.formats.steps import Step, compute_queue, find_steps
-from overlaptop.timeline.breakdown import break_down
+from overlaptop.timeline.breakdown import break_down, stalls
 from overlaptop.timeline.collectives import ELEMENT_BYTES, group_title, sum_where_known
 from overlaptop.timeline.lanes import Lane
 from overlaptop.timeline.spans import Spans, clip, coalesce, flatten, length_ns
-from overlaptop.timeline.stalls import stalls
 from overlaptop.wire.messages import CollectiveSpan, RankInfo, StepDetail, StepTotals
 
 SOURCE_REASON = "torch.profiler trace"

@@ -1,10 +1,17 @@
-"""One rank's step, taken apart: what ran beside what, to the nanosecond."""
+"""One rank's step, taken apart: what ran beside what, to the nanosecond, and what it waited for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from overlaptop.timeline.spans import Spans, clip, from_pairs, length_ns, union
+import numpy as np
+
+from overlaptop.timeline.spans import Spans, clip, difference, from_pairs, length_ns, union
+
+NO_LEAD = 0.02
+"""A launch lead below this share of the step is none: the GPU waits for each launch."""
+MUCH_IDLE = 0.05
+"""Idle time above this share of the step is worth speaking of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +96,31 @@ def break_down(start_ns: int, end_ns: int, compute: Spans, comm: Spans, copy: Sp
         copy_only_ns=copy_only_ns,
         idle_ns=step_ns - busy_ns - copy_only_ns,
     )
+
+
+def stalls(start_ns: int, end_ns: int, compute: Spans, comm: Spans) -> Spans:
+    """The stretches of exposed communication in ``[start_ns, end_ns)`` that compute waited out.
+
+    Where communication ran with no compute beside it, one of two things ended that stretch. Either the
+    communication was over: compute stood still for as long as it lasted. Or compute went on while the
+    communication still ran: it had been waiting for something else, such as its next launch. Only stretches
+    of the first kind count.
+
+    `compute` and `comm` are canonical and may reach beyond the step: a collective that outlasts the step
+    did not end in it. The result is canonical, and a part of the step's exposed communication.
+    """
+    exposed = difference(clip(comm, start_ns, end_ns), compute)
+    next_end = np.searchsorted(comm[:, 1], exposed[:, 1])
+    waited_out: Spans = exposed[comm[next_end, 1] == exposed[:, 1]]
+    return waited_out
+
+
+def launch_bound(step_ns: int, launch_lead_ns: int | None, idle_ns: int | None) -> bool | None:
+    """Whether the step was launch-bound: the CPU had no lead at its end, and the GPU stood idle in it.
+
+    The lead alone does not show it: a step that ends by waiting for the GPU (``loss.item()``) has none
+    either, and may yet keep the GPU busy. None where either is not known.
+    """
+    if launch_lead_ns is None or idle_ns is None:
+        return None
+    return launch_lead_ns < NO_LEAD * step_ns and idle_ns > MUCH_IDLE * step_ns

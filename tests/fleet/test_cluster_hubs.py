@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.fleet.cluster_session import ClusterSession
-from overlaptop.fleet.job_session import is_gone
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands, endpoints
 from overlaptop.wire.hub_connection import LocalHubConnection
@@ -54,7 +53,7 @@ class Machine:
             return LocalHubConnection(record)
 
     def is_gone(self, record):
-        return is_gone(record)
+        return record.gone
 
     def replace_hub(self):
         """It dies, and another takes its place: the rank comes to it, and tells of later steps."""

@@ -1,14 +1,12 @@
 """What links carried beside what collectives account for, and why something of it is not known."""
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from overlaptop.fleet import traffic
-from overlaptop.fleet.traffic import LONGEST_WINDOW_S, WINDOW_S, Load, StepWindow, traffic_of
+from overlaptop.fleet.traffic import LONGEST_WINDOW_S, WINDOW_S, StepWindow, traffic_of
 from overlaptop.wire.devices import GpuLink, Unknown
 
 from .builders import GB, MS, SWITCHED, T0, S, device, sample, step
@@ -36,7 +34,7 @@ def steps_of(count, length_ms, link=None, *, first=0, **changes):
 
 
 def seen(steps, samples=(), *, facts=None, gpus=("GPU-0", "GPU-1")):
-    return traffic_of(facts or device(0), samples, [Load(window(*steps))], gpus)
+    return traffic_of(facts or device(0), samples, [window(*steps)], gpus)
 
 
 def collectives(found):
@@ -99,7 +97,7 @@ def test_the_window_is_of_whole_steps(step_ms, window_s):
     made = window(*steps_of(4, step_ms))
     assert made.window_s == pytest.approx(window_s)
     assert made.window_s <= LONGEST_WINDOW_S
-    found = traffic_of(device(0), [sample(0)], [Load(made)], ())
+    found = traffic_of(device(0), [sample(0)], [made], ())
     assert found.window_s == made.window_s
 
 
@@ -182,14 +180,7 @@ def test_where_some_gpus_are_reached_by_nvlink_and_others_not_nothing_is_claimed
 
 def test_ranks_that_share_a_gpu_are_added_up_and_unknown_where_one_is():
     known, unknown = window(*steps_of(5, 50, (GB, GB))), window(*steps_of(5, 50, comm_bytes=None))
-    both = traffic_of(device(0), [sample(0)], [Load(known), Load(known)], ())
+    both = traffic_of(device(0), [sample(0)], [known, known], ())
     assert collectives(both) == (40 * GB, 40 * GB)
-    one = traffic_of(device(0), [sample(0)], [Load(known), Load(unknown)], ())
+    one = traffic_of(device(0), [sample(0)], [known, unknown], ())
     assert (collectives(one), one.reason) == ((None, None), traffic.UNNAMED)
-
-
-def test_a_window_that_forgets_begins_anew():
-    made = window(*steps_of(5, 50, (GB, GB)))
-    made.forget()
-    assert made.accounted(None) == traffic.NO_STEP
-    assert math.isclose(made.window_s, WINDOW_S)

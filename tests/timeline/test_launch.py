@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from overlaptop.timeline.launch_bound import launch_bound
+from overlaptop.timeline.breakdown import launch_bound
 
 
 @pytest.mark.parametrize(

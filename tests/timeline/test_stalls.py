@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from overlaptop.timeline.breakdown import stalls
 from overlaptop.timeline.spans import empty, flatten, from_pairs
-from overlaptop.timeline.stalls import stalls
 
 from .strategies import offsets_ns, origins_ns, raw_pairs, shifted, ticks
 
