@@ -166,7 +166,7 @@ def altered(command: Command, **changed: object) -> bytes:
     """What no honest client would send: a command with fields that encode refuses."""
     row = msgpack.unpackb(encode(command))
     for name, value in changed.items():
-        row[1 + list(Command.__dataclass_fields__).index(name)] = value
+        row[1 + list(Command.__struct_fields__).index(name)] = value
     return frame(msgpack.packb(row))
 
 

@@ -188,7 +188,7 @@ def test_a_refusal_hurts_only_what_it_was_asked_for(opened, function: str, code:
     rest = facts.read()
     assert set(reasons(rest)) == FACTS_FUNCTIONS[function]
     assert all(reasons(rest).values())
-    for name in DeviceFacts.__dataclass_fields__:
+    for name in DeviceFacts.__struct_fields__:
         if name not in (*FACTS_FUNCTIONS[function], "unknown"):
             assert getattr(rest, name) == getattr(whole, name), name
     driver.refuse.clear()
@@ -250,7 +250,7 @@ def test_without_nvml_every_field_has_its_reason() -> None:
     facts = without_nvml(2, "AMD Instinct MI300X", "0000:05:00.0", "no NVIDIA driver")
     empty = {
         name
-        for name in DeviceFacts.__dataclass_fields__
+        for name in DeviceFacts.__struct_fields__
         if getattr(facts, name) in (None, "", ()) and name != "unknown"
     }
     assert set(reasons(facts)) == empty
