@@ -229,5 +229,4 @@ def _live(steps: Sequence[StepTotals], before: int) -> tuple[float, int] | None:
     measured = (step for step in reversed(steps) if step.step < before and step.comm_ns)
     seen = list(islice(measured, LIVE_STEPS))
     comm_ns = sum(step.comm_ns or 0 for step in seen)
-    # Nobody has checked that times are not negative.
-    return (sum(step.hidden_ns or 0 for step in seen) / comm_ns, len(seen)) if comm_ns else None
+    return (sum(step.hidden_ns or 0 for step in seen) / comm_ns, len(seen)) if seen else None

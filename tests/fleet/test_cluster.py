@@ -102,12 +102,6 @@ def test_hosts_with_a_job_each_are_several_jobs_to_choose_from(cluster):
     assert not snapshot.nodes[0].lost
 
 
-def test_a_host_that_cannot_list_its_jobs_is_not_shown_as_having_none(cluster):
-    cluster.hosts[1].jobs = []
-    cluster.hosts[1].note = "/tmp/overlaptop-7 has mode 0o755: others can get in"
-    assert links(cluster.session().tick())[1] == ("gpu-b", "waiting", cluster.hosts[1].note)
-
-
 def test_a_job_that_is_shared_and_one_that_is_not_are_two(cluster):
     cluster.hosts[0].jobs = [record("job-9", script="other.py"), record("job-1")]
     session = cluster.session()
@@ -121,38 +115,33 @@ def test_a_job_that_is_shared_and_one_that_is_not_are_two(cluster):
     assert cluster.hosts[0].link.to.job == "job-9"
 
 
-def test_of_many_hosts_a_job_names_the_first():
-    cluster = Cluster(4)
-    session = cluster.session()
-    session.tick()
-    assert session.jobs[0].host == "gpu-a, gpu-b and 2 more"
+@pytest.fixture
+def connecting():
+    """A host with a job and one that is being connected, and their session."""
+    cluster = Cluster()
+    cluster.hosts[1] = FakeHost("gpu-b", cluster.clock, up=False)
+    return cluster, cluster.session()
 
 
-def test_a_host_that_is_being_connected_is_waited_for_before_the_only_job_is_taken():
-    clock = Clock()
-    hosts = [FakeHost("gpu-a", clock, record("job-1")), FakeHost("gpu-b", clock, up=False)]
-    session = ClusterSession(hosts, clock_ns=clock, monotonic_s=clock.monotonic_s)
+def test_a_host_that_is_being_connected_is_waited_for_before_the_only_job_is_taken(connecting):
+    cluster, session = connecting
     session.tick()
     assert session.job_key is None
-    hosts[1].jobs = [record("job-2")]
-    hosts[1].connect()
-    clock.pass_s(0.6)
-    session.tick()
+    cluster.hosts[1].jobs = [record("job-2")]
+    cluster.hosts[1].connect()
+    cluster.look_again(session, 0.6)
     assert (session.job_key, len(session.jobs)) == (None, 2)
 
 
 @pytest.mark.parametrize("failed", [True, False])
-def test_a_host_that_does_not_connect_keeps_nobody_waiting_for_long(failed):
-    clock = Clock()
-    hosts = [FakeHost("gpu-a", clock, record()), FakeHost("gpu-b", clock, up=False)]
+def test_a_host_that_does_not_connect_keeps_nobody_waiting_for_long(connecting, failed):
+    cluster, session = connecting
     if failed:
-        hosts[1].cut("gpu-b: permission denied")
-    session = ClusterSession(hosts, clock_ns=clock, monotonic_s=clock.monotonic_s)
+        cluster.hosts[1].cut("gpu-b: permission denied")
     session.tick()
     if not failed:
         assert session.job_key is None
-        clock.pass_s(SETTLE_S)
-        session.tick()
+        cluster.look_again(session, SETTLE_S)
     assert session.job_key == "job-1"
 
 
@@ -165,10 +154,11 @@ def test_a_job_that_is_asked_for_is_waited_for(cluster):
 
 
 def test_without_a_connection_the_note_names_the_hosts_or_the_reason():
-    clock = Clock()
-    hosts = [FakeHost(f"gpu-{letter}", clock, up=False) for letter in "ab"]
-    session = ClusterSession(hosts, clock_ns=clock, monotonic_s=clock.monotonic_s)
-    assert session.tick().link_note == "connecting to gpu-a, gpu-b"
+    cluster = Cluster()
+    cluster.hosts = hosts = [FakeHost(f"gpu-{letter}", cluster.clock, up=False) for letter in "abcd"]
+    assert cluster.session().tick().link_note == "connecting to gpu-a, gpu-b and 2 more"
+    del hosts[2:]
+    session = cluster.session()
     hosts[0].connect()
     hosts[1].cut("permission denied")
     snapshot = session.tick()
@@ -177,17 +167,17 @@ def test_without_a_connection_the_note_names_the_hosts_or_the_reason():
         ("gpu-a", "waiting", "no jobs there"),
         ("gpu-b", "lost", "permission denied"),
     ]
-    alone = ClusterSession(hosts[1:], clock_ns=clock, monotonic_s=clock.monotonic_s)
-    assert alone.tick().link_note == "permission denied"
+    del hosts[0]
+    assert cluster.session().tick().link_note == "permission denied"
 
 
-def test_a_host_that_cannot_list_its_jobs_at_all_disturbs_no_other(cluster):
+def test_a_host_that_cannot_list_its_jobs_shows_why_and_disturbs_no_other(cluster):
     def fail():
         raise EndpointError("/tmp/x belongs to uid 1, not to you")
 
-    cluster.hosts[0].list_jobs = fail
+    cluster.hosts[0].list_jobs, cluster.hosts[0].note = fail, "/tmp/x belongs to uid 1, not to you"
     session = cluster.session()
-    session.tick()
+    assert links(session.tick())[0] == ("gpu-a", "waiting", cluster.hosts[0].note)
     cluster.tell(cluster.hosts[1])
     snapshot = session.tick()
     assert (snapshot.link, snapshot.nodes[1].ranks) == (LinkState.LIVE, (2, 3))
@@ -213,7 +203,7 @@ def test_a_node_that_joins_late_empties_nothing(cluster):
     assert [fresh.step for fresh in after.fresh if fresh.rank == 3] == [0, 1, 2, 3]
 
 
-def test_a_connection_that_breaks_leaves_the_last_state_and_touches_no_other_node(cluster):
+def test_a_connection_that_breaks_leaves_the_last_state_and_brings_what_was_missed_once_it_is_back(cluster):
     session = cluster.session()
     cluster.live(session)
     cluster.clock.pass_s(10)
@@ -227,21 +217,14 @@ def test_a_connection_that_breaks_leaves_the_last_state_and_touches_no_other_nod
     ]  # fmt: skip
     assert (snapshot.link, snapshot.totals.step) == (LinkState.LIVE, 1)
     assert not cluster.hosts[0].link.closed
-    assert len(cluster.hosts[0].links) == 1
-
-
-def test_a_connection_that_is_back_brings_what_was_missed_and_nothing_twice(cluster):
-    session = cluster.session()
-    cluster.live(session)
-    cluster.hosts[1].cut()
-    for number in range(1, 6):
+    for number in range(2, 6):
         cluster.go_on(number)
         cluster.look_again(session)
     cluster.hosts[1].connect()
     cluster.tell(cluster.hosts[1], 7, again=True)
     cluster.go_on(6)
     snapshot = session.tick()
-    assert len(cluster.hosts[1].links) == 1
+    assert [len(host.links) for host in cluster.hosts] == [1, 1]
     assert [fresh.step for fresh in snapshot.fresh if fresh.rank == 2] == list(range(1, 8))
     assert [known.step for known in snapshot.ranks[2].history] == list(range(8))
     assert not any(view.node_lost for view in snapshot.ranks)
@@ -369,49 +352,45 @@ def test_a_command_goes_to_every_node_as_the_same_one(cluster):
 
 
 @pytest.mark.parametrize(
-    ("command", "what"),
+    ("harm", "why"),
     [
-        (commands.make_setting(BUCKET_CAP_MB, 50), "a change"),
-        (commands.make(commands.CAPTURE, {"steps": 1}), "a capture"),
+        (lambda host: host.cut(), "gpu-b cannot be reached"),
+        (lambda host: setattr(host, "readonly", True), "gpu-b is read-only"),
     ],
+    ids=["lost", "read-only"],
 )
-def test_a_command_is_sent_to_nobody_while_a_node_cannot_be_reached(cluster, command, what):
+def test_nothing_is_sent_to_anybody_while_a_node_cannot_be_reached_or_changed(cluster, harm, why):
     session = cluster.session()
     cluster.live(session)
-    cluster.hosts[1].cut()
+    harm(cluster.hosts[1])
     session.tick()
-    assert session.send(command) == f"gpu-b cannot be reached: {what} needs all ranks"
-    assert sent(cluster) == [[], []]
+    command, search = commands.make_setting(BUCKET_CAP_MB, 50), commands.make_search(BUCKET_CAP_MB)
+    assert session.send(command) == f"{why}: a change needs all ranks"
+    assert (
+        session.send(commands.make(commands.CAPTURE, {"steps": 1})) == f"{why}: a capture needs all ranks"
+    )
+    assert session.hold(search) == f"{why}: a search needs all ranks"
+    assert sent(cluster, (Command, Search)) == [[], []]
     assert session.tick().commands == ()
 
 
 def test_a_command_is_sent_to_nobody_while_ranks_are_on_hosts_that_are_not_watched(cluster):
-    session = ClusterSession(
-        cluster.hosts[:1], clock_ns=cluster.clock, monotonic_s=cluster.clock.monotonic_s
-    )
+    unwatched = cluster.hosts.pop()
+    session = cluster.session()
     session.tick()
+    cluster.hosts.append(unwatched)
     cluster.tell(cluster.hosts[0])
     session.tick()
     why = session.send(commands.make_setting(BUCKET_CAP_MB, 50))
     assert why == "ranks 2-3 have not been seen (is their host watched?): a change needs all ranks"
 
 
-def test_a_node_whose_relay_is_read_only_is_named_before_anything_is_sent(cluster):
-    session = cluster.session()
-    cluster.hosts[1].readonly = True
-    command, search = commands.make_setting(BUCKET_CAP_MB, 50), commands.make_search(BUCKET_CAP_MB)
-    assert cluster.live(session).nodes[1].readonly
-    assert session.send(command) == "gpu-b is read-only: a change needs all ranks"
-    assert session.hold(search) == "gpu-b is read-only: a search needs all ranks"
-    assert sent(cluster, (Command, Search)) == [[], []]
-
-
 def test_without_a_job_or_read_only_nothing_is_sent_or_held(cluster):
     command, search = commands.make_setting(BUCKET_CAP_MB, 50), commands.make_search(BUCKET_CAP_MB)
     session = cluster.session()
-    assert session.send(command) == session.hold(search) == NOT_CONNECTED
-    session.tick()
-    assert session.send(command) == session.hold(search) == NOT_CONNECTED
+    for _ in range(2):
+        assert session.send(command) == session.hold(search) == NOT_CONNECTED
+        session.tick()
     readonly = cluster.session(readonly=True)
     cluster.live(readonly)
     assert readonly.send(command) == readonly.hold(search) == READONLY
@@ -430,6 +409,12 @@ class Searcher:
         cluster.live(self.session)
         self.search = commands.make_search(BUCKET_CAP_MB)
 
+    def begin(self):
+        """Both hubs have taken it."""
+        self.tick()
+        for host in (0, 1):
+            self.say(host)
+
     def tick(self, after_s=0.5):
         self.cluster.clock.pass_s(after_s)
         why = self.session.hold(self.search)
@@ -447,17 +432,8 @@ def searcher(cluster):
     return Searcher(cluster)
 
 
-def test_a_search_does_not_begin_while_a_node_cannot_be_reached(searcher):
-    searcher.cluster.hosts[1].cut()
-    searcher.session.tick()
-    assert searcher.tick()[0] == "gpu-b cannot be reached: a search needs all ranks"
-    assert searcher.announced() == [0, 0]
-
-
 def test_a_search_goes_on_over_a_short_break_of_one_connection(searcher):
-    searcher.tick()
-    for host in (0, 1):
-        searcher.say(host)
+    searcher.begin()
     searcher.cluster.hosts[1].cut()
     for _ in range(3):
         why, snapshot = searcher.tick()
@@ -473,9 +449,7 @@ def test_a_search_goes_on_over_a_short_break_of_one_connection(searcher):
 
 
 def test_a_search_that_one_hub_has_ended_is_announced_to_no_hub_any_more(searcher):
-    searcher.tick()
-    for host in (0, 1):
-        searcher.say(host)
+    searcher.begin()
     assert searcher.tick()[1].search is not None
     searcher.say(1, over=True)
     snapshot = searcher.tick()[1]
@@ -487,9 +461,7 @@ def test_a_search_that_one_hub_has_ended_is_announced_to_no_hub_any_more(searche
 
 
 def test_the_end_of_a_search_is_announced_to_a_node_that_was_out_of_reach_then(searcher):
-    searcher.tick()
-    for host in (0, 1):
-        searcher.say(host)
+    searcher.begin()
     searcher.tick()
     searcher.cluster.hosts[1].cut()
     searcher.session.tick()

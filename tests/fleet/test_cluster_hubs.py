@@ -7,7 +7,6 @@ import signal
 import tempfile
 
 import pytest
-from msgspec.structs import replace
 
 from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.snapshot import LinkState
@@ -164,23 +163,3 @@ def test_a_search_whose_searcher_dies_is_undone_on_all_nodes_by_one_command(scen
         (f"{search.id}-undo", "set bucket_cap_mb 40")
     }
     assert [rank.knob.value for rank in scene.ranks] == [40, 40]
-
-
-def test_a_person_who_changes_what_is_searched_for_ends_the_search_on_all_nodes(scene):
-    search = commands.make_search(scene.until_known().knobs[0].knob)
-
-    def holds(state):
-        def probe(seen):
-            scene.session.hold(search)
-            return state(seen)
-
-        return probe
-
-    scene.until(holds(lambda seen: seen.search == search))
-    assert scene.session.send(replace(commands.make_setting(KNOB, 77), by="you@there, pid 7")) == ""
-    scene.until(holds(lambda _: all(rank.under_way for rank in scene.ranks)))
-    for rank in scene.ranks:
-        rank.finish()
-    seen = scene.until(holds(lambda seen: seen.ended_search == search.id and seen.search is None))
-    assert seen.search is None
-    assert [rank.knob.value for rank in scene.ranks] == [77, 77]

@@ -1,11 +1,8 @@
 """Parts of one job, each from a node's own Fleet, taken together."""
 
-from dataclasses import replace
-
 import pytest
 from msgspec import structs
 
-from overlaptop.fleet.commands import together
 from overlaptop.fleet.merging import Merger, NodeSnapshot, out_of_reach
 from overlaptop.fleet.snapshot import LinkState, NodeView
 from overlaptop.wire import commands
@@ -20,14 +17,14 @@ from .hub import PlayedFleet
 class Nodes:
     """A job of two ranks on each node, as each node's hub tells of it."""
 
-    def __init__(self, count=2, *, world_size=None):
+    def __init__(self, count=2):
         self.clock = Clock()
         self.merger = Merger()
         self.names = [f"gpu-{letter}" for letter in "abcdefgh"[:count]]
         self.fleets = [PlayedFleet(self.clock, name) for name in self.names]
         self.links = [(LinkState.LIVE, T0, "")] * count
         for index, fleet in enumerate(self.fleets):
-            fleet.apply(welcome(world_size=world_size or 2 * count))
+            fleet.apply(welcome(world_size=2 * count))
             for rank in (2 * index, 2 * index + 1):
                 fleet.apply(info(rank, host=self.names[index], control_allowed=True))
 
@@ -80,24 +77,20 @@ def test_the_ranks_of_all_nodes_are_one_job(nodes):
     assert nodes.seen().fresh == ()
 
 
-def test_ranks_that_were_announced_and_are_on_no_node_are_there_unseen():
-    nodes = Nodes(world_size=6)
-    seen = nodes.seen()
-    assert [(view.rank, view.info is None, view.node) for view in seen.ranks[3:]] == [
-        (3, False, "gpu-b"), (4, True, ""), (5, True, ""),
-    ]  # fmt: skip
-    assert out_of_reach(seen.nodes, seen.ranks).startswith("ranks 4-5 have not been seen")
-
-
 @pytest.mark.parametrize(
     ("unseen", "words"),
     [([3], "rank 3 has"), ([2, 3], "ranks 2-3 have"), ([0, 2, 3], "ranks 0, 2-3 have")],
 )
-def test_ranks_that_were_never_seen_are_named(unseen, words):
-    ranks = [view for view in Nodes().seen().ranks if view.rank not in unseen]
-    nobody = [replace(ranks[0], rank=rank, info=None) for rank in unseen]
-    every = sorted((*ranks, *nobody), key=lambda view: view.rank)
-    assert out_of_reach((), every) == f"{words} not been seen (is their host watched?)"
+def test_ranks_that_were_announced_and_are_on_no_node_are_there_unseen_and_named(unseen, words):
+    nodes = Nodes()
+    for node, fleet in enumerate(nodes.fleets):
+        kept = [info(rank) for rank in (2 * node, 2 * node + 1) if rank not in unseen]
+        nodes.fleets[node] = fleet = PlayedFleet(nodes.clock, nodes.names[node])
+        for message in (welcome(world_size=4), *kept):
+            fleet.apply(message)
+    seen = nodes.seen()
+    assert [view.rank for view in seen.ranks if view.info is None] == unseen
+    assert out_of_reach((), seen.ranks) == f"{words} not been seen (is their host watched?)"
 
 
 def test_with_all_nodes_lost_the_last_figures_stay(nodes):
@@ -235,13 +228,6 @@ def test_of_a_node_that_stays_lost_it_is_not_known_what_it_did_until_it_reports(
     for rank in (2, 3):
         nodes.send(1, report(rank, command, "changed", step=40))
     assert (view_of(nodes).state, view_of(nodes).done) == ("changed", True)
-
-
-def test_one_hubs_view_of_a_command_is_not_changed_by_being_alone(nodes):
-    command = setting(nodes)
-    nodes.send(0, report(0, command, "accepted"), report(1, command, "agreed", step=7))
-    (alone,) = nodes.fleets[0].snapshot().commands
-    assert together([alone], {}) == alone
 
 
 # Searches

@@ -24,12 +24,4 @@ def test_the_same_text_of_several_ranks_are_one_notice_that_names_them():
 def test_what_a_rank_sends_twice_what_comes_later_and_other_levels_are_notices_of_their_own():
     again = [sent(0), sent(0, T0 + 1), sent(1, T0 + TOGETHER_NS + 2), sent(1, level="error")]
     assert [each.ranks for each in grouped(again)] == [(0,), (0,), (1,), (1,)]
-
-
-def test_the_second_time_is_grouped_too():
-    both = [sent(rank, T0 + at * 10 * TOGETHER_NS) for at in range(2) for rank in range(3)]
-    assert [each.ranks for each in grouped(both)] == [(0, 1, 2), (0, 1, 2)]
-
-
-def test_no_notice_is_none():
     assert grouped([]) == ()

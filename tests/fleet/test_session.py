@@ -63,24 +63,17 @@ def replace_hub(world):
     world.jobs[:] = [record(hub_pid=2)]
 
 
-def test_without_a_job_it_waits_for_one():
+def test_without_a_job_it_waits_for_one_joins_the_only_one_and_is_then_live():
     world = World()
     session = world.session()
     snapshot = session.tick()
     assert (snapshot.link, snapshot.link_note) == (LinkState.WAITING, "waiting for a job")
     assert session.job_key is None
     world.jobs.append(record())
-    world.look_again(session)
+    assert world.look_again(session).link is LinkState.WAITING
     assert session.job_key == "job-1"
-
-
-def test_the_only_job_is_joined_and_then_live():
-    world = World(record())
-    session = world.session()
-    assert session.tick().link is LinkState.WAITING
     snapshot = live(world, session)
-    assert snapshot.link is LinkState.LIVE
-    assert snapshot.ranks[0].last.step == 0
+    assert (snapshot.link, snapshot.ranks[0].last.step) == (LinkState.LIVE, 0)
 
 
 def test_of_several_jobs_none_is_joined_until_one_is_chosen():
@@ -112,13 +105,18 @@ def test_jobs_that_do_not_match_do_not_exist():
 
 def test_a_hub_that_took_anothers_place_is_joined_and_what_is_known_stays(joined):
     world, session = joined
+    session.watch([1])
+    assert world.links[0].watched == {1}
+    world.links[0].dropped = 5
     world.links[0].alive = False
     assert session.tick().link is LinkState.LOST
-    world.jobs[:] = [record(hub_pid=2)]
+    replace_hub(world)
     world.look_again(session)
     assert world.links[0].closed
+    assert world.links[1].watched == {1}
+    world.links[1].dropped = 2
     snapshot = live(world, session, number=1)
-    assert snapshot.link is LinkState.LIVE
+    assert (snapshot.link, snapshot.totals.dropped) == (LinkState.LIVE, 7)
     assert [known.step for known in snapshot.ranks[0].history] == [0, 1]
 
 
@@ -135,22 +133,14 @@ def test_a_job_that_starts_again_is_followed_although_its_key_is_new():
     assert [known.step for known in snapshot.ranks[0].history] == [3]
 
 
-def test_the_last_state_of_a_job_that_ended_stays(joined):
-    world, session = joined
-    world.links[0].say(status(ended=True))
-    session.tick()
-    world.links[0].alive = False
-    world.jobs.clear()
-    snapshot = world.look_again(session)
-    assert snapshot.link is LinkState.ENDED
-    assert snapshot.ranks[0].last.step == 0
-
-
-def test_a_hub_that_goes_after_all_its_ranks_leaves_a_job_that_ended(joined):
+def test_the_last_state_of_a_job_that_ended_stays_also_where_its_hub_goes_without_a_word(joined):
     world, session = joined
     world.links[0].say(RankEnd(0, T0, False))
     world.links[0].alive = False
     assert session.tick().link is LinkState.ENDED
+    world.jobs.clear()
+    snapshot = world.look_again(session)
+    assert (snapshot.link, snapshot.ranks[0].last.step) == (LinkState.ENDED, 0)
 
 
 def test_a_job_that_was_killed_together_with_its_hub_has_ended(joined):
@@ -159,30 +149,15 @@ def test_a_job_that_was_killed_together_with_its_hub_has_ended(joined):
     world.jobs.clear()
     assert world.look_again(session).link is LinkState.LOST
     world.gone.add("job-1")
-    snapshot = world.look_again(session)
-    assert snapshot.link is LinkState.ENDED
-    assert "gone" in snapshot.link_note
-    world.gone.clear()  # its pids were given to other processes
-    assert world.look_again(session).link is LinkState.ENDED
-
-
-def test_a_killed_job_that_starts_again_is_followed(joined):
-    world, session = joined
-    world.links[0].alive = False
-    world.gone.add("job-1")
-    world.jobs[:] = [record("job-2", hub_pid=5)]
-    world.look_again(session)
-    assert live(world, session).link is LinkState.LIVE
-    assert session.job_key == "job-2"
-
-
-def test_the_last_messages_of_a_killed_jobs_hub_are_read_before_it_counts_as_ended(joined):
-    world, session = joined
-    world.links[0].alive = False
-    world.gone.add("job-1")
     world.links[0].say(step(0, 1))
     snapshot = world.look_again(session)
     assert (snapshot.link, snapshot.ranks[0].last.step) == (LinkState.ENDED, 1)
+    assert "gone" in snapshot.link_note
+    world.gone.clear()  # its pids were given to other processes
+    assert world.look_again(session).link is LinkState.ENDED
+    world.jobs[:] = [record("job-2", hub_pid=5)]
+    world.look_again(session)
+    assert (live(world, session).link, session.job_key) == (LinkState.LIVE, "job-2")
 
 
 def test_a_chosen_job_that_ended_is_not_replaced_by_a_stranger():
@@ -217,25 +192,6 @@ def test_another_protocol_names_the_side_that_is_older(theirs, older):
     assert f"{older} is older" in session.tick().link_note
 
 
-def test_watched_ranks_are_asked_for_again_on_a_new_connection(joined):
-    world, session = joined
-    session.watch([1])
-    assert world.links[0].watched == {1}
-    replace_hub(world)
-    world.look_again(session)
-    assert world.links[1].watched == {1}
-
-
-def test_frames_dropped_on_earlier_connections_are_not_forgotten(joined):
-    world, session = joined
-    world.links[0].dropped = 5
-    assert session.tick().totals.dropped == 5
-    world.jobs[:] = [record(hub_pid=2)]
-    world.look_again(session)
-    world.links[1].dropped = 2
-    assert session.tick().totals.dropped == 7
-
-
 def test_a_socket_directory_that_cannot_be_used_is_shown_and_tried_again():
     world = World(record())
     world.fault = EndpointError("/tmp/x belongs to uid 1, not to you")
@@ -246,39 +202,26 @@ def test_a_socket_directory_that_cannot_be_used_is_shown_and_tried_again():
     assert session.job_key == "job-1"
 
 
-def test_turning_to_another_job_forgets_the_first(joined):
+def test_turning_to_another_job_forgets_the_first_and_closing_is_for_good(joined):
     world, session = joined
-    world.jobs.append(replace(record("job-2"), script="b.py"))
+    world.jobs.append(record("job-2", script="b.py"))
     session.select("job-2")
     assert world.links[0].closed
     snapshot = session.tick()
-    assert snapshot.job is None
-    assert snapshot.ranks == ()
-
-
-def test_closing_closes_the_connection_for_good(joined):
-    world, session = joined
+    assert (snapshot.job, snapshot.ranks) == (None, ())
     session.close()
     world.look_again(session)
-    assert world.links[0].closed
-    assert len(world.links) == 1
+    assert [link.closed for link in world.links] == [True, True]
 
 
-def test_a_search_is_announced_once_a_second_however_often_it_is_held(joined):
+def test_a_search_is_announced_once_a_second_taken_and_over_when_the_hub_publishes_that(joined):
     world, session = joined
     search = commands.make_search(BUCKET_CAP_MB)
     for _ in range(21):
         assert session.hold(search) == ""
         world.clock.pass_s(0.1)
-        session.tick()
+        assert session.tick().search is None
     assert world.links[0].sent == [search] * 3
-
-
-def test_a_search_is_taken_and_ends_when_the_hub_publishes_it(joined):
-    world, session = joined
-    search = commands.make_search(BUCKET_CAP_MB)
-    session.hold(search)
-    assert session.tick().search is None
     world.links[0].say(search)
     assert session.tick().search == search
     world.links[0].say(replace(search, over=True))
@@ -325,7 +268,7 @@ def test_the_end_of_a_search_is_announced_until_a_hub_has_published_it(joined):
     session.tick()
     world.links[0].alive = False
     assert session.hold(over) == ""  # to a hub that has just died
-    world.jobs[:] = [record(hub_pid=2)]
+    replace_hub(world)
     world.look_again(session)
     world.links[1].say(welcome(), search, status())
     for _ in range(3):
@@ -358,25 +301,18 @@ def test_a_readonly_session_sends_nothing_whoever_asks():
     assert world.links[0].watched == {0}
 
 
-def test_without_a_connection_nothing_is_sent_or_held():
+def test_without_a_connection_or_room_nothing_is_sent_and_the_hubs_reason_is_shown():
     world = World(record())
     session = world.session()
     command, search = commands.make_setting(BUCKET_CAP_MB, 50), commands.make_search(BUCKET_CAP_MB)
-    assert session.send(command) == session.hold(search) == "there is no connection to the job"
-    session.tick()
-    assert session.send(command) == session.hold(search) == "there is no connection to the job"
-
-
-def test_a_dashboard_that_is_not_let_in_shows_why_until_there_is_room():
-    world = World(record())
-    session = world.session()
-    session.tick()
+    for _ in range(2):
+        assert session.send(command) == session.hold(search) == "there is no connection to the job"
+        session.tick()
     world.links[0].say(TurnedAway("64 dashboards watch this job: close one of them"))
     for _ in range(3):
         snapshot = session.tick()
-        assert (snapshot.link, snapshot.link_note) == (
-            LinkState.WAITING, "64 dashboards watch this job: close one of them",
-        )  # fmt: skip
-    assert session.send(commands.make_setting(BUCKET_CAP_MB, 50)) == "there is no connection to the job"
+        assert snapshot.link is LinkState.WAITING
+        assert snapshot.link_note == "64 dashboards watch this job: close one of them"
+    assert session.send(command) == "there is no connection to the job"
     assert live(world, session).link is LinkState.LIVE
-    assert session.send(commands.make_setting(BUCKET_CAP_MB, 50)) == ""
+    assert session.send(command) == ""

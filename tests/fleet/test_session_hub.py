@@ -29,19 +29,6 @@ def until(session, holds):
     return eventually(lambda: (snapshot := session.tick()) and holds(snapshot) and snapshot)
 
 
-def test_a_late_dashboard_sees_history_and_then_what_comes(hubs, session):
-    hubs.start()
-    rank = Rank().greet()
-    rank.send(*(rank.step(number) for number in range(5)))
-    seen = until(session, lambda s: s.ranks and s.ranks[0].last and s.ranks[0].last.step == 4)
-    assert seen.link is LinkState.LIVE
-    assert [step.step for step in seen.ranks[0].history] == [0, 1, 2, 3, 4]
-    assert seen.ranks[0].info == rank.info
-    rank.send(rank.step(5))
-    until(session, lambda s: s.ranks[0].last.step == 5)
-    rank.close()
-
-
 def test_once_shows_the_step_that_was_the_newest_when_it_was_called(hubs, session):
     hubs.start()
     rank, newest = Rank().greet(), 2_000

@@ -136,24 +136,6 @@ def test_of_two_changes_at_the_same_time_one_is_busy_and_names_the_other(scene):
     assert sorted(change.outcome for change in outcomes) == ["busy", "changed"]
 
 
-def test_while_a_search_changes_something_a_persons_change_waits_its_turn_and_wins(scene):
-    searching, person = scene.sessions
-    search = scene.search(searching)
-    scene.until(lambda: searching.tick().search)
-    own = scene.send(searching, 50, search)
-    scene.until(lambda: all(rank.under_way for rank in scene.ranks))
-    change = scene.send(person, 100)
-    capture = commands.make(commands.CAPTURE, {"steps": 1})
-    assert person.send(capture) == ""
-    assert scene.ended(person, capture).busy  # so the hub has received the change, too
-    scene.finish()
-    assert scene.ended(searching, own).state == "changed"
-    scene.finish()
-    assert scene.ended(person, change).state == "changed"
-    scene.until(lambda: searching.tick().ended_search == search.id)
-    assert scene.values == [100, 100]
-
-
 SEARCHER = """
 import sys, time
 from overlaptop.fleet.job_session import JobSession
@@ -191,15 +173,3 @@ def test_what_a_dashboard_has_changed_that_dies_while_it_searches_is_undone(scen
     log = scene.until(lambda: len(log := change_log.read()) == 2 and log)
     assert [(change.was, change.becomes) for change in log] == [("40", "400"), ("400", "40")]
     assert log[1].search == log[0].search == undone.search
-
-
-def test_a_readonly_dashboard_sees_all_and_changes_nothing(scene):
-    readonly = JobSession(readonly=True)
-    scene.sessions.append(readonly)
-    scene.until(lambda: readonly.tick().knobs)
-    assert readonly.send(commands.make_setting(KNOB, 400)) == "this dashboard is read-only"
-    assert readonly.hold(commands.make_search(KNOB)) == "this dashboard is read-only"
-    change = scene.send(scene.sessions[0], 50)
-    scene.finish()
-    assert scene.ended(readonly, change).state == "changed"
-    assert len(readonly.tick().commands) == 1
