@@ -49,14 +49,5 @@ def test_each_moment_belongs_to_the_innermost_call_whatever_their_order(calls, o
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(pieces))
 
 
-def test_a_call_holds_what_the_ones_within_it_leave():
-    assert pieces_of([(0, 10), (2, 8), (3, 5)]) == [[0, 2, 0], [2, 3, 1], [3, 5, 2], [5, 8, 1], [8, 10, 0]]
-
-
 def test_a_call_that_outlasts_the_one_around_it_is_cut_off():
     assert pieces_of([(0, 10), (5, 15), (12, 13)]) == [[0, 5, 0], [5, 10, 1], [12, 13, 2]]
-
-
-def test_no_calls_are_no_pieces():
-    assert pieces_of([]) == []
-    assert pieces_of([(3, 3)]) == []

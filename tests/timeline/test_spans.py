@@ -27,12 +27,6 @@ def test_any_pairs_become_canonical_spans_that_cover_the_same_ns(pairs, origin_n
     assert ticks(made, origin_ns) == ticks(pairs)
 
 
-@given(raw_pairs, origins_ns)
-def test_pairs_and_bounds_make_the_same_spans(pairs, origin_ns):
-    raw = shifted(pairs, origin_ns)
-    np.testing.assert_array_equal(spans.from_bounds(raw[:, 0], raw[:, 1]), spans.from_pairs(raw))
-
-
 @given(raw_pairs, raw_pairs, origins_ns)
 def test_union_intersection_and_difference_are_those_of_the_covered_ns(a, b, origin_ns):
     in_a = spans.from_pairs(shifted(a, origin_ns))
@@ -45,13 +39,6 @@ def test_union_intersection_and_difference_are_those_of_the_covered_ns(a, b, ori
         result = operation(in_a, in_b)
         assert canonical(result)
         assert ticks(result, origin_ns) == expected
-
-
-@given(st.lists(raw_pairs, max_size=4))
-def test_union_takes_any_number_of_sets(sets):
-    result = spans.union(*(spans.from_pairs(pairs) for pairs in sets))
-    assert canonical(result)
-    assert ticks(result) == set().union(*(ticks(pairs) for pairs in sets))
 
 
 @given(raw_pairs, offsets_ns, offsets_ns, origins_ns)

@@ -84,15 +84,6 @@ def test_what_becomes_of_a_command(command, events, state, reason, done):
     assert (outcome.state, outcome.reason, outcome.done) == (state, reason, done)
 
 
-def test_a_command_that_no_rank_receives_has_failed():
-    outcome = played(SETTING, ranks=())
-    assert (outcome.state, outcome.reason, outcome.done) == ("failed", "no rank is there to answer", True)
-
-
-def test_a_rank_that_was_not_asked_and_reports_takes_part():
-    assert [each.rank for each in played(SETTING, (5, "changed"), (1, "changed")).ranks] == [0, 1, 5]
-
-
 def test_an_execution_goes_on_from_its_outcome():
     begun = [(0, "accepted"), (1, "agreed"), (0, SILENT)]
     resumed = CommandProgress.resume(SETTING, played(SETTING, *begun))
@@ -153,6 +144,8 @@ def test_what_ranks_out_of_reach_do_is_not_known_and_their_final_reports_count(c
 
 def test_hubs_without_ranks_have_failed_once_all_have_said_so():
     nobody = played(SETTING, ranks=())
+    assert (nobody.state, nobody.reason, nobody.done) == ("failed", "no rank is there to answer", True)
+    assert [each.rank for each in played(SETTING, (5, "changed")).ranks] == [0, 1, 5]
     awaited = replace(nobody, state="sent", reason="", done=False)
     assert merged(SETTING, [nobody, awaited], {}) == awaited
     assert merged(SETTING, [nobody, nobody], {}) == nobody

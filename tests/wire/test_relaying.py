@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from msgspec import structs
 from msgspec.structs import replace
 
 from overlaptop.wire import codec
@@ -77,7 +76,7 @@ def test_what_is_out_of_bounds_is_refused_by_its_name(message, field, value):
 
 def test_the_longest_output_fits_into_a_message():
     longest = ("\N{ROCKET}" * MAX_OUTPUT_CHARS,) * MAX_OUTPUT_LINES
-    assert decode(encode(structs.replace(STATUS, output=longest))).output == longest
+    assert decode(encode(replace(STATUS, output=longest))).output == longest
 
 
 def test_the_kind_and_first_fields_of_a_message_can_be_seen_without_decoding_it():
