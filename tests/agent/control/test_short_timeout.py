@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 JOB = """
-    import dataclasses, sys, threading, time
+    import dataclasses, msgspec, sys, threading, time
     from collections import deque
     from datetime import timedelta
 
@@ -56,7 +56,7 @@ JOB = """
     said = {"changed"} if rank == 0 else {"unknown"}
     ready = torch.zeros(1)
     command = commands.make(commands.SET, {"value": 2}, knob="depth")
-    commands_here.serve(deque([dataclasses.replace(command, id="20231114-221320-aaaaaa")]))
+    commands_here.serve(deque([msgspec.structs.replace(command, id="20231114-221320-aaaaaa")]))
     give_up_s = time.monotonic() + 60
     while ready.item() < 2 and time.monotonic() < give_up_s:
         ready[0] = bool(commands_here.reports) and commands_here.reports[-1].state in said
