@@ -4,7 +4,6 @@ import io
 import json
 
 import pytest
-from msgspec.structs import replace
 
 from overlaptop.console import CommandError
 from overlaptop.console.stream import RecordWriter, stream
