@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
