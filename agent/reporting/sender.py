@@ -16,7 +16,7 @@ from time import monotonic
 from overlaptop.agent.isolation.detached_process import start_detached
 from overlaptop.agent.isolation.fault_barrier import warn
 from overlaptop.agent.placement import RankPlacement, working_directory
-from overlaptop.wire import codec, endpoints, writable
+from overlaptop.wire import codec, endpoints, peers, writable
 from overlaptop.wire.commands import Command
 from overlaptop.wire.messages import RankInfo, StepDetail, StepTotals, Watch
 from overlaptop.wire.processes import is_alive, process_start_time
@@ -168,7 +168,7 @@ class Sender:
         try:
             connection.setblocking(False)
             connection.connect(str(path))
-            endpoints.check_listener(connection.fileno())
+            peers.check_listener(connection.fileno())
         except (FileNotFoundError, ConnectionRefusedError):
             connection.close()
             self._start_hub()

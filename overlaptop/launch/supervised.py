@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Self
 
 from overlaptop.launch import supervisor
-from overlaptop.wire.endpoints import EndpointError, JobRecord, base_dir, check_listener
+from overlaptop.wire.endpoints import EndpointError, JobRecord, base_dir
+from overlaptop.wire.peers import check_listener
 
 GRACE_S = 4.0
 """For torchrun to end its ranks, and for the hub to send its last status."""

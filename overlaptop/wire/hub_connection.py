@@ -13,9 +13,10 @@ from zmq.utils.monitor import parse_monitor_message
 
 from overlaptop.wire.codec import MAX_FRAME_BYTES, WireError, decode, encode
 from overlaptop.wire.commands import Command
-from overlaptop.wire.endpoints import EndpointError, JobRecord, check_listener
+from overlaptop.wire.endpoints import EndpointError, JobRecord
 from overlaptop.wire.knobs import Search
 from overlaptop.wire.messages import Join, TurnedAway
+from overlaptop.wire.peers import check_listener
 from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 

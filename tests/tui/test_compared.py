@@ -40,7 +40,7 @@ def test_without_a_change_or_a_job_before_there_is_nothing_to_compare():
     assert take(comparing, session) is None
     assert take(comparing, session, replace(EARLIER, job="job-1")) is None  # it is this one
     assert take(comparing, FakeSession(link=LinkState.WAITING, job_key=None), EARLIER) is None
-    command = replace(commands.make_setting(BUCKET, 50, search="20261121-210000-abcdef"), at_ns=T0)
+    command = structs.replace(commands.make_setting(BUCKET, 50, search="20261121-210000-abcdef"), at_ns=T0)
     session.say(command)
     obey(session, command, 20, "25", "50")  # a search's is not compared as a person's
     assert take(comparing, session) is None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.tui.tune.earlier_changes import EarlierChanges
 from overlaptop.wire import commands
