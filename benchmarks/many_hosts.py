@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import terminals
-from played import PlayedRanks
 from msgspec.structs import replace
+from played import PlayedRanks
 
 from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.snapshot import LinkState
