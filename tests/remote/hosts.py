@@ -73,15 +73,10 @@ _CABLE = "ip link add one type veth peer name other"
 @cache
 def why_not() -> str:
     """Why there can be no such hosts on this machine; empty: there can."""
-    if not sys.platform.startswith("linux"):
-        return "network namespaces need Linux"
     if os.geteuid() != 0:
         return "making hosts of namespaces needs root"
-    missing = [name for name in ("unshare", "nsenter", "ip", "mount", "ssh", "ssh-keygen")
-               if shutil.which(name) is None]  # fmt: skip
-    if not SSHD.exists():
-        missing.append(str(SSHD))
-    if missing:
+    programs = ("unshare", "nsenter", "ip", "mount", "ssh", "ssh-keygen", str(SSHD))
+    if missing := [name for name in programs if shutil.which(name) is None]:
         return f"there is no {', '.join(missing)}"
     tried = subprocess.run(
         ["unshare", *_CLONES, "--fork", "--mount-proc", "sh", "-c", f"{_PREPARE} && {_CABLE}"],
@@ -105,10 +100,11 @@ class Machine:
             stderr=subprocess.DEVNULL,  # it tells how its child ended
             start_new_session=True,
         )  # fmt: skip
+        assert self._holder.stdout is not None
         try:
-            assert self._holder.stdout is not None
             assert self._holder.stdout.readline() == b"up\n", f"{name} does not begin"
-            self.pid = only_child(self._holder.pid)
+            holder = self._holder.pid
+            self.pid = int(Path(f"/proc/{holder}/task/{holder}/children").read_text())
             self.do("sh", "-c", _PREPARE)
         except BaseException:
             self.close()
@@ -118,13 +114,9 @@ class Machine:
         """The command that runs these words there."""
         return [NSENTER, "-t", str(self.pid), *_CLONES, "--wd=.", "--", *words]
 
-    def do(self, *words: str) -> str:
-        """Runs a command there; what it printed. It must succeed."""
-        done = subprocess.run(
-            self.argv(*words), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_START_S
-        )
-        assert done.returncode == 0, f"{self.name}: {' '.join(words)}: {done.stderr}"
-        return done.stdout
+    def do(self, *words: str) -> None:
+        """Runs a command there. It must succeed."""
+        run(*self.argv(*words))
 
     def start(self, *words: str, **options: object) -> subprocess.Popen[bytes]:
         """Starts a command there, which ends with this machine at the latest."""
@@ -132,34 +124,27 @@ class Machine:
         self._children.append(child)
         return child
 
-    def processes(self, word: str = "", *, environment: str = "") -> list[int]:
-        """Those with this word in their command line, and this in their environment, but for the first one;
-        as this machine counts. Of a machine that is gone: none.
+    def signal(self, number: signal.Signals, word: str = "", *, environment: str = "") -> int:
+        """Signals all processes but the first with this word in their command line, and this in their
+        environment; how many. Of a machine that is gone: none.
         """
         if not self.pid:
-            return []
+            return 0
         inside = Path(f"/proc/{self.pid}/ns/pid").readlink()
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != self.pid:
-                with suppress(OSError):
-                    if (
-                        (entry / "ns/pid").readlink() == inside
-                        and word.encode() in (entry / "cmdline").read_bytes()
-                        and environment.encode() in (entry / "environ").read_bytes()
-                    ):
-                        found.append(int(entry.name))
-        return found
-
-    def signal(self, number: signal.Signals, word: str = "", *, environment: str = "") -> int:
-        """Signals all that `processes` finds; how many."""
-        found = self.processes(word, environment=environment)
-        for pid in found:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
+        count = 0
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if (
+                    int(entry.name) != self.pid
+                    and (entry / "ns/pid").readlink() == inside
+                    and word.encode() in (entry / "cmdline").read_bytes()
+                    and environment.encode() in (entry / "environ").read_bytes()
+                ):
+                    os.kill(int(entry.name), number)
+                    count += 1
         if number is signal.SIGCONT:
             self._wake()
-        return len(found)
+        return count
 
     def close(self) -> None:
         """Ends it, and all that runs there, as if its plug were pulled."""
@@ -172,8 +157,7 @@ class Machine:
         self._holder.stdin.close()
         self._holder.stdout.close()
         self._wake()  # the last process of a host is not gone before its parent has buried it
-        self._holder.wait(_START_S)
-        for child in self._children:
+        for child in (self._holder, *self._children):
             child.wait(_START_S)
 
     def _wake(self) -> None:
@@ -187,57 +171,37 @@ class Sshd:
     """An OpenSSH server of a host, with a host key and a home of its own."""
 
     def __init__(
-        self,
-        host: Machine,
-        folder: Path,
-        port: int,
-        address: str,
-        client_key: Path,
-        jobs_dir: Path | None,
+        self, host: Machine, folder: Path, address: str, port: int, client_key: Path, jobs_dir: Path | None,
         *lines: str,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """``jobs_dir``: of those who come in through it; None: one of its own.
 
         ``lines``: of its configuration, besides.
         """
-        self.host, self.port, self.address = host, port, address
-        self.folder = folder
-        folder.mkdir()
-        self.jobs_dir = jobs_dir or folder / "jobs"
+        self.host, self.folder, self.address, self.port = host, folder, address, port
+        self.jobs_dir, self.home = jobs_dir or folder / "jobs", folder / "home"
+        self.home.mkdir(parents=True)
         self.jobs_dir.mkdir(mode=0o700, exist_ok=jobs_dir is not None)
-        self.home = folder / "home"
-        self.home.mkdir()
         self.key = make_key(folder / "host_key")
-        self.log = folder / "log"
-        self.config = folder / "sshd_config"
         configuration = [
-            f"ListenAddress {address}",
-            f"Port {port}",
-            f"HostKey {self.key}",
-            f"PidFile {folder / 'pid'}",
-            f"AuthorizedKeysFile {client_key}.pub",
-            "UsePAM no",
-            "StrictModes no",
-            "PasswordAuthentication no",
-            "KbdInteractiveAuthentication no",
+            f"ListenAddress {address}", f"Port {port}", f"HostKey {self.key}", f"PidFile {folder / 'pid'}",
+            f"AuthorizedKeysFile {client_key}.pub", "UsePAM no", "StrictModes no", "PrintMotd no",
+            "PasswordAuthentication no", "KbdInteractiveAuthentication no",
             "PermitRootLogin prohibit-password",
-            "PrintMotd no",
-            f"SetEnv HOME={self.home} OVERLAPTOP_DIR={self.jobs_dir}",
-            *lines,
-        ]
-        self.config.write_text("".join(f"{line}\n" for line in configuration))
-        self._process: subprocess.Popen[bytes] | None = None
+            f"SetEnv HOME={self.home} OVERLAPTOP_DIR={self.jobs_dir}", *lines,
+        ]  # fmt: skip
+        (folder / "sshd_config").write_text("\n".join(configuration) + "\n")
         self.start()
 
     def start(self) -> None:
         """Has it listen."""
-        self._process = self.host.start(str(SSHD), "-D", "-e", "-f", str(self.config),
-                                        stderr=self.log.open("ab"))  # fmt: skip
+        with (self.folder / "log").open("ab") as log:
+            config = str(self.folder / "sshd_config")
+            self._process = self.host.start(str(SSHD), "-D", "-e", "-f", config, stderr=log)
         eventually(lambda: (self.folder / "pid").exists(), _START_S)
 
     def kill(self) -> None:
         """Ends it at once, and with it all sessions of all servers of this host."""
-        assert self._process is not None
         self.host.signal(signal.SIGKILL, "sshd")
         self._process.wait(_START_S)
         (self.folder / "pid").unlink(missing_ok=True)
@@ -246,15 +210,14 @@ class Sshd:
 class Cable:
     """Between two machines; each end has a name and an address of its own."""
 
-    def __init__(self, ends: Sequence[tuple[Machine, str, str]]) -> None:
+    def __init__(self, *ends: tuple[Machine, str, str]) -> None:
         """``ends``: machine, the name of the interface there, its address; of two machines."""
-        (first, name, _), (second, other, _) = ends
+        (first, name, _), (self._host, self._end, _) = ends
         run("ip", "link", "add", name, "netns", str(first.pid), "type", "veth",
-            "peer", "name", other, "netns", str(second.pid))  # fmt: skip
+            "peer", "name", self._end, "netns", str(self._host.pid))  # fmt: skip
         for machine, end, address in ends:
             machine.do("ip", "address", "add", f"{address}/24", "dev", end)
             machine.do("ip", "link", "set", end, "up")
-        self._host, self._end = second, other
 
     def cut(self) -> None:
         """Nothing arrives any more, at either end, and nobody is told."""
@@ -285,8 +248,7 @@ class Job:
         ``script``: one that is idle most of the time, unless told otherwise. ``port``: where ranks meet.
         """
         folder.mkdir(exist_ok=True)
-        self.folder = folder
-        self.log = folder / "log"
+        self.folder, self.log = folder, folder / "log"
         if script is None:
             script = folder / "train.py"
             script.write_text(TRAINING)
@@ -305,26 +267,23 @@ class Job:
                 "GLOO_SOCKET_IFNAME": JOB_LINK,
                 MARK: str(folder),
             }
+            if warm is not None and len(servers) > 1:
+                environment |= place(rank, len(servers)) | {
+                    "LOCAL_RANK": "0",
+                    "LOCAL_WORLD_SIZE": "1",
+                    "MASTER_ADDR": JOB_ADDRESSES[0],
+                    "MASTER_PORT": str(port),
+                }
             run = [*(AGENT if agent else ()), str(script), *words]
             with self.log.open("ab") as log:
-                if warm is not None:
-                    if len(servers) > 1:
-                        environment |= {
-                            **place(rank, len(servers)),
-                            "LOCAL_RANK": "0",
-                            "LOCAL_WORLD_SIZE": "1",
-                            "MASTER_ADDR": JOB_ADDRESSES[0],
-                            "MASTER_PORT": str(port),
-                        }
-                    node = warm.start(
-                        run, environment, folder, log.fileno(), log.fileno(), machine=server.host.pid
-                    )
-                else:
-                    node = server.host.start(
+                self._nodes.append(
+                    server.host.start(
                         *(sys.executable, *(launcher if len(servers) > 1 else ()), *run),
                         cwd=folder, env=environment, stdout=log, stderr=log,
-                    )  # fmt: skip
-            self._nodes.append(node)
+                    ) if warm is None else warm.start(
+                        run, environment, folder, log.fileno(), log.fileno(), machine=server.host.pid
+                    )
+                )  # fmt: skip
 
     @property
     def runs(self) -> bool:
@@ -336,7 +295,10 @@ class Job:
         codes = [node.wait(PATIENCE_S) for node in self._nodes]
         assert codes == [0] * len(codes), self.log.read_text()[-4000:]
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Ends it at once, and its hubs."""
         for server in self._servers:
             server.host.signal(signal.SIGKILL, environment=f"{MARK}={self.folder}")
@@ -345,12 +307,6 @@ class Job:
                 node.kill()  # its environment in /proc is that of the process which it was forked from
             node.wait(_START_S)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 class Lab:
     """A laptop and two hosts. Its ssh is named by `ssh`, for $OVERLAPTOP_SSH."""
@@ -358,6 +314,8 @@ class Lab:
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ot-lab-"))
         """Short: the names of sockets lie below it."""
+        self.ssh = self.folder / "ssh"
+        """A program that is the laptop's ssh."""
         self.hosts: dict[str, Machine] = {}
         self.cables: dict[str, Cable] = {}
         self.servers: dict[str, Sshd] = {}
@@ -366,31 +324,27 @@ class Lab:
         self._stack.callback(shutil.rmtree, self.folder)
         try:
             self.key = make_key(self.folder / "key")
-            self.laptop = self._machine("laptop")
+            laptop = self._machine("laptop")
+            on_laptop = f"{NSENTER} -t {laptop.pid} --net --"
+            self.ssh.write_text(f'#!/bin/sh\nexec {on_laptop} ssh -F {self.folder}/ssh_config "$@"\n')
+            self.ssh.chmod(0o755)
             for number, name in enumerate(NODES, 1):
                 host = self.hosts[name] = self._machine(name)
                 here, there = f"10.99.{number}.1", f"10.99.{number}.2"
-                self.cables[name] = Cable(((self.laptop, f"line{number}", here), (host, "line0", there)))
+                self.cables[name] = Cable((laptop, f"line{number}", here), (host, "line0", there))
                 self.add_server(name, name)
-            self._job_cable = Cable([
-                (host, JOB_LINK, address)
-                for host, address in zip(self.hosts.values(), JOB_ADDRESSES, strict=True)
-            ])  # fmt: skip
+            Cable(
+                *((self.hosts[name], JOB_LINK, at) for name, at in zip(NODES, JOB_ADDRESSES, strict=True))
+            )
         except BaseException:
-            self.close()
+            self._stack.close()
             raise
-
-    @property
-    def ssh(self) -> Path:
-        """A program that is the laptop's ssh."""
-        return self.folder / "ssh"
 
     def add_server(self, name: str, host: str, jobs_dir: Path | None = None, *lines: str) -> Sshd:
         """One more sshd on this host, which ssh knows by the name. The rest: as Sshd has it."""
-        number = NODES.index(host) + 1
-        port = FIRST_PORT + len(self.servers)
+        address, port = f"10.99.{NODES.index(host) + 1}.2", FIRST_PORT + len(self.servers)
         folder = self.folder / name
-        server = Sshd(self.hosts[host], folder, port, f"10.99.{number}.2", self.key, jobs_dir, *lines)
+        server = Sshd(self.hosts[host], folder, address, port, self.key, jobs_dir, *lines)
         self.servers[name] = server
         self.configure(name, server)
         return server
@@ -411,19 +365,13 @@ class Lab:
                 "  IdentitiesOnly yes\n  IdentityAgent none\n  StrictHostKeyChecking yes\n"
                 "  GlobalKnownHostsFile none\n"
             )
-        on_laptop = f"{NSENTER} -t {self.laptop.pid} --net --"
-        self.ssh.write_text(f'#!/bin/sh\nexec {on_laptop} ssh -F {self.folder}/ssh_config "$@"\n')
-        self.ssh.chmod(0o755)
-
-    def close(self) -> None:
-        """Ends all that runs there; the folder goes, too."""
-        self._stack.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """Ends all that runs there; the folder goes, too."""
+        self._stack.close()
 
     def _machine(self, name: str) -> Machine:
         machine = Machine(name)
@@ -432,8 +380,10 @@ class Lab:
 
 
 def run(*words: str) -> None:
-    """Runs a command of this machine's. It must succeed."""
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    """Runs a command. It must succeed."""
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_START_S, check=False
+    )
     assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
 
 
@@ -445,11 +395,6 @@ def make_key(path: Path) -> Path:
 
 def public_part(key: Path) -> str:
     return key.with_name(f"{key.name}.pub").read_text().strip()
-
-
-def only_child(pid: int) -> int:
-    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return int(child)
 
 
 def eventually(probe: Callable[[], object], patience_s: float = PATIENCE_S) -> None:

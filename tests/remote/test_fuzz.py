@@ -27,6 +27,7 @@ from tests.remote.test_frames import cut
 from tests.remote.whole_client import ANSWER, JOB, OPENING, START_NS, WholeClient, framed, whole_clients
 from tests.wire.examples import DETAIL, MESSAGES, SAMPLE, STEP, messages, plain
 
+COMMAND_ID = "20260101-000000-abcdef"
 INFO = RankInfo(JOB, 0, 0, 4, "far", 7, "t.py", "cuda:0", "nccl", "kernels", "", True, 1, "2.13")
 few_ranks = st.integers(0, 3)
 passed_s = st.sampled_from((0.0, 0.02, 0.6, 3.0, 20.0))
@@ -38,10 +39,10 @@ likely = st.sampled_from([cls for cls in MESSAGES if cls is not RelayHello]).fla
 def of_this_job(draw):
     message = draw(likely)
     changed = {"rank": draw(few_ranks)} if hasattr(message, "rank") else {}
-    if getattr(message, "job", None) is not None and isinstance(message.job, str):
+    if isinstance(getattr(message, "job", None), str):
         changed["job"] = JOB
     if isinstance(message, CommandOutcome):
-        changed["command"] = "20260101-000000-abcdef"
+        changed["command"] = COMMAND_ID
     return replace(message, **changed)
 
 
@@ -127,7 +128,7 @@ def test_steps_whose_times_cannot_be(numbers, steps, asked_step):
     row[2 : 2 + len(numbers)] = numbers
     client.receive(frame(msgpack.packb(row)))
     client.receive(framed(*(replace(step, rank=0) for step in steps)))
-    command = Command("20260101-000000-abcdef", "capture", (Argument("steps", 5),), "me", 1)
+    command = Command(COMMAND_ID, "capture", (Argument("steps", 5),), "me", 1)
     agreed = RankOutcome(0, "agreed", "agreed", "")
     client.receive(framed(command, CommandOutcome(command.id, "agreed", "", asked_step, False, (agreed,))))
     client.receive(framed(replace(SAMPLE, rank=0), HubStatus(1, 1, 0, False)), passed_s=5.0)
@@ -135,10 +136,6 @@ def test_steps_whose_times_cannot_be(numbers, steps, asked_step):
 
 
 # What could fill the memory
-
-
-def known_ranks(client: WholeClient) -> set[int]:
-    return {view.rank for view in client.snapshot.ranks if view.info is not None}
 
 
 def test_timelines_that_nobody_asked_for_are_not_kept():
@@ -161,12 +158,15 @@ def test_a_sample_with_more_words_than_any_sampler_has_is_passed_over():
 
 
 def test_a_host_has_so_many_ranks_and_those_that_ended_make_room():
+    def known_ranks() -> set[int]:
+        return {view.rank for view in client.snapshot.ranks if view.info is not None}
+
     client = begun()
     for start in range(0, 4096, 64):
         client.receive(framed(*(replace(INFO, rank=rank) for rank in range(start, start + 64))))
-    assert known_ranks(client) == set(range(MAX_NODE_RANKS))
+    assert known_ranks() == set(range(MAX_NODE_RANKS))
     client.receive(framed(RankEnd(7, START_NS, True), replace(INFO, rank=4000)))
-    assert known_ranks(client) == set(range(MAX_NODE_RANKS)) - {7} | {4000}
+    assert known_ranks() == set(range(MAX_NODE_RANKS)) - {7} | {4000}
 
 
 def test_a_flood_of_what_is_largest_takes_no_more_memory_than_what_is_kept():

@@ -28,13 +28,6 @@ printf "\\033[31m\\r\\n\\000"
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    with pytest.MonkeyPatch.context() as patch, Lab() as made:
-        patch.setenv("OVERLAPTOP_SSH", str(made.ssh))
-        yield made
-
-
-@pytest.fixture(scope="module")
 def job(lab: Lab, warm: Warm) -> Iterator[Job]:
     """On host-a alone."""
     with alone(lab.servers["host-a"], lab.folder / "job", warm) as started:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Self
 
 from overlaptop.console.hosts import Hosts
@@ -21,27 +20,19 @@ PATIENCE_S = 90.0
 _TICK_S = 0.05
 
 
-@dataclass(slots=True)
-class LinkPeriod:
-    """How a connection was from some moment on."""
-
-    at_s: float
-    link: LinkState
-    note: str
-
-
 class Watching:
     """The session on these hosts. Nothing is asked on a terminal."""
 
     def __init__(self, *words: str, key: str | None = None) -> None:
         hosts = Hosts(targets.named(words))
-        self.began_s = time.monotonic()
+        self._began_s = time.monotonic()
         self.reported: list[str] = []
         """What is reported of each host before the screen opens."""
         self.pool = ConnectionPool(hosts.targets, self.reported.append)
         self.hosts = {each.target.name: RemoteHost(each) for each in self.pool.connections}
         self.session = HostsSession(self.pool, list(self.hosts.values()), JobSelector(key=key))
-        self.periods: dict[str, list[LinkPeriod]] = {name: [] for name in self.hosts}
+        self._links: list[tuple[float, str, LinkState, str]] = []
+        """How a host's connection was from some moment on: for a test that fails."""
         self.seen: defaultdict[int, list[StepTotals]] = defaultdict(list)
         """Of each rank all steps, in order of arrival, each as often as it came."""
         self.snapshot = self.session.tick()
@@ -57,16 +48,16 @@ class Watching:
         for step in self.snapshot.fresh:
             self.seen[step.rank].append(step)
         for node in self.snapshot.nodes:
-            periods = self.periods[node.name]
-            if not periods or (periods[-1].link, periods[-1].note) != (node.link, node.note):
-                periods.append(LinkPeriod(time.monotonic(), node.link, node.note))
+            before = [link[2:] for link in self._links if link[1] == node.name]
+            if before[-1:] != [(node.link, node.note)]:
+                self._links.append((time.monotonic() - self._began_s, node.name, node.link, node.note))
         return self.snapshot
 
     def until(self, probe: Callable[[Snapshot], object], patience_s: float = PATIENCE_S) -> Snapshot:
         """Looks until the probe holds; the snapshot in which it does."""
         deadline_s = time.monotonic() + patience_s
         while not probe(self.tick()):
-            assert time.monotonic() < deadline_s, f"gave up waiting for {probe}; {self.in_words()}"
+            assert time.monotonic() < deadline_s, f"gave up waiting for {probe}; {self._in_words()}"
             self.session.pause(_TICK_S)
         return self.snapshot
 
@@ -100,24 +91,12 @@ class Watching:
         """As of the last look."""
         return next(view for view in self.snapshot.ranks if view.rank == number)
 
-    def in_words(self) -> str:
-        """For a test that fails."""
-        periods = {
-            name: [
-                f"{period.at_s - self.began_s:.1f} s: {period.link.value} {period.note}"
-                for period in periods
-            ]
-            for name, periods in self.periods.items()
-        }
+    def _in_words(self) -> str:
         steps = {rank: seen[-1].step for rank, seen in self.seen.items()}
-        link = f"{self.snapshot.link.value} {self.snapshot.link_note!r}"
-        return f"link {link}, hosts {periods}, newest steps {steps}"
-
-    def close(self) -> None:
-        self.session.close()
+        return f"{self.snapshot.link} {self.snapshot.link_note!r}, {self._links}, newest steps {steps}"
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.session.close()
