@@ -50,21 +50,19 @@ def test_a_plan_says_what_would_be_run_and_on_what() -> None:
     assert plan.fault == ""
     assert plan.command_line.endswith("ddp.py --bucket-cap-mb 50 --device cpu")
     assert "torchrun --nproc-per-node=3 -m overlaptop.agent " in plan.command_line
-    assert plan.place == "the CPU, 3 processes, gloo"
-    assert (plan.nproc, plan.device_type) == (3, "cpu")
+    assert (plan.place, plan.nproc, plan.device_type) == ("the CPU, 3 processes, gloo", 3, "cpu")
     assert plan.given == {"bucket_cap_mb": 50.0, "device": "cpu"}
+    plans = [LocalLauncher().plan(LaunchRequest(workload.name)) for workload in WORKLOADS]
+    assert [(plan.fault, plan.given) for plan in plans] == [("", {})] * len(WORKLOADS)
 
 
+# What else a workload refuses: tests/workloads.
 @pytest.mark.parametrize(
     ("name", "options", "fault"),
     [
         ("ddp", ["--bucket-cap", "x"], "argument --bucket-cap-mb: must be a positive number, not 'x'"),
         ("ddp", ["--layer-s", "2"], "unrecognized arguments: --layer-s 2"),
-        ("ddp", ["--layers"], "argument --layers: expected one argument"),
-        ("ddp", ["--width", "65"], "argument --width: must be a multiple of 64, not 65"),
-        ("ddp", ["--s", "1"], "ambiguous option: --s could match"),
         ("ddp", ["--losses", "/nonesuch/losses"], "no file can be written at '/nonesuch/losses'"),
-        ("fsdp", ["--dtype", "float64"], "invalid choice: 'float64'"),
         ("fsdp", ["--help"], "unrecognized arguments: --help"),
         ("nonsense", [], "no workload is called 'nonsense'; there are: ddp, fsdp, allreduce_matmul"),
     ],
@@ -93,42 +91,42 @@ def test_what_the_machine_has_not_is_refused_in_the_plan(monkeypatch: pytest.Mon
     assert "torch is not installed here" in LocalLauncher().plan(LaunchRequest("ddp")).fault
 
 
-@pytest.mark.parametrize(
-    ("options", "nproc", "fault"),
-    [
+def test_a_request_is_read_as_a_shell_would_or_says_why_it_cannot_be() -> None:
+    request = LaunchRequest.parse("ddp", "--losses 'my losses'  --layers 8", " 4 ")
+    assert request == LaunchRequest("ddp", ("--losses", "my losses", "--layers", "8"), 4)
+    assert request.label == "ddp --losses 'my losses' --layers 8 (4 processes)"
+    for options, nproc, fault in (
         ("--layers '8", "", "quotation"),
         ("", "0", "from 1 to"),
         ("", "1000000000000", "from 1 to"),
         ("", "two", "'two'"),
-    ],
-)
-def test_a_request_that_cannot_be_read_says_why(options: str, nproc: str, fault: str) -> None:
-    with pytest.raises(LaunchRequestError, match=fault):
-        LaunchRequest.parse("ddp", options, nproc)
+    ):
+        with pytest.raises(LaunchRequestError, match=fault):
+            LaunchRequest.parse("ddp", options, nproc)
 
 
-def test_a_request_is_read_as_a_shell_would() -> None:
-    request = LaunchRequest.parse("ddp", "--losses 'my losses'  --layers 8", " 4 ")
-    assert request == LaunchRequest("ddp", ("--losses", "my losses", "--layers", "8"), 4)
-    assert request.label == "ddp --losses 'my losses' --layers 8 (4 processes)"
-
-
-def test_another_job_starts_only_when_nothing_is_left_of_the_one_before(
-    launcher: LocalLauncher, written: Callable[[], list[str]], traces: Traces
+def test_another_job_starts_only_when_nothing_is_left_of_the_one_before_and_others_go_on(
+    launcher: LocalLauncher, tmp_path: Path, written: Callable[[], list[str]], traces: Traces
 ) -> None:
-    start(launcher, "steady", "--size", "2")
-    assert wait_until(lambda: written() == ["steady up --size 2"])
-    assert launcher.running == "steady --size 2"
-    first = launcher.job
-    start(launcher, "other")
-    status = launcher.status()
-    assert (status.phase, status.ending, status.label) == (LaunchPhase.ENDING, "steady --size 2", "other")
-    assert phase_is(launcher, LaunchPhase.RUNNING)
-    assert first is not None
-    assert first.poll() is not None
-    assert wait_until(lambda: written()[-1] == "other up")
-    assert (launcher.running, launcher.status().ending) == ("other", "")
-    assert len(traces.alive()) == 2  # the job and its supervisor
+    with Alone(tmp_path / "other.py", placement=launching.JobPlacement(1, "gloo")) as theirs:
+        theirs.start()
+        assert wait_until(lambda: written() == ["other up"])
+        start(launcher, "steady", "--size", "2")
+        assert wait_until(lambda: written()[1:] == ["steady up --size 2"])
+        assert launcher.running == "steady --size 2"
+        first = launcher.job
+        start(launcher, "other")
+        status = launcher.status()
+        assert (status.phase, status.ending) == (LaunchPhase.ENDING, "steady --size 2")
+        assert status.label == "other"
+        assert phase_is(launcher, LaunchPhase.RUNNING)
+        assert first is not None
+        assert first.poll() is not None
+        assert wait_until(lambda: written()[2:] == ["other up"])
+        assert (launcher.running, launcher.status().ending) == ("other", "")
+        assert len(traces.alive()) == 4  # each job and its supervisor
+        launcher.close()
+        assert theirs.poll() is None
 
 
 def test_of_requests_that_come_while_a_job_is_being_ended_only_the_newest_is_run(
@@ -147,27 +145,21 @@ def test_of_requests_that_come_while_a_job_is_being_ended_only_the_newest_is_run
 
 @pytest.mark.parametrize(
     ("name", "how", "last"),
-    [("broken", "exit status 1", "ValueError: too large"), ("late", "killed by SIGKILL", None)],
+    [
+        ("broken", "exit status 1", "ValueError: too large"),
+        ("late", "killed by SIGKILL", None),
+        ("short", "exit status 0", None),
+    ],
 )
-def test_a_job_that_fails_at_once_or_later_tells_how_and_its_last_lines(
-    launcher: LocalLauncher, name: str, how: str, last: str | None
+def test_a_job_that_ends_by_itself_tells_how_and_of_a_failure_its_last_lines(
+    launcher: LocalLauncher, traces: Traces, name: str, how: str, last: str | None
 ) -> None:
-    start(launcher, "steady")
-    assert phase_is(launcher, LaunchPhase.RUNNING)
     start(launcher, name)
     assert phase_is(launcher, LaunchPhase.OVER)
     status = launcher.status()
-    assert (status.failed, status.how, status.label) == (True, how, name)
+    assert (status.failed, status.how, status.label) == (name != "short", how, name)
     assert launcher.running == ""
     assert (list(launcher.output())[-1:] or [None]) == [last]
-
-
-def test_a_job_that_ends_by_itself_has_not_failed_and_one_can_be_ended_without_another(
-    launcher: LocalLauncher, traces: Traces
-) -> None:
-    start(launcher, "short")
-    assert phase_is(launcher, LaunchPhase.OVER)
-    assert not launcher.status().failed
     start(launcher, "steady")
     assert phase_is(launcher, LaunchPhase.RUNNING)
     launcher.stop()
@@ -176,21 +168,7 @@ def test_a_job_that_ends_by_itself_has_not_failed_and_one_can_be_ended_without_a
     assert traces.alive() == []
 
 
-def test_a_job_that_somebody_else_started_goes_on(
-    launcher: LocalLauncher, tmp_path: Path, written: Callable[[], list[str]]
-) -> None:
-    with Alone(tmp_path / "other.py", placement=launching.JobPlacement(1, "gloo")) as theirs:
-        theirs.start()
-        assert wait_until(lambda: len(written()) == 1)
-        start(launcher, "steady")
-        assert phase_is(launcher, LaunchPhase.RUNNING)
-        start(launcher, "broken")
-        assert phase_is(launcher, LaunchPhase.OVER)
-        launcher.close()
-        assert theirs.poll() is None
-
-
-def test_clearing_the_launcher_in_the_middle_of_a_switch_starts_nothing(
+def test_closing_the_launcher_in_the_middle_of_a_switch_starts_nothing(
     launcher: LocalLauncher, written: Callable[[], list[str]], traces: Traces
 ) -> None:
     start(launcher, "deaf")
@@ -232,9 +210,3 @@ def test_nothing_is_left_of_a_dashboard_that_is_killed_in_the_middle_of_a_switch
     assert wait_until(lambda: traces.alive() == [])
     if "old" in moment:
         assert "other up" not in written()
-
-
-def test_every_bundled_workload_can_be_planned_without_options() -> None:
-    for workload in WORKLOADS:
-        plan = LocalLauncher().plan(LaunchRequest(workload.name))
-        assert (plan.fault, plan.given) == ("", {})
