@@ -65,42 +65,7 @@ def step() -> None:
         _agent.step()
 
 
-def knob(
-    name: str,
-    default: int,
-    *,
-    choices: Sequence[int] | None = None,
-    least: int | None = None,
-    most: int | None = None,
-    unit: str = "",
-    about: str = "",
-    changes_work: bool = False,
-) -> ScriptKnob:
-    """Declare a setting that can be changed from a dashboard while the job runs.
-
-    Read its ``value`` (or ``int(knob)``) wherever it is needed: a new value comes into force between two
-    steps, in the same step on all ranks. Without an agent, and until it is changed, the value is the
-    default. Declare it alike on all ranks; declared again in the same way it is the same knob.
-
-    Args:
-        name: letters, digits and ``_``; how commands call it.
-        default: the script's own value, a whole number.
-        choices: the values that are allowed, in the order in which a dashboard steps through them.
-        least: the smallest value that is allowed, where there are no choices.
-        most: the largest one.
-        unit: of its values, if they have one: ``tokens``.
-        about: what it does, in one line.
-        changes_work: a step does another amount of work with another value (more batches, a longer
-            sequence): dashboards then do not call one of them faster.
-
-    Raises:
-        TypeError: a value that is no whole number, or a word that is no text.
-        ValueError: a value out of bounds, or a name that cannot be, or stands for another knob already.
-    """
-    return DECLARED.declare(
-        name, default, choices=choices, least=least, most=most, unit=unit, about=about,
-        changes_work=changes_work,
-    )  # fmt: skip
+knob = DECLARED.declare
 
 
 def attached() -> bool:

@@ -22,13 +22,14 @@ from overlaptop.agent.control.two_phase_commit import StepProgress
 from overlaptop.agent.isolation.compiling import uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier, discard_deferred, flush_log
 from overlaptop.agent.isolation.job_exceptions import run_to_completion
-from overlaptop.agent.isolation.threads import Thread, run_uninterrupted, signals_blocked
+from overlaptop.agent.isolation.threads import Thread, signals_blocked
 from overlaptop.agent.knobs.bucket_knob import BucketKnob
 from overlaptop.agent.knobs.ddp_models import DdpModels
 from overlaptop.agent.knobs.fsdp_units import FsdpUnits
 from overlaptop.agent.knobs.prefetch import PrefetchKnobs
 from overlaptop.agent.knobs.registry import Knobs
 from overlaptop.agent.knobs.script_knobs import DECLARED
+from overlaptop.agent.measuring import Measuring
 from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting.sender import Sender
@@ -40,8 +41,6 @@ from overlaptop.wire.messages import AGENT_DISABLED, Notice, RankEnd, RankInfo
 
 if TYPE_CHECKING:  # torch and numpy come with the job, not before it
     from overlaptop.agent.hooks.steps import StepHooks
-    from overlaptop.agent.sources.base import Edge, Source
-    from overlaptop.agent.sources.hooked_source import HookedSource
 
 PERIOD_S = 0.1
 EXIT_FLUSH_S = 0.5
@@ -62,7 +61,7 @@ class Agent:
         """``script``: the job's script as it was named on the command line."""
         self.barrier = FaultBarrier(self._notice)
         self._steps: StepHooks | None = None
-        self._collectives_hooked = False
+        self._measuring = Measuring(self.barrier, self._notice)
         self._profilers = ProfilerWatch()
         self._models = DdpModels(self.barrier)
         self._units = FsdpUnits(self.barrier)
@@ -82,7 +81,6 @@ class Agent:
         self._place = placement.from_environment()
         self._sender: Sender | None = None
         self._notices: deque[tuple[int, str, str]] = deque(maxlen=MAX_NOTICES)
-        self._source: Source | None = None
         self._step = -1
         """The step that is under way, counted as StepTotals does; -1 before the first boundary."""
         self._recent_ns: deque[int] = deque(maxlen=RECENT_STEPS)
@@ -90,14 +88,12 @@ class Agent:
         """Steps whose detail may be sent: one a round, and what rounds without any have left."""
         self._executor: CommandExecutor | None = None
         self._cwd = placement.working_directory()
-        self._device = ""
-        self._backend = ""
         self._telemetry = Telemetry(self._notice, enabled=options.telemetry)
+        self._measuring.begin(options, self._telemetry.follow)
         self._pid = os.getpid()
         self.failure = ""
         """What ended the script, as RankEnd has it."""
         self._ending = threading.Event()
-        self._choosing = threading.RLock()
         self._thread: Thread | None = None
 
     def start(self) -> None:
@@ -132,24 +128,15 @@ class Agent:
         # middle of another thread's import is left with half a module. Also numpy, which starts threads.
         signals_blocked(partial(importlib.import_module, "overlaptop.agent.reporting.reporter"))
         from overlaptop.agent.hooks.steps import StepHooks
-        from overlaptop.agent.sources.profilers import KinetoWatch
 
-        self._steps = StepHooks(self.barrier, self._on_boundary, self._on_edge)
+        self._steps = StepHooks(self.barrier, self._on_boundary, self._measuring.edge)
         self._steps.install()
         self._profilers.install()
         self._models.install()
         self._units.install()
-        self._kineto = KinetoWatch(self.barrier.guarded("the profiler hook", self._on_kineto))
-        self._kineto.install()
+        self._measuring.install()
 
-    def _hooked_source(self) -> HookedSource[Any] | None:
-        from overlaptop.agent.sources.hooked_source import HookedSource
-
-        return self._source if isinstance(self._source, HookedSource) else None
-
-    def _on_edge(self, edge: Edge) -> None:
-        if self._source is not None and self.barrier.active:
-            self._source.edge(edge)
+    # On the job's threads.
 
     def _on_boundary(self, optimizer: Any) -> None:
         """A step ends and the next one begins.
@@ -164,84 +151,25 @@ class Agent:
             if self._options.control:  # only commands compare the ranks' positions
                 self._knobs.note_step(self._step + 1)  # before anybody can know that it has begun
             if self.barrier.active:
-                self._measure(optimizer)
+                self._measuring.boundary(self._step + 1, optimizer)
         finally:
             self._step += 1
             if self._executor is not None and (armed := self._executor.armed) is not None:
                 armed.on_boundary(self._step)
 
-    def _measure(self, optimizer: Any) -> None:
-        from overlaptop.agent.sources import choice
-
-        if self._source is None or self._source.gave_up:
-            if not self._choosing.acquire(blocking=False):
-                return  # another thread, whose step ends as well, is choosing
-            try:
-                if self._source is None or self._source.gave_up:
-                    self._source = self._choose_source(optimizer, instead_of=self._source)
-            finally:
-                self._choosing.release()
-        if not self._backend:
-            self._backend = choice.backend_name()
-        self._source.boundary(self._step + 1)
-
-    def _choose_source(self, optimizer: Any, instead_of: Source | None) -> Source:
-        from overlaptop.agent.sources import choice
-        from overlaptop.agent.sources.hooked_source import HookedSource
-        from overlaptop.agent.sources.kernels import KernelsSource
-
-        source = choice.choose(self._options, optimizer, instead_of)
-        self._device = choice.device_name(optimizer)
-        self._telemetry.follow(partial(choice.job_gpu, optimizer))
-        if instead_of is not None:
-            self._notice("warning", f"{source.name} instead of {instead_of.name}: {instead_of.gave_up}")
-        if isinstance(source, HookedSource):
-            self._hook_collectives()
-        if isinstance(source, KernelsSource) and self._kineto.running:
-            source.pause()
-        return source
-
-    def _on_kineto(self, running: bool) -> None:
-        """torch.profiler is about to take CUPTI, or has released it."""
-        from overlaptop.agent.sources.kernels import KernelsSource
-
-        if isinstance(self._source, KernelsSource):
-            if running:
-                self._source.pause()
-            else:
-                self._source.resume()
-
-    def _hook_collectives(self) -> None:
-        """Hook the dispatcher's collectives and the waits for them, once a source needs them.
-
-        Between two steps, when no other thread of the job issues any.
-        """
-        import torch.distributed as dist
-
-        if self._collectives_hooked or self._options.phases_only or not dist.is_available():
-            return
-        from overlaptop.agent.hooks.collectives import CollectiveHooks
-
-        hooks = CollectiveHooks(self.barrier, self._hooked_source)
-
-        def install() -> None:
-            self._collectives_hooked = True
-            hooks.install()
-
-        run_uninterrupted(self.barrier.guarded("hooking collectives", install))
-
     def _notice(self, level: str, text: str) -> None:
         self._notices.append((now_ns(), level, text))
 
+    # On the agent's own thread.
+
     def _run(self) -> None:
-        """The agent's own thread."""
         work = self.barrier.guarded("the agent's thread", self._work)
         while self.barrier.active and not self._ending.wait(PERIOD_S):
             work()
         self._telemetry.stop()
-        if not self.barrier.active and self._source is not None:
+        if not self.barrier.active and self._measuring.source is not None:
             with contextlib.suppress(Exception):  # it may be what broke
-                self._source.stop()
+                self._measuring.source.stop()
         while not self.barrier.active:
             self._report_fault()
             if self._ending.wait(1.0):
@@ -295,10 +223,10 @@ class Agent:
         dist = sys.modules["torch.distributed"]
         if dist.is_available() and dist.is_initialized():
             return placement.of_process_group(dist.get_rank(), dist.get_world_size())
-        return placement.alone() if self._source is not None else None
+        return placement.alone() if self._measuring.source is not None else None
 
     def _send_steps(self, sender: Sender, executor: CommandExecutor) -> None:
-        source, rank = self._source, sender.place.rank
+        source, rank = self._measuring.source, sender.place.rank
         if source is None:
             return
         from overlaptop.agent.reporting import reporter
@@ -329,10 +257,11 @@ class Agent:
             at_ns, level, text = self._notices.popleft()
             sender.put(Notice(sender.place.rank, at_ns, level, text))
 
+    def _introduce(self, sender: Sender) -> None:
+        sender.introduce(self._info(sender.place))
+
     def _info(self, place: RankPlacement) -> RankInfo:
-        active = self.barrier.active
-        source = self._source if active else None
-        torch = sys.modules.get("torch")
+        source = self._measuring.source if self.barrier.active else None
         return RankInfo(
             job=place.job,
             rank=place.rank,
@@ -341,14 +270,14 @@ class Agent:
             host=place.host,
             pid=self._pid,
             script=self._script,
-            device=self._device,
-            backend=self._backend,
+            device=self._measuring.device,
+            backend=self._measuring.backend,
             source=source.name if source is not None else "none",
             source_reason=source.reason if source is not None else self._why_no_source(),
-            compute_exact=source.compute_exact if source is not None else False,
+            compute_exact=source is not None and source.compute_exact,
             detail_every=source.detail_every if source is not None else 0,
-            torch_version=str(getattr(torch, "__version__", "")),
-            control_allowed=self._options.control and active,
+            torch_version=str(getattr(sys.modules.get("torch"), "__version__", "")),
+            control_allowed=self._options.control and self.barrier.active,
         )
 
     def _why_no_source(self) -> str:
@@ -369,14 +298,11 @@ class Agent:
                 if sender is not None:
                     send(sender)
 
-    def _introduce(self, sender: Sender) -> None:
-        sender.introduce(self._info(sender.place))
-
     def _close(self) -> None:
         """Send what is left, and that this rank ends; the job waits for this a moment at most."""
         try:
-            if self._source is not None:
-                self._source.stop()
+            if self._measuring.source is not None:
+                self._measuring.source.stop()
             if self.barrier.active:
                 self._work()
             else:
@@ -388,6 +314,8 @@ class Agent:
                 sender.disconnect()
         except Exception as fault:  # noqa: BLE001 - nothing may break the job's end
             self.barrier.disable("the agent's end", fault)
+
+    # At the end of the process, and in a forked child.
 
     def _at_exit(self) -> None:
         """Let the last messages leave, and the last callbacks come.
@@ -405,7 +333,8 @@ class Agent:
             self._thread.join(EXIT_FLUSH_S)
         flush_log()
         give_up_s = monotonic() + OUTSTANDING_S
-        while self._source is not None and self._source.outstanding and monotonic() < give_up_s:
+        source = self._measuring.source
+        while source is not None and source.outstanding and monotonic() < give_up_s:
             sleep(0.005)
 
     def _after_fork(self) -> None:

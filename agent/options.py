@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from overlaptop.timeline.lanes import LaneRule, parse_rule
 
@@ -80,6 +80,7 @@ def parse(words: list[str]) -> CommandLine:
     )
     add(
         "--lane",
+        dest="lane_rules",
         action="append",
         default=[],
         metavar="LANE=REGEX",
@@ -110,15 +111,8 @@ def parse(words: list[str]) -> CommandLine:
     add("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     parsed = parser.parse_args(words)
     try:
-        options = AgentOptions(
-            parsed.source,
-            parsed.phases_only,
-            parsed.every,
-            control=parsed.control,
-            lane_rules=tuple(map(parse_rule, parsed.lane)),
-            numa=parsed.numa,
-            telemetry=parsed.telemetry,
-        )
+        own = {each.name: getattr(parsed, each.name) for each in fields(AgentOptions)}
+        options = AgentOptions(**{**own, "lane_rules": tuple(map(parse_rule, parsed.lane_rules))})
     except ValueError as fault:
         parser.error(str(fault))
     return CommandLine(options, parsed.module, parsed.target, tuple(parsed.arguments))

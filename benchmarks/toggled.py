@@ -90,7 +90,7 @@ class Toggler(Blocks):
 def the_source() -> KernelsSource:
     """The kernels source of this process's agent."""
     agent = overlaptop.agent._agent
-    source = agent._source if agent is not None else None
+    source = agent._measuring.source if agent is not None else None
     if not isinstance(source, KernelsSource):
         raise SystemExit(f"the kernels source is not at work here: {source and source.reason}")
     return source

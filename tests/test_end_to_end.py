@@ -3,11 +3,9 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.overview.rank_table import RankTable
 from overlaptop.wire.hub_connection import LocalHubConnection
 from overlaptop.wire.messages import StepDetail
+from tests.agent.commanded import socket_directory
 from tests.tui.fakes import screen_lines, screen_text
 from tests.warm import WarmRanks
 
@@ -36,17 +35,15 @@ SIZE = (160, 45)
 
 
 class Job:
-    """One start of the job, below a supervisor that lets nothing of it outlive the test."""
+    """The job, below a supervisor that lets nothing of it outlive the tests. They share it: torch takes
+    seconds to start.
+    """
 
     def __init__(self) -> None:
         self._supervisor = subprocess.Popen(
             [sys.executable, "-I", supervisor.__file__, json.dumps({"grace_s": GRACE_S}), *COMMAND],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-
-    @property
-    def runs(self) -> bool:
-        return self._supervisor.poll() is None
 
     def end(self) -> None:
         """As Ctrl-C or a scheduler would: torchrun is told, and ends its ranks; the hub ends by itself."""
@@ -58,45 +55,30 @@ class Job:
         self._supervisor.wait(PATIENCE_S)
 
 
-class Jobs:
-    """Torch takes seconds to start: tests that only look share one job."""
-
-    def __init__(self, warm) -> None:
-        self._warm = warm
-        self._started: list[Job] = []
-        self._again: list[WarmRanks] = []
-
-    def running(self) -> Job:
-        if not any(job.runs for job in self._started):
-            self._started.append(Job())
-        return self._started[-1]
-
-    def start_again(self) -> None:
-        """The same ranks, without torchrun: to who watches them they are the same job."""
-        with Path(os.devnull).open("w") as nowhere:
-            self._again.append(WarmRanks(self._warm, list(RANK), 2, ROOT, nowhere, nowhere))
-
-    def close(self) -> None:
-        for job in self._started:
-            job.close()
-        for ranks in self._again:
-            ranks.terminate()
-            ranks.wait(PATIENCE_S)
-
-
 @pytest.fixture(scope="module")
-def jobs(warm):
-    # Not tmp_path: a socket's path has room for 107 bytes.
-    folder = tempfile.mkdtemp(prefix="ot-", dir="/tmp")
-    jobs = Jobs(warm)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OVERLAPTOP_DIR", folder)
+def job():
+    with socket_directory(), pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
         patch.delenv("NO_COLOR", raising=False)
-        yield jobs
-        jobs.close()
-    shutil.rmtree(folder)
+        started = Job()
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def start_again(warm):
+    """Starts the same ranks, without torchrun: to who watches them they are the same job."""
+    started = []
+
+    def start():
+        with Path(os.devnull).open("w") as nowhere:
+            started.append(WarmRanks(warm, list(RANK), 2, ROOT, nowhere, nowhere))
+
+    yield start
+    for ranks in started:
+        ranks.terminate()
+        ranks.wait(PATIENCE_S)
 
 
 class Overheard(LocalHubConnection):
@@ -118,7 +100,7 @@ def heard():
 
 
 @pytest.fixture
-def session(jobs, heard):
+def session(job, heard):
     session = JobSession(open_link=lambda record: Overheard(record, heard))
     yield session
     session.close()
@@ -151,16 +133,26 @@ def known(app, rank):
     return app.dashboard.latest.ranks[rank]
 
 
-async def test_a_dashboard_beside_a_job_shows_each_rank_and_asks_for_the_chosen_ones_timeline_only(
-    jobs, session, heard
+async def test_a_dashboard_shows_each_rank_also_what_was_before_it_and_asks_for_the_chosen_ones_timeline(
+    session, heard
 ):
-    jobs.running()
+    witness = JobSession()
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not ((ranks := witness.tick().ranks) and all(v.last and v.last.step >= 20 for v in ranks)):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    witness.close()
+    opened_ns = time.time_ns()
     app = OverlaptopApp(session)
     async with app.run_test(size=SIZE) as pilot:
         for rank in (0, 1):
             overlap = await until(pilot, lambda rank=rank: overlap_shown(app, rank))
             assert 0 <= overlap <= 100
         await until(pilot, lambda: re.search(r"rank 0 +step [\d,]+ .* forward .* ms", screen_text(app)))
+        for view in app.dashboard.latest.ranks:
+            earlier = [step for step in view.history if step.start_ns + step.step_ns < opened_ns]
+            assert len(earlier) >= 10
+            assert any(step.overlap is not None for step in earlier)
         text = screen_text(app)
         for words in ("workloads/ddp.py", "2 ranks", "gloo · host", "● live", "│allreduce", " backward "):
             assert words in text
@@ -177,10 +169,7 @@ async def test_a_dashboard_beside_a_job_shows_each_rank_and_asks_for_the_chosen_
         assert first.collectives
 
 
-async def test_a_pause_holds_the_picture_of_a_job_that_goes_on_and_its_timeline_can_be_zoomed(
-    jobs, session
-):
-    jobs.running()
+async def test_a_pause_holds_the_picture_of_a_job_that_goes_on_and_its_timeline_can_be_zoomed(session):
     app = OverlaptopApp(session)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: app.dashboard.state.lanes)
@@ -198,27 +187,9 @@ async def test_a_pause_holds_the_picture_of_a_job_that_goes_on_and_its_timeline_
         assert steps == list(range(steps[0], steps[-1] + 1))  # what came meanwhile is there, every step
 
 
-async def test_a_dashboard_that_comes_late_sees_what_was_before_it(jobs, session):
-    jobs.running()
-    witness = JobSession()
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not ((ranks := witness.tick().ranks) and all(v.last and v.last.step >= 20 for v in ranks)):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-    witness.close()
-
-    opened_ns = time.time_ns()
-    app = OverlaptopApp(session)
-    async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, lambda: overlap_shown(app, 0) is not None)
-        for view in app.dashboard.latest.ranks:
-            earlier = [step for step in view.history if step.start_ns + step.step_ns < opened_ns]
-            assert len(earlier) >= 10
-            assert any(step.overlap is not None for step in earlier)
-
-
-async def test_a_job_that_ends_is_said_to_have_ended_and_followed_when_it_starts_again(jobs, session):
-    job = jobs.running()
+async def test_a_job_that_ends_is_said_to_have_ended_and_followed_when_it_starts_again(
+    job, start_again, session
+):
     app = OverlaptopApp(session)
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, lambda: overlap_shown(app, 0) is not None)
@@ -230,7 +201,7 @@ async def test_a_job_that_ends_is_said_to_have_ended_and_followed_when_it_starts
         assert "waiting for it to start again" in text
         last_step = known(app, 0).last.step
 
-        jobs.start_again()
+        start_again()
         await until(pilot, lambda: app.dashboard.latest.job.job != first_key and known(app, 0).last)
         assert app.dashboard.latest.job.job == session.job_key
         assert known(app, 0).history[0].step < last_step

@@ -23,7 +23,7 @@ class BucketKnob:
 
     def knobs(self) -> tuple[Knob, ...]:
         """One where the job has such a model; one that refuses where it has several."""
-        if not self._models.are_there:
+        if not self._models.alive():
             return ()
         known = self._models.only()
         value: int | None = None

@@ -110,14 +110,13 @@ class DdpModels:
             f"{begun} with buckets of {model.bucket_bytes_cap} bytes",
         )
 
-    @property
-    def are_there(self) -> bool:
-        """Whether the script holds any."""
-        return bool(self._alive())
+    def alive(self) -> list[KnownModel]:
+        """Those that the script holds."""
+        return [known for known in self._known if known.model() is not None]
 
     def only(self) -> KnownModel | str:
         """The one model of this job, or why there is not one."""
-        alive = self._alive()
+        alive = self.alive()
         if len(alive) == 1:
             return alive[0]
         if alive:
@@ -133,15 +132,12 @@ class DdpModels:
         rebuilds = model.static_graph or not model.find_unused_parameters
         return rebuilds and not model._has_rebuilt_buckets and self._steps > IDLE_STEPS  # noqa: SLF001
 
-    def _alive(self) -> list[KnownModel]:
-        return [known for known in self._known if known.model() is not None]
-
     def _only(self) -> Any:
-        alive = self._alive() if self._known else ()
+        alive = self.alive() if self._known else ()
         return alive[0].model() if len(alive) == 1 else None
 
     def _note(self, model: Any, *_: Any) -> None:
-        alive = self._alive()
+        alive = self.alive()
         self._steps = 0
         if any(known.model() is model for known in alive):
             return  # its reducer was made anew

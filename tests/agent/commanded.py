@@ -157,12 +157,19 @@ class Dashboard:
         assert self.session.send(command) == ""
         return command.id
 
-    def outcome(self, key):
-        return self.until(
-            lambda snapshot: next(
-                (each for each in snapshot.commands if each.id == key and each.done), None
-            )
-        )
+    def outcome(self, key, states=()):
+        """What became of a command; or how far it is, once that is one of these states."""
+
+        def found(snapshot):
+            for each in snapshot.commands:
+                if each.id == key and (each.state in states if states else each.done):
+                    return each
+            return None
+
+        return self.until(found)
+
+    def process(self, rank):
+        return self.session.tick().ranks[rank].info.pid
 
     def until_it_has_ended(self, job):
         """Its exit status. Reads meanwhile: libzmq aborts a process that reads nothing while a hub ends."""

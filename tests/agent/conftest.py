@@ -22,7 +22,7 @@ from overlaptop.agent.placement import job_key, process_key
 from overlaptop.wire import codec, endpoints
 from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals, Watch
 from overlaptop.wire.schema import Message
-from tests.agent.commanded import Job, jobs_in, socket_directory, watchers
+from tests.agent.commanded import Dashboard, Job, jobs_in, socket_directory, watchers
 from tests.warm import Warm, WarmProcess, environment, free_port, text_of
 
 M = TypeVar("M", bound=Message)
@@ -158,6 +158,14 @@ def watch():
     """Makes dashboards without a screen."""
     with watchers() as make:
         yield make
+
+
+@pytest.fixture
+def dashboard(shared, watch) -> Dashboard:
+    """One beside the shared job, which trains."""
+    made = watch()
+    made.until_it_trains()
+    return made
 
 
 def run_job(

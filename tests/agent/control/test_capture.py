@@ -6,8 +6,6 @@ import gzip
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -118,9 +116,9 @@ def test_a_job_that_was_not_told_to_obey_refuses_and_says_how_to_allow_it(start,
 def test_a_rank_that_is_killed_in_the_middle_ends_the_job_as_it_would_without_us(start, watch):
     job = start()
     dashboard = watch()
-    ranks = dashboard.until_it_trains().ranks
+    dashboard.until_it_trains()
     key = dashboard.ask()
-    os.kill(ranks[1].info.pid, signal.SIGKILL)
+    os.kill(dashboard.process(1), signal.SIGKILL)
     assert dashboard.until_it_has_ended(job) == -signal.SIGKILL
     made = dashboard.outcome(key)
     assert made.state == "failed"
@@ -135,18 +133,18 @@ def test_a_job_that_ends_in_the_middle_of_a_capture_ends_well(tmp_path, watch):
         dashboard = watch()
         dashboard.until_it_trains()
         key = dashboard.ask(steps=100)
-        dashboard.until(lambda snapshot: snapshot.commands[-1].state == "recording")
-        (job.folder / "stop").touch()
-        assert dashboard.until_it_has_ended(job) == 0, job.log()
+        dashboard.outcome(key, ["recording"])
+        assert dashboard.end(job) == 0, job.log()
         made = dashboard.outcome(key)
     assert made.state == "failed"
     assert {rank.text for rank in made.ranks} == {"the job ended first"}
 
 
-def test_both_ranks_write_a_trace_of_the_same_steps_and_every_dashboard_sees_who_asked(shared, watch):
-    asking, other = watch(), watch()
-    assert all(view.info.control_allowed for view in asking.until_it_trains().ranks)
-    other.until_it_trains()
+def test_both_ranks_write_a_trace_of_the_same_steps_and_every_dashboard_sees_who_asked(
+    shared, dashboard, watch
+):
+    asking, other = dashboard, watch()
+    assert all(view.info.control_allowed for view in other.until_it_trains().ranks)
     key = asking.ask(steps=4)
     made, seen = asking.outcome(key), other.outcome(key)
     assert (made.state, seen.state) == ("written", "written")
@@ -175,12 +173,10 @@ def test_both_ranks_write_a_trace_of_the_same_steps_and_every_dashboard_sees_who
         for start_us, end_us in annotations:  # nested or apart, as viewers need them
             for other_start_us, other_end_us in annotations:
                 assert not start_us < other_start_us < end_us < other_end_us
-    asking.goes_on()
+    dashboard.goes_on()
 
 
-def test_captured_steps_are_left_out_of_the_figures_and_their_traces_give_the_overlap(shared, watch):
-    dashboard = watch()
-    dashboard.until_it_trains()
+def test_captured_steps_are_left_out_of_the_figures_and_their_traces_give_the_overlap(dashboard):
     made = dashboard.outcome(dashboard.ask(steps=3))
 
     def steps_of(rank):
@@ -217,24 +213,10 @@ def test_captured_steps_are_left_out_of_the_figures_and_their_traces_give_the_ov
     assert any(step.exposed_ns for each in found.ranks for step in each.steps)
 
 
-def test_the_command_line_prints_a_path_for_each_rank(shared, watch):
-    watch().until_it_trains()
-    done = subprocess.run(
-        [sys.executable, "-m", "overlaptop", "capture", "--steps", "2"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    paths = sorted(Path(line) for line in done.stdout.splitlines())  # they come as they are written
-    assert [path.name for path in paths] == ["rank0.json.gz", "rank1.json.gz"]
-    assert [len(step_numbers(read(path))) for path in paths] == [2, 2]
-    assert "agreed on step" in done.stderr
-
-
 @pytest.mark.parametrize("first", ["job", "capture"])
 def test_the_jobs_own_profiler_goes_first_whichever_begins_first_and_its_trace_is_whole(
-    shared, watch, first
+    shared, dashboard, first
 ):
-    dashboard = watch()
-    dashboard.until_it_trains()
 
     def until_both_made(name):
         dashboard.until(lambda _: all((shared.folder / name.format(rank)).exists() for rank in (0, 1)))
@@ -250,7 +232,7 @@ def test_the_jobs_own_profiler_goes_first_whichever_begins_first_and_its_trace_i
         told = ("refused", capture.JOB_PROFILES)
     else:
         key = dashboard.ask(steps=100)
-        dashboard.until(lambda snapshot: snapshot.commands[-1].state == "recording")
+        dashboard.outcome(key, ["recording"])
         profile.touch()
         told = ("failed", "RuntimeError: the job's own torch.profiler began")
     made = dashboard.outcome(key)
@@ -266,32 +248,24 @@ def test_the_jobs_own_profiler_goes_first_whichever_begins_first_and_its_trace_i
 
 
 @pytest.mark.slow
-def test_a_stopped_rank_keeps_all_from_acting_and_the_job_goes_on_when_it_does(shared, watch):
-    dashboard = watch()
-    ranks = dashboard.until_it_trains().ranks
-    os.kill(ranks[1].info.pid, signal.SIGSTOP)
+def test_a_stopped_rank_keeps_all_from_acting_and_the_job_goes_on_when_it_does(shared, dashboard):
+    pid = dashboard.process(1)
+    os.kill(pid, signal.SIGSTOP)
     asked_s = time.monotonic()
     key = dashboard.ask()
-    # Rank 1 says nothing: what rank 0 says of it is enough.
-    made = dashboard.until(
-        lambda snapshot: next(
-            (each for each in snapshot.commands if each.id == key and each.state in ENDED_BADLY), None
-        )
-    )
+    made = dashboard.outcome(key, ENDED_BADLY)  # rank 1 says nothing: what rank 0 says of it is enough
     assert made.reason.startswith("rank 1 ")
     assert time.monotonic() - asked_s < ANSWER_TIMEOUT_S + 10
-    os.kill(ranks[1].info.pid, signal.SIGCONT)
+    os.kill(pid, signal.SIGCONT)
     dashboard.goes_on()
     assert not (shared.folder / capture.FOLDER / key).exists()
     assert dashboard.outcome(dashboard.ask()).state == "written"
 
 
 @pytest.mark.slow
-def test_a_hub_that_dies_in_the_middle_is_replaced_and_the_last_word_still_comes(shared, watch):
-    dashboard = watch()
-    dashboard.until_it_trains()
+def test_a_hub_that_dies_in_the_middle_is_replaced_and_the_last_word_still_comes(dashboard, watch):
     key = dashboard.ask(steps=30)
-    dashboard.until(lambda snapshot: snapshot.commands[-1].state in ("agreed", "recording"))
+    dashboard.outcome(key, ["agreed", "recording"])
     os.kill(list_jobs()[0].hub_pid, signal.SIGKILL)
     assert dashboard.outcome(key).state == "written"
     late = watch()  # the new hub was told the last word, too

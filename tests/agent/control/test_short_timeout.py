@@ -46,7 +46,7 @@ JOB = """
             return dataclasses.replace(participant, store=Silent(participant.store))
         executor.find_participant = find_silent_participant
     knobs, step = ScriptKnobs(), 0
-    depth = knobs.declare("depth", 1, choices=(1, 2), least=None, most=None, unit="", about="")
+    depth = knobs.declare("depth", 1, choices=(1, 2))
     knobs.note_step(0)
     commands_here = CommandExecutor(
         rank, allowed=True, pace=lambda: StepProgress(step, 10_000_000),

@@ -104,7 +104,7 @@ HOOKS_AND_THREADS = [
     "sources.host.HostSource.wait_end",
     "sources.host.HostSource.take",
     "sources.host.HostSource.start",
-    "agent.Agent._choose_source",
+    "measuring.Measuring._choose_source",
     "agent.Agent._info",
     "knobs.ddp_models.DdpModels._note",
     "knobs.ddp_models.DdpModels.note_step",

@@ -2,12 +2,11 @@
 
 One rank of several: ``prefetch_job.py STEPS CHANGES VARIANT...``. Each variant trains twice from the same
 seed, once with its depths changed at seeded steps by the agent's own action, called at the boundaries at
-which the agent would call it. Prints a JSON line for each variant.
+which the agent would call it. Fails where that is seen in what is trained, or not in what is gathered.
 """
 
 from __future__ import annotations
 
-import json
 import random
 
 import torch
@@ -18,17 +17,20 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.utils.checkpoint import checkpoint
-from twice import DEVICE, begin
+from twice import DEVICE, begin, check_alike, check_same, end
 
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.knobs.fsdp_units import FsdpUnits
-from overlaptop.agent.knobs.prefetch import PrefetchKnobs
+from overlaptop.agent.knobs.prefetch import OWN_LISTS, PrefetchKnobs
 
 WIDTH = 32
 BLOCKS = 4
 UNITS = BLOCKS + 1
 CHANGE_STEPS = 3
 """Boundaries that a change takes."""
+KNOBS = ("prefetch_forward", "prefetch_backward")
+COUNTED = ("plain", "kept", "checkpoints", "compiled")
+"""The variants each pass of which goes over all units once."""
 
 
 class Block(nn.Module):
@@ -156,37 +158,61 @@ def train(
     }
 
 
+def gathered_ahead(depth: int) -> int:
+    """Gathers asked for ahead in one pass over all units."""
+    return sum(min(depth, UNITS - 1 - at) for at in range(UNITS))
+
+
+def expected_values(original: list[str], change_at: dict[int, tuple[str, int | None]], steps: int):
+    """The words for both depths in each step, by what was asked for when."""
+    present, values, due = list(original), [], {}
+    for step in range(steps):
+        if step in change_at:
+            knob, value = change_at[step]
+            which = KNOBS.index(knob)
+            words = original[which] if value is None else str(value)
+            # What has to be learned first comes a step later.
+            due[step if words == original[which] else step + 1] = which, words
+        if step in due:
+            which, words = due[step]
+            present[which] = words
+        values.append(list(present))
+    return values
+
+
+def check_gathers(name: str, plain: dict, changed: dict) -> None:
+    """As many were asked for ahead as the depths say."""
+    own = plain["asked"][0]
+    if name == "given":
+        assert changed["original"] == [OWN_LISTS, OWN_LISTS]
+        assert own != [gathered_ahead(0), gathered_ahead(1)]
+    for values, asked in zip(changed["values"], changed["asked"], strict=True):
+        for which, words in enumerate(values):
+            if words == OWN_LISTS:
+                assert asked[which] == own[which]
+        if name in COUNTED:
+            # By itself FSDP2 asks for one ahead in backward.
+            assert asked == [gathered_ahead(int(values[0])), gathered_ahead(int(values[1]) or 1)]
+
+
 def main() -> None:
     steps, changes, variants = begin()
     prefetches = Prefetches()
+    seen = set()
     for name in variants:
         dice = random.Random(name)
         asked = sorted(dice.sample(range(2, steps - CHANGE_STEPS, CHANGE_STEPS + 1), changes))
-        change_at = {
-            step: (
-                dice.choice(["prefetch_forward", "prefetch_backward"]),
-                dice.choice([None, *range(UNITS)]),
-            )
-            for step in asked
-        }
+        change_at = {step: (dice.choice(KNOBS), dice.choice([None, *range(UNITS)])) for step in asked}
         plain = train(name, steps, {}, prefetches)
         changed = train(name, steps, change_at, prefetches)
-        print(
-            json.dumps(
-                {
-                    "variant": name,
-                    "backend": dist.get_backend(),
-                    "changes": list(change_at.items()),
-                    "same losses": plain["losses"] == changed["losses"],
-                    "same weights": torch.equal(plain["weights"], changed["weights"]),
-                    "losses": plain["losses"],
-                    "without": plain["asked"],
-                    **{key: changed[key] for key in ("said", "asked", "values", "original")},
-                }
-            ),
-            flush=True,
-        )
-    dist.destroy_process_group()
+        check_same(plain, changed)
+        check_alike(*(changed[key] for key in ("said", "asked", "values", "original")))
+        assert len(changed["said"]) == changes
+        assert changed["values"] == expected_values(changed["original"], change_at, steps)
+        check_gathers(name, plain, changed)
+        seen |= set(map(tuple, changed["values"]))
+    assert len(seen) > 1, "the changes change nothing"
+    end()
 
 
 if __name__ == "__main__":

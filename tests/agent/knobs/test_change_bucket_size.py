@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from functools import partial
 
 import pytest
 
@@ -15,8 +12,6 @@ from overlaptop.wire import commands
 from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.knobs import GradientFacts, Knob
 from tests.agent.commanded import losses_alone
-
-from .changes import switched
 
 BUCKET_CAP_MB = Knob("bucket_cap_mb", None, "", "", 1, 10_000)
 VARIANTS = (
@@ -91,16 +86,12 @@ def until_told(dashboard, name, value_text):
     )
 
 
-def test_two_ranks_train_to_the_same_bits_whatever_the_sizes_and_whatever_ddp_is_told(run_ranks):
-    for result in switched(partial(run_ranks, forked=True), 2, 31, 6, *VARIANTS):
-        assert result["same losses"], result
-        assert result["same weights"], result
+def test_two_ranks_train_to_the_same_bits_whatever_the_sizes_and_whatever_ddp_is_told(train_twice):
+    train_twice("rebucket", 2, 31, 6, *VARIANTS)
 
 
-def test_three_ranks_stay_identical_and_differ_from_others_by_rounding_only(run_ranks):
-    forked = partial(run_ranks, forked=True)
-    for result in switched(forked, 3, 31, 6, "hook", "accumulation, bucket views"):
-        assert result["weights apart"] <= 1e-5 * result["weights"], result
+def test_three_ranks_stay_identical_and_differ_from_others_by_rounding_only(train_twice):
+    train_twice("rebucket", 3, 31, 6, "hook", "accumulation, bucket views")
 
 
 @pytest.mark.slow
@@ -112,7 +103,7 @@ def test_losses_are_the_same_to_the_last_bit_with_and_without_changes_also_if_an
     dashboard.until_it_trains(5)
     assert [set_size(dashboard, mb).state for mb in (100, 2)] == ["changed"] * 2
     key = dashboard.send(commands.make_setting(BUCKET_CAP_MB, 1))
-    dashboard.until(lambda snapshot: snapshot.commands[-1].state in ("agreed", "changing", "changed"))
+    dashboard.outcome(key, ["agreed", "changing", "changed"])
     (job.folder / "fault").touch()
     done = dashboard.outcome(key)  # all had agreed: it changes with the others
     assert [rank.text for rank in done.ranks] == [f"bucket_cap_mb 2 -> 1 at step {done.step}"] * 2
@@ -123,9 +114,7 @@ def test_losses_are_the_same_to_the_last_bit_with_and_without_changes_also_if_an
     assert job.losses() == losses_alone(start, job)
 
 
-def test_a_running_job_takes_another_size_and_the_steps_between_are_left_out(shared, watch):
-    dashboard = watch()
-    dashboard.until_it_trains()
+def test_a_running_job_takes_another_size_and_the_steps_between_are_left_out(dashboard):
     # The largest first: torch's own 25 MiB begin with a bucket of 1 MiB.
     done = [set_size(dashboard, mb) for mb in (100, 2, 1)]
     assert [change.state for change in done] == ["changed"] * 3
@@ -181,9 +170,7 @@ def test_ranks_tell_what_can_be_changed_and_tell_a_new_hub_and_a_new_value_too(s
     until_told(late, "bucket_cap_mb", "25")
 
 
-def test_a_knob_of_the_scripts_own_has_its_new_value_from_the_same_step_on_all_ranks(shared, watch):
-    dashboard = watch()
-    dashboard.until_it_trains()
+def test_a_knob_of_the_scripts_own_has_its_new_value_from_the_same_step_on_all_ranks(shared, dashboard):
     knob = until_told(dashboard, "accumulation", "3")
     done = dashboard.outcome(dashboard.send(commands.make_setting(knob, 1)))
     assert (done.state, done.was, done.becomes) == ("changed", "3", "1")
@@ -204,27 +191,15 @@ def test_a_knob_of_the_scripts_own_has_its_new_value_from_the_same_step_on_all_r
         assert left_out == [done.step, back.step]
 
 
-def test_the_command_line_prints_what_was_changed_in_one_line(shared, watch):
-    watch().until_it_trains()
-    run = partial(subprocess.run, capture_output=True, text=True)
-    done = run([sys.executable, "-m", "overlaptop", "set", "bucket_cap_mb=3"])
-    assert done.returncode == 0, done.stderr
-    (line,) = done.stdout.splitlines()
-    assert line.startswith("bucket_cap_mb 25 -> 3 at step ")
-    assert "agreed on step" in done.stderr
-    assert run([sys.executable, "-m", "overlaptop", "set", "bucket_cap_mb=25"]).returncode == 0
-
-
 @pytest.mark.slow
-def test_a_rank_that_stands_still_once_all_have_agreed_changes_with_the_others(shared, watch):
-    dashboard = watch()
-    ranks = dashboard.until_it_trains().ranks
+def test_a_rank_that_stands_still_once_all_have_agreed_changes_with_the_others(dashboard):
+    pid = dashboard.process(1)
     key = dashboard.send(commands.make_setting(BUCKET_CAP_MB, 1))
-    dashboard.until(lambda snapshot: snapshot.commands[-1].state in ("agreed", "changing", "changed"))
-    os.kill(ranks[1].info.pid, signal.SIGSTOP)
+    dashboard.outcome(key, ["agreed", "changing", "changed"])
+    os.kill(pid, signal.SIGSTOP)
     asked = dashboard.session.tick().at_ns
     dashboard.until(lambda snapshot: snapshot.at_ns > asked + 3 * NOTICE_S * 1e9)
-    os.kill(ranks[1].info.pid, signal.SIGCONT)
+    os.kill(pid, signal.SIGCONT)
     assert dashboard.outcome(key).state == "changed"
     dashboard.goes_on()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -11,61 +10,21 @@ import torch
 
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.knobs.fsdp_units import FsdpUnits
-from overlaptop.agent.knobs.prefetch import OWN_LISTS, PrefetchAction, PrefetchPass, chain_depth
+from overlaptop.agent.knobs.prefetch import PrefetchAction, PrefetchPass, chain_depth
 from overlaptop.wire import commands
 from tests.agent.commanded import PATIENT_S, jobs_in, watchers
-
-from .changes import changed
 
 VARIANTS = (
     "plain", "kept", "accumulation", "checkpoints", "nested", "given", "compiled", "one batch ahead",
     "half of it without gradients",
 )  # fmt: skip
-UNITS = 5
 
 
-def ahead(depth):
-    """Gathers asked for ahead in one pass over all units."""
-    return sum(min(depth, UNITS - 1 - at) for at in range(UNITS))
-
-
-def expected_values(result):
-    """The words for both depths in each step, by what was asked for when."""
-    original = result["original"]
-    present, values = list(original), []
-    changes = dict(result["changes"])
-    due = {}
-    for step in range(len(result["values"])):
-        if step in changes:
-            knob, value = changes[step]
-            which = ("prefetch_forward", "prefetch_backward").index(knob)
-            words = original[which] if value is None else str(value)
-            # What has to be learned first comes a step later.
-            due[step if words == original[which] else step + 1] = which, words
-        if step in due:
-            which, words = due[step]
-            present[which] = words
-        values.append(list(present))
-    return values
-
-
-@pytest.fixture(scope="module")
-def two_ranks(run_ranks_once):
-    return changed(partial(run_ranks_once, forked=True), 2, 14, 3, *VARIANTS)
-
-
-def test_two_ranks_train_to_the_same_bits_and_tell_each_depth_from_its_step_on(two_ranks):
-    for result in two_ranks.values():
-        assert result["values"] == expected_values(result)
-    assert len({tuple(values) for result in two_ranks.values() for values in result["values"]}) > 5
-
-
-def test_as_many_gathers_are_asked_for_ahead_as_the_depth_says(two_ranks):
-    for variant in ("plain", "kept", "checkpoints", "compiled"):
-        result = two_ranks[variant]
-        for (forward, backward), asked in zip(result["values"], result["asked"], strict=True):
-            # By itself FSDP2 asks for one ahead in backward.
-            assert asked == [ahead(int(forward)), ahead(int(backward) or 1)], variant
+def test_ranks_train_to_the_same_bits_and_gather_as_far_ahead_as_they_say_from_the_agreed_step_on(
+    train_twice,
+):
+    train_twice("prefetch", 2, 14, 3, *VARIANTS)
+    train_twice("prefetch", 3, 10, 2, "nested")
 
 
 def test_a_unit_without_weights_of_its_own_asks_for_those_behind_it_only(monkeypatch):
@@ -96,22 +55,6 @@ def test_a_unit_without_weights_of_its_own_asks_for_those_behind_it_only(monkeyp
         [fourth, third], [fourth, third], [third, second], [second, first], [second, first], [first], [],
     ]  # fmt: skip
     assert chain_depth([(each, each._states_to_forward_prefetch) for each in entered]) == 2
-
-
-def test_lists_of_the_scripts_own_are_told_as_such_and_come_back_as_they_were(two_ranks):
-    result = two_ranks["given"]
-    assert result["original"] == [OWN_LISTS, OWN_LISTS]
-    own = result["without"][0]
-    assert own != [ahead(0), ahead(1)]
-    for values, asked in zip(result["values"], result["asked"], strict=True):
-        for which in (0, 1):
-            if values[which] == OWN_LISTS:
-                assert asked[which] == own[which]
-
-
-def test_three_ranks_train_to_the_same_bits_too(run_ranks):
-    for result in changed(partial(run_ranks, forked=True), 3, 10, 2, "nested").values():
-        assert result["values"] == expected_values(result)
 
 
 BUNDLED = """

@@ -26,8 +26,7 @@ def declared():
 
 
 def declare(declared, name="accumulation", default=4, **options):
-    given = {"choices": None, "least": None, "most": None, "unit": "", "about": ""}
-    return declared.declare(name, default, **{**given, **options})
+    return declared.declare(name, default, **options)
 
 
 def test_what_is_declared_is_its_default_and_is_told_to_dashboards(declared):

@@ -1,0 +1,113 @@
+"""Chooses the source that measures steps, puts in the hooks that it needs, and passes it their calls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+from overlaptop.agent.isolation.threads import run_uninterrupted
+from overlaptop.agent.options import AgentOptions
+
+if TYPE_CHECKING:  # torch and numpy come with the job, not before it
+    from overlaptop.agent.sources.base import Edge, Source
+    from overlaptop.agent.sources.hooked_source import HookedSource
+
+
+class Measuring:
+    """All here but `begin` is called on the job's threads."""
+
+    def __init__(self, barrier: FaultBarrier, notice: Callable[[str, str], None]) -> None:
+        """``notice(level, text)`` is sent to the dashboard."""
+        self._barrier = barrier
+        self._notice = notice
+        self._collectives_hooked = False
+
+    def begin(self, options: AgentOptions, follow: Callable[[Callable[[], Any]], None]) -> None:
+        """Start anew, also in a forked child, which has the hooks already. ``follow``: Telemetry's."""
+        self.source: Source | None = None
+        self.device = ""
+        self.backend = ""
+        self._options = options
+        self._follow = follow
+        self._choosing = threading.RLock()
+
+    def install(self) -> None:
+        """Watch torch.profiler, which needs what one of the sources needs. Stays for good."""
+        from overlaptop.agent.sources.profilers import KinetoWatch
+
+        self._kineto = KinetoWatch(self._barrier.guarded("the profiler hook", self._on_kineto))
+        self._kineto.install()
+
+    def boundary(self, step: int, optimizer: Any) -> None:
+        """`step` begins here, and the one before it ends."""
+        from overlaptop.agent.sources import choice
+
+        if self.source is None or self.source.gave_up:
+            if not self._choosing.acquire(blocking=False):
+                return  # another thread, whose step ends as well, is choosing
+            try:
+                if self.source is None or self.source.gave_up:
+                    self.source = self._choose_source(optimizer, instead_of=self.source)
+            finally:
+                self._choosing.release()
+        if not self.backend:
+            self.backend = choice.backend_name()
+        self.source.boundary(step)
+
+    def edge(self, edge: Edge) -> None:
+        """A phase begins or ends here."""
+        if self.source is not None and self._barrier.active:
+            self.source.edge(edge)
+
+    def _choose_source(self, optimizer: Any, instead_of: Source | None) -> Source:
+        from overlaptop.agent.sources import choice
+        from overlaptop.agent.sources.hooked_source import HookedSource
+        from overlaptop.agent.sources.kernels import KernelsSource
+
+        source = choice.choose(self._options, optimizer, instead_of)
+        self.device = choice.device_name(optimizer)
+        self._follow(partial(choice.job_gpu, optimizer))
+        if instead_of is not None:
+            self._notice("warning", f"{source.name} instead of {instead_of.name}: {instead_of.gave_up}")
+        if isinstance(source, HookedSource):
+            self._hook_collectives()
+        if isinstance(source, KernelsSource) and self._kineto.running:
+            source.pause()
+        return source
+
+    def _on_kineto(self, running: bool) -> None:
+        """torch.profiler is about to take CUPTI, or has released it."""
+        from overlaptop.agent.sources.kernels import KernelsSource
+
+        if isinstance(self.source, KernelsSource):
+            if running:
+                self.source.pause()
+            else:
+                self.source.resume()
+
+    def _hook_collectives(self) -> None:
+        """Hook the dispatcher's collectives and the waits for them, once a source needs them.
+
+        Between two steps, when no other thread of the job issues any.
+        """
+        import torch.distributed as dist
+
+        if self._collectives_hooked or self._options.phases_only or not dist.is_available():
+            return
+        from overlaptop.agent.hooks.collectives import CollectiveHooks
+
+        hooks = CollectiveHooks(self._barrier, self._hooked_source)
+
+        def install() -> None:
+            self._collectives_hooked = True
+            hooks.install()
+
+        run_uninterrupted(self._barrier.guarded("hooking collectives", install))
+
+    def _hooked_source(self) -> HookedSource[Any] | None:
+        from overlaptop.agent.sources.hooked_source import HookedSource
+
+        return self.source if isinstance(self.source, HookedSource) else None
