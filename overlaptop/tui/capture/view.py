@@ -6,7 +6,7 @@ from overlaptop.fleet.commands import FAILED, STAGES, CommandView, RankProgress
 from overlaptop.report.hosts import places
 from overlaptop.report.order import sees_gaps
 from overlaptop.text import AT_LEAST, AT_MOST, UNKNOWN, bounded, clock, count, duration, percent
-from overlaptop.tui.capture.profiler_reference import ProfilerReference, RankReference
+from overlaptop.tui.capture.profiler_reference import ProfilerReference
 from overlaptop.tui.draw.segments import (
     DIM,
     FAINT,
@@ -16,30 +16,28 @@ from overlaptop.tui.draw.segments import (
     StyledLine,
     TextStyle,
     bold,
-    crop,
     dim,
     fit,
     folded,
-    pad,
     paragraph,
     wrap,
 )
+from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.overview.totals_line import overlap_ink
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.view import ScrollView
 from overlaptop.wire.commands import CAPTURE, ENDED_BADLY, WRITTEN
 
-# Header, cells, and the width of the widget from which it is shown.
 _COLUMNS = (
-    ("rank", 5, 0),
-    ("state", 9, 0),
-    ("live", 8, 0),
-    ("profiler", 8, 0),
-    ("apart", 12, 0),
-    ("comm", 8, 76),
-    ("hidden", 8, 76),
-    ("exposed", 8, 76),
-    ("live from", 10, 92),
+    Column("rank", 5, right=False),
+    Column("state", 9, right=False),
+    Column("live", 8, right=False),
+    Column("profiler", 8, right=False),
+    Column("apart", 12, right=False),
+    Column("comm", 8, right=False, shown_from=64),
+    Column("hidden", 8, right=False, shown_from=74),
+    Column("exposed", 8, right=False, shown_from=84),
+    Column("live from", 10, right=False, shown_from=96),
 )
 _PLACES = 4
 """Folders that are named."""
@@ -86,16 +84,15 @@ class CaptureView(ScrollView):
         reference = self.dashboard.captures.references.get(capture.id)
         where = places(capture, self.state.snapshot.ranks)
         head = [_asked(capture, width), *_stages(capture, width), *_outcome(where, reference, width), ()]
-        table = [_row(_header_cells(), width)]
         exact = {view.rank: sees_gaps(view) for view in self.state.snapshot.ranks}
-        table += [
-            _row(_cells(each, reference, live_exact=exact.get(each.rank, True)), width)
-            for each in capture.ranks
-        ]
-        rows = len(table) - 1
         room = max(1, height - len(head) - 1)
-        self.first = max(0, min(self.first, rows - room))
-        lines = [*head, table[0], *table[1 + self.first : 1 + self.first + room]]
+        self.first = max(0, min(self.first, len(capture.ranks) - room))
+        table = Table(_COLUMNS, width)
+        lines = [*head, table.header()]
+        lines += [
+            table.row(_cells(each, reference, live_exact=exact.get(each.rank, True)))
+            for each in capture.ranks[self.first : self.first + room]
+        ]
         bounds = reference is not None and not all(found.exact for found in reference.ranks.values())
         explained = _paragraphs(_EXPLAINED + _BOUNDS * bounds, width)
         return [*lines, (), *explained] if height >= len(lines) + 1 + len(explained) else lines
@@ -156,10 +153,6 @@ def _outcome(where: list[str], reference: ProfilerReference | None, width: int) 
     return lines
 
 
-def _header_cells() -> tuple[StyledLine, ...]:
-    return tuple((dim(name),) for name, _, _ in _COLUMNS)
-
-
 def _cells(
     rank: RankProgress, reference: ProfilerReference | None, *, live_exact: bool
 ) -> tuple[StyledLine, ...]:
@@ -169,7 +162,8 @@ def _cells(
     exact = found is None or found.exact
     live = bounded(percent(rank.live_overlap), AT_MOST, exact=live_exact)
     steps = f"{rank.live_steps} step{'s' * (rank.live_steps != 1)}"
-    comm, hidden, exposed = map(duration, _times(found))
+    times_ns = (None,) * 3 if found is None else (found.comm_ns, found.hidden_ns, found.exposed_ns)
+    comm, hidden, exposed = map(duration, times_ns)
     return (
         (bold(str(rank.rank)),),
         (Segment(rank.state, TextStyle(color)),),
@@ -183,22 +177,10 @@ def _cells(
     )
 
 
-def _times(found: RankReference | None) -> tuple[int | None, int | None, int | None]:
-    return (found.comm_ns, found.hidden_ns, found.exposed_ns) if found is not None else (None, None, None)
-
-
 def _apart(live: float | None, profiled: float | None) -> str:
     if live is None or profiled is None:
         return UNKNOWN
     return f"{(live - profiled) * 100:+.1f} points"
-
-
-def _row(cells: tuple[StyledLine, ...], width: int) -> StyledLine:
-    line: list[Segment] = [Segment(" ")]
-    for (_, size, from_width), cell in zip(_COLUMNS, cells, strict=True):
-        if width >= from_width:
-            line += [*pad(cell, size), Segment("  ")]
-    return crop(line, width)
 
 
 def _paragraphs(texts: tuple[str, ...], width: int, style: TextStyle = DIM) -> list[StyledLine]:

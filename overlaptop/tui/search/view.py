@@ -21,10 +21,10 @@ from overlaptop.tui.draw.segments import (
     dim,
     elided,
     fit,
-    line_width,
     pad,
     paragraph,
 )
+from overlaptop.tui.draw.table import GAP, Column, Table
 from overlaptop.tui.search import curve
 from overlaptop.tui.search.curve import PlotPoint, PointMark, ValueAxis
 from overlaptop.tui.tune.knob_values import with_unit
@@ -44,10 +44,15 @@ _WHAT_IT_IS = (
     "which line of code makes it permanent. The job goes on training meanwhile. Stopped, or left by "
     "quitting, it goes back to the value before."
 )
-# Header, cells, and the width of the table from which it is shown.
 _COLUMNS = (
-    ("", 1, 0), ("value", 9, 0), ("step", 9, 0), ("±", 7, 0), ("exposed", 9, 45), ("steps", 5, 52),
-)  # fmt: skip
+    Column("", 1),
+    Column("value", 9),
+    Column("step", 9),
+    Column("±", 7),
+    Column("exposed", 9, shown_from=47),
+    Column("steps", 5, shown_from=54),
+)
+_TABLE_CELLS = GAP + sum(column.cells + GAP for column in _COLUMNS)
 
 
 class SearchView(ScrollView):
@@ -82,9 +87,8 @@ def search_lines(
     legend = curve.legend(marks, width)
     room = height - len(head) - 1
     if width >= _BESIDE:
-        right = 1 + sum(cells + 2 for _, cells, _ in _COLUMNS)
-        left = width - right - 2
-        table, first = _table(state, right, room - 1, first)
+        left = width - _TABLE_CELLS - 2
+        table, first = _table(state, _TABLE_CELLS, room - 1, first)
         chart = _chart(state, left, room - 1)
         body = [
             (*pad(chart[at] if at < len(chart) else (), left + 2), *(table[at] if at < len(table) else ()))
@@ -209,10 +213,9 @@ def _table(state: SearchState, width: int, rows: int, first: int) -> tuple[list[
     points = sorted(state.points, key=lambda point: point.value)
     first = max(0, min(first, len(points) - (rows - 1)))
     unit = Unit.for_scale(round(max(point.step_ns for point in points)))
-    named = {"step": f"step {unit.name}", "±": f"± {unit.name}"}
-    header = tuple((dim(named.get(name, name)),) for name, _, _ in _COLUMNS)
-    lines = [_row(header, width)]
-    lines += [_row(_cells(state, point, unit), width) for point in points[first : first + rows - 1]]
+    table = Table(_COLUMNS, width)
+    lines = [table.header({name: f"{name} {unit.name}" for name in ("step", "±")})]
+    lines += [table.row(_cells(state, point, unit)) for point in points[first : first + rows - 1]]
     return lines, first
 
 
@@ -235,13 +238,3 @@ def _reach(point: MeasuredValue, unit: Unit) -> str:
     """How far the interval goes to either side."""
     reach_ns = (point.high_ns - point.low_ns) / 2
     return unit.text(round(reach_ns)) if math.isfinite(reach_ns) else UNKNOWN
-
-
-def _row(cells: tuple[StyledLine, ...], width: int) -> StyledLine:
-    line: list[Segment] = [Segment(" ")]
-    for at, ((_, size, from_width), cell) in enumerate(zip(_COLUMNS, cells, strict=True)):
-        if width >= from_width:
-            cell = elided(cell, size)
-            blank = Segment(" " * (size - line_width(cell)))
-            line += [*cell, Segment(" ")] if at == 0 else [blank, *cell, Segment("  ")]
-    return crop(line, width)

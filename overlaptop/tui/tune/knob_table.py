@@ -16,20 +16,22 @@ from overlaptop.tui.draw.segments import (
     bold,
     code_to_keep,
     dim,
-    elided,
-    line_width,
-    on,
-    pad,
     paragraph,
 )
+from overlaptop.tui.draw.table import Column, Table, scrolled
 from overlaptop.tui.state import ViewState
 from overlaptop.tui.tune.knob_editor import NOTHING
 from overlaptop.tui.tune.knob_values import SCRIPT, allowed_words, code_line, with_unit
 from overlaptop.tui.view import JobView
 
-# Header, and the width of the widget from which it is shown.
-_COLUMNS = (("knob", 0), ("now", 0), (SCRIPT, 60), ("allowed", 74), ("whose", 100), ("", 0))
-_LEAST_CELLS, _MOST_CELLS = 6, 28
+_COLUMNS = (
+    Column("knob", 6, right=False),
+    Column("now", 6, right=False),
+    Column(SCRIPT, 6, right=False, shown_from=60),
+    Column("allowed", 7, right=False, shown_from=74),
+    Column("whose", 6, right=False, shown_from=100),
+    Column("", 12, right=False),
+)
 _WHAT_THEY_ARE = (
     "Knobs are settings of a running job: DDP's bucket_cap_mb, FSDP2's depth of prefetch, and what a "
     "script declares itself with overlaptop.agent.knob(). Jobs obey where they were started with "
@@ -61,18 +63,15 @@ class KnobTable(JobView):
             return [(bold(f" {NOTHING}"),), (), *paragraph(_WHAT_THEY_ARE, width)]
         selected = self.state.selected_name
         rows = [_cells(each, selected=each.knob.name == selected, state=self.state) for each in knobs]
-        header: tuple[StyledLine, ...] = tuple((dim(name),) for name, _ in _COLUMNS)
-        sizes = [
-            max(_LEAST_CELLS, *(min(_MOST_CELLS, line_width(row[at])) for row in (header, *rows)))
-            for at in range(len(_COLUMNS) - 1)
-        ]  # fmt: skip
+        words = {
+            column.title: ["".join(part.text for part in row[at]) for row in rows]
+            for at, column in enumerate(_COLUMNS)
+        }
         room = max(1, height - 1)
-        self._first = max(min(self._first, self.cursor), self.cursor - room + 1, 0)
-        lines = [_row(header, sizes, width, cursor=False)]
-        for at, row in enumerate(rows[self._first : self._first + room], self._first):
-            line = _row(row, sizes, width, cursor=at == self.cursor)
-            lines.append(on(line, "cursor") if at == self.cursor else line)
-        return lines
+        self._first = scrolled(self._first, self.cursor, len(rows), room)
+        table = Table(_COLUMNS, width, words)
+        shown = enumerate(rows[self._first : self._first + room], self._first)
+        return [table.header(), *(table.row(row, cursor=at == self.cursor) for at, row in shown)]
 
     async def on_click(self, event: events.Click) -> None:
         """Choose the row; select the knob at the second click."""
@@ -151,14 +150,6 @@ def _cells(job_knob: JobKnob, *, selected: bool, state: ViewState) -> tuple[Styl
         now,
         (Segment(with_unit(knob.original_text, knob.unit)),),
         (Segment(allowed_words(knob)),),
-        (dim(shortened(knob.owner, _MOST_CELLS)),),
+        (dim(shortened(knob.owner, 28)),),
         note,
     )
-
-
-def _row(cells: tuple[StyledLine, ...], sizes: list[int], width: int, *, cursor: bool) -> StyledLine:
-    line: list[Segment] = [Segment("▸ " if cursor else "  ", TextStyle("accent", bold=True))]
-    for (_, from_width), cell, size in zip(_COLUMNS, cells, [*sizes, 0], strict=True):
-        if width >= from_width:
-            line += [*(pad(cell, size) if size else cell), Segment("  ")]
-    return elided(tuple(line), width)
