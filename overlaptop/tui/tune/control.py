@@ -53,8 +53,10 @@ class KnobControl:
         """Of the job that was shown last."""
         self._left: Searched | None = None
         """The newest search, where it was of a job that is not shown any more."""
-        self._change: KnobChange | None = None
-        self._newest: KnobChange | None = None
+        self.change: KnobChange | None = None
+        """The newest change of a knob that a person asked for."""
+        self.newest_change: KnobChange | None = None
+        """As `change`; but a later one that a search made stands in its place."""
         self._change_s = -NEWS_S
 
     @property
@@ -83,16 +85,15 @@ class KnobControl:
         self.editor.tick(snapshot, now_s, self._session.send)
         if self.tuner is not None:
             self.tuner.tick(snapshot)
-        change = self.editor.change(snapshot)
-        if change is None or self._change is None or (change.command, change.state) != (
-            self._change.command, self._change.state,
-        ):  # fmt: skip
-            self._change_s = now_s
+        before = self.change
         self._follow(snapshot)
+        now = self.change
+        if now is None or before is None or (now.command, now.state) != (before.command, before.state):
+            self._change_s = now_s
 
     def _follow(self, snapshot: Snapshot) -> None:
-        self._change = self.editor.change(snapshot)
-        self._newest = self.editor.newest(snapshot, self.search_ids)
+        self.change = self.editor.change(snapshot)
+        self.newest_change = self.editor.newest(snapshot, self.search_ids)
 
     def _leave_the_search(self) -> None:
         """Another job is shown: what was found of the one before is kept, until the next search begins."""
@@ -114,16 +115,6 @@ class KnobControl:
         script = PurePath(self._left.script).name
         which = f"an earlier run of {script}" if self._left.script == self._script else script
         return replace(self._left, of=f"of {which}, not of the job that is shown now")
-
-    @property
-    def change(self) -> KnobChange | None:
-        """The newest change of a knob that a person asked for."""
-        return self._change
-
-    @property
-    def newest_change(self) -> KnobChange | None:
-        """As `change`; but a later one that a search made stands in its place."""
-        return self._newest
 
     @property
     def change_is_news(self) -> bool:

@@ -35,7 +35,11 @@ class EarlierChanges:
             return
         last = self._last
         if last is not None and last.job is not None and last.job.job != snapshot.job.job:
-            self._keep(JobChanges(last.job.job, last.job.script, _of_knobs(last)))
+            self._keep(
+                JobChanges(
+                    last.job.job, last.job.script, tuple(each for each in last.commands if each.knob)
+                )
+            )
         self._last = snapshot
 
     @property
@@ -55,7 +59,3 @@ class EarlierChanges:
             too_many -= len(oldest.changes)
             if not self._kept[0].changes:
                 del self._kept[0]
-
-
-def _of_knobs(snapshot: Snapshot) -> tuple[CommandView, ...]:
-    return tuple(each for each in snapshot.commands if each.knob)

@@ -93,6 +93,8 @@ class EarlierJob:
     """Under these settings, of the rank that was furthest."""
     known: JobFigures | None = None
     """Its figures where they were worked out already: its steps may be gone."""
+    number: int = 0
+    """Larger for what came later."""
 
     @cached_property
     def figures(self) -> JobFigures:
@@ -166,7 +168,7 @@ class JobsSeen:
     """Follows what is watched, and keeps what is left behind."""
 
     def __init__(self) -> None:
-        self._filed: list[_Filed] = []
+        self._filed: list[EarlierJob] = []
         self._last: Snapshot | None = None
         """The newest with a job that has made a step."""
         self._descriptions: dict[str, _Description] = {}
@@ -191,7 +193,7 @@ class JobsSeen:
             return
         if self._job_in_sight != snapshot.job.job:
             if self._last is not None:
-                self._file(self._number_in_sight, job_of(self._last))
+                self._file(job_of(self._last))
             self._count_on()
             self._since_in_sight = 0
         elif self._last is not None and not snapshot.knobs:
@@ -209,11 +211,11 @@ class JobsSeen:
 
     def describe_end(self, job: str, label: str, command_line: str, how: str) -> None:
         """Record how a job ended, also one that never made a step. ``job``: empty without a key."""
-        if job and (job == self._job_in_sight or any(each.job.job == job for each in self._filed)):
+        if job and (job == self._job_in_sight or any(each.job == job for each in self._filed)):
             self.describe(job, label, command_line, how)
         else:
-            self._count_on(in_sight=False)
-            self._file(self._jobs, EarlierJob(job, label, command_line, how))
+            self._jobs += 1
+            self._file(EarlierJob(job, label, command_line, how), self._jobs)
 
     @property
     def present(self) -> EarlierJob | None:
@@ -221,7 +223,8 @@ class JobsSeen:
         if self._last is None:
             return None
         if self._present is None or self._present[0] is not self._last:
-            self._present = self._last, self._described(job_of(self._last))
+            present = replace(job_of(self._last), number=self._number_in_sight)
+            self._present = self._last, self._described(present)
         return self._present[1]
 
     @property
@@ -229,7 +232,7 @@ class JobsSeen:
         """The newest other job that the present one can be compared with, and whose steps are known;
         None: there was none.
         """
-        left = (each.job for each in reversed(self._filed))
+        left = reversed(self._filed)
         found = next((job for job in left if job.steps and self._is_alike(job.job)), None)
         return None if found is None else self._described(found)
 
@@ -239,11 +242,9 @@ class JobsSeen:
         came.
         """
         present = self.present
-        listed = [each for each in self._filed if present is None or not _same(each.job, present)]
-        listed = [_Filed(each.number, self._described(each.job)) for each in listed]
-        if present is not None:
-            listed.append(_Filed(self._number_in_sight, present))
-        return [each.job for each in sorted(listed, key=lambda each: each.number)]
+        left = [self._described(job) for job in self._filed if present is None or not _same(job, present)]
+        listed = left if present is None else [*left, present]
+        return sorted(listed, key=lambda job: job.number)
 
     @property
     def _job_in_sight(self) -> str:
@@ -260,10 +261,9 @@ class JobsSeen:
             return True
         return job in self._homes and self._homes[job] == self._homes.get(present)
 
-    def _count_on(self, *, in_sight: bool = True) -> None:
+    def _count_on(self) -> None:
         self._jobs += 1
-        if in_sight:
-            self._number_in_sight = self._jobs
+        self._number_in_sight = self._jobs
 
     def _file_settings_before(self, snapshot: Snapshot) -> None:
         """Of each change that all ranks are past: the steps before it are a row of their own. What a search
@@ -277,23 +277,23 @@ class JobsSeen:
                 left = _stretch(snapshot, changes, since, until)
                 tried = bool(change.search) and change.search == begun_by
                 if left.steps and not tried and not self._is_filed(left):
-                    self._file(self._number_in_sight, replace(left, steps={}, known=left.figures))
+                    self._file(replace(left, steps={}, known=left.figures))
                     self._count_on()
                 self._since_in_sight = until
             begun_by = change.search
 
     def _is_filed(self, left: EarlierJob) -> bool:
         """Whether it is a row already, and with more steps: the user was here before."""
-        return any(_same(each.job, left) and each.job.how == CHANGED_SINCE for each in self._filed)
+        return any(_same(each, left) and each.how == CHANGED_SINCE for each in self._filed)
 
-    def _file(self, number: int, job: EarlierJob) -> None:
-        job = replace(job, known=job.figures)
-        others = [each for each in self._filed if not job.job or not _same(each.job, job)]
-        self._filed = [*others[1 - MAX_JOBS :], _Filed(number, job)]
-        with_steps = [at for at, each in enumerate(self._filed) if each.job.steps]
+    def _file(self, job: EarlierJob, number: int = 0) -> None:
+        """``number``: of a job that was never shown."""
+        job = replace(job, known=job.figures, number=number or self._number_in_sight)
+        others = [each for each in self._filed if not job.job or not _same(each, job)]
+        self._filed = [*others[1 - MAX_JOBS :], job]
+        with_steps = [at for at, each in enumerate(self._filed) if each.steps]
         for at in with_steps[:-WITH_STEPS]:
-            number, left = self._filed[at]
-            self._filed[at] = _Filed(number, replace(left, steps={}))
+            self._filed[at] = replace(self._filed[at], steps={})
 
     def _described(self, job: EarlierJob) -> EarlierJob:
         description = self._descriptions.get(job.job)
@@ -301,12 +301,6 @@ class JobsSeen:
             return job
         how = job.how if job.how == CHANGED_SINCE else description.how or job.how
         return replace(job, label=description.label, command_line=description.command_line, how=how)
-
-
-class _Filed(NamedTuple):
-    number: int
-    """Larger for what came later."""
-    job: EarlierJob
 
 
 class _Description(NamedTuple):
