@@ -96,6 +96,34 @@ def _launcher(script: str, options: Sequence[str], nproc: int | None) -> Launche
     return of_workload(workload, options, place(nproc, str(given.get("device", "auto"))))
 
 
+class _FirstStep:
+    """Waits for every rank's first step, and not for ever."""
+
+    def __init__(self) -> None:
+        self._since_s, self._limit_s = time.monotonic(), STARTING_S
+        self._others = self._announced = False
+        """Some rank has finished one; it was said who has not."""
+
+    def wait(self, snapshot: Snapshot) -> None:
+        """Look once more. CommandError: it has taken too long."""
+        now_s = time.monotonic()
+        late = [view.rank for view in snapshot.ranks if view.last is None]
+        if not self._others and len(late) < len(snapshot.ranks):
+            self._others, self._since_s, self._limit_s = True, now_s, LATE_S
+        more = f" and {len(late) - MOST_NAMED} more" if len(late) > MOST_NAMED else ""
+        who = f"rank{'s' * (len(late) > 1)} {', '.join(map(str, late[:MOST_NAMED]))}{more}"
+        if not late:
+            who = "the job"
+        if now_s - self._since_s > self._limit_s:
+            others = ", and the others have" if self._others else ""
+            raise CommandError(
+                f"{who} finished no step within {self._limit_s:.0f} s{others}: nothing can be measured"
+            )
+        if not self._announced and now_s - self._since_s > ANNOUNCE_S:
+            self._announced = True
+            print_message(f"waits for the first step of {who}")
+
+
 class _TuneRun:
     """One search, from the first look at the job to its last line."""
 
@@ -166,8 +194,7 @@ class _TuneRun:
 
     def _find_knob(self, stop: Callable[[], int]) -> Knob | None:
         """The knob, once steps are counted and it is known; None: it is to stop."""
-        name, since_s = self._request.knob, None
-        first_step = _FirstStep()
+        name, since_s, first_step = self._request.knob, None, _FirstStep()
         while not stop():
             gone = self._launcher is not None and self._launcher.poll() is not None
             snapshot = self._look()
@@ -220,42 +247,6 @@ class _TuneRun:
 
     def _put(self, record: dict[str, object]) -> None:
         print(json.dumps(record), flush=True)  # noqa: T201
-
-
-class _FirstStep:
-    """Waits for every rank's first step, and not for ever."""
-
-    def __init__(self) -> None:
-        self._began_s = time.monotonic()
-        self._stepped_s: float | None = None
-        """When the first rank had finished one."""
-        self._announced = False
-
-    def wait(self, snapshot: Snapshot) -> None:
-        """Look once more. CommandError: it has taken too long."""
-        now_s = time.monotonic()
-        late = [view.rank for view in snapshot.ranks if view.last is None]
-        if self._stepped_s is None and len(late) < len(snapshot.ranks):
-            self._stepped_s = now_s
-        since_s, limit_s = self._began_s, STARTING_S
-        if self._stepped_s is not None:
-            since_s, limit_s = self._stepped_s, LATE_S
-        who = _ranks(late) if late else "the job"
-        if now_s - since_s > limit_s:
-            others = ", and the others have" if self._stepped_s is not None else ""
-            raise CommandError(
-                f"{who} finished no step within {limit_s:.0f} s{others}: nothing can be measured"
-            )
-        if not self._announced and now_s - since_s > ANNOUNCE_S:
-            self._announced = True
-            print_message(f"waits for the first step of {who}")
-
-
-def _ranks(numbers: Sequence[int]) -> str:
-    """``rank 1``, ``ranks 1, 3``."""
-    more = len(numbers) - MOST_NAMED
-    named = ", ".join(map(str, numbers[:MOST_NAMED])) + (f" and {more} more" if more > 0 else "")
-    return f"rank{'s' * (len(numbers) != 1)} {named}"
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from overlaptop.fleet.snapshot import Snapshot
 
 MAX_CHANGES = 128
 """Of all those jobs together: the oldest ones go."""
+MAX_JOBS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,37 +26,28 @@ class EarlierChanges:
     """Follows what is watched, and keeps what a job that is left behind had in its log."""
 
     def __init__(self) -> None:
-        self._last: Snapshot | None = None
-        """The newest that has a job."""
-        self._kept: list[JobChanges] = []
+        self._job = ""
+        """The present one."""
+        self._seen: dict[str, JobChanges] = {}
+        """By job, the one that was shown last at the end."""
 
     def see(self, snapshot: Snapshot) -> None:
         """Take the next snapshot, of whichever job."""
         if snapshot.job is None:
             return
-        last = self._last
-        if last is not None and last.job is not None and last.job.job != snapshot.job.job:
-            self._keep(
-                JobChanges(
-                    last.job.job, last.job.script, tuple(each for each in last.commands if each.knob)
-                )
-            )
-        self._last = snapshot
+        self._job = snapshot.job.job
+        changes = tuple(each for each in snapshot.commands if each.knob)
+        self._seen.pop(self._job, None)
+        self._seen[self._job] = JobChanges(self._job, snapshot.job.script, changes)
+        if len(self._seen) > MAX_JOBS:
+            del self._seen[next(iter(self._seen))]
 
     @property
     def newest_first(self) -> list[JobChanges]:
         """All but those of the present job: of that one the snapshot has them."""
-        present = self._last.job.job if self._last is not None and self._last.job is not None else ""
-        return [each for each in reversed(self._kept) if each.job != present]
-
-    def _keep(self, left: JobChanges) -> None:
-        self._kept = [each for each in self._kept if each.job != left.job]
-        if left.changes:
-            self._kept.append(left)
-        too_many = sum(len(each.changes) for each in self._kept) - MAX_CHANGES
-        while too_many > 0:
-            oldest = self._kept[0]
-            self._kept[0] = replace(oldest, changes=oldest.changes[too_many:])
-            too_many -= len(oldest.changes)
-            if not self._kept[0].changes:
-                del self._kept[0]
+        found, room = [], MAX_CHANGES
+        for left in reversed(self._seen.values()):
+            if left.job != self._job and left.changes and room > 0:
+                found.append(replace(left, changes=left.changes[-room:]))
+                room -= len(left.changes)
+        return found
