@@ -11,6 +11,24 @@ from torch.autograd.profiler import record_function
 from overlaptop.agent.hooks.after_optimizer import AfterOptimizer
 
 
+class Loop:
+    """An optimizer whose hook asks for something, and a log of what happened when."""
+
+    def __init__(self):
+        self.log = []
+        self.after = AfterOptimizer()
+        self.optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+        self.optimizer.register_step_post_hook(lambda *_: self.hook())
+
+    def hook(self):
+        self.log.append("hook")
+        self.after.call(lambda: self.log.append("called"))
+        self.log.append("hook ends")
+
+
+AT_ONCE = ["hook", "called", "hook ends"]
+
+
 @pytest.fixture
 def loop():
     """A loop whose watch leaves nothing in torch."""
@@ -22,46 +40,20 @@ def loop():
     assert (record_function.__enter__, record_function.__exit__) == before
 
 
-class Loop:
-    """An optimizer whose hook asks for something, and a log of what happened when."""
-
-    def __init__(self):
-        self.log = []
-        self.after = AfterOptimizer()
-        parameter = torch.nn.Parameter(torch.ones(1))
-        self.optimizer = torch.optim.SGD([parameter], lr=0.1)
-        self.optimizer.register_step_post_hook(lambda *_: self.hook())
-
-    def hook(self):
-        self.log.append("hook")
-        self.after.call(lambda: self.log.append("called"))
-        self.log.append("hook ends")
-
-
-def test_it_waits_for_the_optimizer_step_that_it_was_asked_in(loop):
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-        loop.optimizer.step()
-        loop.log.append("returned")
-        with record_function("after"):
-            pass
-    assert loop.log == ["hook", "hook ends", "called", "returned"]
-    assert any(event.name.startswith("Optimizer.step#") for event in profiler.events())
-
-
-def test_other_annotations_end_without_it(loop):
-
-    def hook():
-        loop.hook()
+def test_it_waits_for_the_optimizer_step_that_it_was_asked_in_and_for_no_other_annotation(loop):
+    def annotate():
         with record_function("the job's own"):
             loop.log.append("inside")
 
-    loop.optimizer.register_step_post_hook(lambda *_: hook())
-    loop.optimizer.step()
-    assert loop.log[-2:] == ["inside", "called"]
+    loop.optimizer.register_step_post_hook(lambda *_: annotate())
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        loop.optimizer.step()
+        loop.log.append("returned")
+    assert loop.log == ["hook", "hook ends", "inside", "called", "returned"]
+    assert any(event.name.startswith("Optimizer.step#") for event in profiler.events())
 
 
 def test_inside_several_optimizer_steps_it_waits_for_the_outermost(loop):
-
     class Outer(torch.optim.SGD):
         def step(self, closure=None):
             loop.optimizer.step()
@@ -71,17 +63,15 @@ def test_inside_several_optimizer_steps_it_waits_for_the_outermost(loop):
     assert loop.log == ["hook", "hook ends", "inner returned", "called"]
 
 
-def test_outside_of_an_optimizer_step_it_is_done_at_once(loop):
+def test_outside_of_an_optimizer_step_or_in_one_that_began_unseen_it_is_done_at_once(loop):
     loop.hook()
-    assert loop.log == ["hook", "called", "hook ends"]
-
-
-def test_what_is_asked_in_a_step_that_began_unseen_is_done_at_once():
-    loop = Loop()
-    loop.optimizer.register_step_pre_hook(lambda *_: loop.after.start())
-    loop.optimizer.step()
-    assert loop.log == ["hook", "called", "hook ends"]
+    assert loop.log == AT_ONCE
     loop.after.stop()
+    unseen = Loop()
+    unseen.optimizer.register_step_pre_hook(lambda *_: unseen.after.start())
+    unseen.optimizer.step()
+    unseen.after.stop()
+    assert unseen.log == AT_ONCE
 
 
 def test_what_was_stopped_is_not_done(loop):
@@ -98,6 +88,6 @@ def test_optimizer_steps_of_another_thread_are_not_waited_for(loop):
     thread.start()
     assert began.wait(20)
     loop.hook()
-    assert loop.log == ["hook", "called", "hook ends"]
+    assert loop.log == AT_ONCE
     may_end.set()
     thread.join()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 
@@ -105,16 +105,15 @@ dist.all_reduce(ones(4), group=alone)
 """
 
 
-@dataclass(frozen=True)
-class Case:
-    """What some steps do, and what is to be seen of it."""
+class Case(NamedTuple):
+    """What some steps do, and what is to be seen of it; None: whatever DDP and the like make of it."""
 
     body: str
     ops: dict[str, int | None]
-    """Bytes of each op; None: whatever DDP and the like make of it."""
+    """Bytes of each op."""
     count: int | None = 1
     link: tuple[int, int] | None = None
-    """What a rank sends and receives in one step; None: whatever DDP and the like make of it."""
+    """What a rank sends and receives in one step, by a ring's count."""
 
 
 CASES = {
@@ -168,35 +167,22 @@ def collectives_of(job, name: str) -> list[CollectiveSpan]:
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "point to point"])
-def test_collectives_are_seen_with_op_and_bytes(job, name: str) -> None:
-    ops, count = CASES[name].ops, CASES[name].count
-    seen = collectives_of(job, name)
-    assert set(ops) <= {each.op for each in seen}
+def test_collectives_are_seen_with_op_and_bytes_and_what_they_move(job, name: str) -> None:
+    case, seen, steps = CASES[name], collectives_of(job, name), steps_of(job, name)
+    assert set(case.ops) <= {each.op for each in seen}
     for each in seen:
-        if ops.get(each.op) is not None:
-            assert each.bytes == ops[each.op]
+        if case.ops.get(each.op) is not None:
+            assert each.bytes == case.ops[each.op]
         assert each.group.startswith("0") or "mesh" in each.group or name == "group of one"
         assert 0 <= each.start_ns <= each.end_ns
-    if count is not None:
-        assert [step.collectives for step in steps_of(job, name)] == [count] * REPEATS
-
-
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.link is not None])
-def test_a_step_tells_what_the_rank_sends_and_receives_by_a_rings_count(job, name: str) -> None:
-    seen = [(step.link_tx_bytes, step.link_rx_bytes) for step in steps_of(job, name)]
-    assert seen == [CASES[name].link] * REPEATS
-
-
-def test_a_step_of_ddp_sends_what_a_ring_does_with_all_of_its_bytes(job) -> None:
-    for step in steps_of(job, "DDP"):
-        assert step.link_tx_bytes == step.link_rx_bytes
-        assert step.comm_bytes is not None
-        assert 0 < step.link_tx_bytes <= step.comm_bytes
-
-
-def test_sync_and_async_are_told_apart(job) -> None:
-    assert [each.is_async for each in collectives_of(job, "sync")] == [False]
-    assert [each.is_async for each in collectives_of(job, "async")] == [True]
+    if case.count is not None:
+        assert [step.collectives for step in steps] == [case.count] * REPEATS
+    if case.link is not None:
+        assert [(step.link_tx_bytes, step.link_rx_bytes) for step in steps] == [case.link] * REPEATS
+    if name == "DDP":
+        assert all(0 < step.link_tx_bytes == step.link_rx_bytes <= step.comm_bytes for step in steps)
+    if name in ("sync", "async"):
+        assert [each.is_async for each in seen] == [name == "async"]
 
 
 def test_steps_whose_communication_has_no_visible_end_are_unknown_and_the_reason_is_said(job) -> None:

@@ -114,15 +114,17 @@ def test_a_single_connection_keeps_its_overlap(run_ranks, monkeypatch) -> None:
 
 
 @two_gpus
-def test_losses_are_the_same_to_the_last_bit(run_ranks, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["kernels", "events"])
+def test_losses_are_the_same_to_the_last_bit(run_ranks, tmp_path: Path, source: str) -> None:
     losses = []
     for agent in (False, True):
         path = tmp_path / f"losses-{agent}"
         words = ("--deterministic", "--layers", "4", "--batch", "2", "--steps", "60", "--losses", str(path))
-        job = run_ranks(DDP, nproc=NPROC, agent=agent, options=("--every", "1"), arguments=words)
+        options = ("--source", source, "--every", "1")
+        job = run_ranks(DDP, nproc=NPROC, agent=agent, options=options, arguments=words)
         assert job.codes == [0] * NPROC, job.errs
         losses.append(path.read_text())
-    assert job.info().source == "kernels"
+    assert job.info().source == source
     assert losses[1] == losses[0] != ""
 
 
