@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import NoReturn
 
-from overlaptop.console import CommandError
+from overlaptop.console.arguments import make_parser
 from overlaptop.console.quantities import bytes_per_s, duration_ns, milliseconds_ns, size_bytes
 
 MOST_RANKS = 1_000_000
@@ -55,22 +54,9 @@ _QUESTIONS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
 )
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line: the usage has four, and --help is near."""
-
-    def error(self, message: str) -> NoReturn:
-        raise CommandError(f"{message} (see: {self.prog} --help)", 2)
-
-
-def _make_parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="overlaptop estimate",
-        usage=USAGE,
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def run(words: list[str]) -> int:
+    """Answer one question."""
+    parser = make_parser("overlaptop estimate", DESCRIPTION, EPILOG, USAGE)
     overlap = parser.add_argument_group("what overlap brings")
     overlap.add_argument("--compute-ms", type=milliseconds_ns, metavar="T", help="compute in a step")
     overlap.add_argument("--comm-ms", type=milliseconds_ns, metavar="T", help="communication in a step")
@@ -99,12 +85,6 @@ def _make_parser() -> argparse.ArgumentParser:
         help="an occasional slow one, to be hidden as well",
     )
     parser.add_argument("--json", action="store_true", help="print a record instead of a table")
-    return parser
-
-
-def run(words: list[str]) -> int:
-    """Answer one question. CommandError with status 2 for words that ask none, or several."""
-    parser = _make_parser()
     options = vars(parser.parse_args(words))
     given = {name for name, value in options.items() if value is not None} - {"json"}
     asked = [each for each in _QUESTIONS if given.intersection(each[1] + each[2])]

@@ -9,7 +9,7 @@ from overlaptop.console import CommandError, print_message
 from overlaptop.console.hosts import pause
 from overlaptop.fleet.commands import SENT, CommandView
 from overlaptop.fleet.session import Session
-from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
+from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.wire.commands import Command
 
 TICK_S = 0.05
@@ -60,7 +60,8 @@ def settle(session: Session) -> Snapshot:
     began_s = time.monotonic()
     while True:
         snapshot = session.tick()
-        if snapshot.ranks and not snapshot.replaying and all(map(_has_step, snapshot.ranks)):
+        stepped = bool(snapshot.ranks) and all(view.ended or view.last for view in snapshot.ranks)
+        if stepped and not snapshot.replaying:
             return snapshot
         still_comes = snapshot.replaying and snapshot.link is LinkState.LIVE
         limit_s = HISTORY_LIMIT_S if still_comes else LIMIT_S
@@ -76,17 +77,8 @@ def settle(session: Session) -> Snapshot:
 
 
 def require_connection(snapshot: Snapshot) -> None:
-    """CommandError where the connection to the job broke so long ago that nobody waits for it any more."""
-    if is_lost(snapshot):
-        raise CommandError("the connection to the job broke and did not come back")
-
-
-def is_lost(snapshot: Snapshot) -> bool:
-    """Whether the connection to the job broke, and longer ago than it takes to come back."""
+    """CommandError where the connection to the job broke, and longer ago than it takes to come back."""
     lost_s = (snapshot.at_ns - snapshot.link_since_ns) / 1e9
     limit_s = REMOTE_LOST_LIMIT_S if snapshot.nodes else LOST_LIMIT_S
-    return snapshot.link is LinkState.LOST and lost_s > limit_s
-
-
-def _has_step(view: RankView) -> bool:
-    return view.ended or view.last is not None
+    if snapshot.link is LinkState.LOST and lost_s > limit_s:
+        raise CommandError("the connection to the job broke and did not come back")

@@ -25,23 +25,16 @@ def size_bytes(text: str) -> int:
     found = _AMOUNT.fullmatch(text.strip())
     if found is None or found["unit"] != "B" or found["rate"]:
         raise ArgumentTypeError(f"must be a size with its unit, such as 1.6GB or 25MiB, not {text!r}")
-    count = _amount(found)
-    if not 1 <= count < _LARGEST:
-        raise ArgumentTypeError(f"must be from 1 B to 8 PiB, not {text!r}")
-    return round(count)
+    return round(_bytes(found))
 
 
 def bytes_per_s(text: str) -> float:
     """Bytes a second, from 1 to 8 PiB: ``200GB/s``, ``400Gbit/s``, ``100Mbps``."""
     found = _AMOUNT.fullmatch(text.strip())
     if found is None or not found["rate"]:
-        raise ArgumentTypeError(
-            f"must be a bandwidth with its unit, such as 200GB/s or 400Gbit/s, not {text!r}"
-        )
-    bandwidth = _amount(found) / (1 if found["unit"] == "B" else 8)
-    if not 1 <= bandwidth < _LARGEST:
-        raise ArgumentTypeError(f"must be from 1 B/s to 8 PiB/s, not {text!r}")
-    return bandwidth
+        form = "a bandwidth with its unit, such as 200GB/s or 400Gbit/s"
+        raise ArgumentTypeError(f"must be {form}, not {text!r}")
+    return _bytes(found)
 
 
 def duration_ns(text: str) -> int:
@@ -54,12 +47,15 @@ def milliseconds_ns(text: str) -> int:
     return _whole_ns(text, unit="ms", form="in ms, such as 40 or 1.5")
 
 
-def _amount(found: re.Match[str]) -> float:
+def _bytes(found: re.Match[str]) -> float:
     power = _POWERS.index(found["prefix"].upper() or "_")
     if found["binary"] and not power:
         raise ArgumentTypeError(f"{found[0]!r} has no unit that is known")
     base = 1024.0 if found["binary"] else 1000.0
-    return float(found["number"]) * base**power
+    count = float(found["number"]) * base**power / (1 if found["unit"] == "B" else 8)
+    if not 1 <= count < _LARGEST:
+        raise ArgumentTypeError(f"must be from 1 B to 8 PiB, not {found[0]!r}")
+    return count
 
 
 def _whole_ns(text: str, unit: str, form: str) -> int:

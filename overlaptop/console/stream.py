@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TextIO
 
 from msgspec.structs import replace
@@ -30,29 +29,6 @@ REPORT_LOST_S = 10.0
 """Between two reports of steps that were lost."""
 
 
-@dataclass(slots=True)
-class _StepCounter:
-    """How far one rank's steps have come here."""
-
-    step: int
-    """The newest."""
-    dropped: int
-    """By the agent, until then."""
-    lost: int = 0
-    """Behind the agent, on the way here."""
-
-    def take(self, totals: StepTotals) -> int:
-        """Go on to this step; returns how many were lost just before it.
-
-        Steps are counted without a gap. Of those that are missing the agent may have counted some itself.
-        """
-        missing = totals.step - self.step - 1
-        lost = max(0, missing - max(0, totals.dropped - self.dropped))
-        self.step, self.dropped = totals.step, totals.dropped
-        self.lost += lost
-        return lost
-
-
 class RecordWriter:
     """Writes what arrived as lines of JSON: each step, at most `steps` for a rank, and what is under it."""
 
@@ -63,7 +39,8 @@ class RecordWriter:
         self._without_gpu: dict[int, dict[str, object]] = {}
         """The last record of ranks without a GPU to sample."""
         self._done_since_s: float | None = None
-        self._arrived: dict[int, _StepCounter] = {}
+        self._newest: dict[int, StepTotals] = {}
+        self._lost: Counter[int] = Counter()
         self._unreported: Counter[int] = Counter()
         """Steps that were lost since the last report, by rank."""
         self._report_due_s = float("-inf")
@@ -137,13 +114,18 @@ class RecordWriter:
         return now_s - self._done_since_s >= UNSEEN_LIMIT_S
 
     def _lost_before(self, totals: StepTotals) -> int:
-        """Of this rank, all steps so far that were lost on the way."""
-        arrived = self._arrived.get(totals.rank)
-        if arrived is None or totals.step <= arrived.step:  # the first, or counted from 0 again
-            arrived = self._arrived[totals.rank] = _StepCounter(totals.step, totals.dropped)
-        elif lost := arrived.take(totals):
-            self._unreported[totals.rank] += lost
-        return arrived.lost
+        """Of this rank, all steps so far that were lost on the way. Steps are counted without a gap."""
+        rank, before = totals.rank, self._newest.get(totals.rank)
+        self._newest[rank] = totals
+        if before is None or totals.step <= before.step:  # the first, or counted from 0 again
+            self._lost[rank] = 0
+            return 0
+        # Of those that are missing the agent may have counted some itself.
+        missing = totals.step - before.step - 1 - max(0, totals.dropped - before.dropped)
+        if missing > 0:
+            self._lost[rank] += missing
+            self._unreported[rank] += missing
+        return self._lost[rank]
 
     def _put(self, record: dict[str, object]) -> None:
         self._out.write(json.dumps(record) + "\n")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import LinkState, NodeView, RankView, Snapshot
-from overlaptop.text import UNKNOWN, age, byte_count, clock, printable
+from overlaptop.text import UNKNOWN, age, byte_count, clock, printable, shortened
 from overlaptop.wire.commands import WRITTEN
 
 LINK_GLYPHS = {
@@ -25,7 +25,7 @@ LINK_GLYPHS = {
 NOT_SEEN = "not seen yet: their host may not be watched"
 MOST_EMPTY = 3
 """Hosts without ranks that have a line each, so that one sees why."""
-MOST_NAMED = 4
+_HOSTS_CHARS = 60
 _THIS_MACHINE = "local://"
 
 
@@ -118,14 +118,11 @@ def places(capture: CommandView, ranks: Iterable[RankView]) -> list[str]:
             if (host := homes.get(each.rank, "")) not in hosts:
                 hosts.append(host)
     return [
-        path_there(hosts[0], folder) if len(hosts) == 1 else f"{folder} on {_listed(hosts)}"
+        path_there(hosts[0], folder)
+        if len(hosts) == 1
+        else f"{folder} on {shortened(', '.join(hosts), _HOSTS_CHARS)}"
         for folder, hosts in found.items()
     ]
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - MOST_NAMED
-    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def state_of(node: NodeView) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.console import jobs
+from overlaptop.console import CommandError, jobs
 from overlaptop.console.arguments import add_hosts, hosts_of
-from overlaptop.console.following import is_lost, settle
+from overlaptop.console.following import require_connection, settle
 from overlaptop.console.hosts import ConnectionReporter, Hosts, connect
 from overlaptop.console.once import render
 from overlaptop.remote.targets import Target
@@ -224,6 +224,7 @@ def test_a_connection_to_another_host_is_given_time_to_come_back() -> None:
     session = cluster.live()
     cluster.host("gpu-a").cut()
     cluster.clock.pass_s(60)
-    assert not is_lost(session.tick())
+    require_connection(session.tick())
     cluster.clock.pass_s(100)
-    assert is_lost(session.tick())
+    with pytest.raises(CommandError, match="did not come back"):
+        require_connection(session.tick())
