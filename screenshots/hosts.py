@@ -13,7 +13,7 @@ import asyncio
 import os
 from pathlib import Path
 
-from make import HERE, NoPngError, Scene, png_writer, say, shoot
+from make import HERE, Scene, png_writer, say, shoot
 
 from overlaptop.console.hosts import Hosts, connect
 from overlaptop.fleet.snapshot import LinkState
@@ -42,10 +42,9 @@ def main() -> None:
     options = parser.parse_args()
     if reason := why_not():
         raise SystemExit(reason)
-    try:
-        write_png = png_writer()
-    except NoPngError as fault:
-        raise SystemExit(str(fault)) from fault
+    write_png = png_writer()
+    if write_png is None:
+        raise SystemExit(1)
     with Lab() as lab:
         os.environ["OVERLAPTOP_SSH"] = str(lab.ssh)
         servers = [lab.servers[name] for name in NODES]

@@ -153,16 +153,13 @@ def steady(ranks: Sequence[RankView], links_s: float) -> bool:
     return any(view.detail is not None for view in ranks)
 
 
-class NoPngError(Exception):
-    """No PNG can be drawn here; the text says why."""
-
-
-def png_writer() -> Callable[[Path], None]:
-    """What makes a PNG of an SVG file, beside it. Raises NoPngError where cairo is missing."""
+def png_writer() -> Callable[[Path], None] | None:
+    """What makes a PNG of an SVG file, beside it; None, with a line that says why: cairo is missing."""
     try:
         import cairosvg
     except (ImportError, OSError) as fault:  # OSError: cairosvg is there, the library cairo is not
-        raise NoPngError(f"no PNG can be drawn here: {str(fault).splitlines()[0]}") from fault
+        say(f"no PNG can be drawn here: {str(fault).splitlines()[0]}")
+        return None
 
     def write(svg: Path) -> None:
         scale = CELL_PX / SVG_CELL_PX
@@ -188,11 +185,7 @@ def main() -> None:
         redraw(scenes, options.to)
         return
     options.to.mkdir(parents=True, exist_ok=True)
-    write_png, left_out = None, ""
-    try:
-        write_png = png_writer()
-    except NoPngError as fault:
-        left_out = str(fault)
+    write_png = png_writer()
     with of_workload(workloads[options.workload], placement=place(options.nproc)) as launcher:
         launcher.start()
         for scene in scenes:
@@ -201,8 +194,8 @@ def main() -> None:
             if write_png is not None:
                 write_png(path)
             say(path.name)
-    if left_out:
-        say(f"{left_out}\nonly SVGs were written; on a machine with cairo, --png makes PNGs of them")
+    if write_png is None:
+        say("only SVGs were written; on a machine with cairo, --png makes PNGs of them")
 
 
 def redraw(scenes: Sequence[Scene], folder: Path) -> None:
@@ -210,10 +203,9 @@ def redraw(scenes: Sequence[Scene], folder: Path) -> None:
     there = [path for scene in scenes if (path := folder / f"{scene.name}.svg").is_file()]
     if not there:
         raise SystemExit(f"no SVG of a scene in {folder}")
-    try:
-        write_png = png_writer()
-    except NoPngError as fault:
-        raise SystemExit(str(fault)) from fault
+    write_png = png_writer()
+    if write_png is None:
+        raise SystemExit(1)
     for path in there:
         write_png(path)
         say(path.with_suffix(".png").name)

@@ -32,29 +32,19 @@ _PCIE_PATHS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _NODE_SET_WORDS = 16
 """Of 64 nodes each: the kernel knows 1,024 at most."""
 
-_NVLINK_VERSIONS = {
-    (6, 0): "1.0",
-    (7, 0): "2.0",
-    (7, 5): "2.2",
-    (8, 0): "3.0",
-    (8, 6): "3.1",
-    (9, 0): "4.0",
-    (10, 0): "5.0",
-    (10, 3): "5.0",
+_NVLINKS = {
+    (6, 0): ("1.0", 20_000_000_000),
+    (7, 0): ("2.0", 25_781_250_000),
+    (7, 5): ("2.2", 25_781_250_000),
+    (8, 0): ("3.0", 25_000_000_000),
+    (8, 6): ("3.1", 14_062_500_000),
+    (9, 0): ("4.0", 26_562_500_000),
+    (10, 0): ("5.0", 53_125_000_000),
+    (10, 3): ("5.0", 53_125_000_000),
 }
-"""By compute capability. nvmlDeviceGetNvLinkVersion is not to be relied on: an H200 answers 6, which is
-nvml.h's 4.0, but an A100 answers 5, which would be 3.1."""
-
-_NVLINK_BYTES_PER_S = {
-    "1.0": 20_000_000_000,
-    "2.0": 25_781_250_000,
-    "2.2": 25_781_250_000,
-    "3.0": 25_000_000_000,
-    "3.1": 14_062_500_000,
-    "4.0": 26_562_500_000,
-    "5.0": 53_125_000_000,
-}
-"""Of one link in one direction, as nvidia-smi shows it; for drivers that do not report it."""
+"""By compute capability: the version, and bytes per second of one link in one direction, as nvidia-smi
+shows it, for drivers that do not report that. nvmlDeviceGetNvLinkVersion is not to be relied on: an H200
+answers 6, which is nvml.h's 4.0, but an A100 answers 5, which would be 3.1."""
 
 
 def without_nvml(rank: int, name: str, bus_id: str, reason: str) -> DeviceFacts:
@@ -114,7 +104,7 @@ class GpuFacts:
         self._unknown.clear()
         ask, call, library = self._ask, self._call, self._library
         active = ask("nvlink_count", self._active_links)
-        version = ask("nvlink_version", lambda: self._nvlink_version(active))
+        version, link_bytes_per_s = ask("nvlink_version", lambda: self._nvlink(active)) or ("", None)
         generation_max = ask("pcie_generation_max", lambda: call("nvmlDeviceGetMaxPcieLinkGeneration"))
         width_max = ask("pcie_width_max", lambda: call("nvmlDeviceGetMaxPcieLinkWidth"))
         return DeviceFacts(
@@ -122,10 +112,10 @@ class GpuFacts:
             gpu_uuid=self._site.uuid,
             gpu_name=self._site.name,
             pci_bus_id=self._site.pci_bus_id,
-            nvlink_version=version or "",
+            nvlink_version=version,
             nvlink_count=None if active is None else len(active),
             nvlink_peak_bytes_per_s=ask(
-                "nvlink_peak_bytes_per_s", lambda: self._nvlink_peak(active, version)
+                "nvlink_peak_bytes_per_s", lambda: self._nvlink_peak(active, link_bytes_per_s)
             ),
             pcie_generation_max=generation_max,
             pcie_width_max=width_max,
@@ -196,15 +186,15 @@ class GpuFacts:
             raise puzzling
         return tuple(link for link, state in states.items() if state == 1)
 
-    def _nvlink_version(self, active: Sequence[int] | None) -> str:
+    def _nvlink(self, active: Sequence[int] | None) -> tuple[str, int | None]:
         if not self._known(active):
-            return ""
+            return "", None
         capability = tuple(self._call("nvmlDeviceGetCudaComputeCapability"))
-        if capability not in _NVLINK_VERSIONS:
+        if capability not in _NVLINKS:
             raise NvmlError(f"not known for compute capability {'.'.join(map(str, capability))}")
-        return _NVLINK_VERSIONS[capability]
+        return _NVLINKS[capability]
 
-    def _nvlink_peak(self, active: Sequence[int] | None, version: str | None) -> int:
+    def _nvlink_peak(self, active: Sequence[int] | None, link_bytes_per_s: int | None) -> int:
         links = self._known(active)
         if not links:
             raise NvmlError("no NVLink is up")
@@ -213,9 +203,9 @@ class GpuFacts:
             values = self._call("nvmlDeviceGetFieldValues", [(field, link) for link in links])
             return sum(1_000_000 * self._nvml.number(value) for value in values)
         except NvmlError:
-            if version not in _NVLINK_BYTES_PER_S:
+            if link_bytes_per_s is None:
                 raise
-            return len(links) * _NVLINK_BYTES_PER_S[version]
+            return len(links) * link_bytes_per_s
 
     def _known(self, active: Sequence[int] | None) -> Sequence[int]:
         if active is None:
@@ -242,7 +232,6 @@ class GpuFacts:
         raise NvmlError(f"NVLink {link} leads to a GPU that is not shown here, {other}")
 
     def _pcie_paths(self) -> list[GpuLink]:
-        """The PCIe path to each other GPU."""
         paths = []
         for other in self._gpus:
             if other.uuid == self._site.uuid:

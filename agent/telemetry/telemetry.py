@@ -109,18 +109,18 @@ class Telemetry:
             kind = type(message)
             if kind not in self._refused:
                 self._refused.add(kind)
-                text = f"no {kind.__name__}: {fault}"
-                warn(text)
-                self._notice("warning", text)
+                self._report(f"no {kind.__name__}: {fault}")
 
     def _end(self, fault: Exception) -> None:
         if self._over:
             return
         self._over = True
         self._ending.set()
-        text = f"no telemetry: {type(fault).__name__}: {fault}"[:400]
-        warn(text)
-        self._notice("warning", text)
+        self._report(f"no telemetry: {type(fault).__name__}: {fault}")
+
+    def _report(self, text: str) -> None:
+        warn(text[:400])
+        self._notice("warning", text[:400])
 
     def _run(self, place: RankPlacement) -> None:
         """The thread."""
