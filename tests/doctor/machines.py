@@ -11,7 +11,6 @@ from typing import Any
 from overlaptop.doctor.children import Completed
 from overlaptop.doctor.facts import Facts, KernelClock
 from overlaptop.doctor.findings import Finding
-from overlaptop.doctor.probing import ProbeReport
 
 H200 = {
     "dev/nvidia0": "",
@@ -39,10 +38,6 @@ LAPTOP = {
     "sys/bus/pci/devices/0000:00:02.0/class": "0x030000\n",
     "proc/self/mounts": "/dev/nvme0n1p2 / ext4 rw 0 0\n",
 }
-
-NVML = {"of": "nvml", "driver": "580.95.05", "gpus": ["NVIDIA H200", "NVIDIA H200"]}
-GPM = {"of": "gpm", "gpus": 2, "refused": [], "without": []}
-"""What a probe reports of H200's GPUs."""
 
 
 class FakeChild:
@@ -100,10 +95,6 @@ def machine(root: Path, files: Mapping[str, str], **changes: Any) -> Facts:
         "may_open": lambda _path: True,
     }
     return Facts(**(made | changes))
-
-
-def probe_report(*sections: Mapping[str, object], end: str = "") -> ProbeReport:
-    return ProbeReport({str(section["of"]): section for section in sections}, end)
 
 
 def printed(*sections: Mapping[str, object], status: int | None = 0, errors: str = "") -> Completed:
