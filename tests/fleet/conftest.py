@@ -1,19 +1,5 @@
 """A real hub for those tests that need one."""
 
-import shutil
-import tempfile
-
-import pytest
-
-from tests.hub.conftest import Hubs
-
-
-@pytest.fixture
-def hubs(monkeypatch):
-    # Not tmp_path: a socket's path has room for 107 bytes.
-    path = tempfile.mkdtemp(prefix="ot-", dir="/tmp")
-    monkeypatch.setenv("OVERLAPTOP_DIR", path)
-    hubs = Hubs()
-    yield hubs
-    hubs.end_all()
-    shutil.rmtree(path, ignore_errors=True)
+from tests.hub.conftest import hubs as hubs
+from tests.hub.conftest import make_rank as make_rank
+from tests.hub.conftest import socket_dir as socket_dir

@@ -7,15 +7,52 @@ import signal
 import tempfile
 
 import pytest
+from msgspec.structs import replace
 
 from overlaptop.fleet.cluster_session import ClusterSession
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire import commands, endpoints
 from overlaptop.wire.hub_connection import LocalHubConnection
-from tests.fleet.test_two_dashboards import KNOB, ObedientRank
-from tests.hub.conftest import Hubs, eventually
+from overlaptop.wire.knobs import KnobFacts
+from tests.fleet.builders import BUCKET_CAP_MB
+from tests.hub.conftest import Hubs, Rank, eventually
 
 LEASE_S = 3
+KNOB = replace(BUCKET_CAP_MB, value=40, value_text="40")
+
+
+class ObedientRank(Rank):
+    """As the agent: busy while a change is under way, and the knob has the value that it was given."""
+
+    def __init__(self, rank):
+        super().__init__(rank)
+        self.info = replace(self.info, control_allowed=True)
+        self.greet()
+        self.knob = KNOB
+        self.under_way = None
+        self.send(KnobFacts(rank, (self.knob,)), self.step(1))
+
+    def work(self):
+        """Take what has come."""
+        self.listen()
+        for command in self.commands:
+            if self.under_way is not None:
+                under_way = f"{commands.in_words(self.under_way)} (by {self.under_way.by})"
+                self.answer(command, "busy", text=f"another command is under way: {under_way}")
+            else:
+                self.under_way = command
+                self.answer(command, "accepted")
+        self.commands.clear()
+
+    def finish(self):
+        """What is under way comes to its end."""
+        command, self.under_way = self.under_way, None
+        value = self.knob.original_text
+        if command.name == commands.SET:
+            value = str(commands.argument(command, "value"))
+        was, self.knob = self.knob.value_text, replace(self.knob, value=int(value), value_text=value)
+        self.answer(command, "changed", was=was, becomes=value)
+        self.send(KnobFacts(self.rank, (self.knob,)))
 
 
 class Machine:
@@ -120,17 +157,18 @@ def scene(monkeypatch):
         yield scene
 
 
-def test_a_change_is_made_on_all_nodes_by_one_command(scene):
+def test_a_change_is_made_on_all_nodes_by_one_command_and_another_meanwhile_is_refused_as_busy(scene):
     scene.until_known()
-    command = commands.make_setting(KNOB, 50)
+    command, other = (commands.make_setting(KNOB, value) for value in (50, 100))
     assert scene.session.send(command) == ""
+    scene.until(lambda _: all(rank.under_way for rank in scene.ranks))
+    assert scene.session.send(other) == ""
+    busy = scene.until(lambda seen: len(seen.commands) == 2 and seen.commands[1].busy).commands[1]
+    assert f"{commands.in_words(command)} (by {command.by})" in busy.reason
     assert {obeyed.id for obeyed in scene.obey()} == {command.id}
     seen = scene.until(lambda seen: seen.commands[0].done and not seen.knobs[0].differs)
-    assert (seen.commands[0].state, seen.commands[0].was, seen.commands[0].becomes) == (
-        "changed",
-        "40",
-        "50",
-    )
+    made = seen.commands[0]
+    assert (made.state, made.was, made.becomes) == ("changed", "40", "50")
     assert seen.knobs[0].knob.value == 50
 
 

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import signal
-import subprocess
 import time
 
 import pytest
@@ -15,7 +14,7 @@ from overlaptop.console.stream import RecordWriter
 from overlaptop.fleet.job_session import JobSession
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire.endpoints import list_jobs
-from tests.hub.conftest import Rank, eventually
+from tests.hub.conftest import eventually
 
 
 @pytest.fixture
@@ -29,9 +28,9 @@ def until(session, holds):
     return eventually(lambda: (snapshot := session.tick()) and holds(snapshot) and snapshot)
 
 
-def test_once_shows_the_step_that_was_the_newest_when_it_was_called(hubs, session):
+def test_once_shows_the_step_that_was_the_newest_when_it_was_called(hubs, make_rank, session):
     hubs.start()
-    rank, newest = Rank().greet(), 2_000
+    rank, newest = make_rank().greet(), 2_000
     rank.info = replace(rank.info, world_size=1)
     rank.send(*(rank.step(number) for number in range(newest + 1)), rank.info)
     eventually(lambda: list_jobs()[0].rank_pids)
@@ -40,31 +39,11 @@ def test_once_shows_the_step_that_was_the_newest_when_it_was_called(hubs, sessio
     first.close()
     # Each look is at what has come in a moment, as where the machine is busy.
     assert settle(session).ranks[0].last.step == newest
-    rank.close()
 
 
-def test_a_killed_hub_is_missed_and_its_successor_joined(hubs, session):
+def test_steps_lost_while_nobody_reads_and_with_a_hub_are_counted_in_the_records(hubs, make_rank, session):
     first = hubs.start()
-    rank = Rank().greet()
-    rank.send(rank.step(0))
-    until(session, lambda s: s.ranks and s.ranks[0].last)
-    os.kill(first.hub_pid, signal.SIGKILL)
-    lost = until(session, lambda s: s.link is LinkState.LOST)
-    assert lost.ranks[0].last.step == 0
-
-    hubs.start()
-    again = Rank().greet()
-    again.send(again.step(1))
-    found = until(session, lambda s: s.ranks[0].last.step == 1)
-    assert found.link is LinkState.LIVE
-    assert [step.step for step in found.ranks[0].history] == [0, 1]
-    rank.close()
-    again.close()
-
-
-def test_steps_lost_while_nobody_reads_and_with_a_hub_are_counted_in_the_records(hubs, session):
-    first = hubs.start()
-    rank = Rank().greet()
+    rank = make_rank().greet()
     out = io.StringIO()
     writer = RecordWriter(out)
 
@@ -83,11 +62,9 @@ def test_steps_lost_while_nobody_reads_and_with_a_hub_are_counted_in_the_records
     os.kill(first.hub_pid, signal.SIGKILL)
     until(session, lambda s: s.link is LinkState.LOST)
     hubs.start()
-    again = Rank().greet()
+    again = make_rank().greet()
     again.send(again.step(40_105))
     write_until(40_105)
-    rank.close()
-    again.close()
 
     records = [json.loads(line) for line in out.getvalue().splitlines()]
     lost_there = 40_005 - (len(records) - 1)
@@ -95,27 +72,9 @@ def test_steps_lost_while_nobody_reads_and_with_a_hub_are_counted_in_the_records
     assert [record["dropped"] for record in records[-2:]] == [lost_there, lost_there + 100]
 
 
-def test_a_job_that_is_killed_together_with_its_hub_has_ended(hubs, session):
-    process = subprocess.Popen(["sleep", "1000"])
-    try:
-        record = hubs.start(starter_pid=process.pid)
-        rank = Rank()
-        rank.info = replace(rank.info, pid=process.pid)
-        rank.greet()
-        rank.send(rank.step(0))
-        until(session, lambda s: s.ranks and s.ranks[0].last)
-        os.kill(record.hub_pid, signal.SIGKILL)
-        assert until(session, lambda s: s.link is not LinkState.LIVE).link is LinkState.LOST
-    finally:
-        process.kill()
-        process.wait()
-    assert until(session, lambda s: s.link is LinkState.ENDED).ranks[0].last.step == 0
-    rank.close()
-
-
-def test_reading_never_waits_for_a_stopped_hub(hubs, session):
+def test_reading_never_waits_for_a_stopped_hub(hubs, make_rank, session):
     record = hubs.start()
-    rank = Rank().greet()
+    rank = make_rank().greet()
     rank.send(rank.step(0))
     until(session, lambda s: s.ranks and s.ranks[0].last)
     os.kill(record.hub_pid, signal.SIGSTOP)
@@ -133,4 +92,3 @@ def test_reading_never_waits_for_a_stopped_hub(hubs, session):
     # A hub that is waited for would be waited for as long as it stands still.
     assert slowest_s < 1
     until(session, lambda s: s.link is LinkState.LIVE)
-    rank.close()

@@ -112,12 +112,6 @@ def test_arbitrary_msgpack_is_a_message_or_refused(value):
     decodes_or_refuses(msgpack.packb(value))
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.integers(-1, 16), st.lists(plain, max_size=24))
-def test_arbitrary_fields_behind_a_tag_are_a_message_or_refused(tag, fields):
-    decodes_or_refuses(msgpack.packb([tag, *fields]))
-
-
 @settings(max_examples=300, deadline=None)
 @given(messages, st.data())
 def test_a_mutated_message_is_a_message_or_refused(message, data):

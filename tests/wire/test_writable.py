@@ -49,20 +49,10 @@ def test_a_directory_that_takes_nothing_is_named_in_the_jobs_log_and_in_the_list
     script.write_text("print('trained')\n")
     python = f"'{sys.executable}' -m overlaptop"
     shell = f"{MOUNT} && {{ {spoil}; {python}.agent {script}; echo $?; {python} --list; }}"
-    place = {
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "9",
-    }
-    done = subprocess.run(
-        ["unshare", "-m", "sh", "-c", shell],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **place, "OVERLAPTOP_DIR": str(sockets)},
-        timeout=60,
-    )
+    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9", "OVERLAPTOP_DIR": str(sockets)}
+    command = ["unshare", "-m", "sh", "-c", shell]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **place}, timeout=60)
     assert done.stdout == "trained\n0\n"
     log, listed = done.stderr.splitlines()
     assert log.startswith(f"overlaptop: no dashboard can see this rank: {in_log.format(sockets)}")
