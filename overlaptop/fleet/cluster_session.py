@@ -71,9 +71,7 @@ class FollowedHost:
             node=host.name,
         )
         self.records: tuple[JobRecord, ...] = ()
-        """The jobs there, as of the last look."""
         self.view = NodeView(host.name, LinkState.WAITING, clock_ns(), "")
-        """As of the last tick."""
         self._monotonic_s = monotonic_s
         self._watched: frozenset[int] = frozenset()
 

@@ -43,7 +43,6 @@ class RankProgress:
 
     rank: int
     state: str
-    """As RankOutcome.state."""
     text: str
     """``written``: the file. ``changed``: from what to what. Where it ended badly, or nobody knows: why."""
     live_overlap: float | None

@@ -24,7 +24,6 @@ class FinishedRank:
     whole: StepTotals
     """All of it, as step WHOLE_TRACE."""
     steps: tuple[StepTotals, ...]
-    """In order."""
     details: tuple[StepDetail, ...] = ()
     """Of any of these."""
 

@@ -19,7 +19,6 @@ from overlaptop.wire.messages import HubStatus, Notice, RankEnd, RankInfo, StepD
 from overlaptop.wire.schema import Message
 
 HISTORY_STEPS = 600
-"""Steps kept for each rank."""
 RECENT_DETAILS = 8
 MAX_NOTICES = 200
 MAX_FRESH = 16_384
@@ -148,7 +147,6 @@ class Fleet:
         self._commands = CommandBook()
         self._search: Search | None = None
         self._search_confirmed = False
-        """By this hub."""
         self._ended_search = ""
         self._fresh: deque[StepTotals] = deque()
         self._fresh_samples: deque[DeviceSample] = deque()
@@ -162,7 +160,6 @@ class Fleet:
         self._frames_dropped = 0
         self._replaying = False
         self._silent: frozenset[int] = frozenset()
-        """Ranks from which the hub receives nothing."""
         self.job_ended = False
         """By the hub: every rank is gone."""
 

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from overlaptop.wire.hub_connection import HubConnection
 
 LOOK_EVERY_S = 0.5
-"""How often the socket directory is read."""
 HOLD_EVERY_S = 1.0
-"""How often a search is announced to the hub."""
 READONLY = "this dashboard is read-only"
 NOT_CONNECTED = "there is no connection to the job"
 QUIET_AFTER_S = 3.0

@@ -20,7 +20,6 @@ class GroupedNotice:
     level: str
     text: str
     ranks: tuple[int, ...]
-    """In order."""
 
 
 def grouped(notices: Iterable[Notice]) -> tuple[GroupedNotice, ...]:

@@ -39,14 +39,12 @@ class RankView:
     rank: int
     info: RankInfo | None
     last: StepTotals | None
-    """The newest step."""
     measured: StepTotals | None
     """The newest step that carries lane totals; with sampling, older than ``last``. In a Snapshot of the
     whole job the newest that all ranks have measured, so that they can be compared."""
     history: tuple[StepTotals, ...]
     """Oldest first, bounded; ends with ``last``."""
     detail: StepDetail | None
-    """The newest that came."""
     age_s: float | None
     """Seconds since the newest step arrived here; None before the first."""
     stale: bool
@@ -61,7 +59,6 @@ class RankView:
     samples: tuple[DeviceSample, ...] = ()
     """Of the rank's GPU over the last minute, oldest first."""
     knobs: tuple[Knob, ...] = ()
-    """What can be changed of it."""
     gradients: GradientFacts | None = None
     """Those of its DDP model, as far as they are known."""
     traffic: Traffic | None = None
@@ -73,7 +70,6 @@ class RankView:
     silent: bool = False
     """Stale, and its hub receives nothing from it, not even that it waits for others."""
     end: RankEnd | None = None
-    """How it ended; None while it runs."""
 
     @property
     def sample(self) -> DeviceSample | None:
@@ -86,11 +82,9 @@ class NodeView:
     """One of the hosts that are watched, and the connection to it."""
 
     name: str
-    """As the user has named it."""
     link: LinkState
     """``waiting``: not connected yet, or without the job; ``lost``: the connection or the hub is gone."""
     since_ns: int
-    """Unix time."""
     note: str
     """As Snapshot.link_note, of this host."""
     ranks: tuple[int, ...] = ()
@@ -126,7 +120,6 @@ class Totals:
     ended, the newest of any."""
     step_ns: int | None
     overlap: float | None
-    """Sum of hidden over sum of comm."""
     exposed_ns: int | None
     stall_ns: int | None
     idle_ns: int | None
@@ -150,7 +143,6 @@ class Snapshot:
     """A job at one moment."""
 
     at_ns: int
-    """Unix time."""
     link: LinkState
     link_since_ns: int
     link_note: str
@@ -160,13 +152,11 @@ class Snapshot:
     """By rank. Ranks that were announced (world size) but never seen are present with info None."""
     totals: Totals
     notices: tuple[Notice, ...]
-    """Newest last, bounded."""
     fresh: tuple[StepTotals, ...]
     """Steps that arrived since the previous snapshot, in order of arrival."""
     commands: tuple[CommandView, ...] = ()
     """The commands that the job was given and their outcomes, newest last, bounded."""
     knobs: tuple[JobKnob, ...] = ()
-    """What can be changed of the job."""
     search: Search | None = None
     """The search for a knob's best value that goes on, whoever searches."""
     ended_search: str = ""

@@ -13,9 +13,7 @@ from overlaptop.wire.messages import StepTotals
 WINDOW_S = 10.0
 """Rates are means over so long, and over whole steps where those are long."""
 LONGEST_WINDOW_S = 60.0
-"""No more samples are kept."""
 MAX_STEPS = 600
-"""Of a window."""
 NAMED_S = 180.0
 """Names of collectives are looked up in a few steps only, every twenty seconds or more. Training steps
 repeat, so what those moved counts for all steps of so long."""

@@ -147,12 +147,9 @@ class CommandReport(Message, frozen=True, tag=11):
 
     rank: Rank
     command: Text
-    """The command's id."""
     name: Text
     at_ns: UnixNs
-    """Unix time."""
     state: Annotated[str, one_of(REPORT_STATES)]
-    """One of REPORT_STATES."""
     step: Count | None
     """The step from which on all ranks act, once that is agreed."""
     text: Text
@@ -174,7 +171,6 @@ class RankOutcome(Part, frozen=True):
     text: Text
     """As CommandReport.text; of a lost rank: why."""
     lost: Annotated[str, one_of(LOST)] = ""
-    """One of LOST."""
 
 
 class CommandOutcome(Message, frozen=True, tag=20):
@@ -184,7 +180,6 @@ class CommandOutcome(Message, frozen=True, tag=20):
     """
 
     command: Text
-    """The command's id."""
     state: OutcomeState
     """What the slowest rank has reached; ``failed`` as soon as one failed. Else ``unknown`` where a lost
     rank may have made a change: it may still turn out to be made, or not."""

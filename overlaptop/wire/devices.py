@@ -31,7 +31,6 @@ class Unknown(Part, frozen=True):
     name: Text
     """The field that is None or empty."""
     reason: Text
-    """In words for the screen."""
 
 
 Unknowns = Annotated[tuple[Unknown, ...], Meta(max_length=MAX_WORDS)]
@@ -85,7 +84,6 @@ class GpuLink(Part, frozen=True):
     """How a rank's GPU reaches another, or a switch."""
 
     kind: Annotated[str, one_of(LINK_KINDS)]
-    """One of LINK_KINDS."""
     peer_uuid: Text
     """The other GPU's; empty: a switch's."""
     links: Count | None
@@ -155,7 +153,6 @@ class NumaFacts(Message, frozen=True, tag=14):
     memory_by_node: Annotated[tuple[NodeShare, ...], Meta(max_length=MAX_PARTS)]
     """Bytes of the process on each node."""
     state: Annotated[str, one_of(NUMA_STATES)]
-    """One of NUMA_STATES."""
     reason: Text
     """The state in a sentence, with the nodes' numbers."""
     advice: Text

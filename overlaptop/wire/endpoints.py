@@ -144,7 +144,6 @@ class JobRecord(msgspec.Struct, frozen=True):
 
     protocol: Int64
     job: Annotated[str, Meta(pattern=_KEY)]
-    """Key of the job, the folder's name."""
     script: str
     cwd: str
     host: str

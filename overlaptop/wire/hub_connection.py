@@ -82,7 +82,6 @@ class LocalHubConnection:
         self._record = record
         self._ranks: tuple[int, ...] = ()
         self._unsent: deque[bytes] = deque(maxlen=_MAX_UNSENT)
-        """Commands and searches, in order."""
         self._join_due_s = 0.0
         self._received_at_s: float | None = None
         self._dropped = 0

@@ -114,9 +114,7 @@ class Search(Message, frozen=True, tag=18):
     """
 
     id: Id
-    """As in Command.search."""
     by: Author
-    """Who searches, as in Command.by."""
     knob: KnobName
     undo_value: KnobValue | None
     """The value to go back to; None: the one that the script gave."""

@@ -55,7 +55,6 @@ class RankInfo(Message, frozen=True, tag=1):
     backend: Text
     """``nccl 2.28.9``, ``gloo``; empty before the process group exists."""
     source: Annotated[str, one_of(SOURCES)]
-    """One of SOURCES."""
     source_reason: Text
     """Why this source, in words for the screen; empty when there is nothing to explain."""
     compute_exact: bool
@@ -83,7 +82,6 @@ class StepTotals(Message, frozen=True, tag=2):
     step: Count
     """Counted from 0 at the first step boundary that the agent saw."""
     start_ns: UnixNs
-    """Unix time."""
     step_ns: StepNs
     compute_ns: DurationNs | None
     comm_ns: DurationNs | None
@@ -160,7 +158,6 @@ class PhaseSpan(Part, frozen=True):
     """
 
     name: Annotated[str, one_of(PHASES)]
-    """One of PHASES."""
     start_ns: OffsetNs
     end_ns: OffsetNs
 
@@ -172,7 +169,6 @@ class CollectiveSpan(Part, frozen=True):
     """c10d's name: ``allreduce_``, ``_allgather_base_``, ``send``; the kernel's where its collective is
     not known."""
     bytes: Count | None
-    """None: not known."""
     group: Text
     """The process group's name, with its description where it has one; empty: not known."""
     is_async: bool
@@ -210,9 +206,7 @@ class Notice(Message, frozen=True, tag=4):
 
     rank: Rank
     at_ns: UnixNs
-    """Unix time."""
     level: Annotated[str, one_of(NOTICE_LEVELS)]
-    """``info``, ``warning`` or ``error``."""
     text: Text
 
 
@@ -266,7 +260,6 @@ class TurnedAway(Message, frozen=True, tag=19):
     """Hub -> dashboard, in answer to each Join, where it cannot be let in."""
 
     reason: Text
-    """In words for the screen."""
 
 
 class HubStatus(Message, frozen=True, tag=9):

@@ -21,12 +21,10 @@ MAGIC = b"\n\x00OVERLAPTOP RELAY 1\n"
 
 MAX_JOBS = 64
 MAX_RANK_PIDS = 4096
-"""Of one job."""
 MAX_LAUNCH_WORDS = 64
 MAX_NPROC = 256
 MAX_OUTPUT_LINES = 200
 MAX_OUTPUT_CHARS = 800
-"""Of a line."""
 MAX_BYTES_PER_S = 1 << 40
 
 LAUNCH_PHASES = ("nothing", "ending", "running", "over")
@@ -37,7 +35,6 @@ JobKey = Annotated[str, Meta(pattern=r"\A[a-z0-9-]{1,40}\Z")]
 JobKeyOrNone = Annotated[str, Meta(pattern=r"\A[a-z0-9-]{0,40}\Z")]
 Owner = Annotated[str, Meta(pattern=r"\A([0-9a-f]{16})?\Z")]
 Word = Annotated[str, Meta(max_length=MAX_TEXT_CHARS, pattern=r"\A[^\0]*\Z")]
-"""Of a command line."""
 OutputLine = Annotated[str, Meta(max_length=MAX_OUTPUT_CHARS)]
 
 
@@ -45,15 +42,12 @@ class RelayHello(Message, frozen=True, tag=32):
     """Relay -> client, before anything else: who it is."""
 
     protocol: Count
-    """PROTOCOL_VERSION of the relay."""
     version: Text
-    """Of overlaptop there."""
     host: Text
     pid: Count
     gpus: Count | None
     """GPUs that the host has; None: not known."""
     at_ns: UnixNs
-    """Unix time there."""
     readonly: bool
     """The relay passes no Command on, no Search, and starts nothing."""
 
@@ -114,7 +108,6 @@ class RelayLink(Message, frozen=True, tag=35):
 
     job: Text
     alive: bool
-    """Its hub's process lives."""
     gone: bool = False
     """None of its processes is left that could start a hub again."""
 
@@ -152,7 +145,6 @@ class RelayLaunch(Message, frozen=True, tag=39):
     """Client -> relay: start this bundled workload there, in place of the one before."""
 
     number: Count
-    """Counts the requests of a client."""
     words: Annotated[tuple[Word, ...], Meta(max_length=MAX_LAUNCH_WORDS)]
     """The workload's name and its options, as on a command line; empty: end the one that runs."""
     nproc: Annotated[int, Meta(ge=1, le=MAX_NPROC)] | None
@@ -169,9 +161,7 @@ class RelayLaunchStatus(Message, frozen=True, tag=40):
     """Relay -> client, on every change: what became of the newest launch request."""
 
     number: Count
-    """Of the request."""
     phase: Annotated[str, one_of(LAUNCH_PHASES)]
-    """One of LAUNCH_PHASES."""
     failed: bool
     """``over``: not of its own will, and not of ours."""
     how: Text
