@@ -5,12 +5,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from statistics import fmean
 
 from overlaptop.fleet.snapshot import RankView, Totals
 from overlaptop.timeline.breakdown import launch_bound
 from overlaptop.wire.messages import StepTotals
 
+_IS_MEASURED = attrgetter("measured")
 _MOST_LOOKS, _MOST_READ = 64, 4096
 """For a step that all ranks know, before each is taken at its own newest; and steps read for it."""
 
@@ -37,7 +39,7 @@ def total(ranks: Sequence[RankView], dropped: int) -> Totals:
     return Totals(
         # Of a job that is over, what it came to: a rank that failed a step earlier holds nothing up.
         step=(max if all(view.ended for view in counted) else min)(newest, default=None),
-        step_ns=_mean(step.step_ns for step in _alike(counted, _is_undisturbed)),
+        step_ns=_mean(step.step_ns for step in _alike(counted, lambda step: not step.disturbed)),
         overlap=hidden_ns / comm_ns if comm_ns else None,
         exposed_ns=_mean(step.exposed_ns for step in measured),
         stall_ns=_mean(step.stall_ns for step in measured),
@@ -66,7 +68,7 @@ def of_one_step(ranks: Sequence[RankView], step: int | None = None) -> tuple[Ran
     A rank that does not know that step keeps its own newest.
     """
     if step is None:
-        found = _alike(_counted(ranks), _is_measured)
+        found = _alike(_counted(ranks), _IS_MEASURED)
         step = found[0].step if found else None
     if step is None:
         return tuple(ranks)
@@ -102,27 +104,15 @@ def _alike(views: Sequence[RankView], fits: Callable[[StepTotals], bool]) -> lis
 
 
 def _newest(view: RankView, fits: Callable[[StepTotals], bool]) -> StepTotals | None:
-    if view.measured is not None and fits is _is_measured:
+    if view.measured is not None and fits is _IS_MEASURED:
         return view.measured
     return next((step for step in reversed(view.history) if fits(step)), None)
 
 
 def _known(view: RankView, step: int) -> StepTotals | None:
     """The rank's step of that number, if it is still known."""
-    at = bisect_right(view.history, step, key=_number) - 1
+    at = bisect_right(view.history, step, key=attrgetter("step")) - 1
     return view.history[at] if at >= 0 and view.history[at].step == step else None
-
-
-def _number(step: StepTotals) -> int:
-    return step.step
-
-
-def _is_measured(step: StepTotals) -> bool:
-    return step.measured
-
-
-def _is_undisturbed(step: StepTotals) -> bool:
-    return not step.disturbed
 
 
 def _mean(values_ns: Iterable[int | None]) -> int | None:

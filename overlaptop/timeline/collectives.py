@@ -23,26 +23,19 @@ class LinkBytes(NamedTuple):
     rx: int
 
 
-class _Share(NamedTuple):
-    """A rank's part of an operation on S bytes among n ranks: ``(rounds * (n - 1) / n + whole) * S``."""
-
-    rounds: int
-    tx_whole: int = 0
-    rx_whole: int = 0
-
-
-_SHARES = (
-    # what an op's name contains, without underscores -> a rank's share of it; the first that fits
-    ("barrier", _Share(0)),
-    ("reducescatter", _Share(1)),
-    ("allreduce", _Share(2)),
-    ("allgather", _Share(1)),
-    ("alltoall", _Share(1)),
-    ("broadcast", _Share(1)),
-    ("reduce", _Share(1)),
-    ("send", _Share(0, tx_whole=1)),
-    ("recv", _Share(0, rx_whole=1)),
-)
+_SHARES = {
+    # what an op's name contains, without underscores (the first that fits) -> a rank's share of S bytes
+    # among n ranks: how often (n-1)/n S each way, S sent, S received
+    "barrier": (0, 0, 0),
+    "reducescatter": (1, 0, 0),
+    "allreduce": (2, 0, 0),
+    "allgather": (1, 0, 0),
+    "alltoall": (1, 0, 0),
+    "broadcast": (1, 0, 0),
+    "reduce": (1, 0, 0),
+    "send": (0, 1, 0),
+    "recv": (0, 0, 1),
+}
 
 
 def link_bytes(op: str, size_bytes: int | None, ranks: int | None) -> LinkBytes | None:
@@ -69,8 +62,9 @@ def link_bytes(op: str, size_bytes: int | None, ranks: int | None) -> LinkBytes 
     share = _share_of(op)
     if share is None or size_bytes is None or ranks is None:
         return None
-    rounds_bytes = share.rounds * (ranks - 1) * size_bytes // ranks
-    return LinkBytes(rounds_bytes + share.tx_whole * size_bytes, rounds_bytes + share.rx_whole * size_bytes)
+    rounds, sent, received = share
+    rounds_bytes = rounds * (ranks - 1) * size_bytes // ranks
+    return LinkBytes(rounds_bytes + sent * size_bytes, rounds_bytes + received * size_bytes)
 
 
 def sum_links_where_known(parts: Iterable[LinkBytes | None]) -> LinkBytes | None:
@@ -85,11 +79,9 @@ def sum_links_where_known(parts: Iterable[LinkBytes | None]) -> LinkBytes | None
 
 
 @lru_cache(maxsize=256)
-def _share_of(op: str) -> _Share | None:
-    if "+" in op:
-        return None
+def _share_of(op: str) -> tuple[int, int, int] | None:
     name = op.replace("_", "").lower()
-    return next((share for part, share in _SHARES if part in name), None)
+    return next((share for part, share in _SHARES.items() if part in name and "+" not in op), None)
 
 
 def group_title(name: object, description: object) -> str:
