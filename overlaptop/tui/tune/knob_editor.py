@@ -11,8 +11,8 @@ from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.text import count
 from overlaptop.tui.tune.knob_values import (
     SCRIPT,
+    number,
     parsed,
-    present,
     short_name,
     smallest,
     stepped,
@@ -26,6 +26,10 @@ SETTLE_S = 1.5
 """Keys that come faster than this add up to one change; so long it can be cancelled before it is sent."""
 TAKE_BACK = "esc takes it back"
 NOTHING = "nothing of this job can be changed"
+_NO_JOB = {
+    LinkState.TRACE: "a trace is open: there is no job to change",
+    LinkState.ENDED: "the job is over: nothing can be changed",
+}
 
 Send = Callable[[Command], str]
 """As Session.send."""
@@ -117,11 +121,10 @@ class KnobEditor:
             return
         if value is None:
             end = "largest" if direction > 0 else "smallest"
-            self._refuse(
-                snapshot, knob.name, f"this is the {end} step of {knob.name}; b takes an exact value"
-            )
-            return
-        self._want(snapshot, knob, value, now_s)
+            words = f"this is the {end} step of {knob.name}; b takes an exact value"
+            self._refuse(snapshot, knob.name, words)
+        else:
+            self._want(snapshot, knob, value, now_s)
 
     def type(self, snapshot: Snapshot, words: str, now_s: float) -> None:
         """What was typed at the prompt. Raises ValueRefusedError, whose text is for the prompt."""
@@ -148,21 +151,17 @@ class KnobEditor:
             return
         pending = self._pending(snapshot, target)
         self._wanted = None
-        selected = next((each for each in snapshot.knobs if each.knob.name == target.knob), None)
-        if selected is None or selected.refusal:
-            why = selected.refusal if selected else f"the job has no {target.knob} any more"
+        held = next((each for each in snapshot.knobs if each.knob.name == target.knob), None)
+        if held is None or held.refusal:
+            why = held.refusal if held else f"the job has no {target.knob} any more"
             self._refuse(snapshot, target.knob, f"{target.knob} cannot be changed: {why}")
             return
+        knob, value = held.knob, target.value
         searched = snapshot.search is not None and snapshot.search.knob == target.knob
-        at = self._expected(snapshot, selected.knob)
-        if target.value is not None and target.value == at and not searched:
+        if value is not None and value == self._expected(snapshot, knob) and not searched:
             return  # keys led back to the present value; sent all the same to end a search that set it
         try:
-            command = (
-                make_restoring(selected.knob)
-                if target.value is None
-                else make_setting(selected.knob, target.value)
-            )
+            command = make_restoring(knob) if value is None else make_setting(knob, value)
             fault = send(command)
         except (ValueError, WireError) as error:
             fault = str(error)
@@ -208,16 +207,13 @@ class KnobEditor:
         """The selected knob, if it can be changed; else None, and `change` has the reason."""
         self._fault = None
         selected = self.selected(snapshot)
-        if snapshot.link is LinkState.TRACE:
-            self._refuse(snapshot, "", "a trace is open: there is no job to change")
-        elif snapshot.link is LinkState.ENDED:
-            self._refuse(snapshot, "", "the job is over: nothing can be changed")
+        if snapshot.link in _NO_JOB:
+            self._refuse(snapshot, "", _NO_JOB[snapshot.link])
         elif selected is None:
             self._refuse(snapshot, "", NOTHING)
         elif selected.refusal:
-            self._refuse(
-                snapshot, selected.knob.name, f"{selected.knob.name} cannot be changed: {selected.refusal}"
-            )
+            name = selected.knob.name
+            self._refuse(snapshot, name, f"{name} cannot be changed: {selected.refusal}")
         else:
             return selected
         return None
@@ -225,16 +221,13 @@ class KnobEditor:
     def _expected(self, snapshot: Snapshot, knob: Knob) -> float | None:
         """The value that it will have once all that was asked here has been done; None: not known."""
         if self._wanted is not None and self._wanted.knob == knob.name:
-            if self._wanted.value is not None:
-                return self._wanted.value
-            return _number(knob.original_text)
+            return number(knob.original_text) if self._wanted.value is None else self._wanted.value
         changes = [each for each in snapshot.commands if each.knob == knob.name]
         newest = next((each for each in reversed(changes) if each.state != FAILED), None)
         if newest is not None and (not newest.done or newest.becomes):
             # Ranks send their knobs a moment after they report that the value has changed.
-            text = newest.becomes or (knob.original_text if newest.value is None else str(newest.value))
-            return _number(text)
-        return present(knob)
+            return number(newest.becomes or _target(newest, knob))
+        return knob.value if knob.value is not None else number(knob.value_text)
 
     def _want(self, snapshot: Snapshot, knob: Knob, value: int | None, now_s: float) -> None:
         earlier = self._wanted
@@ -254,11 +247,7 @@ class KnobEditor:
     def _circumstances(self, snapshot: Snapshot) -> tuple[object, ...]:
         """The newest change, and what is in the way of one: a fault is shown until either changes."""
         newest, selected = self._newest(snapshot), self.selected(snapshot)
-        return (
-            newest.id if newest is not None else "",
-            selected.knob.name if selected is not None else "",
-            selected.refusal if selected is not None else "",
-        )
+        return (newest and newest.id, selected and (selected.knob.name, selected.refusal))
 
     def _newest(self, snapshot: Snapshot) -> CommandView | None:
         """The newest change; not one of another dashboard that was turned away as busy."""
@@ -266,7 +255,7 @@ class KnobEditor:
         return next((each for each in reversed(changes) if not each.busy or each.id in self.own), None)
 
     def _pending(self, snapshot: Snapshot, target: _WantedValue) -> KnobChange:
-        knob = next((each.knob for each in snapshot.knobs if each.knob.name == target.knob), None)
+        knob = _knob(snapshot, target.knob)
         busy = self._busy(snapshot)
         return KnobChange(
             target.knob,
@@ -277,28 +266,19 @@ class KnobEditor:
         )
 
     def _progress_of(self, snapshot: Snapshot, view: CommandView) -> KnobChange:
-        knob = next((each.knob for each in snapshot.knobs if each.knob.name == view.knob), None)
+        knob = _knob(snapshot, view.knob)
         unit = knob.unit if knob is not None else ""
         was = view.was or (self._value_before(view, knob) if knob is not None and not view.done else "")
         becomes = with_unit(view.becomes, unit) if view.becomes else _new_value(knob, view.value)
         states = {FAILED: "failed", UNKNOWN: "failed", CHANGED: "changed"}
-        state = states.get(view.state, "pending")
-        return KnobChange(
-            view.knob,
-            was,
-            becomes,
-            change_words(view),
-            state,
-            "" if view.id in self.own else view.by,
-            view.id,
-        )
+        state, by = states.get(view.state, "pending"), "" if view.id in self.own else view.by
+        return KnobChange(view.knob, was, becomes, change_words(view), state, by, view.id)
 
     def _value_before(self, view: CommandView, knob: Knob) -> str:
         """Of a change under way: ranks may send the new value before they report the change."""
         if self._under_way != view.id:
             self._under_way, self._was = view.id, knob.value_text
-        becomes = knob.original_text if view.value is None else str(view.value)
-        return self._was if self._was != becomes else ""
+        return self._was if self._was != _target(view, knob) else ""
 
     @staticmethod
     def _busy(snapshot: Snapshot) -> CommandView | None:
@@ -310,18 +290,18 @@ class KnobEditor:
 
 def change_words(view: CommandView) -> str:
     """How far a change is: ``agreed on step 1,284``."""
-    at = f" step {count(view.step)}" if view.step is not None else ""
     if view.state == FAILED:
         return f"not changed: {view.reason}"
     if view.state == UNKNOWN:
         return f"not known whether it was changed: {view.reason}"
-    if view.state == CHANGED:
-        return f"changed at{at}" if at else "changed"
-    if view.state == "changing":
-        return f"changing at{at}" if at else "changing"
-    if view.state == "agreed":
-        return f"agreed on{at}" if at else "agreed"
+    if view.state in (CHANGED, "changing", "agreed"):
+        at = "on" if view.state == "agreed" else "at"
+        return view.state + (f" {at} step {count(view.step)}" if view.step is not None else "")
     return "ranks agree on a step ..." if view.state == "accepted" else "sent ..."
+
+
+def _knob(snapshot: Snapshot, name: str) -> Knob | None:
+    return next((each.knob for each in snapshot.knobs if each.knob.name == name), None)
 
 
 def who_asked(view: CommandView, own: Collection[str], own_searches: Collection[str]) -> str:
@@ -342,16 +322,14 @@ def knob_words(change: KnobChange) -> str:
     return f"{short_name(change.knob)} {was}{change.becomes}"
 
 
+def _target(view: CommandView, knob: Knob) -> str:
+    """The value that a change asks for."""
+    return knob.original_text if view.value is None else str(view.value)
+
+
 def _new_value(knob: Knob | None, value: int | None) -> str:
     unit = knob.unit if knob is not None else ""
     if value is not None:
         return with_unit(str(value), unit)
     original = knob.original_text if knob is not None else ""
     return f"{with_unit(original, unit)} ({SCRIPT})" if original else f"the {SCRIPT}'s own"
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None

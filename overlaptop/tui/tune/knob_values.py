@@ -47,12 +47,10 @@ def code_line(knob: Knob, value: int | None = None) -> str:
     return knob.code.replace("{value}", text) if text else ""
 
 
-def present(knob: Knob) -> float | None:
-    """The present value as a number; None where it is not known."""
-    if knob.value is not None:
-        return float(knob.value)
+def number(text: str) -> float | None:
+    """A value as a number; None: it is none."""
     try:
-        return float(knob.value_text)
+        return float(text)
     except ValueError:
         return None
 

@@ -26,6 +26,7 @@ from overlaptop.tui.draw.segments import (
     paragraph,
     wrap,
 )
+from overlaptop.tui.draw.table import scrolled
 from overlaptop.tui.view import JobView, ScrollView
 from overlaptop.tui.workloads.form import FormState, OptionRow
 
@@ -35,21 +36,25 @@ _COMMAND_ROWS, _EFFECT_ROWS, _FAULT_ROWS = 3, 3, 6
 LONGEST_LINE = 500
 
 
-class WorkloadList(JobView):
-    """A line each: name and summary."""
+class FormView(JobView):
+    """A part of the form."""
 
     fades = False
 
     def __init__(self, dashboard: Dashboard, form: FormState) -> None:
         super().__init__(dashboard)
         self._form = form
-        self._first = 0
+
+
+class WorkloadList(FormView):
+    """A line each: name and summary."""
+
+    _first = 0
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         """As many as fit, that under the cursor among them."""
         shown = self._form.workloads
-        last = max(0, len(shown) - height)
-        self._first = min(max(self._first, self._form.at - height + 1), self._form.at, last)
+        self._first = scrolled(self._first, self._form.at, len(shown), height)
         return [self._line(at, width) for at in range(self._first, min(self._first + height, len(shown)))]
 
     def _line(self, at: int, width: int) -> StyledLine:
@@ -114,14 +119,8 @@ class OptionList(ScrollView):
         )
 
 
-class PlanView(JobView):
+class PlanView(FormView):
     """A line of words, or two, then the command line."""
-
-    fades = False
-
-    def __init__(self, dashboard: Dashboard, form: FormState) -> None:
-        super().__init__(dashboard)
-        self._form = form
 
     def full_height(self, width: int) -> int:
         """Lines that it would fill at this width."""
