@@ -192,7 +192,6 @@ def _buckets(
 
 
 def _prefetch(all_gather_ns: int, layer_ns: int, slowest_ns: int | None) -> Answer:
-    """How many layers ahead FSDP should gather."""
     found = prefetch(all_gather_ns, layer_ns, slowest_ns)
     record: dict[str, object] = {
         "all_gather_ns": all_gather_ns,

@@ -130,7 +130,6 @@ class _TuneRun:
     def __init__(self, session: Session, request: TuneRequest, launcher: Launcher | None = None) -> None:
         self._session, self._request, self._launcher = session, request, launcher
         self._reported = 0
-        """Windows."""
 
     def run(self) -> int:
         with _stop_signals() as stop:

@@ -237,7 +237,6 @@ class Comparer:
 
 
 def _counts(change: CommandView) -> bool:
-    """A person's change that was made."""
     made = change.done and change.state == CHANGED and change.was != change.becomes
     return made and not change.search
 
@@ -321,6 +320,5 @@ def _undisturbed(steps: dict[int, _Step], since: int, until: float) -> list[_Ste
 
 
 def _chosen(ranks: Sequence[RankView]) -> Sequence[RankView]:
-    """All ranks, or as many that are spread evenly."""
     every = -(-len(ranks) // MOST_RANKS)
     return ranks[::every] if every > 1 else ranks

@@ -261,7 +261,6 @@ class ValueSearch:
 
     @property
     def _windows_left(self) -> int:
-        """So many more windows belong to the budget."""
         return max(0, int((self.budget_steps - self.spent_steps) / self._window_cost))
 
     @property
@@ -272,7 +271,6 @@ class ValueSearch:
 
     @property
     def _switch_steps(self) -> float:
-        """Steps between two windows."""
         if len(self._windows) < 2:
             return SWITCH_STEPS
         between = self.spent_steps - sum(len(window.values) for window in self._windows)

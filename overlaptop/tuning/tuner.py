@@ -37,7 +37,6 @@ from overlaptop.tuning.steps import JobStep, StepReader
 from overlaptop.wire import commands
 from overlaptop.wire.commands import UNKNOWN
 from overlaptop.wire.knobs import BUCKET_CAP_MB, Knob
-from overlaptop.wire.knobs import Search as Lease
 
 RANGES = {BUCKET_CAP_MB: (1, 400)}
 """Where a range is not given, and the knob's own is not worth it."""
@@ -91,15 +90,16 @@ class Tuner:
         Space.of(knob, self._least, self._most)
         self._session, self._knob = session, knob
         self._options, self._keep, self._make_search = options or SearchOptions(), keep, make_search
-        self._lease = commands.make_search(knob)
-        self._changer = Changer(session, knob, self._lease.id)
+        self.lease = commands.make_search(knob)
+        """The search as the hub and other dashboards know it."""
+        self._changer = Changer(session, knob, self.lease.id)
         self._leased = self._released = False
         self._phase = _TunerPhase.MEASURING
         self._target: int | None = None
         """To be left behind; None: what the script gave."""
         self._steps = StepReader()
         self._search: ValueSearch | None = None
-        self._current = CurrentValue(knob, self._lease.undo_value)
+        self._current = CurrentValue(knob, self.lease.undo_value)
         self._window: list[JobStep] = []
         self._settle = 0
         self._windows: list[MeasuredWindow] = []
@@ -112,11 +112,6 @@ class Tuner:
         self._doing = "waits for the job's next step"
 
     @property
-    def lease(self) -> Lease:
-        """The search as the hub and other dashboards know it."""
-        return self._lease
-
-    @property
     def over(self) -> bool:
         """Nothing more is to come; what was to be set is set, as far as that could be."""
         return self._phase is _TunerPhase.OVER
@@ -124,21 +119,21 @@ class Tuner:
     def stop(self, why: str = "stopped") -> None:
         """Measure nothing more and go back to the value before; goes on until ``over``."""
         if self._phase is _TunerPhase.MEASURING or (self._phase is _TunerPhase.ENDING and self._keep):
-            self._end(why, self._lease.undo_value)
+            self._end(why, self.lease.undo_value)
 
     def tick(self, snapshot: Snapshot) -> None:
         """Look at the job, and have it do what comes next. Never blocks."""
         if self._phase is _TunerPhase.OVER or snapshot.job is None:
             return
         if self._interference is None:
-            self._interference, self._leased_ns = Interference(snapshot, self._lease.id), snapshot.at_ns
+            self._interference, self._leased_ns = Interference(snapshot, self.lease.id), snapshot.at_ns
         self._at_ns = snapshot.at_ns
         steps = self._steps.read(snapshot)
         if self._ends_by_itself(snapshot, self._interference):
             return
         why = ""
         if self._phase is not _TunerPhase.RELEASING:
-            why = self._session.hold(self._lease)
+            why = self._session.hold(self.lease)
         if snapshot.link is not LinkState.LIVE:
             self._doing = "waits: there is no connection to the job"
             self._take(steps)
@@ -164,7 +159,7 @@ class Tuner:
             if other is not None and other.knob == self._knob.name:
                 why, failed = in_words(other, "it"), False
                 left = self._current.words_after(other.value, known=other.state != UNKNOWN)
-            elif snapshot.ended_search == self._lease.id:
+            elif snapshot.ended_search == self.lease.id:
                 why = (
                     "the job's hub has ended it, and goes back: it had not heard of this search for a while"
                 )
@@ -173,13 +168,13 @@ class Tuner:
             self._break_off(why, left, failed=failed)
             return True
         if other is not None and self._phase is _TunerPhase.MEASURING:
-            self._end(in_words(other, "the job"), self._lease.undo_value)
+            self._end(in_words(other, "the job"), self.lease.undo_value)
         return False
 
     def _follow_lease(self, snapshot: Snapshot, why: str) -> None:
         """``why`` the lease could not be renewed."""
         holder = snapshot.search
-        self._leased = holder is not None and holder.id == self._lease.id
+        self._leased = holder is not None and holder.id == self.lease.id
         if self._leased:
             self._leased_ns = snapshot.at_ns
         elif holder is not None:
@@ -202,7 +197,7 @@ class Tuner:
         self._take(steps)
         if changer.why_not:
             self._end(
-                f"{self._knob.name} cannot be changed: {changer.why_not}", self._lease.undo_value, True
+                f"{self._knob.name} cannot be changed: {changer.why_not}", self.lease.undo_value, True
             )
             return
         while (
@@ -214,7 +209,7 @@ class Tuner:
         if search.over:
             found = search.best_value()
             keeps = self._keep and found is not None and found.saves_low > 0  # beyond noise
-            self._end("", search.best if keeps else self._lease.undo_value)
+            self._end("", search.best if keeps else self.lease.undo_value)
             return
         wanted = search.next
         if self._current.value == wanted:
@@ -298,8 +293,7 @@ class Tuner:
         self._result = self._result or self._found()
 
     def _leave_behind(self, snapshot: Snapshot) -> None:
-        """See to it that the knob gets its last value."""
-        undoes = self._target == self._lease.undo_value
+        undoes = self._target == self.lease.undo_value
         last = self._knob.value_text if undoes else str(self._target)
         self._doing = f"sets {self._knob.name} {'back ' * undoes}to {last} {self._knob.unit}".rstrip()
         changer = self._changer
@@ -319,8 +313,8 @@ class Tuner:
 
     def _release(self, snapshot: Snapshot) -> None:
         if not self._released:
-            self._released = not self._session.hold(replace(self._lease, over=True))
-        held = snapshot.search is not None and snapshot.search.id == self._lease.id
+            self._released = not self._session.hold(replace(self.lease, over=True))
+        held = snapshot.search is not None and snapshot.search.id == self.lease.id
         if (self._released and not held) or snapshot.at_ns > self._until_ns:
             self._phase = _TunerPhase.OVER
             self._doing = self._why or "done"

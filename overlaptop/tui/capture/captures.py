@@ -31,7 +31,6 @@ class Captures:
 
     def __init__(self) -> None:
         self.references: dict[str, ProfilerReference] = {}
-        """By the capture's id."""
         self._asked: set[str] = set()
 
     def asked(self, capture: str) -> None:

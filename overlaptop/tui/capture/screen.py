@@ -45,7 +45,6 @@ class CaptureScreen(PageScreen):
         await self.ask(LinePrompt("steps to capture", str(DEFAULT_STEPS), hint, self._capture))
 
     def _capture(self, words: str) -> str:
-        """Send the command, or return why not."""
         if not words.strip().isdecimal():
             return "type a whole number of steps"
         try:

@@ -53,7 +53,6 @@ class JobList(JobView):
         super().__init__(dashboard)
         self.cursor = 0
         self.fault = ""
-        """Why the last workload could not be started."""
         self._choice_at: dict[int, int] = {}
 
     @property

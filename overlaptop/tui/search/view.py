@@ -128,7 +128,6 @@ def _status(state: SearchState, width: int, of: str) -> list[StyledLine]:
 
 
 def _best_so_far(state: SearchState, width: int) -> StyledLine:
-    """What the star stands for while nothing is decided."""
     best = with_unit(str(state.best), state.knob.unit)
     rest = f": shortest step so far, {state.caveat}".removesuffix(", ")
     return elided((Segment(f" {curve.BEST.glyph} ", curve.BEST.style), bold(best), dim(rest)), width)
@@ -168,7 +167,6 @@ def mark_of(state: SearchState, point: MeasuredValue) -> PointMark:
 
 
 def _chart(state: SearchState, width: int, height: int) -> list[StyledLine]:
-    """Step time, below it exposed where there is room, and the values."""
     axis = ValueAxis(*_ends(state), max(8, width - curve.LABEL_CELLS - 2))
     lanes = height - 1  # the values
     exposed = [
@@ -235,6 +233,5 @@ def _cells(state: SearchState, point: MeasuredValue, unit: Unit) -> tuple[Styled
 
 
 def _reach(point: MeasuredValue, unit: Unit) -> str:
-    """How far the interval goes to either side."""
     reach_ns = (point.high_ns - point.low_ns) / 2
     return unit.text(round(reach_ns)) if math.isfinite(reach_ns) else UNKNOWN

@@ -10,7 +10,6 @@ from overlaptop.tui.draw.segments import (
     bold,
     dim,
     fit,
-    line_width,
     paragraph,
 )
 from overlaptop.tui.tune.knob_editor import KnobChange, knob_words
@@ -43,23 +42,15 @@ def change_lines(change: KnobChange, width: int, right: Item | None = None) -> l
     """
     glyph, color = _GLYPHS[change.state]
     style = TextStyle(color, bold=True)
-    values = knob_words(change)
-    by: StyledLine = (dim("by "), Segment(change.by)) if change.by else ()
+    mark, values = Segment(f" {glyph} ", style), knob_words(change)
+    by = [Item((dim("by "), Segment(change.by)), 2)] if change.by else []
     rights = [right] if right is not None else []
-    if values and len(values) + len(change.words) + line_width(by) + 12 > width:
-        head = fit(
-            [Item((Segment(f" {glyph} ", style), bold(values))), *([Item(by, 2)] if by else [])],
-            rights,
-            width,
-        )
+    if values and len(values) + len(change.words) + len(change.by) + 15 > width:
+        head = fit([Item((mark, bold(values))), *by], rights, width)
         return [head, *paragraph(change.words, width, style, indent=3, rows=MOST_LINES - 1)]
     if not values and len(change.words) + 4 > width:
         first, *more = paragraph(change.words, width, style, indent=3, rows=MOST_LINES)
-        return [(Segment(f" {glyph} ", style), *first[1:]), *more]
-    status = Segment(change.words, style if change.state != "changed" else TextStyle(color))
-    line: StyledLine = (
-        Segment(f" {glyph} ", style),
-        *((bold(values), Segment("  ")) if values else ()),
-        status,
-    )
-    return [fit([Item(line), *([Item(by, 1)] if by else [])], rights, width)]
+        return [(mark, *first[1:]), *more]
+    status = Segment(change.words, TextStyle(color, bold=change.state != "changed"))
+    line = (mark, bold(values), Segment("  "), status) if values else (mark, status)
+    return [fit([Item(line), *by], rights, width)]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from overlaptop.text import UNKNOWN, Unit, shortened
+from rich.cells import cell_len
+
+from overlaptop.text import AT_LEAST, AT_MOST, UNKNOWN, Unit, shortened
 from overlaptop.tui.draw.segments import (
     BOLD,
     DIM,
@@ -17,7 +20,6 @@ from overlaptop.tui.draw.segments import (
     dim,
     elided,
     fit,
-    line_width,
     pad,
 )
 from overlaptop.tui.state import ViewState
@@ -68,19 +70,16 @@ def panel_lines(
     else:
         lines = [fit([Item((bold(f" {compared.title}"),))], [hide], width)]
     header = _header(compared, width)
-    rows = [(each.title, *_figures(each, exact=exact)) for each in compared.quantities]
-    sizes = [
-        2 + max(line_width((Segment(row[at]),)) for row in (header, *rows)) for at in range(len(header))
+    rows = [
+        (each.title, *(_figure(each, side, exact=exact) for side in (each.before, each.after)))
+        for each in compared.quantities
     ]
+    sizes = [2 + max(map(cell_len, column)) for column in zip(header, *rows, strict=True)]
     summary = (dim("  "), *_in_short(compared))
     lines.append(_row(header, sizes, (DIM, DIM, DIM), summary, width))
     for row, quantity in zip(rows, compared.quantities, strict=True):
-        style = _ink(quantity)
-        verdict = (
-            Segment(f"{_glyph(quantity)} ", style),
-            Segment(_verdict(quantity, width - sum(sizes) - 5), style),
-        )
-        lines.append(_row(row, sizes, (DIM, TEXT, BOLD), verdict, width))
+        verdict = f"{_glyph(quantity)} {_verdict(quantity, width - sum(sizes) - 5)}"
+        lines.append(_row(row, sizes, (DIM, TEXT, BOLD), (Segment(verdict, _ink(quantity)),), width))
     lines.append(_meanings(width))
     return lines[:height]
 
@@ -98,29 +97,22 @@ def _verdict(quantity: Quantity, room: int) -> str:
 
 
 def _meanings(width: int) -> StyledLine:
-    """What the signs and the colours say."""
+    beyond = (
+        Segment("better", TextStyle("good")),
+        Segment(" worse", TextStyle("bad")),
+        dim(" beyond noise"),
+    )
     items = [
         Item((dim("   ± half of the steps"),)),
         Item((dim("(a to b) 95 % interval"),), 1),
-        Item(
-            (
-                Segment("better", TextStyle("good")),
-                Segment(" worse", TextStyle("bad")),
-                dim(" beyond noise"),
-            ),
-            2,
-        ),
+        Item(beyond, 2),
         Item((dim("≈ within noise"),), 3),
     ]
     return fit(items, [], width)
 
 
 def _row(
-    words: tuple[str, str, str],
-    sizes: list[int],
-    styles: tuple[TextStyle, TextStyle, TextStyle],
-    verdict: StyledLine,
-    width: int,
+    words: Sequence[str], sizes: list[int], styles: Sequence[TextStyle], verdict: StyledLine, width: int
 ) -> StyledLine:
     line: list[Segment] = [Segment("   ")]
     for word, size, style in zip(words, sizes, styles, strict=True):
@@ -139,13 +131,9 @@ def _brief(change: KnobChange | None, compared: Compared | None, width: int) -> 
     if _other_work(step):
         verdict = _in_short(compared)
     items = [Item((glyph, bold(head))), Item(verdict)]
-    items += [
-        Item(
-            (dim(f"{each.title} "), Segment(f"{_centre(each, each.before)} → {_centre(each, each.after)}")),
-            2,
-        )
-        for each in compared.quantities[1:3]
-    ]
+    for each in compared.quantities[1:3]:
+        sides = (_figure(each, side, spread=False) for side in (each.before, each.after))
+        items.append(Item((dim(f"{each.title} "), Segment(" → ".join(sides))), 2))
     return [fit(items, [], width, "  ")]
 
 
@@ -179,33 +167,24 @@ def _header(compared: Compared, width: int) -> tuple[str, str, str]:
     return "", sides[0], sides[1]
 
 
-def _figures(quantity: Quantity, *, exact: bool) -> tuple[str, str]:
-    sign = {"overlap": "≤", "exposed_ns": "≥"}.get(quantity.name, "") if not exact else ""
-    return (_figure(quantity, quantity.before, sign), _figure(quantity, quantity.after, sign))
-
-
-def _figure(quantity: Quantity, estimate: Estimate | None, sign: str) -> str:
+def _figure(
+    quantity: Quantity, estimate: Estimate | None, *, exact: bool = True, spread: bool = True
+) -> str:
     """``47.60 ±0.31 ms``: the centre, and how far half of the steps are from their middle."""
     if estimate is None:
         return UNKNOWN
-    centre, spread, unit = _told(quantity, estimate.centre, estimate.spread)
-    return f"{sign}{centre} ±{spread}{unit}"
+    most = max(each.centre for each in (quantity.before, quantity.after) if each is not None)
+    unit = Unit.for_scale(round(most))
+    name = {"overlap": " %", "collectives": ""}.get(quantity.name, f" {unit.name}")
 
+    def told(figure: float) -> str:
+        if quantity.name == "overlap":
+            return f"{100 * figure:.1f}"
+        return _counted(figure) if quantity.name == "collectives" else unit.text(round(figure))
 
-def _centre(quantity: Quantity, estimate: Estimate | None) -> str:
-    if estimate is None:
-        return UNKNOWN
-    centre, _, unit = _told(quantity, estimate.centre, estimate.spread)
-    return f"{centre}{unit}"
-
-
-def _told(quantity: Quantity, centre: float, spread: float) -> tuple[str, str, str]:
-    if quantity.name == "overlap":
-        return f"{100 * centre:.1f}", f"{100 * spread:.1f}", " %"
-    if quantity.name == "collectives":
-        return _counted(centre), _counted(spread), ""
-    unit = Unit.for_scale(round(max(e.centre for e in (quantity.before, quantity.after) if e is not None)))
-    return unit.text(round(centre)), unit.text(round(spread)), f" {unit.name}"
+    sign = "" if exact else {"overlap": AT_MOST, "exposed_ns": AT_LEAST}.get(quantity.name, "")
+    around = f" ±{told(estimate.spread)}" if spread else ""
+    return f"{sign}{told(estimate.centre)}{around}{name}"
 
 
 def _counted(number: float) -> str:

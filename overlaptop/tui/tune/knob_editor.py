@@ -323,7 +323,6 @@ def knob_words(change: KnobChange) -> str:
 
 
 def _target(view: CommandView, knob: Knob) -> str:
-    """The value that a change asks for."""
     return knob.original_text if view.value is None else str(view.value)
 
 

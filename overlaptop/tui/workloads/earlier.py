@@ -310,7 +310,6 @@ class _Description(NamedTuple):
 
 
 def _same(one: EarlierJob, other: EarlierJob) -> bool:
-    """Whether they are the same steps of the same job."""
     return one.job == other.job and one.since == other.since
 
 

@@ -83,7 +83,6 @@ class LaunchFollower:
         return ""
 
     def _reason(self) -> str:
-        """How it ended and its last line."""
         output = self.launcher.output() if self.launcher else ()
         last = next((line for line in reversed(output) if line), "")
         return ", ".join(filter(None, (self.status.how, last)))

@@ -82,7 +82,6 @@ class OptionInput(Prompt):
         self._typed_in.take_focus()
 
     def _write(self) -> None:
-        """Check while typing."""
         self._form.typed[self._form.workload.name] = self._options.value
         self._form.nproc = self._nproc.value
         self._typed()

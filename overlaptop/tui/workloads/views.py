@@ -154,7 +154,6 @@ class PlanView(FormView):
         ]
 
     def _effects(self) -> list[Item]:
-        """Word by word."""
         launcher = self.dashboard.options.launcher
         if launcher is None:
             return []
