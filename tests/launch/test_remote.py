@@ -1,6 +1,6 @@
 """Workloads on another host: what is requested, and what is known of it while connections come and go."""
 
-from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,21 +12,13 @@ from overlaptop.wire.relaying import RelayHello, RelayLaunch, RelayLaunchStatus
 from tests.fleet.fakes import record
 
 
-@dataclass
 class Host:
     """As RemoteHost, with a relay that says what a test wants."""
 
-    name: str
-    gpus: int | None = 0
-    readonly: bool = False
-    up: bool = True
-    note: str = ""
-    launches: list = field(default_factory=list)
-    launch_status: RelayLaunchStatus | None = None
-    polls: int = 0
-
-    def __post_init__(self):
-        self.hello = RelayHello(PROTOCOL_VERSION, "1", self.name, 1, self.gpus, 1, self.readonly)
+    def __init__(self, name, gpus=0, *, readonly=False, up=True, note=""):
+        self.name, self.up, self.note = name, up, note
+        self.hello = RelayHello(PROTOCOL_VERSION, "1", name, 1, gpus, 1, readonly)
+        self.launches, self.launch_status, self.polls = [], None, 0
 
     def launch(self, words, nproc=None):
         encode(RelayLaunch(len(self.launches) + 1, tuple(words), nproc))
@@ -47,16 +39,8 @@ class Host:
             self.says("nothing")
 
 
-class Session:
-    def __init__(self, *hosts):
-        self.hosts = hosts
-
-    def pause(self, seconds):
-        pass
-
-
 def launcher_of(*hosts):
-    return RemoteLauncher(Session(*hosts))
+    return RemoteLauncher(SimpleNamespace(hosts=hosts, pause=lambda seconds: None))
 
 
 def started(launcher, *words, host=""):
@@ -92,16 +76,8 @@ def test_where_it_would_run_follows_from_the_gpus_that_the_host_told_of(
         ([Host("gpu-a", 2)], LaunchRequest("ddp", ("--device", "cuda"), 4), "gpu-a has 2"),
         ([Host("gpu-a", 0)], LaunchRequest("ddp", ("--device", "cuda")), "gpu-a has 0"),
         ([Host("gpu-a", readonly=True)], LaunchRequest("ddp"), "gpu-a lets this dashboard only look on"),
-        (
-            [Host("gpu-a", up=False, note="the connection broke")],
-            LaunchRequest("ddp"),
-            "cannot be reached: the connection broke",
-        ),
-        (
-            [Host("a", up=False), Host("b", up=False)],
-            LaunchRequest("ddp"),
-            "no host is there to start it on",
-        ),
+        ([Host("gpu-a", up=False, note="it broke")], LaunchRequest("ddp"), "cannot be reached: it broke"),
+        ([Host("a", up=False), Host("b", up=False)], LaunchRequest("ddp"), "no host is there to start it"),
         ([Host("a"), Host("b", up=False)], LaunchRequest("ddp", host="b"), "b cannot be reached"),
     ],
 )
@@ -112,12 +88,6 @@ def test_what_would_not_run_is_said_before_it_is_sent(hosts, wanted, fault):
     with pytest.raises(ValueError, match=r".+"):
         launcher.start(plan)
     assert not any(host.launches for host in hosts)
-
-
-def test_the_first_host_that_starts_something_is_taken_by_itself():
-    launcher = launcher_of(Host("a", up=False), Host("b", readonly=True), Host("c"), Host("d"))
-    assert launcher.hosts == ("c", "d")
-    assert launcher.plan(LaunchRequest("ddp")).request.host == "c"
 
 
 @pytest.fixture
@@ -175,15 +145,17 @@ def test_the_status_of_one_request_says_nothing_of_the_next(running):
 
 
 @pytest.mark.parametrize("runs", [True, False])
-def test_on_another_host_it_takes_the_place_of_the_one_before(runs):
-    a, b = Host("a"), Host("b")
-    launcher = started(launcher_of(a, b), "ddp")
+def test_the_first_host_that_starts_something_is_taken_by_itself_and_another_in_its_place(runs):
+    c, d = Host("c"), Host("d")
+    launcher = launcher_of(Host("a", up=False), Host("b", readonly=True), c, d)
+    assert launcher.hosts == ("c", "d")
+    started(launcher, "ddp")
     if runs:
-        a.says("running", job="job-1")
+        c.says("running", job="job-1")
         launcher.status()
-    started(launcher, "ddp", host="b")
-    assert a.launches == [(("ddp",), None), ((), None)]
-    assert b.launches == [(("ddp",), None)]
+    started(launcher, "ddp", host="d")
+    assert c.launches == [(("ddp",), None), ((), None)]
+    assert d.launches == [(("ddp",), None)]
 
 
 def test_what_was_started_is_ended_by_a_key(host, running):

@@ -8,20 +8,17 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TypeVar
 
 from overlaptop.relay.relay import Relay
-from overlaptop.wire.codec import FrameReader, decode, encode, frame
+from overlaptop.remote.frames import RelayStream
+from overlaptop.wire.codec import decode, encode, frame
 from overlaptop.wire.messages import Join
 from overlaptop.wire.protocol import PROTOCOL_VERSION
-from overlaptop.wire.relaying import MAGIC, RelayJobs, RelayLink, RelayPing, RelaySelect
+from overlaptop.wire.relaying import RelayJobs, RelayLink, RelayPing, RelaySelect
 from overlaptop.wire.schema import Message
 from tests.hub.conftest import PATIENCE_S, Receiver
 
 _PING_S = 0.2
-
-T = TypeVar("T")
-M = TypeVar("M")
 
 
 class RelayClient(Receiver):
@@ -32,15 +29,17 @@ class RelayClient(Receiver):
         self.reads, self.writes = reads, writes
         os.set_blocking(reads, False)
         os.set_blocking(writes, False)
-        self.received_bytes = 0
-        """Behind MAGIC."""
         self.over = False
         """The relay has closed its end."""
         self.pings = True
-        self._begun = b""
-        self._reader: FrameReader | None = None
+        self._stream = RelayStream()
         self._ping_due_s = 0.0
         self._number = 0
+
+    @property
+    def received_bytes(self) -> int:
+        """Behind MAGIC."""
+        return self._stream.frame_bytes
 
     def send(self, *messages: Message) -> None:
         self.write(b"".join(frame(encode(message)) for message in messages))
@@ -64,14 +63,7 @@ class RelayClient(Receiver):
         except BlockingIOError:
             return
         self.over = not data
-        if self._reader is None:
-            self._begun += data
-            if len(self._begun) < len(MAGIC):
-                return
-            assert self._begun.startswith(MAGIC)
-            data, self._reader = self._begun[len(MAGIC) :], FrameReader()
-        self.received_bytes += len(data)
-        self.messages += map(decode, self._reader.feed(data))
+        self.messages += map(decode, self._stream.feed(data))
 
     def select(self, job: str, *detail_ranks: int) -> None:
         """Select a job that the host has, and forget what came before the answer."""
