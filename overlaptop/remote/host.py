@@ -89,13 +89,13 @@ class RemoteHubConnection:
             self._ranks = wanted
             self._join_due_s = 0.0
 
-    def send(self, command: Command) -> bool:
+    def send(self, message: Command | Search) -> bool:
         """As HubConnection says."""
-        return self._send(command)
+        encode(message)  # what is not allowed is an error whether or not there is a connection
+        self._host.update_relay()
+        return self._host.selected and self._hub_answers and self._host.connection.send(message)
 
-    def hold(self, search: Search) -> bool:
-        """As HubConnection says."""
-        return self._send(search)
+    hold = send
 
     def close(self) -> None:
         """As HubConnection says. The connection stays."""
@@ -134,11 +134,6 @@ class RemoteHubConnection:
                 return names + sum(map(len, reasons)) <= MAX_SAMPLE_CHARS
             case _:
                 return True
-
-    def _send(self, message: Command | Search) -> bool:
-        encode(message)  # what is not allowed is an error whether or not there is a connection
-        self._host.update_relay()
-        return self._host.selected and self._hub_answers and self._host.connection.send(message)
 
 
 class RemoteHost:

@@ -220,6 +220,11 @@ def test_no_file_of_a_job_can_be_seen_read_or_changed(job: JobRecord, socket_dir
     for act in (os.listdir, os.rmdir, lambda path: path.rename(f"{path}-mine")):
         assert as_stranger(lambda act=act: act(socket_dir)) == "PermissionError"
     assert files_of_the_job() == files
+    # Nor does another user's dashboard find or join it.
+    assert as_stranger(list_jobs) == "EndpointError"
+    assert as_stranger(lambda: read_job(KEY)) is None
+    assert as_stranger(lambda: LocalHubConnection(job)) == "EndpointError"
+    assert as_stranger(lambda: str(endpoints.job_dir(KEY, create=True))) == "EndpointError"
 
 
 def test_its_sockets_cannot_be_spoken_to_even_where_the_directory_was_opened(
@@ -264,13 +269,6 @@ def test_its_hub_listens_nowhere_else_and_takes_no_signals(job: JobRecord) -> No
     proc = Path(f"/proc/{job.hub_pid}")
     for name, act in (("environ", Path.read_bytes), ("fd", os.listdir), ("cwd", Path.readlink)):
         assert as_stranger(lambda act=act, name=name: act(proc / name)) == "PermissionError"
-
-
-def test_another_users_dashboard_finds_no_job_there_and_joins_none(job: JobRecord) -> None:
-    assert as_stranger(list_jobs) == "EndpointError"
-    assert as_stranger(lambda: read_job(KEY)) is None
-    assert as_stranger(lambda: LocalHubConnection(job)) == "EndpointError"
-    assert as_stranger(lambda: str(endpoints.job_dir(KEY, create=True))) == "EndpointError"
 
 
 def test_another_users_relay_tells_nothing_and_passes_nothing_on(job: JobRecord, make_rank) -> None:
