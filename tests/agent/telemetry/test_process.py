@@ -46,19 +46,15 @@ def with_maps(root: Path, *lines: str) -> Path:
     return root
 
 
-def test_cpus_that_are_switched_off_are_left_out(tmp_path: Path) -> None:
+def test_cpus_that_are_switched_off_are_left_out_and_unknown_where_there_is_no_list(tmp_path: Path) -> None:
     lay_out(NPS4, Process("0-8191"), tmp_path)
     assert process.cpu_set(tmp_path) == frozenset(range(256))
     (tmp_path / "sys/devices/system/cpu/online").unlink()
     assert process.cpu_set(tmp_path) == frozenset(range(8192)), "then what the process says"
-
-
-@pytest.mark.parametrize("status", ["", "Cpus_allowed_list:\tsome\n", "Cpus_allowed:\tff\n"])
-def test_a_status_without_the_list_is_unknown(status: str, tmp_path: Path) -> None:
-    lay_out(NPS4, Process("0"), tmp_path)
-    (tmp_path / "proc/self/status").write_text(status)
-    with pytest.raises(UnavailableError):
-        process.cpu_set(tmp_path)
+    for status in ("", "Cpus_allowed_list:\tsome\n", "Cpus_allowed:\tff\n"):
+        (tmp_path / "proc/self/status").write_text(status)
+        with pytest.raises(UnavailableError):
+            process.cpu_set(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +74,9 @@ def test_each_policy_of_the_kernel_is_read(words: str, text: str, nodes: set[int
     lay_out(TWO_SOCKETS, Process("0", policy=words), tmp_path)
     policy = process.memory_policy(tmp_path)
     assert (policy.text, policy.nodes) == (text, nodes)
+    for maps in ("", "nonsense", "55c000000000 newpolicy:1 anon=1"):
+        with pytest.raises(UnavailableError, match="names no policy"):
+            process.memory_policy(with_maps(tmp_path, maps))
 
 
 def test_the_first_mappings_without_a_policy_of_their_own_speak_for_the_process(tmp_path: Path) -> None:
@@ -94,12 +93,6 @@ def test_a_policy_is_read_whole_wherever_the_reading_ends(tmp_path: Path) -> Non
         first = "55c000000000 interleave:0-1 file=/".ljust(length, "x")
         with_maps(tmp_path, first, "55c000001000 interleave:0-1 file=/x mapped=1 N0=1")
         assert process.memory_policy(tmp_path).text == "interleave:0-1"
-
-
-@pytest.mark.parametrize("maps", ["", "nonsense", "55c000000000 newpolicy:1 anon=1"])
-def test_a_policy_in_other_words_is_unknown(maps: str, tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match="names no policy"):
-        process.memory_policy(with_maps(tmp_path, maps))
 
 
 @pytest.mark.parametrize(

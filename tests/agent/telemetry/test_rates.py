@@ -240,12 +240,10 @@ def test_a_counter_gives_its_bytes_or_says_that_it_began_anew(readings: list[tup
     ("bits", "words"),
     [
         (0x1 | 0x2 | 0x100, ()),  # idle, clocks that somebody has set, display
-        (0x4, ("power cap",)),
         (0x8, ("hardware slowdown",)),
         (0x8 | 0x40, ("thermal, by the hardware",)),
-        (0x8 | 0x80 | 0x4, ("power cap", "power brake")),
         (0x8 | 0x4, ("hardware slowdown", "power cap")),
-        (0x10 | 0x20 | 0x1, ("sync boost", "thermal, by the driver")),
+        (0x10 | 0x20 | 0x80 | 0x1, ("sync boost", "thermal, by the driver", "power brake")),
         (0x600, ("board limit", "reliability")),
     ],
 )
