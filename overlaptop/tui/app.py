@@ -81,11 +81,9 @@ class OverlaptopApp(App[int]):
         self._offer_themes(name)
 
     def get_default_screen(self) -> Screen[object]:
-        """The overview lies below all others."""
         return OverviewScreen(self.dashboard)  # type: ignore[return-value]
 
     def on_mount(self) -> None:
-        """Start to read and to draw."""
         self.theme_changed_signal.subscribe(self, lambda _theme: self._take_theme())
         options = self.dashboard.options
         if (connections := options.connections) is not None:
@@ -96,7 +94,6 @@ class OverlaptopApp(App[int]):
         self.set_interval(1 / min(MAX_REFRESH_HZ, max(0.1, options.refresh_hz)), self.show)
 
     def on_unmount(self) -> None:
-        """The connections are closed after this."""
         if (connections := self.dashboard.options.connections) is not None:
             asyncio.get_running_loop().remove_reader(connections.fileno())
 
@@ -200,7 +197,6 @@ class OverlaptopApp(App[int]):
         return self.dashboard.state.offers(action)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """What the command palette offers: this app's keys by their words."""
         del screen
         for key in APP_KEYS:
             if key.action != "command_palette" and self.check_action(key.action, ()):
@@ -215,11 +211,9 @@ class OverlaptopApp(App[int]):
     # Keys that change the job
 
     def action_larger(self) -> None:
-        """The selected knob, one up."""
         self._step(1)
 
     def action_smaller(self) -> None:
-        """The selected knob, one down."""
         self._step(-1)
 
     def _select_knob(self) -> None:
@@ -232,7 +226,6 @@ class OverlaptopApp(App[int]):
         self.show()
 
     async def action_exact(self) -> None:
-        """Ask for a value of the selected knob."""
         self._select_knob()
         dashboard = self.dashboard
         selected = dashboard.control.editor.editable(dashboard.latest)
@@ -253,7 +246,6 @@ class OverlaptopApp(App[int]):
             await self._open(SearchScreen)
 
     async def action_capture(self) -> None:
-        """Ask for a capture."""
         if why := refusal(self.dashboard.latest):
             self.notify(f"no capture: {why}", markup=False)
         elif isinstance(self.screen, CaptureScreen):
@@ -296,50 +288,40 @@ class OverlaptopApp(App[int]):
         await self.push_screen(kind(self.dashboard, **about))
 
     def action_overview(self) -> None:
-        """Close all that lies above it."""
         self._to_overview()
         self.show()
 
     async def action_rank(self) -> None:
-        """Open the chosen rank."""
         if self.dashboard.state.chosen is not None and not isinstance(self.screen, RankScreen):
             await self._open(RankScreen)
 
     async def action_machine(self) -> None:
-        """The machine under the chosen rank."""
         await self._open(MachineScreen)
 
     async def action_tune(self) -> None:
-        """All knobs."""
         await self._open(TuneScreen)
 
     async def action_captures(self) -> None:
-        """The newest capture."""
         await self._open(CaptureScreen, over=True, asks=False)
 
     async def action_help(self) -> None:
-        """Keys and words."""
         about = self.screen.title_in_help if isinstance(self.screen, DashboardScreen) else ""
         await self._open(HelpScreen, over=True, about=about)
 
     async def action_notices(self) -> None:
-        """What agents reported."""
         await self._open(NoticesScreen, over=True)
 
     async def action_hosts(self) -> None:
-        """The connections to other hosts."""
         if self.dashboard.state.snapshot.nodes:
             await self._open(HostsScreen, over=True)
         else:
             self.notify("only this machine is watched; others are: overlaptop HOST ...", timeout=3)
 
     async def action_jobs(self) -> None:
-        """The list of jobs."""
         if not isinstance(self.screen, JobsScreen):
             await self.push_screen(JobsScreen(self.dashboard, self.dashboard.session.job_key))
 
     async def action_workloads(self) -> None:
-        """Workloads with their options, and what was tried."""
         launcher = self.dashboard.options.launcher
         if launcher is None:
             self.notify("no workload can be started from here", timeout=3)
@@ -348,7 +330,6 @@ class OverlaptopApp(App[int]):
             await self.push_screen(WorkloadsScreen(self.dashboard, launcher))
 
     def action_turn(self, steps: int) -> None:
-        """Another step of the trace, or the whole of it."""
         session = self.dashboard.session
         if isinstance(session, FinishedSession):
             session.turn(steps)
@@ -364,14 +345,12 @@ class OverlaptopApp(App[int]):
         return [] if plain else [name for name in PALETTES if name != PLAIN.name]
 
     def action_next_theme(self) -> None:
-        """The next one that has colours."""
         if not self.themes:
             self.notify("no colours: NO_COLOR is set, or the plain theme was chosen", timeout=3)
             return
         self.theme = self.themes[(self.themes.index(self.theme) + 1) % len(self.themes)]
 
     def action_pause(self) -> None:
-        """Hold the screen still, or let it go on."""
         if self.dashboard.state.paused_at_ns is not None:
             self.dashboard.resume()
         else:

@@ -61,5 +61,4 @@ class PageScreen(DashboardScreen):
         return ((self._header, 1, 0), (self._view, view, above), (self._keys, foot, 0))
 
     def action_move(self, lines: int) -> None:
-        """Scroll."""
         self._view.scroll_lines(lines)

@@ -46,11 +46,9 @@ class DashboardScreen(Screen[None]):
         prompt.take_focus()
 
     def heights(self, width: int, height: int) -> Heights:
-        """How the screen's lines are shared out."""
         raise NotImplementedError
 
     def compose(self) -> ComposeResult:
-        """The widgets, from top to bottom."""
         for widget, _, _ in self.heights(self.app.size.width, self.app.size.height):
             yield widget
 
@@ -67,7 +65,6 @@ class DashboardScreen(Screen[None]):
         self.redraw()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Share the lines out anew."""
         self._arrange(event.size.width, event.size.height)
 
     def on_screen_resume(self) -> None:
@@ -75,11 +72,9 @@ class DashboardScreen(Screen[None]):
         self.redraw(everything=True)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002
-        """Under --readonly no key changes anything, and in a trace none turns to a job."""
         return self.state.offers(action)
 
     def action_back(self) -> None:
-        """To the screen below."""
         self.app.pop_screen()
 
     def _arrange(self, width: int = 0, height: int = 0) -> None:

@@ -21,12 +21,10 @@ class JobView(LineView):
         """1: it was turned down, -1: up, with the pointer in column ``x``."""
 
     async def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Textual's."""
         event.stop()
         await self.wheel(1, event.x)
 
     async def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Textual's."""
         event.stop()
         await self.wheel(-1, event.x)
 

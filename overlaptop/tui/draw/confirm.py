@@ -29,7 +29,6 @@ class Confirm(Prompt, can_focus=True):
         self._do = do
 
     def render(self) -> RenderResult:
-        """The question and its keys."""
         return Text(f"{self._asked}   y: yes   esc: no")
 
     async def press(self, key: events.Key) -> bool:
@@ -37,14 +36,11 @@ class Confirm(Prompt, can_focus=True):
         return key.key not in ("y", "Y", "n", "N", "escape")
 
     def take_focus(self) -> None:
-        """So that its keys come first."""
         self.screen.set_focus(self)
 
     async def action_accept(self) -> None:
-        """Yes."""
         await self.remove()
         await self._do()
 
     async def action_leave(self) -> None:
-        """No."""
         await self.remove()

@@ -38,10 +38,8 @@ class LineInput(Input):
         self.screen.set_focus(self)
 
     def watch_value(self) -> None:
-        """Something was typed, pasted or deleted."""
         if self.is_mounted:
             self._changed()
 
     async def action_submit(self) -> None:
-        """Enter."""
         await self._entered()

@@ -53,7 +53,6 @@ class LinePrompt(Prompt):
         return self._input.value
 
     def compose(self) -> ComposeResult:
-        """Question, input, hint."""
         with Horizontal():
             yield Static(f" {self._asked} ", classes="prompt", markup=False)
             yield self._input
@@ -61,24 +60,19 @@ class LinePrompt(Prompt):
         yield self._below
 
     def on_mount(self) -> None:
-        """Say what may be answered; what is typed comes in place of what stands there."""
         self._show(self.app.size.width)
         self._input.select_all()
 
     def on_resize(self, event: events.Resize) -> None:
-        """The words may have to go below, or need not any more."""
         self._show(event.size.width)
 
     async def press(self, key: events.Key) -> bool:
-        """Type it."""
         return await self._input.press(key)
 
     def take_focus(self) -> None:
-        """Type here."""
         self._input.take_focus()
 
     async def action_leave(self) -> None:
-        """Escape."""
         await self.remove()
 
     async def _answer(self) -> None:

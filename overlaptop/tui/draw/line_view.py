@@ -91,7 +91,6 @@ class LineView(Widget):
         return container.height
 
     def on_resize(self, _event: Resize) -> None:
-        """A new size needs new lines."""
         self.redraw(everything=True)
 
     def _strip(self, line: StyledLine, width: int) -> Strip:

@@ -24,7 +24,6 @@ class HelpPage(Page):
         self._about = about
 
     def lines(self, width: int) -> list[StyledLine]:
-        """Two columns, the second one wrapped."""
         first = [self._about, TIMELINE] if self._about in (OVERVIEW, RANK) else [self._about]
         titles = SECTIONS if self.state.moving else OF_TRACES
         sections = {"Everywhere": (*APP_KEYS, *TRACE_KEYS), **{each: SECTIONS[each] for each in titles}}
@@ -54,7 +53,6 @@ class NoticesPage(Page):
     """Newest first."""
 
     def lines(self, width: int) -> list[StyledLine]:
-        """Time, ranks, level, text."""
         notices = grouped(self.state.snapshot.notices)
         lines: list[StyledLine] = [(bold(" Notices"), dim("  newest first")), ()]
         if (trouble := trouble_of(self.state.snapshot)) is not None:

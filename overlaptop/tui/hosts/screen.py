@@ -39,7 +39,6 @@ class HostsPage(Page):
     """A heading each, and below it what is known."""
 
     def lines(self, width: int) -> list[StyledLine]:
-        """Reasons and foreign words are there in full length."""
         snapshot = self.state.snapshot
         now_ns = self.state.paused_now_ns or snapshot.at_ns
         lines: list[StyledLine] = [(bold(" Hosts"), dim(f"  {live_words(snapshot)}")), ()]
@@ -59,7 +58,6 @@ class HostsScreen(PageScreen):
         super().__init__(dashboard, HostsPage(dashboard))
 
     def action_retry(self) -> None:
-        """Try those that are down at once."""
         if (lines := self.dashboard.options.connections) is not None:
             lines.retry()
             self.dashboard.on_change()

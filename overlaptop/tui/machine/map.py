@@ -285,7 +285,6 @@ class MachineMap(JobView):
         return 1 + len(self._all(width)[0])
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """The heading and the visible lines below it."""
         lines, at = self._all(width)
         room = max(0, height - 1)
         self._first = scrolled(self._first, at, len(lines), room)

@@ -59,7 +59,6 @@ class MachineScreen(DashboardScreen):
         )
 
     def action_move(self, rows: int) -> None:
-        """Another rank."""
         self.state.move(rows)
         self._choose(self.state.rank)
 
@@ -94,7 +93,6 @@ class MachineScreen(DashboardScreen):
             self._choose(ranks[(ranks.index(chosen.rank) + direction) % len(ranks)])
 
     def action_scroll(self, lines: int) -> None:
-        """The details."""
         self._detail.scroll_lines(lines)
 
     def _choose(self, rank: int) -> None:

@@ -42,22 +42,18 @@ class FilterInput(Prompt):
         return self._input.value
 
     def compose(self) -> ComposeResult:
-        """Prompt, input, fault."""
         with Horizontal():
             yield Static(" filter /", classes="prompt")
             yield self._input
         yield self._fault
 
     def on_mount(self) -> None:
-        """What is typed comes in place of what stands there."""
         self._input.select_all()
 
     async def press(self, key: events.Key) -> bool:
-        """Type it."""
         return await self._input.press(key)
 
     def take_focus(self) -> None:
-        """Type here."""
         self._input.take_focus()
 
     async def action_leave(self) -> None:

@@ -13,7 +13,6 @@ class Legend(JobView):
     fades = False
 
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
-        """Each part's glyph in its colour, and its word."""
         textured, gap = self.look.textured, "   " if width >= 70 else "  "
         items = []
         for part in (*STEP_PARTS, STALL):

@@ -38,7 +38,6 @@ class RankTable(JobView):
         return 1 + max(1, len(self._entries()))
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """The header line and the rows that are visible."""
         state = self.state
         scales = Scales.of(state, textured=self.look.textured)
         columns = self._columns(width)
@@ -66,7 +65,6 @@ class RankTable(JobView):
         return lines
 
     async def on_click(self, event: events.Click) -> None:
-        """Choose a rank, and open it at the second click; sort by a column."""
         entries, at = self._entries(), self._first + event.y - 1
         if event.y == 0:
             if (key := self._column_at(event.x)) in SORT_KEYS:

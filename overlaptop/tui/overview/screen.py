@@ -125,41 +125,33 @@ class OverviewScreen(TimelineScreen):
         return min(wanted, CHANGE_LINES if change is not None and change.state == "failed" else 1)
 
     def action_comparison(self) -> None:
-        """Hide what the newest change brought, or show it again."""
         self.state.hide_panel()
         self.redraw()
 
     def action_move(self, rows: int) -> None:
-        """Another rank."""
         self.state.move(rows)
         self.show_chosen()
 
     def action_page(self, pages: int) -> None:
-        """As many ranks on as are visible."""
         self.action_move(pages * self._table.page_rows)
 
     def action_choose(self, rank: int) -> None:
-        """That one."""
         self.state.rank = rank
         self.show_chosen()
 
     def action_sort_by(self, key: str) -> None:
-        """By that column, or the other way round."""
         self.state.sort_by(key)
         self.redraw()
 
     def action_sort(self) -> None:
-        """By the next column."""
         self.state.sort_by_next()
         self.redraw()
 
     def action_reverse(self) -> None:
-        """The other way round."""
         self.state.reverse = not self.state.reverse
         self.redraw()
 
     def action_collectives(self) -> None:
-        """Show or hide the list."""
         self.state.show_collectives = not self._collectives.display
         self.redraw()
 
@@ -180,6 +172,5 @@ class OverviewScreen(TimelineScreen):
         return ""
 
     def action_back(self) -> None:
-        """Drop the filter."""
         self.state.filter = Filter()
         self.show_chosen()

@@ -37,7 +37,6 @@ class TotalsLine(JobView):
     """One line; two where it is narrow and there is height."""
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """The totals in order of weight."""
         items = total_items(self.state)
         wide = joined([item.line for item in items])
         gap = "   " if line_width(wide) <= width - 1 else "  "

@@ -37,7 +37,6 @@ class Collectives(JobView):
         return (self.state.lanes and self.state.lanes.detail, self.state.collective)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """Header and the visible lines."""
         lanes = self.state.lanes
         if lanes is None:
             return []
@@ -65,7 +64,6 @@ class Collectives(JobView):
         return lines
 
     async def on_click(self, event: events.Click) -> None:
-        """Choose the line."""
         if event.y > 0:
             await self._choose(self._first + event.y - 1)
 

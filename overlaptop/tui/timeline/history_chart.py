@@ -28,7 +28,6 @@ class HistoryChart(JobView):
         return history.steps_a_column(typical_ns, moving=self.state.moving)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """Titles and charts for the chosen rank."""
         chosen = self.state.chosen
         if chosen is None or not chosen.history:
             return [(dim(" no history yet"),)]

@@ -13,24 +13,20 @@ class TimelineScreen(DashboardScreen):
     """Zoom, pan, and the chosen collective."""
 
     def action_zoom(self, direction: int) -> None:
-        """Closer or wider, around the middle of what is seen."""
         self.state.viewport = self.state.viewport.zoomed(ZOOM_FACTOR**direction)
         self.redraw()
 
     def action_pan(self, direction: int) -> None:
-        """Earlier or later by a fifth of what is seen."""
         self.state.viewport = self.state.viewport.panned(PAN_SHARE * direction)
         self.state.follows = False
         self.redraw()
 
     def action_whole_step(self) -> None:
-        """Undo zoom and pan."""
         self.state.viewport = WHOLE_STEP
         self.state.follows = False
         self.redraw()
 
     def action_collective(self, lines: int) -> None:
-        """Move the cursor in the list of collectives."""
         lanes = self.state.lanes
         if lanes is None or not lanes.detail.collectives:
             return

@@ -31,7 +31,6 @@ class Timeline(JobView):
         return (state.lanes.detail, state.viewport, state.collective) if state.lanes else None
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """The viewport that the state holds."""
         lanes = self.state.lanes
         if lanes is None:
             return [self._title(width, None), (), (dim("  " + self._why_not()),)]

@@ -25,7 +25,6 @@ class JobHeader(JobView):
     fades = False
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        """The job's line; then how it is measured, or what is wrong."""
         lines = [_job_line(self.state, width)]
         if height > 1:
             lines.append(_source_line(self.state, width))

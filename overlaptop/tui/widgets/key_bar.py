@@ -99,12 +99,10 @@ class KeyBar(JobView):
         return (self._change_line(), *self.hints)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
-        """One line."""
         placed, gap, change = self._placed(width)
         return [fit([Item(line) for line, _ in placed], [Item(change)] if change else [], width, gap)]
 
     async def on_click(self, event: events.Click) -> None:
-        """Do what the hint under the pointer says."""
         left = 0
         placed, gap, _ = self._placed(self.size.width)
         for line, hint in placed:
