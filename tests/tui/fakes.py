@@ -3,13 +3,17 @@
 import time
 from contextlib import asynccontextmanager
 
+from rich.cells import cell_len
+
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.app import OverlaptopApp
 from overlaptop.tui.options import TuiOptions
-from tests.fleet.builders import MS, Clock, detail, info, status, step, welcome
+from tests.fleet.builders import Clock, detail, info, status, step, welcome
 from tests.fleet.hub import PlayedFleet
 
 WIDE = (160, 45)
+SIZES = (WIDE, (100, 30), (60, 20))
+HOSTILE = "\x1b]0;pwned\x07\x9b2J\r\n\t\u202e\u200b[bold red]x[/]"
 
 
 class FakeSession:
@@ -100,6 +104,12 @@ async def shown(app, pilot, *keys, rest_s=0.0):
     return screen_text(app)
 
 
+async def screen_of(session, *keys, size=WIDE, **options):
+    """The screen of a dashboard after these keys."""
+    async with opened(session, size, **options) as (app, pilot):
+        return await shown(app, pilot, *keys)
+
+
 def screen_lines(app):
     """What the terminal shows, a string a row."""
     strips = app.screen._compositor.render_strips()
@@ -123,15 +133,29 @@ def table_ranks(app):
     return ranks
 
 
+def line_of(text, words):
+    """The first line with these words in it."""
+    return next(line for line in text.splitlines() if words in line)
+
+
+def row_of(text, rank):
+    """The rank's row of the table."""
+    return next(line for line in text.splitlines() if line.replace("▸", " ").split()[:1] == [str(rank)])
+
+
+def fills(app, size):
+    """Whether the screen is exactly as wide and as high as its terminal, and nothing in it steers that."""
+    lines = screen_lines(app)
+    return all(map(str.isprintable, lines)) and [cell_len(line) for line in lines] == [size[0]] * size[1]
+
+
+def colors(app):
+    """All that are on the screen."""
+    styles = [run.style for strip in app.screen._compositor.render_strips() for run in strip if run.style]
+    return {color for style in styles for color in (style.color, style.bgcolor) if color}
+
+
 __all__ = [
-    "MS",
-    "WIDE",
-    "FakeSession",
-    "app_of",
-    "opened",
-    "running_job",
-    "screen_lines",
-    "screen_text",
-    "shown",
-    "table_ranks",
+    *("HOSTILE", "SIZES", "WIDE", "FakeSession", "app_of", "colors", "fills", "line_of", "opened"),
+    *("row_of", "running_job", "screen_lines", "screen_of", "screen_text", "shown", "table_ranks"),
 ]

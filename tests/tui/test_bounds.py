@@ -31,22 +31,10 @@ from tests.fleet.builders import (
 from tests.wire.examples import COMMAND, GRADIENTS, MACHINE, OUTCOME, SEARCH
 from tests.wire.extremes import at_bounds
 
-from .fakes import FakeSession, opened
+from .fakes import SIZES, FakeSession, opened
 
-SIZES = ((160, 45), (100, 30), (60, 20))
-NO_PARTS = dict.fromkeys(
-    (
-        "compute_ns",
-        "comm_ns",
-        "hidden_ns",
-        "exposed_ns",
-        "compute_only_ns",
-        "copy_only_ns",
-        "idle_ns",
-        "stall_ns",
-    ),
-    0,
-)
+PARTS = ("compute", "comm", "hidden", "exposed", "compute_only", "copy_only", "idle", "stall")
+NO_PARTS = {f"{part}_ns": 0 for part in PARTS}
 STEP = step(0, 5)
 LONGEST = replace(STEP, **NO_PARTS, step_ns=MAX_DURATION_NS)
 SHORTEST = replace(STEP, **NO_PARTS, step_ns=1)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from overlaptop.text import Unit
 from overlaptop.tui.draw.bars import EIGHTHS, Piece, chart, gauge, lane, ruler, sparkline, stacked_bar
-from overlaptop.tui.draw.segments import Segment, TextStyle, line_width
+from overlaptop.tui.draw.segments import TextStyle, line_width
 from overlaptop.tui.timeline.history import bar_top_ns, columns, scale_top_ns, steps_a_column
 from overlaptop.tui.timeline.parts import STEP_PARTS
 from tests.fleet.builders import MS, step
@@ -43,44 +43,42 @@ def test_each_part_takes_its_share_of_the_bar_to_an_eighth_at_each_edge(lengths,
             assert cells[key] == pytest.approx(length / total * width, abs=0.51)
 
 
-def test_a_bar_shows_edges_to_an_eighth():
-    whole, edge = stacked_bar([("compute", 11), ("hidden", 5)], 16, 2, textured=False)
-    assert (whole.text, whole.style.fg) == ("█", "compute")
-    assert (edge.text, edge.style.fg, edge.style.bg) == ("▍", "compute", "hidden")
+@pytest.mark.parametrize(
+    ("parts", "scale", "textured", "drawn"),
+    [
+        (
+            [("compute", 11), ("hidden", 5)],
+            16,
+            False,
+            [("█", "compute", "compute"), ("▍", "compute", "hidden")],
+        ),
+        ([("compute", 8)], 16, False, [("█", "compute", "compute"), (" ", "text", "")]),
+        ([("hidden", 8), ("idle", 8)], 16, True, [("▓", "hidden", ""), ("·", "idle", "")]),
+    ],
+    ids=["an edge to an eighth", "a shorter step ends earlier", "textures differ by glyph"],
+)
+def test_a_bar_of_two_cells(parts, scale, textured, drawn):
+    bar = stacked_bar(parts, scale, 2, textured=textured)
+    assert [(run.text, run.style.fg, run.style.bg) for run in bar] == drawn
 
 
-def test_a_bar_of_a_shorter_step_ends_earlier():
-    bar = stacked_bar([("compute", 30)], 60, 10, textured=False)
-    assert [run.text for run in bar] == ["█" * 5, " " * 5]
+def pieces_of(*spans):
+    return [Piece(start, end, "compute") for start, end in spans]
 
 
-def test_textured_parts_differ_by_glyph_alone():
-    bar = stacked_bar([(key, 10) for key in KEYS], 50, 10, textured=True)
-    assert "".join(run.text for run in bar) == "██▓▓░░▞▞··"
-
-
-def test_a_lane_shows_a_window_of_its_pieces():
-    pieces = [Piece(0, 10, "compute"), Piece(20, 30, "compute")]
-    assert "".join(run.text for run in lane(pieces, 5, 25, 4, textured=False)) == "█  █"
-
-
-def test_many_edges_in_one_cell_show_as_a_shade_of_what_is_covered():
-    pieces = [Piece(at, at + 1, "compute") for at in range(0, 16, 2)]
-    (run,) = lane(pieces, 0, 16, 2, textured=False)
-    assert run == Segment("██", TextStyle("compute", eighths=4))
-
-
-def test_gaps_that_are_each_too_thin_to_see_are_not_lost_together():
-    # One cell of 20 kernels with a gap after each: 70 % of it is covered.
-    pieces = [Piece(at, at + 0.7, "compute") for at in range(20)]
-    (run,) = lane(pieces, 0, 20, 1, textured=False)
-    assert run == Segment("█", TextStyle("compute", eighths=6))
-
-
-def test_one_gap_that_is_too_thin_to_see_does_not_turn_an_edge_into_a_shade():
-    pieces = [Piece(0, 50, "compute"), Piece(52, 75, "compute")]
-    (run,) = lane(pieces, 0, 100, 1, textured=False)
-    assert run.text in EIGHTHS
+@pytest.mark.parametrize(
+    ("pieces", "window", "width", "drawn"),
+    [
+        (pieces_of((0, 10), (20, 30)), (5, 25), 4, [("█", 8), ("  ", 8), ("█", 8)]),
+        (pieces_of(*((at, at + 1) for at in range(0, 16, 2))), (0, 16), 2, [("██", 4)]),
+        (pieces_of(*((at, at + 0.7) for at in range(20))), (0, 20), 1, [("█", 6)]),
+        (pieces_of((0, 50), (52, 75)), (0, 100), 1, [("▊", 8)]),
+    ],
+    ids=["a window", "many edges are a shade", "slivers add up", "one thin gap leaves an edge"],
+)
+def test_a_lane_shows_how_much_is_covered_and_edges_to_an_eighth(pieces, window, width, drawn):
+    line = lane(pieces, *window, width, textured=False)
+    assert [(run.text, run.style.eighths) for run in line] == drawn
 
 
 @given(
@@ -95,22 +93,17 @@ def test_a_lane_is_exactly_as_wide_as_its_room_at_any_zoom(edges, start, length,
         assert line_width(lane(pieces, start, start + length, width, textured=textured)) == width
 
 
-@given(st.integers(0, 10**9), st.integers(1, 10**9), st.integers(1, 200))
-def test_a_ruler_is_exactly_as_wide_as_its_room(start_ns, length_ns, width):
-    unit = Unit.for_scale(length_ns)
-    assert line_width(ruler(start_ns, start_ns + length_ns, width, unit)) == width
-
-
 def test_a_ruler_stands_where_its_figures_say():
-    (text,) = ["".join(run.text for run in ruler(0, 40 * MS, 40, Unit.for_scale(40 * MS)))]
+    text = "".join(run.text for run in ruler(0, 40 * MS, 40, Unit.for_scale(40 * MS)))
     assert text.index("20") - 1 == 20
     assert "0 ms" in text
 
 
-@given(st.integers(0, 10**9), st.integers(1_000, 10**9), st.integers(18, 200))
-def test_a_rulers_figures_are_whole_and_apart(start_ns, length_ns, width):
+@given(st.integers(0, 10**9), st.integers(1_000, 10**9), st.integers(1, 200))
+def test_a_ruler_is_as_wide_as_its_room_and_its_figures_are_whole_and_apart(start_ns, length_ns, width):
     unit = Unit.for_scale(length_ns)
     text = "".join(run.text for run in ruler(start_ns, start_ns + length_ns, width, unit))
+    assert len(text) == width
     figures = [label.strip().removesuffix(unit.name) for label in text.split("╷")[1:]]
     assert text.count(unit.name) <= 1
     spacing = {round(b - a, 4) for a, b in pairwise([float(figure) for figure in figures])}
@@ -144,14 +137,11 @@ def test_a_chart_stacks_its_rows():
     assert ["".join(run.text for run in row) for row in rows] == ["█ ▲", "███"]
 
 
-def test_columns_of_the_history_do_not_change_once_complete():
+def test_columns_of_the_history_do_not_change_once_complete_and_missing_steps_leave_a_gap():
     steps = [step(0, number) for number in range(100)]
     early = columns(steps[:95], 10, 10, lambda known: known.step)
     late = columns(steps, 10, 10, lambda known: known.step)
     assert early[:-1] == late[:-1] == [9, 19, 29, 39, 49, 59, 69, 79, 89]
-
-
-def test_steps_that_are_missing_leave_a_gap():
     assert columns([step(0, 0), step(0, 3)], 4, 1, lambda known: known.step) == [0, None, None, 3]
 
 
@@ -166,11 +156,6 @@ def test_the_step_time_scale_leaves_room_and_is_round(typical_ns):
     assert top_ns <= typical_ns * 3 + 2
 
 
-@given(st.none() | st.floats(-1, 3), st.integers(0, 60), st.booleans())
-def test_a_gauge_is_exactly_as_wide_as_its_room(share, width, textured):
-    assert line_width(gauge(share, width, PLAIN, textured=textured)) == width
-
-
 @given(st.floats(0, 1), st.integers(1, 60))
 def test_a_gauge_is_drawn_to_half_a_cell(share, width):
     text = "".join(run.text for run in gauge(share, width, PLAIN, textured=True))
@@ -179,11 +164,11 @@ def test_a_gauge_is_drawn_to_half_a_cell(share, width):
     assert text == ("━" * width)[: int(drawn)] + "╸" * (drawn % 1 > 0) + "·" * text.count("·")
 
 
-def test_a_gauge_is_empty_only_where_there_is_nothing_or_nothing_is_known():
-    empty = "".join(run.text for run in gauge(0.0, 8, PLAIN, textured=True))
-    assert gauge(None, 8, PLAIN, textured=False) == gauge(0.0, 8, PLAIN, textured=False)
-    assert empty == "·" * 8
-    assert "".join(run.text for run in gauge(1e-6, 8, PLAIN, textured=True)) == "╸" + "·" * 7
-    part, track = gauge(0.25, 8, PLAIN, textured=False)
-    assert (part.text, track.text) == ("━" * 2, "━" * 6)
-    assert part.style != track.style
+@given(st.none() | st.floats(-1, 3), st.integers(0, 60), st.booleans())
+def test_a_gauge_fills_its_room_and_is_empty_only_where_there_is_nothing_or_nothing_is_known(
+    share, width, textured
+):
+    line = gauge(share, width, PLAIN, textured=textured)
+    assert line_width(line) == width
+    filled = any(run.style == PLAIN for run in line)
+    assert filled == (width > 0 and share is not None and share > 0)

@@ -4,10 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from overlaptop.launch.request import LaunchRequest
-from overlaptop.tui.keys import APP_KEYS
-from overlaptop.tui.overview.screen import OverviewScreen
 
-from .fakes import opened, running_job, screen_lines
+from .fakes import opened, running_job, shown
 from .knobs import ACCUMULATION, BUCKET, controlled_job
 from .launchers import FakeLauncher
 
@@ -23,15 +21,7 @@ def holding(*options):
 
 
 async def foot(app, pilot):
-    await pilot.pause()
-    app.show()
-    await pilot.pause()
-    return screen_lines(app)[-1]
-
-
-def keys_in(line):
-    """The words of the foot."""
-    return line.split()
+    return (await shown(app, pilot)).splitlines()[-1]
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -48,39 +38,31 @@ async def test_the_keys_that_matter_most_are_at_the_foot_of_the_overview_at_ever
             assert "…" not in line, width
 
 
-@pytest.mark.parametrize("keys", ["", "enter", "2", "m", "u", "o", "n", "c escape", "5", "a escape"])
-async def test_help_is_at_the_foot_of_every_screen_at_every_width(keys):
-    async with opened(controlled_job(), launcher=holding(), size=(250, 24)) as (app, pilot):
-        if keys:
-            await pilot.press(*keys.split())
-        for width in (*WIDTHS, 40, 20, 8):
-            await pilot.resize_terminal(width, 24)
-            assert "?" in keys_in(await foot(app, pilot)), width
-
-
-async def test_where_one_types_help_has_another_key():
-    async with opened(controlled_job(), launcher=holding(), size=(60, 24)) as (app, pilot):
-        await pilot.press("w")
-        assert "F1" in keys_in(await foot(app, pilot))
-
-
 @pytest.mark.parametrize(
     ("pressed", "keys"),
     [
+        ("1", ("?", "q", "[ ]", "a", "u", "w", "m")),
         ("enter", ("esc", "?", "[ ]", "tab", "↑ ↓", "q")),
         ("m", ("esc", "?", "↑ ↓", "← →", "[ ]", "q")),
+        ("u", ("?",)),
         ("o", ("enter", "↑ ↓", "w", "?", "q")),
         ("w", ("enter", "esc", "↑ ↓", "tab", "F9", "F1")),
         ("5", ("esc", "c", "?", "q")),
         ("n", ("esc", "↑ ↓", "?", "q")),
+        ("c escape", ("?",)),
+        ("a escape", ("?",)),
     ],
 )
-async def test_each_other_screen_has_its_own_keys_at_its_foot_where_it_is_narrow(pressed, keys):
+async def test_each_screen_has_its_own_keys_at_its_foot_and_help_at_every_width(pressed, keys):
     async with opened(controlled_job(), launcher=holding(), size=(60, 24)) as (app, pilot):
-        await pilot.press(pressed)
+        await pilot.press(*pressed.split())
         line = await foot(app, pilot)
         for key in keys:
             assert f" {key} " in line
+        help_key = "?" if "?" in keys else "F1"
+        for width in (*WIDTHS, 40, 20, 8) if help_key == "?" else WIDTHS:
+            await pilot.resize_terminal(width, 24)
+            assert help_key in (await foot(app, pilot)).split(), width
 
 
 @pytest.mark.parametrize(("width", "words"), [(160, "q  quit and end the job  "), (60, "q end job")])
@@ -106,23 +88,9 @@ async def test_a_key_that_ends_the_job_is_offered_only_while_one_runs():
 @pytest.mark.parametrize("width", [160, 60])
 async def test_a_click_on_a_hint_does_what_it_says(width):
     async with opened(controlled_job(), launcher=holding(), size=(width, 20)) as (app, pilot):
-        line = await foot(app, pilot)
-        await pilot.click(offset=(line.index(" u ") + 1, 19))
-        await pilot.pause()
-        assert type(app.screen).__name__ == "TuneScreen"
-        await pilot.press("escape")
-        line = await foot(app, pilot)
-        await pilot.click(offset=(line.index(" m ") + 1, 19))
-        await pilot.pause()
-        assert type(app.screen).__name__ == "MachineScreen"
-
-
-async def test_every_key_of_the_foot_of_the_overview_is_bound():
-    bound = {key.action for key in APP_KEYS}
-    async with opened(controlled_job(), launcher=holding(), size=(250, 20)) as (app, pilot):
-        await foot(app, pilot)
-        assert isinstance(app.screen, OverviewScreen)
-        for hint in app.screen._keys.hints:
-            place, _, action = hint.action.partition(".")
-            own = hasattr(app.screen, f"action_{action.partition('(')[0]}")
-            assert action in bound if place == "app" else own
+        for key, screen in ((" u ", "TuneScreen"), (" m ", "MachineScreen")):
+            line = await foot(app, pilot)
+            await pilot.click(offset=(line.index(key) + 1, 19))
+            await pilot.pause()
+            assert type(app.screen).__name__ == screen
+            await pilot.press("escape")

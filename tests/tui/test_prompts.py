@@ -4,7 +4,6 @@ import pytest
 from textual import events
 from textual.keys import _character_to_key
 
-from overlaptop.fleet.snapshot import LinkState
 from overlaptop.launch.request import LaunchRequest
 from overlaptop.tui.capture.screen import CaptureScreen
 from overlaptop.tui.overview.screen import OverviewScreen
@@ -14,11 +13,10 @@ from overlaptop.tui.tune.screen import TuneScreen
 from overlaptop.tui.workloads.screen import WorkloadsScreen
 from overlaptop.wire import commands
 
-from .fakes import FakeSession, app_of, opened, running_job, screen_text, shown, table_ranks
+from .fakes import WIDE, app_of, opened, running_job, screen_text, shown, table_ranks
 from .knobs import BUCKET, controlled_job, with_value
 from .launchers import FakeLauncher, record
 
-SIZES = ((160, 45), (60, 20))
 NAMED = {"\r": "enter", "\x1b": "escape"}
 
 
@@ -33,7 +31,7 @@ async def burst(app, pilot, text):
 
 async def test_keys_right_behind_the_filters_own_are_the_filters():
     session = controlled_job(ranks=4)
-    async with opened(session, size=SIZES[0]) as (app, pilot):
+    async with opened(session) as (app, pilot):
         await burst(app, pilot, "/foo bar<")
         assert app.screen.prompt.words == "foo bar<"
         assert isinstance(app.screen, OverviewScreen)
@@ -42,7 +40,7 @@ async def test_keys_right_behind_the_filters_own_are_the_filters():
 
 
 async def test_a_filter_its_enter_and_the_next_key_may_come_at_once():
-    async with opened(running_job(), size=SIZES[0]) as (app, pilot):
+    async with opened(running_job()) as (app, pilot):
         await burst(app, pilot, "/0-1\rs")
         await shown(app, pilot)
         assert app.screen.prompt is None
@@ -66,7 +64,7 @@ async def test_a_filter_its_enter_and_the_next_key_may_come_at_once():
 )
 async def test_keys_right_behind_any_key_that_opens_a_prompt_are_the_prompts(keys, screen, words):
     session = controlled_job()
-    async with opened(session, size=SIZES[0]) as (app, pilot):
+    async with opened(session) as (app, pilot):
         await burst(app, pilot, keys)
         assert isinstance(app.screen, screen)
         assert app.screen.prompt.words == words
@@ -75,7 +73,7 @@ async def test_keys_right_behind_any_key_that_opens_a_prompt_are_the_prompts(key
 
 async def test_an_answer_and_the_next_key_may_come_at_once():
     session = controlled_job()
-    async with opened(session, size=SIZES[0]) as (app, pilot):
+    async with opened(session) as (app, pilot):
         await burst(app, pilot, "b77\r2")
         assert [commands.in_words(each) for each in session.sent] == ["set bucket_cap_mb 77"]
         assert isinstance(app.screen, RankScreen)
@@ -86,14 +84,14 @@ async def test_an_answer_and_the_next_key_may_come_at_once():
 
 async def test_options_may_be_typed_at_once_behind_the_key_for_workloads():
     launcher = FakeLauncher()
-    async with opened(running_job(), launcher=launcher, size=SIZES[0]) as (app, pilot):
+    async with opened(running_job(), launcher=launcher) as (app, pilot):
         await burst(app, pilot, "w--seed 7\r")
         assert isinstance(app.screen, WorkloadsScreen)
         assert launcher.orders == [LaunchRequest("ddp", ("--seed", "7"))]
 
 
 async def test_a_prompt_keeps_its_keys_after_a_click_elsewhere():
-    async with opened(running_job(), size=SIZES[0]) as (app, pilot):
+    async with opened(running_job()) as (app, pilot):
         await pilot.press("slash")
         await pilot.click(offset=(20, 0))
         await burst(app, pilot, "1q")
@@ -111,7 +109,7 @@ def job_of_ours():
     return launcher, app_of(session, launcher=launcher)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [WIDE, (60, 20)])
 @pytest.mark.parametrize("keys", [("o", "down", "down", "enter"), ("w", "down", "enter")])
 async def test_a_workload_replaces_a_running_one_only_after_a_yes(size, keys):
     launcher, app = job_of_ours()
@@ -125,19 +123,10 @@ async def test_a_workload_replaces_a_running_one_only_after_a_yes(size, keys):
         assert launcher.orders == [LaunchRequest("ddp"), LaunchRequest("fsdp")]
 
 
-async def test_where_nothing_runs_that_was_started_here_a_workload_starts_at_once():
-    launcher = FakeLauncher()
-    session = FakeSession(link=LinkState.WAITING, job_key=None)
-    async with opened(session, launcher=launcher, size=SIZES[0]) as (app, pilot):
-        await shown(app, pilot)
-        await burst(app, pilot, "\r")
-        assert launcher.orders == [LaunchRequest("ddp")]
-
-
 @pytest.mark.parametrize("yes", ["y", "ctrl+c"])
 async def test_q_asks_where_it_ends_a_job_and_ctrl_c_does_not(yes):
     _, app = job_of_ours()
-    async with app.run_test(size=SIZES[0]) as pilot:
+    async with app.run_test(size=WIDE) as pilot:
         await pilot.press("q", "escape")
         await pilot.pause()
         assert app.is_running
@@ -148,7 +137,7 @@ async def test_q_asks_where_it_ends_a_job_and_ctrl_c_does_not(yes):
     assert not app.is_running
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [WIDE, (60, 20)])
 @pytest.mark.parametrize("keys", ["]", "[[", "ur"])
 async def test_a_change_by_keys_can_be_taken_back_before_it_is_sent(size, keys):
     session = controlled_job(with_value(BUCKET, "100"))

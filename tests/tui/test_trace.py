@@ -6,20 +6,23 @@ from pathlib import Path
 import pytest
 
 from overlaptop.console.analyze import session_of
+from overlaptop.fleet.finished_session import FinishedSession
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
 from tests.formats.traces import kernel, small_job, write
-from tests.tui.fakes import running_job, screen_lines, screen_text
 
-from .fakes import opened
+from .fakes import opened, running_job, screen_lines, screen_text
 
 DATA = Path(__file__).parent.parent / "formats" / "data"
 
 
+def trace_of(path: Path) -> FinishedSession:
+    return session_of(analyze(path, LaneRules(), detailed=True))
+
+
 async def test_the_dashboard_shows_the_trace_and_stands_still(tmp_path: Path) -> None:
-    session = session_of(analyze(small_job(tmp_path), LaneRules(), detailed=True))
-    async with opened(session, size=(140, 40)) as (app, pilot):
+    async with opened(trace_of(small_job(tmp_path)), size=(140, 40)) as (app, pilot):
         await pilot.pause(0.3)
         lines = screen_lines(app)
         assert lines[0].rstrip().endswith("■ trace")
@@ -45,9 +48,7 @@ async def test_the_dashboard_shows_the_trace_and_stands_still(tmp_path: Path) ->
 async def test_each_step_can_be_turned_to_and_the_whole_trace_comes_before_the_first(
     tmp_path: Path,
 ) -> None:
-    async with opened(
-        session_of(analyze(small_job(tmp_path), LaneRules(), detailed=True)), size=(140, 40)
-    ) as (app, pilot):
+    async with opened(trace_of(small_job(tmp_path)), size=(140, 40)) as (app, pilot):
 
         async def after(*keys: str) -> str:
             await pilot.press(*keys)
@@ -71,9 +72,7 @@ async def test_each_step_can_be_turned_to_and_the_whole_trace_comes_before_the_f
 
 
 async def test_a_trace_as_a_whole_has_no_number_and_is_drawn_to_its_own_scale() -> None:
-    async with opened(
-        session_of(analyze(DATA / "ddp_25mb", LaneRules(), detailed=True)), size=(160, 40)
-    ) as (app, pilot):
+    async with opened(trace_of(DATA / "ddp_25mb"), size=(160, 40)) as (app, pilot):
         await pilot.pause()
         lines = screen_lines(app)
     assert "overlap 42.3 %" in lines[2]
@@ -84,11 +83,7 @@ async def test_a_trace_as_a_whole_has_no_number_and_is_drawn_to_its_own_scale() 
 
 @pytest.mark.parametrize("size", [(220, 50), (140, 40), (60, 20)])
 async def test_nothing_is_offered_that_a_trace_cannot_do(tmp_path: Path, size: tuple[int, int]) -> None:
-    session = session_of(analyze(small_job(tmp_path), LaneRules(), detailed=True))
-    async with opened(session, size=size) as (
-        app,
-        pilot,
-    ):
+    async with opened(trace_of(small_job(tmp_path)), size=size) as (app, pilot):
         await pilot.pause()
         before = screen_lines(app)
         assert "[ ]" in before[-1]
@@ -102,11 +97,7 @@ async def test_nothing_is_offered_that_a_trace_cannot_do(tmp_path: Path, size: t
 
 
 async def test_the_help_of_a_trace_tells_its_keys_and_none_of_a_jobs(tmp_path: Path) -> None:
-    session = session_of(analyze(small_job(tmp_path), LaneRules()))
-    async with opened(session, size=(140, 200)) as (
-        app,
-        pilot,
-    ):
+    async with opened(trace_of(small_job(tmp_path)), size=(140, 200)) as (app, pilot):
         await pilot.press("question_mark")
         await pilot.pause()
         lines = screen_lines(app)[:-1]
@@ -138,9 +129,7 @@ async def test_a_job_has_no_keys_of_a_trace() -> None:
 
 
 async def test_a_trace_in_which_nothing_took_any_time_is_shown_as_that(tmp_path: Path) -> None:
-    session = session_of(
-        analyze(write(tmp_path / "rank3.json", kernel(5, 0), rank=3), LaneRules(), detailed=True)
-    )
+    session = trace_of(write(tmp_path / "rank3.json", kernel(5, 0), rank=3))
     async with opened(session, size=(120, 30)) as (app, pilot):
         await pilot.pause(0.3)
         assert "the trace of rank 3 holds no step" in screen_text(app)
@@ -150,7 +139,7 @@ async def test_a_trace_in_which_nothing_took_any_time_is_shown_as_that(tmp_path:
 
 
 def test_a_session_of_a_trace_hands_its_steps_to_nobody_twice(tmp_path: Path) -> None:
-    session = session_of(analyze(small_job(tmp_path), LaneRules()))
+    session = trace_of(small_job(tmp_path))
     picture = session.tick()
     assert session.tick() is picture
     assert (picture.link, picture.fresh, session.jobs) == (LinkState.TRACE, (), ())
@@ -161,6 +150,6 @@ def test_a_session_of_a_trace_hands_its_steps_to_nobody_twice(tmp_path: Path) ->
 
 def test_missing_ranks_are_a_notice_and_no_rows(tmp_path: Path) -> None:
     write(tmp_path / "a.json", kernel(0, 10), rank=1, world_size=20)
-    picture = session_of(analyze(tmp_path, LaneRules())).tick()
+    picture = trace_of(tmp_path).tick()
     assert [view.rank for view in picture.ranks] == [1]
     assert [notice.text for notice in picture.notices] == ["no trace of rank 0, 2-19 of 20"]

@@ -1,0 +1,482 @@
+"""The overview over snapshots of a scripted job: what it says, of which step, and in how much room."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.widgets import Input
+
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.report.order import Filter, FilterError
+from overlaptop.tui.draw.table import GAP
+from overlaptop.tui.overview.columns import COLUMNS, columns_for, layout, numa_cell
+from overlaptop.tui.overview.rank_table import RankTable
+from overlaptop.tui.rank.screen import RankScreen
+from overlaptop.tui.widgets.job_header import JobHeader
+from overlaptop.wire.messages import AGENT_DISABLED, RankEnd
+from tests.fleet.builders import MS, T0, S, detail, info, status, step, unmeasured, welcome
+
+from .fakes import (
+    SIZES,
+    FakeSession,
+    line_of,
+    opened,
+    row_of,
+    running_job,
+    screen_lines,
+    screen_of,
+    screen_text,
+    shown,
+    table_ranks,
+)
+from .knobs import BUCKET, controlled_job, tell, with_value
+from .machines import cpu_only, device, h200_node, misplaced, numa, sample, unbound, workstation
+
+
+async def test_it_says_what_the_job_is_how_it_overlaps_and_the_figures_of_each_rank():
+    async with opened(running_job()) as (app, pilot):
+        text = await shown(app, pilot)
+        assert table_ranks(app) == [0, 1, 2, 3]
+    for words in (
+        "/home/me/train.py", "4 ranks", "2 hosts", "NVIDIA H200", "nccl 2.28.9", "kernels", "step 39",
+        "● live", "step 39, mean of 4 ranks",
+        "overlap 73.3 %", "exposed 8.00 ms", "stall 1.50 ms", "idle 10.0 ms",
+        "collectives in every step",
+    ):  # fmt: skip
+        assert words in text
+    row = row_of(text, 3)
+    assert row[row.index("53.3 %") :].split()[:6] == ["53.3", "%", "14.00", "3.00", "10.00", "84.00"]
+
+
+async def test_how_the_source_sees_it_is_said_once_and_figures_that_are_bounds_say_so():
+    session = running_job(2)
+    async with opened(session) as (app, pilot):
+        await shown(app, pilot)
+        first, second = screen_lines(app)[:2]
+        assert "kernels" in first
+        assert not second.strip()
+        session.say(info(1, exact=False))
+        lines = (await shown(app, pilot)).splitlines()
+        header = next(at for at, line in enumerate(lines) if line.strip().startswith("rank"))
+        exact, bounds = lines[header + 1 : header + 3]
+        assert not {"≤", "≥"} & set(exact)
+        assert "≤80.0 %" in bounds
+        assert "≥6.0" in bounds
+        assert "overlap ≤80.0 %" in await shown(app, pilot, "down", "enter")
+        session.say(*(info(rank, exact=False, source_reason="CUPTI is taken") for rank in (0, 1)))
+        text = await shown(app, pilot, "1")
+    for words in (
+        "· events", "\n events: CUPTI is taken   compute is an upper bound",
+        "overlap ≤86.7 %", "exposed ≥4.00 ms", "idle not seen", "speed-up ≤",
+    ):  # fmt: skip
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("every", "words"),
+    [
+        ((1, 1), "collectives in every step"),
+        ((2, 2), "collectives in every 2nd step"),
+        ((0, 2), "collectives in every 2nd step, on some ranks"),
+        ((0, 0), "phases only"),
+    ],
+)
+async def test_how_often_collectives_are_measured_is_said(every, words):
+    session = FakeSession(welcome(), status())
+    for rank, n in enumerate(every):
+        session.say(info(rank, detail_every=n), step(rank, 0))
+    assert f"{words} " in await screen_of(session)
+
+
+async def test_the_cpus_lead_is_shown_where_it_is_seen_and_who_is_launch_bound():
+    session = running_job(2)
+    async with opened(session) as (app, pilot):
+        assert "lead" not in await shown(app, pilot)
+        session.say(step(0, 40, launch_lead_ns=40 * MS), step(1, 40, launch_lead_ns=0, idle=20))
+        session.say(detail(0, 40))
+        text = await shown(app, pilot)
+    assert "least lead 0" in text
+    assert "launch-bound on rank 1" in text
+
+
+async def test_what_says_nothing_in_this_job_makes_room():
+    session = cpu_only()
+    async with opened(session, size=(100, 30)) as (app, pilot):
+        text = await shown(app, pilot)
+        for absent in ("dropped", "NVLink", "NUMA"):
+            assert absent not in text
+        assert "stall " not in text.replace("██ stall", "")
+        assert text.index("speed-up ") < text.index("idle not seen")
+        session.say(status(dropped=3))
+        assert "dropped 3" in await shown(app, pilot)
+
+
+# Of which step and moment
+
+
+async def test_rows_totals_and_the_timeline_are_of_one_step_until_it_is_of_long_ago():
+    session = running_job()
+
+    def said(number, **parts):
+        session.say(*(step(rank, number, **parts) for rank in range(4)))
+
+    async with opened(session) as (app, pilot):
+
+        async def is_of(number):
+            text = await shown(app, pilot)
+            assert f"rank 0  step {number}" in text
+            assert f"step {number}, mean of 4 ranks" in text
+            return text
+
+        await shown(app, pilot)
+        said(40, comm=54, hidden=0)
+        session.say(detail(0, 40))
+        await is_of(40)
+        session.clock.pass_s(0.5)
+        said(41, hidden=30)
+        session.say(detail(0, 41))
+        text = await is_of(40)
+        assert "exposed 54.0 ms" in text
+        row = row_of(text, 0)
+        assert row[row.index("%") :].split()[1] == "54.0"
+        session.clock.pass_s(0.6)
+        await is_of(41)
+        for number in range(42, 200):
+            said(number)
+        assert "step 199, mean of 4 ranks" in await shown(app, pilot)
+
+
+async def test_a_pause_holds_one_moment_keeps_the_data_and_ends_where_a_change_is_asked_for():
+    session = controlled_job()
+    async with opened(session) as (app, pilot):
+        assert "bucket 25 MiB" in await shown(app, pilot)
+        await pilot.press("space")
+        session.clock.pass_s(7)
+        session.say(step(0, 40), step(1, 40))
+        tell(session, with_value(BUCKET, "50"))
+        text = await shown(app, pilot)
+        for words in ("paused since", "(7 s)", "step 39", "bucket 25 MiB"):
+            assert words in text
+        text = await shown(app, pilot, "p")
+        assert "paused" not in text
+        assert "step 40" in text
+        assert len(app.dashboard.state.snapshot.ranks[0].history) == 41
+        text = await shown(app, pilot, "space", "right_square_bracket")
+        assert "paused" not in text
+        assert "bucket 50 →" in text
+
+
+async def test_what_stands_beside_a_figure_does_not_move_when_the_figure_changes():
+    session = FakeSession(welcome(), status(), info(0, exact=False), step(0, 0, hidden=30))
+    names = ("exposed", "stall", "idle", "speed-up", "collectives")
+    async with opened(session) as (app, pilot):
+        places = set()
+        for number, hidden in enumerate((30, 1, 29.9, 0.02)):
+            session.say(step(0, number, hidden=hidden, stall=0 if hidden == 30 else hidden))
+            line = line_of(await shown(app, pilot), " overlap ")
+            places.add(tuple(line.index(name) for name in names))
+    assert len(places) == 1
+
+
+async def test_the_bars_scale_follows_neither_each_step_nor_one_in_which_the_job_stood_still():
+    session, usual = running_job(1), {"comm": 30, "hidden": 28, "stall": 0}
+    async with opened(session) as (app, pilot):
+        headers = {line_of(await shown(app, pilot), "╷0 ms ─")}
+        for number, idle in enumerate((9.5, 8, 9.9), 40):
+            session.say(step(0, number, idle=idle, **usual))
+            headers.add(line_of(await shown(app, pilot), "╷0 ms ─"))
+        session.say(step(0, 43, idle=70_000, **usual), step(0, 44, start_ns=T0 + 80 * S, **usual))
+        session.say(replace(detail(0, 44), start_ns=T0 + 80 * S))
+        headers.add(line_of(await shown(app, pilot), "╷0 ms ─"))
+    assert len(headers) == 1
+
+
+async def test_only_lines_that_changed_are_drawn_again_and_those_of_a_lost_job_are_pale():
+    session = running_job()
+    async with opened(session) as (app, pilot):
+        await shown(app, pilot)
+        table = app.screen.query_one(RankTable)
+        before = list(table._strips)
+        session.say(step(2, 40))
+        app.dashboard.latest = session.tick()
+        app.show()
+        pairs = enumerate(zip(before, table._strips, strict=True))
+        assert [at for at, (old, new) in pairs if old is not new] == [3]
+        assert not any(run.style.faded for run in table._lines[1])
+        session.fleet.set_link(LinkState.LOST, "")
+        await shown(app, pilot)
+        assert all(run.style.faded for run in table._lines[1])
+
+
+# Jobs that begin, end, or stand still
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_before_the_first_step_the_screen_says_calmly_what_the_job_waits_for(size):
+    before = {
+        "source": "none", "source_reason": "torch is not loaded yet", "detail_every": 0,
+        "torch_version": "", "backend": "", "device": "", "compute_exact": False,
+    }  # fmt: skip
+    loaded = before | {"torch_version": "2.13.0", "source_reason": "no step seen yet"}
+    session = FakeSession(welcome(), status())
+    async with opened(session, size=size) as (app, pilot):
+        for said, words in (
+            ((), "its ranks: 0 of 2 are there"),
+            ((info(0, **before),), "its ranks: 1 of 2 are there"),
+            ((info(1, **before),), "torch to load on 2 of 2 ranks"),
+            ((info(0, **loaded),), "torch to load on 1 of 2 ranks"),
+            ((info(1, **loaded),), "the first step to end"),
+            ((info(0), info(1)), "the first whole step"),
+        ):
+            session.say(*said)
+            text = await shown(app, pilot)
+            assert "starting" in text
+            assert words in text
+            for alarm in ("phases only", "not loaded yet", " none ", "upper bound"):
+                assert alarm not in text
+        session.say(step(0, 0))
+        assert "starting" not in await shown(app, pilot)
+
+
+async def test_what_was_not_measured_or_seen_is_said_and_never_zero():
+    text = await screen_of(FakeSession(welcome(), status(), info(0, detail_every=0), unmeasured(0, 0)))
+    for words in (
+        "overlap –", "exposed –", "no timeline: this agent measures phases only", "◌ not seen yet",
+    ):  # fmt: skip
+        assert words in text
+    row = row_of(text, 0)
+    assert "phases only" in row
+    assert row.split().count("–") == 4
+    gave_up = FakeSession(
+        welcome(world_size=1), status(), info(0, source="none", source_reason=AGENT_DISABLED)
+    )
+    text = await screen_of(gave_up)
+    assert AGENT_DISABLED in text
+    assert "waiting for torch" not in text
+
+
+@pytest.mark.parametrize(
+    ("link", "words"),
+    [
+        (LinkState.STALE, "○ stale since"),
+        (LinkState.LOST, "○ lost since"),
+        (LinkState.ENDED, "■ ended since"),
+    ],
+)
+async def test_the_header_says_how_the_connection_is_since_when_and_why(link, words):
+    session = running_job()
+    session.fleet.set_link(link, "why it is so")
+    session.clock.pass_s(14)
+    text = await screen_of(session)
+    assert words in text
+    assert "(14 s)" in text
+    assert "why it is so" in text
+
+
+async def test_a_job_whose_hub_still_tells_its_history_is_not_called_live():
+    session = FakeSession(welcome(), info(0), info(1), step(0), step(1))
+    async with opened(session) as (app, pilot):
+        assert "◌ reading history" in (await shown(app, pilot)).splitlines()[0]
+        session.say(status())
+        assert "● live" in (await shown(app, pilot)).splitlines()[0]
+
+
+async def test_the_header_and_the_notices_name_a_silent_rank_in_red_and_take_it_back():
+    session = running_job()
+    async with opened(session) as (app, pilot):
+        session.clock.pass_s(70)
+        session.say(status(silent=(2,)))
+        text = await shown(app, pilot)
+        assert "● rank 2 silent for 1 m 10 s" in text
+        [run] = [r for r in app.screen.query_one(JobHeader)._lines[0] if "silent" in r.text]
+        assert run.style.fg == "error"
+        assert text.count("○ silent since") == 1
+        assert text.count("○ no step since") == 3
+        text = await shown(app, pilot, "n")
+        assert "rank 2 sent nothing since" in text
+        assert "nothing is wrong" not in text
+        await pilot.press("escape")
+        session.say(status(), *(step(rank, 40) for rank in range(4)))
+        assert "● live" in await shown(app, pilot)
+
+
+async def test_the_row_and_the_header_say_which_rank_failed_and_why():
+    session = running_job()
+    async with opened(session) as (app, pilot):
+        session.say(RankEnd(1, T0 + 1, True, "ValueError: boom"))
+        text = await shown(app, pilot)
+        for words in ("● rank 1 failed", "rank 1 failed: ValueError: boom", "■ failed: ValueError: boom"):
+            assert words in text
+        session.say(*(RankEnd(rank, T0 + S, False) for rank in (0, 2, 3)))
+        session.fleet.set_link(LinkState.ENDED, "waiting for it to start again")
+        text = await shown(app, pilot)
+        assert "■ ended since" in text
+        assert "rank 1 failed: ValueError: boom; 3 other ranks ended badly after it" in text
+        assert text.count("■ died after rank 1") == 3
+
+
+# Order, filter, mouse
+
+
+async def test_sorting_goes_through_the_columns_and_back():
+    async with opened(running_job()) as (app, pilot):
+        assert "overlap▲" in await shown(app, pilot, "s")
+        assert table_ranks(app) == [3, 2, 1, 0]
+        await shown(app, pilot, "S")
+        assert table_ranks(app) == [0, 1, 2, 3]
+        await pilot.press("r", *"sssss")
+        assert app.dashboard.state.sort_key == "rank"
+
+
+@pytest.mark.parametrize(("size", "least"), [(SIZES[0], 6), (SIZES[1], 6), (SIZES[2], 4)])
+async def test_the_column_that_is_sorted_by_keeps_its_name_and_unit(size, least):
+    async with opened(running_job(), size=size) as (app, pilot):
+        seen = 0
+        for key in ("rank", "overlap", "exposed ms", "stall ms", "idle ms", "step ms"):
+            header = line_of(await shown(app, pilot), "╷0 ms ─")
+            seen += f"{key}▲" in header or f"{key}▼" in header
+            await pilot.press("s")
+    assert seen == least
+
+
+async def test_a_filter_works_while_it_is_typed_and_escape_drops_it():
+    async with opened(running_job()) as (app, pilot):
+        await shown(app, pilot, "slash", *"overlap<70")
+        assert table_ranks(app) == [2, 3]
+        text = await shown(app, pilot, "enter")
+        assert "2 of 4 ranks" in text
+        assert not app.screen.query(Input)
+        for keys in (("escape",), ("slash", *"1-2", "escape")):
+            await shown(app, pilot, *keys)
+            assert table_ranks(app) == [0, 1, 2, 3]
+        assert "no rank matches [red]" in await shown(app, pilot, "slash", *"[red]", "enter")
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_what_is_wrong_with_a_filter_is_said_in_full(size):
+    async with opened(running_job(), size=size) as (app, pilot):
+        for words in ("overlapp<80", "exposed>3parsecs", "nvlink>3ms", "[red]<1"):
+            with pytest.raises(FilterError) as refused:
+                Filter.parse(words)
+            await pilot.press("slash")
+            app.screen.query_one(Input).value = words
+            await pilot.pause()
+            text = await shown(app, pilot)
+            assert str(refused.value) in " ".join(text.split())
+            assert f"filter /{words}" in text
+            assert str(refused.value)[:12] not in await shown(app, pilot, "escape")
+
+
+async def test_a_click_chooses_a_rank_or_sorts_and_a_double_click_opens():
+    async with opened(running_job()) as (app, pilot):
+        header = line_of(await shown(app, pilot), "exposed ms")
+        await pilot.click(RankTable, offset=(10, 3))
+        assert app.dashboard.state.rank == 2
+        await pilot.click(RankTable, offset=(header.index("exposed ms") + 2, 0))
+        assert (app.dashboard.state.sort_key, app.dashboard.state.reverse) == ("exposed", True)
+        await pilot.click(RankTable, offset=(10, 3), times=2)
+        assert isinstance(app.screen, RankScreen)
+
+
+# Columns and rows in so much room
+
+
+@given(st.integers(16, 400))
+def test_columns_never_take_more_than_their_room(width):
+    shown = layout(COLUMNS, width)
+    assert sum(size for _, size in shown) + GAP * (len(shown) - 1) <= width
+
+
+@pytest.mark.parametrize(
+    ("width", "keys"),
+    [
+        (156, "rank bar overlap exposed stall idle step nvlink pcie numa history"),
+        (116, "rank bar overlap exposed stall idle step nvlink numa"),
+        (96, "rank bar overlap exposed stall step nvlink numa"),
+        (56, "rank bar overlap exposed step"),
+        (30, "rank bar overlap"),
+        (16, "rank bar"),
+    ],
+)
+def test_narrow_terminals_lose_the_least_important_first(width, keys):
+    assert [column.key for column, _ in layout(COLUMNS, width)] == keys.split()
+
+
+def test_the_room_that_is_left_goes_to_the_bar_and_the_history():
+    wide, narrow = ({column.key: size for column, size in layout(COLUMNS, width)} for width in (260, 100))
+    assert wide["bar"] > narrow["bar"]
+    assert wide["history"] == 40
+    assert wide["overlap"] == narrow["overlap"]
+
+
+@pytest.mark.parametrize(
+    ("make", "keys"),
+    [
+        (lambda: running_job(2), "stall idle step history"),
+        # On a CPU stalls are what is exposed, and gaps are not seen.
+        (cpu_only, "step history"),
+        (lambda: running_job(2, exact=False), "stall step history"),
+        (workstation, "stall idle step pcie history"),
+        (lambda: h200_node(2), "stall idle step nvlink pcie numa history"),
+    ],
+)
+def test_a_column_with_nothing_to_say_of_any_rank_is_left_out(make, keys):
+    found = [column.key for column in columns_for(make().tick().ranks)]
+    assert found == f"rank bar overlap exposed {keys}".split()
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (numa(0), "0 ✓"), (unbound(0, 1), "1 ~"), (misplaced(0, 1), "1 ✗"),
+        (replace(numa(0), state="unknown"), "0 ?"),
+        (replace(numa(0), state="unknown", gpu_node=None), "?"),
+        (replace(numa(0), state="one node", gpu_node=None), "0 ✓"),
+        (replace(numa(0), state="no gpu", gpu_node=None), "no GPU"),
+        (None, "–"),
+    ],
+)  # fmt: skip
+def test_the_numa_mark_says_the_node_and_how_the_rank_lies_to_it(facts, words):
+    view = replace(h200_node(1).tick().ranks[0], numa=facts)
+    assert "".join(run.text for run in numa_cell(view)) == words
+
+
+async def test_links_and_numa_have_columns_that_sort_and_filter():
+    session = h200_node(4, numas={1: misplaced(1), 2: unbound(2)})
+    session.say(sample(0, 0.5, nvlink=None, pcie=None), device(3, 3, nvlink_count=0))
+    async with opened(session) as (app, pilot):
+        text = await shown(app, pilot)
+        for row in (
+            r"\n▸ +0 .* –  +– +0 ✓ ",
+            r"\n +1 .*277 GB/s  58 %  1.30 GB/s   2 %     0 ✗ ",
+            r"\n +2 .*273 GB/s  57 %  1.40 GB/s   2 %     0 ~ ",
+            r"\n +3 .* none  1.50 GB/s",
+        ):
+            assert re.search(row, text), row
+        # The worst first, and what is unknown last.
+        for keys, key, ranks in (("ssssss", "nvlink", [1, 2, 3, 0]), ("ss", "numa", [1, 2, 0, 3])):
+            await shown(app, pilot, *keys)
+            assert app.dashboard.state.sort_key == key
+            assert [rank for rank in table_ranks(app) if rank != 3] == [rank for rank in ranks if rank != 3]
+        assert "NUMA▼" in screen_text(app)
+        await shown(app, pilot, "slash", *"misplaced", "enter")
+        assert table_ranks(app) == [1]
+
+
+@pytest.mark.parametrize(("size", "rows"), [(SIZES[0], 8), (SIZES[1], 8), (SIZES[2], 7), ((20, 5), 2)])
+async def test_ranks_come_first_where_there_is_little_room_and_the_chosen_one_is_in_sight(size, rows):
+    async with opened(running_job(ranks=16), size=size) as (app, pilot):
+        await shown(app, pilot)
+        assert len(table_ranks(app)) >= rows
+        for keys, rank in ((("end",), 15), (("pageup", "pageup", "home"), 0)):
+            await shown(app, pilot, *keys)
+            assert rank in table_ranks(app)
+
+
+async def test_a_resize_lays_out_again():
+    async with opened(running_job(), size=(60, 20)) as (app, pilot):
+        assert "idle ms" not in await shown(app, pilot)
+        await pilot.resize_terminal(160, 45)
+        assert "idle ms" in await shown(app, pilot)

@@ -1,0 +1,328 @@
+"""What all screens have in common: keys, help, notices, colours, sizes, and which screen is on top."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from rich.color import Color
+
+from overlaptop.fleet.snapshot import LinkState
+from overlaptop.launch.request import LaunchRequest
+from overlaptop.tui.app import OverlaptopApp
+from overlaptop.tui.draw.themes import PALETTES, PLAIN
+from overlaptop.tui.help.glossary import SECTIONS, WORDS
+from overlaptop.tui.help.screen import HelpPage, HelpScreen, NoticesScreen
+from overlaptop.tui.jobs.screen import JobsScreen
+from overlaptop.tui.keys import APP_KEYS
+from overlaptop.tui.machine.screen import MachineScreen
+from overlaptop.tui.options import TuiOptions
+from overlaptop.tui.overview.screen import OverviewScreen
+from overlaptop.tui.rank.screen import RankScreen
+from overlaptop.tui.timeline.parts import PARTS
+from overlaptop.wire.messages import CollectiveSpan, Notice
+from tests.fleet.builders import T0, detail, info, status, step, welcome
+
+from .fakes import (
+    HOSTILE,
+    SIZES,
+    WIDE,
+    FakeSession,
+    app_of,
+    colors,
+    fills,
+    line_of,
+    opened,
+    running_job,
+    screen_lines,
+    screen_of,
+    screen_text,
+    shown,
+)
+from .knobs import controlled_job
+from .launchers import FakeLauncher, record
+from .machines import cpu_only, grace_hopper, h200_node, misplaced, unbound, workstation
+
+
+async def test_digits_turn_to_views():
+    async with opened(running_job()) as (app, pilot):
+        for key, kind in (
+            *(("2", RankScreen), ("3", NoticesScreen), ("4", JobsScreen), ("6", MachineScreen)),
+            ("1", OverviewScreen),
+        ):
+            await pilot.press(key)
+            assert isinstance(app.screen, kind), key
+
+
+async def test_every_bound_key_has_an_action():
+    async with opened(controlled_job(), launcher=FakeLauncher()) as (app, pilot):
+        titles = {command.title for command in app.get_system_commands(app.screen)}
+        for key in APP_KEYS:
+            name = key.action.partition("(")[0]
+            assert hasattr(app, f"action_{name}"), key
+            assert name.replace("_", " ") in titles or name in ("command_palette", "turn")
+        for opens in ("1", "2", "3", "4", "5", "u", "m", "w"):
+            await pilot.press("1", opens)
+            for binding in type(app.screen).BINDINGS:
+                name = binding[1].partition("(")[0]
+                target = app if name.startswith("app.") else app.screen
+                assert hasattr(target, f"action_{name.removeprefix('app.')}"), binding
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+async def test_q_and_ctrl_c_quit(key):
+    async with opened(running_job()) as (app, pilot):
+        await pilot.press(key)
+        await pilot.pause()
+    assert not app.is_running
+    assert (app.return_code or 0) == 0
+
+
+async def test_drawing_is_seldom_although_reading_is_not():
+    drawn = []
+
+    class Counting(OverlaptopApp):
+        def show(self):
+            drawn.append(session.ticks)
+            super().show()
+
+    session = running_job()
+    async with Counting(session, TuiOptions(refresh_hz=2)).run_test(size=WIDE) as pilot:
+        while len(drawn) < 4:
+            await pilot.pause(0.05)
+    # However slow this machine is, more than one reading falls between two drawings.
+    assert session.ticks > len(drawn)
+
+
+# Help and notices
+
+
+async def test_help_lists_every_key_and_word_scrolls_and_closes():
+    async with opened(running_job(), size=(120, 250)) as (app, pilot):
+        text = await shown(app, pilot, "question_mark")
+        words = " ".join(text.split())
+        for key in (*APP_KEYS, *(key for keys in SECTIONS.values() for key in keys)):
+            assert key.words in words
+        for word in WORDS:
+            assert f"\n  {word.word} " in text
+        await pilot.resize_terminal(60, 20)
+        assert "not known; never zero" in await shown(app, pilot, "end")
+        assert "Overview" in await shown(app, pilot, "home")
+        await pilot.press("escape")
+        assert isinstance(app.screen, OverviewScreen)
+
+
+@pytest.mark.parametrize("running", ["", "ddp"])
+async def test_help_says_whether_a_job_ends_with_the_dashboard(running):
+    launcher = FakeLauncher()
+    launcher.running = running
+    text = await screen_of(running_job(), "question_mark", launcher=launcher, size=(160, 200))
+    assert ("quit; ddp, started here, ends; other jobs go on" in text) == bool(running)
+    assert ("quit; the job goes on" in text) != bool(running)
+
+
+@pytest.mark.parametrize(
+    ("keys", "title", "key", "word"),
+    [
+        ("1", "Overview", "drop the filter", "overlap"),
+        ("2", "A rank's screen", "next collective", "named"),
+        ("m", "Machine", "to the node before", "unexplained"),
+        ("u", "Tune", "previous knob", "knob"),
+        ("a", "Search", "leave; the search goes on", "model"),
+        ("n", "Notices", "ten up", None),
+        ("o", "Jobs", "ten up", None),
+    ],
+)
+async def test_help_opens_on_the_keys_and_words_of_the_screen_that_it_was_asked_on(keys, title, key, word):
+    async with opened(running_job()) as (app, pilot):
+        await pilot.press(keys, "f1")
+        assert isinstance(app.screen, HelpScreen)
+        assert screen_lines(app)[0].strip() == title
+        page = app.screen.query_one(HelpPage).lines(160)
+        said = ["".join(run.text for run in line) for line in page]
+        here = said[: said.index(" Everywhere")]
+        assert sum(key in line for line in here) == 1
+        if word is not None:
+            assert any(line.startswith(f"  {word} ") for line in here[here.index(" Words here") :])
+
+
+async def test_notices_are_counted_and_listed_newest_first():
+    session = running_job()
+    session.say(
+        Notice(2, T0, "info", "joined the group"),
+        Notice(3, T0, "info", "joined the group"),
+        Notice(3, T0 + 1, "error", "CUPTI is held by nsys"),
+    )
+    async with opened(session) as (app, pilot):
+        assert "2 notices (n)" in await shown(app, pilot)
+        text = await shown(app, pilot, "n")
+        assert re.search(r"ranks 2-3 +info +joined the group", text)
+        assert text.index("CUPTI is held by nsys") < text.index("joined the group")
+        await pilot.press("n")
+        assert isinstance(app.screen, OverviewScreen)
+
+
+# Colours and glyphs
+
+
+def contrast(color, background):
+    """As WCAG 2 defines it, from 1 to 21."""
+
+    def luminance(name):
+        parts = [part / 255 for part in Color.parse(name).get_truecolor()]
+        red, green, blue = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    high, low = sorted((luminance(color), luminance(background)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("palette", [each for each in PALETTES.values() if each is not PLAIN])
+def test_every_part_of_a_step_stands_out_against_the_screen(palette):
+    for name in (*PARTS, "history"):
+        # What WCAG 2 asks of graphics.
+        assert contrast(palette.colors[name], palette.colors["screen"]) >= 3, name
+
+
+async def test_themes_go_round_and_come_back_and_an_unknown_one_is_refused():
+    async with opened(running_job()) as (app, pilot):
+        seen = [app.theme]
+        for _ in range(len(PALETTES) - 1):
+            await pilot.press("t")
+            await pilot.pause()
+            seen.append(app.theme)
+    assert seen[0] == seen[-1]
+    assert set(seen) == set(PALETTES) - {PLAIN.name}
+    with pytest.raises(ValueError, match="no theme 'pink'"):
+        app_of(running_job(), theme="pink")
+
+
+async def test_no_color_means_no_color_and_parts_differ_by_glyph(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with opened(h200_node(own_gb=140.5)) as (app, pilot):
+        text = await shown(app, pilot)
+        for glyphs in ("██ compute only", "▓▓ hidden", "░░ exposed", "▞▞ copy only", "·· idle", "xx stall"):
+            assert glyphs in text
+        assert {"█", "▓", "·"} <= set(line_of(text, "▸"))
+        for keys in (
+            "1",
+            "enter",
+            "escape",
+            "question_mark",
+            "escape",
+            "t",
+            "g",
+            "slash",
+            "3",
+            "escape",
+            "m",
+        ):
+            await pilot.press(keys)
+            await pilot.pause()
+            assert all(color.is_default for color in colors(app)), keys
+        assert "▓" * 30 + "░" * 30 in screen_text(app)  # what the links carried
+        await pilot.press("ctrl+p")
+
+
+async def test_textures_can_be_turned_on_beside_colors():
+    async with opened(running_job()) as (app, pilot):
+        for textured in (True, False):
+            assert ("▓▓ hidden" in await shown(app, pilot, "g")) == textured
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_ascii_means_ascii(size):
+    session = h200_node(numas={0: misplaced(0), 1: unbound(1)})
+    async with opened(session, size=size, ascii=True) as (app, pilot):
+        for key in ("1", "2", "3", "4", "question_mark", "m", "pagedown"):
+            assert (await shown(app, pilot, key)).isascii(), key
+
+
+# Sizes, and words from elsewhere
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: running_job(8), h200_node, workstation, grace_hopper, cpu_only],
+    ids=["running", "h200", "workstation", "grace", "cpu"],
+)  # fmt: skip
+async def test_every_screen_fits_every_size(make):
+    session = make()
+    session.say(Notice(0, T0, "warning", "a long notice that wraps in a narrow terminal and says little"))
+    async with opened(session) as (app, pilot):
+        for size in (*SIZES, (140, 24), (70, 36), (40, 12), (20, 5), (10, 3), (2, 1)):
+            await pilot.resize_terminal(*size)
+            for keys in ("1 plus", "enter", "question_mark", "n", "1 o", "1 m end", "pagedown"):
+                await shown(app, pilot, *keys.split())
+                assert fills(app, size), (size, keys)
+
+
+@pytest.mark.parametrize("size", [WIDE, (100, 30)])
+async def test_words_from_a_machine_are_shown_as_words_and_steer_neither_terminal_nor_markup(size):
+    session = FakeSession(replace(welcome(), script=HOSTILE, host=HOSTILE), status())
+    words = dict.fromkeys(
+        ("host", "script", "device", "backend", "source_reason", "torch_version"), HOSTILE
+    )
+    session.say(info(0, **words), step(0, 39), Notice(0, T0, "error", HOSTILE))
+    collective = CollectiveSpan(HOSTILE, 1 << 20, HOSTILE, True, 0, 10_000_000)
+    session.say(replace(detail(0, 39), collectives=(collective,)))
+    session.jobs = (replace(record("job-1", HOSTILE), host=HOSTILE, cwd=HOSTILE),)
+    session.fleet.set_link(LinkState.LIVE, f"joining {HOSTILE}")
+    async with opened(session, size=size) as (app, pilot):
+        for key in ("1", "2", "3", "4", "6"):
+            assert "]0;pwned" in await shown(app, pilot, key), key
+            assert fills(app, size), key
+        assert "[bold red]x[/]" in screen_text(app)
+
+
+# Which job is on the screen
+
+
+def waiting(**session):
+    """No job, or none that was chosen."""
+    return FakeSession(link=LinkState.WAITING, job_key=None, **session)
+
+
+async def test_without_a_job_workloads_are_offered_and_started_until_one_is_there():
+    launcher, session = FakeLauncher(), waiting()
+    async with opened(session, launcher=launcher) as (app, pilot):
+        text = await shown(app, pilot)
+        assert isinstance(app.screen, JobsScreen)
+        for words in ("waiting for a job", "ddp", "-m overlaptop.agent"):
+            assert words in text
+        await pilot.press("enter")
+        await app.workers.wait_for_complete()
+        assert launcher.orders == [LaunchRequest("ddp")]
+        launcher.comes_up()
+        assert "ddp is starting" in await shown(app, pilot)
+        launcher.comes_up("job-1")
+        session.jobs, session.job_key = (record("job-1"),), "job-1"
+        session.fleet.set_link(LinkState.LIVE)
+        session.say(welcome(), info(0), step(0, 0), status())
+        await shown(app, pilot)
+        assert "is starting" not in await shown(app, pilot)
+        assert isinstance(app.screen, OverviewScreen)
+
+
+async def test_a_workload_that_cannot_start_says_why():
+    async with opened(waiting(), launcher=FakeLauncher(torch=False)) as (app, pilot):
+        await shown(app, pilot, "enter")
+        await app.workers.wait_for_complete()
+        assert "ddp cannot be started: torch is not installed here" in await shown(app, pilot)
+
+
+async def test_of_several_jobs_one_is_chosen_from_a_list():
+    session = waiting(jobs=(record("job-a", "a.py"), record("job-b", "b.py")))
+    async with opened(session) as (app, pilot):
+        text = await shown(app, pilot)
+        for words in ("2 jobs on this machine", "a.py", "b.py"):
+            assert words in text
+        await pilot.press("down", "enter")
+        assert session.selected == ["job-b"]
+        assert isinstance(app.screen, OverviewScreen)
+
+
+async def test_the_list_of_jobs_stays_until_the_user_leaves_it():
+    async with opened(running_job()) as (app, pilot):
+        await shown(app, pilot, "o")
+        assert isinstance(app.screen, JobsScreen)
+        await pilot.press("escape")
+        assert isinstance(app.screen, OverviewScreen)

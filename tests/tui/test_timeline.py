@@ -1,0 +1,231 @@
+"""The timeline, its collectives and the history, on the overview and on a rank's screen."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.events import MouseScrollUp
+
+from overlaptop.tui.overview.screen import OverviewScreen
+from overlaptop.tui.rank.screen import RankScreen
+from overlaptop.tui.state import HOLD_S
+from overlaptop.tui.timeline.collectives import Collectives
+from overlaptop.tui.timeline.history_chart import HistoryChart
+from overlaptop.tui.timeline.timeline import Timeline
+from overlaptop.tui.timeline.viewport import MAX_ZOOM, WHOLE_STEP, Viewport
+from overlaptop.wire.messages import CollectiveSpan
+from tests.fleet.builders import MS, detail, step
+
+from .fakes import line_of, opened, running_job, screen_lines, screen_of, screen_text, shown
+from .machines import h200_node, misplaced
+
+
+def step_with(number, *starts_ms, op="allreduce_", size=25 << 20, length_ms=10):
+    """A detailed step of rank 0 with collectives that begin at these times."""
+    spans = [
+        CollectiveSpan(op, size, "0 default_pg", True, at * MS, (at + length_ms) * MS) for at in starts_ms
+    ]
+    return replace(detail(0, number), collectives=tuple(spans))
+
+
+async def test_phases_lanes_stall_and_collectives_are_drawn_to_scale():
+    text = await screen_of(running_job(), ascii=True, size=(91, 45))
+    for words in ("forward", "backward", "optimizer", "|allreduce", "0 ms"):
+        assert words in text
+    # 80 ms over 80 cells, from the eleventh on: compute to 40, a stall to 50, compute to 80.
+    assert line_of(text, " compute  ")[10:90] == "#" * 40 + "x" * 10 + "#" * 30
+    comm = " " * 20 + "=" * 10 + " " * 5 + "=" * 5 + "!" * 5 + " " * 35
+    assert line_of(text, " comm  ")[10:90] == comm
+
+
+async def test_the_chosen_ranks_timeline_is_asked_for_and_its_screen_opens_and_closes():
+    session = running_job()
+    async with opened(session) as (app, pilot):
+        await shown(app, pilot)
+        for keys, rank in (((), 0), (("down", "j"), 2), (("k",), 1), (("end",), 3), (("home", "down"), 1)):
+            await pilot.press(*keys)
+            assert session.watched == {rank}
+        text = await shown(app, pilot, "enter")
+        assert isinstance(app.screen, RankScreen)
+        for words in ("rank 1", "host node0", "pid 1001", "torch 2.13.0", "compute only", "step time"):
+            assert words in text
+        assert "allgather_base" in text
+        assert "rank 2" in await shown(app, pilot, "tab")
+        await pilot.press("shift+tab", "escape")
+        assert isinstance(app.screen, OverviewScreen)
+        assert app.dashboard.state.rank == 1
+
+
+async def test_a_ranks_screen_speaks_of_one_step_with_its_lead_and_its_named_collectives():
+    session = running_job(1)
+    session.say(
+        step(0, 40, comm=30, hidden=3, launch_lead_ns=0, comm_kernels_ns=30 * MS, matched_ns=15 * MS),
+        step(0, 41, comm=30, hidden=0),
+        detail(0, 40),
+    )
+    text = await screen_of(session, "enter")
+    for words in (" step 40  overlap 10.0 %", " rank 0  step 40 ", "launch-bound", "named 50.0 %"):
+        assert words in text
+
+
+async def test_a_ranks_screen_has_its_links_and_its_node():
+    text = await screen_of(h200_node(2, numas={0: misplaced(0)}), "2", size=(100, 30))
+    for words in ("NVLink 281 GB/s  59 %", "PCIe 1.20 GB/s 2 %", "NUMA 0 ✗ wrong node"):
+        assert words in text
+
+
+async def test_a_timeline_stands_still_for_a_second_but_an_old_one_gives_way_to_the_first_news():
+    session = running_job()
+    async with opened(session) as (app, pilot):
+        await shown(app, pilot)
+        for rest_s, number, drawn in ((0, 76, 76), (0.5, 77, 76), (0.6, 77, 77)):
+            session.clock.pass_s(rest_s)
+            session.say(detail(0, number))
+            assert f"rank 0  step {drawn}" in await shown(app, pilot)
+        assert "rank 1  step 39" in await shown(app, pilot, "down")
+        session.say(detail(1, 90))
+        assert "rank 1  step 90" in await shown(app, pilot)
+
+
+# Zoom and pan
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("zoom"), st.floats(0.1, 10), st.floats(0, 1)),
+            st.tuples(st.just("pan"), st.floats(-3, 3), st.just(0.0)),
+        )
+    )
+)
+def test_a_viewport_never_leaves_the_step(moves):
+    viewport = WHOLE_STEP
+    for kind, amount, anchor in moves:
+        viewport = viewport.zoomed(amount, anchor) if kind == "zoom" else viewport.panned(amount)
+        assert 1 <= viewport.zoom <= MAX_ZOOM
+        assert 0 <= viewport.left <= viewport.left + viewport.width <= 1 + 1e-9
+
+
+def test_what_is_under_the_pointer_stays_there():
+    before = Viewport(0.2, 4)
+    after = before.zoomed(2, anchor=0.25)
+    assert after.left + 0.25 * after.width == pytest.approx(before.left + 0.25 * before.width)
+
+
+async def test_keys_and_the_wheel_zoom_pan_and_reset():
+    async with opened(running_job()) as (app, pilot):
+        state = app.dashboard.state
+        assert "zoom 2.25×" in await shown(app, pilot, "plus", "z")
+        left = state.viewport.left
+        await pilot.press("right", "l")
+        assert state.viewport.left > left
+        await pilot.press("left", "h", "h", "minus")
+        assert state.viewport.left < left
+        assert state.viewport.zoom == pytest.approx(1.5)
+        await pilot.press("0")
+        assert state.viewport == WHOLE_STEP
+        await pilot._post_mouse_events([MouseScrollUp], app.screen.query_one(Timeline), offset=(40, 3))
+        assert state.viewport.zoom > 1
+
+
+async def test_the_zoom_to_a_collective_follows_it_from_step_to_step():
+    session = running_job()
+    async with opened(session) as (app, pilot):
+        state = app.dashboard.state
+
+        async def bounds_ms(*messages):
+            session.say(*messages)
+            session.clock.pass_s(HOLD_S)
+            await shown(app, pilot)
+            return [round(at) for at in state.viewport.bounds_ns(state.lanes.detail.step_ns / MS)]
+
+        await bounds_ms(step_with(40, 20, 40))
+        await pilot.press("enter", "end", "down", "down", "enter")
+        assert state.collective == 1
+        assert await bounds_ms() == [30, 60]  # as much again on each side
+        assert await bounds_ms(step_with(41, 10, 30)) == [20, 50]
+        assert "╰" in screen_text(app)
+        # One of another kind comes before it: it is still the second of its own.
+        more, other = step_with(42, 15, 48), step_with(42, 5, op="broadcast", size=4)
+        more = replace(more, collectives=other.collectives + more.collectives)
+        assert await bounds_ms(more) == [38, 68]
+        assert state.collective == 2
+        # A step without it leaves the window where it is; the next one with it does not.
+        assert await bounds_ms(step_with(43, 15)) == [38, 68]
+        assert state.collective is None
+        await pilot.press("plus")
+        assert await bounds_ms(step_with(44, 0, 40)) == [35, 55]
+        # Who looks elsewhere stays there.
+        await pilot.press("left")
+        assert await bounds_ms(step_with(45, 0, 60)) == [31, 51]
+
+
+# The list of collectives, and the history below it
+
+
+@pytest.mark.parametrize("size", [(160, 45), (100, 30)])
+async def test_the_name_of_a_collective_takes_the_room_that_there_is(size):
+    session = running_job()
+    session.say(step_with(40, 0, 20, op="_reduce_scatter_base_coalesced"))
+    assert "1  reduce_scatter_base_coalesced  " in await screen_of(session, size=size)
+
+
+async def test_a_list_of_collectives_that_does_not_fit_says_how_many_more_there_are():
+    session = running_job()
+    session.say(step_with(40, *range(40), length_ms=1))
+    async with opened(session, size=(100, 30)) as (app, pilot):
+
+        async def listed(*keys):
+            """The numbers that are in sight, and the words below them."""
+            lines = (await shown(app, pilot, *keys)).splitlines()
+            first = next(at for at, line in enumerate(lines) if line.split()[:2] == ["#", "op"]) + 1
+            rows = [line.replace("▸", " ").split() for line in lines[first:]]
+            numbers = [int(row[0]) for row in rows if row[1:2] == ["allreduce"]]
+            return numbers, rows[len(numbers)]
+
+        numbers, below = await listed("2")
+        assert below == ["…", str(40 - len(numbers)), "more"]
+        numbers, below = await listed("down", "pagedown", "pagedown")
+        assert numbers[-1] == app.dashboard.state.collective == 20
+        assert below == ["…", "19", "more"]
+        numbers, below = await listed("pagedown", "pagedown")
+        assert numbers[-1] == 39
+        assert below[:1] != ["…"]
+
+
+async def test_the_list_of_collectives_can_be_hidden_and_shown_and_clicked():
+    async with opened(running_job()) as (app, pilot):
+        assert "allgather_base  " in await shown(app, pilot)
+        assert "allgather_base  " not in await shown(app, pilot, "v")
+        assert "allgather_base  " in await shown(app, pilot, "v", "full_stop")
+        assert app.dashboard.state.collective == 0
+        await pilot.click(Collectives, offset=(10, 2))
+        assert app.dashboard.state.collective == 1
+
+
+@pytest.mark.parametrize("key", ["1", "2"])
+async def test_on_a_tall_screen_the_history_takes_what_the_collectives_leave(key):
+    async with opened(running_job()) as (app, pilot):
+        await shown(app, pilot, key)
+        await shown(app, pilot)
+        listed, chart = app.screen.query_one(Collectives), app.screen.query_one(HistoryChart)
+        assert listed.size.height >= 1 + 2
+        assert chart.region.y == listed.region.bottom + 1
+        assert chart.size.height >= 12
+
+
+@pytest.mark.parametrize("width", range(60, 161, 20))
+async def test_no_figure_is_cut(width):
+    session = running_job()
+    session.say(step_with(39, *range(0, 76, 5), length_ms=3))
+    async with opened(session, size=(width, 45)) as (app, pilot):
+        text = await shown(app, pilot)
+        names = next(line for line in screen_lines(app) if line.lstrip().startswith("│"))
+        assert set(names.replace("│", " ").split()) <= {"allreduce", "25.0", "MiB"}
+        assert names.count("25.0") == names.count("MiB")
+        text += await shown(app, pilot, "enter")
+    for line in text.splitlines():
+        if line.startswith(" step time"):
+            assert re.search(r"(step time|\d steps|\d ms)$", line.rstrip())
