@@ -3,13 +3,9 @@
 import re
 
 import pytest
-<<<<<<< HEAD
-from msgspec.structs import replace
-from rich.cells import cell_len
-=======
 from hypothesis import given
 from hypothesis import strategies as st
->>>>>>> 8c6387e (Test the dashboard view by view, and set up each scene once)
+from msgspec.structs import replace
 
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.tui.machine.host import cpu_count, hosts, machine_of

@@ -1,11 +1,12 @@
 """The overview over snapshots of a scripted job: what it says, of which step, and in how much room."""
 
+import dataclasses
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from textual.widgets import Input
 
 from overlaptop.fleet.snapshot import LinkState
@@ -439,7 +440,7 @@ def test_a_column_with_nothing_to_say_of_any_rank_is_left_out(make, keys):
     ],
 )  # fmt: skip
 def test_the_numa_mark_says_the_node_and_how_the_rank_lies_to_it(facts, words):
-    view = replace(h200_node(1).tick().ranks[0], numa=facts)
+    view = dataclasses.replace(h200_node(1).tick().ranks[0], numa=facts)
     assert "".join(run.text for run in numa_cell(view)) == words
 
 

@@ -1,9 +1,9 @@
 """What all screens have in common: keys, help, notices, colours, sizes, and which screen is on top."""
 
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from rich.color import Color
 
 from overlaptop.fleet.snapshot import LinkState

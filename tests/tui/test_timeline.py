@@ -1,11 +1,11 @@
 """The timeline, its collectives and the history, on the overview and on a rank's screen."""
 
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from textual.events import MouseScrollUp
 
 from overlaptop.tui.overview.screen import OverviewScreen
