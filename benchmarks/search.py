@@ -171,7 +171,7 @@ def report(knob: Knob, found: SearchState, grid: Measurement, best: int, referee
             cells += [text.UNKNOWN, "0", "not measured"]
         else:
             cells += [text.duration(point.step_ns), str(point.windows), point.state.value]
-        rows.add(cells)
+        rows.add(*cells)
     print(rows.render())
     assert found.result is not None
     print(f"script's own: {knob.value_text} MiB; search: {found.result.line}")

@@ -159,15 +159,13 @@ def table(seeds: int, values: int, rounds: int, *, free: bool) -> str:
                 spent.append(search.spent_steps)
                 once.append(sum(point.windows == 1 for point in search.points()))
         rows.add(
-            [
-                name,
-                str(sum(each > TOO_LONG for each in regrets)),
-                str(len(regrets)),
-                f"{100 * max(regrets):.1f} %",
-                f"{median(spent):.0f}",
-                str(max(spent)),
-                f"{median(once):.0f}",
-            ]
+            name,
+            str(sum(each > TOO_LONG for each in regrets)),
+            str(len(regrets)),
+            f"{100 * max(regrets):.1f} %",
+            f"{median(spent):.0f}",
+            str(max(spent)),
+            f"{median(once):.0f}",
         )
     budget = (
         "as it finds" if free else f"{budget_steps} steps, a third of {values} values in {rounds} rounds"

@@ -97,17 +97,15 @@ def _table(job: TracedJob, *, by_hta: bool, ascii_only: bool) -> str:
     for summary, whole in zip(job.ranks, job.whole, strict=True):
         exact = summary.info.compute_exact
         table.add(
-            [
-                str(summary.info.rank),
-                text.count(len(summary.steps)),
-                text.bounded(text.percent(whole.overlap), text.AT_MOST, exact=exact),
-                text.bounded(text.duration(whole.exposed_ns), text.AT_LEAST, exact=exact),
-                text.bounded(text.duration(whole.hidden_ns), text.AT_MOST, exact=exact),
-                text.bounded(text.duration(whole.compute_ns), text.AT_MOST, exact=exact),
-                text.duration(whole.comm_ns),
-                text.duration(whole.copy_only_ns),
-                text.duration(whole.idle_ns if exact else None),
-            ]
+            str(summary.info.rank),
+            text.count(len(summary.steps)),
+            text.bounded(text.percent(whole.overlap), text.AT_MOST, exact=exact),
+            text.bounded(text.duration(whole.exposed_ns), text.AT_LEAST, exact=exact),
+            text.bounded(text.duration(whole.hidden_ns), text.AT_MOST, exact=exact),
+            text.bounded(text.duration(whole.compute_ns), text.AT_MOST, exact=exact),
+            text.duration(whole.comm_ns),
+            text.duration(whole.copy_only_ns),
+            text.duration(whole.idle_ns if exact else None),
         )
     exact = all(summary.info.compute_exact for summary in job.ranks)
     comm_ns = sum(whole.comm_ns or 0 for whole in job.whole)

@@ -40,16 +40,14 @@ def _table(changes: list[LoggedChange]) -> str:
         at = datetime.fromtimestamp(change.at_ns / 1e9, UTC).astimezone()
         by = change.by + (f" (search {change.search})" if change.search else "")
         table.add(
-            [
-                at.strftime("%Y-%m-%d %H:%M:%S"),
-                change.job,
-                change.knob,
-                change.was or UNKNOWN,
-                change.becomes or UNKNOWN,
-                count(change.step),
-                change.outcome,
-                by,
-                change.reason,
-            ]
+            at.strftime("%Y-%m-%d %H:%M:%S"),
+            change.job,
+            change.knob,
+            change.was or UNKNOWN,
+            change.becomes or UNKNOWN,
+            count(change.step),
+            change.outcome,
+            by,
+            change.reason,
         )
     return table.render()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from dataclasses import replace
-from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from overlaptop import tui
 from overlaptop.console import CommandError
@@ -62,11 +61,7 @@ def show(session: Session, screen: tui.TuiOptions) -> int:
 
 def _leave_at_signals() -> None:
     for signum in ENDING_SIGNALS:
-        signal.signal(signum, _leave)
-
-
-def _leave(signum: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + signum)
+        signal.signal(signum, lambda number, _frame: sys.exit(128 + number))
 
 
 def require_terminal(screen: tui.TuiOptions) -> None:

@@ -80,14 +80,12 @@ def _overlap(compute_ns: int, comm_ns: int, overlap: float | None) -> Answer:
     for name, row in (("nothing hidden", least), ("as given", given), ("as much as can be", most)):
         if row is not None:
             table.add(
-                [
-                    name,
-                    text.duration(row.step_ns),
-                    text.percent(row.overlap),
-                    text.duration(row.hidden_ns),
-                    text.duration(row.exposed_ns),
-                    text.ratio(row.speedup),
-                ]
+                name,
+                text.duration(row.step_ns),
+                text.percent(row.overlap),
+                text.duration(row.hidden_ns),
+                text.duration(row.exposed_ns),
+                text.ratio(row.speedup),
             )
     figures = ("overlap", "hidden_ns", "exposed_ns", "step_ns", "speedup")
     record: dict[str, object] = {
@@ -147,16 +145,14 @@ def _buckets(
     )
     for row in rows:
         table.add(
-            [
-                str(row.cap_bytes // MIB),  # to be pasted: no commas
-                text.count(row.count),
-                text.duration(row.bucket_ns),
-                text.whole_percent(alpha_share(row)),
-                text.duration(row.comm_ns),
-                text.duration(row.hidden_ns if known else None),
-                text.duration(row.exposed_ns if known else None),
-                "<" if row.cap_bytes == chosen.cap_bytes else "",
-            ]
+            str(row.cap_bytes // MIB),  # to be pasted: no commas
+            text.count(row.count),
+            text.duration(row.bucket_ns),
+            text.whole_percent(alpha_share(row)),
+            text.duration(row.comm_ns),
+            text.duration(row.hidden_ns if known else None),
+            text.duration(row.exposed_ns if known else None),
+            "<" if row.cap_bytes == chosen.cap_bytes else "",
         )
     on_the_bus = "" if ranks is None else f" ({text.rate(bandwidth)} on the bus, {ranks} ranks)"
     setting = f"bucket_cap_mb={chosen.cap_bytes // MIB}: {text.count(chosen.count)} bucket"

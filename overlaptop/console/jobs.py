@@ -50,7 +50,7 @@ def _table(jobs: Sequence[JobRecord]) -> str:
     now_ns = time.time_ns()
     for job in jobs:
         age = "ended" if job.ended else text.duration(max(0, now_ns - job.started_ns))
-        table.add([job.job, job.script, str(job.world_size), age, job.host, job.cwd])
+        table.add(job.job, job.script, str(job.world_size), age, job.host, job.cwd)
     return table.render()
 
 

@@ -53,7 +53,7 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
     )  # fmt: skip
     trouble, failure = trouble_of(snapshot), first_failure(snapshot.ranks)
     for view in snapshot.ranks:
-        table.add(_row(view, snapshot.link, failure))
+        table.add(*_row(view, snapshot.link, failure))
     exact = all_see_gaps(snapshot.ranks)
     totals = totals_in_words(snapshot.totals, exact=exact)
     lines = [
@@ -100,18 +100,16 @@ def _links(ranks: Sequence[RankView]) -> list[str]:
     for view in ranks:
         sample, numa = view.sample, view.numa
         table.add(
-            [
-                str(view.rank),
-                text.rate(sample.nvlink_rx_bytes_per_s if sample else None),
-                text.rate(sample.nvlink_tx_bytes_per_s if sample else None),
-                text.whole_percent(nvlink_rate(view).share),
-                text.rate(sample.pcie_rx_bytes_per_s if sample else None),
-                text.rate(sample.pcie_tx_bytes_per_s if sample else None),
-                text.whole_percent(pcie_rate(view).share),
-                text.count(numa.gpu_node if numa else None),
-                text.printable(f"CPUs {numa.cpu_set}") if numa and numa.cpu_set else text.UNKNOWN,
-                numa.state if numa else text.UNKNOWN,
-            ]
+            str(view.rank),
+            text.rate(sample.nvlink_rx_bytes_per_s if sample else None),
+            text.rate(sample.nvlink_tx_bytes_per_s if sample else None),
+            text.whole_percent(nvlink_rate(view).share),
+            text.rate(sample.pcie_rx_bytes_per_s if sample else None),
+            text.rate(sample.pcie_tx_bytes_per_s if sample else None),
+            text.whole_percent(pcie_rate(view).share),
+            text.count(numa.gpu_node if numa else None),
+            text.printable(f"CPUs {numa.cpu_set}") if numa and numa.cpu_set else text.UNKNOWN,
+            numa.state if numa else text.UNKNOWN,
         )
     return ["", table.render()]
 

@@ -35,19 +35,17 @@ def table(state: SearchState) -> str:
     for point in state.points:
         is_best = state.result is not None and state.result.found.value == point.value
         rows.add(
-            [
-                str(point.value),
-                text.duration(point.step_ns),
-                (
-                    f"{text.duration(point.low_ns)} .. {text.duration(point.high_ns)}"
-                    if math.isfinite(point.high_ns)
-                    else text.UNKNOWN
-                ),
-                text.duration(point.exposed_ns),
-                str(point.windows),
-                str(point.steps),
-                "best" if is_best else point.state.value,
-            ]
+            str(point.value),
+            text.duration(point.step_ns),
+            (
+                f"{text.duration(point.low_ns)} .. {text.duration(point.high_ns)}"
+                if math.isfinite(point.high_ns)
+                else text.UNKNOWN
+            ),
+            text.duration(point.exposed_ns),
+            str(point.windows),
+            str(point.steps),
+            "best" if is_best else point.state.value,
         )
     return rows.render()
 

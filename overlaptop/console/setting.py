@@ -102,9 +102,8 @@ def _table(knobs: tuple[JobKnob, ...]) -> str:
     for each in knobs:
         knob = each.knob
         value = (knob.value_text or NOT_KNOWN) + (" (ranks differ)" if each.differs else "")
-        table.add(
-            [knob.name, value, knob.original_text or NOT_KNOWN, _allowed(knob), knob.owner, knob.about]
-        )
+        script = knob.original_text or NOT_KNOWN
+        table.add(knob.name, value, script, _allowed(knob), knob.owner, knob.about)
     refusals = [f"{each.knob.name} cannot be changed now: {each.refusal}" for each in knobs if each.refusal]
     return "\n".join([table.render(), *map(printable, refusals)])
 

@@ -15,7 +15,7 @@ class Table:
         self._rows: list[list[str]] = [list(head)]
         self._left = [name in left for name in head]
 
-    def add(self, cells: Sequence[str]) -> None:
+    def add(self, *cells: str) -> None:
         """Add a row of as many cells as the head has."""
         assert len(cells) == len(self._left)
         self._rows.append([printable(cell) for cell in cells])

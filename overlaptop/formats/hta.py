@@ -31,7 +31,7 @@ from overlaptop.formats.chrome import NO_ARGS, Event, Scalar
 from overlaptop.timeline.breakdown import Breakdown
 
 _NO_STREAM = _NO_CORRELATION = -1
-_ON_GPU_WITHOUT_STREAM = frozenset(("Event Sync", "Context Sync"))
+_ON_GPU_WITHOUT_STREAM = ["Event Sync", "Context Sync"]
 _STEP = "ProfilerStep"
 _COMPUTE, _COMM, _OTHER = range(3)
 _COMM_KERNEL = re.compile(r"^nccl.*Kernel")
@@ -49,18 +49,15 @@ Micros: TypeAlias = NDArray[np.float64]
 """Times in µs."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """One rank's events as HTA's table has them: n events, times in µs, rounded its way."""
-
-    names: list[str]
-    start_us: Micros
-    end_us: Micros
-    stream: NDArray[np.int64]
-    correlation: NDArray[np.int64]
+Table: TypeAlias = NDArray[np.void]
+"""One rank's events as HTA's table has them, times rounded its way."""
+_COLUMNS = np.dtype(
+    [("name", object), ("start_us", float), ("end_us", float), ("stream", np.int64),
+     ("correlation", np.int64)]
+)  # fmt: skip
 
 
-def _table(events: Sequence[Event]) -> _Table:
+def _table(events: Sequence[Event]) -> Table:
     """One rank's events as HTA would look at them. OverflowError where a time lies centuries away."""
     # Whether pandas makes floats of the column is what decides about rounding.
     rounded = any(not isinstance(event.ts, int) for event in events)
@@ -80,13 +77,13 @@ def _table(events: Sequence[Event]) -> _Table:
     start_us = _micros([event.ts for event in kept])
     end_us = start_us + _micros([event.dur for event in kept])
     linked = [event.args or NO_ARGS for event in kept]
-    return _Table(
-        names=[(event.name or "")[:_MAX_NAME] for event in kept],
-        start_us=np.ceil(start_us) if rounded else start_us,
-        end_us=np.floor(end_us) if rounded else end_us,
-        stream=_whole([each.stream for each in linked], _NO_STREAM),
-        correlation=_whole([each.correlation for each in linked], _NO_CORRELATION),
-    )
+    table = np.empty(len(kept), _COLUMNS)
+    table["name"] = [(event.name or "")[:_MAX_NAME] for event in kept]
+    table["start_us"] = np.ceil(start_us) if rounded else start_us
+    table["end_us"] = np.floor(end_us) if rounded else end_us
+    table["stream"] = _whole([each.stream for each in linked], _NO_STREAM)
+    table["correlation"] = _whole([each.correlation for each in linked], _NO_CORRELATION)
+    return table
 
 
 def _micros(values: list[int | float | None]) -> Micros:
@@ -115,7 +112,7 @@ class Figures:
 def figures(events: Sequence[Event]) -> Figures:
     """Break one rank's trace down, within HTA's window and without it."""
     table = _table(events)
-    step_names = sorted({name for name in table.names if _STEP in name})[:2]
+    step_names = sorted({name for name in table["name"] if _STEP in name})[:2]
     windowed = _break_down(_in_window(table))
     return Figures(tuple(step_names), windowed, windowed if len(step_names) > 1 else _break_down(table))
 
@@ -142,34 +139,24 @@ def _one_whole(value: Scalar, otherwise: int) -> int:
     return whole if abs(whole) < 1 << 62 else otherwise
 
 
-def _in_window(table: _Table) -> _Table:
-    without_stream = np.array([name in _ON_GPU_WITHOUT_STREAM for name in table.names], dtype=np.bool_)
-    on_gpu = ((table.stream >= 0) & (table.correlation >= 0)) | without_stream
-    is_step = np.array([_STEP in name for name in table.names], dtype=np.bool_) & ~on_gpu
-    last_step_us = table.start_us[is_step].max(initial=-np.inf)
-    early = np.flatnonzero(~on_gpu & (table.start_us < last_step_us))
+def _in_window(table: Table) -> Table:
+    without_stream = np.isin(table["name"], _ON_GPU_WITHOUT_STREAM)
+    on_gpu = ((table["stream"] >= 0) & (table["correlation"] >= 0)) | without_stream
+    is_step = np.array([_STEP in name for name in table["name"]], dtype=np.bool_) & ~on_gpu
+    last_step_us = table["start_us"][is_step].max(initial=-np.inf)
+    early = np.flatnonzero(~on_gpu & (table["start_us"] < last_step_us))
     # The join gives a GPU event once for each of the early events that share its correlation.
-    on_gpu_at, of_early = np.flatnonzero(on_gpu), np.sort(table.correlation[early])
-    wanted = table.correlation[on_gpu_at]
+    on_gpu_at, of_early = np.flatnonzero(on_gpu), np.sort(table["correlation"][early])
+    wanted = table["correlation"][on_gpu_at]
     times = np.searchsorted(of_early, wanted, side="right") - np.searchsorted(of_early, wanted)
-    return _only(table, np.append(np.repeat(on_gpu_at, np.minimum(times, _MOST_TIMES)), early))
+    return table[np.append(np.repeat(on_gpu_at, np.minimum(times, _MOST_TIMES)), early)]
 
 
-def _only(table: _Table, at: NDArray[np.intp]) -> _Table:
-    return _Table(
-        names=[table.names[each] for each in at.tolist()],
-        start_us=table.start_us[at],
-        end_us=table.end_us[at],
-        stream=table.stream[at],
-        correlation=table.correlation[at],
-    )
-
-
-def _break_down(table: _Table) -> Breakdown:
-    table = _only(table, np.flatnonzero(table.stream != _NO_STREAM))
-    kinds = {name: _kind(name) for name in set(table.names)}
-    kind = np.array([kinds[name] for name in table.names], dtype=np.int8)
-    compute, comm = (_merged(_only(table, np.flatnonzero(kind == wanted))) for wanted in (_COMPUTE, _COMM))
+def _break_down(table: Table) -> Breakdown:
+    table = table[table["stream"] != _NO_STREAM]
+    kinds = {name: _kind(name) for name in set(table["name"])}
+    kind = np.array([kinds[name] for name in table["name"]], dtype=np.int8)
+    compute, comm = _merged(table[kind == _COMPUTE]), _merged(table[kind == _COMM])
     busy = _merged(table)
     kernel_us = busy[-1, 1] - busy[0, 0] if len(busy) else 0.0
     compute_us, comm_us, hidden_us = _length_us(compute), _length_us(comm), _together_us(comm, compute)
@@ -193,12 +180,12 @@ def _kind(name: str) -> int:
     return _OTHER if _MEMORY_NAME.match(name) or _NOT_COMPUTE.match(name) else _COMPUTE
 
 
-def _merged(table: _Table) -> Micros:
+def _merged(table: Table) -> Micros:
     """Shape (n, 2): ``merge_kernel_intervals``, which keeps intervals of negative length as they are."""
-    if not table.names:
+    if not table.size:
         return np.empty((0, 2))
-    order = np.argsort(table.start_us, kind="stable")
-    start_us, end_us = table.start_us[order], table.end_us[order]
+    table = table[np.argsort(table["start_us"], kind="stable")]
+    start_us, end_us = table["start_us"], table["end_us"]
     opens = np.append(True, start_us[1:] > np.maximum.accumulate(end_us)[:-1])
     first = np.flatnonzero(opens)
     return np.stack((start_us[first], np.maximum.reduceat(end_us, first)), axis=1)

@@ -125,6 +125,6 @@ def test_the_remedy_is_printed_once_for_all_ranks_that_are_bound_alike() -> None
 
 def test_columns_are_as_wide_as_their_widest_cell_with_numbers_to_the_right() -> None:
     table = Table(["rank", "who"], left={"who"})
-    table.add(["7", "a"])
-    table.add(["12345", "bcde"])
+    table.add("7", "a")
+    table.add("12345", "bcde")
     assert table.render() == " rank  who\n    7  a\n12345  bcde"
