@@ -5,41 +5,42 @@ import statistics
 import pytest
 from msgspec.structs import replace
 
-from overlaptop.fleet.snapshot import LinkState
 from overlaptop.stats.comparison import compare_steps
 from overlaptop.tui.workloads.earlier import KEPT_STEPS, MAX_JOBS, WITH_STEPS, JobsSeen, job_of
 from overlaptop.tui.workloads.tried_table import shortened
-from overlaptop.wire.commands import CommandReport, make_setting
-from overlaptop.wire.knobs import Knob, KnobFacts
+from overlaptop.wire.commands import make_setting
+from overlaptop.wire.knobs import Knob
 from overlaptop.wire.messages import RankEnd
-from tests.fleet.builders import MS, Clock, info, status, step, welcome
+from tests.fleet.builders import MS, info, status, step, welcome
 from tests.fleet.fakes import record
-from tests.fleet.hub import PlayedFleet
+
+from .fakes import FakeSession
+from .knobs import BUCKET, report, tell, with_value
 
 
-class Watched:
-    """One fleet, as a session has it, which may turn from job to job. All are of one script and folder, but
-    for what is in `homes`.
-    """
+class Watched(FakeSession):
+    """It may turn from job to job. All are of one script and folder, but for what is in `homes`."""
 
     def __init__(self):
+        super().__init__()
         self.homes = {}
-        self.fleet = PlayedFleet(Clock())
         self.seen = JobsSeen()
-        self.fleet.set_link(LinkState.LIVE)
 
     def job(self, key, *, steps=20, ranks=2, **parts):
-        self.fleet.apply(welcome(job=key, script=f"{key}.py", world_size=ranks))
+        self.say(welcome(job=key, script=f"{key}.py", world_size=ranks))
         self.look()
         for rank in range(ranks):
-            self.fleet.apply(info(rank, job=key))
-            for number in range(steps):
-                self.fleet.apply(step(rank, number, **parts))
-        self.fleet.apply(status())
+            self.say(info(rank, job=key), *(step(rank, number, **parts) for number in range(steps)))
+        self.say(status())
+        self.look()
+
+    def steps(self, first, until, **parts):
+        """Of both ranks."""
+        self.say(*(step(rank, number, **parts) for rank in (0, 1) for number in range(first, until)))
         self.look()
 
     def look(self):
-        snapshot = self.fleet.snapshot()
+        snapshot = self.tick()
         key = snapshot.job.job
         self.seen.see(snapshot, record(key, **self.homes.get(key, {})))
 
@@ -50,7 +51,7 @@ def test_a_job_that_is_left_keeps_its_figures_and_steps():
     watched.job("first", comm=30, hidden=15)
     assert watched.seen.earlier is None
     assert [job.label for job in watched.seen.all] == ["first.py"]
-    watched.fleet.apply(welcome(job="second"))  # it has made no step yet
+    watched.say(welcome(job="second"))  # it has made no step yet
     watched.look()
     assert (watched.seen.present.job, watched.seen.earlier) == ("first", None)
     watched.job("second", comm=30, hidden=30)
@@ -91,10 +92,7 @@ def test_a_job_of_another_script_folder_or_host_is_no_job_to_be_compared_with(el
 def test_a_job_of_which_nobody_knows_where_it_runs_is_compared_with_none():
     seen = JobsSeen()
     for key in ("first", "second"):
-        fleet = PlayedFleet(Clock())
-        for message in (welcome(job=key), info(0, job=key), step(0, 0)):
-            fleet.apply(message)
-        seen.see(fleet.snapshot())
+        seen.see(FakeSession(welcome(job=key), info(0, job=key), step(0, 0)).tick())
     assert [job.job for job in seen.all] == ["first", "second"]
     assert seen.earlier is None
 
@@ -127,47 +125,33 @@ def test_steps_that_a_command_disturbed_and_those_of_settings_before_are_not_kep
     watched = Watched()
     watched.job("first", steps=10)
     for rank in (0, 1):
-        watched.fleet.apply(replace(step(rank, 10), transitional=True))
-        for number in range(11, 20):
-            watched.fleet.apply(replace(step(rank, number), captured=number == 15))
+        watched.say(replace(step(rank, 10), transitional=True))
+        watched.say(*(replace(step(rank, number), captured=number == 15) for number in range(11, 20)))
     watched.look()
     steps = watched.seen.present.steps
     assert [each.step for each in steps[0]] == [11, 12, 13, 14, 16, 17, 18, 19]
 
 
-BUCKET = Knob("bucket_cap_mb", 25, "25", "25", 1, 10_000, unit="MiB")
 DEPTH = Knob("depth", 1, "1", "1", 0, 8)
 
 
-def change(watched, knob, becomes, at, *, ranks=2, search="", until=None, comm=30, hidden=30):
+def change(watched, knob, becomes, at, *, search="", until=None, hidden=30):
     """Every rank changes the knob at that step, and goes on until another one; returns the knob since."""
     setting = make_setting(knob, int(becomes), search=search)
-    watched.fleet.apply(replace(setting, at_ns=watched.fleet.snapshot().at_ns))
-    for rank in range(ranks):
-        for state in ("accepted", "agreed", "changing"):
-            watched.fleet.apply(
-                CommandReport(rank, setting.id, "set", 0, state, None if state == "accepted" else at, "")
-            )
-        watched.fleet.apply(replace(step(rank, at), transitional=True))
-        watched.fleet.apply(
-            CommandReport(rank, setting.id, "set", 0, "changed", at, "", knob.value_text, becomes)
-        )
-    watched.look()
-    for rank in range(ranks):
-        for number in range(at + 1, until if until is not None else at + 10):
-            watched.fleet.apply(step(rank, number, comm=comm, hidden=hidden))
-    watched.look()
-    since = replace(knob, value=int(becomes), value_text=becomes)
-    for rank in range(ranks):
-        watched.fleet.apply(KnobFacts(rank, (since, DEPTH)))
+    watched.say(replace(setting, at_ns=watched.tick().at_ns))
+    for rank in (0, 1):
+        watched.say(replace(step(rank, at), transitional=True))
+    report(watched, setting, "changed", at, was=knob.value_text, becomes=becomes)
+    watched.steps(at + 1, until or at + 10, comm=30, hidden=hidden)
+    since = with_value(knob, becomes)
+    tell(watched, since, DEPTH)
     watched.look()
     return since
 
 
-def knobbed(watched, key="first", *, steps=20, hidden=15):
-    watched.job(key, steps=steps, comm=30, hidden=hidden)
-    for rank in (0, 1):
-        watched.fleet.apply(KnobFacts(rank, (BUCKET, DEPTH)))
+def knobbed(watched, key="first"):
+    watched.job(key, comm=30, hidden=15)
+    tell(watched, BUCKET, DEPTH)
     watched.look()
 
 
@@ -191,7 +175,7 @@ def test_a_change_of_a_knob_begins_a_new_row_with_figures_of_its_own():
     for job, changed in ((before, False), (now, True)):
         assert [setting.changed for setting in job.settings] == [changed, False]
     late = JobsSeen()  # who comes late finds a row for each setting that the history reaches
-    late.see(watched.fleet.snapshot())
+    late.see(watched.tick())
     assert [(job.named, job.steps_done) for job in late.all] == [row[:2] for row in two]
     # One that comes back is a row of its own later steps.
     change(watched, fifty, "25", 40, until=70, hidden=10)
@@ -207,15 +191,11 @@ def test_a_row_waits_for_the_ranks_that_are_behind():
     watched = Watched()
     knobbed(watched)
     setting = make_setting(BUCKET, 50)
-    watched.fleet.apply(setting)
-    for rank in (0, 1):
-        watched.fleet.apply(CommandReport(rank, setting.id, "set", 0, "changed", 25, "", "25", "50"))
+    watched.say(setting)
+    report(watched, setting, "changed", 25, was="25", becomes="50")
     watched.look()
     assert len(rows(watched)) == 1
-    for rank in (0, 1):
-        for number in range(20, 30):
-            watched.fleet.apply(step(rank, number))
-    watched.look()
+    watched.steps(20, 30)
     assert rows(watched) == [
         ("first.py, bucket 25 MiB, depth 1", 25, "changed"),
         ("first.py, bucket 50 MiB, depth 1", 5, "runs"),
@@ -255,20 +235,17 @@ def test_a_job_that_was_changed_is_compared_by_its_last_settings():
 def test_a_job_that_has_ended_keeps_the_values_that_it_had():
     watched = Watched()
     knobbed(watched)
-    for rank in (0, 1):
-        watched.fleet.apply(RankEnd(rank, 0, clean=True))
+    watched.say(*(RankEnd(rank, 0, clean=True) for rank in (0, 1)))
     watched.look()
-    assert watched.fleet.snapshot().knobs == ()
+    assert watched.tick().knobs == ()
     assert rows(watched) == [("first.py, bucket 25 MiB, depth 1", 20, "ended")]
 
 
 def test_the_figures_are_those_that_the_panel_shows_also_where_accidents_pull_them():
     watched = Watched()
     watched.job("first", steps=5)
-    for rank in (0, 1):
-        for number in range(5, 60):
-            watched.fleet.apply(step(rank, number, compute=60 + 3 * (number % 4) + 900 * (number == 30)))
-    watched.look()
+    for number in range(5, 60):
+        watched.steps(number, number + 1, compute=60 + 3 * (number % 4) + 900 * (number == 30))
     watched.job("second", steps=40)
     together = [each for steps in watched.seen.earlier.steps.values() for each in steps]
     (shown,) = (each for each in compare_steps(together, ()) if each.name == "step_ns")
@@ -279,11 +256,8 @@ def test_the_figures_are_those_that_the_panel_shows_also_where_accidents_pull_th
 
 def test_whether_figures_are_bounds_is_kept():
     watched = Watched()
-    watched.fleet.apply(welcome(job="first"))
-    for rank, exact in ((0, True), (1, False)):
-        watched.fleet.apply(info(rank, job="first", exact=exact))
-        watched.fleet.apply(step(rank, 0))
-    watched.look()
+    watched.say(welcome(job="first"), info(0, job="first"), info(1, job="first", exact=False))
+    watched.steps(0, 1)
     assert not watched.seen.present.exact
     watched.job("second")
     assert [job.exact for job in watched.seen.all] == [False, True]
@@ -310,8 +284,8 @@ def test_unknown_figures_are_unknown():
     watched = Watched()
     watched.job("first", comm=0, hidden=0)
     assert watched.seen.present.figures.overlap is None
-    watched.fleet.apply(welcome(job="second"))
-    made = job_of(watched.fleet.snapshot())
+    watched.say(welcome(job="second"))
+    made = job_of(watched.tick())
     assert (*made.figures, made.steps_done) == (None, None, None, 0)
 
 
