@@ -10,19 +10,14 @@ from overlaptop.tuning.search import CONFIDENCE, MeasuredValue
 from overlaptop.tuning.state import MeasuredWindow, SearchState, value_text
 
 
-def steps(number: int) -> str:
-    """``1 step``, ``12 steps``."""
-    return f"{number} step{'s' * (number != 1)}"
-
-
 def window_words(state: SearchState, window: MeasuredWindow) -> str:
     """One line of progress."""
     mean_ns = sum(window.steps_ns) / len(window.steps_ns)
     words = [
         f"round {window.round + 1}: {state.knob.name} {window.value} {state.knob.unit}".rstrip(),
-        f"{text.duration(mean_ns)} a step in {steps(len(window.steps_ns))}",
-        f"{state.candidates} candidate{'s' * (state.candidates != 1)}",
-        f"{steps(state.steps_spent)} spent"
+        f"{text.duration(mean_ns)} a step in {text.plural(len(window.steps_ns), 'step')}",
+        text.plural(state.candidates, "candidate"),
+        f"{text.plural(state.steps_spent, 'step')} spent"
         + (f", at most {state.steps_to_go} to go" if state.steps_to_go is not None else ""),
     ]
     return ", ".join(words)

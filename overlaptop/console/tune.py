@@ -238,7 +238,8 @@ class _TuneRun:
             print(search_report.table(state))  # noqa: T201
             print(text.printable(search_report.last_line(state, self._left(state))), flush=True)  # noqa: T201
         if state.result.found.spent:
-            print_message(f"{search_report.steps(state.steps_spent)} were not enough: --budget allows more")
+            spent = text.plural(state.steps_spent, "step")
+            print_message(f"{spent} were not enough: --budget allows more")
 
     def _left(self, state: SearchState) -> str:
         """Which value the job has; empty: it ends with this command."""

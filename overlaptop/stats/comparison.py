@@ -26,6 +26,7 @@ from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.snapshot import RankView, Snapshot
 from overlaptop.stats.drift import FEWEST_BEFORE, WINDOWS, drift
 from overlaptop.stats.noise import FEWEST, Difference, Estimate, between, both, estimate
+from overlaptop.text import plural
 from overlaptop.wire.commands import CHANGED
 from overlaptop.wire.messages import StepTotals
 
@@ -38,7 +39,7 @@ FIRST_LOOK = 16_384
 """Steps of all ranks that are read at once when a job is first seen."""
 KEPT_CHANGES = 256
 NOT_MEASURED = "not measured"
-NOT_KNOWN_YET = "not known yet: {steps} more step{s}"
+NOT_KNOWN_YET = "not known yet: {more}"
 NOT_KNOWN = "not known: {why}"
 OTHER_WORK = "not compared: a step does other work"
 
@@ -294,13 +295,13 @@ def _judged(
         return None, NOT_KNOWN.format(why=f"{before} measured steps before it, {FEWEST_BEFORE} are needed")
     drifts = drift(*sides)
     if apart is None or drifts is None:
-        return None, NOT_KNOWN_YET.format(steps=FEWEST - after, s="s" * (FEWEST - after > 1))
+        return None, NOT_KNOWN_YET.format(more=plural(FEWEST - after, "more step"))
     reach = max((apart.high - apart.low) / 2, drifts)
     wide = Difference(apart.base, apart.change, apart.change - reach, apart.change + reach)
     if apart.beyond_noise and not wide.beyond_noise:
         more = before // WINDOWS - after
         if more > 0:  # shorter windows differ more
-            return None, NOT_KNOWN_YET.format(steps=more, s="s" * (more > 1))
+            return None, NOT_KNOWN_YET.format(more=plural(more, "more step"))
         return None, NOT_KNOWN.format(why=f"the machine drifts by {_share(kind, wide)}")
     return wide, wide.words(kind.less, kind.more, points=kind.is_share)
 

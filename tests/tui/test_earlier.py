@@ -83,7 +83,7 @@ def test_a_job_of_another_script_folder_or_host_is_no_job_to_be_compared_with(el
     assert watched.seen.earlier is None
     assert [job.job for job in watched.seen.all] == ["first", "second"]
     for key in ("first", "second"):
-        watched.seen.describe(key, key, "")
+        watched.seen.describe(key, key)
     assert watched.seen.earlier.job == "first"  # whose place it took: both were started here
     watched.job("third")
     assert watched.seen.earlier.job == "first"
@@ -100,20 +100,18 @@ def test_a_job_of_which_nobody_knows_where_it_runs_is_compared_with_none():
 def test_a_job_that_was_started_here_is_named_by_what_was_asked_for_and_how_it_ended():
     watched = Watched()
     watched.job("first")
-    asked = ("ddp --layers 8", "torchrun ddp.py --layers 8")
-    watched.seen.describe("first", *asked)
-    assert (watched.seen.present.label, watched.seen.present.how) == (asked[0], "runs")
-    watched.seen.describe("first", *asked, "ended here")
+    watched.seen.describe("first", "ddp --layers 8")
+    assert (watched.seen.present.label, watched.seen.present.how) == ("ddp --layers 8", "runs")
+    watched.seen.describe("first", "ddp --layers 8", "ended here")
     watched.job("second")
-    earlier = watched.seen.earlier
-    assert (earlier.label, earlier.command_line, earlier.how) == (*asked, "ended here")
+    assert (watched.seen.earlier.label, watched.seen.earlier.how) == ("ddp --layers 8", "ended here")
 
 
 def test_a_job_that_ended_without_a_step_is_listed_and_one_with_steps_keeps_them():
     watched = Watched()
     watched.job("first")
-    watched.seen.describe_end("first", "ddp", "", "killed by SIGKILL")
-    watched.seen.describe_end("second", "ddp --layers 9", "", "exit status 1")
+    watched.seen.describe_end("first", "ddp", "killed by SIGKILL")
+    watched.seen.describe_end("second", "ddp --layers 9", "exit status 1")
     assert [(job.label, job.how, job.figures.step_ns is None) for job in watched.seen.all] == [
         ("ddp", "killed by SIGKILL", False),
         ("ddp --layers 9", "exit status 1", True),
@@ -225,7 +223,7 @@ def test_a_job_that_was_changed_is_compared_by_its_last_settings():
     assert watched.seen.earlier.named == "first.py, bucket 50 MiB, depth 1"
     assert [each.step for each in watched.seen.earlier.steps[0]] == list(range(21, 40))
     assert [job.job for job in watched.seen.all] == ["first", "first", "second"]
-    watched.seen.describe("first", "ddp", "torchrun ddp.py", "ended here")
+    watched.seen.describe("first", "ddp", "ended here")
     assert [job.how for job in watched.seen.all] == ["changed", "ended here", "runs"]
     # And back: no row twice.
     knobbed(watched)
@@ -293,7 +291,7 @@ def test_what_is_kept_is_bounded():
     watched = Watched()
     for number in range(MAX_JOBS + 5):
         watched.job(f"job{number}", steps=3, ranks=1)
-        watched.seen.describe_end("", "broken", "", "exit status 1")
+        watched.seen.describe_end("", "broken", "exit status 1")
     assert len(watched.seen.all) <= MAX_JOBS + 1
     left = [job for job in watched.seen.all if job.job != watched.seen.present.job]
     assert sum(bool(job.steps) for job in left) == WITH_STEPS

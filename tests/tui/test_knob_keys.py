@@ -191,6 +191,7 @@ async def test_what_a_change_brought_is_shown_before_and_after_with_its_spread_a
             assert "2 ±0" in rows["collectives a step"]
         assert "shorter (" not in await shown(app, pilot, "d")
         assert "shorter (" in await shown(app, pilot, "d")
+        assert "esc takes it back" in await shown(app, pilot, "d", UP)  # hidden until the next change
         await pilot.press("question_mark")
         page = app.screen.query_one(HelpPage).lines(size[0])
         words = said("".join(run.text for line in page for run in line))
@@ -239,16 +240,6 @@ async def test_a_verdict_has_a_glyph_and_a_word_without_colours_too(compute, wor
     async with opened(job_without_steps(), size=(160, 45)) as (app, pilot):
         _, text = await change_after_140(app, pilot, compute=compute)
     assert [word for word in words if word not in text] == []
-
-
-async def test_a_hidden_panel_comes_back_with_the_next_change():
-    session = controlled_job()
-    async with opened(session, size=(100, 30)) as (app, pilot):
-        await shown(app, pilot, UP, rest_s=SETTLE_S)
-        obey(session, session.sent[0], 40, "25", "50")
-        await shown(app, pilot)
-        assert "changed at step 40" not in await shown(app, pilot, "d")
-        assert "esc takes it back" in await shown(app, pilot, UP)
 
 
 @pytest.mark.parametrize("readonly", [False, True])

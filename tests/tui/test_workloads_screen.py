@@ -225,9 +225,8 @@ async def test_rows_of_one_job_differ_by_what_was_changed_at_every_width(size):
     async with opened(session, launcher=FakeLauncher(), size=size) as (app, pilot):
         change_to_100(session, 1)
         await settled(app, pilot)
-        app.dashboard.jobs_seen.describe(
-            "job-1", f"ddp {' '.join(f'--option-{at} {at}' for at in range(9))}", ""
-        )
+        label = f"ddp {' '.join(f'--option-{at} {at}' for at in range(9))}"
+        app.dashboard.jobs_seen.describe("job-1", label)
         await pilot.press("w")
         now, before = watched_so_far((await settled(app, pilot)).splitlines())[:2]
         assert "bucket 100 MiB" in now

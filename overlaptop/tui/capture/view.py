@@ -5,7 +5,7 @@ from __future__ import annotations
 from overlaptop.fleet.commands import FAILED, STAGES, CommandView, RankProgress
 from overlaptop.report.hosts import places
 from overlaptop.report.order import sees_gaps
-from overlaptop.text import AT_LEAST, AT_MOST, UNKNOWN, bounded, clock, count, duration, percent
+from overlaptop.text import AT_LEAST, AT_MOST, UNKNOWN, bounded, clock, count, duration, percent, plural
 from overlaptop.tui.capture.profiler_reference import ProfilerReference
 from overlaptop.tui.draw.segments import (
     DIM,
@@ -161,7 +161,6 @@ def _cells(
     color = "good" if rank.state == WRITTEN else "error" if rank.state in ENDED_BADLY else "text"
     exact = found is None or found.exact
     live = bounded(percent(rank.live_overlap), AT_MOST, exact=live_exact)
-    steps = f"{rank.live_steps} step{'s' * (rank.live_steps != 1)}"
     times_ns = (None,) * 3 if found is None else (found.comm_ns, found.hidden_ns, found.exposed_ns)
     comm, hidden, exposed = map(duration, times_ns)
     return (
@@ -173,7 +172,7 @@ def _cells(
         (Segment(comm, TEXT),),
         (Segment(bounded(hidden, AT_MOST, exact=exact), TEXT),),
         (Segment(bounded(exposed, AT_LEAST, exact=exact), TEXT),),
-        (dim(steps if rank.live_steps else UNKNOWN),),
+        (dim(plural(rank.live_steps, "step") if rank.live_steps else UNKNOWN),),
     )
 
 

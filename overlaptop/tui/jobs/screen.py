@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual import events
 
 from overlaptop.launch.request import LaunchRequest
-from overlaptop.text import age, printable
+from overlaptop.text import age, plural, printable
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import (
     Item,
@@ -75,7 +75,7 @@ class JobList(JobView):
             hosts = f" on {len(snapshot.nodes)} hosts" if snapshot.nodes else " on this machine"
             if len(snapshot.nodes) == 1:
                 hosts = f" on {printable(snapshot.nodes[0].name)}"
-            lines.append((bold(f" {len(jobs)} job{'s' * (len(jobs) != 1)}{hosts}"),))
+            lines.append((bold(f" {plural(len(jobs), 'job')}{hosts}"),))
             for index, job in enumerate(jobs):
                 self._choice_at[len(lines)] = index
                 lines.append(self._line(index, _job_items(job, snapshot.at_ns), width))
@@ -185,7 +185,7 @@ def _job_items(job: JobRecord, now_ns: int) -> list[Item]:
     running = age(max(0, now_ns - job.started_ns) / 1e9)
     return [
         Item((bold(f"{job.script:<24}"),)),
-        Item((Segment(f"{job.world_size} rank{'s' * (job.world_size != 1)}"), dim(f" · {job.host}")), 1),
+        Item((Segment(plural(job.world_size, "rank")), dim(f" · {job.host}")), 1),
         Item((dim("ended"),) if job.ended else (dim("running "), Segment(running)), 2),
         Item((dim(job.job),), 3),
         Item((dim(job.cwd),), 4),

@@ -11,6 +11,7 @@ from overlaptop.tui.help.glossary import SEARCH
 from overlaptop.tui.keys import SEARCH_KEYS, bindings
 from overlaptop.tui.page import PageScreen
 from overlaptop.tui.search.view import SearchView
+from overlaptop.tui.tune.knob_values import default_range
 from overlaptop.tui.widgets.key_bar import HELP_HINT, QUIT_HINT
 
 
@@ -70,6 +71,8 @@ class SearchScreen(PageScreen):
             dashboard.on_change()
             return
         # Textual's Input takes 20 ms to import: not before it is needed.
-        from overlaptop.tui.tune import asking
+        from overlaptop.tui.draw.line_prompt import LinePrompt
 
-        await self.ask(asking.ask_for_range(selected.knob, partial(dashboard.answer, control.search)))
+        asked, usual = f"search {selected.knob.name} from:to", "{}:{}".format(*default_range(selected.knob))
+        take = partial(dashboard.answer, control.search)
+        await self.ask(LinePrompt(asked, usual, "enter: start   esc: not now", take))

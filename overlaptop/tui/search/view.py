@@ -6,7 +6,7 @@ import math
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from overlaptop.text import UNKNOWN, Unit, count, duration
+from overlaptop.text import UNKNOWN, Unit, count, duration, plural
 from overlaptop.tui.draw.segments import (
     BOLD,
     DIM,
@@ -106,11 +106,10 @@ def _status(state: SearchState, width: int, of: str) -> list[StyledLine]:
     style = TextStyle("error" if state.failed else "good" if state.over else "warning", bold=True)
     glyph = "✗" if state.failed else "■" if state.over else "◆"
     title = Item((Segment(f" {glyph} ", style), bold(f"search for the best {state.knob.name}")))
-    steps = state.steps_spent
     items = [
         title,
         Item((dim(_range_words(state)),), 2),
-        Item((Segment(f"{count(steps)} step{'s' * (steps != 1)}", TEXT), dim(" spent")), 1),
+        Item((Segment(plural(state.steps_spent, "step"), TEXT), dim(" spent")), 1),
     ]
     if state.steps_to_go is not None and not state.over:
         to_go = f"at most {count(state.steps_to_go)} to go"

@@ -1,11 +1,11 @@
-"""The questions about the selected knob, for the foot of any screen."""
+"""The question for an exact value of the selected knob, for the foot of any screen."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from overlaptop.tui.draw.line_prompt import LinePrompt
-from overlaptop.tui.tune.knob_values import SCRIPT, allowed_words, default_range, short_name
+from overlaptop.tui.tune.knob_values import SCRIPT, allowed_words, short_name
 from overlaptop.wire.knobs import Knob
 
 
@@ -15,10 +15,3 @@ def ask_for_value(knob: Knob, take: Callable[[str], str]) -> LinePrompt:
     answer = str(knob.value) if knob.value is not None else ""
     hint = f"{allowed_words(knob)}, or: {original}   esc: not now"
     return LinePrompt(f"{short_name(knob.name)}:", answer, hint, take)
-
-
-def ask_for_range(knob: Knob, take: Callable[[str], str]) -> LinePrompt:
-    """From where to where the best value is searched."""
-    least, most = default_range(knob)
-    hint = "enter: start   esc: not now"
-    return LinePrompt(f"search {knob.name} from:to", f"{least}:{most}", hint, take)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from overlaptop.text import AT_LEAST, AT_MOST, UNKNOWN, Unit, shortened
+from overlaptop.text import AT_LEAST, AT_MOST, UNKNOWN, Unit, plural, shortened
 from overlaptop.tui.draw.segments import (
     BOLD,
     DIM,
@@ -161,8 +161,7 @@ def _header(compared: Compared, width: int) -> tuple[str, str, str]:
     room = max(_FIGURE_CELLS, (width - 3 - titles - _VERDICT_CELLS) // 2 - 2)
     sides = []
     for words, estimate in ((compared.before, step.before), (compared.after, step.after)):
-        steps = estimate.steps if estimate is not None else 0
-        counted = f"{words}, {steps} step{'s' * (steps != 1)}"
+        counted = f"{words}, {plural(estimate.steps if estimate is not None else 0, 'step')}"
         sides.append(counted if len(counted) <= room else shortened(words, room))
     return "", sides[0], sides[1]
 

@@ -77,8 +77,6 @@ class EarlierJob:
     """Its key; empty for one that never came so far."""
     label: str
     """What was asked for, ``ddp --bucket-cap-mb 50``, else the script."""
-    command_line: str = ""
-    """Empty where it was not started from here."""
     how: str = ""
     """What became of it, in a word or two; empty: not known."""
     settings: tuple[Setting, ...] = ()
@@ -171,8 +169,8 @@ class JobsSeen:
         self._filed: list[EarlierJob] = []
         self._last: Snapshot | None = None
         """The newest with a job that has made a step."""
-        self._descriptions: dict[str, _Description] = {}
-        """By job, of those that were started from here."""
+        self._descriptions: dict[str, tuple[str, str]] = {}
+        """By job, of those that were started from here: what was asked for, and how it ended."""
         self._homes: dict[str, tuple[str, str, str]] = {}
         """By job, its script, folder and host."""
         self._jobs = 0
@@ -202,20 +200,20 @@ class JobsSeen:
         self._last = snapshot
         self._file_settings_before(snapshot)
 
-    def describe(self, job: str, label: str, command_line: str, how: str = "") -> None:
+    def describe(self, job: str, label: str, how: str = "") -> None:
         """Record what a job that was started from here was asked for, and how it ended, if it did."""
-        self._descriptions[job] = _Description(label, command_line, how)
+        self._descriptions[job] = label, how
         self._present = None
         while len(self._descriptions) > 2 * MAX_JOBS:
             del self._descriptions[next(iter(self._descriptions))]
 
-    def describe_end(self, job: str, label: str, command_line: str, how: str) -> None:
+    def describe_end(self, job: str, label: str, how: str) -> None:
         """Record how a job ended, also one that never made a step. ``job``: empty without a key."""
         if job and (job == self._job_in_sight or any(each.job == job for each in self._filed)):
-            self.describe(job, label, command_line, how)
+            self.describe(job, label, how)
         else:
             self._jobs += 1
-            self._file(EarlierJob(job, label, command_line, how), self._jobs)
+            self._file(EarlierJob(job, label, how), self._jobs)
 
     @property
     def present(self) -> EarlierJob | None:
@@ -296,17 +294,9 @@ class JobsSeen:
             self._filed[at] = replace(self._filed[at], steps={})
 
     def _described(self, job: EarlierJob) -> EarlierJob:
-        description = self._descriptions.get(job.job)
-        if description is None:
-            return job
-        how = job.how if job.how == CHANGED_SINCE else description.how or job.how
-        return replace(job, label=description.label, command_line=description.command_line, how=how)
-
-
-class _Description(NamedTuple):
-    label: str
-    command_line: str
-    how: str
+        label, ended = self._descriptions.get(job.job, (job.label, ""))
+        how = job.how if job.how == CHANGED_SINCE else ended or job.how
+        return job if (label, how) == (job.label, job.how) else replace(job, label=label, how=how)
 
 
 def _same(one: EarlierJob, other: EarlierJob) -> bool:

@@ -44,7 +44,7 @@ class LaunchFollower:
             for record in session.jobs:
                 if self.launcher.owns(record):
                     self._job = record.job
-                    self._seen.describe(record.job, self.status.label, self.status.command_line)
+                    self._seen.describe(record.job, self.status.label)
         self.message = self._words()
         turn_to = self._job if self._awaited and self.status.phase is LaunchPhase.RUNNING else ""
         if turn_to:
@@ -57,7 +57,7 @@ class LaunchFollower:
         if status.phase is not LaunchPhase.OVER or self._over == status.number:
             return ""
         self._over = status.number
-        self._seen.describe_end(self._job, status.label, status.command_line, status.how)
+        self._seen.describe_end(self._job, status.label, status.how)
         return f"{status.label} ended: {self._reason()}" if status.failed else ""
 
     def _take(self, status: LaunchStatus) -> None:
@@ -65,7 +65,7 @@ class LaunchFollower:
         if status.number == earlier.number:
             return
         if earlier.phase is LaunchPhase.RUNNING:
-            self._seen.describe_end(self._job, earlier.label, earlier.command_line, "ended here")
+            self._seen.describe_end(self._job, earlier.label, "ended here")
         self._job = ""
 
     def _words(self) -> str:
