@@ -177,7 +177,7 @@ def test_a_knob_is_refused_while_not_every_rank_can_be_reached(nodes):
         nodes.send(rank // 2, KnobFacts(rank, (BUCKET_CAP_MB,)))
     (known,) = nodes.seen().knobs
     assert (known.knob, known.differs, known.refusal) == (BUCKET_CAP_MB, False, "")
-    nodes.lose(1)
+    nodes.lose(1, LinkState.STALE)
     assert nodes.seen().knobs[0].refusal == "gpu-b cannot be reached: a change needs all ranks"
     nodes.links[1] = (LinkState.LIVE, T0, "")
     nodes.send(1, KnobFacts(3, (structs.replace(BUCKET_CAP_MB, value=50, value_text="50"),)))

@@ -76,31 +76,19 @@ def test_without_a_job_it_waits_for_one_joins_the_only_one_and_is_then_live():
     assert (snapshot.link, snapshot.ranks[0].last.step) == (LinkState.LIVE, 0)
 
 
-def test_of_several_jobs_none_is_joined_until_one_is_chosen():
-    world = World(record("job-1"), record("job-2"))
-    session = world.session()
+def test_of_several_jobs_that_match_none_is_joined_until_one_is_chosen_or_the_one_asked_for_comes():
+    world = World(record("job-1"), record("job-2"), record("job-3", script="other.py"))
+    session = world.session(JobSelector(matches=lambda job: job.script == "train.py"))
     assert session.tick().link_note == "2 jobs run here: choose one"
-    assert world.links == []
+    assert ([job.job for job in session.jobs], world.links) == (["job-1", "job-2"], [])
     session.select("job-2")
     session.tick()
     assert [link.to.job for link in world.links] == ["job-2"]
-
-
-def test_a_key_waits_for_that_job_alone():
-    world = World(record("job-1"))
-    session = world.session(JobSelector(key="job-2"))
-    assert session.tick().link_note == "waiting for job job-2"
-    world.jobs.append(record("job-2"))
-    world.look_again(session)
-    assert session.job_key == "job-2"
-
-
-def test_jobs_that_do_not_match_do_not_exist():
-    world = World(record("job-1", script="other.py"), record("job-2"))
-    session = world.session(JobSelector(matches=lambda job: job.script == "train.py"))
-    session.tick()
-    assert [job.job for job in session.jobs] == ["job-2"]
-    assert session.job_key == "job-2"
+    asking = world.session(JobSelector(key="job-4"))
+    assert asking.tick().link_note == "waiting for job job-4"
+    world.jobs.append(record("job-4"))
+    world.look_again(asking)
+    assert asking.job_key == "job-4"
 
 
 def test_a_hub_that_took_anothers_place_is_joined_and_what_is_known_stays(joined):

@@ -48,12 +48,6 @@ def test_measured_rates_are_means_over_the_window():
     assert found.window_s == WINDOW_S
 
 
-def test_bytes_of_a_step_over_its_length_are_the_collectives_rate():
-    found = seen(steps_of(100, 50, (GB, GB // 2)), [sample(0)])
-    assert collectives(found) == (20 * GB, 10 * GB)
-    assert found.reason == ""
-
-
 def test_where_only_some_steps_are_named_their_bytes_count_for_all():
     """Named steps are traced ones, which may be longer than the others; training steps repeat."""
     every_tenth = [
@@ -127,10 +121,6 @@ def test_what_collectives_account_for_may_be_unknown_for_a_reason(steps, at_s, r
     assert collectives(found) == (None, None)
     assert found.reason == reason
     assert found.tx_bytes_per_s == 20 * GB
-
-
-def test_a_long_step_is_waited_for():
-    assert collectives(seen(steps_of(5, 5000, (GB, GB)), [sample(0, 14.5)])) == (GB // 5, GB // 5)
 
 
 def test_without_a_sample_the_collectives_are_still_known():

@@ -93,6 +93,8 @@ def test_a_rank_that_ends_without_a_reason_has_died(job):
     assert job.words == (Kind.DIED, (0,))
     job.send(RankEnd(1, T0 + S, clean=True))
     assert job.words == (Kind.DIED, (0,))
+    job.send(RankEnd(1, T0 - S, clean=False))
+    assert job.words == (Kind.ALL_DIED, (1,))  # the first is not blamed alone
 
 
 def test_a_death_that_the_hub_noticed_a_moment_late_still_comes_before_what_it_has_led_to(job):
@@ -101,11 +103,6 @@ def test_a_death_that_the_hub_noticed_a_moment_late_still_comes_before_what_it_h
     assert job.words == (Kind.DIED, (1,))
     job.send(RankEnd(1, T0 + 2 * NOTICED_NS, clean=False))
     assert job.words == (Kind.FAILED, (0,))
-
-
-def test_where_all_ranks_died_without_a_reason_the_first_is_not_blamed_alone(job):
-    job.send(RankEnd(1, T0, clean=False), RankEnd(0, T0 + S, clean=False))
-    assert job.words == (Kind.ALL_DIED, (1,))
 
 
 def test_a_job_whose_ranks_ended_well_and_one_that_started_again_are_in_no_trouble(job):

@@ -24,9 +24,11 @@ from overlaptop.wire.hub_connection import LocalHubConnection
 from overlaptop.wire.messages import HubStatus, RankInfo, StepDetail, StepTotals, Watch
 from overlaptop.wire.processes import is_alive, process_start_time
 from overlaptop.wire.schema import Message
+from tests.fleet.builders import info, step
 
 PATIENCE_S = 20.0
 KEY = "job-1"
+LANES_NS = ("compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "compute_only_ns", "idle_ns", "stall_ns")
 
 T = TypeVar("T")
 M = TypeVar("M")
@@ -46,11 +48,16 @@ class Rank:
 
     def __init__(self, rank: int = 0, key: str = KEY) -> None:
         self.rank = rank
-        self.info = RankInfo(
-            job=key, rank=rank, local_rank=rank, world_size=2, host="here", pid=os.getpid(),
-            script="train.py", device="cpu", backend="gloo", source="host", source_reason="",
-            compute_exact=False, detail_every=1, torch_version="2.13.0",
-        )  # fmt: skip
+        self.info = info(
+            rank,
+            exact=False,
+            pid=os.getpid(),
+            job=key,
+            host="here",
+            device="cpu",
+            backend="gloo",
+            source="host",
+        )
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(PATIENCE_S)
         self.socket.connect(str(ranks_socket(key)))
@@ -66,12 +73,8 @@ class Rank:
     def send(self, *messages: Message) -> None:
         self.socket.sendall(b"".join(frame(encode(message)) for message in messages))
 
-    def step(self, step: int) -> StepTotals:
-        return StepTotals(
-            self.rank, step, step * 1000, 1000, compute_ns=700, comm_ns=500, hidden_ns=400, exposed_ns=100,
-            compute_only_ns=300, copy_only_ns=50, idle_ns=150, stall_ns=None, forward_ns=None,
-            backward_ns=None, optimizer_ns=None, collectives=None, comm_bytes=None, dropped=0,
-        )  # fmt: skip
+    def step(self, number: int) -> StepTotals:
+        return step(self.rank, number, start_ns=number * 1000, step_ns=1000, **dict.fromkeys(LANES_NS, 100))
 
     def detail(self, step: int) -> StepDetail:
         return StepDetail(self.rank, step, step * 1000, 1000, (), (0, 700), (600, 900), (), (), ())

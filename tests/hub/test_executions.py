@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from overlaptop.hub.executions import END_S, CommandExecutions
 from overlaptop.wire import change_log, commands
 from overlaptop.wire.codec import decode
-from overlaptop.wire.commands import Command, CommandOutcome, CommandReport
+from overlaptop.wire.commands import Command, CommandReport
 from overlaptop.wire.knobs import KnobFacts, Search
 from overlaptop.wire.messages import HubStatus, RankEnd
 from overlaptop.wire.outcome import ANSWER_S
@@ -67,18 +67,6 @@ class Node:
 @pytest.fixture
 def node(tmp_path):
     return Node(tmp_path / "commands.msgpack")
-
-
-def test_a_change_has_ended_when_every_rank_has_changed(node):
-    node.begin()
-    node.report(0, "changed", step=7, was="25", becomes="50")
-    node.report(1, "accepted")
-    assert node.ended == []
-    assert node.under_way == (SETTING,)
-    node.report(1, "changed", step=7, was="25", becomes="50")
-    ((_, ended),) = node.ended
-    assert (ended.state, ended.was, ended.becomes, ended.step) == ("changed", "25", "50", 7)
-    assert node.under_way == ()
 
 
 def test_a_rank_that_ends_or_says_nothing_is_not_waited_for_and_nobody_says_that_it_failed(tmp_path):
@@ -245,22 +233,6 @@ def test_a_log_that_cannot_be_written_disturbs_nothing(job, folder):
     viewer.ask(other)
     eventually(lambda: ranks[0].listen() or len(ranks[0].commands) == 2)
     eventually(lambda: "cannot write changes.jsonl" in (folder / "hub.log").read_text())
-
-
-def test_what_was_under_way_when_a_hub_was_killed_is_logged_by_the_next_one(job, hubs, make_rank):
-    ranks, viewer = job
-    viewer.ask(SETTING)
-    ranks[0].answer(SETTING, was="25", becomes="50")
-    viewer.receive(CommandOutcome)
-    killed = hubs.record()
-    os.kill(killed.hub_pid, signal.SIGKILL)
-    eventually(lambda: not killed.hub_alive)
-    hubs.start()
-    for number in (0, 1):  # each says again what it said last
-        make_rank(number).greet().answer(SETTING, was="25", becomes="50")
-    (change,) = eventually(change_log.read)
-    assert (change.outcome, change.command) == ("changed", SETTING.id)
-    assert (change.by, change.was, change.becomes) == (SETTING.by, "25", "50")
 
 
 def test_what_was_under_way_in_a_job_that_died_with_its_hub_is_none_of_the_next_jobs_with_its_key(

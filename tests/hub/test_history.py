@@ -7,26 +7,16 @@ from msgspec.structs import replace
 
 from overlaptop.hub.history import JobHistory
 from overlaptop.wire.codec import decode, encode
-from overlaptop.wire.devices import (
-    DeviceFacts,
-    DeviceSample,
-    MachineFacts,
-    NumaFacts,
-)
-from overlaptop.wire.messages import HubStatus, RankEnd, RankInfo, StepTotals
+from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
+from overlaptop.wire.messages import HubStatus, RankEnd, StepTotals
+from tests.fleet import builders
+from tests.fleet.builders import device, info, machine, numa
 
-INFO = RankInfo(
-    job="job-1", rank=0, local_rank=0, world_size=2, host="here", pid=1, script="train.py", device="cpu",
-    backend="gloo", source="host", source_reason="", compute_exact=False, detail_every=1,
-    torch_version="2.13.0",
-)  # fmt: skip
-MACHINE = MachineFacts(0, "here", (), (), ())
-DEVICE = DeviceFacts(0, "GPU-1", "NVIDIA H200", "", "", *[None] * 11, ())
-NUMA = NumaFacts(0, 0, None, "", None, "0-31", (), (), "", (), "bound", "", "", "")
+INFO, MACHINE, DEVICE, NUMA = info(0, pid=1), machine(), device(), numa()
 
 
-def sample(number, rank=0, **changes):
-    return replace(DeviceSample(rank, number, *[None] * 12), **changes)
+def sample(number, rank=0):
+    return replace(builders.sample(rank), at_ns=number)
 
 
 @pytest.fixture
@@ -73,7 +63,7 @@ def test_steps_stay_within_their_number_and_bytes(history):
 def test_facts_the_newest_of_each_kind_come_after_who_the_ranks_are_and_the_rest_in_order(history):
     other = replace(INFO, rank=1)
     end = RankEnd(0, 9, clean=True)
-    older = replace(NUMA, state="unbound"), replace(DEVICE, pcie_generation=5)
+    older = replace(NUMA, state="unbound"), replace(DEVICE, pcie_generation=4)
     samples = sample(5), sample(4, rank=1), sample(6)
     heard = keep(history, INFO, *samples, MACHINE, *older, DEVICE, other, NUMA, end)
     assert heard[:2] == [INFO, other]

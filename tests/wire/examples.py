@@ -12,19 +12,9 @@ from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.codec import MESSAGES as BY_TAG
 from overlaptop.wire.codec import encode
 from overlaptop.wire.commands import Argument, Command, CommandOutcome, CommandReport, RankOutcome
-from overlaptop.wire.devices import (
-    DeviceFacts,
-    DeviceSample,
-    GpuLink,
-    MachineFacts,
-    Nic,
-    NodeShare,
-    NumaFacts,
-    NumaNode,
-    Unknown,
-)
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
-from overlaptop.wire.messages import PhaseSpan, StepDetail, StepTotals
+from overlaptop.wire.messages import StepTotals
+from tests.fleet.builders import detail, device, machine, numa, sample
 
 STEP = StepTotals(3, 7, 1, 5, 2, 2, *[1] * 12)
 COMMAND = Command("20260101-000000-abcdef", "capture", (Argument("steps", 5),), "me@here, pid 1", 1)
@@ -32,23 +22,11 @@ REPORT = CommandReport(0, COMMAND.id, "capture", 1, "written", 7, "/there/rank0.
 OUTCOME = CommandOutcome(
     COMMAND.id, "written", "", 7, True, (RankOutcome(0, "written", "written", "/there/rank0.json.gz"),)
 )
-MACHINE = MachineFacts(0, "gpu-a", (NumaNode(0, "0-31", 1 << 36),), (Nic("mlx5_0", 0, None),), ())
-DEVICE = DeviceFacts(
-    0, "GPU-1", "NVIDIA H200", "0000:1b:00.0", "4.0", 18, 450_000_000_000, 5, 5, 16, 16, 63_000_000_000,
-    1 << 37, 700_000, 1_980_000_000, 3_201_000_000, (GpuLink("nvswitch", "", 18, ""),),
-)  # fmt: skip
-NUMA = NumaFacts(
-    0, 0, None, "mlx5_0", 0, "0-31", (NodeShare(0, 32),), (), "default", (), "bound", "near", "", "",
-)  # fmt: skip
-SAMPLE = DeviceSample(
-    0, 1, 281_000_000_000, None, 0, 0, 0.94, 0.5, 1.0, 1 << 36, 650_000, 1_700_000_000, None,
-    ("power cap",), (Unknown("nvlink_tx_bytes_per_s", "not supported"),),
-)  # fmt: skip
+MACHINE, DEVICE, NUMA, SAMPLE, DETAIL = machine(), device(), numa(), sample(), detail()
 KNOB_ROW = ("bucket_cap_mb", 25, "25", "25", 1, 10_000)
 KNOBS = KnobFacts(0, (Knob(*KNOB_ROW),))
 GRADIENTS = GradientFacts(0, (4, 8), 2, "0", None)
 SEARCH = Search(COMMAND.id, "me@here, pid 1", "bucket_cap_mb", 25)
-DETAIL = StepDetail(0, 1, 0, 100, (PhaseSpan("forward", 0, 9),), (0, 5), (), (), (), ())
 
 
 def built(cls, **named):
