@@ -297,15 +297,14 @@ def _queue_callback(callback: Callable[[], None]) -> None:
 def _together(calls: list[CollectiveCall]) -> CollectiveCall:
     """Coalesced calls as the one launch that they become."""
     first = calls[0]
-    ops = {call.op for call in calls}
     return CollectiveCall(
-        op=f"coalesced {'+'.join(sorted(ops))}",
-        bytes=sum(call.bytes or 0 for call in calls),
-        group=first.group,
-        is_async=first.is_async,
-        backend=first.backend,
-        device_type=first.device_type,
-        device_index=first.device_index,
+        f"coalesced {'+'.join(sorted({call.op for call in calls}))}",
+        sum(call.bytes or 0 for call in calls),
+        first.group,
+        first.is_async,
+        first.backend,
+        first.device_type,
+        first.device_index,
         coalesced=True,
         link=sum_links_where_known(call.link for call in calls),
     )

@@ -62,29 +62,6 @@ def test_a_compiled_job_is_compiled_and_trains_as_without_the_agent_and_is_measu
     assert all(step.comm_bytes for step in measured)
 
 
-FUNCTIONAL = """
-    import torch, torch.distributed as dist
-    import torch.distributed._functional_collectives as functional
-    import overlaptop.agent
-    dist.init_process_group("gloo")
-    @torch.compile(backend="eager", fullgraph=True)
-    def exchange(data):
-        return functional.all_reduce(data * 2, "sum", dist.group.WORLD) + 1
-    for _ in range(6):
-        print(exchange(torch.ones(4)).sum().item())
-        overlaptop.agent.step()
-"""
-
-
-def test_collectives_inside_of_a_graph_are_seen_when_it_runs_and_not_when_it_is_traced(
-    run_ranks: Run,
-) -> None:
-    job = run_ranks(FUNCTIONAL, options=("--every", "1"), forked=True)
-    assert job.codes == [0, 0], job.errs
-    assert job.outs == ["20.0\n" * 6] * 2
-    assert [step.collectives for step in job.steps()] == [1] * 5
-
-
 MARKED = """
     import torch
     import overlaptop.agent

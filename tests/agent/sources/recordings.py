@@ -43,8 +43,8 @@ NAMES = {
 """Address -> name of the kernels in activities made by hand."""
 
 
-def names(rules: LaneRules | None = None) -> KernelNames:
-    return KernelNames(rules or LaneRules(), NAMES.__getitem__)
+def names() -> KernelNames:
+    return KernelNames(LaneRules(), NAMES.__getitem__)
 
 
 class Trace:
@@ -55,23 +55,13 @@ class Trace:
         self._rows: list[tuple] = []
         self._correlation = first_correlation
 
-    def mark(
-        self, step, at_ns, edge=None, *, host_ns=None, unix_ns=None, stream=7, recorded=True, device=0
-    ):
+    def mark(self, step, at_ns, edge=None, *, host_ns=None, recorded=True):
         """A mark that the GPU passes at `at_ns`, which the host sets at `host_ns`."""
         host_ns = at_ns if host_ns is None else host_ns
         value = 0xA700_0000 + len(self.marks) + 1
-        self.marks.append(StreamMark(value, step, edge, host_ns, host_ns if unix_ns is None else unix_ns))
+        self.marks.append(StreamMark(value, step, edge, host_ns, host_ns))
         if recorded:
-            self._add(
-                MEMSET,
-                at_ns,
-                at_ns + 2,
-                stream=stream,
-                bytes=MARK_WORDS * 4,
-                value=value,
-                device=device,
-            )
+            self.memset(at_ns, at_ns + 2, size=MARK_WORDS * 4, value=value)
 
     def kernel(self, name, start_ns, end_ns, *, stream=7, device=0, graph=0):
         self._add(CONCURRENT_KERNEL, start_ns, end_ns, name=name, stream=stream, device=device, graph=graph)

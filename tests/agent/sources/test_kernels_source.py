@@ -316,23 +316,24 @@ def test_what_cupti_cannot_do_is_given_up_with_its_reason_and_no_step_is_lost(gp
     assert job.is_whole()
 
 
-def test_buffers_that_stay_away_are_given_up_but_only_after_a_long_time_and_many_steps(gpu):
+@pytest.mark.parametrize(
+    ("hours", "steps", "gives_up"),
+    [
+        (1, kernels.DRAIN_TIMEOUT_STEPS - 5, False),  # the job validates, or waits for its data
+        (0, 3 * kernels.DRAIN_TIMEOUT_STEPS, False),  # 1.5 s
+        (1, kernels.DRAIN_TIMEOUT_STEPS + 5, True),
+    ],
+)
+def test_buffers_that_stay_away_are_given_up_but_only_after_a_long_time_and_many_steps(
+    gpu, hours, steps, gives_up
+):
     job = MeasuredJob(gpu)
     job.until_draining()
-    gpu.now_ns += 3_600 * 10**9  # the job validates, or waits for its data
-    job.run(kernels.DRAIN_TIMEOUT_STEPS - 5)
-    assert job.source.gave_up == ""
-    job.run(10)
-    assert job.source.gave_up == kernels.TAKEN_OVER
-
-
-def test_many_short_steps_alone_do_not_try_its_patience(gpu):
-    job = MeasuredJob(gpu)
-    job.until_draining()
-    job.run(3 * kernels.DRAIN_TIMEOUT_STEPS)  # 1.5 s
-    assert job.source.gave_up == ""
+    gpu.now_ns += hours * 3_600 * 10**9
+    job.run(steps)
+    assert job.source.gave_up == (kernels.TAKEN_OVER if gives_up else "")
     gpu.holds = False
-    assert job.recovers()
+    assert job.recovers() != gives_up
 
 
 def test_a_torch_for_the_cpu_is_a_reason_not_to_start(gpu, monkeypatch):
@@ -409,7 +410,7 @@ def test_a_burst_that_the_job_leaves_for_something_else_is_ended(gpu):
     assert job.recovers()
 
 
-def test_no_burst_begins_while_a_graph_is_captured(gpu):
+def test_no_burst_begins_and_no_edge_is_marked_while_a_graph_is_captured(gpu, monkeypatch):
     job = MeasuredJob(gpu)
     job.run(2)  # the check is done
     graph = torch.cuda.CUDAGraph()
@@ -419,10 +420,6 @@ def test_no_burst_begins_while_a_graph_is_captured(gpu):
     assert gpu.starts == starts
     graph.capture_end()
     assert job.recovers()
-
-
-def test_no_edge_is_marked_while_a_graph_is_captured(gpu, monkeypatch):
-    job = MeasuredJob(gpu)
     job.until_tracing()
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     marks = len(gpu.trace.marks)
@@ -465,6 +462,7 @@ def test_a_profiler_gets_cupti_at_once_in_each_state_and_the_source_comes_back_a
 def test_a_source_can_be_stopped_in_each_state_and_traces_no_more(gpu, state):
     job = MeasuredJob(gpu)
     STATES[state](job)
+    assert job.source.outstanding == gpu.outstanding
     assert in_thread(job.source.stop)
     assert gpu.handed_over > 0
     gpu.holds = False
@@ -496,13 +494,6 @@ def test_pausing_waits_for_the_agents_thread_and_no_longer(gpu):
         assert not thread.is_alive()
     assert gpu.handed_over == 1
     assert not gpu.tracing
-
-
-def test_buffers_that_cupti_still_has_are_waited_for_at_the_end(gpu):
-    job = MeasuredJob(gpu)
-    assert job.source.outstanding == 0
-    job.until_tracing()
-    assert job.source.outstanding == 1
 
 
 # Bounds.
