@@ -17,13 +17,11 @@ from time import monotonic
 
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.control.action import Action, Outcome
-from overlaptop.agent.control.participant import find_participant
+from overlaptop.agent.control.participant import join_commit
 from overlaptop.agent.control.two_phase_commit import (
     ANY_POSITION,
     RESOLVE_S,
     RESOLVE_TOGETHER_S,
-    KeyValueStore,
-    Position,
     StepProgress,
     TwoPhaseCommit,
 )
@@ -116,14 +114,15 @@ class LocalExecution:
         self._report(ACCEPTED)
         decision = None
         try:
-            self._commit = self._executor.join_commit(
-                self.command,
+            self._commit = join_commit(
+                self.command.id,
+                self._executor.present_pace,
                 self._arm,
                 self._action.position,
                 RESOLVE_TOGETHER_S if self._action.together else RESOLVE_S,
             )
             if self._withdrawn:
-                decision = self._commit.refuse(_withdrawal(self._withdrawn))
+                decision = self._commit.refuse(f"gave up: {self._withdrawn}")
             else:
                 decision = self._commit.run()
             if decision.step is None:
@@ -148,7 +147,7 @@ class LocalExecution:
         """Take no part, unless all have agreed already. Any thread."""
         self._withdrawn = reason
         if self._commit is not None:
-            self._commit.abandon(_withdrawal(reason), job_ends=self._job_ends)
+            self._commit.abandon(f"gave up: {reason}", job_ends=self._job_ends)
 
     def end(self, reason: str) -> None:
         """The job or the agent ends: release what is not done. On the training thread."""
@@ -329,29 +328,11 @@ class CommandExecutor:
         elif state == CHANGED and self._speaks_for_node:
             self._notice("info", f"{outcome.text}, asked by {command.by}")
 
-    def join_commit(
-        self,
-        command: Command,
-        arm: Callable[[int], None],
-        position: Callable[[int], Position],
-        resolve_limit_s: float = 0.0,
-    ) -> TwoPhaseCommit:
-        """Join the two-phase commit of a command. On the command's thread: it may block.
-
-        ``resolve_limit_s``: how long to look for the decision should the store fail, if the other ranks
-        wait for so long. Raises RuntimeError where the job has no store.
-        """
-        participant = find_participant(command.id)
-
-        def reconnect() -> KeyValueStore:
-            store = find_participant(command.id).store
-            assert store is not None, "there were others a moment ago"
-            return store
-
-        return TwoPhaseCommit(
-            participant.store, participant.rank, participant.world_size, self._present, arm, position,
-            reconnect=reconnect, resolve_limit_s=min(resolve_limit_s, participant.max_stall_s),
-        )  # fmt: skip
+    def present_pace(self) -> StepProgress:
+        """Where this rank is; it has measured a step, or no command is accepted."""
+        pace = self._pace()
+        assert pace is not None, "asked before the command was accepted"
+        return pace
 
     def done(self, execution: LocalExecution) -> None:
         """Its last report is out: the next command may come."""
@@ -403,23 +384,15 @@ class CommandExecutor:
 
     def _decline(self, command: Command, why: str) -> None:
         with contextlib.suppress(Exception):  # then the others wait for this rank, and time out
-            commit = self.join_commit(command, lambda _step: None, lambda _step: ANY_POSITION)
+            commit = join_commit(
+                command.id, self.present_pace, lambda _step: None, lambda _step: ANY_POSITION, RESOLVE_S
+            )
             commit.refuse(f"refuses: {why}")
             commit.clean_up()
 
     def _start(self, run: Callable[[], None]) -> None:
         if len(self._threads) < MAX_THREADS:
             self._threads.append(Thread(run))
-
-    def _present(self) -> StepProgress:
-        pace = self._pace()
-        assert pace is not None, "asked before the command was accepted"
-        return pace
-
-
-def _withdrawal(reason: str) -> str:
-    """What the other ranks read."""
-    return f"gave up: {reason}"
 
 
 def _brief(fault: BaseException) -> str:

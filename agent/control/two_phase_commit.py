@@ -24,7 +24,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 ANSWER_TIMEOUT_S = 10.0
 """For all ranks to answer."""
@@ -39,34 +42,12 @@ RESOLVE_S = 5.0
 """The longest that a training thread waits at the planned step for the decision."""
 RESOLVE_TOGETHER_S = 240.0
 """The same where a rank that does not act while others do would hang the job: better to stand still for a
-while, though never until the others' collectives time out (see participant.Participant.max_stall_s)."""
+while, though never until the others' collectives time out (see participant.join_commit)."""
 SETTLE_S = 30.0
 """For all ranks to read the decision, before rank 0 deletes the keys."""
 
 COMMIT = "commit"
 _ABORT = "abort"
-
-
-class KeyValueStore(Protocol):
-    """What is used of a torch.distributed.Store. Nothing here waits for a key to appear."""
-
-    def set(self, key: str, value: str) -> None:
-        """Write."""
-
-    def get(self, key: str) -> bytes:
-        """Read a key that is there."""
-
-    def check(self, keys: list[str]) -> bool:
-        """Whether all of these are there."""
-
-    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        """Write if the key is not there (``expected`` is empty); returns what it holds afterwards."""
-
-    def add(self, key: str, amount: int) -> int:
-        """Count up; returns the sum."""
-
-    def delete_key(self, key: str) -> bool:
-        """Delete a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +87,7 @@ class TwoPhaseCommit:
 
     def __init__(
         self,
-        store: KeyValueStore | None,
+        store: Store | None,
         rank: int,
         world_size: int,
         pace: Callable[[], StepProgress],
@@ -116,11 +97,12 @@ class TwoPhaseCommit:
         timeout_s: float = ANSWER_TIMEOUT_S,
         period_s: float = PERIOD_S,
         notice_s: float = NOTICE_S,
-        reconnect: Callable[[], KeyValueStore] | None = None,
+        reconnect: Callable[[], Store] | None = None,
         resolve_limit_s: float = 0.0,
     ) -> None:
-        """``store``: of this commit alone; None where there is nobody to agree with. ``reconnect()``: makes
-        another one, on a new connection; ``resolve_limit_s``: how long to look for a decision through it.
+        """``store``: of this commit alone; None where there is nobody to agree with. Nothing here waits for
+        a key to appear. ``reconnect()``: makes another one, on a new connection; ``resolve_limit_s``: how
+        long to look for a decision through it.
 
         ``arm(step)`` makes the training thread call `resolve` at this step's beginning; what it has
         armed stays so until the caller learns the decision. ``position(step)``: of a step that has begun;
@@ -220,7 +202,7 @@ class TwoPhaseCommit:
                 self._store.delete_key(key)
 
     @property
-    def _store(self) -> KeyValueStore:
+    def _store(self) -> Store:
         assert self._shared_store is not None, "asked only where there are others"
         return self._shared_store
 

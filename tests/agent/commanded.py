@@ -18,6 +18,7 @@ from overlaptop.wire import commands
 from tests.warm import Warm, WarmRanks, environment
 
 PATIENT_S = 90.0
+TRAINING = Path(__file__).with_name("train_ddp.py").read_text()
 AGENT = ("-m", "overlaptop.agent", "--control")
 
 
@@ -39,9 +40,9 @@ class Job:
     def __init__(
         self,
         folder: Path,
-        training: str,
         words: tuple[str, ...] = AGENT,
         *,
+        training: str = TRAINING,
         steps: int = 1_000_000,
         warm: Warm | None = None,
     ) -> None:
@@ -70,7 +71,8 @@ class Job:
         return (self.folder / "log").read_text()
 
     def losses(self) -> list[str]:
-        return [(self.folder / f"losses{rank}").read_text() for rank in (0, 1)]
+        """By rank, or where the ranks have them in common."""
+        return [path.read_text() for path in sorted(self.folder.glob("losses*"))]
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -80,47 +82,6 @@ class Job:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-
-
-@contextlib.contextmanager
-def jobs_in(tmp_path: Path, training: str, warm: Warm | None = None):
-    """What launches jobs in a socket directory of their own; they are ended behind it.
-
-    Under torchrun, unless there are ``warm`` processes.
-    """
-    jobs = []
-    with socket_directory():
-
-        def launch(words=AGENT, **options):
-            folder = tmp_path / str(len(jobs))
-            folder.mkdir()
-            jobs.append(Job(folder, training, words, warm=warm, **options))
-            return jobs[-1]
-
-        yield launch
-        for job in jobs:
-            job.close()
-
-
-def losses_alone(start, job: Job) -> list[str]:
-    """Those of as many steps as `job` made, without us. ``start``: what `jobs_in` gives."""
-    alone = start(words=(), steps=len(job.losses()[0].split()))
-    assert alone.process.wait(PATIENT_S) == 0, alone.log()
-    return alone.losses()
-
-
-@contextlib.contextmanager
-def watchers():
-    """What makes dashboards without a screen; they are closed behind it."""
-    made = []
-
-    def make():
-        made.append(Dashboard())
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
 
 
 class Dashboard:
@@ -157,6 +118,31 @@ class Dashboard:
         assert self.session.send(command) == ""
         return command.id
 
+    def set(self, knob, value):
+        """What became of giving a knob this value; None: the script's own."""
+        command = commands.make_restoring(knob) if value is None else commands.make_setting(knob, value)
+        return self.outcome(self.send(command))
+
+    def knob(self, name, value_text):
+        """What the ranks tell of a knob, once all of them tell this value."""
+        return self.until(
+            lambda snapshot: next(
+                (
+                    each.knob
+                    for each in snapshot.knobs
+                    if (each.knob.name, each.knob.value_text) == (name, value_text) and not each.differs
+                ),
+                None,
+            )
+        )
+
+    def until_noticed(self, text):
+        self.until(lambda snapshot: any(notice.text == text for notice in snapshot.notices))
+
+    def steps_of(self, rank):
+        """All that were seen, by number."""
+        return {number: step for (r, number), step in sorted(self.steps.items()) if r == rank}
+
     def outcome(self, key, states=()):
         """What became of a command; or how far it is, once that is one of these states."""
 
@@ -189,6 +175,3 @@ class Dashboard:
                 view.last.step > before + steps for view, before in zip(snapshot.ranks, last, strict=True)
             )
         )
-
-    def close(self) -> None:
-        self.session.close()

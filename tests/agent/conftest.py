@@ -22,7 +22,7 @@ from overlaptop.agent.placement import job_key, process_key
 from overlaptop.wire import codec, endpoints
 from overlaptop.wire.messages import Notice, RankInfo, StepDetail, StepTotals, Watch
 from overlaptop.wire.schema import Message
-from tests.agent.commanded import Dashboard, Job, jobs_in, socket_directory, watchers
+from tests.agent.commanded import AGENT, PATIENT_S, Dashboard, Job, socket_directory
 from tests.warm import Warm, WarmProcess, environment, free_port, text_of
 
 M = TypeVar("M", bound=Message)
@@ -135,10 +135,10 @@ def run_ranks_once(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Iter
 
 
 @pytest.fixture(scope="module")
-def shared(request, tmp_path_factory, warm) -> Iterator[Job]:
-    """A job of the module's TRAINING, for tests that leave it as it was."""
+def shared(tmp_path_factory, warm) -> Iterator[Job]:
+    """A job, for tests that leave it as it was."""
     with socket_directory():
-        job = Job(tmp_path_factory.mktemp("shared"), request.module.TRAINING, warm=warm)
+        job = Job(tmp_path_factory.mktemp("shared"), warm=warm)
         yield job
         try:
             assert job.end() == 0, job.log()
@@ -147,17 +147,46 @@ def shared(request, tmp_path_factory, warm) -> Iterator[Job]:
 
 
 @pytest.fixture
-def start(request, tmp_path, warm):
-    """Starts jobs of the module's TRAINING for one test, in a socket directory of its own."""
-    with jobs_in(tmp_path, request.module.TRAINING, warm) as launch:
+def start(tmp_path, warm):
+    """Starts jobs for one test, in a socket directory of its own. See Job for the options."""
+    jobs = []
+    with socket_directory():
+
+        def launch(words=AGENT, **options):
+            folder = tmp_path / str(len(jobs))
+            folder.mkdir()
+            jobs.append(Job(folder, words, **{"warm": warm, **options}))
+            return jobs[-1]
+
         yield launch
+        for job in jobs:
+            job.close()
+
+
+@pytest.fixture
+def losses_alone(start):
+    """The losses of as many steps as a job made, without us."""
+
+    def train(job, **options):
+        alone = start(words=(), steps=len(job.losses()[0].split()), **options)
+        assert alone.process.wait(PATIENT_S) == 0, alone.log()
+        return alone.losses()
+
+    return train
 
 
 @pytest.fixture
 def watch():
     """Makes dashboards without a screen."""
-    with watchers() as make:
-        yield make
+    made = []
+
+    def make():
+        made.append(Dashboard())
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.session.close()
 
 
 @pytest.fixture

@@ -7,21 +7,6 @@ import signal
 
 from overlaptop.fleet.trouble import Kind, trouble_of
 
-TRAINING = """
-import sys, time
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
-dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Linear(8, 8))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for _ in range(int(sys.argv[1])):
-    model(torch.randn(4, 8)).sum().backward()
-    optimizer.step()
-    time.sleep(0.02)
-"""
-
 
 def test_a_stopped_rank_is_named_until_it_goes_on_and_a_killed_one_as_the_first_to_die(start, watch):
     start()

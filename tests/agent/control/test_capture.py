@@ -17,67 +17,6 @@ from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.commands import ENDED_BADLY
 from overlaptop.wire.endpoints import list_jobs
-from tests.agent.commanded import jobs_in, losses_alone
-
-TRAINING = '''
-    """Two layers under DDP; ends after argv[1] steps, or when the file `stop` is there."""
-    import os, sys, time
-    from pathlib import Path
-    import torch
-    import torch.distributed as dist
-    import torch.distributed.nn  # before there is a group: else it would hold it, with gloo's threads
-    from torch.nn.parallel import DistributedDataParallel
-
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
-    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 1)))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    generator = torch.Generator().manual_seed(rank)
-    losses, own = [], None
-    stop = torch.zeros(1)
-    for number in range(int(sys.argv[1])):
-        x = torch.randn(16, 64, generator=generator)
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-        time.sleep(0.05)
-        stop[0] = Path("stop").exists()
-        dist.all_reduce(stop)
-        if stop[0]:
-            break
-        if Path("profile").exists() and own is None:
-            own = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
-            own.start()
-            Path(f"profiling{rank}").touch()
-        if own is not None and not Path("profile").exists():
-            own.stop()
-            own.export_chrome_trace(f"own{rank}.json")
-            own = None
-    Path(f"losses{rank}").write_text("\\n".join(map(repr, losses)))
-    dist.destroy_process_group()
-'''
-# Quicker to start, where what a step does is of no matter.
-BARE = """
-    import sys, time
-    from pathlib import Path
-    import torch, torch.distributed as dist
-    import overlaptop.agent
-
-    dist.init_process_group("gloo")
-    stop = torch.zeros(1)
-    for _ in range(int(sys.argv[1])):
-        overlaptop.agent.step()
-        time.sleep(0.05)
-        stop[0] = Path("stop").exists()
-        dist.all_reduce(stop)
-        if stop[0]:
-            break
-    dist.destroy_process_group()
-"""
 
 
 def read(path):
@@ -91,14 +30,14 @@ def step_numbers(trace):
 
 
 @pytest.mark.slow
-def test_losses_are_the_same_to_the_last_bit_with_and_without_captures(start, watch):
+def test_losses_are_the_same_to_the_last_bit_with_and_without_captures(start, watch, losses_alone):
     job = start()
     dashboard = watch()
     dashboard.until_it_trains()
     assert dashboard.outcome(dashboard.ask(steps=5)).state == "written"
     dashboard.goes_on(10)
     assert dashboard.end(job) == 0, job.log()
-    assert job.losses() == losses_alone(start, job)
+    assert job.losses() == losses_alone(job)
 
 
 @pytest.mark.slow
@@ -126,16 +65,15 @@ def test_a_rank_that_is_killed_in_the_middle_ends_the_job_as_it_would_without_us
 
 
 @pytest.mark.slow
-def test_a_job_that_ends_in_the_middle_of_a_capture_ends_well(tmp_path, watch):
+def test_a_job_that_ends_in_the_middle_of_a_capture_ends_well(start, watch):
     # Under torchrun: what a thread inside the store does to Python's end shows nowhere else.
-    with jobs_in(tmp_path, BARE) as start:
-        job = start()
-        dashboard = watch()
-        dashboard.until_it_trains()
-        key = dashboard.ask(steps=100)
-        dashboard.outcome(key, ["recording"])
-        assert dashboard.end(job) == 0, job.log()
-        made = dashboard.outcome(key)
+    job = start(warm=None)
+    dashboard = watch()
+    dashboard.until_it_trains()
+    key = dashboard.ask(steps=100)
+    dashboard.outcome(key, ["recording"])
+    assert dashboard.end(job) == 0, job.log()
+    made = dashboard.outcome(key)
     assert made.state == "failed"
     assert {rank.text for rank in made.ranks} == {"the job ended first"}
 
@@ -150,8 +88,7 @@ def test_both_ranks_write_a_trace_of_the_same_steps_and_every_dashboard_sees_who
     assert (made.state, seen.state) == ("written", "written")
     assert (seen.by, seen.words) == (made.by, "capture (steps 4)")
     assert f"pid {os.getpid()}" in made.by
-    asked = f"{made.words}, asked by {made.by}"
-    other.until(lambda snapshot: any(notice.text == asked for notice in snapshot.notices))
+    other.until_noticed(f"{made.words}, asked by {made.by}")
     paths = [Path(rank.text) for rank in made.ranks]
     folder = shared.folder / capture.FOLDER / key
     assert paths == [folder / "rank0.json.gz", folder / "rank1.json.gz"]
@@ -179,19 +116,15 @@ def test_both_ranks_write_a_trace_of_the_same_steps_and_every_dashboard_sees_who
 def test_captured_steps_are_left_out_of_the_figures_and_their_traces_give_the_overlap(dashboard):
     made = dashboard.outcome(dashboard.ask(steps=3))
 
-    def steps_of(rank):
-        return {number: step for (r, number), step in dashboard.steps.items() if r == rank}
+    def measured_since(rank):
+        steps = dashboard.steps_of(rank).values()
+        return any(step.measured and step.step > made.step + 4 for step in steps)
 
-    dashboard.until(
-        lambda _: all(
-            any(step.measured for number, step in steps_of(rank).items() if number > made.step + 4)
-            for rank in (0, 1)
-        )
-    )
+    dashboard.until(lambda _: measured_since(0) and measured_since(1))
     for rank in made.ranks:
         assert rank.live_steps > 0
         assert 0 <= rank.live_overlap <= 1
-        steps = steps_of(rank.rank)
+        steps = dashboard.steps_of(rank.rank)
         marked = [step for step in steps.values() if step.captured]
         assert not any(step.measured or step.link_tx_bytes is not None for step in marked)
         recent = sorted(step.step for step in marked if step.step >= made.step)
@@ -206,7 +139,7 @@ def test_captured_steps_are_left_out_of_the_figures_and_their_traces_give_the_ov
         assert [step.step for step in each.steps] == [made.step + 1 + number for number in range(3)]
         for step in each.steps:
             # Of the gradients, and of the word to stop, whose sum the script waits for.
-            assert step.collectives == steps_of(each.info.rank)[step.step].collectives >= 2
+            assert step.collectives == dashboard.steps_of(each.info.rank)[step.step].collectives >= 2
             assert 0 < step.compute_ns < step.step_ns
             assert 0 <= step.exposed_ns <= step.comm_ns < step.step_ns
     # A rank that is held up comes last, and need not wait: not each step has some.

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from overlaptop.agent.control import executor
 from overlaptop.agent.control.action import Action, Outcome
 from overlaptop.agent.control.executor import STORE_SILENT, CommandExecutor
-from overlaptop.agent.control.participant import Participant
-from overlaptop.agent.control.two_phase_commit import StepProgress
+from overlaptop.agent.control.two_phase_commit import StepProgress, TwoPhaseCommit
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.script.runner import is_bundled
 from overlaptop.wire import commands
@@ -146,8 +145,8 @@ def make_job():
 def stuck(monkeypatch):
     """A store that does not answer until this is set."""
     thaw = threading.Event()
-    find_participant = executor.find_participant
-    monkeypatch.setattr(executor, "find_participant", lambda key: thaw.wait() and find_participant(key))
+    join_commit = executor.join_commit
+    monkeypatch.setattr(executor, "join_commit", lambda *args: thaw.wait() and join_commit(*args))
     yield thaw
     thaw.set()
 
@@ -407,7 +406,11 @@ class SilentStore:
 def voted(make_job, monkeypatch):
     """A job that has voted for a change, whose store then falls silent; and that store."""
     silent = SilentStore()
-    monkeypatch.setattr(executor, "find_participant", lambda key: Participant(silent, 1, 2, 0.2))
+
+    def join_commit(key, pace, arm, position, limit_s):
+        return TwoPhaseCommit(silent, 1, 2, pace, arm, position, resolve_limit_s=0.2)
+
+    monkeypatch.setattr(executor, "join_commit", join_commit)
     job = make_job(Changing(steps=1, result="1 -> 2"))
     job.receive(capture())
     assert silent.voted.wait(LIMIT_S)

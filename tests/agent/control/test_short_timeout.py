@@ -10,7 +10,7 @@ JOB = """
     import torch, torch.distributed as dist
     import torch.distributed.nn  # before there is a group: else it would hold it, with gloo's threads
 
-    from overlaptop.agent.control import executor
+    from overlaptop.agent.control import participant
     from overlaptop.agent.control.two_phase_commit import StepProgress
     from overlaptop.agent.control.executor import CommandExecutor
     from overlaptop.agent.hooks.process_groups import collectives_begun, shortest_timeout_s
@@ -40,11 +40,8 @@ JOB = """
     assert shortest_timeout_s() == TIMEOUT_S, shortest_timeout_s()
     rank = dist.get_rank()
     if rank == 1:  # its line to the store dies at the worst of moments
-        find_participant = executor.find_participant
-        def find_silent_participant(key):
-            participant = find_participant(key)
-            return dataclasses.replace(participant, store=Silent(participant.store))
-        executor.find_participant = find_silent_participant
+        job_store = participant.job_store
+        participant.job_store = lambda key: Silent(job_store(key))
     knobs, step = ScriptKnobs(), 0
     depth = knobs.declare("depth", 1, choices=(1, 2))
     knobs.note_step(0)

@@ -11,7 +11,6 @@ from overlaptop.agent.control.two_phase_commit import NOTICE_S
 from overlaptop.wire import commands
 from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.knobs import GradientFacts, Knob
-from tests.agent.commanded import losses_alone
 
 BUCKET_CAP_MB = Knob("bucket_cap_mb", None, "", "", 1, 10_000)
 VARIANTS = (
@@ -19,71 +18,6 @@ VARIANTS = (
     "accumulation", "accumulation, bucket views", "accumulation, static_graph", "several reductions",
     "one batch ahead",
 )  # fmt: skip
-TRAINING = '''
-    """Three layers of 1 MiB each under DDP; ends after argv[1] steps, or when the file `stop` is there."""
-    import sys, time
-    from contextlib import nullcontext
-    from pathlib import Path
-    import overlaptop.agent
-    import torch
-    import torch.distributed as dist
-    import torch.distributed.nn  # before there is a group: else it would hold it, with gloo's threads
-    from torch.nn.parallel import DistributedDataParallel
-
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
-    layers = [torch.nn.Linear(512, 512, bias=False) for _ in range(3)]
-    model = DistributedDataParallel(torch.nn.Sequential(*layers))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    generator = torch.Generator().manual_seed(rank)
-    losses = []
-    stop = torch.zeros(1)
-    accumulation = overlaptop.agent.knob("accumulation", 3, choices=(1, 2, 3, 8), about="batches a step")
-    used = Path(f"accumulation{rank}").open("w", buffering=1)
-    for number in range(int(sys.argv[1])):
-        if Path("fault").exists() and rank == 1:
-            overlaptop.agent._agent.barrier.disable("a test", RuntimeError("on purpose"))
-        print(accumulation.value, file=used)
-        for left in reversed(range(int(accumulation))):
-            with model.no_sync() if left else nullcontext():
-                loss = model(torch.randn(4, 512, generator=generator)).square().mean()
-                loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-        time.sleep(0.08)  # a change is made a second ahead, and takes as many steps as that is
-        stop[0] = Path("stop").exists()
-        dist.all_reduce(stop)
-        if stop[0]:
-            break
-    Path(f"losses{rank}").write_text("\\n".join(map(repr, losses)))
-    dist.destroy_process_group()
-'''
-
-
-def set_size(dashboard, mb):
-    return dashboard.outcome(dashboard.send(commands.make_setting(BUCKET_CAP_MB, mb)))
-
-
-def restore(dashboard, knob):
-    return dashboard.outcome(dashboard.send(commands.make_restoring(knob)))
-
-
-def until_told(dashboard, name, value_text):
-    """What the ranks tell of a knob, once all of them tell this value."""
-    return dashboard.until(
-        lambda snapshot: next(
-            (
-                each.knob
-                for each in snapshot.knobs
-                if each.knob.name == name and each.knob.value_text == value_text and not each.differs
-            ),
-            None,
-        )
-    )
 
 
 def test_two_ranks_train_to_the_same_bits_whatever_the_sizes_and_whatever_ddp_is_told(train_twice):
@@ -96,12 +30,12 @@ def test_three_ranks_stay_identical_and_differ_from_others_by_rounding_only(trai
 
 @pytest.mark.slow
 def test_losses_are_the_same_to_the_last_bit_with_and_without_changes_also_if_an_agent_steps_aside_in_one(
-    start, watch
+    start, watch, losses_alone
 ):
     job = start()
     dashboard = watch()
     dashboard.until_it_trains(5)
-    assert [set_size(dashboard, mb).state for mb in (100, 2)] == ["changed"] * 2
+    assert [dashboard.set(BUCKET_CAP_MB, mb).state for mb in (100, 2)] == ["changed"] * 2
     key = dashboard.send(commands.make_setting(BUCKET_CAP_MB, 1))
     dashboard.outcome(key, ["agreed", "changing", "changed"])
     (job.folder / "fault").touch()
@@ -111,37 +45,33 @@ def test_losses_are_the_same_to_the_last_bit_with_and_without_changes_also_if_an
     last = dashboard.session.tick().ranks[0].last.step
     dashboard.until(lambda snapshot: snapshot.ranks[0].last.step > last + 10)
     assert dashboard.end(job) == 0, job.log()
-    assert job.losses() == losses_alone(start, job)
+    assert job.losses() == losses_alone(job)
 
 
 def test_a_running_job_takes_another_size_and_the_steps_between_are_left_out(dashboard):
     # The largest first: torch's own 25 MiB begin with a bucket of 1 MiB.
-    done = [set_size(dashboard, mb) for mb in (100, 2, 1)]
+    done = [dashboard.set(BUCKET_CAP_MB, mb) for mb in (100, 2, 1)]
     assert [change.state for change in done] == ["changed"] * 3
     for change, (old, new) in zip(done, ((25, 100), (100, 2), (2, 1)), strict=True):
         assert change.words == f"set bucket_cap_mb {new}"
         assert (change.was, change.becomes) == (str(old), str(new))
         said = f"bucket_cap_mb {old} -> {new} at step {change.step}"
         assert [rank.text for rank in change.ranks] == [said] * 2
-        dashboard.until(
-            lambda snapshot, change=change, said=said: any(
-                notice.text == f"{said}, asked by {change.by}" for notice in snapshot.notices
-            )
-        )
+        dashboard.until_noticed(f"{said}, asked by {change.by}")
     dashboard.goes_on()
     for rank in (0, 1):
-        steps = {number: step for (r, number), step in dashboard.steps.items() if r == rank}
+        steps = dashboard.steps_of(rank)
+        left_out = [number for number, step in steps.items() if step.transitional]
         for change, buckets in zip(done, (1, 2, 3), strict=True):
-            left_out = [number for number in sorted(steps) if steps[number].transitional]
             mine = [number for number in left_out if change.step <= number < change.step + 5]
             # One in which the reducer learns the order, one in which it makes its buckets.
             assert mine == [change.step, change.step + 1]
             assert not any(steps[number].measured or steps[number].captured for number in mine)
             after = steps[change.step + 2]
             assert after.collectives == buckets + 1  # and the job's own
-    assert set_size(dashboard, 1).ranks[0].text == "bucket_cap_mb is 1 already"
+    assert dashboard.set(BUCKET_CAP_MB, 1).ranks[0].text == "bucket_cap_mb is 1 already"
     # The size that the model was made with comes back with its first bucket of 1 MiB.
-    back = restore(dashboard, BUCKET_CAP_MB)
+    back = dashboard.set(BUCKET_CAP_MB, None)
     assert (back.words, back.was, back.becomes) == ("restore bucket_cap_mb", "1", "25")
     dashboard.goes_on()
     assert dashboard.steps[0, back.step + 2].collectives == dashboard.steps[0, done[0].step - 1].collectives
@@ -149,34 +79,34 @@ def test_a_running_job_takes_another_size_and_the_steps_between_are_left_out(das
 
 def test_ranks_tell_what_can_be_changed_and_tell_a_new_hub_and_a_new_value_too(shared, watch):
     first = watch()
-    told = until_told(first, "bucket_cap_mb", "25")
+    told = first.knob("bucket_cap_mb", "25")
     assert told == Knob(
         "bucket_cap_mb", 25, "25", "25", 1, 10_000, unit="MiB", owner="DistributedDataParallel",
         about=told.about, code="DistributedDataParallel(model, bucket_cap_mb={value})",
     )  # fmt: skip
-    assert until_told(first, "accumulation", "3").choices == (1, 2, 3, 8)
+    assert first.knob("accumulation", "3").choices == (1, 2, 3, 8)
     assert [each.knob.name for each in first.session.tick().knobs] == ["bucket_cap_mb", "accumulation"]
     first.until_it_trains()
     for rank, view in enumerate(first.session.tick().ranks):
         assert view.gradients == GradientFacts(rank, (1 << 20,) * 3, 2, "0 default_pg", 1 << 20)
     os.kill(list_jobs()[0].hub_pid, signal.SIGKILL)
     late = watch()
-    until_told(late, "bucket_cap_mb", "25")
+    late.knob("bucket_cap_mb", "25")
     late.until(lambda snapshot: all(view.gradients is not None for view in snapshot.ranks))
     late.until_it_trains()
-    assert set_size(late, 2).state == "changed"
-    assert until_told(late, "bucket_cap_mb", "2").original_text == "25"
-    assert restore(late, BUCKET_CAP_MB).becomes == "25"
-    until_told(late, "bucket_cap_mb", "25")
+    assert late.set(BUCKET_CAP_MB, 2).state == "changed"
+    assert late.knob("bucket_cap_mb", "2").original_text == "25"
+    assert late.set(BUCKET_CAP_MB, None).becomes == "25"
+    late.knob("bucket_cap_mb", "25")
 
 
 def test_a_knob_of_the_scripts_own_has_its_new_value_from_the_same_step_on_all_ranks(shared, dashboard):
-    knob = until_told(dashboard, "accumulation", "3")
-    done = dashboard.outcome(dashboard.send(commands.make_setting(knob, 1)))
+    knob = dashboard.knob("accumulation", "3")
+    done = dashboard.set(knob, 1)
     assert (done.state, done.was, done.becomes) == ("changed", "3", "1")
-    until_told(dashboard, "accumulation", "1")
+    dashboard.knob("accumulation", "1")
     dashboard.goes_on(10)
-    back = restore(dashboard, knob)
+    back = dashboard.set(knob, None)
     assert (back.state, back.was, back.becomes) == ("changed", "1", "3")
     dashboard.goes_on(10)
     for rank in (0, 1):
@@ -184,11 +114,8 @@ def test_a_knob_of_the_scripts_own_has_its_new_value_from_the_same_step_on_all_r
         # The first iteration ends before step 0 begins.
         assert used[done.step - 5 : done.step + 6] == ["3"] * 6 + ["1"] * 5
         assert used[back.step - 5 : back.step + 6] == ["1"] * 6 + ["3"] * 5
-        left_out = [
-            number for (r, number), step in sorted(dashboard.steps.items())
-            if r == rank and step.transitional and number >= done.step
-        ]  # fmt: skip
-        assert left_out == [done.step, back.step]
+        left_out = [number for number, step in dashboard.steps_of(rank).items() if step.transitional]
+        assert left_out[-2:] == [done.step, back.step]
 
 
 @pytest.mark.slow

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import pytest
 import torch
-
-from overlaptop.wire import commands
-from tests.agent.commanded import PATIENT_S, jobs_in, watchers
 
 pytestmark = pytest.mark.gpu
 
@@ -60,33 +55,30 @@ BUNDLED = """
         ("fsdp", {"prefetch_forward": (2, 1), "prefetch_backward": (3,)}),
     ],
 )
-def test_a_bundled_job_takes_every_value_from_a_dashboard_and_its_own_back(tmp_path, workload, values):
+def test_a_bundled_job_takes_every_value_from_a_dashboard_and_its_own_back(
+    start, watch, losses_alone, workload, values
+):
     needs(2)
-    training = textwrap.dedent(BUNDLED).format(workload=workload)
-    with jobs_in(tmp_path, training) as start, watchers() as watch:
-        job = start()
-        dashboard = watch()
-        dashboard.until_it_trains()
-        known = dashboard.until(
-            lambda snapshot: {each.knob.name: each for each in snapshot.knobs} if snapshot.knobs else None
-        )
-        assert set(known) == set(values)
-        for name, wanted in values.items():
-            knob = known[name].knob
-            assert (known[name].refusal, known[name].differs) == ("", False)
-            words = [knob.value_text]
-            for command in (*(commands.make_setting(knob, value) for value in wanted),
-                            commands.make_restoring(knob)):  # fmt: skip
-                done = dashboard.outcome(dashboard.send(command))
-                assert done.state == "changed", done.reason
-                assert done.was == words[-1]
-                words.append(done.becomes)
-                dashboard.goes_on(20)
-            assert words == [knob.original_text, *map(str, wanted), knob.original_text]
-        assert job.process.poll() is None, job.log()
-        job.close()
-        if workload == "fsdp":  # accumulation trains on other batches
-            losses = (job.folder / "losses").read_text().splitlines()
-            alone = start((), steps=len(losses))
-            assert alone.process.wait(PATIENT_S) == 0, alone.log()
-            assert (alone.folder / "losses").read_text().splitlines() == losses
+    own = {"training": BUNDLED.format(workload=workload), "warm": None}
+    job = start(**own)
+    dashboard = watch()
+    dashboard.until_it_trains()
+    known = dashboard.until(
+        lambda snapshot: {each.knob.name: each for each in snapshot.knobs} if snapshot.knobs else None
+    )
+    assert set(known) == set(values)
+    for name, wanted in values.items():
+        knob = known[name].knob
+        assert (known[name].refusal, known[name].differs) == ("", False)
+        words = [knob.value_text]
+        for value in (*wanted, None):
+            done = dashboard.set(knob, value)
+            assert done.state == "changed", done.reason
+            assert done.was == words[-1]
+            words.append(done.becomes)
+            dashboard.goes_on(20)
+        assert words == [knob.original_text, *map(str, wanted), knob.original_text]
+    assert job.process.poll() is None, job.log()
+    job.close()
+    if workload == "fsdp":  # accumulation trains on other batches
+        assert job.losses() == losses_alone(job, **own)

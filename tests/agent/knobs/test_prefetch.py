@@ -11,8 +11,6 @@ import torch
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
 from overlaptop.agent.knobs.fsdp_units import FsdpUnits
 from overlaptop.agent.knobs.prefetch import PrefetchAction, PrefetchPass, chain_depth
-from overlaptop.wire import commands
-from tests.agent.commanded import PATIENT_S, jobs_in, watchers
 
 VARIANTS = (
     "plain", "kept", "accumulation", "checkpoints", "nested", "given", "compiled", "one batch ahead",
@@ -69,42 +67,28 @@ BUNDLED = """
 
 
 @pytest.mark.slow
-def test_a_bundled_job_under_the_agent_takes_depths_and_loses_no_bit(tmp_path, warm):
-    with jobs_in(tmp_path, BUNDLED, warm) as start, watchers() as watch:
-        job = start()
-        dashboard = watch()
-        known = dashboard.until(lambda snapshot: len(snapshot.knobs) == 2 and snapshot.knobs)
-        knobs = forward, backward = [each.knob for each in known]
-        assert [(each.name, each.value, each.least, each.most, each.refusal) for each in knobs] == [
-            ("prefetch_forward", 0, 0, 2, ""), ("prefetch_backward", 2, 0, 2, ""),
-        ]  # fmt: skip
-        dashboard.until_it_trains(5)
-        for command, was, becomes in (
-            (commands.make_setting(forward, 2), "0", "2"),
-            (commands.make_setting(backward, 1), "2", "1"),
-            (commands.make_restoring(backward), "1", "2"),
-        ):
-            done = dashboard.outcome(dashboard.send(command))
-            assert (done.state, done.was, done.becomes) == ("changed", was, becomes), done
-            in_force = int(done.ranks[0].text.rpartition(" ")[2])
-            left_out = [
-                number for (rank, number), step in sorted(dashboard.steps.items())
-                if rank == 0 and step.transitional and number >= done.step
-            ]  # fmt: skip
-            assert left_out == list(range(done.step, in_force + 1))
-            dashboard.until(
-                lambda snapshot, done=done: all(
-                    each.knob.value_text == done.becomes
-                    for each in snapshot.knobs
-                    if each.knob.name == done.knob
-                )
-            )
-        dashboard.goes_on(10)
-        job.close()
-        losses = (job.folder / "losses").read_text().splitlines()
-        alone = start((), steps=len(losses))
-        assert alone.process.wait(PATIENT_S) == 0, alone.log()
-        assert (alone.folder / "losses").read_text().splitlines() == losses
+def test_a_bundled_job_under_the_agent_takes_depths_and_loses_no_bit(start, watch, losses_alone):
+    job = start(training=BUNDLED)
+    dashboard = watch()
+    known = dashboard.until(lambda snapshot: len(snapshot.knobs) == 2 and snapshot.knobs)
+    knobs = forward, backward = [each.knob for each in known]
+    assert [(each.name, each.value, each.least, each.most, each.refusal) for each in knobs] == [
+        ("prefetch_forward", 0, 0, 2, ""), ("prefetch_backward", 2, 0, 2, ""),
+    ]  # fmt: skip
+    dashboard.until_it_trains(5)
+    for knob, value, was, becomes in (
+        (forward, 2, "0", "2"), (backward, 1, "2", "1"), (backward, None, "1", "2"),
+    ):  # fmt: skip
+        done = dashboard.set(knob, value)
+        assert (done.state, done.was, done.becomes) == ("changed", was, becomes), done
+        in_force = int(done.ranks[0].text.rpartition(" ")[2])
+        seen = dashboard.steps_of(0).items()
+        left_out = [number for number, step in seen if step.transitional and number >= done.step]
+        assert left_out == list(range(done.step, in_force + 1))
+        dashboard.knob(done.knob, done.becomes)
+    dashboard.goes_on(10)
+    job.close()
+    assert job.losses() == losses_alone(job, training=BUNDLED)
 
 
 REFUSALS = """
