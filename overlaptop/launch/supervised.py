@@ -41,6 +41,7 @@ class LaunchError(Exception):
     """The job cannot be started; the message is one clear line."""
 
 
+@dataclass(frozen=True, slots=True)
 class Handover:
     """The socket at which a later process with the same key becomes the owner of a job.
 
@@ -48,10 +49,9 @@ class Handover:
     whoever connects while one job is being replaced gets the next.
     """
 
-    def __init__(self, key: str, path: str, listener: socket.socket) -> None:
-        self.key = key
-        self.path = path
-        self._listener = listener
+    key: str
+    path: str
+    listener: socket.socket
 
     @classmethod
     def open(cls, key: str) -> Handover | None:
@@ -67,18 +67,14 @@ class Handover:
             return None
         return cls(key, os.fspath(path), listener)
 
-    def fileno(self) -> int:
-        """Descriptor of the listening socket."""
-        return self._listener.fileno()
-
     @property
     def waiting(self) -> bool:
         """Whether somebody waits to become the owner."""
-        return _readable(self._listener, 0.0)
+        return _readable(self.listener, 0.0)
 
     def close(self, *, unlink: bool) -> None:
         """Close it here. ``unlink``: no supervisor holds it any more."""
-        self._listener.close()
+        self.listener.close()
         if unlink:
             with suppress(OSError):
                 os.unlink(self.path)  # noqa: PTH108
@@ -128,7 +124,7 @@ class SupervisedJob:
         if lease is not None:
             handover = lease.handover
             settings |= {"lease_s": lease.seconds, "about": lease.about, "key": handover.key}
-            settings |= {"listener": handover.fileno(), "path": handover.path}
+            settings |= {"listener": handover.listener.fileno(), "path": handover.path}
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -139,7 +135,7 @@ class SupervisedJob:
                     stderr=self._log,
                     start_new_session=True,
                     env=environment,
-                    pass_fds=() if lease is None else (lease.handover.fileno(),),
+                    pass_fds=() if lease is None else (lease.handover.listener.fileno(),),
                 )
             except OSError as error:
                 ours.close()

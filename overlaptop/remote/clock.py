@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from overlaptop.wire.bounds import MAX_INT64
 
@@ -15,8 +15,7 @@ _BETTER = 4
 """How many times smaller its error must be for another trip to take the place of the one that is held."""
 
 
-@dataclass(frozen=True, slots=True)
-class _RoundTrip:
+class _RoundTrip(NamedTuple):
     offset_ns: int
     half_ns: int
     """Half of the time on the way: the offset may be wrong by so much, either way."""

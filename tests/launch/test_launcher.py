@@ -9,7 +9,7 @@ import pytest
 
 from overlaptop.launch import launcher
 from overlaptop.launch.launcher import JobPlacement, Launcher, place, visible_gpus
-from overlaptop.launch.supervised import LaunchError, complaint, how_it_ended
+from overlaptop.launch.supervised import complaint, how_it_ended
 from tests.processes import Traces, wait_until
 
 TWO_ON_GLOO = JobPlacement(2, "gloo")
@@ -76,12 +76,6 @@ def test_the_command_line_is_what_one_would_type(monkeypatch: pytest.MonkeyPatch
     assert job.command_line == typed
     monkeypatch.setattr(launcher, "usable_gpus", lambda: 4)
     assert job.command_line == f"CUDA_VISIBLE_DEVICES= {typed}"
-
-
-def test_without_torch_a_job_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(LaunchError, match="torch is not installed"):
-        Launcher("train.py", placement=TWO_ON_GLOO).start()
 
 
 def test_of_a_failed_jobs_output_one_ranks_own_words_are_kept() -> None:

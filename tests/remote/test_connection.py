@@ -19,7 +19,7 @@ from overlaptop.wire.messages import RankInfo
 from overlaptop.wire.protocol import PROTOCOL_VERSION as VERSION
 from overlaptop.wire.relaying import RelayJobs, RelayLimit, RelayLink, RelaySelect
 from tests.remote.connections import Connections, eventually, fake_relay, open_descriptors, runs
-from tests.remote.fake_relays import AHEAD_NS, HELLO, JOB
+from tests.remote.fake_relays import HELLO, JOB
 
 
 def test_a_relay_behind_a_login_banner_says_hello_lists_its_jobs_and_is_sent_messages(
@@ -56,15 +56,6 @@ def test_an_interrupt_while_a_process_is_started_leaves_it_to_be_ended(
     assert runs(process.pid)
     connection.close()
     assert not runs(process.pid)
-
-
-def test_the_clock_of_the_host_is_known_by_the_round_trips(connections: Connections) -> None:
-    connection = connections("ahead")
-    connections.until(connection, lambda: connection.clock.offset_ns is not None)
-    connections.wait(connection, 10)
-    assert connection.clock.offset_ns is not None
-    assert connection.clock.residual_ns is not None
-    assert abs(connection.clock.offset_ns - AHEAD_NS) <= connection.clock.residual_ns + 1
 
 
 def test_a_host_without_a_job_is_up_and_asked_again_each_second(connections: Connections) -> None:
@@ -288,21 +279,3 @@ def test_a_program_that_is_not_there_needs_a_person_unless_the_connection_has_wo
     assert not connection.ready
     connections.wait(connection, REFUSED_PAUSE_S * (1 + JITTER))
     connections.until(connection, lambda: connection.ready)
-
-
-def test_a_connection_may_have_to_wait_before_it_is_tried(connections: Connections) -> None:
-    free = False
-    connection = connections("plain", may_start=lambda: free)
-    connections.wait(connection, 5)
-    assert connection.processes == ()
-    free = True
-    connections.until(connection, lambda: connection.ready)
-
-
-def test_a_prefix_that_wants_a_password_may_ask_for_it(connections: Connections, tmp_path: Path) -> None:
-    sudo = tmp_path / "sudo"
-    sudo.write_text("#!/bin/sh\necho 'sudo: a terminal is required to read the password' >&2; exit 1\n")
-    sudo.chmod(0o755)
-    connection = connections.lost(Target.via(f"{sudo} -u trainer"))
-    assert connection.needs_terminal
-    assert connection.reason == "sudo asks for a password: allow the command without one (NOPASSWD)"

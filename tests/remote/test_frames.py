@@ -71,8 +71,3 @@ def test_a_preamble_without_end_is_given_up_but_notes_may_go_on_for_ever(block: 
             fed += len(block)
             stream.feed(block)
     assert fed <= MAX_PREAMBLE_BYTES + 2 * len(block)
-
-
-def test_a_length_that_no_frame_has_is_an_error() -> None:
-    with pytest.raises(WireError):
-        RelayStream().feed(MAGIC + (MAX_FRAME_BYTES + 1).to_bytes(4, "big"))

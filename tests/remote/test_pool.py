@@ -179,25 +179,20 @@ def test_one_descriptor_tells_an_event_loop_of_all_connections(pool_of) -> None:
     eventually(lambda: pool.receive() or not select.select([looked], [], [], 0)[0])
 
 
-def test_a_password_is_asked_for_on_the_terminal_one_host_after_the_other() -> None:
-    terminal = Terminal("locked-a", "plain-b", "locked-c", "refused-d")
+def test_what_would_ask_is_tried_again_on_the_terminal_one_host_after_the_other() -> None:
+    terminal = Terminal("locked-a", "plain-b", "rude-c", "locked-d", "refused-e")
     terminal.until("locked-a: once more, with your help")
     terminal.until("This host is watched.")
     terminal.until("password for locked-a: ")
-    assert "password for locked-c" not in terminal.shown
+    assert "rude-c: once more" not in terminal.shown
     terminal.type("sesame\n")
-    terminal.until("password for locked-c: ")
-    terminal.type("wrong\n")
-    terminal.until("['up', 'up', 'failed', 'down']")
-    assert "locked-c: permission denied (password)" in terminal.shown
-    assert terminal.close() == 0
-
-
-def test_what_asks_on_the_terminal_unbidden_fails_at_once_and_is_tried_again_with_the_user() -> None:
-    terminal = Terminal("rude-a")
-    terminal.until("rude-a: once more, with your help")
+    # It asks on the terminal unbidden, which failed at once at first.
+    terminal.until("rude-c: once more, with your help")
     terminal.type("anything\n")
-    terminal.until("['up']")
+    terminal.until("password for locked-d: ")
+    terminal.type("wrong\n")
+    terminal.until("['up', 'up', 'up', 'failed', 'down']")
+    assert "locked-d: permission denied (password)" in terminal.shown
     assert terminal.close() == 0
 
 
