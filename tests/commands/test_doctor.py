@@ -84,17 +84,6 @@ def test_an_interpreter_that_is_named_must_do(tmp_path: Path) -> None:
     assert (done.returncode, words in done.stdout) == (1, True)
 
 
-def test_an_incomplete_installation_is_reported_without_what_it_lacks(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lacks = fault("overlaptop", "0.1.0, without zmq", "pip install pyzmq")
-    monkeypatch.setattr(doctor, "check_installation", lambda: lacks)
-    assert doctor.run("", None, as_json=False) == 1
-    _, finding, verdict = capsys.readouterr().out.splitlines()
-    assert finding == "  fault    overlaptop  0.1.0, without zmq: pip install pyzmq"
-    assert verdict == "monitoring will not work here"
-
-
 def test_the_command_loads_nothing_that_may_be_missing() -> None:
     blocked = ("numpy", "msgpack", "msgspec", "zmq", "textual", "rich", "torch")
     out, err, _ = run_code(

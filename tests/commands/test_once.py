@@ -5,7 +5,6 @@ from msgspec.structs import replace
 
 from overlaptop.console import CommandError
 from overlaptop.console.once import render, settle
-from overlaptop.console.table import Table
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire.messages import RankEnd
 from overlaptop.wire.schema import Message
@@ -121,10 +120,3 @@ def test_the_remedy_is_printed_once_for_all_ranks_that_are_bound_alike() -> None
     assert [line for line in page.splitlines() if "To mend it" in line] == [
         f"rank 0, 1: {reason}. To mend it: torchrun --numa-binding=node?[2J"
     ]
-
-
-def test_columns_are_as_wide_as_their_widest_cell_with_numbers_to_the_right() -> None:
-    table = Table(["rank", "who"], left={"who"})
-    table.add("7", "a")
-    table.add("12345", "bcde")
-    assert table.render() == " rank  who\n    7  a\n12345  bcde"
