@@ -1,17 +1,42 @@
-"""Watches where one rank may run, where it runs, and whether that is near its GPU."""
+"""Watches where one rank may run and where it runs, and whether that is near its GPU; says what to type if
+not.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
+import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from overlaptop.agent.telemetry import numa_verdict, process
+from overlaptop.agent.telemetry import process
 from overlaptop.agent.telemetry.files import UnavailableError, format_list
+from overlaptop.agent.telemetry.process import GIB, MemoryPolicy
 from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire.devices import NodeShare, NumaFacts, Unknown
+
+BIND = "-m overlaptop.agent --numa bind"
+TORCHRUN = "torchrun --numa-binding=node"
+MAX_TORCHRUN_BYTES = 1 << 20
+MUCH_BYTES = GIB >> 2
+"""Of a smaller process it does not matter where it lies; most of it is libraries that others use too."""
+
+
+@functools.cache
+def _torchrun_has_numa_binding() -> bool:
+    """Whether this torch's launcher knows the option; it came with torch 2.9."""
+    try:
+        torch = importlib.util.find_spec("torch")
+        if torch is None or torch.origin is None:
+            return False
+        with (Path(torch.origin).parent / "distributed/run.py").open("rb") as source:
+            return b'"--numa-binding"' in source.read(MAX_TORCHRUN_BYTES)
+    except (OSError, ValueError, ImportError):
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +80,9 @@ class NumaMonitor:
         self._root = root
         self._threads = process.ThreadPlaces(root)
         self._memory = process.MemoryPlaces(root, clock)
-        self._launch = numa_verdict.LaunchOptions.of_this_process(environ)
+        self._by_torchrun = "TORCHELASTIC_RUN_ID" in environ
+        # Without numactl the option refuses to work.
+        self._torchrun_binds = _torchrun_has_numa_binding() and shutil.which("numactl") is not None
         self._has_gpu = gpu is not None
         self._unknown_for_good: dict[str, str] = {}
         self._gpu_node = self._gpu_memory_node = self._nic = None
@@ -89,19 +116,7 @@ class NumaMonitor:
         unknown["threads_by_node"] = self._threads.reason
         self._memory.read()
         unknown["memory_by_node"] = self._memory.reason
-        state, sentence, advice = numa_verdict.judge(
-            numa_verdict.Situation(
-                topology=self._topology,
-                has_gpu=self._has_gpu,
-                gpu_node=self._gpu_node,
-                gpu_memory_node=self._gpu_memory_node,
-                cpus=cpus,
-                cgroup_cpus=process.cgroup_cpus(self._root),
-                policy=policy,
-                memory_by_node=self._memory.by_node or {},
-                launch=self._launch,
-            )
-        )
+        state, sentence, advice = self._judge(cpus, policy)
         return NumaFacts(
             rank=self._rank,
             gpu_node=self._gpu_node,
@@ -128,6 +143,96 @@ class NumaMonitor:
                 for node, cpus in self._topology.cpus_by_node.items()
             }
         )
+
+    def _judge(self, allowed: frozenset[int] | None, policy: MemoryPolicy | None) -> tuple[str, str, str]:
+        """Say how the rank is bound: state, reason and advice.
+
+        Its CPUs count, and a memory policy that names nodes.
+        """
+        topology, node = self._topology, self._gpu_node
+        if not topology.cpus_by_node:
+            return "unknown", f"the machine's NUMA nodes are not known: {topology.why_no_nodes}", ""
+        if topology.only_node is not None:
+            return "one node", f"all CPUs are on node {topology.only_node}: there is nothing to choose", ""
+        if not self._has_gpu:
+            return "no gpu", "the rank computes on no GPU that it could be near to", ""
+        if node is None:
+            return "unknown", "nothing tells on which node the rank's GPU is", ""
+        if allowed is None:
+            return "unknown", "nothing tells which CPUs the process may use", ""
+        nodes = {number for number, cpus in topology.cpus_by_node.items() if cpus & allowed}
+        if not nodes:
+            return "unknown", "the CPUs that the process may use are on no node that is known", ""
+        if node not in nodes:
+            reason = f"runs on {_nodes(nodes)}, its GPU is on node {node}"
+            return "wrong node", reason, self._move(node, nodes)
+        if nodes != {node}:
+            near = " of the right socket" if _on_one_socket(topology, nodes) else ""
+            reason = f"may run on {_nodes(nodes)}{near}, its GPU is on node {node}"
+            return "unbound", reason, self._bind(node)
+        return self._judge_memory(node, policy)
+
+    def _judge_memory(self, node: int, policy: MemoryPolicy | None) -> tuple[str, str, str]:
+        """The CPUs are right; is the memory?"""
+        where = f"runs on node {node} with its GPU"
+        wanted = policy.nodes - {self._gpu_memory_node} if policy is not None else frozenset()
+        if policy is not None and wanted - {node}:
+            state = "unbound" if node in wanted else "wrong node"
+            advice = self._numactl(node)  # no binding of CPUs undoes a policy
+            if self._by_torchrun:
+                advice = f"start torchrun without the memory policy {policy.text}"
+            return state, f"{where}, but takes memory from {_nodes(wanted)} ({policy.text})", advice
+        away = self._memory_away(node)
+        if away:
+            # It was there before the process was bound, or another process had it first.
+            return "bound", f"{where}, but {away}", self._bind(node)
+        return "bound", where, ""
+
+    def _memory_away(self, gpu_node: int) -> str:
+        """``3.1 of 4.0 GiB of its memory are on node 0``; empty: most of it is near."""
+        gpu_memory = {self._gpu_memory_node}
+        gpu_memory |= {node.node for node in self._topology.nodes if node.is_gpu_memory}
+        by_node = self._memory.by_node or {}
+        held = {node: amount for node, amount in by_node.items() if node not in gpu_memory}
+        total = sum(held.values())
+        away = total - held.get(gpu_node, 0)
+        if total < MUCH_BYTES or 2 * away <= total:
+            return ""
+        others = _nodes(held.keys() - {gpu_node})
+        return f"{away / GIB:.1f} of {total / GIB:.1f} GiB of its memory are on {others}"
+
+    def _bind(self, node: int) -> str:
+        """What to type so that the rank gets the CPUs and the memory of `node`, where it may have them."""
+        if self._by_torchrun:
+            return f"{TORCHRUN}, or {BIND}" if self._torchrun_binds else f"{BIND} (here: node {node})"
+        return f"{self._numactl(node)}, or {BIND}"
+
+    def _move(self, node: int, now: Collection[int]) -> str:
+        """What to type where the process may use no CPU of `node`: what narrows it lies outside of it."""
+        cpus = self._topology.cpus_by_node.get(node)
+        if cpus is None:
+            return ""
+        cgroup_cpus = process.cgroup_cpus(self._root)
+        if cgroup_cpus is not None and not cgroup_cpus & cpus:
+            return f"the job's cgroup has CPUs of {_nodes(now)} only: have it given {format_list(cpus)}"
+        return self._numactl(node, "--all ")
+
+    def _numactl(self, node: int, more: str = "") -> str:
+        if any(each.node == node and each.memory_bytes == 0 for each in self._topology.nodes):
+            # numactl knows no node without memory by its number
+            cpus = self._topology.cpus_by_node.get(node, ())
+            return f"numactl {more}--physcpubind={format_list(cpus)}"
+        return f"numactl {more}--cpunodebind={node} --preferred={node}"
+
+
+def _on_one_socket(topology: Topology, nodes: Collection[int]) -> bool:
+    sockets = {topology.socket_by_node.get(node) for node in nodes}
+    return len(sockets) == 1 and None not in sockets
+
+
+def _nodes(numbers: Collection[int]) -> str:
+    """``node 1``, ``nodes 0-3``."""
+    return f"node{'s' * (len(numbers) > 1)} {format_list(numbers)}"
 
 
 def _shares(by_node: Mapping[int, int]) -> tuple[NodeShare, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from overlaptop.agent.telemetry import numa_verdict
+from overlaptop.agent.telemetry import numa
 from overlaptop.agent.telemetry.numa import GpuPlace, gpu_node
 from overlaptop.agent.telemetry.topology import Topology
 from overlaptop.wire import codec
@@ -34,8 +34,8 @@ from .trees import (
 @pytest.fixture(autouse=True)
 def knows_all_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine's torchrun has the option and numactl is there, unless a test says otherwise."""
-    monkeypatch.setattr(numa_verdict, "_torchrun_has_numa_binding", lambda: True)
-    monkeypatch.setattr(numa_verdict.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(numa, "_torchrun_has_numa_binding", lambda: True)
+    monkeypatch.setattr(numa.shutil, "which", lambda name: f"/usr/bin/{name}")
 
 
 def facts(
@@ -208,7 +208,7 @@ def test_only_what_works_is_advised(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert alone.advice == "numactl --cpunodebind=1 --preferred=1, or -m overlaptop.agent --numa bind"
     for name, lacking in (("shutil.which", None), ("_torchrun_has_numa_binding", False)):
         with monkeypatch.context() as patch:
-            patch.setattr(f"{numa_verdict.__name__}.{name}", lambda *_, answer=lacking: answer)
+            patch.setattr(f"{numa.__name__}.{name}", lambda *_, answer=lacking: answer)
             found = facts(TWO_SOCKETS, Process("0-223"), tmp_path / name, 4)
         assert found.advice == "-m overlaptop.agent --numa bind (here: node 1)"
 
@@ -282,7 +282,7 @@ def test_the_installed_torchrun_s_help_has_the_option_just_when_it_is_advised(
     monkeypatch.undo()
     torchrun = pytest.importorskip("torch.distributed.run")
     known = "--numa-binding" in torchrun.get_args_parser().format_help()
-    assert numa_verdict._torchrun_has_numa_binding() == known
+    assert numa._torchrun_has_numa_binding() == known
 
 
 def test_a_machine_of_a_thousand_cpus_in_64_nodes_fits_into_messages(tmp_path: Path) -> None:
