@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,6 +141,19 @@ def ended_after(*told: str) -> dict[str, object]:
     return {"end": "it crashed", "lacks": [name for name in every if name not in told]}
 
 
+def space(free_bytes: int, flag: int = 0, files: int = 1000, free_files: int = 10) -> dict[str, Any]:
+    room = SimpleNamespace(
+        f_bavail=free_bytes // 4096, f_frsize=4096, f_flag=flag, f_files=files, f_favail=free_files
+    )
+    return {"space": lambda _path: room}
+
+
+def mounted(kind: str) -> dict[str, dict[str, str]]:
+    """A network file system, and another one of this kind on the temporary directory."""
+    mounts = f"server:/x / nfs4 rw 0 0\nnone {tempfile.gettempdir()} {kind} rw 0 0\n"
+    return {"files": {**H200, "proc/self/mounts": mounts}}
+
+
 NAMED = {"named": True}
 BEFORE_TORCH = ("python", "overlaptop")
 
@@ -146,6 +161,14 @@ BEFORE_TORCH = ("python", "overlaptop")
 @pytest.mark.parametrize(
     ("sections", "changes", "check", "status", "words"),
     [
+        ([], space(1 << 30), "sockets", OK, "/sockets, ours, mode 0700"),
+        ([], space(8 << 20), "sockets", WARNING, "has 8 MiB left"),
+        ([], space(4096), "sockets", FAULT, "is full"),
+        ([], space(1 << 30, free_files=0), "sockets", FAULT, "is full"),
+        ([], space(1 << 30, files=0, free_files=0), "sockets", OK, "mode 0700"),
+        ([], space(1 << 30, flag=os.ST_RDONLY), "sockets", FAULT, "can only be read"),
+        ([], mounted("lustre"), "sockets", WARNING, "network file system (lustre)"),
+        ([], mounted("tmpfs"), "sockets", OK, "mode 0700"),
         ([], without("dev/"), "devices", WARNING, "2 NVIDIA GPUs on the PCI bus, but no /dev/nvidia0"),
         (
             [], {"may_open": lambda path: path.name != "nvidiactl"},

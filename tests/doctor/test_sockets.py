@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -17,7 +16,6 @@ from overlaptop.wire.protocol import PROTOCOL_VERSION
 
 from .machines import LAPTOP, machine
 
-MIB = 1 << 20
 RANK_PID = 4242
 
 
@@ -34,12 +32,6 @@ def root(tmp_path: Path) -> Path:
     path = tmp_path / "root"
     path.mkdir()
     return path
-
-
-def space(free_bytes: int, flag: int = 0, files: int = 1000, free_files: int = 10) -> object:
-    return lambda _path: SimpleNamespace(
-        f_bavail=free_bytes // 4096, f_frsize=4096, f_flag=flag, f_files=files, f_favail=free_files
-    )
 
 
 def test_a_directory_that_is_not_there_is_left_so(base: Path, root: Path) -> None:
@@ -76,39 +68,6 @@ def test_a_directory_that_cannot_be_used_is_a_fault(
     finding = check_directory(machine(root, LAPTOP))
     assert finding.status is Status.FAULT
     assert words in finding.line
-
-
-@pytest.mark.parametrize(
-    ("fake", "status", "words"),
-    [
-        (space(1 << 30), Status.OK, "/sockets, ours, mode 0700"),
-        (space(8 * MIB), Status.WARNING, "has 8 MiB left"),
-        (space(4096), Status.FAULT, "is full"),
-        (space(1 << 30, free_files=0), Status.FAULT, "is full"),
-        (space(1 << 30, files=0, free_files=0), Status.OK, "mode 0700"),
-        (space(1 << 30, flag=os.ST_RDONLY), Status.FAULT, "can only be read"),
-    ],
-)
-def test_the_file_system_must_have_room(
-    base: Path, root: Path, fake: object, status: Status, words: str
-) -> None:
-    finding = check_directory(machine(root, LAPTOP, space=fake))
-    assert finding.status is status
-    assert words in finding.text
-
-
-@pytest.mark.parametrize(
-    ("mount", "status"), [("tmpfs /elsewhere", Status.WARNING), ("tmpfs {base}", Status.OK)]
-)
-def test_a_network_file_system_is_a_warning_unless_another_is_mounted_on_it(
-    base: Path, root: Path, tmp_path: Path, mount: str, status: Status
-) -> None:
-    mounts = (
-        f"/dev/a / ext4 rw 0 0\nserver:/x {tmp_path} nfs4 rw 0 0\n{mount.format(base=base)} tmpfs rw 0 0\n"
-    )
-    finding = check_directory(machine(root, {"proc/self/mounts": mounts}))
-    assert finding.status is status
-    assert ("network file system (nfs4)" in finding.text) == (status is Status.WARNING)
 
 
 # Jobs
