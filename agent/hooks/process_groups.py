@@ -33,11 +33,14 @@ def shortest_timeout_s() -> float | None:
         groups = list(dist.distributed_c10d._world.pg_map)  # noqa: SLF001 - there is no public way
     except AttributeError:
         return None
-    timeouts = []
+    timeouts_s: list[float] = []
     for group in groups:
         with suppress(AttributeError, RuntimeError):
-            timeouts += [_timeout_s(backend) for backend in _backends(group)]
-    return min(timeouts, default=None)
+            for backend in _backends(group):
+                # With TORCH_DISTRIBUTED_DEBUG=DETAIL there is a wrapper that has no options.
+                options = getattr(backend, "wrapped_pg", backend).options
+                timeouts_s.append(options._timeout.total_seconds())  # noqa: SLF001 - there is no public way
+    return min(timeouts_s, default=None)
 
 
 def _backends(group: Any) -> list[Any]:
@@ -48,10 +51,3 @@ def _backends(group: Any) -> list[Any]:
         if not any(backend is each for each in found):
             found.append(backend)
     return found
-
-
-def _timeout_s(backend: Any) -> float:
-    # With TORCH_DISTRIBUTED_DEBUG=DETAIL there is a wrapper that has no options.
-    options = getattr(backend, "wrapped_pg", backend).options
-    seconds: float = options._timeout.total_seconds()  # noqa: SLF001 - there is no public way
-    return seconds

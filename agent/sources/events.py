@@ -69,12 +69,6 @@ class EventsSource(HookedSource[Event]):
         self._device_known = device_index is not None
         self._compute: Any = None
         self._chain_ns = 0
-        self._captured = False
-
-    @property
-    def detail_every(self) -> int:
-        """Collectives are measured in every n-th step; 0: never."""
-        return 0 if self._captured else super().detail_every
 
     def start(self) -> None:
         """Refuse where there is no device to record on."""
@@ -111,7 +105,7 @@ class EventsSource(HookedSource[Event]):
         if recording is None or recording.collective_count is None:
             return None
         if _capturing():
-            self._captured = recording.invalid = True
+            self._phases_only = recording.invalid = True
             self.reason = "phases only: collectives captured in a CUDA graph run without their hooks"
             return None
         if not recording.detailed:
