@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 import os
 import re
 import secrets
@@ -70,16 +71,12 @@ def visible_gpus(installed: int, cuda_visible_devices: str | None) -> int:
     """
     if cuda_visible_devices is None:
         return installed
-    count = 0
-    for entry in cuda_visible_devices.split(","):
+
+    def is_shown(entry: str) -> bool:
         name = entry.strip()
-        if name.isdigit():
-            if int(name) >= installed:
-                break
-        elif not name.startswith(("GPU-", "MIG-")):
-            break
-        count += 1
-    return count
+        return int(name) < installed if name.isdigit() else name.startswith(("GPU-", "MIG-"))
+
+    return len(list(itertools.takewhile(is_shown, cuda_visible_devices.split(","))))
 
 
 def _installed_gpus() -> int:

@@ -42,14 +42,12 @@ class LaunchRequest:
             words = shlex.split(options)
         except ValueError as fault:
             raise LaunchRequestError(f"the options end within a quotation: {fault}") from fault
-        nproc = nproc.strip()
-        if not nproc:
-            return cls(workload, tuple(words), None, host)
-        if not (nproc.isascii() and nproc.isdecimal() and 0 < int(nproc[:9]) <= MAX_NPROC):
+        count = nproc.strip()
+        if count and not (count.isascii() and count.isdecimal() and 0 < int(count[:9]) <= MAX_NPROC):
             raise LaunchRequestError(
-                f"processes: must be a whole number from 1 to {MAX_NPROC}, not {nproc!r}"
+                f"processes: must be a whole number from 1 to {MAX_NPROC}, not {count!r}"
             )
-        return cls(workload, tuple(words), int(nproc), host)
+        return cls(workload, tuple(words), int(count) if count else None, host)
 
     @property
     def label(self) -> str:

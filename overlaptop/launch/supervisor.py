@@ -46,23 +46,18 @@ _LIBC = ctypes.CDLL(None)
 
 def descendants(root_pid: int) -> list[int]:
     """Return the processes below `root_pid`, zombies left out, as /proc shows them at this moment."""
+    processes = {
+        int(entry.name): _state_and_parent(int(entry.name))
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit()
+    }
     children: dict[int, list[int]] = {}
-    zombies: set[int] = set()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        pid = int(entry.name)
-        state, parent = _state_and_parent(pid)
+    for pid, (_, parent) in processes.items():
         children.setdefault(parent, []).append(pid)
-        if state == "Z":
-            zombies.add(pid)
-    found: list[int] = []
-    queue = [root_pid]
-    while queue:
-        below = children.get(queue.pop(), [])
-        found += below
-        queue += below
-    return [pid for pid in found if pid not in zombies]
+    found = list(children.get(root_pid, ()))
+    for pid in found:
+        found += children.get(pid, ())
+    return [pid for pid in found if processes[pid][0] != "Z"]
 
 
 def ancestors(pid: int) -> list[int]:
