@@ -1,6 +1,6 @@
 """Trains small FSDP2 models, with other prefetch depths at random steps and without, and compares.
 
-One rank of several: ``prefetch_job.py STEPS CHANGES VARIANT...``. Each variant trains twice from the same
+One rank of several: ``prefetch_job.py STEPS CHANGES [VARIANT...]``. Each one trains twice from the same
 seed, once with its depths changed at seeded steps by the agent's own action, called at the boundaries at
 which the agent would call it. Fails where that is seen in what is trained, or not in what is gathered.
 """
@@ -29,6 +29,10 @@ UNITS = BLOCKS + 1
 CHANGE_STEPS = 3
 """Boundaries that a change takes."""
 KNOBS = ("prefetch_forward", "prefetch_backward")
+VARIANTS = (
+    "plain", "kept", "accumulation", "checkpoints", "nested", "given", "compiled", "one batch ahead",
+    "half of it without gradients",
+)  # fmt: skip
 COUNTED = ("plain", "kept", "checkpoints", "compiled")
 """The variants each pass of which goes over all units once."""
 
@@ -196,7 +200,7 @@ def check_gathers(name: str, plain: dict, changed: dict) -> None:
 
 
 def main() -> None:
-    steps, changes, variants = begin()
+    steps, changes, variants = begin(VARIANTS)
     prefetches = Prefetches()
     seen = set()
     for name in variants:

@@ -1,6 +1,6 @@
 """Trains small DDP models side by side, with other bucket sizes at random steps and without, and compares.
 
-One rank of several: ``rebucket_job.py STEPS SWITCHES VARIANT...``. Each variant trains twice from the same
+One rank of several: ``rebucket_job.py STEPS SWITCHES [VARIANT...]``. Each one trains twice from the same
 seed, once with its buckets changed at seeded steps by the agent's own action, called at the boundaries at
 which the agent would call it. Fails where that is seen in what is trained.
 """
@@ -62,6 +62,7 @@ VARIANTS = {
     "several reductions": {},
     "one batch ahead": {},
 }
+"""What DistributedDataParallel is told, by name."""
 
 
 def in_mib(layers: int) -> float:
@@ -119,7 +120,7 @@ def train(name: str, steps: int, switch_at: dict[int, int], models: DdpModels) -
 
 
 def main() -> None:
-    steps, switches, variants = begin()
+    steps, switches, variants = begin(VARIANTS)
     models = DdpModels(FaultBarrier(lambda level, text: print(text, flush=True)))
     models.install()
     for name in variants:

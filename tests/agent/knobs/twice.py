@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
@@ -19,15 +20,15 @@ def own_device() -> torch.device:
 DEVICE = own_device()
 
 
-def begin() -> tuple[int, int, list[str]]:
-    """Join the group, to compute the same bits each time. Returns STEPS, CHANGES and VARIANT..."""
+def begin(variants: Iterable[str]) -> tuple[int, int, list[str]]:
+    """Join the group, to compute the same bits each time. Returns STEPS, CHANGES and VARIANT..., or all."""
     torch.set_num_threads(1)
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.use_deterministic_algorithms(True)
     if DEVICE.type == "cuda":
         torch.cuda.set_device(DEVICE)
     dist.init_process_group("nccl" if DEVICE.type == "cuda" else "gloo")
-    return int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    return int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:] or list(variants)
 
 
 def end() -> None:
