@@ -29,7 +29,10 @@ def run(path: Path, lane_rules: Sequence[str], *, by_hta: bool, screen: TuiOptio
     `by_hta` does not change: with it, the table comes in any case.
     """
     on_screen = screen is not None and sys.stdin.isatty() and sys.stdout.isatty() and not by_hta
-    job = _analyze(path, lane_rules, by_hta=by_hta, detailed=on_screen)
+    try:
+        job = analyze(path, LaneRules(map(parse_rule, lane_rules)), by_hta=by_hta, detailed=on_screen)
+    except (TraceError, ValueError) as fault:
+        raise CommandError(str(fault), 2) from fault
     if job.missing and path.is_dir():
         print_message(f"{path}: {_missing(job)}")
     if screen is None:
@@ -42,14 +45,6 @@ def run(path: Path, lane_rules: Sequence[str], *, by_hta: bool, screen: TuiOptio
     else:
         print_data(_table(job, by_hta=by_hta, ascii_only=screen.ascii))
     return 0
-
-
-def _analyze(path: Path, lane_rules: Sequence[str], *, by_hta: bool, detailed: bool) -> TracedJob:
-    try:
-        rules = LaneRules(parse_rule(rule) for rule in lane_rules)
-        return analyze(path, rules, by_hta=by_hta, detailed=detailed)
-    except (TraceError, ValueError) as fault:
-        raise CommandError(str(fault), 2) from fault
 
 
 def _print_records(job: TracedJob) -> None:

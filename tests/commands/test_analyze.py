@@ -10,7 +10,7 @@ import pytest
 from overlaptop.fleet.records import step_record
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
-from tests.formats.traces import DATA, kernel, small_job, text, write
+from tests.formats.traces import DATA, kernel, small_job, write
 
 from .running import LEAVE_ALTERNATE_SCREEN, Terminal, records, run_code, run_here
 
@@ -122,11 +122,7 @@ def hostile(folder: Path) -> dict[Path, str]:
     """Files and the words expected of each; tests/formats has all that may be wrong with one."""
     made = {
         "empty": (b"", "does not begin with a JSON object"),
-        "an nsys file": (b"\x1bNVTX nsys-rep\0", "does not begin with a JSON object"),
-        "other JSON": (b'{"version": 2, "cells": []}', "missing required field `traceEvents`"),
-        "of the CPU": (b'{"traceEvents": [{"cat": "cpu_op", "ts": 1, "dur": 1}]}', "no GPU activity"),
         "cut off": (gzip.compress(b"{" + os.urandom(999).hex().encode())[:-9], "cut off"),
-        "a far time": (text(kernel(1, 1), base_ns=int("9" * 400)), "a time in it lies centuries away"),
         "deep": (b'{"x": ' + b"[" * 1_000_000, "nested too deeply"),
         "control characters": (b'{"traceEvents": [{"ts": "\\u001b[2J\\u0007"}]}', "got `str`"),
     }
