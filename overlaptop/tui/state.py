@@ -84,10 +84,8 @@ class ViewState:
         chosen, lanes = self.chosen, self.lanes
         if chosen is None or chosen.measured is None or lanes is None or not self.moving:
             return
-        step = lanes.detail.step
-        if step == snapshot.totals.measured_step:
-            return
-        if chosen.measured.start_ns - lanes.detail.start_ns > OLD_S * 1e9:
+        step, behind_ns = lanes.detail.step, chosen.measured.start_ns - lanes.detail.start_ns
+        if step == snapshot.totals.measured_step or behind_ns > OLD_S * 1e9:
             return
         ranks = of_one_step(snapshot.ranks, step)
         totals = total(ranks, snapshot.totals.dropped)
@@ -117,12 +115,8 @@ class ViewState:
             return None
         held, now_ns = self._lanes, self.snapshot.at_ns
         turned = held is None or held.detail.rank != newest.rank
-        if (
-            held is not None
-            and self.moving
-            and not turned
-            and 0 <= now_ns - self._lanes_at_ns < HOLD_S * 1e9
-        ):
+        rests = self.moving and not turned and 0 <= now_ns - self._lanes_at_ns < HOLD_S * 1e9
+        if held is not None and rests:
             return held
         if held is None or held.detail is not newest:
             self._lanes = lanes_of(newest)

@@ -31,7 +31,7 @@ class LinePrompt(Prompt):
     LinePrompt .prompt {{ text-wrap: nowrap; text-overflow: ellipsis; }}
     LinePrompt Input {{ width: {_ANSWER_CELLS}; border: none; height: 1; padding: 0; }}
     LinePrompt .beside {{ width: 1fr; height: 1; }}
-    LinePrompt .below {{ width: 100%; height: auto; max-height: 3; padding: 0 1; }}
+    LinePrompt .below {{ width: 100%; height: auto; max-height: 4; padding: 0 1; }}
     LinePrompt .fault {{ color: $error; text-style: bold; }}
     """
 
@@ -40,7 +40,7 @@ class LinePrompt(Prompt):
         goes.
         """
         super().__init__()
-        self._asked = printable(asked)
+        self._asked = f"{printable(asked)} "
         self._words = printable(hint)
         self._take = take
         self._input = LineInput(answer, self._answer, max_length=24)
@@ -54,7 +54,7 @@ class LinePrompt(Prompt):
 
     def compose(self) -> ComposeResult:
         with Horizontal():
-            yield Static(f" {self._asked} ", classes="prompt", markup=False)
+            yield Static(f" {self._asked}", classes="prompt", markup=False)
             yield self._input
             yield self._beside
         yield self._below
@@ -88,7 +88,7 @@ class LinePrompt(Prompt):
         self._show(self.size.width)
 
     def _show(self, width: int) -> None:
-        fits = cell_len(self._asked) + 2 + _ANSWER_CELLS + cell_len(self._words) <= width
+        fits = cell_len(self._asked) + 1 + _ANSWER_CELLS + cell_len(self._words) <= width
         self._beside.update(self._words if fits else "")
         self._below.update("" if fits else self._words)
         self._below.display = not fits

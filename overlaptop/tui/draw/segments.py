@@ -126,14 +126,15 @@ def joined(lines: Sequence[StyledLine], gap: str = "   ") -> StyledLine:
 
 def fit(left: Sequence[Item], right: Sequence[Item], width: int, gap: str = "   ") -> StyledLine:
     """``left`` at the left edge and ``right`` at the right one, less what does not fit."""
+    left, right = list(left), list(right)
     while True:
         start, end = joined([i.line for i in left], gap), joined([i.line for i in right], gap)
         used = line_width(start) + line_width(end) + (len(gap) if start and end else 0)
         worst = max((item.priority for item in (*left, *right)), default=0)
         if used <= width or worst == 0:
             break
-        right = _without_last(right, worst)
-        left = _without_last(left, worst) if max((i.priority for i in left), default=0) == worst else left
+        side = right if any(item.priority == worst for item in right) else left
+        del side[max(at for at, item in enumerate(side) if item.priority == worst)]
     if not end:
         return elided(start, width)
     room = max(0, width - line_width(end))
@@ -192,13 +193,6 @@ def code_to_keep(code: str, width: int, what: str = "it") -> list[StyledLine]:
     if len(title.text) + len(code) + 2 <= width:
         return [(title, Segment(" "), Segment(code, style))]
     return [(title,), *folded(code, width, style)]
-
-
-def _without_last(items: Sequence[Item], priority: int) -> list[Item]:
-    for at in range(len(items) - 1, -1, -1):
-        if items[at].priority == priority:
-            return [*items[:at], *items[at + 1 :]]
-    return list(items)
 
 
 def _width(text: str) -> int:
