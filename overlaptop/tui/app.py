@@ -23,7 +23,7 @@ from overlaptop.tui.capture.captures import refusal
 from overlaptop.tui.capture.profiler_reference import read_reference
 from overlaptop.tui.capture.screen import CaptureScreen
 from overlaptop.tui.dashboard import Dashboard
-from overlaptop.tui.draw.confirm import Confirm
+from overlaptop.tui.draw.prompt import Confirm
 from overlaptop.tui.draw.themes import DARK, LIGHT, PALETTES, PLAIN, Look, Styles
 from overlaptop.tui.help.screen import HelpScreen, NoticesScreen
 from overlaptop.tui.hosts.screen import HostsScreen

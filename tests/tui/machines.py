@@ -91,6 +91,16 @@ def unbound(rank, node=0):
     )  # fmt: skip
 
 
+def one_node(rank, cpus="0-31", **changes):
+    """On a machine of one node, where there is nothing to bind to."""
+    count = int(cpus.partition("-")[2]) + 1
+    return numa(
+        rank, 0, "one node", reason="all CPUs are on node 0: there is nothing to choose", cpu_set=cpus,
+        cpu_nodes=(NodeShare(0, count),), memory_by_node=(NodeShare(0, 4 * GIB),), memory_policy="default",
+        **changes,
+    )  # fmt: skip
+
+
 def dual_socket(host="gpu-a", gpus=8):
     """Two nodes, half of the GPUs and half of eight adapters on each."""
     return MachineFacts(
@@ -162,12 +172,7 @@ def virtual_pair():
                 pci_bus_id=f"0000:00:0{6 + rank}.0", nvlink_peak_bytes_per_s=478_116_000_000,
             )
         )  # fmt: skip
-        one = numa(
-            rank, 0, "one node", reason="all CPUs are on node 0: there is nothing to choose",
-            cpu_set="0-31", cpu_nodes=(NodeShare(0, 32),), memory_by_node=(NodeShare(0, 4 * GIB),),
-            nic="eth0", nic_node=None, memory_policy="default",
-        )  # fmt: skip
-        session.say(one)
+        session.say(one_node(rank, nic="eth0", nic_node=None))
         minute_of(
             session, rank, seconds=25, nvlink=31.0, pcie=0.013, sm_activity=0.6, tensor_activity=0.35,
             dram_activity=0.3, power_mw=509_000, throttle_reasons=("power cap",),
@@ -195,12 +200,7 @@ def workstation():
                 pcie_peak_bytes_per_s=31 * GB, memory_total_bytes=24 * GIB, power_limit_mw=450_000,
             )
         )  # fmt: skip
-        one = numa(
-            rank, 0, "one node", reason="all CPUs are on node 0: there is nothing to choose",
-            cpu_set="0-31", cpu_nodes=(NodeShare(0, 32),), memory_by_node=(NodeShare(0, 3 * GIB),),
-            nic="enp5s0", memory_policy="default",
-        )  # fmt: skip
-        session.say(one)
+        session.say(one_node(rank, nic="enp5s0"))
         minute_of(
             session, rank, nvlink=None, pcie=9.1, memory_used_bytes=20 * GIB, power_mw=380_000,
             tensor_activity=None, dram_activity=None, throttle_reasons=("power cap",), unknown=reasons,
@@ -238,10 +238,8 @@ def cpu_only(ranks=2):
         session.say(
             MachineFacts(rank, "laptop", (NumaNode(0, "0-7", 16 * GIB),), (Nic("eth0", None, None),), (),
                          (Unknown("gpus", why),)),
-            numa(
-                rank, None, "one node", reason="all CPUs are on node 0: there is nothing to choose", nic="",
-                nic_node=None, cpu_set="0-7", cpu_nodes=(NodeShare(0, 8),), memory_policy="default",
-                threads_by_node=(NodeShare(0, 14),), memory_by_node=(NodeShare(0, GIB),),
+            one_node(
+                rank, "0-7", gpu_node=None, nic="", nic_node=None, threads_by_node=(NodeShare(0, 14),)
             ),
         )  # fmt: skip
     return session

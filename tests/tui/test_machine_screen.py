@@ -142,7 +142,7 @@ async def test_a_gpus_memory_that_is_a_node_is_told_apart(size):
 async def test_a_machine_without_gpus_shows_its_nodes_and_ranks_and_no_gpu(size):
     text = await whole_of(cpu_only(), size)
     assert "node 0  CPUs 0-7 (8)  memory 16.0 GiB" in text
-    assert re.search(r"▸ rank 0 +8 CPUs +14 threads +1.00 GiB", text)
+    assert re.search(r"▸ rank 0 +8 CPUs +14 threads +4.00 GiB", text)
     assert "✓ one node" in text
     assert "NVML is not installed here" in text
     for absent in ("GPU 0", "NVLink", "account"):

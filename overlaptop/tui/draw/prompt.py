@@ -1,9 +1,16 @@
-"""Prompt: what keys go to while it is on the screen. No input widget in it, which takes long to import."""
+"""What keys go to while it is on the screen. No input widget in it, which takes long to import."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import ClassVar
+
+from rich.text import Text
 from textual import events
+from textual.app import RenderResult
 from textual.widget import Widget
+
+from overlaptop.text import printable
 
 
 class Prompt(Widget):
@@ -18,3 +25,38 @@ class Prompt(Widget):
     def take_focus(self) -> None:
         """Have the bindings of what is typed in come first, at once: `focus` waits for other messages."""
         raise NotImplementedError
+
+
+class Confirm(Prompt, can_focus=True):
+    """A question that comes before what a slip of a key must not do: only y does it. No key but y, n and
+    esc does anything meanwhile.
+    """
+
+    BINDINGS: ClassVar = [("y,Y", "accept", "do it"), ("n,N,escape", "leave", "not now")]
+    DEFAULT_CSS = """
+    Confirm { dock: bottom; height: auto; max-height: 4; padding: 0 1; }
+    Confirm { color: $warning; text-style: bold; }
+    """
+
+    def __init__(self, asked: str, do: Callable[[], Awaitable[None]]) -> None:
+        """``asked``: what is done with y, as a question."""
+        super().__init__()
+        self._asked = printable(asked)
+        self._do = do
+
+    def render(self) -> RenderResult:
+        return Text(f"{self._asked}   y: yes   esc: no")
+
+    async def press(self, key: events.Key) -> bool:
+        """Leave what is no answer."""
+        return key.key not in ("y", "Y", "n", "N", "escape")
+
+    def take_focus(self) -> None:
+        self.screen.set_focus(self)
+
+    async def action_accept(self) -> None:
+        await self.remove()
+        await self._do()
+
+    async def action_leave(self) -> None:
+        await self.remove()

@@ -6,7 +6,7 @@ from functools import partial
 from typing import ClassVar
 
 from overlaptop.tui.dashboard import Dashboard
-from overlaptop.tui.draw.confirm import Confirm
+from overlaptop.tui.draw.prompt import Confirm
 from overlaptop.tui.help.glossary import SEARCH
 from overlaptop.tui.keys import SEARCH_KEYS, bindings
 from overlaptop.tui.page import PageScreen

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from overlaptop.launch.request import LaunchRequest
-from overlaptop.tui.draw.confirm import Confirm
+from overlaptop.tui.draw.prompt import Confirm
 from overlaptop.tui.screen import DashboardScreen
 
 

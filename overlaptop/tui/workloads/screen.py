@@ -17,7 +17,7 @@ from overlaptop.launch.request import (
     LaunchRequestError,
 )
 from overlaptop.tui.dashboard import Dashboard
-from overlaptop.tui.draw.confirm import Confirm
+from overlaptop.tui.draw.prompt import Confirm
 from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, dim, fit
 from overlaptop.tui.help.glossary import WORKLOADS
 from overlaptop.tui.keys import WORKLOADS_KEYS, bindings
