@@ -83,7 +83,7 @@ class Cupti:
         if status != 0:
             text = ctypes.c_char_p()
             self._library.cuptiGetResultString(status, ctypes.byref(text))
-            raise CuptiError(f"{name}: {(text.value or b'').decode(errors='replace')} ({status})")
+            raise CuptiError(f"{name}: {(text.value or b'error').decode(errors='replace')} ({status})")
 
 
 def load() -> Cupti:

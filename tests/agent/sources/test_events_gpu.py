@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
-import torch
+
+from .gpu import DDP, FSDP2, JOBS, NPROC, one_gpu, profile, two_gpus
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
-
-ROOT = Path(__file__).resolve().parents[3]
-JOBS = Path(__file__).parent / "gpu_jobs"
-DDP = ROOT / "workloads" / "ddp.py"
-FSDP2 = ROOT / "benchmarks" / "jobs" / "fsdp2.py"
-NPROC = 2
-two_gpus = pytest.mark.skipif(torch.cuda.device_count() < NPROC, reason="an all-reduce needs two GPUs")
 
 
 @pytest.fixture
@@ -32,19 +23,6 @@ def run(run_ranks):
     return run_script
 
 
-@pytest.fixture
-def profile(run_ranks):
-    """What torch.profiler sees of 20 steps of a script, put through the same definitions."""
-
-    def run_script(first, script, *words):
-        arguments = (first, "20", "1", str(script), *words)
-        job = run_ranks(JOBS / "profiled.py", nproc=NPROC, agent=False, arguments=arguments)
-        assert job.codes == [0] * NPROC, job.errs
-        return json.loads(next(line for line in job.outs[0].splitlines() if line.startswith("{")))
-
-    return run_script
-
-
 def overlap_of(job) -> float:
     steps = [step for step in job.steps() if step.measured and step.step >= 5 and step.comm_ns]
     assert len(steps) >= 5, job.errs
@@ -53,9 +31,9 @@ def overlap_of(job) -> float:
 
 @two_gpus
 @pytest.mark.parametrize("hidden", ["0", "0.5", "1.5"])
-def test_constructed_overlap_agrees_with_the_profiler_within_five_points(run, profile, hidden: str) -> None:
+def test_constructed_overlap_agrees_with_the_profiler_within_five_points(run, run_ranks, hidden) -> None:
     live = run(JOBS / "constructed.py", hidden, "0")
-    truth = profile("5", JOBS / "constructed.py", hidden, live.outs[0].strip())
+    _, truth = profile(run_ranks, (5, 20, 1), JOBS / "constructed.py", hidden, live.outs[0].strip())
     print(f"hidden {hidden}: live {overlap_of(live):.3f}, profiler {truth['overlap']:.3f}")
     assert overlap_of(live) == pytest.approx(truth["overlap"], abs=0.05)
 
@@ -70,9 +48,9 @@ def test_constructed_overlap_agrees_with_the_profiler_within_five_points(run, pr
     ],
     ids=["ddp-25-mb", "ddp-400-mb", "fsdp2"],
 )
-def test_overlap_is_bounded_from_above_within_ten_points(run, profile, script, words, ops) -> None:
+def test_overlap_is_bounded_from_above_within_ten_points(run, run_ranks, script, words, ops) -> None:
     live = run(script, "--steps", "60", *words, every="2")
-    truth = profile("20", script, "--steps", "60", *words)
+    _, truth = profile(run_ranks, (20, 20, 1), script, "--steps", "60", *words)
     print(f"{script.name} {words}: live {overlap_of(live):.3f}, profiler {truth['overlap']:.3f}")
     # Events do not see the gaps between a model's many kernels, and call them compute.
     assert truth["overlap"] - 0.02 <= overlap_of(live) <= truth["overlap"] + 0.10
@@ -116,7 +94,7 @@ CAPTURED = """
 """
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@one_gpu
 def test_a_step_captured_in_a_graph_is_left_alone(run) -> None:
     job = run(CAPTURED, nproc=1)
     assert job.errs == [""]

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 from statistics import median
 
 import pytest
-import torch
+
+from .gpu import DDP, FSDP2, JOBS, NPROC, one_gpu, profile, two_gpus
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
-ROOT = Path(__file__).resolve().parents[3]
-JOBS = Path(__file__).parent / "gpu_jobs"
-DDP = ROOT / "workloads" / "ddp.py"
-FSDP2 = ROOT / "benchmarks" / "jobs" / "fsdp2.py"
-NPROC = 2
 FIRST, LENGTH, WINDOWS = 60, 30, 4
 STEPS = FIRST + 2 * LENGTH * WINDOWS
 SETTLE = 10
 """After the start, and after each window under the profiler."""
 PARTS = ("hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns", "idle_ns")
-
-two_gpus = pytest.mark.skipif(torch.cuda.device_count() < NPROC, reason="an all-reduce needs two GPUs")
-one_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def steady(job, first: int, last: int = 10**9):
@@ -46,10 +38,6 @@ def shares_of(steps) -> dict[str, float]:
     return {part: median(getattr(step, part) / step.step_ns for step in steps) for part in PARTS}
 
 
-def profiled(job) -> dict:
-    return json.loads(next(line for line in job.outs[0].splitlines() if line.startswith("{")))
-
-
 @two_gpus
 @pytest.mark.parametrize(
     ("script", "words"),
@@ -58,11 +46,9 @@ def profiled(job) -> dict:
 )
 def test_live_is_what_the_profiler_sees_next_and_the_source_comes_back(run_ranks, script, words) -> None:
     # Live until FIRST, then in turns under torch.profiler and live, in the same job.
-    arguments = (*map(str, (FIRST, LENGTH, WINDOWS)), str(script), "--steps", str(STEPS), *words)
-    job = run_ranks(JOBS / "profiled.py", nproc=NPROC, options=("--every", "2"), arguments=arguments)
-    assert job.codes == [0] * NPROC, job.errs
+    windows, words = (FIRST, LENGTH, WINDOWS), ("--steps", str(STEPS), *words)
+    job, truth = profile(run_ranks, windows, script, *words, options=("--every", "2"))
     assert (job.info().source, job.info().compute_exact) == ("kernels", True), job.info()
-    truth = profiled(job)
 
     measured = steady(job, SETTLE)
     live = [
@@ -92,20 +78,19 @@ def test_live_is_what_the_profiler_sees_next_and_the_source_comes_back(run_ranks
 
 @two_gpus
 def test_the_users_trace_is_whole(run_ranks) -> None:
-    arguments = ("60", "20", "1", str(DDP), "--steps", "90")
-    beside = run_ranks(JOBS / "profiled.py", nproc=NPROC, options=("--every", "1"), arguments=arguments)
-    alone = run_ranks(JOBS / "profiled.py", nproc=NPROC, agent=False, arguments=arguments)
+    beside, alone = (
+        profile(run_ranks, (60, 20, 1), DDP, "--steps", "90", options=options)[1]["activities"]
+        for options in (("--every", "1"), None)
+    )
     # Alone, one activity or another of what came just before the first step may slip in.
-    seen, truth = profiled(beside)["activities"], profiled(alone)["activities"]
-    assert seen == pytest.approx(truth, abs=0.5)
-    assert truth > 500
+    assert beside == pytest.approx(alone, abs=0.5)
+    assert alone > 500
 
 
 @two_gpus
 def test_a_single_connection_keeps_its_overlap(run_ranks, monkeypatch) -> None:
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    words = ("60", "40", "1", str(DDP), "--steps", "110")
-    alone = profiled(run_ranks(JOBS / "profiled.py", nproc=NPROC, agent=False, arguments=words))
+    _, alone = profile(run_ranks, (60, 40, 1), DDP, "--steps", "110")
     beside = run_ranks(DDP, nproc=NPROC, options=("--every", "1"), arguments=("--steps", "100"))
     live = overlap_of(steady(beside, 20))
     print(f"\none connection: live {live:.4f}, torch.profiler without the agent {alone['overlap']:.4f}")
@@ -115,7 +100,7 @@ def test_a_single_connection_keeps_its_overlap(run_ranks, monkeypatch) -> None:
 
 @two_gpus
 @pytest.mark.parametrize("source", ["kernels", "events"])
-def test_losses_are_the_same_to_the_last_bit(run_ranks, tmp_path: Path, source: str) -> None:
+def test_losses_are_the_same_to_the_last_bit(run_ranks, tmp_path, source: str) -> None:
     losses = []
     for agent in (False, True):
         path = tmp_path / f"losses-{agent}"
@@ -128,35 +113,35 @@ def test_losses_are_the_same_to_the_last_bit(run_ranks, tmp_path: Path, source: 
     assert losses[1] == losses[0] != ""
 
 
+WHAT_RAN = {
+    "copies": {"compute_ns": (8, "product_ms", 0.1), "copy_only_ns": (1, "copy_ms", 0.15)},
+    "graph": {"compute_ns": (4, "product_ms", 0.1)},
+    "compiled": {},
+    "idle": {"compute_ns": (1, "product_ms", 0.15)},
+    "peer": {"comm_ns": (1, "peer_ms", 0.15)},
+}
+"""By job: parts of a step, and how often they are as long as what the job has timed itself, how nearly."""
+
+
 @one_gpu
-@pytest.mark.parametrize("kind", ["copies", "graph", "compiled", "idle"])
+@pytest.mark.parametrize(
+    "kind", ["copies", "graph", "compiled", "idle", pytest.param("peer", marks=two_gpus)]
+)
 def test_what_ran_in_a_step_is_what_is_shown(run_ranks, kind: str) -> None:
     job = run_ranks(JOBS / "lanes.py", nproc=1, options=("--every", "1"), arguments=(kind,))
     assert job.codes == [0], job.errs
     told = json.loads(job.outs[0].splitlines()[-1])
     steps = steady(job, 5)
-    mean = {p: sum(getattr(s, p) for s in steps) / len(steps) / 1e6 for p in ("compute_ns", *PARTS)}
-    print(f"\n{kind}: told {told}, measured {mean}, lead {steps[-1].launch_lead_ns / 1e6:.2f} ms")
-    if kind == "copies":
-        assert mean["compute_ns"] == pytest.approx(8 * told["product_ms"], rel=0.1)
-        assert mean["copy_only_ns"] == pytest.approx(told["copy_ms"], rel=0.15)
-    elif kind == "graph":
-        assert mean["compute_ns"] == pytest.approx(4 * told["product_ms"], rel=0.1)
-    elif kind == "compiled":
-        assert mean["compute_ns"] > 0.9 * told["product_ms"]
-    else:
-        assert mean["compute_ns"] == pytest.approx(told["product_ms"], rel=0.15)
-        assert mean["idle_ns"] > 0.8 * told["product_ms"]
+    parts = ("compute_ns", "comm_ns", *PARTS)
+    mean_ms = {part: sum(getattr(s, part) for s in steps) / len(steps) / 1e6 for part in parts}
+    print(f"\n{kind}: told {told}, measured {mean_ms}, lead {steps[-1].launch_lead_ns / 1e6:.2f} ms")
+    for part, (times, timed, rel) in WHAT_RAN[kind].items():
+        assert mean_ms[part] == pytest.approx(times * told[timed], rel=rel)
+    if kind == "compiled":
+        assert mean_ms["compute_ns"] > 0.9 * told["product_ms"]
+    if kind == "idle":
+        assert mean_ms["idle_ns"] > 0.8 * told["product_ms"]
         assert steps[-1].launch_lead_ns < 0.5 * told["product_ms"] * 1e6
-
-
-@two_gpus
-def test_a_copy_between_gpus_is_communication(run_ranks) -> None:
-    job = run_ranks(JOBS / "lanes.py", nproc=1, options=("--every", "1"), arguments=("peer",))
-    told = json.loads(job.outs[0].splitlines()[-1])
-    steps = steady(job, 5)
-    mean_ms = sum(step.comm_ns for step in steps) / len(steps) / 1e6
-    assert mean_ms == pytest.approx(told["peer_ms"], rel=0.15)
 
 
 @one_gpu
