@@ -271,26 +271,24 @@ def test_a_change_tells_both_values_and_disturbs_no_step_after_its_last_boundary
     assert [text for _, text in job.notices] == (told if speaks else [])
 
 
-@pytest.mark.parametrize("state", ["accepted", "recording"])
-def test_a_job_that_ends_in_the_middle_lets_go_on_the_thread_that_ends_it(make_job, state):
-    job = make_job(Recording(steps=1000))
-    job.receive(capture())
-    if state == "recording":
-        job.train_until(state)
-    job.executor.close()
-    assert job.last == ("failed", None, "the job ended first")
-    assert job.action.abandoned == bool(job.action.seen) == (state == "recording")
-    assert job.executor.armed is None
-
-
-def test_a_trace_that_is_being_written_when_the_job_ends_is_waited_for(make_job):
-    job = make_job()
+@pytest.mark.parametrize("state", ["accepted", "recording", "writing"])
+def test_a_job_that_ends_lets_go_on_the_thread_that_ends_it_but_waits_for_a_trace_being_written(
+    make_job, state
+):
+    job = make_job(Recording(steps=2 if state == "writing" else 1000))
     job.action.may_finish.clear()
     job.receive(capture())
-    job.train_until("writing")
+    if state != "accepted":
+        job.train_until(state)
     threading.Timer(0.1, job.action.may_finish.set).start()
     job.executor.close()
-    assert job.last[0] == "written"
+    assert job.executor.armed is None
+    assert job.action.abandoned == (state == "recording")
+    assert bool(job.action.seen) == (state != "accepted")
+    if state == "writing":
+        assert job.last[0] == "written"
+    else:
+        assert job.last == ("failed", None, "the job ended first")
 
 
 def barrier_of(job):
