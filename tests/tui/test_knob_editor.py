@@ -88,22 +88,17 @@ def test_a_change_is_told_from_sent_to_changed():
     assert (keys.change.state, knob_words(keys.change)) == ("changed", "bucket 25 → 50 MiB")
 
 
-def test_a_change_under_way_is_told_from_the_value_before_also_once_ranks_tell_of_the_new_one():
+def test_a_change_under_way_is_told_from_the_value_before_where_somebody_saw_that():
     keys = Keys(controlled_job())
     keys.type("10")
-    [command] = keys.session.sent
-    report(keys.session, command, "changing", 7)
+    report(keys.session, keys.session.sent[0], "changing", 7)
     assert knob_words(keys.change) == "bucket 25 → 10 MiB"
-    tell(keys.session, with_value(BUCKET, "10"))
+    tell(keys.session, with_value(BUCKET, "10"))  # before they report the change
     assert knob_words(keys.change) == "bucket 25 → 10 MiB"
-
-
-def test_a_change_whose_beginning_nobody_saw_is_told_without_the_value_before():
-    session = controlled_job(with_value(BUCKET, "10"))
-    command = replace(commands.make_setting(BUCKET, 10), at_ns=T0)
-    session.say(command)
-    report(session, command, "changing", 7)
-    assert knob_words(Keys(session).change) == "bucket → 10 MiB"
+    late = Keys(controlled_job(with_value(BUCKET, "10")))
+    command = by_another(late.session, 10)
+    report(late.session, command, "changing", 7)
+    assert knob_words(late.change) == "bucket → 10 MiB"
 
 
 def test_keys_wait_for_a_command_that_is_under_way_and_go_on_from_its_value():
@@ -160,6 +155,10 @@ def test_at_the_end_it_says_so_and_sends_nothing():
     assert "smallest step of bucket_cap_mb" in keys.change.words
     keys.press(1)
     assert knob_words(keys.change) == "bucket 1 → 2 MiB"
+    keys = Keys(controlled_job(with_value(BUCKET, "1")))
+    keys.press(-1)
+    by_another(keys.session)
+    assert keys.change.by == "eve@there, pid 7"  # a fault gives way to a newer change
 
 
 def test_what_is_typed_goes_at_once_and_the_word_script_restores():
@@ -278,14 +277,6 @@ def test_another_dashboards_change_is_told_with_who_made_it_unless_a_search_did(
     keys = Keys(controlled_job())
     obey(keys.session, by_another(keys.session, search=search), 40, "25", "400")
     assert (keys.change and (keys.change.by, knob_words(keys.change))) == told
-
-
-def test_a_fault_gives_way_to_a_newer_change():
-    keys = Keys(controlled_job(with_value(BUCKET, "1")))
-    keys.press(-1)
-    assert keys.change.state == "failed"
-    by_another(keys.session)
-    assert keys.change.by == "eve@there, pid 7"
 
 
 def test_another_dashboards_change_that_came_in_the_way_of_ours_is_not_the_news():

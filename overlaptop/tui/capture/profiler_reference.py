@@ -47,12 +47,6 @@ class ProfilerReference:
 READING = ProfilerReference({}, "reading the traces ...")
 
 
-def folder_of(capture: CommandView) -> str:
-    """The folder that all ranks wrote to; empty where there is none, or more than one."""
-    folders = {str(Path(each.text).parent) for each in capture.ranks if each.state == "written"}
-    return folders.pop() if len(folders) == 1 else ""
-
-
 def command_for(folder: str) -> list[str]:
     """What reads a folder of traces."""
     return [sys.executable, "-P", "-m", "overlaptop", "analyze", folder, "--json"]
@@ -63,8 +57,8 @@ async def read_reference(capture: CommandView, *, elsewhere: bool = False) -> Pr
     if elsewhere and not all(Path(each.text).is_file() for each in capture.ranks):
         # Where the hosts share their files, they are here as well.
         return ProfilerReference({}, "copy the traces here to compare: overlaptop analyze FOLDER")
-    folder = folder_of(capture)
-    if not folder:
+    folder, *others = {str(Path(each.text).parent) for each in capture.ranks}
+    if others:
         return ProfilerReference({}, "the ranks wrote to different folders: analyse them one by one")
     if not (Path(folder).is_absolute() and Path(folder).is_dir()):
         return ProfilerReference({}, "the folder is not on this machine")
