@@ -27,12 +27,7 @@ def run(*, readonly: bool) -> int:
     local = LocalLauncher()
     launcher = RelayedLauncher(local)
     relay = Relay(
-        reads,
-        writes,
-        version=__version__,
-        gpus=gpu_device_files(),
-        readonly=readonly,
-        launcher=launcher,
+        reads, writes, version=__version__, gpus=gpu_device_files(), readonly=readonly, launcher=launcher
     )
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda _number, _frame: relay.stop())

@@ -8,14 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from overlaptop.fleet.snapshot import RankView
-from overlaptop.report.links import (
-    has_nvlink,
-    has_pcie,
-    misplacement,
-    numa_matters,
-    nvlink_rate,
-    pcie_rate,
-)
+from overlaptop.report.links import has_nvlink, has_pcie, misplacement, numa_matters, nvlink_rate, pcie_rate
 
 Predicate = Callable[[RankView], bool]
 

@@ -176,8 +176,7 @@ def test_a_host_with_a_blank_in_its_name_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["--json", "--once", "--once --json", "--json --job abc", "capture", "set", "tune"],
+    "line", ["--json", "--once", "--once --json", "--json --job abc", "capture", "set", "tune"]
 )
 def test_without_a_job_the_answer_is_one_line_and_status_1(line: str) -> None:
     done = run_here(*line.split())

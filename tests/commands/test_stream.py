@@ -58,9 +58,7 @@ def test_steps_gives_exactly_as_many_lines_of_each_rank_or_is_not_enough() -> No
     assert (enough, len(records)) == (False, 1)
 
 
-def test_lost_steps_are_counted_in_the_next_record_and_reported(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_lost_steps_are_counted_in_the_next_record_and_reported(capsys: pytest.CaptureFixture[str]) -> None:
     session = PlayedSession(
         arrival(),
         [totals(0, 0), totals(1, 0)],

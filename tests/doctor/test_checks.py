@@ -38,10 +38,7 @@ TORCH = {
 }  # fmt: skip
 CUPTI = {"of": "cupti", "path": "/venv/libcupti.so.13", "version": 130000}
 RECORDING = {"of": "recording", "status": 0, "refusal": ""}
-SECTIONS = {
-    "gpus": (NVML, GPM),
-    "software": (PYTHON, AGENT, TORCH, CUPTI, RECORDING),
-}
+SECTIONS = {"gpus": (NVML, GPM), "software": (PYTHON, AGENT, TORCH, CUPTI, RECORDING)}
 OF_CPU = {**TORCH, "version": "2.13.0+cpu", "cuda": None, "nccl": None, "gpus": 0}
 NO_GPU = {**TORCH, "gpus": 0}
 NO_OVERLAPTOP = {"of": "overlaptop", "error": "No module named 'overlaptop'"}
