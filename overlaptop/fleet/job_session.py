@@ -178,9 +178,12 @@ class JobSession:
         matches = self._selector.matches
         self.jobs = tuple(record for record in found if matches is None or matches(record))
         wanted = self._wanted()
-        if wanted is not None and self._link is not None and _same_hub(wanted, self._record):
+        held = self._record
+        if wanted is None:
+            return
+        if self._link and held and (wanted.job, wanted.hub_pid) == (held.job, held.hub_pid):
             self._record = wanted  # it may know of more ranks by now
-        elif wanted is not None:
+        else:
             self._join(wanted)
 
     def _wanted(self) -> JobRecord | None:
@@ -279,10 +282,6 @@ class JobSession:
         if len(self.jobs) > 1:
             return f"{len(self.jobs)} jobs run here: choose one"
         return "waiting for a job"
-
-
-def _same_hub(record: JobRecord, held: JobRecord | None) -> bool:
-    return held is not None and (record.job, record.hub_pid) == (held.job, held.hub_pid)
 
 
 def _protocol_note(theirs: int) -> str:

@@ -13,8 +13,9 @@ from overlaptop.fleet.knobs import JobKnob, job_knobs
 from overlaptop.fleet.snapshot import LinkState, NodeView, RankView, Snapshot
 from overlaptop.fleet.totals import of_one_step, total
 from overlaptop.text import runs
+from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.knobs import Search
-from overlaptop.wire.messages import Notice, Welcome
+from overlaptop.wire.messages import Notice, StepTotals, Welcome
 
 _BEST_FIRST = (LinkState.LIVE, LinkState.STALE, LinkState.WAITING, LinkState.LOST, LinkState.ENDED)
 """The connection to a job is as good as the one to its best node."""
@@ -35,7 +36,6 @@ class Merger:
 
     def __init__(self) -> None:
         self._owners: dict[int, str] = {}
-        self._unseen: dict[int, RankView] = {}
         self._views: dict[str, tuple[tuple[object, ...], CommandView]] = {}
         """By command: what it was made of, and the merged view."""
 
@@ -69,10 +69,7 @@ class Merger:
             totals=total(ranks, sum(part.snapshot.totals.dropped for part in parts)),
             notices=self._notices(parts),
             fresh=tuple(
-                step
-                for part in parts
-                for step in part.snapshot.fresh
-                if self._owners.get(step.rank) == part.node.name
+                step for part in parts for step in part.snapshot.fresh if self._is_owned(step, part)
             ),
             commands=self._commands(parts, _unreachable(nodes, at_ns)),
             knobs=_knobs(nodes, ranks, job),
@@ -82,7 +79,7 @@ class Merger:
                 sample
                 for part in parts
                 for sample in part.snapshot.fresh_samples
-                if self._owners.get(sample.rank) == part.node.name
+                if self._is_owned(sample, part)
             ),
             nodes=nodes,
             # Where the connection is down nothing more comes for now: the node's link shows that.
@@ -92,11 +89,13 @@ class Merger:
             ),
         )
 
+    def _is_owned(self, message: StepTotals | DeviceSample | RankView, part: NodeSnapshot) -> bool:
+        return self._owners.get(message.rank) == part.node.name
+
     def _own(self, parts: Sequence[NodeSnapshot]) -> list[list[RankView]]:
         """The ranks of each part. A rank that several know of (one host by two names, a job that was
         started again with its ranks elsewhere) belongs to the one that receives from it, and stays there.
         """
-        owners: dict[int, str] = {}
         best: dict[int, tuple[tuple[bool, bool, bool], int, RankView]] = {}
         for index, part in enumerate(parts):
             name, live = part.node.name, part.node.link is LinkState.LIVE
@@ -107,8 +106,7 @@ class Merger:
                 held = best.get(view.rank)
                 if held is None or merit > held[0]:
                     best[view.rank] = (merit, index, view)
-                    owners[view.rank] = name
-        self._owners = owners
+        self._owners = {rank: parts[index].node.name for rank, (_, index, _) in best.items()}
         owned: list[list[RankView]] = [[] for _ in parts]
         for _, index, view in best.values():
             owned[index].append(view)
@@ -123,16 +121,14 @@ class Merger:
                 views[view.rank] = replace(view, node_lost=True) if node.lost else view
         for rank in range(min(job.world_size, MAX_RANKS)) if job is not None else ():
             if rank not in views:
-                views[rank] = self._unseen.setdefault(rank, _unseen(rank))
+                views[rank] = RankView(rank, None, None, None, (), None, None, False, False, 0)
         return tuple(views[rank] for rank in sorted(views))
 
     def _notices(self, parts: Sequence[NodeSnapshot]) -> tuple[Notice, ...]:
         found: list[Notice] = []
         for part in parts:
             # A relay sends its own notices in the name of rank 0, wherever that is.
-            twice = {
-                view.rank for view in part.snapshot.ranks if self._owners.get(view.rank) != part.node.name
-            }
+            twice = {view.rank for view in part.snapshot.ranks if not self._is_owned(view, part)}
             found += [notice for notice in part.snapshot.notices if notice.rank not in twice]
         return tuple(sorted(found, key=lambda notice: notice.at_ns)[-MAX_NOTICES:])
 
@@ -187,11 +183,6 @@ def _in_words(numbers: Sequence[int]) -> str:
         return f"rank {numbers[0]} has"
     found = runs(numbers)
     return f"ranks {', '.join(found[:4])}{' and others' if len(found) > 4 else ''} have"
-
-
-def _unseen(rank: int) -> RankView:
-    """A rank that was announced and has not been seen."""
-    return RankView(rank, None, None, None, (), None, None, stale=False, ended=False, dropped=0)
 
 
 def _job(parts: Sequence[NodeSnapshot]) -> Welcome | None:

@@ -166,7 +166,11 @@ class DashboardServer:
                 message = None
             if isinstance(message, Join):
                 self._renew(identity, message, now_s)
-            elif isinstance(message, Command | Search) and self._speaks_our_protocol(identity):
+            elif (
+                isinstance(message, Command | Search)
+                and (sender := self._dashboards.get(identity)) is not None
+                and sender.same_protocol
+            ):
                 self._take(message)
             else:
                 self._bad_joins += 1
@@ -216,10 +220,6 @@ class DashboardServer:
         """Gives what was sent a moment to arrive, then ends."""
         self._router.close(linger=_LINGER_MS)
         self._context.term()
-
-    def _speaks_our_protocol(self, identity: bytes) -> bool:
-        dashboard = self._dashboards.get(identity)
-        return dashboard is not None and dashboard.same_protocol
 
     def _renew(self, identity: bytes, join: Join, now_s: float) -> None:
         dashboard = self._dashboards.get(identity)

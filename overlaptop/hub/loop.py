@@ -90,7 +90,7 @@ class Hub:
                 world_size=options.world_size,
                 started_ns=self._record.started_ns,
             ),
-            replay=self._replay,
+            replay=lambda: [*self._history.replay(), *self._broker.replay()],
             detail=self._history.detail,
             status=self._status,
             take=self._take,
@@ -174,9 +174,6 @@ class Hub:
         ranks, ended = self._ranks, self._job_ended
         return HubStatus(time.time_ns(), len(ranks.numbers), ranks.bad_frames, ended, ranks.silent)
 
-    def _replay(self) -> list[bytes]:
-        return [*self._history.replay(), *self._broker.replay()]
-
     def _tick(self, now_s: float) -> None:
         self._ranks.tick()
         self._broker.tick()
@@ -187,7 +184,7 @@ class Hub:
             with suppress(OSError):
                 for path in (self._folder, *self._folder.iterdir()):
                     os.utime(path)
-        if not self._can_be_found():
+        if not (self._owns_folder() and all(path.exists() for path in self._sockets)):
             log_line("the job's folder was taken away: ending, so that the ranks start another hub")
             self._terminated = True
 
@@ -215,9 +212,6 @@ class Hub:
         return not self._ranks.ever_connected and not is_alive(
             record.starter_pid, record.starter_start_ticks
         )
-
-    def _can_be_found(self) -> bool:
-        return self._owns_folder() and all(path.exists() for path in self._sockets)
 
     def _owns_folder(self) -> bool:
         try:

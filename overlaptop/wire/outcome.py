@@ -21,6 +21,7 @@ from overlaptop.wire.commands import (
     FAILED,
     OUTCOME_STATES,
     SENT,
+    SILENT,
     UNDER_WAY,
     UNKNOWN,
     UNREACHABLE,
@@ -34,6 +35,14 @@ ANSWER_S = 15.0
 """Longer than ranks wait for each other: a rank that has reported nothing by then will report nothing."""
 _FINAL = (*ENDED_WELL, *ENDED_BADLY)
 _PROGRESS = (SENT, *UNDER_WAY, *ENDED_WELL)
+_VERBS = {"refused": "refused", "busy": "is busy", FAILED: "failed", UNKNOWN: "does not know"}
+_LOST = {
+    # how a rank was lost, and whether some may have made the change
+    (ENDED, True): (UNKNOWN, "ended before it reported"),
+    (SILENT, True): (UNKNOWN, "has not reported"),
+    (ENDED, False): (FAILED, "ended before it was done"),
+    (SILENT, False): (FAILED, "does not answer"),
+}
 
 
 @dataclass(slots=True)
@@ -60,7 +69,9 @@ class CommandProgress:
     def report(self, report: CommandReport) -> None:
         """Take a rank's report. One that comes late takes nothing back."""
         rank = self.ranks.get(report.rank)
-        if rank is not None and _stage(report.state) < _stage(rank.reported):
+        # The rank's thread that acts may report before the one that agrees.
+        stage = OUTCOME_STATES.index
+        if rank is not None and stage(report.state) < stage(rank.reported):
             self.ranks[report.rank] = replace(rank, lost="")
         else:
             self.ranks[report.rank] = RankOutcome(report.rank, report.state, report.state, report.text)
@@ -140,9 +151,11 @@ def _judged(
     if not judged:
         state, reason = FAILED, "no rank is there to answer"
     elif failed:
-        state, reason = FAILED, _why_failed(failed, [each.rank for each in judged if each.state == CHANGED])
+        state, reason = FAILED, _why(failed)
+        if changed := [str(each.rank) for each in judged if each.state == CHANGED]:
+            reason = f"changed on rank{'s' * (len(changed) > 1)} {', '.join(changed)} only: {reason}"
     elif unknown:
-        state, reason = UNKNOWN, _why_unknown(unknown)
+        state, reason = UNKNOWN, _why(unknown)
     else:
         state = min((each.state for each in judged), key=_PROGRESS.index)
     return CommandOutcome(
@@ -170,34 +183,13 @@ def _judged_rank(each: RankOutcome, command: Command, *, indeterminate: bool) ->
         return each
     if each.lost == UNREACHABLE:
         return replace(each, state=UNKNOWN if command.name in CHANGES else FAILED)
-    ended = each.lost == ENDED
-    if indeterminate:
-        text = "ended before it reported" if ended else "has not reported"
-        return replace(each, state=UNKNOWN, text=f"rank {each.rank} {text}")
-    text = "ended before it was done" if ended else "does not answer"
-    return replace(each, state=FAILED, text=f"rank {each.rank} {text}")
+    state, text = _LOST[each.lost, indeterminate]
+    return replace(each, state=state, text=f"rank {each.rank} {text}")
 
 
-def _why_failed(failed: Iterable[RankOutcome], changed: Sequence[int] = ()) -> str:
-    """``changed``: the ranks that have made the change all the same."""
-    if changed:
-        numbers = ", ".join(map(str, changed))
-        return f"changed on rank{'s' * (len(changed) > 1)} {numbers} only: {_why_failed(failed)}"
+def _why(ranks: Sequence[RankOutcome]) -> str:
     # A text about another rank ("rank 3 does not answer") names the cause, the others what follows from it.
-    first = min(failed, key=lambda each: not each.text.startswith("rank "))
+    first = min(ranks, key=lambda each: not each.text.startswith("rank "))
     if first.text.startswith("rank "):
         return first.text
-    verb = {"refused": "refused", "busy": "is busy"}.get(first.state, "failed")
-    return f"rank {first.rank} {verb}: {first.text}"
-
-
-def _why_unknown(unknown: Iterable[RankOutcome]) -> str:
-    first = min(unknown, key=lambda each: not each.text.startswith("rank "))
-    return (
-        first.text if first.text.startswith("rank ") else f"rank {first.rank} does not know: {first.text}"
-    )
-
-
-def _stage(state: str) -> int:
-    """How far a state is; the rank's thread that acts may report before the one that agrees."""
-    return OUTCOME_STATES.index(state)
+    return f"rank {first.rank} {_VERBS[first.state]}: {first.text}"
