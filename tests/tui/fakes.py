@@ -153,9 +153,3 @@ def colors(app):
     """All that are on the screen."""
     styles = [run.style for strip in app.screen._compositor.render_strips() for run in strip if run.style]
     return {color for style in styles for color in (style.color, style.bgcolor) if color}
-
-
-__all__ = [
-    *("HOSTILE", "SIZES", "WIDE", "FakeSession", "app_of", "colors", "fills", "line_of", "opened"),
-    *("row_of", "running_job", "screen_lines", "screen_of", "screen_text", "shown", "table_ranks"),
-]

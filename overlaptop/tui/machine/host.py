@@ -113,10 +113,10 @@ def machine_of(ranks: Sequence[RankView], host: str) -> Machine:
 
     nics: dict[str, Nic] = {}
     for view in here:
-        for facts in view.machine.numa_nodes if view.machine is not None else ():
-            node(facts.node).facts = facts
-        for nic in view.machine.nics if view.machine is not None else ():
-            nics.setdefault(nic.name, nic)
+        if view.machine is not None:
+            for facts in view.machine.numa_nodes:
+                node(facts.node).facts = facts
+            nics = {**{nic.name: nic for nic in view.machine.nics}, **nics}
         if view.numa is not None and not gpu_uuid(view):
             for share in view.numa.cpu_nodes:
                 node(share.node).ranks.append(view)
@@ -131,32 +131,22 @@ def machine_of(ranks: Sequence[RankView], host: str) -> Machine:
 
 def _gpus(here: Sequence[RankView]) -> tuple[Gpu, ...]:
     sites: dict[str, GpuSite] = {}
-    users: dict[str, list[RankView]] = {}
+    users: dict[str, tuple[RankView, ...]] = {}
     for view in here:
         for site in view.machine.gpus if view.machine is not None else ():
             sites.setdefault(site.uuid, site)
-        if uuid := gpu_uuid(view):
-            users.setdefault(uuid, []).append(view)
-    gpus = [
-        Gpu(uuid, site.index, site.name, site.pci_bus_id, _node(site.numa_node, users.get(uuid, ())),
-            tuple(users.get(uuid, ())))
-        for uuid, site in sites.items()
-    ]  # fmt: skip
-    for uuid, ranks in users.items():
-        if uuid not in sites and (device := ranks[0].device) is not None:
-            gpus.append(
-                Gpu(uuid, None, device.gpu_name, device.pci_bus_id, _node(None, ranks), tuple(ranks))
-            )
+        if view.device is not None and (uuid := view.device.gpu_uuid):
+            users[uuid] = (*users.get(uuid, ()), view)
+    gpus = []
+    for uuid in {**sites, **users}:
+        ranks, listed = users.get(uuid, ()), sites.get(uuid)
+        near = [view.numa.gpu_node for view in ranks if view.numa and view.numa.gpu_node is not None]
+        if listed is not None:
+            node = listed.numa_node if listed.numa_node is not None else next(iter(near), None)
+            gpus.append(Gpu(uuid, listed.index, listed.name, listed.pci_bus_id, node, ranks))
+        elif (device := ranks[0].device) is not None:
+            gpus.append(Gpu(uuid, None, device.gpu_name, device.pci_bus_id, next(iter(near), None), ranks))
     return tuple(sorted(gpus, key=lambda gpu: (gpu.index is None, gpu.index or 0, gpu.pci_bus_id)))
-
-
-def _node(reported: int | None, ranks: Sequence[RankView]) -> int | None:
-    """By the machine's facts, else by a rank's."""
-    if reported is not None:
-        return reported
-    return next(
-        (view.numa.gpu_node for view in ranks if view.numa and view.numa.gpu_node is not None), None
-    )
 
 
 def cpu_count(cpus: str) -> int | None:
