@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from overlaptop.agent import placement
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.control.action import Action
-from overlaptop.agent.control.capture import Capture, ProfilerWatch
+from overlaptop.agent.control.capture import Capture, ProfilerWatch, write_trace
 from overlaptop.agent.control.executor import CommandExecutor
 from overlaptop.agent.control.two_phase_commit import StepProgress
 from overlaptop.agent.isolation.compiling import uncompiled
@@ -214,10 +214,10 @@ class Agent:
     def _make_action(self, command: Command, rank: int) -> Action:
         if command.name != commands.CAPTURE:
             return self._knobs.change(command)
-        steps = commands.argument(command, "steps")
-        return Capture(command.id, steps, rank, self._cwd, self._profilers, self._notice)
+        write = partial(write_trace, cwd=self._cwd, key=command.id, rank=rank, notice=self._notice)
+        return Capture(commands.argument(command, "steps"), self._profilers, write)
 
-    def _late_placement(self) -> placement.RankPlacement | None:
+    def _late_placement(self) -> RankPlacement | None:
         if self._steps is None:
             return None  # torch may be in the middle of its import, on another thread
         dist = sys.modules["torch.distributed"]

@@ -76,23 +76,12 @@ class Capture(Action):
     done = "written"
 
     def __init__(
-        self,
-        key: str,
-        steps: int,
-        rank: int,
-        cwd: Path,
-        watch: ProfilerWatch,
-        notice: Callable[[str, str], None],
+        self, steps: int, watch: ProfilerWatch, write: Callable[[Callable[[str], None]], Path]
     ) -> None:
-        """``key`` names the folder; ``cwd``: where the job was started, below which it is made;
-        ``notice(level, text)`` is sent to the dashboards, from any thread.
-        """
-        self._key = key
+        """``write``: `write_trace`, all but what to save."""
         self._steps = steps
-        self._rank = rank
-        self._cwd = cwd
         self._watch = watch
-        self._notice = notice
+        self._write = write
         self._profiler: Any = None
         self._started = False
         self._annotation: Any = None
@@ -134,7 +123,7 @@ class Capture(Action):
         results, self._results = self._results, None
         if results is None:
             raise RuntimeError(self._why_none)
-        return Outcome(str(write_trace(results.save, self._cwd, self._key, self._rank, self._notice)))
+        return Outcome(str(self._write(results.save)))
 
     def abandon(self) -> None:
         """Stop without a trace: a process that ends while the profiler runs would crash."""

@@ -159,20 +159,19 @@ class PrefetchAction(SettingAction):
     def __init__(self, changed: PrefetchPass, depth: int | None) -> None:
         """``depth``: None for what the script itself had set."""
         self._pass = changed
-        self._units = changed.units
         self._depth = depth
         self._learns = False
         self._was = ""
 
     def refusal(self) -> str:
         """Why the depth cannot be changed, or not so far."""
-        return self._units.objection() or self._lacks_memory()
+        return self._pass.units.objection() or self._lacks_memory()
 
     def position(self, step: int) -> Position:
         """All have to act between the same two gathers, with the same lists before."""
         before = in_words(self._pass.depth)
-        return self._units.position(
-            step, f"{self._pass.knob} {before} over {len(self._units.alive())} units"
+        return self._pass.units.position(
+            step, f"{self._pass.knob} {before} over {len(self._pass.units.alive())} units"
         )
 
     def boundary(self, step: int) -> bool:
@@ -183,7 +182,7 @@ class PrefetchAction(SettingAction):
         if self.outcome.text:
             return False
         if self._learns:
-            order = self._units.learned()
+            order = self._pass.units.learned()
             if not order:
                 raise RuntimeError("none of its FSDP2 modules made a forward pass")
             assert self._depth is not None, "the script's own lists need no order"
@@ -198,13 +197,13 @@ class PrefetchAction(SettingAction):
             self._pass.restore()
             self._done(step)
             return True
-        self._units.learn(self._pass.name)
+        self._pass.units.learn(self._pass.name)
         self._learns = True
         return True
 
     def abandon(self) -> None:
         """Watch no longer. Lists that are set stay, as on the other ranks."""
-        self._units.forget()
+        self._pass.units.forget()
 
     def _done(self, step: int) -> None:
         self.changes(self._pass.knob, self._was, in_words(self._pass.depth), step)
@@ -214,7 +213,7 @@ class PrefetchAction(SettingAction):
         import torch
 
         present = self._pass.depth or 0
-        states = self._units.alive()
+        states = self._pass.units.alive()
         if self._depth is None or self._depth <= present or not torch.cuda.is_initialized():
             return ""
         device = getattr(states[0], "_device", None)
