@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -43,8 +43,10 @@ def uninterrupted() -> Iterator[None]:
 class ChildProcess:
     """A child process, its pipes, and what it wrote to its standard error."""
 
-    def __init__(self, argv: Sequence[str], *, interactive: bool = False) -> None:
-        """Starts it; raises OSError where it cannot be started.
+    def __init__(
+        self, argv: Sequence[str], *, interactive: bool = False, environ: Mapping[str, str] | None = None
+    ) -> None:
+        """Starts it; raises OSError where it cannot be started. ``environ``: None: this process's own.
 
         ``interactive``: it may ask on the terminal, so it stays in the terminal's process group. Else it
         has a session of its own: no key on the terminal reaches it, what would ask there fails at once
@@ -56,6 +58,7 @@ class ChildProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
+            env=environ,
             start_new_session=not interactive,
         )
         self.interactive = interactive
