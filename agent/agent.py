@@ -50,8 +50,10 @@ OUTSTANDING_S = 60.0
 MAX_NOTICES = 64
 RECENT_STEPS = 8
 """The shortest of so many is the length of a step."""
+MAX_PAUSE_S = 0.5
+"""The longest that nothing is sent so that the agent's cost can be told."""
 MAX_DETAILS = 4
-"""Of a burst of measured steps, the details that are sent together."""
+"""Of measured steps that come together, the details that are sent."""
 
 
 class Agent:
@@ -85,6 +87,10 @@ class Agent:
         """The step that is under way, counted as StepTotals does; -1 before the first boundary."""
         self._recent_ns: deque[int] = deque(maxlen=RECENT_STEPS)
         self._details_due = 0
+        self._taken: list[Any] = []
+        self._pause_until_s = 0.0
+        self._turns = 0
+        """Of the cost meter, when the cost was sent last."""
         """Steps whose detail may be sent: one a round, and what rounds without any have left."""
         self._executor: CommandExecutor | None = None
         self._cwd = placement.working_directory()
@@ -179,7 +185,7 @@ class Agent:
     def _work(self) -> None:
         """One round: take finished steps and commands, send what there is to send."""
         sender, executor = self._sender or self._make_sender(), self._executor
-        if sender is None or executor is None:
+        if sender is None or executor is None or self._pauses():
             return
         self._introduce(sender)
         self._send_steps(sender, executor)
@@ -190,6 +196,18 @@ class Agent:
         self._telemetry.serve(sender, sender.place)
         self._send_notices(sender)
         sender.pump()
+
+    def _pauses(self) -> bool:
+        """Whether to do nothing now, so that what the agent costs can be told; not for long at a time."""
+        source, now_s = self._measuring.source, monotonic()
+        if source is None or not source.cadence.pauses(self._step) or self._ending.is_set():
+            self._pause_until_s = now_s + MAX_PAUSE_S
+            self._telemetry.paused = False
+            return False
+        self._telemetry.paused = now_s < self._pause_until_s
+        if self._telemetry.paused:
+            self._taken += source.take()  # it has to begin again in time
+        return self._telemetry.paused
 
     def _make_sender(self) -> Sender | None:
         """Make the sender once the rank is known: from the launcher, else from the process group."""
@@ -232,14 +250,19 @@ class Agent:
         from overlaptop.agent.reporting import reporter
 
         own = []
-        source.watched = sender.watched
-        for measured in source.take():
+        source.cadence.watched = sender.watched
+        taken, self._taken = [*self._taken, *source.take()], []
+        for measured in taken:
             command = executor.disturbed_by(measured.step)
             totals = reporter.totals(measured, rank, sender.dropped + source.lost, command)
             sender.put_step(totals)
             if not command:
                 self._recent_ns.append(totals.step_ns)
                 own.append(measured)
+        if source.cadence.cost.turns != self._turns:
+            self._turns = source.cadence.cost.turns
+            if (cost := reporter.own_cost(source.cadence.cost, rank)) is not None:
+                sender.put_state(cost)
         if not sender.watched:
             return
         self._details_due = min(self._details_due + 1, MAX_DETAILS)
@@ -310,7 +333,7 @@ class Agent:
             if (sender := self._sender) is not None:
                 failure = self.failure or failure_at_exit()
                 sender.put(RankEnd(sender.place.rank, now_ns(), clean=True, failure=failure))
-                sender.pump()
+                sender.flush(EXIT_FLUSH_S)
                 sender.disconnect()
         except Exception as fault:  # noqa: BLE001 - nothing may break the job's end
             self.barrier.disable("the agent's end", fault)

@@ -28,12 +28,14 @@ WARMUP_STEPS = 40
 class Blocks:
     """Goes from block to block at the job's steps, and times each by CUDA events."""
 
-    def __init__(self, ways: Sequence[str], rounds: int, block: int, settle: int) -> None:
-        """``block``: in steps, of which the first ``settle`` do not count."""
+    def __init__(
+        self, ways: Sequence[str], rounds: int, block: int, settle: int, warmup: int = WARMUP_STEPS
+    ) -> None:
+        """``block``: in steps, of which the first ``settle`` do not count; ``warmup``: steps before all."""
         self._order = [
             way for turn in range(rounds) for way in (*ways[turn % len(ways) :], *ways[: turn % len(ways)])
         ]
-        self._block, self._settle = block, settle
+        self._block, self._settle, self._warmup = block, settle, warmup
         self._seen = 0
         self._marks: list[torch.cuda.Event] = []
         self._cpu_s = self._began_s = 0.0
@@ -60,13 +62,13 @@ class Blocks:
     def run(self, script: str, words: list[str]) -> None:
         """Run a script with as many steps as the blocks take."""
         register_optimizer_step_post_hook(self._after_step)
-        steps = WARMUP_STEPS + len(self._order) * self._block + 1
+        steps = self._warmup + len(self._order) * self._block + 1
         sys.argv = [script, *words, "--steps", str(steps)]
         runpy.run_path(script, run_name="__main__")
 
     def _after_step(self, *_: Any) -> None:
         self._seen += 1
-        block, within = divmod(self._seen - WARMUP_STEPS, self._block)
+        block, within = divmod(self._seen - self._warmup, self._block)
         if block < 0 or block > len(self._order):
             return
         if within == 0:

@@ -1,15 +1,16 @@
-"""What the kernels source costs a job, switched on and off while it runs: interleaved blocks of steps.
+"""What measuring costs a job, and how often it measures, switched on and off while the job runs.
 
     torchrun --nproc-per-node=2 -m overlaptop.agent benchmarks/toggled.py [--rounds 10] [--block 100] \
-        [--settle 15] [--modes agent,back-to-back,profiler] script.py [args]
+        [--settle 15] [--learn 400] [--modes watched,idle,always,profiler] script.py [args]
 
-Each round has one block of steps with tracing off, and one in each mode, in an order that rotates; each
-block's step time is divided by that of its round's block with tracing off. A block's first steps, in which
-the CPU regains its lead over the GPU, do not count. With tracing off the hooks are still there, and do
-nothing; overhead.py compares with whole jobs that have no agent at all.
+Each round has one block of steps with measuring off, and one in each mode, in an order that rotates; each
+block's step time is divided by that of its round's block with measuring off. A block's first steps, in
+which the CPU regains its lead over the GPU, do not count. With measuring off the hooks are still there,
+and do nothing; overhead.py compares with whole jobs that have no agent at all.
 
-- ``agent``: bursts as often as by default, with nobody watching.
-- ``back-to-back``: the next burst as soon as the last has been read.
+- ``watched``: as when a dashboard watches the rank, after as many steps of learning.
+- ``idle``: as when nobody watches.
+- ``always``: every step, whatever it costs.
 - ``profiler``: torch.profiler, CUDA activity only, its start and stop not counted.
 
 A launch-bound job has no lead to regain, and its steps vary by a tenth: many short blocks tell more there
@@ -19,31 +20,38 @@ A launch-bound job has no lead to regain, and its steps vary by a tenth: many sh
 from __future__ import annotations
 
 import argparse
-import math
-import random
 import statistics
+from collections import Counter, defaultdict
+from itertools import pairwise
 from typing import Any
 
 import torch
 from blocks import Blocks, interval
 
 import overlaptop.agent
-from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.threads import Thread
-from overlaptop.agent.sources.bursts import Schedule
-from overlaptop.agent.sources.kernels import KernelsSource
+from overlaptop.agent.reporting.sender import Sender
+from overlaptop.agent.sources.base import StepSpans
+from overlaptop.agent.sources.cadence import Cadence
+from overlaptop.agent.sources.kernels import COST, KernelsSource
+from overlaptop.agent.sources.window import LEAD_STEPS
 
-MODES = ("agent", "back-to-back", "profiler")
+MODES = ("watched", "idle", "always", "profiler")
 
 
 class Toggler(Blocks):
     """Switches modes at the ends of blocks."""
 
-    def __init__(self, rounds: int, block: int, settle: int, modes: list[str]) -> None:
-        super().__init__(["off", *modes], rounds, block, settle)
+    def __init__(self, rounds: int, block: int, settle: int, learn: int, modes: list[str]) -> None:
+        super().__init__(["off", *modes], rounds, block, settle, warmup=learn)
         self._profile: Any = None
-        self._schedules = {"agent": Schedule(None), "back-to-back": Schedule(1)}
-        self._chance = random.Random(0)  # the same on all ranks, whose bursts go together
+        self._way = "watched"
+        self._block_number = 0
+        self._always = Cadence(1, COST, LEAD_STEPS)
+        self._steps: Counter[str] = Counter()
+        self._measured_ns: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
+        # What the hub has to say of dashboards does not count here.
+        Sender.watched = property(lambda _: self._way == "watched", lambda *_: None)  # type: ignore[assignment]
 
     def thread(self) -> Thread | None:
         """The one that reads the records."""
@@ -51,40 +59,61 @@ class Toggler(Blocks):
         return agent._thread if agent is not None else None
 
     def begin(self, way: str) -> None:
-        """Let the source trace as often as the mode does, or torch.profiler begin."""
+        """Let the source measure as often as the mode does, or torch.profiler begin."""
+        self._way = way
+        self._block_number += 1
         source = the_source()
+        if self._block_number == 1:
+            self._learnt = source.cadence
+            self._take = source.take
+            source.take = self._counted  # type: ignore[method-assign]
         if way == "profiler":
             self._profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
             self._profile.__enter__()
         elif way != "off":
-            source._schedule = self._schedules[way]
-            # The next burst falls due anywhere within its period, and so perhaps not in this block.
-            source._schedule._began_s = now_ns() / 1e9 - self._chance.random() * grid_s(source._schedule)
+            source.cadence = self._always if way == "always" else self._learnt
             source.resume()
 
     def end(self, way: str) -> None:
-        """Have nothing trace."""
+        """Have nothing measure."""
         if way == "profiler":
             self._profile.__exit__(None, None, None)
             self._profile = None
         the_source().pause()
 
+    def _counted(self) -> list[StepSpans]:
+        steps = self._take()
+        for step in steps:
+            key = (self._block_number, self._way)
+            self._steps[self._way] += 1
+            if step.detailed:
+                self._measured_ns[key].append(step.end_ns)
+        return steps
+
     def report(self) -> None:
         """A line for each mode."""
         print(
-            f"{'mode':<14}{'step, median':>14}{'ratio, median':>16}{'95 % interval':>22}{'range':>22}"
-            f"{'CPU of agent':>14}"
+            f"{'mode':<10}{'step, median':>14}{'ratio':>9}{'95 % interval':>19}{'range':>19}{'CPU':>8}"
+            f"{'measured':>10}{'gap, median':>13}{'longest':>10}"
         )
         for way in self.step_ms:
             ratios = [ms / off for ms, off in zip(self.step_ms[way], self.step_ms["off"], strict=True)]
             low, high = interval(ratios)
+            median_ratio = statistics.median(ratios)
+            ends_ns = [ends for (_, of), ends in self._measured_ns.items() if of == way]
+            gaps_s = [(later - earlier) / 1e9 for ends in ends_ns for earlier, later in pairwise(ends)]
+            measured = sum(map(len, ends_ns)) / max(1, self._steps[way])
             print(
-                f"{way:<14}{statistics.median(self.step_ms[way]):>11.2f} ms"
-                f"{statistics.median(ratios):>16.4f}{low:>13.4f} .. {high:.4f}"
-                f"{min(ratios):>13.4f} .. {max(ratios):.4f}"
-                f"{statistics.median(self.cpu[way]):>10.2%}",
+                f"{way:<10}{statistics.median(self.step_ms[way]):>11.2f} ms{median_ratio:>9.4f}"
+                f"{low:>9.4f} .. {high:.4f}{min(ratios):>9.4f} .. {max(ratios):.4f}"
+                f"{statistics.median(self.cpu[way]):>8.2%}{measured:>10.1%}"
+                f"{statistics.median(gaps_s) if gaps_s else 0:>11.2f} s{max(gaps_s, default=0):>8.2f} s",
                 flush=True,
             )
+        meter = self._learnt.cost
+        print(
+            f"own cost: {meter.of_all_steps()}, of measured steps: {meter.of_measured_steps()}", flush=True
+        )
 
 
 def the_source() -> KernelsSource:
@@ -96,12 +125,6 @@ def the_source() -> KernelsSource:
     return source
 
 
-def grid_s(schedule: Schedule) -> float:
-    """From one burst to the next, as the schedule would have it by what it has learnt."""
-    period_s = schedule.period_s(watched=False)
-    return 2.0 ** math.ceil(math.log2(period_s)) if period_s else 0.0
-
-
 def main() -> None:
     """Run the script given on the command line, toggling."""
     parser = argparse.ArgumentParser()
@@ -110,11 +133,13 @@ def main() -> None:
     parser.add_argument(
         "--settle", type=int, default=15, metavar="STEPS", help="of a block, that do not count"
     )
+    parser.add_argument("--learn", type=int, default=400, metavar="STEPS", help="before the first block")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("script")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="args")
     options = parser.parse_args()
-    toggler = Toggler(options.rounds, options.block, options.settle, options.modes.split(","))
+    modes = options.modes.split(",")
+    toggler = Toggler(options.rounds, options.block, options.settle, options.learn, modes)
     toggler.run(options.script, options.words)
 
 

@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Iterable
 
 from overlaptop.agent.sources.base import StepSpans
+from overlaptop.agent.sources.own_cost import CostMeter
 from overlaptop.timeline import spans
 from overlaptop.timeline.breakdown import break_down
 from overlaptop.timeline.collectives import sum_links_where_known, sum_where_known
+from overlaptop.wire.bounds import MOST_CHANGE
 from overlaptop.wire.commands import CAPTURE
-from overlaptop.wire.messages import CollectiveSpan, PhaseSpan, StepDetail, StepTotals
+from overlaptop.wire.messages import CollectiveSpan, OwnCost, PhaseSpan, StepDetail, StepTotals
 
 MAX_SEGMENTS = 512
 """Segments of one lane that are sent; a terminal has fewer cells."""
@@ -63,6 +65,15 @@ def totals(measured: StepSpans, rank: int, dropped: int, disturbed_by: str = "")
         link_tx_bytes=link.tx if link else None,
         link_rx_bytes=link.rx if link else None,
     )
+
+
+def own_cost(meter: CostMeter, rank: int) -> OwnCost | None:
+    """What the agent costs this rank; None as long as that is not known."""
+    whole, measured = meter.of_all_steps(), meter.of_measured_steps()
+    if whole is None or measured is None:
+        return None
+    figures = (whole.share, whole.error, measured.share, measured.error)
+    return OwnCost(rank, *(min(max(each, -MOST_CHANGE), MOST_CHANGE) for each in figures))
 
 
 def best_detailed(steps: Iterable[StepSpans], most: int) -> list[StepSpans]:

@@ -11,7 +11,7 @@ import errno
 import os
 import socket
 from collections import deque
-from time import monotonic
+from time import monotonic, sleep
 
 from overlaptop.agent.isolation.detached_process import start_detached
 from overlaptop.agent.isolation.fault_barrier import warn
@@ -23,6 +23,7 @@ from overlaptop.wire.processes import is_alive, process_start_time
 from overlaptop.wire.schema import Message
 
 MAX_QUEUED_BYTES = 1 << 20
+FLUSH_POLL_S = 0.005
 RECEIVE_BYTES = 1 << 16
 HEARTBEAT_S = 1.0
 """After so long without a message the rank sends its RankInfo again: the hub takes a silent rank for a
@@ -117,6 +118,14 @@ class Sender:
                 self._read()
             except (OSError, codec.WireError):
                 self.disconnect()
+
+    def flush(self, longest_s: float) -> None:
+        """Pump until all is written, the connection is lost, or so much time has passed."""
+        until_s = monotonic() + longest_s
+        self.pump()
+        while self._socket is not None and not self.drained and monotonic() < until_s:
+            sleep(FLUSH_POLL_S)  # the hub has to make room
+            self.pump()
 
     @property
     def drained(self) -> bool:

@@ -39,6 +39,8 @@ class RecordedCollective(Generic[Timestamp]):
     """Calls of one key run one after the other in the order of their issue; None: no such promise."""
     on_compute: bool = False
     """It ran on the compute stream itself, which did nothing else meanwhile."""
+    begins_on_compute: bool = False
+    """Its `begin` was recorded on the compute stream."""
     lost: bool = False
     """Its end could not be seen, so `end` means nothing."""
 
@@ -59,8 +61,6 @@ class RecordedStep(Generic[Timestamp]):
     waits: list[tuple[Timestamp, Timestamp, Wait]] = field(default_factory=list)
     collective_count: int | None = 0
     """None where collectives are not looked at."""
-    cost_ns: int = 0
-    """What recording it took on the job's own threads."""
     invalid: bool = False
     """Something in it could not be measured: its lane totals would be wrong, so there are none."""
 
@@ -81,14 +81,19 @@ class RecordedStep(Generic[Timestamp]):
             [(edge, to(at)) for edge, at in self.edges],
             [
                 RecordedCollective(
-                    each.call, to(each.begin), to(each.end), each.stream_key, each.on_compute, each.lost
+                    each.call,
+                    to(each.begin),
+                    to(each.end),
+                    each.stream_key,
+                    each.on_compute,
+                    each.begins_on_compute,
+                    each.lost,
                 )
                 for each in self.collectives
                 if each.end is not None
             ],
             [(to(begin), to(end), wait) for begin, end, wait in self.waits],
             self.collective_count,
-            self.cost_ns,
             self.invalid,
         )
 

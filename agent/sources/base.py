@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from overlaptop.agent.sources.cadence import Cadence
 from overlaptop.timeline.collectives import LinkBytes
 from overlaptop.timeline.spans import Spans, empty
 
@@ -122,8 +123,8 @@ class Source(Protocol):
     def lost(self) -> int:
         """Steps and collectives that could not be measured, since the start."""
 
-    watched: bool
-    """Whether a dashboard shows this rank's timeline. Set on the agent's thread."""
+    cadence: Cadence
+    """Which steps are measured in detail, and what that costs."""
 
     @property
     def gave_up(self) -> str:

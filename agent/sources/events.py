@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
-from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -24,12 +23,9 @@ from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.sources.assemble import MAX_MARKS, RecordedCollective, RecordedStep
 from overlaptop.agent.sources.base import CollectiveCall, Edge, StepSpans, Wait
+from overlaptop.agent.sources.connections import FEW_CONNECTIONS, ONE_CONNECTION, Connections
 from overlaptop.agent.sources.hooked_source import HookedSource
-from overlaptop.agent.sources.sampling import Sampler
 
-BUDGET = 0.01
-"""Share of a step that measuring may cost on the job's own threads, averaged over steps."""
-SETTLE_STEPS = 3
 MAX_PENDING_STEPS = 32
 """Steps the device has not finished; past that the oldest is given up and counted."""
 MAX_UNTAKEN_STEPS = 4096
@@ -50,16 +46,12 @@ class EventsSource(HookedSource[Event]):
 
     def __init__(self, phases_only: bool, every: int | None, device_index: int | None = None) -> None:
         """Measure on `device_index`; None: the current device, until a collective shows another."""
-        # All streams share one hardware queue then (Megatron and TransformerEngine users set this). Timing
-        # events between collectives serialise them (pytorch issue 143890, TransformerEngine issue 1353).
+        # Megatron and TransformerEngine users set this.
         single = not phases_only and os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
         super().__init__(
             phases_only or single,
-            Sampler(every, BUDGET, SETTLE_STEPS),
-            "phases only: with CUDA_DEVICE_MAX_CONNECTIONS=1, events around collectives "
-            "would destroy the overlap they measure"
-            if single
-            else "",
+            every,
+            ONE_CONNECTION if single else "",
         )
         self._pending: deque[RecordedStep[Event]] = deque()
         self._read_steps: deque[RecordedStep[int]] = deque()
@@ -69,6 +61,7 @@ class EventsSource(HookedSource[Event]):
         self._device_known = device_index is not None
         self._compute: Any = None
         self._chain_ns = 0
+        self._connections = Connections()
 
     def start(self) -> None:
         """Refuse where there is no device to record on."""
@@ -111,7 +104,6 @@ class EventsSource(HookedSource[Event]):
         if not recording.detailed:
             recording.collective_count += 1
             return None
-        started = perf_counter_ns()
         call = describe()
         if call is None:
             return None
@@ -122,14 +114,15 @@ class EventsSource(HookedSource[Event]):
             self._invalidate(recording)
             return None
         stream = self._current_stream()
-        collective = RecordedCollective(call, self._record(stream), on_compute=stream is self._compute)
+        on_compute = stream is self._compute
+        collective = RecordedCollective(
+            call, self._record(stream), on_compute=on_compute, begins_on_compute=on_compute
+        )
         recording.collectives.append(collective)
-        recording.cost_ns += perf_counter_ns() - started
         return collective
 
     def issued(self, token: RecordedCollective[Event], work: Any) -> None:
         """Record its end: on the current stream where it ran there, else behind its future."""
-        started = perf_counter_ns()
         stream = self._current_stream()
         if work is None:
             token.stream_key = stream.cuda_stream
@@ -143,9 +136,6 @@ class EventsSource(HookedSource[Event]):
                 self.reason = f"steps with {token.call.op} are left out: its end is hidden"
             else:
                 token.end = self._record_end_of(work, end_stream, stream)
-        recording = self._recording
-        if recording is not None:
-            recording.cost_ns += perf_counter_ns() - started
 
     def _record_end_of(self, work: Any, end_stream: Any, stream: Any) -> Event:
         """Record on `end_stream`, behind the future of this Work; `stream` stays the current one.
@@ -202,25 +192,21 @@ class EventsSource(HookedSource[Event]):
         if len(recording.waits) >= MAX_MARKS:
             self._invalidate(recording)
             return None
-        started = perf_counter_ns()
         raw = stream.cuda_stream if stream is not None else _raw_stream(self._device)
         if raw != self._compute.cuda_stream or _capturing():
             return None
-        mark = self._record(self._compute)
-        recording.cost_ns += perf_counter_ns() - started
-        return mark
+        return self._record(self._compute)
 
     def wait_end(self, token: Event, wait: Wait) -> None:
         """Record the end of the wait."""
         recording = self._recording
         if recording is None:
             return
-        started = perf_counter_ns()
         recording.waits.append((token, self._record(self._compute), wait))
-        recording.cost_ns += perf_counter_ns() - started
 
     def take(self) -> list[StepSpans]:
         """Steps finished since the last call, in order."""
+        self._note_steps()
         taken = []
         while self._read_steps:
             taken.append(self._assembler.assemble(self._read_steps.popleft()))
@@ -248,7 +234,6 @@ class EventsSource(HookedSource[Event]):
             self.lost += 1
 
     def _read(self, recording: RecordedStep[Event]) -> None:
-        started = perf_counter_ns()
         begin = recording.begin
         # The device passed this mark after the host set it, and the end before the host saw it passed.
         # These two bounds keep the chain of elapsed times from drifting.
@@ -273,9 +258,9 @@ class EventsSource(HookedSource[Event]):
         else:
             self.lost += 1
         self._release(recording)
-        if recording.detailed:
-            cost_ns = recording.cost_ns + perf_counter_ns() - started
-            self._sampler.learn(cost_ns, read.end - read.begin)
+        self._connections.note(read)
+        if self._connections.few and not self._phases_only:
+            self._phases_only, self.reason = True, FEW_CONNECTIONS
 
     def _release(self, recording: RecordedStep[Event]) -> None:
         """Give a read step's events back; its end is the next step's begin and stays in use."""

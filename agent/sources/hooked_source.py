@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic
 
 from overlaptop.agent.sources.assemble import Assembler, RecordedCollective, RecordedStep, Timestamp
 from overlaptop.agent.sources.base import CollectiveCall, Wait
-from overlaptop.agent.sources.sampling import Sampler
+from overlaptop.agent.sources.cadence import Cadence
+from overlaptop.agent.sources.own_cost import Estimate
+
+COST = Estimate(0.002, 0.01)
+"""What recording a step costs as far as it is known of any job: some 20 us of a thread a collective."""
+MAX_NOTED_STEPS = 4096
 
 
 class HookedSource(ABC, Generic[Timestamp]):
@@ -17,19 +23,20 @@ class HookedSource(ABC, Generic[Timestamp]):
     compute_exact = False
     gave_up = ""
 
-    def __init__(self, phases_only: bool, sampler: Sampler, reason: str) -> None:
+    def __init__(self, phases_only: bool, every: int | None, reason: str) -> None:
         self.reason = reason
-        self.watched = False
+        self.cadence = Cadence(every, COST)
         self.lost = 0
         self._phases_only = phases_only
-        self._sampler = sampler
+        self._ended: deque[tuple[int, int, bool]] = deque(maxlen=MAX_NOTED_STEPS)
+        """Steps, how long the host took for each, and whether it was recorded in detail."""
         self._recording: RecordedStep[Timestamp] | None = None
         self._assembler = Assembler()
 
     @property
     def detail_every(self) -> int:
         """Collectives are measured in every n-th step; 0: never."""
-        return 0 if self._phases_only else self._sampler.every
+        return 0 if self._phases_only else self.cadence.every
 
     @abstractmethod
     def issue(self, describe: Callable[[], CollectiveCall | None]) -> Any:
@@ -59,19 +66,26 @@ class HookedSource(ABC, Generic[Timestamp]):
     def wait_end(self, token: Any, wait: Wait) -> None:
         """The wait ends here."""
 
-    def _begin_step(self, step: int, mark: Timestamp, host_ns: int = 0) -> RecordedStep[Timestamp] | None:
+    def _begin_step(self, step: int, mark: Timestamp, host_ns: int) -> RecordedStep[Timestamp] | None:
         """Record `step` from `mark` on; the step that ends there."""
         ended = self._recording
         self._recording = RecordedStep(
             step,
-            self.detail_every > 0 and self._sampler.next_is_detailed(),
+            self.detail_every > 0 and self.cadence.measures(step),
             mark,
             host_ns,
             collective_count=None if self._phases_only else 0,
         )
         if ended is not None:
             ended.end = mark
+            self._ended.append((ended.step, host_ns - ended.begin_host_ns, ended.detailed))
         return ended
+
+    def _note_steps(self) -> None:
+        """Have the cadence learn from the steps that have ended. On the agent's thread."""
+        while self._ended:
+            step, length_ns, detailed = self._ended.popleft()
+            self.cadence.note(step, length_ns, measured=detailed, untouched=not detailed)
 
     def _invalidate(self, recording: RecordedStep[Timestamp]) -> None:
         """Something in this step cannot be measured."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
-from time import thread_time_ns
 from typing import Any
 
 from overlaptop.agent.clock import now_ns
@@ -18,10 +17,7 @@ from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.sources.assemble import MAX_MARKS, RecordedCollective, RecordedStep
 from overlaptop.agent.sources.base import CollectiveCall, Edge, StepSpans, Wait
 from overlaptop.agent.sources.hooked_source import HookedSource
-from overlaptop.agent.sources.sampling import Sampler
 
-BUDGET = 0.02
-"""Share of a step that the agent's own thread may take for it, averaged over steps: a share of the GIL."""
 MAX_WAITING_STEPS = 4096
 """Finished steps not yet taken; past that new ones are not kept, and counted."""
 TIMEOUT_STEPS = 16
@@ -34,7 +30,7 @@ class HostSource(HookedSource[int]):
     name = "host"
 
     def __init__(self, phases_only: bool, every: int | None, reason: str) -> None:
-        super().__init__(phases_only, Sampler(every, BUDGET, settle_steps=0), reason)
+        super().__init__(phases_only, every, reason)
         self._finished: deque[RecordedStep[int]] = deque()
         self._blocking: dict[int, RecordedCollective[int]] = {}
         """By thread: the call without a future for which that thread is about to wait."""
@@ -55,7 +51,8 @@ class HostSource(HookedSource[int]):
 
     def boundary(self, step: int) -> None:
         """`step` begins here, and the one before it ends."""
-        ended = self._begin_step(step, now_ns())
+        at_ns = now_ns()
+        ended = self._begin_step(step, at_ns, at_ns)
         if ended is None:
             return
         if len(self._finished) < MAX_WAITING_STEPS:
@@ -161,22 +158,14 @@ class HostSource(HookedSource[int]):
 
     def take(self) -> list[StepSpans]:
         """Steps finished since the last call, in order."""
+        self._note_steps()
         taken = []
         while self._finished:
             if self._finished[0].complete:
-                taken.append(self._assemble(self._finished.popleft()))
+                taken.append(self._assembler.assemble(self._finished.popleft()))
             elif len(self._finished) > TIMEOUT_STEPS:
                 self._finished.popleft()
                 self.lost += 1
             else:
                 break
         return taken
-
-    def _assemble(self, recording: RecordedStep[int]) -> StepSpans:
-        began_ns = thread_time_ns()
-        measured = self._assembler.assemble(recording)
-        if recording.detailed:
-            # To report and send it takes about as long again.
-            cost_ns = 2 * (thread_time_ns() - began_ns)
-            self._sampler.learn(cost_ns, measured.end_ns - measured.start_ns)
-        return measured

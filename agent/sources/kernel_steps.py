@@ -103,7 +103,7 @@ def read_steps(
     A step of which a bound is missing is left out. Activities that do not touch the marks' device do not
     count. `clock_offset_ns` is added to all times of `activities`.
     """
-    is_mark, rows = _find_marks(activities, marks)
+    is_mark, rows = find_marks(activities, marks)
     seen = [(mark, row) for mark, row in zip(marks, rows.tolist(), strict=True) if row >= 0]
     if not seen:
         return []
@@ -173,7 +173,7 @@ def read_steps(
     return steps
 
 
-def _find_marks(
+def find_marks(
     activities: Activities, marks: Sequence[StreamMark]
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Which activities (n,) are marks, and for each of `marks` its row; -1 where it was not recorded."""
@@ -200,6 +200,11 @@ def _classify(
     nccl_rows = rows[is_nccl]
     name_of = {row: known[at] for row, at in zip(nccl_rows.tolist(), which[is_nccl].tolist(), strict=True)}
     return lane_of, nccl_rows, name_of
+
+
+def launched_after(activities: Activities, row: int) -> NDArray[np.bool_]:
+    """Which activities (n,) were launched after that of `row`, or are it."""
+    return _since(activities["correlation"], activities["correlation"][row]) >= 0
 
 
 def _since(launches: NDArray[np.uint32], first: np.uint32) -> NDArray[np.int32]:

@@ -1,9 +1,10 @@
 """The kernels source: every kernel and copy on the GPU, by CUPTI's own records (NVIDIA).
 
-Steps are traced in bursts (bursts.py): tracing is switched on, a few whole steps pass between marks on the
-compute stream, tracing is switched off, and once the GPU has come to the end of what was launched, CUPTI
-gives back all of its buffers and the burst is read as a whole. So nothing is ever read that is not
-complete, and between bursts the job runs as without an agent. Steps between bursts are timed by the host.
+Steps are traced in windows (window.py), as the cadence has it: tracing is switched on, whole steps pass
+between marks on the compute stream, tracing is switched off. Meanwhile CUPTI gives back its buffers as
+they become complete, and a step is read once every buffer is back that was in use before the GPU came to
+its end. So nothing is ever read that is not complete, and between windows the job runs as without an agent.
+The steps there are timed by the host.
 
 The job's threads set the marks, at the first boundary they switch tracing on and off for a self-check, and
 while tracing is on CUPTI has one of them ask for an empty buffer now and then. All else happens on the
@@ -12,11 +13,12 @@ agent's thread, in `take`.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from dataclasses import replace
 from enum import Enum, auto
-from time import monotonic
+from time import monotonic, sleep
 
 import torch
 
@@ -24,32 +26,44 @@ from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.isolation.threads import signals_blocked
 from overlaptop.agent.sources.base import Edge, StepSpans
-from overlaptop.agent.sources.bursts import Burst, Schedule
+from overlaptop.agent.sources.cadence import Cadence
 from overlaptop.agent.sources.collective_join import CollectiveLaunch, join
 from overlaptop.agent.sources.cupti.holders import tool_in
-from overlaptop.agent.sources.cupti.layouts import CONCURRENT_KERNEL, Activities, UnknownRecordError
+from overlaptop.agent.sources.cupti.layouts import UnknownRecordError
 from overlaptop.agent.sources.cupti.library import CuptiError
 from overlaptop.agent.sources.cupti.tracer import Tracer
 from overlaptop.agent.sources.graph_captures import GraphCaptureWatch
 from overlaptop.agent.sources.kernel_names import KernelNames
-from overlaptop.agent.sources.kernel_steps import StreamMark, TracedStep, read_steps
+from overlaptop.agent.sources.kernel_steps import StreamMark, TracedStep
 from overlaptop.agent.sources.launch_log import LaunchLog
 from overlaptop.agent.sources.marker import Marker
+from overlaptop.agent.sources.own_cost import Estimate
 from overlaptop.agent.sources.self_check import fault_in
+from overlaptop.agent.sources.window import LEAD_STEPS, Window
 from overlaptop.timeline.lanes import LaneRules
 
 ROUND_S = 0.1
-"""The longest that `take` waits for a burst to end."""
+"""The longest that `take` waits for a window to begin or end."""
+START_S = 0.01
+"""Tracing is switched on so long before the boundary that it has to be on at."""
 DRAIN_TIMEOUT_S, DRAIN_TIMEOUT_STEPS = 15.0, 50
 """CUPTI may keep for so long, and so many more steps, what the GPU must by then have finished."""
-MAX_BURST_S, MAX_BURST_TIMES = 5.0, 4
-"""A burst that lasts so long, and so many times as long as its steps should, is given up: the job has
+STANDSTILL_S, STANDSTILL_TIMES = 5.0, 4
+"""A step that lasts so long, and so many times as long as the one before, ends the window: the job has
 turned to something else."""
+MAX_OVERFLOWS = 3
+"""Windows in a row that held more than can be kept."""
+COST = Estimate(0.01, 0.04)
+"""What tracing a step costs as far as it is known of any job: nothing where the GPU is busy; where the CPU
+launches as fast as it can, each launch is slower."""
 CHECKS = 3
 """Tries of the self-check."""
 MAX_WAITING_STEPS = 4096
+MAX_BOUNDS = 256
+NS_PER_MS = 1_000_000
 
 PAUSED = "paused: torch.profiler is running"
+OVERFLOWS = "steps hold more kernels than can be kept"
 TAKEN_OVER = "another user of CUPTI in this process takes its records"
 
 
@@ -57,7 +71,7 @@ class _State(Enum):
     IDLE = auto()
     TRACING = auto()
     DRAINING = auto()
-    """CUPTI still has buffers: of a burst, or of the self-check."""
+    """CUPTI still has buffers: of a window, or of the self-check."""
 
 
 class KernelsSource:
@@ -70,12 +84,9 @@ class KernelsSource:
         """Measure on `device_index`; None: on the device that is current when it starts."""
         self.reason = ""
         self.gave_up = ""
-        self.watched = False
         self._rules = rules
         self._names = KernelNames(rules)
-        self._schedule = Schedule(every)
-        self.detail_every = every or 1
-        """The kernels are seen of one in so many steps, as it was lately."""
+        self.cadence = Cadence(every, COST, LEAD_STEPS)
         self._device = device_index
         self._lock = threading.Lock()
         """Held while the state changes. Below it lie the locks of GraphCaptureWatch and Tracer."""
@@ -84,21 +95,36 @@ class KernelsSource:
         self._step = 0
         self._host_step_ns = 0
         """How long the host took for the last step."""
-        self._boundaries: deque[tuple[int, int]] = deque()
-        """Steps that have begun and not been reported, with the host's time of it."""
-        self._traced: dict[int, StepSpans] = {}
-        self._burst: Burst | None = None
-        self._burst_began_s, self._burst_began_step = 0.0, -1
+        self._boundaries: deque[tuple[int, int, int]] = deque()
+        """Steps that have begun and not been reported, with the host's time of it, and `_switched` then."""
+        self._switched = 0
+        """How often tracing has been switched on or off; odd while it is on."""
+        self._bounds: deque[tuple[int, torch.cuda.Event]] = deque(maxlen=MAX_BOUNDS)
+        """Steps that are treated otherwise than those before them, and when the GPU came to them."""
+        self._unnoted: deque[tuple[int, int, bool, bool]] = deque(maxlen=MAX_WAITING_STEPS)
+        """Finished steps that the cadence does not know yet: number, ns by the host's clock, whether it was
+        measured, whether the source did nothing in it."""
+        self._measured: dict[int, StepSpans] = {}
+        self._window: Window | None = None
+        self._window_began_step = -1
+        self._progress_s, self._progress_step = 0.0, 0
+        """When a step was read, or the window began or ended, and the job's step then."""
         self._lost_before = 0
         self._check: tuple[StreamMark, StreamMark] | None = None
         """The marks around the self-check's kernel, while its records are waited for."""
         self._checks = 0
         self._checked = False
-        self._drain_began_s, self._drain_began_step = 0.0, 0
         self._captures = GraphCaptureWatch()
         self._lead_ns = 0
-        self._last_first_step = 0
         self._overflowed = 0
+        """Steps that nobody took in time."""
+        self._overflows = 0
+        """Windows in a row that held too much."""
+
+    @property
+    def detail_every(self) -> int:
+        """The kernels are seen of one in so many steps."""
+        return self.cadence.every
 
     @property
     def lost(self) -> int:
@@ -157,63 +183,101 @@ class KernelsSource:
         at_ns = now_ns()
         if self._boundaries:
             self._host_step_ns = at_ns - self._boundaries[-1][1]
-        self._boundaries.append((step, at_ns))
-        burst = self._burst
-        if burst is not None:
-            burst.boundary(step)
+        self._boundaries.append((step, at_ns, self._switched))
+        if self.cadence.turns_at(step) and not (self._paused or self.gave_up):
+            self._bounds.append((step, self._marker.event()))
+        window = self._window
+        if window is not None:
+            window.boundary(step)
         elif self._state is _State.IDLE and not (self._checked or self._paused or self.gave_up):
             self._begin_check()
         self._step = step
 
     def edge(self, edge: Edge) -> None:
         """A phase begins or ends here."""
-        burst = self._burst
-        if burst is not None and not torch.cuda.is_current_stream_capturing():
-            burst.edge(edge)
+        window = self._window
+        if window is not None and not torch.cuda.is_current_stream_capturing():
+            window.edge(edge)
 
     def take(self) -> list[StepSpans]:
-        """Drive the bursts on, and give the steps finished since the last call, in order."""
-        burst = self._burst
-        if self._state is _State.TRACING and burst is not None:
-            burst.finished.wait(ROUND_S)
-        elif self._state is _State.IDLE:
-            self._schedule.wait(ROUND_S, watched=self.watched)
+        """Drive the windows on, and give the steps finished since the last call, in order."""
+        window = self._window
+        if self._state is _State.TRACING and window is not None:
+            window.finished.wait(ROUND_S)
+        elif self._state is _State.IDLE and 0 < (wait_s := self._starts_in_s()) <= ROUND_S:
+            sleep(wait_s)
         with self._lock:
             if not self.gave_up and not self._paused:
                 try:
                     self._advance()
                 except (CuptiError, UnknownRecordError) as fault:
                     self._give_up(str(fault))
-            return self._finished_steps()
+            finished = self._finished_steps()
+            self._note_steps()
+            return finished
 
     # The states, with the lock held.
 
     def _advance(self) -> None:
-        if self._state is _State.IDLE:
-            stepping = self._step != self._burst_began_step
-            if self._checked and stepping and self._schedule.due(watched=self.watched):
-                self._begin_burst()
-        elif self._state is _State.TRACING:
-            assert self._burst is not None
-            if self._tracer.exhausted:
-                self._schedule.shorten()
-                self._burst.end()
-            elif self._lasts_too_long():
-                self._burst.end()
-            if self._burst.finished.is_set():
+        if self._state is not _State.IDLE:
+            self._gather()
+        stepping = self._step != self._window_began_step
+        idle = self._state is _State.IDLE and self._checked and not self.gave_up
+        if idle and stepping and self._starts_in_s() <= 0:
+            self._begin_window()
+
+    def _gather(self) -> None:
+        """Take in what there is, and see whether the window, or the draining, is over."""
+        until_ns = self._tracer.gather()
+        self._read_window(until_ns)
+        window = self._window
+        if self._state is _State.TRACING and window is not None:
+            if self._tracer.exhausted or window.overflows:
+                self._overflows += 1
+                window.end()
+            elif self._stands_still():
+                window.end()
+            if window.finished.is_set():
                 self._tracer.stop()
-                self._schedule.traced()
-                self._begin_drain()
+                self._switched += 1
+                self._state = _State.DRAINING
+                self._note_progress()
+        elif not self._tracer.outstanding:
+            self._end_check() if self._check is not None else self._end_window()
+            return
+        self._check_progress()
+
+    def _starts_in_s(self) -> float:
+        """How long it is until tracing has to be switched on, by the pace of the last step."""
+        step = self._step
+        if not self._boundaries:
+            return math.inf
+        if self.cadence.measures(step + 1 + LEAD_STEPS):
+            steps = 1
         else:
-            self._tracer.gather()
-            if not self._tracer.outstanding:
-                self._read(self._tracer.taken())
-                self._state = _State.IDLE
-            elif (
-                monotonic() - self._drain_began_s > DRAIN_TIMEOUT_S
-                and self._step - self._drain_began_step > DRAIN_TIMEOUT_STEPS
-            ):
-                self._give_up(TAKEN_OVER)
+            ahead = range(2, 2 + math.ceil(ROUND_S * 1e9 / max(self._host_step_ns, 1)))
+            steps = next((each for each in ahead if self.cadence.measures(step + each + LEAD_STEPS)), 0)
+            if not steps:
+                return math.inf
+        step_s = self._host_step_ns / 1e9
+        since_s = (now_ns() - self._boundaries[-1][1]) / 1e9
+        return steps * step_s - since_s - min(START_S, step_s / 2)
+
+    def _stands_still(self) -> bool:
+        standing_s = (now_ns() - self._boundaries[-1][1]) / 1e9 if self._boundaries else 0.0
+        return standing_s > max(STANDSTILL_S, STANDSTILL_TIMES * self._host_step_ns / 1e9)
+
+    def _check_progress(self) -> None:
+        """Give up when records stay away long after the GPU must have finished with them."""
+        window = self._window
+        if self._state is _State.TRACING and not (window and window.pending):
+            self._note_progress()
+        overdue = monotonic() - self._progress_s > DRAIN_TIMEOUT_S
+        if overdue and self._step - self._progress_step > DRAIN_TIMEOUT_STEPS:
+            self._give_up(TAKEN_OVER)
+
+    def _note_progress(self) -> None:
+        self._progress_s, self._progress_step = monotonic(), self._step
 
     def _begin_check(self) -> None:
         """Trace one small kernel between two marks: on the job's thread, at the first boundary."""
@@ -232,72 +296,74 @@ class KernelsSource:
                 return
             self._check = before, after
             self._checks += 1
-            self._begin_drain()
+            self._state = _State.DRAINING
+            self._note_progress()
 
-    def _read(self, activities: Activities) -> None:
-        if self._check is None:
-            self._read_burst(activities)
-            return
+    def _end_check(self) -> None:
+        """Start measuring, or check once more, or give up."""
+        assert self._check is not None
         check, self._check = self._check, None
-        fault = fault_in(*check, activities, self._tracer.clock_offset_ns)
+        self._state = _State.IDLE
+        fault = fault_in(*check, self._tracer.taken(), self._tracer.clock_offset_ns)
         self._checked = not fault
         if fault and self._checks == CHECKS:
             self._give_up(f"CUPTI's records are not what they should be: {fault}")
 
-    def _begin_burst(self) -> None:
+    def _begin_window(self) -> None:
         with self._captures.held_off() as free:
             if not free:
                 return
             self._lost_before = self._tracer.lost
             self._tracer.start()
-        self._schedule.begin()
-        self._burst_began_s, self._burst_began_step = monotonic(), self._step
-        self._burst = Burst(self._marker, self._schedule.steps, self._schedule.begins_at)
+        self._switched += 1
+        self._window_began_step = self._step
+        self._window = Window(self._marker, self.cadence.measures)
         self._state = _State.TRACING
+        self._note_progress()
 
-    def _lasts_too_long(self) -> bool:
-        assert self._burst is not None
-        expected_s = (2 * self._burst.steps + 2) * self._host_step_ns / 1e9
-        return monotonic() - self._burst_began_s > max(MAX_BURST_S, MAX_BURST_TIMES * expected_s)
-
-    def _begin_drain(self) -> None:
-        self._drain_began_s, self._drain_began_step = monotonic(), self._step
-        self._state = _State.DRAINING
-
-    def _read_burst(self, activities: Activities) -> None:
-        burst, self._burst = self._burst, None
-        assert burst is not None
-        if burst.broken or self._tracer.lost > self._lost_before:
-            return  # something is missing, so each total might be wrong
-        offset_ns = self._tracer.clock_offset_ns
-        steps = read_steps(activities, burst.marks, self._names, self._rules, offset_ns)
-        if len(steps) < burst.steps:
+    def _end_window(self) -> None:
+        window, self._window = self._window, None
+        self._state = _State.IDLE
+        if self._overflows >= MAX_OVERFLOWS:
+            self._give_up(OVERFLOWS)
+        elif window is not None and window.pending and not window.broken:
             self._give_up(TAKEN_OVER)
+
+    def _read_window(self, until_ns: int) -> None:
+        """Read the steps whose records are all there."""
+        window = self._window
+        if window is None:
             return
-        step_ns = (steps[-1].end_ns - steps[0].start_ns) / len(steps)
-        self._schedule.learn(step_ns, _kernels_per_step(activities, steps, offset_ns))
+        if self._tracer.lost > self._lost_before:
+            window.end()  # something is missing, so each total might be wrong
+        if window.broken:
+            return
+        offset_ns = self._tracer.clock_offset_ns
+        steps = window.read(self._tracer.taken(), until_ns, self._names, self._rules, offset_ns)
+        if not steps:
+            return
+        self._note_progress()
+        self._overflows = 0
         launches = self._launches(steps)
         for step in steps:
             if launches is None and self._log.reason:  # never known: collectives go by their kernels
                 named = replace(join(step, []), comm_kernels_ns=None, matched_ns=None)
             else:  # or those of another step will be looked up soon
                 named = step if launches is None else join(step, launches)
-            self._traced[step.step] = named
+            self._measured[step.step] = named
         self._lead_ns = steps[-1].launch_lead_ns or 0
-        self.detail_every = max(1, round((steps[0].step - self._last_first_step) / len(steps)))
-        self._last_first_step = steps[0].step
 
     def _launches(self, steps: list[TracedStep]) -> list[CollectiveLaunch] | None:
         """What the host issued in these steps; None when it is not due to be read, or not known."""
         if not any(interval.kernels for step in steps for interval in step.intervals):
             return []
-        began_s = self._schedule.began_s
-        if not self._log.due(began_s, watched=self.watched):
+        numbers = range(steps[0].step, steps[-1].step + 1)
+        if not self._log.due(numbers, self._host_step_ns, watched=self.cadence.watched):
             return None
         with self._captures.held_off() as free:
             if not free:
                 return None
-            launches = self._log.read(began_s, steps[0].intervals[0].from_unix_ns)
+            launches = self._log.read(steps[0].step, steps[0].intervals[0].from_unix_ns)
         self.reason = self._log.reason
         return launches
 
@@ -307,30 +373,56 @@ class KernelsSource:
         self._release()
 
     def _release(self) -> None:
-        """Drop the burst under way, whose steps are then timed by the host, and release CUPTI."""
-        if self._burst is not None:
-            self._burst.end()
-            self._burst = None
+        """Drop the window under way, whose steps are then timed by the host, and release CUPTI."""
+        if self._window is not None:
+            self._window.end()
+            self._window = None
         self._state, self._check = _State.IDLE, None
+        self._switched += self._switched % 2
+        self._bounds.clear()
+        self.cadence.cost.skip()
         self._tracer.hand_over()
 
     def _finished_steps(self) -> list[StepSpans]:
-        """The steps that have ended, up to the first whose burst has not been read yet."""
+        """The steps that have ended, up to the first that is being measured and has not been read yet."""
         finished: list[StepSpans] = []
-        while len(self._boundaries) > 1 and self._burst is None:
-            (step, begin_ns), (_, end_ns) = self._boundaries[0], self._boundaries[1]
+        window = self._window
+        while len(self._boundaries) > 1:
+            (step, begin_ns, switched), (_, end_ns, switched_after) = (
+                self._boundaries[0],
+                self._boundaries[1],
+            )
+            if window is not None and not window.broken and step in window.pending:
+                break
             self._boundaries.popleft()
-            traced = self._traced.pop(step, None)
-            self._schedule.note(end_ns - begin_ns, traced=traced is not None)
-            # Of a step between bursts only the length is known, by the host's clock.
+            measured = self._measured.pop(step, None)
+            untouched = switched == switched_after and switched % 2 == 0
+            self._unnoted.append((step, end_ns - begin_ns, measured is not None, untouched))
+            # Of a step between windows only the length is known, by the host's clock.
             lead_ns = self._lead_ns
-            finished.append(traced or StepSpans(step, begin_ns + lead_ns, end_ns + lead_ns, (), None))
-        if self._burst is None:
-            self._traced.clear()  # what is left is of steps that were not taken in time
+            finished.append(measured or StepSpans(step, begin_ns + lead_ns, end_ns + lead_ns, (), None))
+        if window is None:
+            self._measured.clear()  # what is left is of steps that were not taken in time
         return finished
 
+    def _note_steps(self) -> None:
+        """Have the cadence learn from finished steps, by the mean over those that were treated alike.
 
-def _kernels_per_step(activities: Activities, steps: list[TracedStep], clock_offset_ns: int) -> float:
-    starts_ns = activities["start_ns"][activities["kind"] == CONCURRENT_KERNEL] + clock_offset_ns
-    within = (starts_ns >= steps[0].start_ns) & (starts_ns < steps[-1].end_ns)
-    return float(within.sum()) / len(steps)
+        By the GPU's clock: a host that is ahead of it waits now and then until there is room for launches,
+        and its own steps are of any length.
+        """
+        while self._unnoted:
+            step, host_ns, measured, untouched = self._unnoted[0]
+            while len(self._bounds) > 1 and self._bounds[1][0] <= step:
+                self._bounds.popleft()
+            length_ns = host_ns
+            if self._bounds and self._bounds[0][0] <= step:
+                if len(self._bounds) == 1:
+                    return
+                (first, begin), (after, end) = self._bounds[0], self._bounds[1]
+                with self._captures.held_off() as free:
+                    if not (free and end.query()):
+                        return
+                length_ns = round(begin.elapsed_time(end) * NS_PER_MS / (after - first))
+            self._unnoted.popleft()
+            self.cadence.note(step, length_ns, measured=measured, untouched=untouched)

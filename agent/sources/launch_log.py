@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from time import monotonic
 
-from overlaptop.agent.sources.bursts import NEVER_S, next_on_grid
 from overlaptop.agent.sources.collective_join import CollectiveLaunch
 from overlaptop.agent.sources.flight_recorder import FlightRecorder, FlightRecorderError
 
@@ -15,13 +15,13 @@ WATCHED_PERIOD_S, WATCHED_SHARE = 3.0, 0.01
 
 
 class LaunchLog:
-    """What the host has issued, for some of the bursts; the same ones on all ranks."""
+    """What the host has issued, for some of the steps; the same ones on all ranks."""
 
     def __init__(self) -> None:
         self._refusal = ""
         self._recorder: FlightRecorder | None = None
-        self._read_s, self._took_s = NEVER_S, 0.0
-        """When the last burst began for which it was read, and how long that took."""
+        self._read_step, self._took_s = -1, 0.0
+        """The first of the steps for which it was read last, and how long that took."""
         try:
             self._recorder = FlightRecorder()
         except FlightRecorderError as refusal:
@@ -32,17 +32,19 @@ class LaunchLog:
         """Why collectives go by their kernels' names; empty where they do not."""
         return f"collectives have no names: {self._refusal}" if self._refusal else ""
 
-    def due(self, burst_began_s: float, *, watched: bool) -> bool:
-        """Whether to read it for a burst that began then, Unix time."""
+    def due(self, steps: range, step_ns: int, *, watched: bool) -> bool:
+        """Whether to read it for these steps: one of them is on a grid of a period's steps or more."""
         if self._recorder is None:
             return False
-        if self._read_s == NEVER_S:
-            return True
         period_s, share = (WATCHED_PERIOD_S, WATCHED_SHARE) if watched else (PERIOD_S, SHARE)
-        return burst_began_s >= next_on_grid(self._read_s, max(period_s, self._took_s / share))
+        period_steps = max(period_s, self._took_s / share) * 1e9 / max(step_ns, 1)
+        grid = 1 << max(0, math.ceil(math.log2(period_steps)))
+        first_on_grid = math.ceil(steps.start / grid) * grid
+        overdue = steps.start - self._read_step > 2 * grid
+        return first_on_grid in steps or self._read_step < 0 or overdue
 
-    def read(self, burst_began_s: float, from_unix_ns: int) -> list[CollectiveLaunch] | None:
-        """What was issued since then, the oldest first; None where it is not known.
+    def read(self, from_step: int, from_unix_ns: int) -> list[CollectiveLaunch] | None:
+        """What was issued since then, when `from_step` began, the oldest first; None where it is not known.
 
         Never call it while a CUDA graph is captured.
         """
@@ -54,5 +56,5 @@ class LaunchLog:
             self._recorder, self._refusal = None, str(refusal)
             return None
         self._refusal = "the flight recorder is short: set TORCH_FR_BUFFER_SIZE" if launches is None else ""
-        self._read_s, self._took_s = burst_began_s, monotonic() - began_s
+        self._read_step, self._took_s = from_step, monotonic() - began_s
         return launches

@@ -41,6 +41,12 @@ class Marker:
         status = self._memset(self._address, ctypes.c_uint(value), self._words, ctypes.c_void_p(stream))
         return mark if status == 0 else None
 
+    def event(self) -> torch.cuda.Event:
+        """An event that the current stream passes at this point."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
     def touch(self) -> None:
         """Launch a small kernel on the current stream of the device."""
         with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():  # noqa: SLF001

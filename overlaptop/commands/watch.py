@@ -79,6 +79,11 @@ def run(words: list[str]) -> int:
         "--steps", type=positive, metavar="N", help="with --json: end after N steps of each rank"
     )
     parser.add_argument(
+        "--detail",
+        action="store_true",
+        help="with --json: have the ranks measure as many steps as for a dashboard",
+    )
+    parser.add_argument(
         "--wait", action="store_true", help="with --json or --once: wait for a job where there is none"
     )
     parser.add_argument(
@@ -93,6 +98,8 @@ def run(words: list[str]) -> int:
         parser.error(f"{misplaced} is a command and comes first; a host of that name is ssh://{misplaced}")
     if options.steps is not None and (options.once or not options.json):
         parser.error("--steps goes with --json")
+    if options.detail and (options.once or not options.json):
+        parser.error("--detail goes with --json")
     if options.list and (options.once or options.wait or options.job is not None):
         parser.error("--list goes with no other option than --json, and hosts")
     try:
@@ -119,7 +126,7 @@ def _watch(options: argparse.Namespace) -> int:
     if options.json:
         from overlaptop.console import stream
 
-        return stream.run(options.job, options.steps, hosts, wait=options.wait)
+        return stream.run(options.job, options.steps, hosts, wait=options.wait, detail=options.detail)
     from overlaptop.console import dashboard
 
     return dashboard.run(options.job, replace(screen_of(options), readonly=options.readonly), hosts)

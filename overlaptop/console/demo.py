@@ -66,7 +66,7 @@ def run(
 def _print_records(launcher: Launcher, steps: int | None) -> int:
     with closing(JobSession(JobSelector(matches=launcher.owns))) as session:
         writer = RecordWriter(sys.stdout, steps)
-        if stream(session, writer, job_gone=lambda: launcher.poll() is not None):
+        if stream(session, writer, job_gone=lambda: launcher.poll() is not None, detail=True):
             return 0
     _await(lambda: launcher.poll() is not None)
     if launcher.poll():

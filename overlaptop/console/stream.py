@@ -16,11 +16,11 @@ from overlaptop.console import CommandError, print_message
 from overlaptop.console.following import require_connection
 from overlaptop.console.hosts import ConnectionReporter, Hosts, pause
 from overlaptop.console.jobs import join
-from overlaptop.fleet.records import device_record, step_record
+from overlaptop.fleet.records import cost_record, device_record, step_record
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.text import printable, runs_of
-from overlaptop.wire.messages import AGENT_DISABLED, StepTotals
+from overlaptop.wire.messages import AGENT_DISABLED, OwnCost, StepTotals
 
 TICK_S = 0.05
 UNSEEN_LIMIT_S = 3.0
@@ -38,6 +38,8 @@ class RecordWriter:
         self._written: Counter[int] = Counter()
         self._without_gpu: dict[int, dict[str, object]] = {}
         """The last record of ranks without a GPU to sample."""
+        self._own_costs: dict[int, OwnCost] = {}
+        """The last of each rank."""
         self._done_since_s: float | None = None
         self._newest: dict[int, StepTotals] = {}
         self._lost: Counter[int] = Counter()
@@ -63,6 +65,9 @@ class RecordWriter:
         for sample in snapshot.fresh_samples:
             self._put(device_record(job, views[sample.rank], sample))
         for view in snapshot.ranks:
+            if view.own_cost is not None and self._own_costs.get(view.rank) != view.own_cost:
+                self._own_costs[view.rank] = view.own_cost
+                self._put(cost_record(job, view.own_cost))
             if view.numa is not None and view.device is not None and not view.device.gpu_uuid:
                 record = device_record(job, view, None)
                 if self._without_gpu.get(view.rank) != record:
@@ -132,18 +137,29 @@ class RecordWriter:
         self._out.flush()
 
 
-def stream(session: Session, writer: RecordWriter, job_gone: Callable[[], bool] = lambda: False) -> bool:
+def stream(
+    session: Session,
+    writer: RecordWriter,
+    job_gone: Callable[[], bool] = lambda: False,
+    *,
+    detail: bool = False,
+) -> bool:
     """Write until the writer has enough (returns True) or the job has ended (False).
 
-    `job_gone`: whether the job has ended, also one that failed before it had a rank. Raises
-    CommandError when the connection to the job breaks and does not come back, and when the writer waits for
-    steps that will not come because every agent has disabled itself.
+    `job_gone`: whether the job has ended, also one that failed before it had a rank. `detail`: have the
+    ranks measure as many steps as for a dashboard. Raises CommandError when the connection to the job
+    breaks and does not come back, and when the writer waits for steps that will not come because every
+    agent has disabled itself.
     """
     connections = ConnectionReporter()
+    watched: set[int] = set()
     try:
         while True:
             gone = job_gone()  # asked first: what arrived before is still written
             snapshot = session.tick()
+            if detail and (ranks := {view.rank for view in snapshot.ranks}) != watched:
+                watched = ranks
+                session.watch(ranks)
             connections.report(snapshot)
             writer.write(snapshot)
             now_s = time.monotonic()
@@ -158,11 +174,13 @@ def stream(session: Session, writer: RecordWriter, job_gone: Callable[[], bool] 
         writer.report_lost()
 
 
-def run(key: str | None, steps: int | None, hosts: Hosts | None = None, *, wait: bool) -> int:
+def run(
+    key: str | None, steps: int | None, hosts: Hosts | None = None, *, wait: bool, detail: bool = False
+) -> int:
     """Print the records of a running job until it ends."""
     writer = RecordWriter(sys.stdout, steps)
     with closing(join(key, hosts, wait=wait)) as session:
-        stream(session, writer)
+        stream(session, writer, detail=detail)
     if writer.written == 0:
         print_message("the job ended before its first step")
     return 0

@@ -14,8 +14,18 @@ from overlaptop.fleet.traffic import LONGEST_WINDOW_S, StepWindow, Traffic, traf
 from overlaptop.fleet.trouble import is_stale
 from overlaptop.wire.commands import Command, CommandOutcome
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
+from overlaptop.wire.facts import Facts
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
-from overlaptop.wire.messages import HubStatus, Notice, RankEnd, RankInfo, StepDetail, StepTotals, Welcome
+from overlaptop.wire.messages import (
+    HubStatus,
+    Notice,
+    OwnCost,
+    RankEnd,
+    RankInfo,
+    StepDetail,
+    StepTotals,
+    Welcome,
+)
 from overlaptop.wire.schema import Message
 
 HISTORY_STEPS = 600
@@ -48,6 +58,7 @@ class _Rank:
         self.end: RankEnd | None = None
         self.knobs: tuple[Knob, ...] = ()
         self.gradients: GradientFacts | None = None
+        self.own_cost: OwnCost | None = None
         self.machine: MachineFacts | None = None
         self.device: DeviceFacts | None = None
         self.numa: NumaFacts | None = None
@@ -121,6 +132,7 @@ class _Rank:
             samples=self._sample_history,
             knobs=self.knobs,
             gradients=self.gradients,
+            own_cost=self.own_cost,
             traffic=self.traffic,
             node=node,
             silent=stale and is_silent,
@@ -199,7 +211,7 @@ class Fleet:
                     self._by_gpu = None
             case DeviceSample():
                 self._add_sample(message)
-            case MachineFacts() | DeviceFacts() | NumaFacts() | KnobFacts() | GradientFacts():
+            case _ if isinstance(message, Facts):
                 if (rank := self._rank(message.rank)) is not None:
                     self._learn(rank, message)
             case Search():
@@ -301,7 +313,9 @@ class Fleet:
         self._fresh_samples.append(sample)
 
     def _learn(
-        self, rank: _Rank, facts: MachineFacts | DeviceFacts | NumaFacts | KnobFacts | GradientFacts
+        self,
+        rank: _Rank,
+        facts: MachineFacts | DeviceFacts | NumaFacts | KnobFacts | GradientFacts | OwnCost,
     ) -> None:
         match facts:
             case MachineFacts():
@@ -316,6 +330,8 @@ class Fleet:
                 rank.knobs = facts.knobs
             case GradientFacts():
                 rank.gradients = facts
+            case OwnCost():
+                rank.own_cost = facts
 
     def _refresh_traffic(self) -> None:
         """Look again at the GPUs of which something new is known."""

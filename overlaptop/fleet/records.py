@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from overlaptop.fleet.snapshot import RankView
+from overlaptop.text import AT_LEAST, AT_MOST
 from overlaptop.wire.devices import DeviceSample
-from overlaptop.wire.messages import RankInfo, StepTotals
+from overlaptop.wire.messages import OwnCost, RankInfo, StepTotals
 
 _STEP_TIMES = (
     "step_ns", "compute_ns", "comm_ns", "hidden_ns", "exposed_ns", "compute_only_ns", "copy_only_ns",
@@ -20,12 +21,20 @@ _ACTIVITY = ("sm_activity", "tensor_activity", "dram_activity")
 _CLOCKS = ("sm_clock_hz", "memory_clock_hz", "throttle_reasons")
 
 
+_BOUNDS = {
+    "compute_ns": AT_MOST, "hidden_ns": AT_MOST, "compute_only_ns": AT_MOST, "overlap": AT_MOST,
+    "exposed_ns": AT_LEAST,
+}  # fmt: skip
+"""What an upper bound of compute makes of the figures."""
+
+
 def step_record(job: str, info: RankInfo | None, totals: StepTotals) -> dict[str, object]:
     """The record of one step, in the documented order of its fields.
 
     Times are ns, ``overlap`` is a fraction. None is "not known", and for ``overlap`` also "no
     communication". With ``compute_exact`` false, compute is an upper bound: gaps between kernels are not
-    seen, and so idle is not known. ``compute_exact`` is None until the rank's RankInfo has come.
+    seen, and so idle is not known; ``bounds`` says which figures are bounds, ≤ or ≥. Both are None until
+    the rank's RankInfo has come.
     """
     exact = info.compute_exact if info else None
     return {
@@ -39,7 +48,12 @@ def step_record(job: str, info: RankInfo | None, totals: StepTotals) -> dict[str
         **{name: getattr(totals, name) for name in ("stall_ns", "overlap", "collectives", "dropped")},
         "compute_exact": exact,
         **{name: getattr(totals, name) for name in _STEP_DETAILS},
+        "bounds": None if exact is None else {} if exact else _bounds(totals),
     }
+
+
+def _bounds(totals: StepTotals) -> dict[str, str]:
+    return {name: sign for name, sign in _BOUNDS.items() if getattr(totals, name) is not None}
 
 
 def device_record(job: str, view: RankView, sample: DeviceSample | None) -> dict[str, object]:
@@ -73,6 +87,16 @@ def device_record(job: str, view: RankView, sample: DeviceSample | None) -> dict
         "memory_policy": (numa.memory_policy or None) if numa else None,
         "nic": (numa.nic or None) if numa else None,
         "nic_node": numa.nic_node if numa else None,
+    }
+
+
+def cost_record(job: str, cost: OwnCost) -> dict[str, object]:
+    """What one rank's agent costs, in the documented order of its fields."""
+    return {
+        "type": "cost",
+        "job": job,
+        "rank": cost.rank,
+        **{name: getattr(cost, name) for name in ("change", "error", "measured_change", "measured_error")},
     }
 
 

@@ -10,7 +10,7 @@ from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.traffic import Traffic
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, Knob, Search
-from overlaptop.wire.messages import Notice, RankEnd, RankInfo, StepDetail, StepTotals, Welcome
+from overlaptop.wire.messages import Notice, OwnCost, RankEnd, RankInfo, StepDetail, StepTotals, Welcome
 
 WHOLE_TRACE = -1
 """The step as which a whole trace is shown."""
@@ -61,6 +61,8 @@ class RankView:
     knobs: tuple[Knob, ...] = ()
     gradients: GradientFacts | None = None
     """Those of its DDP model, as far as they are known."""
+    own_cost: OwnCost | None = None
+    """What its agent costs; None as long as that is not known."""
     traffic: Traffic | None = None
     """What its links carried, beside what its collectives account for; None before anything is known."""
     node: str = ""
@@ -136,6 +138,8 @@ class Totals:
     """How many the lane figures are of."""
     measured_step: int | None
     """The step that they are of; None where it is not the same on all ranks."""
+    own_cost: OwnCost | None = None
+    """What the agents cost: the rank's in the middle, since ranks in step with each other pay together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from statistics import fmean
 
 from overlaptop.fleet.snapshot import RankView, Totals
 from overlaptop.timeline.breakdown import launch_bound
-from overlaptop.wire.messages import StepTotals
+from overlaptop.wire.messages import OwnCost, StepTotals
 
 _IS_MEASURED = attrgetter("measured")
 _MOST_LOOKS, _MOST_READ = 64, 4096
@@ -59,6 +59,7 @@ def total(ranks: Sequence[RankView], dropped: int) -> Totals:
         dropped=dropped,
         ranks=len(measured),
         measured_step=numbers.pop() if len(numbers) == 1 else None,
+        own_cost=_middle([view.own_cost for view in counted if view.own_cost is not None]),
     )
 
 
@@ -73,6 +74,10 @@ def of_one_step(ranks: Sequence[RankView], step: int | None = None) -> tuple[Ran
     if step is None:
         return tuple(ranks)
     return tuple(_in_step(view, step) for view in ranks)
+
+
+def _middle(costs: list[OwnCost]) -> OwnCost | None:
+    return sorted(costs, key=lambda cost: cost.change)[len(costs) // 2] if costs else None
 
 
 def _in_step(view: RankView, step: int) -> RankView:

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from overlaptop.wire.commands import CommandReport
-from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
-from overlaptop.wire.knobs import GradientFacts, KnobFacts
+from overlaptop.wire.devices import DeviceSample
+from overlaptop.wire.facts import Facts
 from overlaptop.wire.messages import Notice, RankEnd, RankInfo, StepDetail, StepTotals
 
-Facts = MachineFacts | DeviceFacts | NumaFacts | KnobFacts | GradientFacts
-"""Of each kind only the newest counts."""
 FromRank = RankInfo | StepTotals | StepDetail | Notice | RankEnd | CommandReport | Facts | DeviceSample
 """The messages that a rank may send."""
 
@@ -94,11 +92,11 @@ class JobHistory:
                 of_rank.notices.append(kept)
             case RankEnd():
                 of_rank.end = payload
-            case MachineFacts() | DeviceFacts() | NumaFacts() | KnobFacts() | GradientFacts():
-                of_rank.facts[type(message)] = payload
             case DeviceSample():
                 share = _MAX_SAMPLES // len(self._ranks)
                 of_rank.samples.keep(kept, max(_MIN_SAMPLES_OF_RANK, min(share, _MAX_SAMPLES_OF_RANK)))
+            case _ if isinstance(message, Facts):
+                of_rank.facts[type(message)] = payload
 
     def replay(self) -> list[bytes]:
         """The frames that bring a new dashboard up to date: who the ranks are and what they run on, what

@@ -36,6 +36,9 @@ StepNs = Annotated[int, Meta(ge=1, le=MAX_DURATION_NS)]
 OffsetNs = Annotated[int, Meta(ge=-MAX_DURATION_NS, le=MAX_DURATION_NS)]
 """From a step's start, or from another moment near it, in either direction."""
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+MOST_CHANGE = 10.0
+Change = Annotated[float, Meta(ge=-MOST_CHANGE, le=MOST_CHANGE)]
+"""By how much something is longer, as a share of what it was: 0.01 for 1 %."""
 
 Text = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
 """What is longer is clipped on the way out, and refused on the way in."""

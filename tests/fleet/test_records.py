@@ -13,7 +13,7 @@ def test_a_record_has_the_documented_fields_in_their_order():
         "exposed_ns",
         "compute_only_ns", "copy_only_ns", "idle_ns", "stall_ns", "overlap", "collectives", "dropped",
         "compute_exact", "launch_lead_ns", "comm_kernels_ns", "matched_ns", "captured",
-        "link_tx_bytes", "link_rx_bytes", "transitional",
+        "link_tx_bytes", "link_rx_bytes", "transitional", "bounds",
     ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+from overlaptop.agent.clock import now_ns
 from overlaptop.agent.isolation.fault_barrier import defer_exceptions
 from overlaptop.agent.isolation.job_exceptions import raised_by_job
 from overlaptop.agent.sources.cupti.library import COMPLETE, REQUEST
@@ -31,8 +32,8 @@ class Buffers:
         self._memory: dict[int, Any] = {}
         self._free: deque[int] = deque()
         self._filled: deque[tuple[int, int]] = deque()
-        self._asked = 0
-        self._returned = 0
+        self._requested_ns: dict[int, int] = {}
+        """Buffers that CUPTI has, and when it asked for each."""
         self.request = REQUEST(defer_exceptions(self._on_request))
         self.complete = COMPLETE(defer_exceptions(self._on_complete))
         # CUPTI may call these as long as the process lives, so also when Python has ended.
@@ -43,7 +44,12 @@ class Buffers:
     @property
     def outstanding(self) -> int:
         """Buffers that CUPTI still has."""
-        return self._asked - self._returned
+        return len(self._requested_ns)
+
+    @property
+    def oldest_ns(self) -> int | None:
+        """When the buffer was requested that CUPTI has had for longest."""
+        return min(list(self._requested_ns.values()), default=None)
 
     @property
     def exhausted(self) -> bool:
@@ -68,7 +74,7 @@ class Buffers:
         """
         while self._filled:
             self._free.append(self._filled.popleft()[0])
-        self._asked = self._returned
+        self._requested_ns.clear()
 
     def _allocate(self) -> int:
         memory = ctypes.create_string_buffer(BUFFER_BYTES + _ALIGNMENT)
@@ -86,13 +92,13 @@ class Buffers:
                 raise
             address = self._allocate()
         buffer[0], size[0], max_records[0] = address, BUFFER_BYTES, 0  # as many records as fit
-        self._asked += 1
+        self._requested_ns[address] = now_ns()
 
     def _on_complete(self, _context: Any, _stream: int, buffer: int, _size: int, valid_bytes: int) -> None:
         if buffer not in self._memory:
             return  # another tool's, given out before we were registered
         self._filled.append((buffer, valid_bytes))
-        self._returned += 1
+        self._requested_ns.pop(buffer, None)
 
 
 def _keep_for_good(thing: Any) -> None:

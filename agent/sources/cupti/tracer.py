@@ -12,6 +12,7 @@ from overlaptop.agent.sources.cupti.layouts import Activities
 from overlaptop.agent.sources.cupti.library import CuptiError, load
 
 CLOCK_SAMPLES = 5
+NO_END_NS = 2**63 - 1
 
 
 class Tracer:
@@ -79,18 +80,26 @@ class Tracer:
             self._buffers.discard()
             self._registered = False
 
-    def gather(self) -> None:
-        """Take in what CUPTI gives back of a trace that has been stopped."""
+    def gather(self) -> int:
+        """Take in what CUPTI gives back: while it traces, the buffers whose records are all complete.
+
+        Returns a time in ns on the agent's clock: whatever was launched since `start` and began on the GPU
+        before that has been gathered. It had been launched earlier still, into a buffer that was requested
+        even before.
+        """
         with self._lock:
+            began_ns = now_ns()
             if self._buffers.outstanding:
                 self._cupti.flush()
+            until_ns = min(began_ns, self._buffers.oldest_ns or began_ns)
             self._gathered += self._buffers.drain()
             self._buffers.prepare()
             if self._registered:
                 self.lost += self._cupti.dropped()
+            return until_ns if self.outstanding else NO_END_NS
 
     def taken(self) -> Activities:
-        """What has been gathered since `start`, once.
+        """What has been gathered since `start` and not been taken.
 
         Raises:
             UnknownRecordError: another tool uses CUPTI in this process.

@@ -10,7 +10,7 @@ from overlaptop.fleet.commands import FAILED
 from overlaptop.fleet.notices import grouped
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.fleet.trouble import trouble_of
-from overlaptop.report import troubles
+from overlaptop.report import own_cost, troubles
 from overlaptop.report.hosts import LINK_GLYPHS, live_words
 from overlaptop.text import age, clock, duration, plural, printable
 from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, bold, dim, fit, joined
@@ -33,7 +33,7 @@ class JobHeader(JobView):
 
 def _job_line(state: ViewState, width: int) -> StyledLine:
     snapshot, job = state.snapshot, state.snapshot.job
-    left = [Item((Segment("overlaptop", TextStyle("accent", bold=True)),), 6)]
+    left = [Item((Segment("overlaptop", TextStyle("accent", bold=True)), *_own_cost(state)), 6)]
     if job is not None:
         infos, hosts = _infos(state), _hosts(state)
         sources = "" if state.starting else _sources(infos)
@@ -57,6 +57,11 @@ def _job_line(state: ViewState, width: int) -> StyledLine:
         right.append(Item((bold(f"{duration(snapshot.totals.step_ns):>7}"),), 2))
     shown = [item for item in left if item.line[0].text]
     return (Segment(" "), *fit(shown, [*right, Item(_link(state))], width - 1))
+
+
+def _own_cost(state: ViewState) -> StyledLine:
+    cost = state.snapshot.totals.own_cost
+    return (dim(f" {own_cost.in_brief(cost)}"),) if cost is not None and state.moving else ()
 
 
 def _link(state: ViewState) -> StyledLine:

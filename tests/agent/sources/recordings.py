@@ -52,7 +52,7 @@ class Trace:
 
     def __init__(self, first_correlation: int = 1) -> None:
         self.marks: list[StreamMark] = []
-        self._rows: list[tuple] = []
+        self._rows: list[dict[str, int]] = []
         self._correlation = first_correlation
 
     def mark(self, step, at_ns, edge=None, *, host_ns=None, recorded=True):
@@ -86,8 +86,23 @@ class Trace:
 
     @property
     def activities(self) -> Activities:
-        made = np.zeros(len(self._rows), dtype=ACTIVITY)
-        for row, fields in zip(made, self._rows, strict=True):
-            for name, value in fields.items():
-                row[name] = value
-        return made
+        return _made(self._rows)
+
+    def take(self, ended_by_ns: int) -> Activities:
+        """Those that have ended by then, once."""
+        ended = [row for row in self._rows if row["end_ns"] <= ended_by_ns]
+        self._rows = [row for row in self._rows if row["end_ns"] > ended_by_ns]
+        return _made(ended)
+
+    @property
+    def earliest_ns(self) -> int:
+        """When the first of those began that have not been taken."""
+        return min((row["start_ns"] for row in self._rows), default=2**62)
+
+
+def _made(rows: list[dict[str, int]]) -> Activities:
+    made = np.zeros(len(rows), dtype=ACTIVITY)
+    for row, fields in zip(made, rows, strict=True):
+        for name, value in fields.items():
+            row[name] = value
+    return made

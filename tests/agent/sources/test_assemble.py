@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from overlaptop.agent.reporting import reporter
 from overlaptop.agent.sources.assemble import Assembler, RecordedCollective, RecordedStep
 from overlaptop.agent.sources.base import CollectiveCall, Edge, Wait
-from overlaptop.agent.sources.sampling import MAX_EVERY, Sampler
 from overlaptop.timeline import spans
 from overlaptop.wire import codec
 
@@ -135,56 +134,3 @@ def test_of_steps_that_are_ready_together_all_ranks_show_the_same(batches, most,
         unnamed = SimpleNamespace(step=16, detailed=True, named=False)
         picked.append([each.step for each in reporter.best_detailed([*steps, unnamed], most)])
     assert picked == shown
-
-
-# Which steps are measured.
-
-
-def choose(sampler: Sampler, steps: int, cost_ns: int, step_ns: int) -> list[bool]:
-    chosen = []
-    for _ in range(steps):
-        chosen.append(sampler.next_is_detailed())
-        if chosen[-1]:
-            sampler.learn(cost_ns, step_ns)
-    return chosen
-
-
-@given(st.integers(1, 10**8), st.integers(10**5, 10**9), st.integers(0, 5))
-def test_sampling_keeps_to_its_budget_unless_even_the_rarest_is_too_dear(
-    cost_ns: int, step_ns: int, settle_steps: int
-) -> None:
-    sampler = Sampler(None, budget=0.01, settle_steps=settle_steps)
-    chosen = choose(sampler, 1000, cost_ns, step_ns)
-    assert not any(chosen[:settle_steps])
-    assert chosen[settle_steps]
-    spent_ns = sum(chosen[settle_steps + 1 :]) * cost_ns
-    assert spent_ns <= 0.01 * step_ns * 1000 or sampler.every == MAX_EVERY
-
-
-@pytest.mark.parametrize(
-    ("every", "cost_ns", "step_ns", "expected"),
-    [
-        (None, 1_000, 10_000_000, [False] * 3 + [True] * 6),
-        (3, 10**9, 1, [True, False, False] * 3),
-    ],
-    ids=["a cheap job: every step once it has settled", "fixed: from the first step"],
-)
-def test_steps_are_chosen_by_what_they_cost(every, cost_ns, step_ns, expected) -> None:
-    sampler = Sampler(every, budget=0.01, settle_steps=3)
-    assert choose(sampler, 9, cost_ns, step_ns) == expected
-
-
-def test_one_slow_step_moves_the_choice_half_the_way() -> None:
-    sampler = Sampler(None, budget=0.01, settle_steps=0)
-    sampler.learn(cost_ns=100, step_ns=10_000)
-    sampler.learn(cost_ns=4_000, step_ns=10_000)
-    assert sampler.every == 32  # the power of two above (1 + 40) / 2
-
-
-def test_ranks_whose_costs_differ_measure_the_same_steps_as_far_as_each_measures() -> None:
-    often, seldom = (
-        {at for at, taken in enumerate(choose(Sampler(None, 0.01, 3), 50, cost_ns, 10_000)) if taken}
-        for cost_ns in (200, 300)
-    )
-    assert len(often) > len(seldom) > 10
-    assert seldom <= often

@@ -95,6 +95,5 @@ def test_steps_far_shorter_than_the_agents_period_are_all_kept(run_ranks) -> Non
     assert job.codes == [0], job.errs
     assert [step.step for step in job.steps()] == list(range(steps - 1))
     assert {step.dropped for step in job.steps()} == {0}
-    # To take spans out of each would cost more than a step's share.
-    assert job.info().detail_every > 1
-    assert 0 < sum(step.measured for step in job.steps()) < steps / 2
+    # Some are left alone, so that the cost can be told.
+    assert 0 < sum(step.measured for step in job.steps()) < steps

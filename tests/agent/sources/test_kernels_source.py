@@ -7,14 +7,16 @@ import random
 import threading
 import tracemalloc
 from itertools import pairwise
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlaptop.agent.reporting import reporter
-from overlaptop.agent.sources import bursts, kernels, launch_log, self_check
+from overlaptop.agent.sources import kernels, launch_log, self_check
 from overlaptop.agent.sources.base import CollectiveCall, Edge
 from overlaptop.agent.sources.collective_join import CollectiveLaunch
 from overlaptop.agent.sources.cupti.holders import TOOLS
@@ -53,7 +55,7 @@ class Gpu:
         self.starts = self.handed_over = self.lost = self.dumps = 0
         self.recorder_fault = ""
         self.gathering = lambda: None
-        self.trace = Trace()
+        self.trace, self.given = Trace(), []
         self.launches = []
 
     @property
@@ -64,7 +66,7 @@ class Gpu:
         if self.refuses:
             raise CuptiError("cuptiActivityEnable: CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED")
         self.starts += 1
-        self.trace = Trace()
+        self.trace, self.given = Trace(), []
         self.tracing = True
 
     def stop(self):
@@ -74,9 +76,15 @@ class Gpu:
         self.gathering()
         if self.delivers_badly:
             raise UnknownRecordError("CUPTI delivered records of kind 3, which this agent never asks for")
+        if self.holds:
+            return 0
+        ended_by_ns = self.now_ns if self.tracing else 2**62
+        self.given.append(self.trace.take(ended_by_ns))
+        return min(ended_by_ns, self.trace.earliest_ns)
 
     def taken(self):
-        return self.trace.activities
+        given, self.given = self.given, []
+        return np.concatenate(given) if given else self.trace.take(0)
 
     def hand_over(self):
         self.tracing = False
@@ -89,6 +97,14 @@ class Gpu:
         recorded = self.tracing and not self.swallows_marks
         self.trace.mark(step, self.now_ns + LEAD_NS, edge, host_ns=self.now_ns, recorded=recorded)
         return self.trace.marks[-1]
+
+    def event(self):
+        at_ns = self.now_ns + LEAD_NS
+        return SimpleNamespace(
+            at_ns=at_ns,
+            query=lambda: self.now_ns >= at_ns,
+            elapsed_time=lambda later: (later.at_ns - at_ns) / 1e6,
+        )
 
     def touch(self):
         self.kernel(GEMM, 1_000)
@@ -128,7 +144,7 @@ def install(patch, gpu):
     patch.setattr(kernels, "Marker", {0: gpu}.__getitem__)
     patch.setattr(launch_log, "FlightRecorder", lambda: gpu)
     patch.setattr(kernels, "ROUND_S", 0.0)
-    for module in (bursts, kernels, self_check):
+    for module in (kernels, self_check):
         patch.setattr(module, "now_ns", lambda: gpu.now_ns)
     for module in (kernels, launch_log):
         patch.setattr(module, "monotonic", lambda: gpu.now_ns / 1e9)
@@ -137,7 +153,7 @@ def install(patch, gpu):
 class MeasuredJob:
     """A training loop, and the agent's thread that takes its steps."""
 
-    def __init__(self, gpu, every=1):
+    def __init__(self, gpu, every=4):
         self.gpu = gpu
         self.source = KernelsSource(every, 0, LaneRules())
         self.source.start()
@@ -177,7 +193,7 @@ class MeasuredJob:
         raise AssertionError("it never came to that")
 
     def until_tracing(self):
-        """To within a burst, some marks of which are set."""
+        """To within a window, some marks of which are set."""
         began = self.gpu.starts
         self.until(lambda: self.gpu.tracing and self.gpu.starts > began and len(self.gpu.trace.marks) > 1)
 
@@ -194,7 +210,7 @@ class MeasuredJob:
         return [each for each in self.taken if each.detailed]
 
     def recovers(self):
-        """Whether bursts are read again, and no step got lost."""
+        """Whether steps are measured again, and none got lost."""
         done = len(self.detailed())
         self.run(60)
         return len(self.detailed()) > done and self.is_whole() and not self.source.gave_up
@@ -219,22 +235,49 @@ def in_thread(call):
     return not thread.is_alive()
 
 
-def test_bursts_are_traced_and_the_steps_between_them_timed_by_the_host(gpu):
-    job = MeasuredJob(gpu, every=10)
-    assert job.source.detail_every == 10
+@pytest.mark.parametrize("every", [1, 2, 3, 4, 10])
+def test_every_nth_step_is_measured_and_the_others_timed_by_the_host(gpu, every):
+    job = MeasuredJob(gpu, every)
     job.run(400)
+    assert job.source.detail_every == every
     assert job.is_whole()
-    assert len(job.taken) >= 400 - 70
-    assert 10 < len(job.detailed()) < len(job.taken) // 5
-    assert 5 <= job.source.detail_every <= 20  # as it was lately
+    assert len(job.taken) >= 390
+    measured = [each.step for each in job.detailed()]
+    first = measured[0]
+    assert first <= 10 + every
+    assert measured == [step for step in range(first, len(job.taken)) if step % every == 0]
+    assert (gpu.starts - 1 > 300 // every) == (
+        every > 3
+    )  # besides the check: a window for each, or one for all
     for each in job.taken:
         assert each.end_ns - each.start_ns == pytest.approx(STEP_NS, abs=10 * 5_000)
         between = (each.phases, each.collective_count, each.launch_lead_ns)
         assert each.detailed or between == ((), None, None)
-    # From the first traced one on, they are moved to when the GPU ran them.
+    # From the first measured one on, they are moved to when the GPU ran them.
     placed = job.taken[job.taken.index(job.detailed()[0]) :]
     gaps_ns = [later.start_ns - each.end_ns for each, later in pairwise(placed)]
     assert max(map(abs, gaps_ns)) < 50_000
+
+
+def test_a_step_is_read_as_soon_as_the_gpu_has_passed_it_while_tracing_goes_on(gpu):
+    job = MeasuredJob(gpu, every=1)
+    job.until(job.detailed)
+    starts = gpu.starts
+    for _ in range(100):
+        job.run(1)
+        assert job.detailed()[-1].step >= job.next_step - 3
+    assert gpu.starts == starts
+    assert gpu.tracing
+
+
+def test_by_default_the_budget_chooses_and_some_steps_are_left_alone(gpu):
+    job = MeasuredJob(gpu, every=None)
+    job.source.cadence.watched = True
+    job.run(6_000)
+    late = job.taken[3_000:]
+    assert sum(each.detailed for each in late) > 0.9 * len(late)
+    cost = job.source.cadence.cost.of_measured_steps()
+    assert abs(cost.share) <= 0.005  # the marks: 15 us of 10 ms
 
 
 def test_a_traced_step_has_its_lanes_phases_collectives_and_launch_lead(gpu):
@@ -262,17 +305,6 @@ def test_steps_before_the_flight_recorder_is_read_again_have_no_names_and_say_so
         assert (each.comm_kernels_ns, each.matched_ns) == (None, None)
         assert (each.collectives, each.collective_count) == ((), 1)
         assert reporter.totals(each, 0, 0).comm_bytes is None
-
-
-def test_a_dashboard_that_looks_gets_more(gpu):
-    seen = []
-    for watched in (False, True):
-        job = MeasuredJob(gpu, every=None)
-        job.source.watched = watched
-        job.run(2_000)
-        seen.append(len(job.detailed()))
-        job.source.stop()
-    assert seen[1] > 2 * seen[0] > 0
 
 
 # Giving up.
@@ -362,7 +394,7 @@ def test_without_a_flight_recorder_collectives_go_by_their_kernels_and_the_reaso
 
 
 @pytest.mark.parametrize("missing", ["records", "marks"])
-def test_a_burst_of_which_something_was_lost_has_no_lane_totals(gpu, missing):
+def test_a_window_of_which_something_was_lost_has_no_lane_totals(gpu, missing):
     job = MeasuredJob(gpu)
     job.until_tracing()
     if missing == "records":
@@ -377,40 +409,38 @@ def test_a_burst_of_which_something_was_lost_has_no_lane_totals(gpu, missing):
     assert job.source.lost == gpu.lost
 
 
-def test_a_burst_that_holds_more_than_can_be_kept_is_ended_and_the_next_is_shorter(gpu):
+@pytest.mark.parametrize("times", [1, kernels.MAX_OVERFLOWS])
+def test_a_window_that_holds_more_than_can_be_kept_is_ended_and_several_are_given_up(gpu, times):
     job = MeasuredJob(gpu)
-    job.until(lambda: len(job.detailed()) > 50)
-    job.until_tracing()
-    gpu.exhausted = True
-    job.take()
-    assert not gpu.tracing
-    gpu.exhausted = False
-    lengths = []
-    for _ in range(2):
+    for _ in range(times):
+        assert not job.source.gave_up
         job.until_tracing()
-        job.until(lambda: not gpu.tracing)
-        lengths.append(sum(mark.edge is None for mark in gpu.trace.marks) - 1)
-    assert lengths[0] == lengths[1] // 2
+        gpu.exhausted = True
+        job.take()
+        gpu.exhausted = False
+        assert not gpu.tracing
+    job.run(2)
+    assert job.source.gave_up == ("" if times == 1 else kernels.OVERFLOWS)
     assert job.is_whole()
 
 
-def test_a_burst_that_the_job_leaves_for_something_else_is_ended(gpu):
+def test_a_window_that_the_job_leaves_for_something_else_is_ended(gpu):
     job = MeasuredJob(gpu)
     job.until_tracing()
     for share, goes_on in ((0.5, True), (0.6, False)):  # a long validation
-        gpu.now_ns += int(share * kernels.MAX_BURST_S * 1e9)
+        gpu.now_ns += int(share * kernels.STANDSTILL_S * 1e9)
         job.take()
         assert gpu.tracing == goes_on
     starts = gpu.starts
     for _ in range(20):
-        gpu.now_ns += int(kernels.MAX_BURST_S * 1e9)
+        gpu.now_ns += int(kernels.STANDSTILL_S * 1e9)
         job.take()
     assert gpu.starts <= starts + 1  # and no other begins before the job steps on
     assert not gpu.tracing
     assert job.recovers()
 
 
-def test_no_burst_begins_and_no_edge_is_marked_while_a_graph_is_captured(gpu, monkeypatch):
+def test_no_window_begins_and_no_edge_is_marked_while_a_graph_is_captured(gpu, monkeypatch):
     job = MeasuredJob(gpu)
     job.run(2)  # the check is done
     graph = torch.cuda.CUDAGraph()
@@ -568,7 +598,7 @@ def test_whatever_happens_each_step_comes_out_once_and_in_order(seed):
             change(gpu, "holds", lambda held: False): 2,
             change(gpu, "lost", lambda lost: lost + 1): 0.3,
             change(gpu, "refuses_marks", lambda refuses: not refuses): 0.6,
-            change(job.source, "watched", lambda watched: not watched): 0.3,
+            change(job.source.cadence, "watched", lambda watched: not watched): 0.3,
             graph.capture_begin: 0.3,
             graph.capture_end: 0.6,
             change(gpu, "now_ns", lambda now_ns: now_ns + 10**9): 0.5,  # a validation
@@ -579,7 +609,7 @@ def test_whatever_happens_each_step_comes_out_once_and_in_order(seed):
         graph.capture_end()
         job.source.resume()
         done = len(job.detailed())
-        # A schedule that has seen slow bursts waits two minutes.
+        # A cadence that has seen slow steps waits for thousands.
         job.until(lambda: len(job.detailed()) > done, limit=30_000)
         assert job.is_whole()
         assert job.source.gave_up == ""

@@ -1,4 +1,4 @@
-"""When torch's flight recorder is read: rarely, and by all ranks for the same bursts."""
+"""When torch's flight recorder is read: rarely, and by all ranks for the same steps."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from overlaptop.agent.sources.launch_log import (
     LaunchLog,
 )
 
+STEP_S = 0.05
+
 
 @pytest.fixture
-def bursts_read(monkeypatch):
-    """Of 400 bursts, two seconds apart, when those began for which a log was read that takes so long."""
+def steps_read(monkeypatch):
+    """Of 200,000 steps, read in batches, for which ones a log was read that takes so long."""
 
-    def run(took_s, watched, began_s=1_000_000.0):
+    def run(took_s, watched, batch=3):
         clock = SimpleNamespace(now_s=0.0)
 
         class Recorder:
@@ -33,11 +35,11 @@ def bursts_read(monkeypatch):
         monkeypatch.setattr(launch_log, "FlightRecorder", Recorder)
         log = LaunchLog()
         read = []
-        for number in range(400):
-            at_s = began_s + number * 2.0 + 0.003
-            if log.due(at_s, watched=watched):
-                assert log.read(at_s, 0) == []
-                read.append(at_s)
+        for first in range(0, 200_000, batch):
+            steps = range(first, first + batch)
+            if log.due(steps, round(STEP_S * 1e9), watched=watched):
+                assert log.read(first, 0) == []
+                read.append(steps)
         return read
 
     return run
@@ -45,17 +47,20 @@ def bursts_read(monkeypatch):
 
 @pytest.mark.parametrize("watched", [False, True])
 @pytest.mark.parametrize("took_s", [0.001, 0.02, 0.2])
-def test_it_is_read_no_more_often_and_no_longer_than_allowed(bursts_read, watched, took_s):
+def test_it_is_read_no_more_often_and_no_longer_than_allowed(steps_read, watched, took_s):
     period_s, share = (WATCHED_PERIOD_S, WATCHED_SHARE) if watched else (PERIOD_S, SHARE)
-    read = bursts_read(took_s, watched)
+    read = steps_read(took_s, watched)
     assert len(read) > 8
-    least_s = max(period_s, took_s / share)
-    assert all(least_s <= later - earlier <= 2 * least_s for earlier, later in itertools.pairwise(read[1:]))
+    least = max(period_s, took_s / share) / STEP_S
+    assert all(
+        least - 3 <= later.start - earlier.start <= 2 * least + 3
+        for earlier, later in itertools.pairwise(read[1:])
+    )
 
 
-def test_ranks_that_need_different_times_read_it_for_the_same_bursts(bursts_read):
-    quick = bursts_read(0.022, watched=True)
-    for took_s, began_s in ((0.031, 1_000_000.0), (0.039, 1_000_006.0)):
-        slow = bursts_read(took_s, watched=True, began_s=began_s)
-        assert len(set(slow[2:-5]) - set(quick)) == 0
-        assert len(slow) > 100
+def test_ranks_that_need_different_times_read_it_for_the_same_steps(steps_read):
+    quick = steps_read(0.022, watched=True)
+    for took_s, batch in ((0.031, 3), (0.039, 7)):
+        slow = steps_read(took_s, watched=True, batch=batch)
+        shared = sum(any(set(steps) & set(each) for each in quick) for steps in slow)
+        assert shared == len(slow) > 100

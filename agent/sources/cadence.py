@@ -1,0 +1,177 @@
+"""Which steps are measured in detail: as many as a budget of the job's time pays for.
+
+Steps are chosen by their number, in cycles whose lengths are powers of two: ranks that differ in what they
+may spend still measure the same steps, as far as each measures, and can be compared.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from overlaptop.agent.sources.own_cost import CostMeter, Estimate, Treatment
+
+WATCHED_BUDGET, IDLE_BUDGET = 0.005, 0.001
+"""How much longer steps may become on average where somebody watches this rank, and where nobody does."""
+FIRST_SHARE = 0.5
+"""While the cost is not known. With 3 %, which is much, 20 s of it lose 0.3 s."""
+RELEARN_SHARE = 0.25
+LEAST_SHARE = 1 / 1024
+KEEP_SHARES = 0.85, 1.5
+"""A share is kept as long as the budget pays for between so many times as much."""
+WATCHED_SIGMAS, IDLE_SIGMAS = 0.5, 1.0
+"""The cost is taken to be so many standard errors higher than it is estimated."""
+CYCLE_S, LONG_CYCLE_S = 1.0, 6.0
+"""A cycle is no longer than so, in order that some step is measured each second; where all but a few
+steps are measured, it takes so long at least."""
+PAUSE_S = 0.25
+"""A pause is of as many steps as take so long,"""
+PAUSE_STEPS = 3
+"""or of so many, where a whole cycle is not."""
+LONG_CYCLE_PAUSES = 16
+"""Where all but a few steps are measured, one in so many is not."""
+SETTLE_STEPS = 4
+"""The first steps are of warm-up."""
+MAX_CYCLE_STEPS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One cycle: measured steps, then the pause, then steps as usual."""
+
+    cycle_steps: int
+    measured_steps: int
+    pause_begin: int
+    pause_end: int
+
+    def measures(self, step: int) -> bool:
+        """Whether `step` is measured."""
+        return step % self.cycle_steps < self.measured_steps
+
+    def pauses(self, step: int) -> bool:
+        """Whether `step` lies in the pause."""
+        return self.pause_begin <= step % self.cycle_steps < self.pause_end
+
+
+class Cadence:
+    """Chooses the steps to measure by what measuring has cost this job so far.
+
+    `measures` and `pauses` may be asked on any thread.
+    """
+
+    def __init__(self, every: int | None, prior: Estimate, lead_steps: int = 0) -> None:
+        """Begin with half of the steps, until their cost is known.
+
+        Args:
+            every: measure each n-th step, whatever it costs, and never pause; None: by the budget.
+            prior: what measured steps cost as far as it is known of any job.
+            lead_steps: steps before a measured one in which the source works already.
+        """
+        self.watched = False
+        self.cost = CostMeter()
+        self._fixed = Plan(every, 1, 0, 0) if every is not None else None
+        self._prior = prior
+        self._lead_steps = lead_steps
+        self._share = FIRST_SHARE
+        self._known = False
+        self._plan: Plan | None = self._fixed
+        self._planned_watched: bool | None = None
+        """`watched` when the plan was made."""
+        self._settling = SETTLE_STEPS
+        self._mean_step_ns = 0.0
+
+    @property
+    def every(self) -> int:
+        """One step in so many is measured."""
+        plan = self._plan
+        return max(1, round(plan.cycle_steps / plan.measured_steps)) if plan else 1
+
+    def measures(self, step: int) -> bool:
+        """Whether `step` is to be measured. At first all are, where that takes no preparation."""
+        plan = self._plan
+        return plan.measures(step) if plan is not None else not self._lead_steps
+
+    def pauses(self, step: int) -> bool:
+        """Whether the agent is to do nothing in `step`, so that its cost can be told."""
+        plan = self._plan
+        return plan is not None and plan.pauses(step)
+
+    def turns_at(self, step: int) -> bool:
+        """Whether `step` is treated otherwise than the one before it."""
+        return self.measures(step) != self.measures(step - 1) or self.pauses(step) != self.pauses(step - 1)
+
+    def note(self, step: int, step_ns: int, *, measured: bool, untouched: bool) -> None:
+        """Take in a finished step, in order. On the agent's thread.
+
+        Args:
+            step: its number.
+            step_ns: how long it took by the host's clock.
+            measured: it was measured in detail.
+            untouched: the source did nothing in it.
+        """
+        if self._settling:
+            self._settling -= 1
+            return
+        self._mean_step_ns += (step_ns - self._mean_step_ns) * (0.1 if self._mean_step_ns else 1.0)
+        if self._fixed is not None:
+            return
+        if measured:
+            treatment = Treatment.MEASURED
+        else:
+            treatment = Treatment.PAUSED if untouched and self.pauses(step) else Treatment.USUAL
+        turns = self.cost.turns
+        self.cost.note(step_ns, treatment)
+        if self._plan is None or self.cost.turns != turns or self._planned_watched is not self.watched:
+            self._choose()
+
+    def _choose(self) -> None:
+        self._planned_watched = self.watched
+        estimate = self.cost.of_measured_steps()
+        if estimate is not None:
+            self._known = True
+            share = self._affordable(estimate)
+            if not KEEP_SHARES[0] * self._share <= share < KEEP_SHARES[1] * self._share:
+                self._share = 2.0 ** math.floor(math.log2(share))
+        elif self._known:  # the job has turned to something else
+            self._share = min(self._share, RELEARN_SHARE)
+        self._plan = plan(self.cost.step_ns or self._mean_step_ns, self._share, self._lead_steps)
+        self.cost.follow(self._plan)
+
+    def _affordable(self, estimate: Estimate) -> float:
+        """The share of steps that the budget pays for, by what they may well cost.
+
+        Where the job's noise hides that, by what measuring usually costs: the mean of the estimate and the
+        prior, each weighted by the inverse of its variance.
+        """
+        budget, sigmas = (WATCHED_BUDGET, WATCHED_SIGMAS) if self.watched else (IDLE_BUDGET, IDLE_SIGMAS)
+        weights = [(2 / max(each.error, 1e-6)) ** 2 for each in (estimate, self._prior)]
+        mean = (weights[0] * estimate.share + weights[1] * self._prior.share) / sum(weights)
+        careful = mean + sigmas / math.sqrt(sum(weights))
+        return max(LEAST_SHARE, budget / max(careful, budget))
+
+
+def plan(step_ns: float, share: float, lead_steps: int = 0) -> Plan:
+    """The cycle for steps of about `step_ns` in which the source works in a `share` of them."""
+    step_s = max(step_ns, 1.0) / 1e9
+    drain_steps = 1 if lead_steps else 0
+    pause_steps = math.ceil(PAUSE_S / step_s)
+    if share >= 1.0:
+        pause_steps = max(pause_steps, PAUSE_STEPS - 1)
+        off_steps = drain_steps + pause_steps + lead_steps
+        cycle = _power_of_two(max(LONG_CYCLE_PAUSES * off_steps, LONG_CYCLE_S / step_s))
+        begin = cycle - off_steps + drain_steps
+        return Plan(cycle, cycle - off_steps, begin, begin + pause_steps)
+    cycle = _power_of_two(CYCLE_S / step_s / 2 + 1)
+    while True:
+        measured = min(math.floor(share * cycle), cycle - drain_steps - 1) - lead_steps
+        if measured >= 1 or cycle >= MAX_CYCLE_STEPS:
+            break
+        cycle *= 2
+    measured = max(1, measured)
+    begin = measured + drain_steps
+    pause_steps = min(max(pause_steps, PAUSE_STEPS), cycle - lead_steps - begin)
+    return Plan(cycle, measured, begin, begin + pause_steps)
+
+
+def _power_of_two(least: float) -> int:
+    return min(MAX_CYCLE_STEPS, 1 << max(0, math.ceil(math.log2(least))))

@@ -1,0 +1,130 @@
+"""A window: whole steps that are traced one after the other, each read as soon as all of it is known."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+
+from overlaptop.agent.sources.base import Edge
+from overlaptop.agent.sources.cupti import layouts
+from overlaptop.agent.sources.cupti.layouts import Activities
+from overlaptop.agent.sources.kernel_names import KernelNames
+from overlaptop.agent.sources.kernel_steps import (
+    StreamMark,
+    TracedStep,
+    find_marks,
+    launched_after,
+    read_steps,
+)
+from overlaptop.agent.sources.marker import Marker
+from overlaptop.timeline.lanes import LaneRules
+
+LEAD_STEPS = 1
+"""Whole steps that are traced before the first that is measured. What ran when tracing began was launched
+before and is not seen. A whole step later it is over, except for collectives that nobody waits for before
+the next step."""
+MAX_PENDING = 1_000_000
+"""Records of steps that have not ended, 56 bytes each."""
+
+
+class Window:
+    """Marks the bounds of steps and the edges in them, as the training thread passes there."""
+
+    def __init__(self, marker: Marker, measures: Callable[[int], bool]) -> None:
+        """Begin in the middle of a step; `measures` says which of the next steps are to be measured."""
+        self.pending: deque[int] = deque()
+        """Measured steps, begun and not read."""
+        self.finished = threading.Event()
+        """No step is being measured, and none of the next ones is to be; or it is broken."""
+        self.broken = False
+        self._marker = marker
+        self._measures = measures
+        self._marks: deque[StreamMark] = deque()
+        self._to_skip = LEAD_STEPS
+        self._open = False
+        self._activities: Activities | None = None
+
+    # On the job's threads.
+
+    def boundary(self, step: int) -> None:
+        """`step` begins here."""
+        if self.finished.is_set():
+            return
+        if self._to_skip:
+            self._to_skip -= 1
+            return
+        wanted = self._measures(step)
+        if wanted:
+            self.pending.append(step)
+        if wanted or self._open:
+            self._set(step, None)
+        self._open = wanted
+        if not wanted and not any(self._measures(step + ahead) for ahead in range(1, LEAD_STEPS + 2)):
+            self.finished.set()
+
+    def edge(self, edge: Edge) -> None:
+        """A phase begins or ends here."""
+        if self._open and not self.finished.is_set():
+            self._set(self._marks[-1].step, edge)
+
+    def _set(self, step: int, edge: Edge | None) -> None:
+        mark = self._marker.mark(step, edge)
+        if mark is None:
+            self.end()
+        else:
+            self._marks.append(mark)
+
+    # On the agent's thread.
+
+    def end(self) -> None:
+        """Break it off: what has not been read is not to be read."""
+        self.broken = True
+        self.finished.set()
+
+    def read(
+        self, activities: Activities, until_ns: int, names: KernelNames, rules: LaneRules, offset_ns: int
+    ) -> list[TracedStep]:
+        """Take in more records, and read the steps that ended before `until_ns`.
+
+        Args:
+            activities: what CUPTI has given back since the last call.
+            until_ns: what began on the GPU before this has been given back; ns on the agent's clock.
+            names: of kernels.
+            rules: which kernels are what.
+            offset_ns: the agent's clock less CUPTI's.
+        """
+        if self._activities is not None:
+            activities = np.concatenate([self._activities, activities])
+        self._activities = activities
+        marks = list(self._marks)
+        _, rows = find_marks(activities, marks)
+        ends = [
+            (at, row)
+            for at, (mark, row) in enumerate(zip(marks, rows.tolist(), strict=True))
+            if mark.edge is None and row >= 0 and int(activities["start_ns"][row]) + offset_ns < until_ns
+        ]
+        if not ends or ends[-1][0] == 0:
+            return []
+        last, row = ends[-1]
+        wanted = {step for step in self.pending if step < marks[last].step}
+        steps = [
+            each
+            for each in read_steps(activities, marks[: last + 1], names, rules, offset_ns)
+            if each.step in wanted
+        ]
+        still_needed = activities["end_ns"] >= activities["start_ns"][row]
+        still_needed |= launched_after(activities, row)
+        self._activities = layouts.chosen(activities, still_needed)
+        for _ in range(last):
+            self._marks.popleft()
+        for _ in wanted:
+            self.pending.popleft()
+        return steps
+
+    @property
+    def overflows(self) -> bool:
+        """Whether it holds more than can be kept."""
+        return self._activities is not None and len(self._activities) > MAX_PENDING

@@ -1,0 +1,186 @@
+"""Which steps are measured, on simulated jobs of known cost and noise."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import mean, median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlaptop.agent.sources.cadence import Cadence, plan
+from overlaptop.agent.sources.own_cost import Estimate
+
+LEAD_STEPS = 1
+PRIOR = Estimate(0.01, 0.04)
+
+
+@dataclass
+class Job:
+    """A training job whose steps vary, and last longer while the source works."""
+
+    step_ms: float
+    slowdown: float
+    noise: float = 0.01
+    """Standard deviation of a step, of its length; a third of it carries over to the next."""
+    drift: float = 0.0
+    """It gets so much slower in a minute."""
+    seed: int = 0
+    cadence: Cadence = field(default_factory=lambda: Cadence(None, PRIOR, LEAD_STEPS))
+    at_s: float = 0.0
+    step: int = 0
+    _deviation: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+
+    def run(self, seconds: float) -> list[tuple[float, bool, float]]:
+        """For each step when it ended in s, whether it was measured, and the time that it lost in s."""
+        steps = []
+        until_s = self.at_s + seconds
+        while self.at_s < until_s:
+            ahead = range(self.step, self.step + LEAD_STEPS + 1)
+            working = any(map(self.cadence.measures, ahead))
+            measured = self.cadence.measures(self.step)
+            self._deviation = 0.3 * self._deviation + self._random.gauss(0, math.sqrt(0.91) * self.noise)
+            plain_s = self.step_ms / 1e3 * max(0.2, 1 + self._deviation + self.drift * self.at_s / 60)
+            if self._random.random() < 0.005:
+                plain_s *= 3  # it collects garbage
+            lost_s = plain_s * self.slowdown * working
+            self.at_s += plain_s + lost_s
+            steps.append((self.at_s, measured, lost_s))
+            self.cadence.note(
+                self.step, round((plain_s + lost_s) * 1e9), measured=measured, untouched=not working
+            )
+            self.step += 1
+        return steps
+
+
+def lost(steps):
+    return sum(lost_s for _, _, lost_s in steps) / (steps[-1][0] - steps[0][0])
+
+
+def share(steps):
+    return mean(measured for _, measured, _ in steps)
+
+
+@pytest.mark.parametrize("step_ms", [20, 50, 250, 1000])
+def test_a_watched_job_that_loses_nothing_is_measured_nearly_always_after_20_s(step_ms):
+    job = Job(step_ms, slowdown=0.0)
+    job.cadence.watched = True
+    job.run(20 if step_ms < 1000 else 90)  # 90 steps
+    steps = job.run(120)
+    assert share(steps) > 0.9
+    at_s = [at_s for at_s, measured, _ in steps if measured]
+    gaps_s = sorted(after - before for before, after in pairwise(at_s))
+    assert gaps_s[int(len(gaps_s) * 0.95)] < max(1.0, 1.1 * step_ms / 1e3)
+
+
+@pytest.mark.parametrize(("watched", "budget"), [(True, 0.005), (False, 0.001)])
+@pytest.mark.parametrize("step_ms", [20, 50, 250])
+@pytest.mark.parametrize("slowdown", [0.003, 0.03, 0.1])
+def test_the_budget_is_kept(step_ms, slowdown, watched, budget):
+    runs = []
+    for seed in range(3):
+        job = Job(step_ms, slowdown, noise=0.02, seed=seed)
+        job.cadence.watched = watched
+        job.run(max(60, 1.2 * step_ms))
+        runs.append(job.run(240))
+    assert median(map(lost, runs)) <= 1.2 * budget
+    assert all(share(steps) > 0 for steps in runs)
+
+
+def test_what_learning_the_cost_takes_is_soon_over():
+    job = Job(50, slowdown=0.03)
+    assert lost(job.run(20)) < 0.02
+    assert lost(job.run(20)) < 0.001
+
+
+@pytest.mark.parametrize("slowdown", [0.0, 0.01, 0.05])
+@pytest.mark.parametrize("drift", [0.0, 0.1])
+def test_the_estimate_is_as_likely_too_high_as_too_low_and_within_its_error(slowdown, drift):
+    estimates = []
+    for seed in range(40):
+        job = Job(100, slowdown, noise=0.03, drift=drift, seed=seed)
+        job.cadence.watched = True
+        job.run(90)
+        estimates.append(job.cadence.cost.of_measured_steps())
+    off = [each.share - slowdown for each in estimates]
+    assert abs(median(off)) < 0.003
+    assert sum(abs(each) <= estimate.error for each, estimate in zip(off, estimates, strict=True)) >= 34
+
+
+def test_the_cost_of_all_steps_is_that_of_the_measured_ones_by_their_share():
+    job = Job(20, slowdown=0.04)
+    job.cadence.watched = True
+    job.run(60)
+    steps = job.run(300)
+    cost = job.cadence.cost.of_all_steps()
+    assert isinstance(cost, Estimate)
+    paid = lost(steps)
+    assert cost.share == pytest.approx(paid, abs=max(cost.error, 0.001) * 1.5)
+
+
+def test_noise_does_not_keep_a_job_from_being_measured():
+    job = Job(50, slowdown=0.0, noise=0.2)
+    job.cadence.watched = True
+    job.run(60)
+    assert share(job.run(60)) > 0.05
+
+
+def test_a_job_that_turns_to_something_dearer_is_measured_less():
+    job = Job(50, slowdown=0.0)
+    job.cadence.watched = True
+    job.run(60)
+    assert share(job.run(10)) > 0.9
+    job.step_ms, job.slowdown = 20, 0.05
+    job.run(60)
+    assert lost(job.run(60)) <= 0.006
+
+
+def test_a_dashboard_that_comes_is_served_at_once_and_one_that_leaves_saves_at_once():
+    job = Job(50, slowdown=0.006)
+    job.run(60)
+    assert share(job.run(30)) < 0.2
+    job.cadence.watched = True
+    job.run(4)
+    assert share(job.run(10)) > 0.35
+    job.cadence.watched = False
+    job.run(1)
+    assert share(job.run(10)) < 0.2
+
+
+def test_every_nth_step_is_measured_whatever_it_costs():
+    job = Job(50, slowdown=0.5, cadence=Cadence(3, PRIOR, LEAD_STEPS))
+    job.run(60)
+    assert [job.cadence.measures(step) for step in range(7)] == [True, False, False] * 2 + [True]
+    assert not any(map(job.cadence.pauses, range(100)))
+    assert job.cadence.every == 3
+
+
+step_lengths = st.floats(1e5, 1e11)
+shares = st.floats(1 / 1024, 1)
+
+
+@given(step_lengths, shares, st.integers(0, 2))
+def test_a_plan_measures_and_pauses_and_never_both(step_ns, part, lead_steps):
+    made = plan(step_ns, part, lead_steps)
+    steps = range(made.cycle_steps)
+    working = {
+        step for step in steps if any(made.measures(step + ahead) for ahead in range(lead_steps + 1))
+    }
+    paused = {step for step in steps if made.pauses(step)}
+    assert made.measured_steps >= 1
+    assert paused
+    assert not working & paused
+
+
+@given(step_lengths, st.tuples(shares, shares), st.integers(0, 2))
+def test_ranks_that_spend_differently_measure_some_of_the_same_steps(step_ns, parts, lead_steps):
+    first, second = (plan(step_ns, part, lead_steps) for part in parts)
+    longer = max(first.cycle_steps, second.cycle_steps)
+    assert all(made.measures(step) for made in (first, second) for step in (0, longer, 5 * longer))
