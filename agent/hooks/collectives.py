@@ -7,7 +7,8 @@ functions would miss most of them. The Autograd key would miss inference mode.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,7 @@ KEY = "BackendSelect"
 MAX_COALESCED = 4096
 MAX_GROUPS = 1024
 """Of which it is remembered where their ranks are."""
+POINT_TO_POINT = ("send", "recv_", "recv_any_source_")
 LISTS_COALESCED_WHEN_UNEVEN = ("allgather_", "reduce_scatter_")
 """Ops on lists of tensors that NCCL turns into one broadcast or reduce each where sizes differ."""
 
@@ -49,6 +51,7 @@ class CollectiveHooks:
         self._coalescing_end = barrier.guarded("the coalescing hook, end", self._end_coalescing)
         self._bracketed_task = -1
         self._local_groups = _LocalGroups()
+        self._numbers = _SequenceNumbers()
         self._coalescing: dict[str, list[CollectiveCall]] = {}
 
     def install(self) -> None:
@@ -65,9 +68,10 @@ class CollectiveHooks:
         self._functional.impl("wait_tensor", self._wait_kernel(wait_tensor, after), KEY, with_keyset=True)
         self._patch_coalescing()
         self._waits.install()
+        self._numbers.begin(list(dist.distributed_c10d._world.pg_map))  # noqa: SLF001 - there is no public way
 
     def _kernel(self, op: Any, after: Any) -> Callable[..., Any]:
-        describe = _Describe(op, self._local_groups)
+        describe = _Describe(op, self._local_groups, self._numbers)
         issue, issued, failed = self._issue, self._issued, self._failed
         redispatch = op._handle.redispatch_boxed  # noqa: SLF001 - op.redispatch is Python, and may be compiled
 
@@ -100,6 +104,8 @@ class CollectiveHooks:
         return transparent(kernel)
 
     def _before(self, describe: _Describe, args: tuple[Any, ...]) -> Any:
+        if describe.point_to_point:
+            describe.count(args)
         source = self._source()
         if source is None:
             return None
@@ -204,10 +210,51 @@ class _LocalGroups:
         return size if is_local else None
 
 
+class _SequenceNumbers:
+    """The number of each collective in the order of its group, the same on all of the group's ranks.
+
+    Torch counts them itself, so none is missed in steps that are not measured. But gloo counts sends and
+    receives among them, which not all ranks of the group make: those are counted here, and taken off, as is
+    all that a group did before the hooks came.
+    """
+
+    def __init__(self) -> None:
+        self._taken_off: Counter[str] = Counter()
+        """By the name of a group on gloo."""
+
+    def begin(self, groups: Iterable[Any]) -> None:
+        """The hooks come in now: at the same point of the script on all ranks, between two steps."""
+        for group in groups:
+            backend = _backend_of(group, torch.device("cpu"))
+            if backend is not None and backend.name() == "gloo":
+                self._taken_off[group.group_name] = _begun(backend) or 0
+
+    def count_point_to_point(self, group: Any) -> None:
+        """A send or receive is about to be issued in this group."""
+        self._taken_off[group.group_name] += 1
+
+    def next(self, group: Any, backend: Any) -> int | None:
+        """The number of the collective that is about to be issued; None where torch does not count."""
+        begun = None if backend is None else _begun(backend)
+        if begun is None:
+            return None
+        # From 1, as NCCL's flight recorder numbers them.
+        return 1 + begun - (self._taken_off[group.group_name] if backend.name() == "gloo" else 0)
+
+
+def _begun(backend: Any) -> int | None:
+    try:
+        return int(backend._get_sequence_number_for_group())  # noqa: SLF001 - there is no public way
+    except (AttributeError, RuntimeError) as fault:
+        if raised_by_job(fault):
+            raise
+        return None
+
+
 class _Describe:
     """Reads one op's arguments: which hold tensors in and out, the group, async, the peer."""
 
-    def __init__(self, op: Any, local_groups: _LocalGroups) -> None:
+    def __init__(self, op: Any, local_groups: _LocalGroups, numbers: _SequenceNumbers) -> None:
         arguments = op._schema.arguments  # noqa: SLF001
         names = [argument.name for argument in arguments]
         self._name = op._schema.name.removeprefix("c10d::")  # noqa: SLF001
@@ -218,6 +265,13 @@ class _Describe:
         self._out_at = [i for i in tensors if names[i].startswith("output")]
         self._in_at = [i for i in tensors if i not in self._out_at]
         self._local_groups = local_groups
+        self._numbers = numbers
+        self.point_to_point = self._name in POINT_TO_POINT
+
+    def count(self, args: tuple[Any, ...]) -> None:
+        """A send or receive, as it is issued."""
+        if not any(is_traced(each) for i in (*self._in_at, *self._out_at) for each in _tensors(args[i])):
+            self._numbers.count_point_to_point(dist.ProcessGroup.unbox(args[self._group_at]))
 
     def __call__(self, args: tuple[Any, ...]) -> CollectiveCall | None:
         """Describe one call; None for fake and meta tensors: a compiler tracing, not a job running."""
@@ -229,18 +283,20 @@ class _Describe:
         size_bytes = max(_bytes(args, self._in_at), _bytes(args, self._out_at))
         title = _group_name(group)
         device = first.device if first is not None else torch.device("cpu")
+        backend = _backend_of(group, device)
         return CollectiveCall(
             op=self._name,
             bytes=size_bytes,
             group=title,
             # The dispatcher strips trailing arguments that have their default, which is True.
             is_async=True if at is None or len(args) <= at else bool(args[at]),
-            backend=_backend_name(group, device),
+            backend=str(backend.name()) if backend is not None else "unknown",
             device_type=device.type,
             device_index=device.index if device.index is not None else -1,
             peer=None if self._peer_at is None else int(args[self._peer_at]),
             coalesced=self._name in LISTS_COALESCED_WHEN_UNEVEN and not self._even(args),
             link=link_bytes(self._name, size_bytes, self._local_groups.ranks(title, group)),
+            sequence=None if self.point_to_point else self._numbers.next(group, backend),
         )
 
     def _even(self, args: tuple[Any, ...]) -> bool:
@@ -267,13 +323,13 @@ def _bytes(args: tuple[Any, ...], positions: list[int]) -> int:
     return sum(t.numel() * t.element_size() for i in positions if i < len(args) for t in _tensors(args[i]))
 
 
-def _backend_name(group: Any, device: torch.device) -> str:
+def _backend_of(group: Any, device: torch.device) -> Any:
     try:
-        return str(group._get_backend(device).name())  # noqa: SLF001
+        return group._get_backend(device)  # noqa: SLF001
     except RuntimeError as fault:  # no backend for this device: the call itself is about to say so
         if raised_by_job(fault):
             raise
-        return "unknown"
+        return None
 
 
 def _group_name(group: Any) -> str:
@@ -307,6 +363,7 @@ def _together(calls: list[CollectiveCall]) -> CollectiveCall:
         first.device_index,
         coalesced=True,
         link=sum_links_where_known(call.link for call in calls),
+        sequence=first.sequence,
     )
 
 

@@ -115,6 +115,7 @@ def detail(measured: StepSpans, rank: int) -> StepDetail:
                 is_async=each.call.is_async,
                 start_ns=each.start_ns - start_ns,
                 end_ns=each.end_ns - start_ns,
+                sequence=each.call.sequence,
             )
             for each in measured.collectives[:MAX_COLLECTIVES]
         ),

@@ -50,6 +50,9 @@ class CollectiveCall:
     """Several launched as one. NCCL's Work for such has no future, and asking for it ends the process."""
     link: LinkBytes | None = None
     """What this rank sends and receives in it over the links of its node; None where that is not known."""
+    sequence: int | None = None
+    """Its number in the order of its group, the same on all of the group's ranks. None for point-to-point
+    operations and where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,6 +158,7 @@ def _launch(
             device_index=-1,
             coalesced=together,
             link=sum_links_where_known(link_bytes(_op(part), _bytes(part), ranks) for part in parts),
+            sequence=None if entry["is_p2p"] else int(entry["collective_seq_id"]),
         ),
         unix_ns=int(entry["time_created_ns"]),
         collectives=tuple(kind for name in names for kind in _kernels_of(name)),

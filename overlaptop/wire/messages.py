@@ -175,6 +175,9 @@ class CollectiveSpan(Part, frozen=True):
     is_async: bool
     start_ns: OffsetNs
     end_ns: OffsetNs
+    sequence: Count | None = None
+    """Its number in the order of its group, the same on all of the group's ranks. None for point-to-point
+    operations and where it is not known."""
 
 
 class StepDetail(Message, frozen=True, tag=3):

@@ -269,3 +269,54 @@ def test_a_collective_that_outlives_its_step_counts_in_both(run_ranks) -> None:
     assert second.comm_ns == second.hidden_ns == second.step_ns
     assert third.exposed_ns == pytest.approx(third.comm_ns, rel=0.05)
     assert (first.collectives, second.collectives) == (1, 0)
+
+
+def test_all_ranks_give_a_collective_the_same_number_whatever_only_some_of_them_do(run_ranks) -> None:
+    """Also those in steps that are not measured count, and sends among some ranks do not."""
+    job = run_ranks(
+        """
+        import time
+        import torch, torch.distributed as dist
+        import overlaptop.agent
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+        first_two = dist.new_group([0, 1])
+        dist.all_reduce(torch.ones(1))
+        if rank < 2:
+            (dist.send if rank else dist.recv)(torch.ones(1), 1 - rank)
+        for step in range(24):
+            overlaptop.agent.step()
+            if step % 2:
+                dist.all_reduce(torch.ones(1))
+                if rank < 2:
+                    dist.all_reduce(torch.ones(1), group=first_two)
+                    (dist.send if rank else dist.recv)(torch.ones(1), 1 - rank)
+                continue
+            dist.all_reduce(torch.ones(100 + step))
+            if rank < 2:
+                dist.all_reduce(torch.ones(500 + step), group=first_two)
+            time.sleep(0.15)
+        overlaptop.agent.step()
+        dist.destroy_process_group()
+        """,
+        nproc=3,
+        options=("--every", "2"),
+        forked=True,
+    )
+    assert job.codes == [0, 0, 0], job.errs
+    numbers = [
+        {
+            each.bytes // 4: each.sequence
+            for detail in job.details(rank)
+            for each in detail.collectives
+            if each.bytes > 4
+        }
+        for rank in range(3)
+    ]
+    seen = {size: number for each in numbers for size, number in each.items()}
+    assert len(seen) > 6
+    for each in numbers:
+        assert each == {size: seen[size] for size in each}
+    assert {size: 1 + size - 100 for size in seen if size < 500}.items() <= seen.items()
+    assert {size: 1 + size - 500 for size in seen if size >= 500}.items() <= seen.items()
+    assert set(numbers[0]) & set(numbers[1]) & set(numbers[2])

@@ -52,6 +52,7 @@ def test_each_recorded_entry_is_a_launch(name):
     assert [each.unix_ns for each in launches] == [one["time_created_ns"] for one in burst.entries]
     assert {each.call.group for each in launches} == {"0 default_pg"}
     assert not any(each.call.coalesced for each in launches)
+    assert [each.call.sequence for each in launches] == [one["collective_seq_id"] for one in burst.entries]
 
 
 @pytest.mark.parametrize(
@@ -157,6 +158,22 @@ def test_entries_become_launches(log, launched):
     for each in launches:
         assert each.call.coalesced == each.call.op.startswith("coalesced")
         assert each.several or not each.call.coalesced
+
+
+def test_a_launch_has_its_number_in_its_group_but_for_point_to_point():
+    launches = launches_of(
+        [
+            entry("all_reduce", 1),
+            entry("_all_gather_base", 2),
+            entry("_all_gather_base", 2),
+            coalesced(2),
+            entry("send 0->1", 2, p2p=True),
+            entry("send 0->1", 3, p2p=True),
+            coalesced(3, p2p=True),
+        ],
+        GROUPS,
+    )
+    assert [each.call.sequence for each in launches] == [1, 2, None, None]
 
 
 def links(entries, near=True, groups=GROUPS):
