@@ -37,6 +37,9 @@ _SHARES = {
     "recv": (0, 0, 1),
 }
 
+_UNSHARED = frozenset(("broadcast", "reduce", "send", "recv"))
+"""Operations whose bytes all pass one rank's link."""
+
 
 def link_bytes(op: str, size_bytes: int | None, ranks: int | None) -> LinkBytes | None:
     """What one rank sends and receives in one operation of a group of `ranks`, by a ring's count.
@@ -80,8 +83,35 @@ def sum_links_where_known(parts: Iterable[LinkBytes | None]) -> LinkBytes | None
 
 @lru_cache(maxsize=256)
 def _share_of(op: str) -> tuple[int, int, int] | None:
+    kind = kind_of(op)
+    return None if kind is None else _SHARES[kind]
+
+
+@lru_cache(maxsize=256)
+def kind_of(op: str) -> str | None:
+    """Which operation `op` is, spelled like ``allreduce``, ``allgather``, ``reducescatter``, ``send``.
+
+    `op` as for `link_bytes`, or the name of NCCL's kernel. None for another operation (gather, scatter) and
+    for several different ones in one.
+    """
     name = op.replace("_", "").lower()
-    return next((share for part, share in _SHARES.items() if part in name and "+" not in op), None)
+    return next((kind for kind in _SHARES if kind in name and "+" not in op), None)
+
+
+def bus_bandwidth(op: str, size_bytes: int | None, ranks: int, transfer_ns: int | None) -> float | None:
+    """Bytes per second by nccl-tests' definition (doc/PERFORMANCE.md): ``factor * bytes / time``.
+
+    The factor makes it comparable with a link's peak, whatever the number of ranks: ``2 (n-1)/n`` for an
+    all-reduce; ``(n-1)/n`` for all-gather, reduce-scatter and all-to-all; 1 for broadcast, reduce, send and
+    receive. `size_bytes` is the larger of what goes in and what comes out, `transfer_ns` the time in which
+    bytes moved. None where any of it is not known, for a barrier, and for a group of one rank.
+    """
+    kind = kind_of(op)
+    if kind is None or kind == "barrier" or not size_bytes or not transfer_ns or ranks < 2:
+        return None
+    rounds = _SHARES[kind][0]
+    factor = 1.0 if kind in _UNSHARED else rounds * (ranks - 1) / ranks
+    return factor * size_bytes / transfer_ns * 1e9
 
 
 def group_title(name: object, description: object) -> str:

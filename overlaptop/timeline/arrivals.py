@@ -1,0 +1,437 @@
+"""The same collective on all ranks of its group: who waited for whom, and how long bytes moved.
+
+A collective's kernel, or gloo's call, begins on each rank when that rank has arrived, and moves no byte
+before the last one has. So what a profiler counts as communication is two things::
+
+    a          = max over ranks of start             the last arrival
+    wait_r     = clamp(min(a, end_r) - start_r, 0, duration_r)
+    transfer_r = duration_r - wait_r                 wait + transfer = duration, to the nanosecond
+    T          = min over ranks of duration          needs no common clock
+    residual   = max end - min end                   how far the ends disagree
+
+The late rank is the one that starts last: it caused the waits of all others. Per-rank waits make no
+assumption of one common end: a broadcast's root may leave before others have arrived.
+
+A collective is *not split*, and says why, where a rank is missing, where ops or sizes differ, where the
+residual exceeds T/2, and where the clocks are less certain than the longest wait. Of a send and its receive
+only the receive is split: a send ends when its bytes are buffered.
+
+All times are integers, ns, on one clock of all ranks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
+from typing import NamedTuple, TypeAlias
+
+from overlaptop.timeline import collectives as ops
+from overlaptop.timeline.spans import Spans, clip, difference, from_pairs, intersection, length_ns, union
+
+
+class Part(NamedTuple):
+    """One rank's share in one collective."""
+
+    rank: int
+    start_ns: int
+    end_ns: int
+
+
+class Call(NamedTuple):
+    """A collective as one rank saw it."""
+
+    op: str
+    group: str
+    """What names its process group: the same on all members, and on no rank that is no member."""
+    bytes: int | None
+    """The larger of input and output; None: not known."""
+    start_ns: int
+    end_ns: int
+    sequence: int | None = None
+    """Its number in its group's own order; None: not known. Order tells calls apart that share one."""
+    peer: int | None = None
+    """Of a send its target, of a receive its source, as ranks of the job; None: not known, or neither."""
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective, or one send with its receive, on all ranks of which there is a record."""
+
+    op: str
+    group: str
+    bytes: int | None
+    """The larger of input and output; None: not known, or not the same on all ranks."""
+    parts: tuple[Part, ...]
+    """By rank."""
+    unsplit: str = ""
+    """Why it is not split; empty where it is."""
+    sender: int | None = None
+    """Of a send and its receive the rank that sends: its part is not split."""
+
+    @cached_property
+    def last_start_ns(self) -> int:
+        """When the last rank arrived."""
+        return max(part.start_ns for part in self.parts)
+
+    @property
+    def residual_ns(self) -> int:
+        """How far the ends disagree: the last one less the first."""
+        ends = [part.end_ns for part in self.parts]
+        return max(ends) - min(ends)
+
+    @cached_property
+    def least_transfer_ns(self) -> int:
+        """T: how long bytes moved on the fastest rank, without use of a common clock.
+
+        Where ranks may have unequal amounts to move (all-to-all), and of a receive: from the last arrival
+        to the last end, which does need one.
+        """
+        if self.sender is not None:
+            end_ns = max(part.end_ns for part in self.parts if part.rank != self.sender)
+            return max(0, end_ns - self.last_start_ns)
+        if ops.kind_of(self.op) == "alltoall":
+            return max(part.end_ns for part in self.parts) - self.last_start_ns
+        return min(part.end_ns - part.start_ns for part in self.parts)
+
+    @property
+    def late_rank(self) -> int | None:
+        """The rank that started last. None where it is not split, and where several started last."""
+        if self.unsplit:
+            return None
+        last_ns = self.last_start_ns
+        late = [part.rank for part in self.parts if part.start_ns == last_ns]
+        return late[0] if len(late) == 1 else None
+
+    @property
+    def bus_bandwidth(self) -> float | None:
+        """Bytes per second on T, as nccl-tests defines it; None where it is not split or not known."""
+        if self.unsplit:
+            return None
+        return ops.bus_bandwidth(self.op, self.bytes, len(self.parts), self.least_transfer_ns)
+
+    def part(self, rank: int) -> Part | None:
+        """The share of a rank; None: it has none, or it is missing."""
+        at = bisect_left(self.parts, (rank,))
+        return self.parts[at] if at < len(self.parts) and self.parts[at].rank == rank else None
+
+    def wait_ns(self, rank: int) -> int | None:
+        """How long the rank waited for the last one; None: it has no part in it, or that is not split."""
+        part = self.part(rank)
+        if part is None or self.unsplit or rank == self.sender:
+            return None
+        return _wait_ns(part, self.last_start_ns)
+
+    def transfer_ns(self, rank: int) -> int | None:
+        """The rank's duration less its wait; None as for `wait_ns`."""
+        part, wait_ns = self.part(rank), self.wait_ns(rank)
+        return None if part is None or wait_ns is None else part.end_ns - part.start_ns - wait_ns
+
+    @property
+    def caused_wait_ns(self) -> int:
+        """What all ranks together waited for the last one; 0 where it is not split."""
+        if self.unsplit:
+            return 0
+        last_ns = self.last_start_ns
+        return sum(_wait_ns(part, last_ns) for part in self.parts if part.rank != self.sender)
+
+
+def match(
+    calls: Mapping[int, Sequence[Call]],
+    *,
+    members: Mapping[str, Sequence[int]] | None = None,
+    clock_error_ns: int = 0,
+) -> tuple[Collective, ...]:
+    """Find the same collective on all ranks, in order of the first start.
+
+    In a group all of whose calls have a sequence number, that decides; what lies before the first or after
+    the last number that every rank has is dropped. Else calls of one op and size are paired in their order,
+    from the end: windows may begin at different collectives, and what only some ranks have at the
+    beginning is dropped. Sends and receives are paired in their order from the end, per group, source and
+    target.
+
+    Args:
+        calls: of each rank, in any order.
+        members: the ranks of groups as far as they are known; of others those that have calls of it.
+        clock_error_ns: by how much the ranks' clocks may differ from each other.
+    """
+    of_group: dict[str, dict[int, list[Call]]] = {}
+    paired: _ByRank = {}
+    """Sends and receives, by what pairs them."""
+    for rank, issued in calls.items():
+        for call in sorted(issued, key=_START):
+            if (kind := ops.kind_of(call.op)) in ("send", "recv"):
+                ends = (rank, call.peer) if kind == "send" else (call.peer, rank)
+                pair = (call.group, *ends, call.bytes)
+                paired.setdefault(pair, {}).setdefault(rank, []).append(call)
+            else:
+                of_group.setdefault(call.group, {}).setdefault(rank, []).append(call)
+    found: list[Collective] = []
+    for group, by_rank in of_group.items():
+        known = (members or {}).get(group)
+        expected = tuple(by_rank) if known is None else known
+        if known is None and len(expected) == 1:
+            expected = (*expected, _SOMEBODY)
+        found += [_collective(each, expected, clock_error_ns) for each in _together(by_rank)]
+    for (_, source, target, _), by_rank in paired.items():
+        found += [_transfer(each, source, target, clock_error_ns) for each in _from_the_end(by_rank)]
+    found.sort(key=lambda each: min(part.start_ns for part in each.parts))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitTimes:
+    """A rank's communication in one step, by what it was and by what ran beside it.
+
+    The six parts sum to the communication, and the three exposed ones to what is exposed, exactly.
+    """
+
+    wait_ns: int
+    transfer_ns: int
+    unsplit_ns: int
+    exposed_wait_ns: int
+    exposed_transfer_ns: int
+    exposed_unsplit_ns: int
+
+    @property
+    def hidden_wait_ns(self) -> int:
+        """Waiting while compute ran: it cost nothing."""
+        return self.wait_ns - self.exposed_wait_ns
+
+    @property
+    def hidden_transfer_ns(self) -> int:
+        """Transferring while compute ran."""
+        return self.transfer_ns - self.exposed_transfer_ns
+
+    @property
+    def hidden_unsplit_ns(self) -> int:
+        """Communication that is not split, while compute ran."""
+        return self.unsplit_ns - self.exposed_unsplit_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One rank's communication in one step, in three disjoint sets that are all of it."""
+
+    wait: Spans
+    """W: for a late rank, and no byte moved."""
+    transfer: Spans
+    """X: the union of the transfer parts of its collectives."""
+    unsplit: Spans
+    """Neither is known: of collectives that are not split, and of none that was matched."""
+
+    def times(self, compute: Spans) -> WaitTimes:
+        """Their lengths, and what of them has no compute beside it. `compute` is canonical."""
+        sets = (self.wait, self.transfer, self.unsplit)
+        return WaitTimes(
+            *(length_ns(each) for each in sets), *(length_ns(difference(each, compute)) for each in sets)
+        )
+
+
+def waiting(
+    rank: int, comm: Spans, collectives: Iterable[Collective], start_ns: int, end_ns: int
+) -> Waiting:
+    """Split a rank's communication M in the step ``[start_ns, end_ns)``.
+
+    X is the union of the transfer parts, whatever waits beside them. Of the rest of M, W is what the rank
+    waited in, without what belongs to a collective that is not split; all else is unsplit. `comm` is
+    canonical and may reach beyond the step, as collectives may: each step has its part of them.
+    """
+    waits, transfers, unsplit = [], [], []
+    for each in collectives:
+        part = each.part(rank)
+        if part is None or part.end_ns <= start_ns or part.start_ns >= end_ns:
+            continue
+        wait_ns = each.wait_ns(rank)
+        if wait_ns is None:
+            unsplit.append(part[1:])
+        else:
+            waits.append((part.start_ns, part.start_ns + wait_ns))
+            transfers.append((part.start_ns + wait_ns, part.end_ns))
+    in_step = clip(comm, start_ns, end_ns)
+    transfer = intersection(in_step, from_pairs(transfers))
+    elsewhere = union(transfer, from_pairs(unsplit))
+    wait = difference(intersection(in_step, from_pairs(waits)), elsewhere)
+    return Waiting(wait, transfer, difference(in_step, union(wait, transfer)))
+
+
+@dataclass(frozen=True, slots=True)
+class RankLateness:
+    """How often one rank was late, over a window."""
+
+    rank: int
+    late: int
+    """Split collectives in which it was the late rank."""
+    collectives: int
+    """Split collectives in which it took part with others."""
+    caused_wait_ns: int
+    """What all others together waited for it."""
+
+    @property
+    def share(self) -> float:
+        """In which part of its collectives it was late, in [0, 1]."""
+        return self.late / self.collectives
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """Who was late, over a window."""
+
+    ranks: tuple[RankLateness, ...]
+    """Who was late most often first; of those alike, who caused more waiting; then by number."""
+    collectives: int
+    """Split collectives of two ranks or more."""
+    wait_ns: int
+    """What all ranks together waited in them."""
+
+    @property
+    def first(self) -> RankLateness:
+        """The rank that was late most often."""
+        return self.ranks[0]
+
+    @property
+    def runner_up(self) -> RankLateness | None:
+        """The next one; None where no other was ever late."""
+        return self.ranks[1] if len(self.ranks) > 1 and self.ranks[1].late else None
+
+    @property
+    def late_rank(self) -> int | None:
+        """The rank that was late most often; None where none ever was."""
+        return self.first.rank if self.first.late else None
+
+    def of(self, rank: int) -> RankLateness | None:
+        """How late one rank was; None where it took part in no split collective."""
+        return next((each for each in self.ranks if each.rank == rank), None)
+
+
+def lateness(collectives: Iterable[Collective]) -> Lateness | None:
+    """Count who was late in these collectives; None where none of them is split."""
+    took_part: dict[int, int] = {}
+    late: dict[int, int] = {}
+    caused_ns: dict[int, int] = {}
+    counted = wait_ns = 0
+    for each in collectives:
+        if each.unsplit or len(each.parts) < 2:
+            continue
+        counted += 1
+        for part in each.parts:
+            took_part[part.rank] = took_part.get(part.rank, 0) + 1
+        caused = each.caused_wait_ns
+        wait_ns += caused
+        if (rank := each.late_rank) is not None:
+            late[rank] = late.get(rank, 0) + 1
+            caused_ns[rank] = caused_ns.get(rank, 0) + caused
+    ranks = [
+        RankLateness(rank, late.get(rank, 0), number, caused_ns.get(rank, 0))
+        for rank, number in took_part.items()
+    ]
+    ranks.sort(key=lambda each: (-each.late, -each.caused_wait_ns, each.rank))
+    return Lateness(tuple(ranks), counted, wait_ns) if counted else None
+
+
+# What ranks do not have the same: an uneven all-to-all, and a root's gather or scatter.
+_SIZED = frozenset(("allreduce", "allgather", "reducescatter", "broadcast", "reduce", "barrier"))
+_START = attrgetter("start_ns")
+_SOMEBODY = -1
+"""Stands for the other members of a group of which nothing but one rank's calls are known."""
+_Together: TypeAlias = dict[int, Call]
+"""Calls that are one collective, by rank."""
+_ByRank: TypeAlias = dict[tuple[str, int | None, int | None, int | None], dict[int, list[Call]]]
+
+
+def _wait_ns(part: Part, last_start_ns: int) -> int:
+    return max(0, min(last_start_ns, part.end_ns) - part.start_ns)
+
+
+def _size(call: Call) -> int | None:
+    """What must be the same on all ranks."""
+    return call.bytes if ops.kind_of(call.op) in _SIZED else None
+
+
+def _together(by_rank: Mapping[int, list[Call]]) -> Iterable[_Together]:
+    """The calls of one group that are one collective each."""
+    if all(call.sequence is not None for issued in by_rank.values() for call in issued):
+        yield from _by_sequence(by_rank)
+        return
+    alike: dict[tuple[str, int | None], dict[int, list[Call]]] = {}
+    for rank, issued in by_rank.items():
+        for call in issued:
+            alike.setdefault((call.op, _size(call)), {}).setdefault(rank, []).append(call)
+    for each in alike.values():
+        yield from _from_the_end(each)
+
+
+def _from_the_end(by_rank: Mapping[int, list[Call]]) -> Iterable[_Together]:
+    for back in range(min(map(len, by_rank.values())), 0, -1):
+        yield {rank: issued[-back] for rank, issued in by_rank.items()}
+
+
+def _by_sequence(by_rank: Mapping[int, list[Call]]) -> Iterable[_Together]:
+    numbered: dict[tuple[int, int], _Together] = {}
+    first, last = [], []
+    for rank, issued in by_rank.items():
+        seen: dict[int, int] = {}
+        for call in issued:
+            number = call.sequence or 0
+            nth = seen[number] = seen.get(number, -1) + 1
+            numbered.setdefault((number, nth), {})[rank] = call
+        first.append(min(seen))
+        last.append(max(seen))
+    for (number, _), together in numbered.items():
+        if max(first) <= number <= min(last):
+            yield together
+
+
+def _collective(together: _Together, expected: Sequence[int], clock_error_ns: int) -> Collective:
+    calls = tuple(together.values())
+    first = calls[0]
+    alike_in_op = all(call.op == first.op for call in calls)
+    alike_in_size = all(call.bytes == first.bytes for call in calls)
+    made = Collective(first.op, first.group, first.bytes if alike_in_size else None, _parts(together))
+    missing = [rank for rank in expected if rank not in together]
+    if missing == [_SOMEBODY]:
+        why = "no other rank of its group is known"
+    elif missing:
+        why = f"rank {missing[0]} is missing" if len(missing) == 1 else f"{len(missing)} ranks are missing"
+    elif not alike_in_op:
+        why = "the ranks' operations differ"
+    elif not alike_in_size and ops.kind_of(first.op) in _SIZED:
+        why = "the ranks' sizes differ"
+    elif 2 * made.residual_ns > made.least_transfer_ns:
+        why = "the ends disagree"
+    else:
+        why = _clocks(made, clock_error_ns)
+    return _not_split(made, why) if why else made
+
+
+def _transfer(
+    together: _Together, source: int | None, target: int | None, clock_error_ns: int
+) -> Collective:
+    first = next(iter(together.values()))
+    made = Collective(first.op, first.group, first.bytes, _parts(together))
+    if source is None or target is None or source == target:
+        return _not_split(made, "its other end is not known")
+    if len(together) < 2:
+        return _not_split(made, f"rank {target if source in together else source} is missing")
+    made = Collective("recv", first.group, first.bytes, made.parts, sender=source)
+    why = _clocks(made, clock_error_ns)
+    return _not_split(made, why) if why else made
+
+
+def _clocks(made: Collective, clock_error_ns: int) -> str:
+    """Whether they are good enough to tell this collective's waits from nothing."""
+    if not clock_error_ns or len(made.parts) < 2:
+        return ""
+    last_ns = made.last_start_ns
+    longest_ns = max(_wait_ns(part, last_ns) for part in made.parts)
+    return "the clocks are too uncertain" if clock_error_ns > longest_ns else ""
+
+
+def _not_split(made: Collective, why: str) -> Collective:
+    return Collective(made.op, made.group, made.bytes, made.parts, why, made.sender)
+
+
+def _parts(together: _Together) -> tuple[Part, ...]:
+    return tuple(Part(rank, together[rank].start_ns, together[rank].end_ns) for rank in sorted(together))

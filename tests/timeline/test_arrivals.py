@@ -1,0 +1,258 @@
+"""Matching a collective over its ranks, and telling waiting from transferring."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlaptop.timeline.arrivals import Call, Collective, Part, lateness, match, waiting
+from overlaptop.timeline.breakdown import break_down
+from overlaptop.timeline.spans import from_pairs
+
+from .strategies import offsets_ns, raw_pairs, ticks
+
+spans_ns = st.tuples(offsets_ns, offsets_ns).map(sorted)
+parts = st.dictionaries(st.integers(0, 4), spans_ns, min_size=1)
+
+
+def calls(*spans, op="allreduce", group="dp", size=1024, **more):
+    return [Call(op, group, size, start, end, **more) for start, end in spans]
+
+
+def numbered(*spans, **more):
+    """Calls of which the first of each triple is the sequence number."""
+    return [call for number, *span in spans for call in calls(span, sequence=number, **more)]
+
+
+def collective_of(spans, unsplit=""):
+    made = tuple(Part(rank, *span) for rank, span in sorted(spans.items()))
+    return Collective("allreduce", "dp", 1024, made, unsplit)
+
+
+# One collective
+
+
+@given(parts)
+def test_wait_and_transfer_sum_to_the_duration_and_nobody_waits_for_an_earlier_rank(spans):
+    found = collective_of(spans)
+    last = max(start for start, _ in spans.values())
+    for rank, (start, end) in spans.items():
+        assert found.wait_ns(rank) + found.transfer_ns(rank) == end - start
+        # The oracle: each ns of this rank's part in which some rank had not arrived.
+        assert found.wait_ns(rank) == sum(ns < last for ns in range(start, end))
+    assert found.least_transfer_ns == min(end - start for start, end in spans.values())
+    assert found.caused_wait_ns == sum(found.wait_ns(rank) for rank in spans)
+    starts = [start for start, _ in spans.values()]
+    assert found.late_rank == (
+        next(rank for rank in spans if spans[rank][0] == last) if starts.count(last) == 1 else None
+    )
+
+
+def test_what_is_not_split_says_nothing_of_waiting():
+    found = collective_of({0: (0, 10), 1: (5, 10)}, "the ends disagree")
+    assert (found.wait_ns(0), found.transfer_ns(0), found.late_rank) == (None, None, None)
+    assert (found.caused_wait_ns, found.bus_bandwidth) == (0, None)
+
+
+def test_a_rank_without_a_part_waits_for_nobody():
+    assert collective_of({0: (0, 10), 2: (5, 10)}).wait_ns(1) is None
+
+
+def test_a_root_that_leaves_before_the_last_rank_arrives_waited_no_longer_than_it_was_there():
+    found = Collective("broadcast", "", 8, (Part(0, 0, 10), Part(1, 40, 60)))
+    assert (found.wait_ns(0), found.transfer_ns(0), found.transfer_ns(1)) == (10, 0, 20)
+
+
+@pytest.mark.parametrize(
+    ("op", "factor"),
+    [
+        ("allreduce", 1.5), ("_allgather_base", 0.75), ("_reduce_scatter_base", 0.75), ("all_to_all", 0.75),
+        ("broadcast", 1.0), ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 1.5), ("gather", None),
+        ("barrier", None),
+    ],
+)  # fmt: skip
+def test_bus_bandwidth_has_the_factors_of_nccl_tests_and_is_of_the_transfer_alone(op, factor):
+    found = Collective(op, "", 4096, (*(Part(rank, 0, 1100) for rank in range(3)), Part(3, 1000, 1100)))
+    expected = None if factor is None else pytest.approx(factor * 4096 / 100e-9)
+    assert found.bus_bandwidth == expected
+
+
+# Matching
+
+
+def test_windows_that_begin_at_different_collectives_are_paired_from_the_end():
+    found = match({0: calls((0, 9), (10, 20), (30, 40)), 1: calls((12, 20), (35, 40))})
+    assert [[part.start_ns for part in each.parts] for each in found] == [[10, 12], [30, 35]]
+    assert [each.late_rank for each in found] == [1, 1]
+
+
+def test_ops_and_sizes_are_paired_apart():
+    ranks = {
+        rank: [*calls((0, 10 + rank)), *calls((20, 30), size=8), *calls((40, 50), op="allgather")]
+        for rank in (0, 1)
+    }
+    found = match(ranks)
+    assert [(each.op, each.bytes) for each in found] == [
+        ("allreduce", 1024), ("allreduce", 8), ("allgather", 1024)
+    ]  # fmt: skip
+    assert not any(each.unsplit for each in found)
+
+
+def test_where_numbers_are_known_they_decide_and_the_edges_of_the_windows_are_dropped():
+    found = match(
+        {
+            0: numbered((3, 0, 9), (4, 10, 20), (5, 30, 40)),
+            1: numbered((4, 15, 20), (5, 31, 40), (6, 50, 60)),
+        }
+    )
+    assert [[part.start_ns for part in each.parts] for each in found] == [[10, 15], [30, 31]]
+
+
+def test_calls_that_share_a_number_are_paired_in_their_order():
+    found = match({rank: numbered((4, 0, 9), (4, 10, 20)) for rank in (0, 1)})
+    assert [len(each.parts) for each in found] == [2, 2]
+
+
+def test_a_number_that_one_rank_lacks_between_others_is_given_with_its_reason():
+    found = match({0: numbered((1, 0, 10), (2, 20, 30), (3, 40, 50)), 1: numbered((1, 0, 10), (3, 40, 50))})
+    assert [each.unsplit for each in found] == ["", "rank 1 is missing", ""]
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (numbered((1, 5, 20), op="allgather"), "the ranks' operations differ"),
+        (numbered((1, 5, 20), size=8), "the ranks' sizes differ"),
+        (numbered((1, 5, 31)), "the ends disagree"),
+        (numbered((1, 5, 20)), ""),
+        ([], "rank 1 is missing"),
+    ],
+)
+def test_what_does_not_fit_together_is_not_split_and_says_why(other, why):
+    (found,) = match({0: numbered((1, 0, 20)), 1: other}, members={"dp": (0, 1)})
+    assert found.unsplit == why
+
+
+def test_a_rank_alone_in_a_group_of_which_nothing_is_known_is_not_split():
+    (found,) = match({0: calls((0, 20))})
+    assert found.unsplit == "no other rank of its group is known"
+    (alone,) = match({0: calls((0, 20))}, members={"dp": (0,)})
+    assert (alone.unsplit, alone.wait_ns(0), alone.transfer_ns(0)) == ("", 0, 20)
+    assert lateness([alone]) is None
+
+
+def test_groups_of_other_ranks_are_matched_apart():
+    ranks = {rank: calls((rank, 20), group="tp 0-1" if rank < 2 else "tp 2-3") for rank in range(4)}
+    assert [(each.late_rank, len(each.parts)) for each in match(ranks)] == [(1, 2), (3, 2)]
+
+
+@pytest.mark.parametrize(("error_ns", "why"), [(10, ""), (11, "the clocks are too uncertain")])
+def test_a_wait_that_the_clocks_cannot_tell_from_nothing_is_not_split(error_ns, why):
+    (found,) = match({0: calls((0, 40)), 1: calls((10, 40))}, clock_error_ns=error_ns)
+    assert found.unsplit == why
+
+
+def test_an_uneven_all_to_all_has_no_size_and_is_timed_to_its_last_end():
+    (found,) = match(
+        {
+            0: calls((0, 100), op="alltoallv", size=64),
+            1: calls((20, 90), op="alltoallv", size=8),
+        }
+    )
+    assert (found.unsplit, found.bytes, found.least_transfer_ns) == ("", None, 80)
+    assert found.bus_bandwidth is None
+
+
+def test_a_receive_is_split_and_its_send_is_not():
+    sends = calls((50, 55), op="send", peer=1)
+    receives = calls((10, 60), op="recv", peer=0)
+    (found,) = match({0: sends, 1: receives})
+    assert (found.op, found.late_rank, found.unsplit) == ("recv", 0, "")
+    assert (found.wait_ns(0), found.wait_ns(1), found.transfer_ns(1)) == (None, 40, 10)
+    assert (found.least_transfer_ns, found.caused_wait_ns) == (10, 40)
+    assert found.bus_bandwidth == pytest.approx(1024 / 10e-9)
+
+
+def test_a_send_that_was_over_before_the_receive_began_kept_nobody_waiting():
+    (found,) = match({0: calls((0, 5), op="send", peer=1), 1: calls((50, 60), op="recv", peer=0)})
+    assert (found.wait_ns(1), found.transfer_ns(1), found.caused_wait_ns) == (0, 10, 0)
+
+
+def test_sends_are_paired_per_source_and_target():
+    found = match(
+        {
+            0: [*calls((0, 10), op="send", peer=1), *calls((20, 30), op="send", peer=2)],
+            1: calls((0, 10), op="recv", peer=0),
+            2: calls((0, 30), op="recv", peer=0),
+        }
+    )
+    assert [[part.rank for part in each.parts] for each in found] == [[0, 1], [0, 2]]
+    assert [each.wait_ns(each.parts[1].rank) for each in found] == [0, 20]
+
+
+@pytest.mark.parametrize(("peer", "why"), [(None, "its other end is not known"), (1, "rank 1 is missing")])
+def test_a_send_without_its_receive_is_not_split(peer, why):
+    (found,) = match({0: calls((0, 5), op="send", peer=peer)})
+    assert found.unsplit == why
+
+
+# One rank's step
+
+
+@given(st.lists(parts, max_size=6), st.lists(st.booleans(), max_size=6), raw_pairs, raw_pairs, spans_ns)
+def test_waiting_transferring_and_unsplit_are_what_a_sweep_of_every_ns_finds(
+    spans_of, unsplit, alone, compute, step
+):
+    start_ns, end_ns = step
+    found = [
+        collective_of(spans, "why" if at < len(unsplit) and unsplit[at] else "")
+        for at, spans in enumerate(spans_of)
+    ]
+    own = [(each, each.part(0)) for each in found if each.part(0)]
+    comm = from_pairs([*alone, *(part[1:] for _, part in own)])
+    transfer, wait, neither = set(), set(), set()
+    for each, (_, start, end) in own:
+        if each.unsplit:
+            neither |= set(range(start, end))
+        else:
+            middle = start + each.wait_ns(0)
+            wait |= set(range(start, middle))
+            transfer |= set(range(middle, end))
+    in_step = set(range(start_ns, end_ns))
+    transfer &= in_step
+    wait = (wait & in_step) - transfer - neither
+
+    split = waiting(0, comm, found, start_ns, end_ns)
+    assert ticks(split.transfer) == transfer
+    assert ticks(split.wait) == wait
+    assert ticks(split.unsplit) == (ticks(comm) & in_step) - transfer - wait
+
+    lane = from_pairs(compute)
+    times, whole = split.times(lane), break_down(start_ns, end_ns, lane, comm, from_pairs([]))
+    assert times.wait_ns + times.transfer_ns + times.unsplit_ns == whole.comm_ns
+    assert times.exposed_wait_ns + times.exposed_transfer_ns + times.exposed_unsplit_ns == whole.exposed_ns
+    assert times.hidden_wait_ns + times.hidden_transfer_ns + times.hidden_unsplit_ns == whole.hidden_ns
+    assert times.exposed_wait_ns == len(wait - ticks(lane))
+
+
+# A window
+
+
+def test_lateness_counts_who_was_late_and_what_that_made_others_wait():
+    found = match(
+        {
+            0: calls((0, 30), (40, 60), (70, 90)),
+            1: calls((20, 30), (41, 60), (80, 90)),
+            2: calls((10, 30), (50, 60), (70, 90)),
+        }
+    )
+    late = lateness(found)
+    assert (late.late_rank, late.collectives, late.wait_ns) == (1, 3, 20 + 10 + 10 + 9 + 10 + 10)
+    assert (late.first.late, late.first.caused_wait_ns, late.first.share) == (2, 50, 2 / 3)
+    assert (late.runner_up.rank, late.runner_up.late, late.runner_up.caused_wait_ns) == (2, 1, 19)
+    assert (late.of(0).late, late.of(0).collectives, late.of(7)) == (0, 3, None)
+
+
+def test_nobody_is_late_where_all_arrive_together_and_nothing_is_known_where_nothing_is_split():
+    together = lateness(match({rank: calls((0, 10)) for rank in (0, 1)}))
+    assert (together.late_rank, together.runner_up, together.wait_ns) == (None, None, 0)
+    assert lateness([collective_of({0: (0, 10), 1: (5, 10)}, "why")]) is None
