@@ -8,9 +8,9 @@ import pytest
 from overlaptop.console import CommandError
 from overlaptop.console.stream import RecordWriter, stream
 from overlaptop.fleet.snapshot import LinkState
-from overlaptop.wire.messages import AGENT_DISABLED, Notice
+from overlaptop.wire.messages import AGENT_DISABLED, Notice, OwnCost
 from overlaptop.wire.schema import Message
-from tests.fleet.builders import T0, device, numa, sample, unmeasured, welcome
+from tests.fleet.builders import T0, device, info, numa, sample, unmeasured, welcome
 
 from .fakes import PlayedSession, arrival, end, rank_info, totals
 
@@ -151,6 +151,34 @@ def test_each_sample_is_a_line_of_its_own_that_does_not_count_as_a_step() -> Non
     assert places([record for record in records if record["type"] == "step"]) == [(0, 0), (1, 0)]
     assert (records[0]["gpu_uuid"], records[0]["cpu_set"]) == ("GPU-0", "0-31")
     assert (records[1]["gpu_uuid"], records[1]["cpu_set"]) == (None, None)
+
+
+def test_what_an_agent_costs_is_a_line_whenever_more_is_known() -> None:
+    first, second = OwnCost(1, 0.001, 0.004, 0.01, 0.02), OwnCost(1, 0.002, 0.001, 0.02, 0.01)
+    session = PlayedSession(arrival(), [first, totals(0, 0)], [first], [second, *end()])
+    _, records = played(session)
+    costs = [record for record in records if record["type"] == "cost"]
+    assert [(each["rank"], each["change"], each["error"]) for each in costs] == [
+        (1, 0.001, 0.004),
+        (1, 0.002, 0.001),
+    ]
+    assert list(costs[0]) == [
+        "type", "job", "rank", "change", "error", "measured_change", "measured_error",
+    ]  # fmt: skip
+
+
+def test_figures_that_are_bounds_say_so() -> None:
+    sources = [rank_info(0), info(1)]
+    steps = [totals(0, 0), unmeasured(0, 1), totals(1, 0)]
+    _, records = played(PlayedSession([*arrival(), *sources], [*steps, *end()]))
+    bounds = {
+        "compute_ns": "≤",
+        "hidden_ns": "≤",
+        "compute_only_ns": "≤",
+        "overlap": "≤",
+        "exposed_ns": "≥",
+    }
+    assert [record["bounds"] for record in records if record["type"] == "step"] == [bounds, {}, {}]
 
 
 def test_a_rank_without_a_gpu_has_a_record_whenever_it_changes() -> None:

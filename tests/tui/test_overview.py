@@ -16,7 +16,7 @@ from overlaptop.tui.overview.columns import COLUMNS, columns_for, layout, numa_c
 from overlaptop.tui.overview.rank_table import RankTable
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.wire.messages import AGENT_DISABLED, RankEnd
+from overlaptop.wire.messages import AGENT_DISABLED, OwnCost, RankEnd
 from tests.fleet.builders import MS, T0, S, detail, info, status, step, unmeasured, welcome
 
 from .fakes import (
@@ -100,6 +100,18 @@ async def test_the_cpus_lead_is_shown_where_it_is_seen_and_who_is_launch_bound()
         text = await shown(app, pilot)
     assert "least lead 0" in text
     assert "launch-bound on rank 1" in text
+
+
+async def test_what_the_agents_cost_stands_in_the_header_and_in_full_above_the_notices():
+    session = running_job()
+    async with opened(session) as (app, pilot):
+        assert "±" not in await shown(app, pilot)
+        costs = ((0, 0.02), (1, 0.001), (2, -0.004), (3, 0.0012))
+        session.say(*(OwnCost(rank, change, 0.0006, 0.003, 0.002) for rank, change in costs))
+        assert "overlaptop +0.1 % ± 0.1 " in await shown(app, pilot)
+        text = await shown(app, pilot, "n")
+        assert "makes steps +0.1 % ± 0.1 longer, and those that it measures in detail +0.3 % ± 0.2" in text
+        assert "--every N" in text
 
 
 async def test_what_says_nothing_in_this_job_makes_room():
