@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from overlaptop.fleet.snapshot import RankView
+from overlaptop.fleet.waits import StepWaits
 from overlaptop.text import AT_LEAST, AT_MOST
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import OwnCost, RankInfo, StepTotals
@@ -14,6 +15,9 @@ _STEP_DETAILS = (
     "launch_lead_ns", "comm_kernels_ns", "matched_ns", "captured", "link_tx_bytes", "link_rx_bytes",
     "transitional",
 )  # fmt: skip
+_WAIT_FIELDS = (
+    "wait_ns", "transfer_ns", "unsplit_ns", "exposed_wait_ns", "exposed_transfer_ns", "late_rank",
+)  # fmt: skip
 _RATES = tuple(f"{link}_{way}_bytes_per_s" for link in ("nvlink", "pcie") for way in ("rx", "tx"))
 _PEAKS = ("nvlink_peak_bytes_per_s", "pcie_peak_bytes_per_s")
 _COLLECTIVE_RATES = ("collectives_rx_bytes_per_s", "collectives_tx_bytes_per_s")
@@ -23,13 +27,15 @@ _CLOCKS = ("sm_clock_hz", "memory_clock_hz", "throttle_reasons")
 
 _BOUNDS = {
     "compute_ns": AT_MOST, "hidden_ns": AT_MOST, "compute_only_ns": AT_MOST, "overlap": AT_MOST,
-    "exposed_ns": AT_LEAST,
+    "exposed_ns": AT_LEAST, "exposed_wait_ns": AT_LEAST, "exposed_transfer_ns": AT_LEAST,
 }  # fmt: skip
 """What an upper bound of compute makes of the figures."""
 
 
-def step_record(job: str, info: RankInfo | None, totals: StepTotals) -> dict[str, object]:
-    """The record of one step, in the documented order of its fields.
+def step_record(
+    job: str, info: RankInfo | None, totals: StepTotals, waits: StepWaits | None = None
+) -> dict[str, object]:
+    """The record of one step, in the documented order of its fields. `waits`: of that step, where known.
 
     Times are ns, ``overlap`` is a fraction. None is "not known", and for ``overlap`` also "no
     communication". With ``compute_exact`` false, compute is an upper bound: gaps between kernels are not
@@ -37,6 +43,7 @@ def step_record(job: str, info: RankInfo | None, totals: StepTotals) -> dict[str
     the rank's RankInfo has come.
     """
     exact = info.compute_exact if info else None
+    waited = _wait_fields(totals.rank, waits)
     return {
         "type": "step",
         "job": job,
@@ -48,12 +55,27 @@ def step_record(job: str, info: RankInfo | None, totals: StepTotals) -> dict[str
         **{name: getattr(totals, name) for name in ("stall_ns", "overlap", "collectives", "dropped")},
         "compute_exact": exact,
         **{name: getattr(totals, name) for name in _STEP_DETAILS},
-        "bounds": None if exact is None else {} if exact else _bounds(totals),
+        **waited,
+        "bounds": None if exact is None else {} if exact else _bounds(totals, waited),
     }
 
 
-def _bounds(totals: StepTotals) -> dict[str, str]:
-    return {name: sign for name, sign in _BOUNDS.items() if getattr(totals, name) is not None}
+def _bounds(totals: StepTotals, waited: dict[str, object]) -> dict[str, str]:
+    known = {name: getattr(totals, name, None) for name in _BOUNDS} | waited
+    return {name: sign for name, sign in _BOUNDS.items() if known[name] is not None}
+
+
+def _wait_fields(rank: int, waits: StepWaits | None) -> dict[str, object]:
+    """A rank's waiting and transferring; None where nothing of its communication is split."""
+    times = waits.times.get(rank) if waits is not None else None
+    fields: dict[str, object] = dict.fromkeys(_WAIT_FIELDS)
+    if waits is None or times is None:
+        return fields
+    fields["unsplit_ns"] = times.unsplit_ns
+    if times.wait_ns or times.transfer_ns or not times.unsplit_ns:
+        fields |= {name: getattr(times, name) for name in _WAIT_FIELDS[:-1]}
+        fields["late_rank"] = waits.late_rank(rank)
+    return fields
 
 
 def device_record(job: str, view: RankView, sample: DeviceSample | None) -> dict[str, object]:
@@ -100,11 +122,14 @@ def cost_record(job: str, cost: OwnCost) -> dict[str, object]:
     }
 
 
-def rank_record(rank: int, whole: StepTotals, *, compute_exact: bool) -> dict[str, object]:
+def rank_record(
+    rank: int, whole: StepTotals, waits: StepWaits | None = None, *, compute_exact: bool
+) -> dict[str, object]:
     """The record of one rank's whole trace, in the documented order of its fields.
 
     Times are ns, ``overlap`` is a fraction, None without communication. ``compute_exact`` as in a step's.
     """
     names = ("overlap", "comm_ns", "hidden_ns", "exposed_ns", "compute_ns", "copy_only_ns", "idle_ns")
     values = {name: getattr(whole, name) for name in names}
-    return {"type": "rank", "rank": rank, **values, "compute_exact": compute_exact}
+    fields = _wait_fields(rank, waits)
+    return {"type": "rank", "rank": rank, **values, "compute_exact": compute_exact, **fields}

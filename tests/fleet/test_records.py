@@ -1,7 +1,10 @@
 import json
 
 from overlaptop.fleet.fleet import Fleet
-from overlaptop.fleet.records import device_record, step_record
+from overlaptop.fleet.records import device_record, rank_record, step_record
+from overlaptop.fleet.waits import StepWaits
+from overlaptop.timeline.arrivals import Call, match, waiting
+from overlaptop.timeline.spans import from_pairs
 from overlaptop.wire.devices import DeviceSample
 
 from .builders import GB, MS, T0, Clock, device, info, numa, sample, step, unmeasured, welcome
@@ -13,7 +16,8 @@ def test_a_record_has_the_documented_fields_in_their_order():
         "exposed_ns",
         "compute_only_ns", "copy_only_ns", "idle_ns", "stall_ns", "overlap", "collectives", "dropped",
         "compute_exact", "launch_lead_ns", "comm_kernels_ns", "matched_ns", "captured",
-        "link_tx_bytes", "link_rx_bytes", "transitional", "bounds",
+        "link_tx_bytes", "link_rx_bytes", "transitional", "wait_ns", "transfer_ns", "unsplit_ns",
+        "exposed_wait_ns", "exposed_transfer_ns", "late_rank", "bounds",
     ]  # fmt: skip
 
 
@@ -86,3 +90,46 @@ def test_what_is_not_known_of_a_device_is_null_and_never_zero_or_empty():
     assert {key for key, value in blank.items() if value is not None} == known | {
         "at_ns", "numa_state", "nvlink_peak_bytes_per_s", "pcie_peak_bytes_per_s", "power_limit_mw",
     }  # fmt: skip
+
+
+def calls(*spans):
+    return [Call("allreduce", "0", 1024, T0 + start * MS, T0 + end * MS) for start, end in spans]
+
+
+def waits_of(ranks, **how):
+    """What these calls of two ranks make of step 3, with compute from 10 ms on."""
+    collectives = match(ranks, **how)
+    comm = from_pairs([(T0, T0 + 30 * MS)])
+    lane = from_pairs([(T0 + 10 * MS, T0 + 80 * MS)])
+    times = {rank: waiting(rank, comm, collectives, T0, T0 + 80 * MS).times(lane) for rank in ranks}
+    return StepWaits(3, collectives, times)
+
+
+WAIT_FIELDS = (
+    "wait_ns",
+    "transfer_ns",
+    "unsplit_ns",
+    "exposed_wait_ns",
+    "exposed_transfer_ns",
+    "late_rank",
+)
+
+
+def test_a_record_splits_communication_where_the_ranks_were_compared():
+    waits = waits_of({0: calls((0, 30)), 1: calls((20, 30))})
+    record = step_record("j", info(0), step(0, 3), waits)
+    assert [record[name] for name in WAIT_FIELDS] == [20 * MS, 10 * MS, 0, 10 * MS, 0, 1]
+    unknown = step_record("j", info(0), step(0, 3))
+    assert [unknown[name] for name in WAIT_FIELDS] == [None] * 6
+
+
+def test_a_record_of_a_step_of_which_nothing_is_split_says_only_how_much_that_is():
+    waits = waits_of({0: calls((0, 30))}, members={"0": (0, 1)})
+    record = rank_record(0, step(0, 3), waits, compute_exact=True)
+    assert [record[name] for name in WAIT_FIELDS] == [None, None, 30 * MS, None, None, None]
+
+
+def test_what_is_exposed_of_waiting_is_a_bound_where_compute_is_one():
+    waits = waits_of({0: calls((0, 30)), 1: calls((20, 30))})
+    assert step_record("j", info(0, exact=False), step(0, 3), waits)["bounds"]["exposed_wait_ns"] == "≥"
+    assert "exposed_wait_ns" not in step_record("j", info(0, exact=False), step(0, 3))["bounds"]
