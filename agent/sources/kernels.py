@@ -60,6 +60,7 @@ CHECKS = 3
 """Tries of the self-check."""
 MAX_WAITING_STEPS = 4096
 MAX_BOUNDS = 256
+RECENT_STEPS = 8
 NS_PER_MS = 1_000_000
 
 PAUSED = "paused: torch.profiler is running"
@@ -95,6 +96,8 @@ class KernelsSource:
         self._step = 0
         self._host_step_ns = 0
         """How long the host took for the last step."""
+        self._host_steps_ns: deque[int] = deque(maxlen=RECENT_STEPS)
+        """And for the last few: a host that is ahead of its GPU stands in some and hurries in others."""
         self._boundaries: deque[tuple[int, int, int]] = deque()
         """Steps that have begun and not been reported, with the host's time of it, and `_switched` then."""
         self._switched = 0
@@ -183,6 +186,7 @@ class KernelsSource:
         at_ns = now_ns()
         if self._boundaries:
             self._host_step_ns = at_ns - self._boundaries[-1][1]
+            self._host_steps_ns.append(self._host_step_ns)
         self._boundaries.append((step, at_ns, self._switched))
         if self.cadence.turns_at(step) and not (self._paused or self.gave_up):
             self._bounds.append((step, self._marker.event()))
@@ -203,7 +207,9 @@ class KernelsSource:
         """Drive the windows on, and give the steps finished since the last call, in order."""
         window = self._window
         if self._state is _State.TRACING and window is not None:
-            window.finished.wait(ROUND_S)
+            # Switched off in time; but a window that goes on for long keeps nobody waiting.
+            if not self.cadence.measures(self._step + 1 + self._steps_in_a_round()):
+                window.finished.wait(ROUND_S)
         elif self._state is _State.IDLE and 0 < (wait_s := self._starts_in_s()) <= ROUND_S:
             sleep(wait_s)
         with self._lock:
@@ -248,20 +254,23 @@ class KernelsSource:
         self._check_progress()
 
     def _starts_in_s(self) -> float:
-        """How long it is until tracing has to be switched on, by the pace of the last step."""
+        """How long it is until tracing has to be switched on, at the fastest of the last steps' pace."""
         step = self._step
-        if not self._boundaries:
+        if not self._host_steps_ns:
             return math.inf
         if self.cadence.measures(step + 1 + LEAD_STEPS):
             steps = 1
         else:
-            ahead = range(2, 2 + math.ceil(ROUND_S * 1e9 / max(self._host_step_ns, 1)))
+            ahead = range(2, 2 + self._steps_in_a_round())
             steps = next((each for each in ahead if self.cadence.measures(step + each + LEAD_STEPS)), 0)
             if not steps:
                 return math.inf
-        step_s = self._host_step_ns / 1e9
+        step_s = min(self._host_steps_ns) / 1e9
         since_s = (now_ns() - self._boundaries[-1][1]) / 1e9
         return steps * step_s - since_s - min(START_S, step_s / 2)
+
+    def _steps_in_a_round(self) -> int:
+        return math.ceil(ROUND_S * 1e9 / max(min(self._host_steps_ns, default=0), NS_PER_MS))
 
     def _stands_still(self) -> bool:
         standing_s = (now_ns() - self._boundaries[-1][1]) / 1e9 if self._boundaries else 0.0
