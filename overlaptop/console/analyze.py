@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from overlaptop import text
 from overlaptop.console import CommandError, print_data, print_message
 from overlaptop.fleet.records import rank_record, step_record
+from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.job import TracedJob, analyze
 from overlaptop.timeline.lanes import LaneRules, parse_rule
@@ -49,9 +50,14 @@ def run(path: Path, lane_rules: Sequence[str], *, by_hta: bool, screen: TuiOptio
 
 def _print_records(job: TracedJob) -> None:
     # All at once: there may be tens of thousands, and whoever reads them waits for the last.
-    records = [step_record(job.name, summary.info, step) for summary in job.ranks for step in summary.steps]
+    records = [
+        step_record(job.name, summary.info, step, job.waits.get(step.step))
+        for summary in job.ranks
+        for step in summary.steps
+    ]
+    over_all = job.waits.get(WHOLE_TRACE)
     records += [
-        rank_record(summary.info.rank, whole, compute_exact=summary.info.compute_exact)
+        rank_record(summary.info.rank, whole, over_all, compute_exact=summary.info.compute_exact)
         for summary, whole in zip(job.ranks, job.whole, strict=True)
     ]
     print_data("\n".join(map(json.dumps, records)))

@@ -40,9 +40,15 @@ class Args(msgspec.Struct, gc=False, frozen=True):
     collective: Scalar = msgspec.field(default=None, name="Collective name")
     in_elements: Scalar = msgspec.field(default=None, name="In msg nelems")
     out_elements: Scalar = msgspec.field(default=None, name="Out msg nelems")
+    group_size: Scalar = msgspec.field(default=None, name="Group size")
     dtype: Scalar = None
     group: Scalar = msgspec.field(default=None, name="Process Group Name")
     group_description: Scalar = msgspec.field(default=None, name="Process Group Description")
+    group_ranks: Scalar | list[Scalar] = msgspec.field(default=None, name="Process Group Ranks")
+    """As text, ``[0, 1, 2, 3]``; of more than 30 ranks the first 29, an ellipsis and the last."""
+    source: Scalar = msgspec.field(default=None, name="Src Rank")
+    target: Scalar = msgspec.field(default=None, name="Dst Rank")
+    sequence: Scalar = msgspec.field(default=None, name="Seq")
 
 
 NO_ARGS = Args()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from overlaptop.fleet.waits import StepWaits
 from overlaptop.formats import files, hta, kineto, workers
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.summary import RankSummary, summarize
+from overlaptop.formats.waits import split
 from overlaptop.timeline.breakdown import Breakdown
 from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.bounds import MAX_INT64
@@ -37,6 +39,9 @@ class TracedJob:
     """By rank."""
     whole: tuple[StepTotals, ...]
     """Each rank's whole trace, by our definitions or by HolisticTraceAnalysis's rules."""
+    waits: Mapping[int, StepWaits]
+    """Who waited for whom, by the step's number; WHOLE_TRACE is one of them. Empty by
+    HolisticTraceAnalysis's rules, which do not tell waiting from transferring."""
 
     @property
     def missing(self) -> list[int]:
@@ -96,7 +101,7 @@ def analyze(path: Path, rules: LaneRules, *, by_hta: bool = False, detailed: boo
     if by_hta:
         figures = [each.figures for each in reads if each.figures is not None]
         whole = tuple(map(_by_hta, whole, hta.choose(figures)))
-    return TracedJob(name, path, world_size, ranks, whole)
+    return TracedJob(name, path, world_size, ranks, whole, {} if by_hta else split(ranks))
 
 
 def _read_trace(

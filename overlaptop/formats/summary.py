@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.chrome import Args, Distributed
+from overlaptop.formats.groups import members_of
 from overlaptop.formats.kineto import LANES, Activities, RankTrace
 from overlaptop.formats.steps import Step, compute_queue, find_steps
+from overlaptop.timeline.arrivals import Call
 from overlaptop.timeline.breakdown import break_down, stalls
-from overlaptop.timeline.collectives import ELEMENT_BYTES, group_title, sum_where_known
+from overlaptop.timeline.collectives import ELEMENT_BYTES, group_title, kind_of, sum_where_known
 from overlaptop.timeline.lanes import Lane
 from overlaptop.timeline.spans import Spans, clip, coalesce, flatten, length_ns
+from overlaptop.wire.bounds import MAX_INT64
 from overlaptop.wire.messages import CollectiveSpan, RankInfo, StepDetail, StepTotals
 
 SOURCE_REASON = "torch.profiler trace"
@@ -38,40 +42,50 @@ class RankSummary:
     """Of each step, and of the whole trace before them; empty where they were not asked for."""
     whole: StepTotals
     """From the first activity to the last, what ran outside the steps too."""
+    lanes: Lanes = field(repr=False, compare=False)
+    calls: tuple[Call, ...] = ()
+    """Its collectives, as far as the trace says of which group each is."""
+    members: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """The ranks of those groups, as far as the trace has them."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Lanes:
-    """One rank's trace, by lane."""
+class Lanes:
+    """One rank's trace, by lane, Unix ns."""
 
     compute: Spans
     comm: Spans
     copy: Spans
 
-    def around(self, step: Step) -> _Lanes:
-        """What meets the step, uncut: stalls want to know what reaches beyond it."""
+    def around(self, start_ns: int, end_ns: int) -> Lanes:
+        """What meets ``[start_ns, end_ns)``, uncut: stalls want to know what reaches beyond it."""
 
         def meeting(lane: Spans) -> Spans:
-            first = np.searchsorted(lane[:, 1], step.start_ns, side="right")
-            stop = np.searchsorted(lane[:, 0], step.end_ns, side="left")
+            first = np.searchsorted(lane[:, 1], start_ns, side="right")
+            stop = np.searchsorted(lane[:, 0], end_ns, side="left")
             return lane[first:stop]
 
-        return _Lanes(meeting(self.compute), meeting(self.comm), meeting(self.copy))
+        return Lanes(meeting(self.compute), meeting(self.comm), meeting(self.copy))
 
 
 def summarize(traced: RankTrace, rank: int, job: str, *, detailed: bool = False) -> RankSummary:
     """Take one rank's trace apart, step by step and as a whole; `rank` is what it was found to be."""
     activities = traced.activities
-    lanes = _Lanes(*(activities.spans(lane) for lane in (Lane.COMPUTE, Lane.COMM, Lane.COPY)))
+    lanes = Lanes(*(activities.spans(lane) for lane in (Lane.COMPUTE, Lane.COMM, Lane.COPY)))
     found = find_steps(activities, traced.annotations)
     comm = _CommKernels(activities)
     whole = Step(WHOLE_TRACE, int(activities.start_ns[0]), int(activities.end_ns.max()), None)
     shown = [step for step in (whole, *found) if detailed and step.start_ns < step.end_ns]
+    info = _info(traced, rank, job)
+    calls, members = comm.calls(info.world_size)
     return RankSummary(
-        info=_info(traced, rank, job),
+        info=info,
         steps=tuple(_totals(step, rank, lanes, comm) for step in found),
         details=tuple(_detail(step, rank, lanes, comm) for step in shown),
         whole=_totals(whole, rank, lanes, comm),
+        lanes=lanes,
+        calls=calls,
+        members=members,
     )
 
 
@@ -104,8 +118,8 @@ def _device(traced: RankTrace) -> str:
     return names.get(device, "") if isinstance(device, int) else ""
 
 
-def _totals(step: Step, rank: int, lanes: _Lanes, comm: _CommKernels) -> StepTotals:
-    near = lanes.around(step)
+def _totals(step: Step, rank: int, lanes: Lanes, comm: _CommKernels) -> StepTotals:
+    near = lanes.around(step.start_ns, step.end_ns)
     parts = break_down(step.start_ns, step.end_ns, near.compute, near.comm, near.copy)
     begun = comm.begun_in(step)
     matched = [at for at in begun if comm.bytes_of(at) is not None]
@@ -127,8 +141,8 @@ def _totals(step: Step, rank: int, lanes: _Lanes, comm: _CommKernels) -> StepTot
     )
 
 
-def _detail(step: Step, rank: int, lanes: _Lanes, comm: _CommKernels) -> StepDetail:
-    near = lanes.around(step)
+def _detail(step: Step, rank: int, lanes: Lanes, comm: _CommKernels) -> StepDetail:
+    near = lanes.around(step.start_ns, step.end_ns)
 
     def flat(lane: Spans) -> tuple[int, ...]:
         clipped = clip(lane, step.start_ns, step.end_ns)
@@ -182,19 +196,60 @@ class _CommKernels:
         counts = [n for n in sizes if isinstance(n, int) and 0 <= n < MAX_ELEMENTS]
         return max(counts) * size if counts and size is not None else None
 
+    def calls(self, world_size: int) -> tuple[tuple[Call, ...], dict[str, Sequence[int]]]:
+        """What the same collective is found by in the other ranks' traces, and the ranks of each group.
+
+        Where no kernel of the trace names its collective, all are taken to be of one group of all ranks.
+        Else those that do not are left out, and so are several sends and receives in one kernel: nobody
+        knows with whom they belong together.
+        """
+        calls: list[Call] = []
+        members: dict[str, Sequence[int]] = {}
+        for at in self._at.tolist():
+            args, op = self._activities.args[at], self._op(at)
+            if "SendRecv" in self._activities.names[at] and kind_of(op) is None:
+                continue
+            if not self.any_named:
+                group = ""
+            elif isinstance(args.collective, str) and args.group is not None:
+                group = f"{_group(args)} {args.group_ranks}"
+            else:
+                continue
+            if group not in members:
+                members[group] = members_of(args, world_size) if group else range(world_size)
+            start_ns, end_ns = int(self._activities.start_ns[at]), int(self._activities.end_ns[at])
+            peer = args.target if kind_of(op) == "send" else args.source
+            calls.append(
+                Call(op, group, self.bytes_of(at), start_ns, end_ns, _number(args.sequence), _number(peer))
+            )
+        return tuple(calls), {group: ranks for group, ranks in members.items() if ranks}
+
+    def _op(self, at: int) -> str:
+        """The collective's name; its kernel's where that is not known."""
+        named = self._activities.args[at].collective
+        return (named if isinstance(named, str) else self._activities.names[at].partition("(")[0])[
+            :MAX_WORDS
+        ]
+
     def span(self, at: int, origin_ns: int) -> CollectiveSpan:
         """The collective as a message. On another stream than compute it is taken to be asynchronous."""
         activities = self._activities
         args = activities.args[at]
-        kernel = activities.names[at].partition("(")[0]
         return CollectiveSpan(
-            op=(args.collective if isinstance(args.collective, str) else kernel)[:MAX_WORDS],
+            op=self._op(at),
             bytes=self.bytes_of(at),
             group=_group(args)[:MAX_WORDS],
             is_async=bool(activities.queue[at] != self._compute_queue),
             start_ns=int(activities.start_ns[at]) - origin_ns,
             end_ns=int(activities.end_ns[at]) - origin_ns,
         )
+
+
+def _number(value: object) -> int | None:
+    """A rank or a sequence number; newer torch writes some numbers as text."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 16:
+        return int(value)
+    return value if isinstance(value, int) and 0 <= value <= MAX_INT64 else None
 
 
 def _group(args: Args) -> str:

@@ -174,7 +174,8 @@ def match(
         expected = tuple(by_rank) if known is None else known
         if known is None and len(expected) == 1:
             expected = (*expected, _SOMEBODY)
-        found += [_collective(each, expected, clock_error_ns) for each in _together(by_rank)]
+        own = frozenset(rank for rank in by_rank if rank in expected)
+        found += [_collective(each, expected, own, clock_error_ns) for each in _together(by_rank)]
     for (_, source, target, _), by_rank in paired.items():
         found += [_transfer(each, source, target, clock_error_ns) for each in _from_the_end(by_rank)]
     found.sort(key=lambda each: min(part.start_ns for part in each.parts))
@@ -384,17 +385,20 @@ def _by_sequence(by_rank: Mapping[int, list[Call]]) -> Iterable[_Together]:
             yield together
 
 
-def _collective(together: _Together, expected: Sequence[int], clock_error_ns: int) -> Collective:
+def _collective(
+    together: _Together, expected: Sequence[int], own: frozenset[int], clock_error_ns: int
+) -> Collective:
+    """`own`: the expected ranks of which there are calls; a group may have far more than these."""
     calls = tuple(together.values())
     first = calls[0]
     alike_in_op = all(call.op == first.op for call in calls)
     alike_in_size = all(call.bytes == first.bytes for call in calls)
     made = Collective(first.op, first.group, first.bytes if alike_in_size else None, _parts(together))
-    missing = [rank for rank in expected if rank not in together]
-    if missing == [_SOMEBODY]:
-        why = "no other rank of its group is known"
-    elif missing:
-        why = f"rank {missing[0]} is missing" if len(missing) == 1 else f"{len(missing)} ranks are missing"
+    if missing := len(expected) - len(own & together.keys()):
+        rank = next(rank for rank in expected if rank not in together)
+        why = f"rank {rank} is missing" if missing == 1 else f"{missing:,} ranks are missing"
+        if rank == _SOMEBODY:
+            why = "no other rank of its group is known"
     elif not alike_in_op:
         why = "the ranks' operations differ"
     elif not alike_in_size and ops.kind_of(first.op) in _SIZED:

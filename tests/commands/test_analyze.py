@@ -50,6 +50,16 @@ def test_json_prints_each_step_of_each_rank_and_then_each_rank(tmp_path: Path) -
     assert rank["overlap"] == 2 / 3
 
 
+def test_json_tells_waiting_from_transferring_in_each_step_and_rank() -> None:
+    found = records_of(DATA / "ddp_25mb")
+    assert {each["late_rank"] for each in found} == {2}
+    for each in found:
+        assert each["wait_ns"] + each["transfer_ns"] + each["unsplit_ns"] == each["comm_ns"]
+        assert (each["wait_ns"] == 0) == (each["rank"] == 2)
+    by_hta = records_of(DATA / "ddp_25mb", "--hta")[-1]
+    assert (by_hta["wait_ns"], by_hta["unsplit_ns"], by_hta["late_rank"]) == (None, None, None)
+
+
 def test_a_lane_rule_moves_kernels(tmp_path: Path) -> None:
     path = write(tmp_path / "t.json", kernel(0, 10), kernel(5, 10, "my_all_reduce", stream=8))
     assert records_of(path)[-1]["comm_ns"] == 0
