@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from overlaptop.fleet.commands import CommandBook
 from overlaptop.fleet.knobs import job_knobs
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
-from overlaptop.fleet.totals import of_one_step, total
+from overlaptop.fleet.splitting import JobWaits, Splitter, with_waits
+from overlaptop.fleet.totals import total
 from overlaptop.fleet.traffic import LONGEST_WINDOW_S, StepWindow, Traffic, traffic_of
 from overlaptop.fleet.trouble import is_stale
 from overlaptop.wire.commands import Command, CommandOutcome
@@ -157,6 +158,7 @@ class Fleet:
         self._ranks: dict[int, _Rank] = {}
         self._notices: deque[Notice] = deque(maxlen=MAX_NOTICES)
         self._commands = CommandBook()
+        self._splitter = Splitter()
         self._search: Search | None = None
         self._search_confirmed = False
         self._ended_search = ""
@@ -244,7 +246,8 @@ class Fleet:
             self._ranks[number].view(now_ns, self._node, is_silent=number in silent)
             for number in sorted(self._ranks)
         )
-        views = of_one_step(views) if alone else views
+        waits = self._splitter.look(views) if alone else JobWaits()
+        views = with_waits(views, waits.newest) if alone else views
         lost = self._earlier_hubs_dropped + self._hub_dropped + self._frames_dropped + self._unread
         fresh = tuple(self._fresh)
         self._fresh.clear()
@@ -270,6 +273,10 @@ class Fleet:
             ended_search=self._ended_search,
             fresh_samples=fresh_samples,
             replaying=self._replaying,
+            waits=waits.newest,
+            wait_window=waits.window,
+            unsplit=waits.unsplit,
+            fresh_waits=waits.fresh,
         )
 
     def _rank(self, number: int) -> _Rank | None:
@@ -369,6 +376,7 @@ class Fleet:
             self._ranks.clear()
             self._notices.clear()
             self._commands.clear()
+            self._splitter = Splitter()
             self._fresh.clear()
             self._fresh_samples.clear()
             self._by_gpu = None

@@ -11,7 +11,8 @@ from overlaptop.fleet.commands import MAX_COMMANDS, UNANSWERED_NS, CommandView, 
 from overlaptop.fleet.fleet import MAX_NOTICES, MAX_RANKS
 from overlaptop.fleet.knobs import JobKnob, job_knobs
 from overlaptop.fleet.snapshot import LinkState, NodeView, RankView, Snapshot
-from overlaptop.fleet.totals import of_one_step, total
+from overlaptop.fleet.splitting import Splitter, with_waits
+from overlaptop.fleet.totals import total
 from overlaptop.text import runs
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.knobs import Search
@@ -36,6 +37,8 @@ class Merger:
 
     def __init__(self) -> None:
         self._owners: dict[int, str] = {}
+        self._job = ""
+        self._splitter = Splitter()
         self._views: dict[str, tuple[tuple[object, ...], CommandView]] = {}
         """By command: what it was made of, and the merged view."""
 
@@ -56,7 +59,11 @@ class Merger:
             for part, views in zip(parts, owned, strict=True)
         )
         job = _job(parts)
-        ranks = of_one_step(self._ranks(nodes, owned, job))
+        ranks = self._ranks(nodes, owned, job)
+        if job is not None and job.job != self._job:
+            self._job, self._splitter = job.job, Splitter()
+        waits = self._splitter.look(ranks, nodes)
+        ranks = with_waits(ranks, waits.newest)
         link, since_ns, note = _link(nodes, parts, waiting, at_ns)
         live = [part.snapshot for part in parts if part.node.link is LinkState.LIVE and part.snapshot.job]
         return Snapshot(
@@ -87,6 +94,10 @@ class Merger:
                 part.snapshot.replaying and part.node.link in (LinkState.LIVE, LinkState.STALE)
                 for part in parts
             ),
+            waits=waits.newest,
+            wait_window=waits.window,
+            unsplit=waits.unsplit,
+            fresh_waits=waits.fresh,
         )
 
     def _is_owned(self, message: StepTotals | DeviceSample | RankView, part: NodeSnapshot) -> bool:

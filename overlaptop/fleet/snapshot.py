@@ -8,6 +8,8 @@ from enum import Enum
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.traffic import Traffic
+from overlaptop.fleet.waits import StepWaits, WaitWindow
+from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, Knob, Search
 from overlaptop.wire.messages import Notice, OwnCost, RankEnd, RankInfo, StepDetail, StepTotals, Welcome
@@ -72,6 +74,9 @@ class RankView:
     silent: bool = False
     """Stale, and its hub receives nothing from it, not even that it waits for others."""
     end: RankEnd | None = None
+    waits: WaitTimes | None = None
+    """How the communication of ``measured`` splits into waiting and transferring; None where that is not
+    known."""
 
     @property
     def sample(self) -> DeviceSample | None:
@@ -172,3 +177,12 @@ class Snapshot:
     """The hosts that are watched, in the order in which they were named; empty: this machine alone."""
     replaying: bool = False
     """A hub still sends the history of before this session joined: the newest steps are not known yet."""
+    waits: StepWaits | None = None
+    """The newest step of which the timelines of all ranks are here, split; its number is that of the ranks'
+    ``measured`` wherever they know it."""
+    wait_window: WaitWindow | None = None
+    """The last seconds of such steps; None where nothing is split."""
+    unsplit: str = ""
+    """Why nothing is split, for the screen; empty where something is."""
+    fresh_waits: tuple[StepWaits, ...] = ()
+    """Steps that were split since the previous snapshot, in their order."""

@@ -83,8 +83,10 @@ def _middle(costs: list[OwnCost]) -> OwnCost | None:
 def _in_step(view: RankView, step: int) -> RankView:
     if view.measured is None or view.measured.step == step:
         return view
-    known = _known(view, step)
-    return replace(view, measured=known) if known is not None and known.measured else view
+    known = step_of(view, step)
+    if known is None or not known.measured:
+        return view
+    return replace(view, measured=known, waits=None)
 
 
 def _counted(ranks: Sequence[RankView]) -> Sequence[RankView]:
@@ -100,7 +102,7 @@ def _alike(views: Sequence[RankView], fits: Callable[[StepTotals], bool]) -> lis
     newest = [(view, step) for view in views if (step := _newest(view, fits)) is not None]
     wanted = min((step.step for _, step in newest), default=-1)
     for _ in range(max(1, min(_MOST_LOOKS, _MOST_READ // max(1, len(newest))))):
-        found = [step if step.step == wanted else _known(view, wanted) for view, step in newest]
+        found = [step if step.step == wanted else step_of(view, wanted) for view, step in newest]
         here = [step for step in found if step is not None and fits(step)]
         if len(here) == len(newest):
             return here
@@ -114,8 +116,8 @@ def _newest(view: RankView, fits: Callable[[StepTotals], bool]) -> StepTotals | 
     return next((step for step in reversed(view.history) if fits(step)), None)
 
 
-def _known(view: RankView, step: int) -> StepTotals | None:
-    """The rank's step of that number, if it is still known."""
+def step_of(view: RankView, step: int) -> StepTotals | None:
+    """The rank's step of that number; None where it is not known, or no more."""
     at = bisect_right(view.history, step, key=attrgetter("step")) - 1
     return view.history[at] if at >= 0 and view.history[at].step == step else None
 

@@ -1,11 +1,11 @@
-"""Who waited for whom in one step of a job."""
+"""Who waited for whom: in one step of a job, and in its last seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from overlaptop.timeline.arrivals import Collective, WaitTimes, lateness
+from overlaptop.timeline.arrivals import Collective, Lateness, WaitTimes, lateness
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,8 @@ class StepWaits:
     collectives: tuple[Collective, ...]
     """Those that began in it on any rank, in order of their first start."""
     times: Mapping[int, WaitTimes]
-    """Of each rank of which the step is known in detail."""
+    """Of each rank of which the step is known in detail. What a timeline that was cut down to be sent does
+    not tell is unsplit."""
 
     def late_rank(self, rank: int) -> int | None:
         """The rank that was late in most of the collectives in which this rank took part; None where
@@ -24,3 +25,21 @@ class StepWaits:
         """
         found = lateness(each for each in self.collectives if each.part(rank) is not None)
         return found.late_rank if found is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitWindow:
+    """The last seconds of a running job: its split steps together."""
+
+    lateness: Lateness
+    steps: int
+    exposed_wait_ns: int
+    """What a rank waits in a step with no compute beside it: the mean over steps and over all ranks but the
+    one that is late most often."""
+    share: float
+    """Of those steps' time."""
+
+    @property
+    def caused_wait_ns(self) -> int:
+        """What all others together wait in a step, in the mean, for the rank that is late most often."""
+        return round(self.lateness.first.caused_wait_ns / self.steps)

@@ -328,8 +328,34 @@ def lateness(collectives: Iterable[Collective]) -> Lateness | None:
         RankLateness(rank, late.get(rank, 0), number, caused_ns.get(rank, 0))
         for rank, number in took_part.items()
     ]
-    ranks.sort(key=lambda each: (-each.late, -each.caused_wait_ns, each.rank))
-    return Lateness(tuple(ranks), counted, wait_ns) if counted else None
+    return Lateness(_latest_first(ranks), counted, wait_ns) if counted else None
+
+
+def combined(windows: Iterable[Lateness]) -> Lateness | None:
+    """What `lateness` says of the collectives of all these windows together; None of no window."""
+    together = tuple(windows)
+    of_rank: dict[int, list[RankLateness]] = {}
+    for window in together:
+        for each in window.ranks:
+            of_rank.setdefault(each.rank, []).append(each)
+    ranks = [
+        RankLateness(
+            rank,
+            sum(each.late for each in counts),
+            sum(each.collectives for each in counts),
+            sum(each.caused_wait_ns for each in counts),
+        )
+        for rank, counts in of_rank.items()
+    ]
+    collectives, wait_ns = (
+        sum(each.collectives for each in together),
+        sum(each.wait_ns for each in together),
+    )
+    return Lateness(_latest_first(ranks), collectives, wait_ns) if together else None
+
+
+def _latest_first(ranks: Iterable[RankLateness]) -> tuple[RankLateness, ...]:
+    return tuple(sorted(ranks, key=lambda each: (-each.late, -each.caused_wait_ns, each.rank)))
 
 
 # What ranks do not have the same: an uneven all-to-all, and a root's gather or scatter.

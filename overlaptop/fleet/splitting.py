@@ -1,0 +1,243 @@
+"""From the timelines of all ranks in one step to who waited for whom in it. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+import numpy as np
+
+from overlaptop.fleet.snapshot import NodeView, RankView
+from overlaptop.fleet.totals import of_one_step, step_of
+from overlaptop.fleet.waits import StepWaits, WaitWindow
+from overlaptop.text import runs_of
+from overlaptop.timeline.arrivals import (
+    Call,
+    Collective,
+    Lateness,
+    WaitTimes,
+    combined,
+    lateness,
+    match,
+    waiting,
+)
+from overlaptop.timeline.spans import Spans
+from overlaptop.wire.bounds import MAX_DURATION_NS
+from overlaptop.wire.messages import StepDetail, StepTotals
+
+WINDOW_STEPS = 32
+WINDOW_NS = 20_000_000_000
+"""For so long a split step counts, and for LONG_STEPS of its own length where that is longer."""
+LONG_STEPS = 3
+RESTARTED_NS = 1_000_000_000
+"""A step of an earlier number that began so much later is of ranks that count from 0 again."""
+FAR_AHEAD_NS = 3_000_000_000
+
+NOT_YET = "the timelines of all ranks in one step are not here yet"
+NO_COLLECTIVES = "ranks have no collective in common"
+
+
+@dataclass(frozen=True, slots=True)
+class JobWaits:
+    """What is known of a job's waiting."""
+
+    newest: StepWaits | None = None
+    window: WaitWindow | None = None
+    unsplit: str = ""
+    """Why nothing is split; empty where something is."""
+    fresh: tuple[StepWaits, ...] = ()
+    """Steps split since the last look, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A split step of the window."""
+
+    waits: StepWaits
+    start_ns: int
+    """When the first rank began it, Unix time."""
+    step_ns: int
+    """The mean over ranks."""
+    lateness: Lateness | None
+    """None where none of its collectives is split."""
+
+
+class Splitter:
+    """Splits each step once the timelines of all ranks in it are there, and remembers the last seconds."""
+
+    def __init__(self) -> None:
+        self._window: deque[_Step] = deque(maxlen=WINDOW_STEPS)
+
+    def look(self, views: Sequence[RankView], nodes: Sequence[NodeView] = ()) -> JobWaits:
+        """Split what is new among `views`, which are all of the job's ranks. `nodes`: where they are, if on
+        several, whose clocks are known only so well.
+        """
+        counted = [view for view in views if not (view.ended or view.node_lost)] or views
+        absent = [view.rank for view in counted if not view.details]
+        fresh = (
+            []
+            if absent or not counted
+            else [self._split(step, counted, nodes) for step in self._new_steps(counted)]
+        )
+        for each in fresh:
+            if self._window and each.waits.step <= self._window[-1].waits.step:
+                self._window.clear()
+            self._window.append(each)
+        self._forget_old(counted)
+        if not self._window:
+            return JobWaits(unsplit=f"no timeline of {_ranks(absent)} is here" if absent else NOT_YET)
+        newest, window = self._window[-1].waits, _window(self._window)
+        unsplit = "" if window else _why(newest.collectives)
+        return JobWaits(newest, window, unsplit, tuple(each.waits for each in fresh))
+
+    def _new_steps(self, views: Sequence[RankView]) -> list[int]:
+        """Steps that all ranks have in detail, and that have not been split; in their order."""
+        last = self._window[-1] if self._window else None
+        begun = {detail.step: detail.start_ns for detail in views[0].details}
+        common = set(begun).intersection(*({detail.step for detail in view.details} for view in views[1:]))
+        if last is not None:
+            common = {
+                step
+                for step in common
+                if step > last.waits.step or begun[step] > last.start_ns + RESTARTED_NS
+            }
+        known = (step for step in common if not any(_disturbed(view, step) for view in views))
+        return sorted(known, key=begun.__getitem__)
+
+    def _split(self, step: int, views: Sequence[RankView], nodes: Sequence[NodeView]) -> _Step:
+        details = {
+            view.rank: next(detail for detail in reversed(view.details) if detail.step == step)
+            for view in views
+        }
+        collectives = _matched(details, nodes)
+        times = {view.rank: _times(details[view.rank], step_of(view, step), collectives) for view in views}
+        return _Step(
+            StepWaits(step, collectives, times),
+            min(detail.start_ns for detail in details.values()),
+            round(fmean(detail.step_ns for detail in details.values())),
+            lateness(collectives),
+        )
+
+    def _forget_old(self, views: Sequence[RankView]) -> None:
+        newest_ns = max((view.last.start_ns for view in views if view.last is not None), default=0)
+        while self._window:
+            oldest = self._window[0]
+            if newest_ns - oldest.start_ns <= max(WINDOW_NS, LONG_STEPS * oldest.step_ns):
+                break
+            self._window.popleft()
+
+
+def with_waits(views: Sequence[RankView], waits: StepWaits | None) -> tuple[RankView, ...]:
+    """The ranks in one step: in the one that is split, unless a newer one of all is far ahead of it."""
+    newest = of_one_step(views)
+    split = of_one_step(views, waits.step) if waits is not None else newest
+    if waits is None or _began_ns(newest) - _began_ns(split) > FAR_AHEAD_NS:
+        return newest
+    return tuple(
+        replace(view, waits=waits.times.get(view.rank))
+        if view.measured is not None and view.measured.step == waits.step
+        else view
+        for view in split
+    )
+
+
+def _began_ns(views: Sequence[RankView]) -> int:
+    return max((view.measured.start_ns for view in views if view.measured is not None), default=0)
+
+
+def _matched(details: Mapping[int, StepDetail], nodes: Sequence[NodeView]) -> tuple[Collective, ...]:
+    calls = {
+        rank: [
+            Call(
+                each.op,
+                each.group,
+                each.bytes,
+                start_ns + each.start_ns,
+                start_ns + each.end_ns,
+                each.sequence,
+            )
+            for each in detail.collectives
+        ]
+        for rank, detail in details.items()
+        if (start_ns := detail.start_ns)
+    }
+    if len(nodes) < 2:
+        return match(calls)
+    ranks_of: dict[str, set[int]] = {}
+    for rank, issued in calls.items():
+        for call in issued:
+            ranks_of.setdefault(call.group, set()).add(rank)
+    error_ns = {group: _clock_error_ns(ranks, nodes) for group, ranks in ranks_of.items()}
+    found = [
+        each
+        for error in set(error_ns.values())
+        for each in match(
+            {
+                rank: [call for call in issued if error_ns[call.group] == error]
+                for rank, issued in calls.items()
+            },
+            clock_error_ns=error,
+        )
+    ]
+    return tuple(sorted(found, key=lambda each: min(part.start_ns for part in each.parts)))
+
+
+def _clock_error_ns(ranks: Collection[int], nodes: Iterable[NodeView]) -> int:
+    """By how much the clocks of the hosts of these ranks may differ from one another."""
+    homes = [node for node in nodes if any(rank in node.ranks for rank in ranks)]
+    if len(homes) < 2:
+        return 0
+    errors_ns = [MAX_DURATION_NS if home.residual_ns is None else home.residual_ns for home in homes]
+    return sum(sorted(errors_ns)[-2:])
+
+
+def _times(detail: StepDetail, totals: StepTotals | None, collectives: Sequence[Collective]) -> WaitTimes:
+    start_ns, end_ns = detail.start_ns, detail.start_ns + detail.step_ns
+    comm, compute = (_spans(flat, start_ns) for flat in (detail.comm_spans_ns, detail.compute_spans_ns))
+    times = waiting(detail.rank, comm, collectives, start_ns, end_ns).times(compute)
+    if totals is None or totals.comm_ns is None or totals.exposed_ns is None:
+        return times
+    exposed_ns = totals.exposed_ns - times.exposed_wait_ns - times.exposed_transfer_ns
+    return replace(
+        times,
+        unsplit_ns=max(0, totals.comm_ns - times.wait_ns - times.transfer_ns),
+        exposed_unsplit_ns=max(0, exposed_ns),
+    )
+
+
+def _spans(flat: tuple[int, ...], start_ns: int) -> Spans:
+    """Spans as a message has them, in Unix time."""
+    return np.array(flat, dtype=np.int64).reshape(-1, 2) + start_ns
+
+
+def _disturbed(view: RankView, step: int) -> bool:
+    totals = step_of(view, step)
+    return totals is not None and totals.disturbed
+
+
+def _window(steps: Sequence[_Step]) -> WaitWindow | None:
+    late = combined(each.lateness for each in steps if each.lateness is not None)
+    if late is None:
+        return None
+    waits_ns = [
+        (times.exposed_wait_ns, each.step_ns)
+        for each in steps
+        for rank, times in each.waits.times.items()
+        if rank != late.late_rank
+    ]
+    wait_ns, step_ns = map(sum, zip(*waits_ns, strict=True)) if waits_ns else (0, 0)
+    return WaitWindow(
+        late, len(steps), round(wait_ns / max(1, len(waits_ns))), wait_ns / step_ns if step_ns else 0.0
+    )
+
+
+def _why(collectives: Sequence[Collective]) -> str:
+    """Why none of them is split: what holds for most."""
+    reasons = Counter(each.unsplit for each in collectives if each.unsplit).most_common(1)
+    return reasons[0][0] if reasons else NO_COLLECTIVES
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    return f"rank{'s' * (len(numbers) > 1)} {runs_of(numbers)}"
