@@ -84,14 +84,14 @@ def session_of(job: TracedJob) -> FinishedSession:
         started_ns=min(whole.start_ns for whole in job.whole),
     )
     try:
-        return FinishedSession(welcome, ranks, notices, over_ns)
+        return FinishedSession(welcome, ranks, job.waits, notices, over_ns)
     except ValueError as fault:
         raise CommandError(f"{job.path}: {fault}", 2) from fault
 
 
 def _table(job: TracedJob, *, by_hta: bool, ascii_only: bool) -> str:
     """The whole traces: all ranks together, and below it each one."""
-    from overlaptop.console import once
+    from overlaptop.console import once, trace_waits
     from overlaptop.console.table import Table
 
     table = Table(["rank", "steps", "overlap", "exposed", "hidden", "compute", "comm", "copy only", "idle"])
@@ -122,6 +122,8 @@ def _table(job: TracedJob, *, by_hta: bool, ascii_only: bool) -> str:
     ]
     if not exact:
         lines.append("≤ ≥: without a GPU compute is an upper bound")
+    if waits := trace_waits.render(job):
+        lines += ["", waits]
     page = "\n".join(lines)
     return once.plain(page) if ascii_only else page
 

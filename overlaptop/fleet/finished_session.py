@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_RANKS, Fleet
 from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, Snapshot
+from overlaptop.fleet.splitting import JobWaits, waits_of_one
+from overlaptop.fleet.totals import total
+from overlaptop.fleet.waits import StepWaits
 from overlaptop.wire.commands import Command
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.knobs import Search
@@ -32,9 +36,15 @@ class FinishedSession:
     """Constant Snapshots: of the whole trace, and of each of its steps. Their clock stands still."""
 
     def __init__(
-        self, welcome: Welcome, ranks: Sequence[FinishedRank], notices: Sequence[Notice], now_ns: int
+        self,
+        welcome: Welcome,
+        ranks: Sequence[FinishedRank],
+        waits: Mapping[int, StepWaits],
+        notices: Sequence[Notice],
+        now_ns: int,
     ) -> None:
-        """``now_ns`` is the Unix time of the Snapshots. The first one is of the whole trace.
+        """``now_ns`` is the Unix time of the Snapshots. The first one is of the whole trace. ``waits``: by
+        the step's number.
 
         Raises:
             ValueError: a rank's number is higher than a Fleet takes.
@@ -43,6 +53,7 @@ class FinishedSession:
         if highest >= MAX_RANKS:
             raise ValueError(f"rank {highest}: only ranks below {MAX_RANKS:,} can be shown, use --json")
         self._welcome, self._ranks, self._notices, self._now_ns = welcome, ranks, notices, now_ns
+        self._waits = waits
         self._numbers = [WHOLE_TRACE, *sorted({step.step for each in ranks for step in each.steps})]
         self._at = 0
         self._snapshot = self._snapshot_of(WHOLE_TRACE)
@@ -60,11 +71,30 @@ class FinishedSession:
         fleet.set_link(LinkState.TRACE)
         whole = fleet.snapshot()
         histories = {each.info.rank: each.steps[-HISTORY_STEPS:] for each in self._ranks}
+        waits = self._waits_of(number)
+        times = waits.newest.times if waits.newest is not None else {}
+        views = [replace(view, waits=times.get(view.rank)) for view in whole.ranks]
         # A live job's ranks that were announced and never seen may still come. These will not.
         ranks = tuple(
-            replace(view, history=histories[view.rank]) for view in whole.ranks if view.info is not None
+            replace(view, history=histories[view.rank]) for view in views if view.info is not None
         )
-        return replace(whole, ranks=ranks, fresh=())
+        return replace(
+            whole,
+            ranks=ranks,
+            totals=total(views, whole.totals.dropped),
+            fresh=(),
+            waits=waits.newest,
+            wait_window=waits.window,
+            unsplit=waits.unsplit,
+            fresh_waits=(),
+        )
+
+    def _waits_of(self, number: int) -> JobWaits:
+        """Who waited for whom in this step, or in the whole trace."""
+        if number not in self._waits:
+            return JobWaits()
+        steps = (step for each in self._ranks for step in (each.whole, *each.steps) if step.step == number)
+        return waits_of_one(self._waits[number], round(fmean(step.step_ns for step in steps)))
 
     def turn(self, steps: int) -> None:
         """Show the step that comes so many later, or earlier; before the first one is the whole trace."""

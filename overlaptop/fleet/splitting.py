@@ -147,6 +147,12 @@ def _began_ns(views: Sequence[RankView]) -> int:
     return max((view.measured.start_ns for view in views if view.measured is not None), default=0)
 
 
+def waits_of_one(waits: StepWaits, step_ns: int) -> JobWaits:
+    """What one step says by itself, or a whole trace; `step_ns` is its mean length over the ranks."""
+    window = _window([_Step(waits, 0, step_ns, lateness(waits.collectives))])
+    return JobWaits(waits, window, "" if window else _why(waits.collectives))
+
+
 def _matched(details: Mapping[int, StepDetail], nodes: Sequence[NodeView]) -> tuple[Collective, ...]:
     calls = {
         rank: [

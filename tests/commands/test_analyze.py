@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from overlaptop.fleet.records import step_record
 from overlaptop.formats.job import analyze
 from overlaptop.timeline.lanes import LaneRules
-from tests.formats.traces import DATA, kernel, small_job, write
+from tests.formats.traces import DATA, kernel, mark, nccl, small_job, write
 
 from .running import LEAVE_ALTERNATE_SCREEN, Terminal, records, run_code, run_here
 
@@ -95,7 +96,7 @@ def test_without_a_terminal_there_is_a_table(tmp_path: Path) -> None:
     )
     assert lines[1] == "whole trace, all ranks   overlap 66.7 %   hidden 80.0 µs of 120 µs"
     assert lines[3].split()[:6] == ["0", "2", "66.7", "%", "20.0", "µs"]
-    assert len(lines) == 5
+    assert lines[5] == ""
     assert run_analyze(tmp_path, "--ascii").stdout.isascii()
 
 
@@ -113,8 +114,8 @@ def test_the_headline_is_of_the_figures_in_the_table_below(
     options: list[str], headline: str, ranks: list[str]
 ) -> None:
     lines = run_analyze(DATA / "ddp_25mb", *options).stdout.splitlines()
-    assert lines[1].startswith(headline)
-    assert [line.split()[2] for line in lines[3:]] == ranks
+    at = next(at for at, line in enumerate(lines) if line.startswith(headline))
+    assert [line.split()[2] for line in lines[at + 2 : at + 6]] == ranks
 
 
 def test_without_a_gpu_the_table_marks_its_figures_as_bounds() -> None:
@@ -124,6 +125,35 @@ def test_without_a_gpu_the_table_marks_its_figures_as_bounds() -> None:
     assert [line.split()[-1] for line in lines[3:5]] == ["–", "–"]
     assert lines[5] == "≤ ≥: without a GPU compute is an upper bound"
     assert "overlap <=78.7 %" in run_analyze(DATA / "ddp_gloo", "--ascii").stdout
+
+
+def test_tables_split_the_communication_of_each_rank_over_the_trace_and_in_each_step() -> None:
+    lines = run_analyze(DATA / "ddp_25mb").stdout.splitlines()
+    whole, steps = (at for at, line in enumerate(lines) if "of it exposed" in line)
+    found = [re.split(r"  +", line.strip()) for line in lines]
+    assert found[whole] == [
+        "rank", "waiting", "of it exposed", "transferring", "of it exposed", "not split", "late in"
+    ]  # fmt: skip
+    assert found[whole + 1] == ["0", "56.6 ms", "16.0 ms", "14.0 ms", "4.02 ms", "73.7 ms", "0 of 75"]
+    assert found[whole + 3] == ["2", "0", "0", "14.2 ms", "5.10 ms", "0", "75 of 75"]
+    assert found[steps + 1] == ["2", "0", "20.0 ms", "6.03 ms", "4.55 ms", "1.55 ms", "0", "0 of 25"]
+    assert len(lines[steps + 1 :]) == 3 * 4
+
+
+def test_of_many_steps_the_tables_show_those_that_cost_most(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        events = [mark(step, 100 * step, 99) for step in range(50)]
+        for step in range(50):
+            late_us = (60 if step == 7 else 10) * rank
+            events.append(nccl(100 * step + late_us, 90 - late_us))
+            events.append(kernel(100 * step + 95, 5))
+        write(tmp_path / f"{rank}.json", *events, rank=rank, world_size=2)
+    lines = run_analyze(tmp_path).stdout.splitlines()
+    (head,) = (at for at, line in enumerate(lines) if line.startswith("step  rank"))
+    steps = [line.split()[0] for line in lines[head + 1 :]]
+    assert len(steps) == 2 * 32 + 1
+    assert "7" in steps
+    assert lines[-1] == "… and 18 steps in which less waiting was exposed: --json has all"
 
 
 # Files that are no traces
