@@ -97,6 +97,12 @@ class Connections:
             time.sleep(0.002)
         return received
 
+    def wait_for_retry(self, connection: Connection, at_most_s: float) -> None:
+        """Moves the clock on until the connection is tried again, and no further: a try takes time."""
+        until_s = self.now_s + at_most_s
+        while connection.state is ConnectionState.DOWN and self.now_s < until_s:
+            self.wait(connection, 0.5)
+
     def close(self) -> None:
         for connection in self._made:
             connection.close()

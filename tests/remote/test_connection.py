@@ -277,5 +277,5 @@ def test_a_program_that_is_not_there_needs_a_person_unless_the_connection_has_wo
     connection.target = good
     connections.wait(connection, BACK_OFF_S[-1])
     assert not connection.ready
-    connections.wait(connection, REFUSED_PAUSE_S * (1 + JITTER))
+    connections.wait_for_retry(connection, REFUSED_PAUSE_S * (1 + JITTER))
     connections.until(connection, lambda: connection.ready)

@@ -145,7 +145,7 @@ def test_timelines_that_nobody_asked_for_are_not_kept():
     client.receive(framed(*(replace(DETAIL, rank=rank) for rank in (0, 1, 2))))
     client.receive(framed(*(replace(DETAIL, rank=rank, step=2) for rank in (0, 1, 2))))
     kept = {view.rank: [detail.step for detail in view.details] for view in client.snapshot.ranks}
-    assert kept == {0: [1, 2], 1: [], 2: [], 3: []}
+    assert kept == {0: [DETAIL.step, 2], 1: [], 2: [], 3: []}
 
 
 def test_a_sample_with_more_words_than_any_sampler_has_is_passed_over():
