@@ -21,15 +21,19 @@ def render(job: TracedJob) -> str:
     whole = Table(["rank", *_PARTS])
     for cells in _rows(job, job.waits[WHOLE_TRACE]):
         whole.add(*cells)
+    lines = [whole.render()]
     numbers = sorted({step.step for summary in job.ranks for step in summary.steps})
     shown = sorted(sorted(numbers, key=lambda step: -_cost_ns(job.waits[step]))[: _most_steps(job)])
     steps = Table(["step", "rank", *_PARTS])
     for number in shown:
         for cells in _rows(job, job.waits[number]):
             steps.add(str(number), *cells)
-    lines = [whole.render(), "", steps.render()]
+    if shown:
+        lines += ["", steps.render()]
     if (more := len(numbers) - len(shown)) > 0:
-        lines.append(f"… and {text.plural(more, 'step')} in which less waiting was exposed: --json has all")
+        lines.append(
+            f"not shown: {text.plural(more, 'step')} in which less waiting was exposed; --json has all"
+        )
     return "\n".join(lines)
 
 
@@ -51,12 +55,11 @@ def _rows(job: TracedJob, waits: StepWaits) -> list[list[str]]:
         if times is None:
             continue
         own = late.of(rank) if late is not None else None
-        known = own is not None or times.unsplit_ns == 0
         parts = ((times.wait_ns, times.exposed_wait_ns), (times.transfer_ns, times.exposed_transfer_ns))
         cells = [str(rank)]
         for part_ns, exposed_ns in parts:
-            cells.append(text.duration(part_ns if known else None))
-            figure = text.duration(exposed_ns if known else None)
+            cells.append(text.duration(part_ns if times.known else None))
+            figure = text.duration(exposed_ns if times.known else None)
             cells.append(text.bounded(figure, text.AT_LEAST, exact=exact or exposed_ns == part_ns))
         cells.append(text.duration(times.unsplit_ns))
         cells.append(text.UNKNOWN if own is None else f"{own.late:,} of {own.collectives:,}")

@@ -72,7 +72,7 @@ def _wait_fields(rank: int, waits: StepWaits | None) -> dict[str, object]:
     if waits is None or times is None:
         return fields
     fields["unsplit_ns"] = times.unsplit_ns
-    if times.wait_ns or times.transfer_ns or not times.unsplit_ns:
+    if times.known:
         fields |= {name: getattr(times, name) for name in _WAIT_FIELDS[:-1]}
         fields["late_rank"] = waits.late_rank(rank)
     return fields

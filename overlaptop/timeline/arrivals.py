@@ -197,6 +197,11 @@ class WaitTimes:
     exposed_unsplit_ns: int
 
     @property
+    def known(self) -> bool:
+        """False where there was communication and nothing of it is split."""
+        return bool(self.wait_ns or self.transfer_ns or not self.unsplit_ns)
+
+    @property
     def hidden_wait_ns(self) -> int:
         """Waiting while compute ran: it cost nothing."""
         return self.wait_ns - self.exposed_wait_ns
@@ -301,6 +306,17 @@ class Lateness:
     def late_rank(self) -> int | None:
         """The rank that was late most often; None where none ever was."""
         return self.first.rank if self.first.late else None
+
+    def fewest(self, share: float) -> tuple[RankLateness, ...]:
+        """The fewest ranks that together were late in this share of the collectives, the first one first;
+        empty where not even all together were.
+        """
+        late = 0
+        for at, each in enumerate(self.ranks, 1):
+            late += each.late
+            if late >= share * self.collectives:
+                return self.ranks[:at]
+        return ()
 
     def of(self, rank: int) -> RankLateness | None:
         """How late one rank was; None where it took part in no split collective."""

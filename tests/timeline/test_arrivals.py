@@ -252,7 +252,22 @@ def test_lateness_counts_who_was_late_and_what_that_made_others_wait():
     assert (late.of(0).late, late.of(0).collectives, late.of(7)) == (0, 3, None)
 
 
+@pytest.mark.parametrize(("share", "ranks"), [(0.6, [1]), (2 / 3, [1]), (0.7, [1, 2]), (1, [1, 2])])
+def test_few_ranks_may_share_the_lateness(share, ranks):
+    late = lateness(
+        match(
+            {
+                0: calls((0, 30), (40, 60), (70, 90)),
+                1: calls((20, 30), (40, 60), (80, 90)),
+                2: calls((10, 30), (50, 60), (70, 90)),
+            }
+        )
+    )
+    assert [each.rank for each in late.fewest(share)] == ranks
+
+
 def test_nobody_is_late_where_all_arrive_together_and_nothing_is_known_where_nothing_is_split():
     together = lateness(match({rank: calls((0, 10)) for rank in (0, 1)}))
     assert (together.late_rank, together.runner_up, together.wait_ns) == (None, None, 0)
+    assert together.fewest(0.9) == ()
     assert lateness([collective_of({0: (0, 10), 1: (5, 10)}, "why")]) is None
