@@ -43,6 +43,15 @@ def duration(ns: float | None) -> str:
     raise AssertionError("the last unit takes everything")
 
 
+def part_of(ns: float, whole_ns: float) -> str:
+    """The bare figure of a part, in the unit and to the digit in which `duration` writes the whole."""
+    for size, unit in _TIME_UNITS:
+        value = _significant(whole_ns / size)
+        if value < 1000 or unit == "s":
+            break
+    return f"{ns / size:.{2 if value < 10 else 1 if value < 100 else 0}f}"
+
+
 def byte_count(count: int | None) -> str:
     """Three significant digits and a binary unit: ``25.0 MiB``; ``512 B``."""
     if count is None:

@@ -19,8 +19,6 @@ RELEARN_SHARE = 0.25
 LEAST_SHARE = 1 / 1024
 KEEP_SHARES = 0.85, 1.5
 """A share is kept as long as the budget pays for between so many times as much."""
-KEEP_STEP = 0.2
-"""A plan is kept as long as steps have not become longer or shorter by more than such a part."""
 WATCHED_SIGMAS, IDLE_SIGMAS = 0.5, 1.0
 """The cost is taken to be so many standard errors higher than it is estimated."""
 CYCLE_S, LONG_CYCLE_S = 1.0, 6.0
@@ -79,8 +77,6 @@ class Cadence:
         self._plan: Plan | None = self._fixed
         self._planned_watched: bool | None = None
         """`watched` when the plan was made."""
-        self._planned_for = 0.0, 0.0
-        """The share and the length of a step for which it was made."""
         self._settling = SETTLE_STEPS
         self._mean_step_ns = 0.0
 
@@ -138,12 +134,8 @@ class Cadence:
                 self._share = 2.0 ** math.floor(math.log2(share))
         elif self._known:  # the job has turned to something else
             self._share = min(self._share, RELEARN_SHARE)
-        step_ns = self.cost.step_ns or self._mean_step_ns
-        share, planned_ns = self._planned_for
-        if share != self._share or abs(step_ns - planned_ns) > KEEP_STEP * planned_ns:
-            self._planned_for = self._share, step_ns
-            self._plan = plan(step_ns, self._share, self._lead_steps)
-            self.cost.follow(self._plan)
+        self._plan = plan(self.cost.step_ns or self._mean_step_ns, self._share, self._lead_steps)
+        self.cost.follow(self._plan)
 
     def _affordable(self, estimate: Estimate) -> float:
         """The share of steps that the budget pays for, by what they may well cost.

@@ -10,11 +10,14 @@ from overlaptop.console.hosts import pause
 from overlaptop.fleet.commands import SENT, CommandView
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.watching import compared
 from overlaptop.wire.commands import Command
 
 TICK_S = 0.05
 LIMIT_S = 3.0
 """A hub sends its history at once; ranks that are not there by then are shown as unknown."""
+COMPARED_STEPS = 4
+"""Of all ranks; with them, who waits for whom is known well enough to be printed."""
 HISTORY_LIMIT_S = 60.0
 """For a history that still comes, over a slow connection."""
 LOST_LIMIT_S, REMOTE_LOST_LIMIT_S = 10.0, 120.0
@@ -73,6 +76,22 @@ def settle(session: Session) -> Snapshot:
         raise CommandError(f"the job does not answer ({why})")
     if snapshot.replaying:
         raise CommandError(f"the job has sent its history only, not its present state ({why}): try again")
+    return snapshot
+
+
+def settle_waits(session: Session, snapshot: Snapshot) -> Snapshot:
+    """Ask a settled session for the timelines of all ranks; return its Snapshot once COMPARED_STEPS of them
+    are split, or as it is after LIMIT_S.
+    """
+    wanted = compared(snapshot.ranks)
+    session.watch(wanted)
+    began_s = time.monotonic()
+    while snapshot.wait_window is None or snapshot.wait_window.steps < COMPARED_STEPS:
+        never = len(wanted) < 2 or snapshot.totals.measured_step is None
+        if never or snapshot.link is not LinkState.LIVE or time.monotonic() - began_s > LIMIT_S:
+            break
+        pause(session, TICK_S)
+        snapshot = session.tick()
     return snapshot
 
 

@@ -7,7 +7,7 @@ from contextlib import closing
 
 from overlaptop import text
 from overlaptop.console import print_data
-from overlaptop.console.following import settle
+from overlaptop.console.following import settle, settle_waits
 from overlaptop.console.hosts import Hosts
 from overlaptop.console.jobs import join
 from overlaptop.console.table import Table
@@ -17,6 +17,7 @@ from overlaptop.fleet.trouble import Trouble, first_failure, trouble_of
 from overlaptop.report import hosts as nodes
 from overlaptop.report import troubles
 from overlaptop.report.figures import totals_in_words
+from overlaptop.report.headline import headline
 from overlaptop.report.links import nvlink_rate, pcie_rate
 from overlaptop.report.order import all_see_gaps, idle_ns, sees_gaps
 
@@ -31,14 +32,15 @@ ASCII = str.maketrans(
 def run(key: str | None, hosts: Hosts | None = None, *, as_json: bool, ascii_only: bool, wait: bool) -> int:
     """Print the newest step of each rank and end."""
     with closing(join(key, hosts, wait=wait)) as session:
-        snapshot = settle(session)
+        snapshot = settle_waits(session, settle(session))
     if not as_json:
         print_data(render(snapshot, ascii_only=ascii_only))
         return 0
     assert snapshot.job is not None
     for view in snapshot.ranks:
         if (totals := view.measured or view.last) is not None:
-            print_data(step_record(snapshot.job.job, view.info, totals))
+            waits = snapshot.waits if snapshot.waits and snapshot.waits.step == totals.step else None
+            print_data(step_record(snapshot.job.job, view.info, totals, waits))
         if view.sample is not None or view.numa is not None:
             print_data(device_record(snapshot.job.job, view, view.sample))
     return 0
@@ -56,9 +58,11 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
         table.add(*_row(view, snapshot.link, failure))
     exact = all_see_gaps(snapshot.ranks)
     totals = totals_in_words(snapshot.totals, exact=exact)
+    said = headline(snapshot)
     lines = [
         title(snapshot),
         *([troubles.in_full(trouble)] if trouble is not None else []),
+        *([said.words] if said is not None else []),
         "   ".join(f"{name} {figure}" for name, figure in totals.items()),
         table.render(),
         *_hosts(snapshot),

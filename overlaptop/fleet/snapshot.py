@@ -143,6 +143,8 @@ class Totals:
     """How many the lane figures are of."""
     measured_step: int | None
     """The step that they are of; None where it is not the same on all ranks."""
+    waits: WaitTimes | None = None
+    """How the ranks' communication splits; None where that is not known of each."""
     own_cost: OwnCost | None = None
     """What the agents cost: the rank's in the middle, since ranks in step with each other pay together."""
 

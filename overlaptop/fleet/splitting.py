@@ -228,14 +228,18 @@ def _window(steps: Sequence[_Step]) -> WaitWindow | None:
     if late is None:
         return None
     waits_ns = [
-        (times.exposed_wait_ns, each.step_ns)
+        (times.exposed_wait_ns, times.exposed_unsplit_ns, each.step_ns)
         for each in steps
         for rank, times in each.waits.times.items()
         if rank != late.late_rank
     ]
-    wait_ns, step_ns = map(sum, zip(*waits_ns, strict=True)) if waits_ns else (0, 0)
+    wait_ns, unsplit_ns, steps_ns = map(sum, zip(*waits_ns, strict=True)) if waits_ns else (0, 0, 0)
     return WaitWindow(
-        late, len(steps), round(wait_ns / max(1, len(waits_ns))), wait_ns / step_ns if step_ns else 0.0
+        late,
+        len(steps),
+        round(wait_ns / max(1, len(waits_ns))),
+        wait_ns / max(1, steps_ns),
+        unsplit_ns / max(1, steps_ns),
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from operator import attrgetter
 from statistics import fmean
 
 from overlaptop.fleet.snapshot import RankView, Totals
+from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.timeline.breakdown import launch_bound
 from overlaptop.wire.messages import OwnCost, StepTotals
 
@@ -59,6 +60,7 @@ def total(ranks: Sequence[RankView], dropped: int) -> Totals:
         dropped=dropped,
         ranks=len(measured),
         measured_step=numbers.pop() if len(numbers) == 1 else None,
+        waits=_mean_waits([view.waits for view in counted if view.measured is not None]),
         own_cost=_middle([view.own_cost for view in counted if view.own_cost is not None]),
     )
 
@@ -74,6 +76,13 @@ def of_one_step(ranks: Sequence[RankView], step: int | None = None) -> tuple[Ran
     if step is None:
         return tuple(ranks)
     return tuple(_in_step(view, step) for view in ranks)
+
+
+def _mean_waits(times: Sequence[WaitTimes | None]) -> WaitTimes | None:
+    known = [astuple(each) for each in times if each is not None]
+    if not known or len(known) < len(times):
+        return None
+    return WaitTimes(*(round(fmean(each)) for each in zip(*known, strict=True)))
 
 
 def _middle(costs: list[OwnCost]) -> OwnCost | None:

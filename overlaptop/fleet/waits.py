@@ -38,6 +38,8 @@ class WaitWindow:
     one that is late most often."""
     share: float
     """Of those steps' time."""
+    unsplit_share: float
+    """Of those ranks' steps, what is exposed and not split: it may be waiting, too."""
 
     @property
     def caused_wait_ns(self) -> int:

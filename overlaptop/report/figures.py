@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from overlaptop.fleet.snapshot import Totals
-from overlaptop.text import ABOUT, AT_LEAST, AT_MOST, bounded, count, duration, percent, ratio
+from overlaptop.text import ABOUT, AT_LEAST, AT_MOST, bounded, count, duration, part_of, percent, ratio
+from overlaptop.timeline.arrivals import WaitTimes
 
 
 def totals_in_words(totals: Totals, *, exact: bool) -> dict[str, str]:
@@ -21,3 +22,19 @@ def totals_in_words(totals: Totals, *, exact: bool) -> dict[str, str]:
         "attainable": bounded(ratio(totals.attainable), ABOUT, exact=exact),
         "dropped": count(totals.dropped),
     }
+
+
+def exposed_in_words(times: WaitTimes) -> str:
+    """What exposed communication was, in the unit of its sum: ``= waiting 3.20 + transfer 0.50``.
+
+    Empty where there was none.
+    """
+    parts = {
+        "waiting": times.exposed_wait_ns,
+        "transfer": times.exposed_transfer_ns,
+        "not split": times.exposed_unsplit_ns,
+    }
+    exposed_ns = sum(parts.values())
+    said = [name for name, ns in parts.items() if ns or (times.known and name != "not split")]
+    words = " + ".join(f"{name} {part_of(parts[name], exposed_ns)}" for name in said)
+    return f"= {words}" if exposed_ns else ""

@@ -15,6 +15,7 @@ Predicate = Callable[[RankView], bool]
 MEASURES: dict[str, Callable[[RankView], float | None]] = {
     "overlap": lambda view: view.measured.overlap if view.measured else None,
     "exposed": lambda view: view.measured.exposed_ns if view.measured else None,
+    "waiting": lambda view: waiting_ns(view),
     "stall": lambda view: view.measured.stall_ns if view.measured else None,
     "idle": lambda view: idle_ns(view),
     "step": lambda view: step_ns(view),
@@ -76,7 +77,8 @@ def stalls_apart(view: RankView) -> bool:
 
 
 _SAYS = {
-    "stall": stalls_apart, "idle": sees_gaps, "nvlink": has_nvlink, "pcie": has_pcie, "numa": numa_matters,
+    "waiting": lambda view: waiting_ns(view) is not None, "stall": stalls_apart, "idle": sees_gaps,
+    "nvlink": has_nvlink, "pcie": has_pcie, "numa": numa_matters,
 }  # fmt: skip
 """Keys that not every job has anything to say of."""
 
@@ -84,6 +86,11 @@ _SAYS = {
 def all_see_gaps(ranks: Iterable[RankView]) -> bool:
     """Whether every rank's source does; else compute is an upper bound, and so is overlap."""
     return all(view.info.compute_exact for view in ranks if view.info is not None)
+
+
+def waiting_ns(view: RankView) -> int | None:
+    """Exposed waiting of the measured step; None where nothing of its communication is split."""
+    return view.waits.exposed_wait_ns if view.waits is not None and view.waits.known else None
 
 
 def idle_ns(view: RankView) -> int | None:

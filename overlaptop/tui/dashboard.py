@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.watching import compared
 from overlaptop.launch.request import LaunchRequest
 from overlaptop.tui.capture.captures import Captures
 from overlaptop.tui.draw.themes import Look
@@ -78,9 +79,11 @@ class Dashboard:
         self.look.faded = state.snapshot.link in (LinkState.LOST, LinkState.STALE)
 
     def watch(self) -> None:
-        """Ask for the chosen rank's timeline."""
+        """Ask for the timelines of all ranks, from which it follows who waits for whom; of too many ranks,
+        for that of the chosen one.
+        """
         chosen = self.state.chosen
-        wanted = frozenset({chosen.rank} if chosen else ())
+        wanted = compared(self.latest.ranks) or frozenset({chosen.rank} if chosen else ())
         if wanted != self._watched:
             self._watched = wanted
             self.session.watch(wanted)

@@ -7,15 +7,17 @@ from dataclasses import dataclass, field, replace
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, RankView, Snapshot
 from overlaptop.fleet.totals import of_one_step, total
+from overlaptop.fleet.waits import StepWaits
 from overlaptop.report.hosts import by_node
 from overlaptop.report.order import Filter, all_see_gaps, ordered, sort_keys
 from overlaptop.text import count
+from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.tui.keys import changes_job, fits
 from overlaptop.tui.timeline.lanes import CollectiveKey, Lanes, lanes_of
 from overlaptop.tui.timeline.viewport import WHOLE_STEP, Viewport
 from overlaptop.tui.tune.compared import Compared
 from overlaptop.tui.tune.knob_editor import KnobChange
-from overlaptop.wire.messages import StepTotals
+from overlaptop.wire.messages import StepDetail, StepTotals
 
 HOLD_S = 1.0
 """A timeline that changes four times a second cannot be read."""
@@ -72,6 +74,8 @@ class ViewState:
     _rows: tuple[object, list[RankView]] | None = field(default=None, repr=False)
     _lanes: Lanes | None = field(default=None, repr=False)
     _lanes_at_ns: int = field(default=0, repr=False)
+    _waits: StepWaits | None = field(default=None, repr=False)
+    """Of the step of `_lanes`."""
 
     @property
     def grouped(self) -> bool:
@@ -80,14 +84,16 @@ class ViewState:
 
     def show(self, snapshot: Snapshot) -> None:
         """Show this snapshot, with the figures of all ranks in the step of the timeline."""
-        self.snapshot = snapshot
+        self.snapshot = snapshot = _without_empty_waits(snapshot)
         chosen, lanes = self.chosen, self.lanes
         if chosen is None or chosen.measured is None or lanes is None or not self.moving:
             return
         step, behind_ns = lanes.detail.step, chosen.measured.start_ns - lanes.detail.start_ns
         if step == snapshot.totals.measured_step or behind_ns > OLD_S * 1e9:
             return
-        ranks = of_one_step(snapshot.ranks, step)
+        ranks = tuple(
+            replace(view, waits=self.waits_of(view.rank)) for view in of_one_step(snapshot.ranks, step)
+        )
         totals = total(ranks, snapshot.totals.dropped)
         if totals.measured_step == step:  # else some rank has not reported it yet
             self.snapshot = replace(snapshot, ranks=ranks, totals=totals)
@@ -110,7 +116,7 @@ class ViewState:
     @property
     def lanes(self) -> Lanes | None:
         """The chosen rank's newest detailed step, ready to be drawn; one step is held for HOLD_S."""
-        newest = self.chosen.detail if self.chosen else None
+        newest, waits = self._newest_detail()
         if newest is None:
             return None
         held, now_ns = self._lanes, self.snapshot.at_ns
@@ -118,14 +124,35 @@ class ViewState:
         rests = self.moving and not turned and 0 <= now_ns - self._lanes_at_ns < HOLD_S * 1e9
         if held is not None and rests:
             return held
-        if held is None or held.detail is not newest:
-            self._lanes = lanes_of(newest)
+        if held is None or held.detail is not newest or waits is not self._waits:
+            self._waits = waits
+            self._lanes = lanes_of(newest, waits.collectives if waits is not None else ())
             # The first timeline of a rank may be old: the next one replaces it at once.
             self._lanes_at_ns = 0 if turned else now_ns
             self.copies_seen |= bool(self._lanes.copy)
             self.most_collectives = max(self.most_collectives, len(newest.collectives))
             self._follow(self._lanes)
         return self._lanes
+
+    @property
+    def waits(self) -> StepWaits | None:
+        """Who waited for whom in the step of the timeline; None where that is not known."""
+        return self._waits if self.lanes is not None else None
+
+    def waits_of(self, rank: int) -> WaitTimes | None:
+        """Of a rank in the step of the timeline."""
+        return waits.times.get(rank) if (waits := self.waits) is not None else None
+
+    def _newest_detail(self) -> tuple[StepDetail | None, StepWaits | None]:
+        """Of the chosen rank: the step that is split, unless a newer one is far ahead of it."""
+        chosen, waits = self.chosen, self.snapshot.waits
+        newest = chosen.detail if chosen is not None else None
+        if chosen is None or newest is None or waits is None:
+            return newest, None
+        split = next((each for each in chosen.details if each.step == waits.step), None)
+        if split is None or newest.start_ns - split.start_ns > OLD_S * 1e9:
+            return newest, None
+        return split, waits
 
     @property
     def collective(self) -> int | None:
@@ -244,3 +271,11 @@ class ViewState:
             self.reverse = not self.reverse
         else:
             self.sort_key, self.reverse = key, key not in ("rank", "overlap")
+
+
+def _without_empty_waits(snapshot: Snapshot) -> Snapshot:
+    """Where no collective of several ranks is split, there is nothing to show of it."""
+    if snapshot.waits is None or snapshot.wait_window is not None:
+        return snapshot
+    ranks = tuple(replace(view, waits=None) for view in snapshot.ranks)
+    return replace(snapshot, ranks=ranks, totals=replace(snapshot.totals, waits=None), waits=None)

@@ -9,6 +9,7 @@ from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire.messages import RankEnd
 from overlaptop.wire.schema import Message
 from tests.fleet.builders import GB, device, numa, sample, status, unmeasured, welcome
+from tests.tui.waits import waiting_job
 
 from .fakes import PlayedSession, arrival, rank_info, totals
 
@@ -25,7 +26,8 @@ def cells(page: str, rank: int) -> list[str]:
 
 def test_a_row_for_each_rank_has_its_figures_with_units_and_bounds_have_signs() -> None:
     messages = [totals(0, 1284), totals(1, 1284)]
-    title, summary, *_, last = page_of(*messages).splitlines()
+    title, said, summary, *_, last = page_of(*messages).splitlines()
+    assert said == "who waits for whom is not known: no timeline of ranks 0-1 is here"
     assert "train.py · 2 ranks · gpu-a · NVIDIA H200 · nccl 2.28.9 · job job-1 · live" in title
     wanted = {"overlap": "≤75.0 %", "exposed": "≥5.00 ms", "speed-up": "≤1.30×", "attainable": "≈1.44×"}
     assert wanted.items() <= dict(each.split(" ", 1) for each in summary.split("   ")).items()
@@ -37,6 +39,12 @@ def test_a_row_for_each_rank_has_its_figures_with_units_and_bounds_have_signs() 
     page = page_of(*messages, ascii_only=True)
     assert page.isascii()
     assert "overlap <=75.0 %   exposed >=5.00 ms" in page
+
+
+def test_who_is_late_is_the_first_line_as_on_the_overview() -> None:
+    page = render(waiting_job(late=lambda _: 0, ranks=2).tick())
+    said = "rank 0 is late in 16 of 16 collectives; rank 1 waits 16.0 ms a step (20.0 %)"
+    assert page.splitlines()[1] == said
 
 
 def test_what_is_not_known_is_a_dash_never_zero(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +100,7 @@ def test_words_from_a_machine_cannot_steer_the_terminal(ascii_only: bool) -> Non
     session = PlayedSession([job, *infos, status()], [totals(0, 0), totals(1, 0)])
     page = render(settle(session), ascii_only=ascii_only)
     assert all(line.isprintable() for line in page.split("\n"))
-    assert len(page.split("\n")) == 6
+    assert len(page.split("\n")) == 7
     assert "]0;pwned" in page
 
 

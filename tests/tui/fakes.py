@@ -3,6 +3,7 @@
 import time
 from contextlib import asynccontextmanager
 
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from overlaptop.fleet.snapshot import LinkState
@@ -67,13 +68,16 @@ class FakeSession:
 
 
 def running_job(ranks=4, *, exact=True):
-    """Ranks whose overlap falls and whose step grows with their number; rank r exposes 2 + 4r of 30 ms."""
+    """Ranks whose overlap falls and whose step grows with their number; rank r exposes 2 + 4r of 30 ms.
+
+    Their timelines are of different steps, so that nothing is split.
+    """
     session = FakeSession(welcome(world_size=ranks, script="/home/me/train.py"), status())
     for rank in range(ranks):
         session.say(info(rank, exact=exact, host=f"node{rank // 2}"))
         for number in range(40):
             session.say(step(rank, number, comm=30, hidden=28 - 4 * rank, stall=rank))
-        session.say(detail(rank, 39))
+        session.say(replace(detail(rank, 39), step=39 - rank))
     return session
 
 

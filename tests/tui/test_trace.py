@@ -29,11 +29,11 @@ async def test_the_dashboard_shows_the_trace_and_stands_still(tmp_path: Path) ->
         assert "2 ranks" in lines[0]
         assert lines[1].startswith(" kernels: torch.profiler trace")
         assert "whole trace    180 µs" in lines[0]
-        assert "overlap 66.7 %" in lines[2]
+        assert "overlap 66.7 %" in lines[3]
         page = "\n".join(lines)
         assert "rank 0  whole trace   180 µs" in page
         assert "each column one step" in page
-        for never in ("live", "since", "ago", "waiting"):
+        for never in ("live", "since", "ago", "waiting for"):
             assert never not in page
         await pilot.pause(0.6)
         assert screen_lines(app) == lines
@@ -57,17 +57,17 @@ async def test_each_step_can_be_turned_to_and_the_whole_trace_comes_before_the_f
 
         first = await after("]")
         assert "step 5   100 µs" in first.splitlines()[0].replace("    ", "   ")
-        assert "overlap 100.0 %" in first.splitlines()[2]
+        assert "overlap 100.0 %" in first.splitlines()[3]
         assert "rank 0  step 5   100 µs" in first
         last = await after("]")
-        assert "overlap 50.0 %" in last.splitlines()[2]
+        assert "overlap 50.0 %" in last.splitlines()[3]
         assert "rank 0  step 6   100 µs" in last
         assert await after("]") == last
         assert "step 6  overlap 50.0 %" in await after("enter")
         assert "step 5  overlap 100.0 %" in await after("[")
         assert "whole trace  overlap 66.7 %" in await after("[")
         whole = await after("escape")
-        assert "overlap 66.7 %" in whole.splitlines()[2]
+        assert "overlap 66.7 %" in whole.splitlines()[3]
         assert await after("[") == whole
 
 
@@ -75,7 +75,9 @@ async def test_a_trace_as_a_whole_has_no_number_and_is_drawn_to_its_own_scale() 
     async with opened(trace_of(DATA / "ddp_25mb"), size=(160, 40)) as (app, pilot):
         await pilot.pause()
         lines = screen_lines(app)
-    assert "overlap 42.3 %" in lines[2]
+    said = "! rank 2 is late in 75 of 75 collectives; the others wait 15.9 ms of the trace (10.5 %)"
+    assert lines[2].strip() == said
+    assert "overlap 42.3 %" in lines[3]
     assert not any("-1" in line or "−1" in line for line in lines[:4])
     assert "╷150" in next(line for line in lines if line.startswith("  rank"))
     assert not any("█▸" in line for line in lines)  # a bar that goes beyond its scale

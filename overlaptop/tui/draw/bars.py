@@ -12,7 +12,10 @@ from overlaptop.tui.draw.segments import DIM, FAINT, Segment, StyledLine, TextSt
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 LEVELS = " ▁▂▃▄▅▆▇█"
-TEXTURES = {"compute": "█", "hidden": "▓", "exposed": "░", "copy": "▞", "idle": "·", "stall": "x"}
+TEXTURES = {
+    "compute": "█", "hidden": "▓", "hidden_waiting": "▒", "exposed": "░", "waiting": "~", "copy": "▞",
+    "idle": "·", "stall": "x",
+}  # fmt: skip
 """The glyph of each kind of piece where colours cannot tell them apart; keys are those of the colours."""
 
 

@@ -18,7 +18,7 @@ from overlaptop.tui.keys import (
     WORKLOADS_KEYS,
     Key,
 )
-from overlaptop.tui.timeline.parts import STALL, STEP_PARTS
+from overlaptop.tui.timeline.parts import STALL, STEP_PARTS, WAITING
 
 OVERVIEW, RANK, MACHINE, TUNE, SEARCH = "Overview", "A rank's screen", "Machine", "Tune", "Search"
 WORKLOADS, HOSTS, JOBS, CAPTURE, NOTICES = "Workloads", "Hosts", "Jobs", "Captures", "Notices"
@@ -59,6 +59,29 @@ WORDS = (
     ),
     *(Word(part.word, part.meaning, _FIGURES) for part in STEP_PARTS),
     Word(STALL.word, STALL.meaning, _STEPS),
+    Word(
+        WAITING.word,
+        f"{WAITING.meaning}. Figures have what of it is exposed. Beside compute it is drawn darker, and "
+        "costs nothing",
+        _STEPS,
+    ),
+    Word(
+        "transfer",
+        "communication in which bytes moved: what is left of a collective without its waiting",
+        _STEPS,
+    ),
+    Word(
+        "late rank",
+        "the rank that starts a collective last: all others wait for it. The overview's first line counts "
+        "over the last seconds, and names a rank that is late in 60 % of the collectives or more",
+        _STEPS,
+    ),
+    Word(
+        "not split",
+        "communication of which it is not known what was waiting: a rank is missing, the ranks' ends "
+        "disagree, or their clocks are not known well enough",
+        _STEPS,
+    ),
     Word("step", "compute only + hidden + exposed + copy only + idle, to the nanosecond", _FIGURES),
     Word(
         "speed-up",

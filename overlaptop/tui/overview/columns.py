@@ -20,7 +20,7 @@ from overlaptop.report.links import (
     nvlink_rate,
     pcie_rate,
 )
-from overlaptop.report.order import idle_ns, sees_gaps, stalls_apart, step_ns
+from overlaptop.report.order import idle_ns, sees_gaps, stalls_apart, step_ns, waiting_ns
 from overlaptop.report.troubles import ending
 from overlaptop.text import (
     AT_LEAST,
@@ -145,7 +145,9 @@ def _overlap(view: RankView, _scales: Scales, _width: int) -> StyledLine:
 def _bar(view: RankView, scales: Scales, width: int) -> StyledLine:
     bar: StyledLine = ()
     if view.measured is not None:
-        bar = stacked_bar(parts_of(view.measured), scales.bar_ns, width, textured=scales.textured)
+        bar = stacked_bar(
+            parts_of(view.measured, waiting_ns(view) or 0), scales.bar_ns, width, textured=scales.textured
+        )
         if view.measured.step_ns > scales.bar_ns:
             bar = (*crop(bar, width - 1), bold("▸"))
     elif view.last is not None:
@@ -229,6 +231,7 @@ COLUMNS = (
     Column("bar", _bar_header, _bar, 16, 0, grow=3, right=False, floor=6),
     Column("overlap", "overlap", _overlap, 8, 1),
     Column("exposed", "exposed UNIT", _time(_exposed_ns, sign=AT_LEAST), 11, 2),
+    Column("waiting", "waiting UNIT", _time(waiting_ns), 11, 4, knows=lambda v: waiting_ns(v) is not None),
     Column("stall", "stall UNIT", _time(_stall_ns), 9, 4, knows=stalls_apart),
     Column("idle", "idle UNIT", _time(idle_ns), 8, 7, knows=sees_gaps),
     Column("step", "step UNIT", _time(step_ns, BOLD), 8, 3),

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from overlaptop.tui.draw.segments import Item, Segment, StyledLine, TextStyle, dim, fit
-from overlaptop.tui.timeline.parts import STALL, STEP_PARTS
+from overlaptop.tui.timeline.parts import (
+    COMPUTE,
+    COPY,
+    EXPOSED,
+    HIDDEN,
+    HIDDEN_WAITING,
+    IDLE,
+    STALL,
+    WAITING,
+)
 from overlaptop.tui.view import JobView
 
 
@@ -15,10 +24,14 @@ class Legend(JobView):
     def draw(self, width: int, height: int) -> list[StyledLine]:  # noqa: ARG002
         textured, gap = self.look.textured, "   " if width >= 70 else "  "
         items = []
-        for part in (*STEP_PARTS, STALL):
+        waiting = (WAITING,) if self.state.waits is not None else ()
+        for part in (COMPUTE, HIDDEN, EXPOSED, *waiting, COPY, IDLE, STALL):
             word = part.word.removesuffix(" only") if width < 70 else part.word
-            glyph = part.texture if textured else "█"
-            items.append(Item((Segment(glyph * 2 + " ", TextStyle(part.key)), dim(word)), 1))
+            beside = HIDDEN_WAITING if part is WAITING else part
+            swatch = [
+                Segment(each.texture if textured else "█", TextStyle(each.key)) for each in (beside, part)
+            ]
+            items.append(Item((*swatch, dim(f" {word}")), 1))
         right = []
         if words := self.state.filter.words:
             of = f"{len(self.state.rows)} of {len(self.state.snapshot.ranks)} ranks "

@@ -9,6 +9,7 @@ from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import joined, line_width
 from overlaptop.tui.help.glossary import OVERVIEW
 from overlaptop.tui.keys import OVERVIEW_KEYS, TIMELINE_KEYS, bindings
+from overlaptop.tui.overview.headline import HeadlineView
 from overlaptop.tui.overview.legend import Legend
 from overlaptop.tui.overview.rank_table import RankTable
 from overlaptop.tui.overview.totals_line import TotalsLine, total_items
@@ -57,6 +58,7 @@ class OverviewScreen(TimelineScreen):
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard)
         self._header = JobHeader(dashboard)
+        self._headline = HeadlineView(dashboard)
         self._totals = TotalsLine(dashboard)
         self._panel = ChangePanel(dashboard)
         self._table = RankTable(dashboard)
@@ -75,11 +77,17 @@ class OverviewScreen(TimelineScreen):
         airy = 1 if height >= 28 else 0
         foot = 1 if height >= 8 else 0
         head = 2 if height >= 18 else 1
-        one_line = line_width(joined([item.line for item in total_items(self.state)], "  ")) < width - 1
+        one_line = (
+            line_width(joined([item.line for item in total_items(self.state, width)], "  ")) < width - 1
+        )
         sums = 1 if one_line or height < 16 else 2
+        headline = 1 if height >= 8 else 0
         legend = 1 if height >= 12 else 0
-        rest = height - foot - head - sums - legend - 2 * airy
+        rest = height - foot - head - headline - sums - legend - 2 * airy
         wanted = self._table.full_height
+        # What is left over sets the parts of a small screen apart, whether there is a panel or not.
+        more = 1 if not airy and 2 <= rest - wanted - self._timeline.full_height < _LIST_LEAST else 0
+        rest -= 2 * more
 
         listed = self.state.show_collectives
         below = _LIST_LEAST if listed else 0
@@ -99,10 +107,11 @@ class OverviewScreen(TimelineScreen):
         left -= below + above_list if below else 0
         history = min(_HISTORY_MOST, left - airy) if left - airy >= _HISTORY_LEAST else 0
         left -= history + airy if history else 0
-        # What is left over sets the parts of a small screen apart.
-        more = 1 if not airy and left >= 2 else 0
+        if not airy and left >= 2:
+            more, left = 1, left - 2
         return (
             (self._header, head, 0),
+            (self._headline, headline, 0),
             (self._totals, sums, 0),
             (self._table, max(1, table), airy + more),
             (self._legend, legend, 0),
@@ -110,7 +119,7 @@ class OverviewScreen(TimelineScreen):
             (self._panel, panel, above_panel),
             (self._collectives, below, above_list),
             (self._history, history, airy),
-            (self._keys, foot, max(0, left - 2 * more)),
+            (self._keys, foot, max(0, left)),
         )
 
     def _offered(self, action: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from overlaptop.fleet.knobs import NOT_ALLOWED
-from overlaptop.report.figures import totals_in_words
+from overlaptop.report.figures import exposed_in_words, totals_in_words
 from overlaptop.report.order import stalls_apart
 from overlaptop.text import duration, ordinal, runs_of, shortened
 from overlaptop.tui.draw.segments import (
@@ -29,6 +29,9 @@ from overlaptop.tui.view import JobView
 GOOD_OVERLAP, POOR_OVERLAP = 0.9, 0.6
 _REASON_CHARS = 36
 _WARNING = TextStyle("warning", bold=True)
+_WIDE = 80
+"""Narrower screens have no room for what a figure is made of."""
+_PARTS_CELLS = len("= waiting 12.3 + transfer 12.3")
 _MOST_NAMED = 4
 """Ranks; beyond it they are counted."""
 
@@ -37,7 +40,7 @@ class TotalsLine(JobView):
     """One line; two where it is narrow and there is height."""
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
-        items = total_items(self.state)
+        items = total_items(self.state, width)
         wide = joined([item.line for item in items])
         gap = "   " if line_width(wide) <= width - 1 else "  "
         lines = wrap(items, width - 1, height, gap)
@@ -52,8 +55,8 @@ def overlap_ink(overlap: float | None, *, bold: bool = False) -> TextStyle:
     return TextStyle(color, bold=bold)
 
 
-def total_items(state: ViewState) -> list[Item]:
-    """The totals as figures with their names."""
+def total_items(state: ViewState, width: int) -> list[Item]:
+    """The totals as figures with their names, for a screen of that width."""
     totals, ranks = state.snapshot.totals, state.snapshot.ranks
     figures = totals_in_words(totals, exact=state.exact)
 
@@ -65,7 +68,7 @@ def total_items(state: ViewState) -> list[Item]:
     known_idle = item("idle", figures["idle"], 8, DIM if totals.idle_ns is None else BOLD)
     return [
         item("overlap", figures["overlap"], 8, overlap_ink(totals.overlap, bold=True)),
-        item("exposed", figures["exposed"], 8),
+        item("exposed", figures["exposed"], 8, BOLD, *_exposed_parts(state, width)),
         *([item("stall", figures["stall"], 7)] if any(map(stalls_apart, ranks)) else []),
         *_knob(state),
         *([known_idle] if seen else []),
@@ -76,6 +79,14 @@ def total_items(state: ViewState) -> list[Item]:
         *([item("dropped", figures["dropped"], 1, _WARNING)] if totals.dropped else []),
         *_sampling(state),
     ]
+
+
+def _exposed_parts(state: ViewState, width: int) -> StyledLine:
+    """What exposed communication was, where it is known and there is room."""
+    waits = state.snapshot.totals.waits
+    return (
+        (dim(f"{exposed_in_words(waits):<{_PARTS_CELLS}}"),) if waits is not None and width >= _WIDE else ()
+    )
 
 
 def _knob(state: ViewState) -> list[Item]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from overlaptop.fleet.snapshot import LinkState, RankView
 from overlaptop.fleet.trouble import first_failure
+from overlaptop.report.figures import exposed_in_words
 from overlaptop.report.hosts import lost_since
 from overlaptop.report.links import has_nvlink, has_pcie, numa_matters, nvlink_rate, pcie_rate
 from overlaptop.report.order import sees_gaps, stalls_apart
@@ -26,7 +27,7 @@ from overlaptop.tui.draw.segments import (
 from overlaptop.tui.overview.columns import numa_cell
 from overlaptop.tui.overview.totals_line import overlap_ink
 from overlaptop.tui.state import ViewState, step_name
-from overlaptop.tui.timeline.parts import IDLE, PARTS, parts_of
+from overlaptop.tui.timeline.parts import EXPOSED, IDLE, PARTS, parts_of
 from overlaptop.tui.view import JobView
 from overlaptop.wire.messages import StepTotals
 
@@ -53,12 +54,15 @@ class RankFacts(JobView):
         if step is None:
             return [identity, (dim(" no measured step yet"),)]
         lines = wrap(self._parts(chosen, step), width - 1, max(1, height - 2))
-        bar = stacked_bar(parts_of(step), step.step_ns, width - 2, textured=self.look.textured)
+        waits = self.state.waits_of(chosen.rank)
+        parts = parts_of(step, waits.exposed_wait_ns if waits is not None else 0)
+        bar = stacked_bar(parts, step.step_ns, width - 2, textured=self.look.textured)
         return [identity, *((Segment(" "), *line) for line in (*lines, bar))]
 
     def _parts(self, chosen: RankView, step: StepTotals) -> list[Item]:
         known = bounded(percent(step.overlap), AT_MOST, exact=sees_gaps(chosen))
         overlap = Segment(f"{known:<7}", overlap_ink(step.overlap, bold=True))
+        waits = self.state.waits_of(chosen.rank)
         what, number = step_name(step.step)
         parts: list[StyledLine] = [(dim(what), bold(number), dim("  overlap "), overlap)]
         for key, value_ns in parts_of(step):
@@ -69,6 +73,8 @@ class RankFacts(JobView):
             if known_ns:
                 figures = (bold(f"{duration(known_ns):<7}"), dim(f" {percent(known_ns / step.step_ns):<7}"))
             parts.append((*name, *figures))
+            if key == EXPOSED.key and waits is not None and value_ns:
+                parts.append((dim(exposed_in_words(waits)),))
         if stalls_apart(chosen):
             parts.append((dim("stall "), bold(f"{duration(step.stall_ns):<7}")))
         moved = dim(f" · {byte_count(step.comm_bytes)}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from textual import events
 
-from overlaptop.text import Unit, byte_count, percent
+from overlaptop.text import UNKNOWN, Unit, byte_count, percent
 from overlaptop.tui.dashboard import Dashboard
-from overlaptop.tui.draw.segments import Segment, StyledLine, bold, dim
+from overlaptop.tui.draw.segments import BOLD, DIM, TEXT, Segment, StyledLine, bold, dim
 from overlaptop.tui.draw.table import Column, Table
 from overlaptop.tui.overview.totals_line import overlap_ink
 from overlaptop.tui.timeline.lanes import Lanes, hidden_share
@@ -23,6 +23,21 @@ _COLUMNS = (
     Column("call", 5, right=False, shown_from=78),
     Column("group", 5, right=False, shown_from=90),
 )
+_SPLIT_COLUMNS = (
+    Column("#", 4),
+    Column("op", 16, right=False),
+    Column("bytes", 9, shown_from=85),
+    Column("start", 10, shown_from=112),
+    Column("duration", 11, shown_from=48),
+    Column("waiting", 10),
+    Column("transfer", 11, shown_from=98),
+    Column("late rank", 9, shown_from=72),
+    Column("hidden", 7, shown_from=60),
+    Column("call", 5, right=False, shown_from=119),
+    Column("group", 5, right=False, shown_from=126),
+)
+"""Where some collective of the step is matched over the ranks."""
+_TIMES = ("start", "duration", "waiting", "transfer")
 
 
 class Collectives(JobView):
@@ -34,7 +49,7 @@ class Collectives(JobView):
 
     def made_of(self) -> tuple[object, ...] | None:
         """The step and the cursor."""
-        return (self.state.lanes and self.state.lanes.detail, self.state.collective)
+        return (self.state.lanes, self.state.collective)
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         lanes = self.state.lanes
@@ -53,12 +68,12 @@ class Collectives(JobView):
         if self._first + room >= len(collectives):
             shown = room
         words = {"op": map(op_name, collectives), "group": (each.group for each in collectives)}
-        table = Table(_COLUMNS, width, words)
-        lines = [table.header({name: f"{name} {unit.name}" for name in ("start", "duration")})]
-        lines += [
-            table.row(_cells(lanes, index, unit), cursor=index == chosen)
-            for index in range(self._first, min(len(collectives), self._first + shown))
-        ]
+        columns = _SPLIT_COLUMNS if any(lanes.matched) else _COLUMNS
+        table = Table(columns, width, words)
+        lines = [table.header({name: f"{name} {unit.name}" for name in _TIMES})]
+        for index in range(self._first, min(len(collectives), self._first + shown)):
+            cells = _cells(lanes, index, unit)
+            lines.append(table.row([cells[each.title] for each in columns], cursor=index == chosen))
         if (more := len(collectives) - self._first - shown) > 0:
             lines.append((dim(f"  … {more} more"),))
         return lines
@@ -78,15 +93,24 @@ class Collectives(JobView):
             await self.screen.run_action(f"screen.choose_collective({index})")
 
 
-def _cells(lanes: Lanes, index: int, unit: Unit) -> tuple[StyledLine, ...]:
-    collective, share = lanes.detail.collectives[index], hidden_share(lanes, index)
-    return (
-        (dim(str(index)),),
-        (bold(op_name(collective)),),
-        (Segment(byte_count(collective.bytes)),),
-        (Segment(unit.text(collective.start_ns)),),
-        (bold(unit.text(collective.end_ns - collective.start_ns)),),
-        (Segment(percent(share), overlap_ink(share)),),
-        (dim("async" if collective.is_async else "sync"),),
-        (dim(collective.group),),
-    )
+def _cells(lanes: Lanes, index: int, unit: Unit) -> dict[str, StyledLine]:
+    """By the column's title."""
+    collective, share, rank = lanes.detail.collectives[index], hidden_share(lanes, index), lanes.detail.rank
+    matched = lanes.matched[index]
+    wait_ns, transfer_ns = (matched.wait_ns(rank), matched.transfer_ns(rank)) if matched else (None, None)
+    late = matched.late_rank if matched else None
+    return {
+        "#": (dim(str(index)),),
+        "op": (bold(op_name(collective)),),
+        "bytes": (Segment(byte_count(collective.bytes)),),
+        "start": (Segment(unit.text(collective.start_ns)),),
+        "duration": (bold(unit.text(collective.end_ns - collective.start_ns)),),
+        "waiting": (Segment(unit.text(wait_ns), DIM if wait_ns is None else TEXT),),
+        "transfer": (Segment(unit.text(transfer_ns), DIM if transfer_ns is None else TEXT),),
+        "late rank": (
+            dim(UNKNOWN) if late is None else Segment(str(late), BOLD if late == rank else TEXT),
+        ),
+        "hidden": (Segment(percent(share), overlap_ink(share)),),
+        "call": (dim("async" if collective.is_async else "sync"),),
+        "group": (dim(collective.group),),
+    }

@@ -11,6 +11,7 @@ from overlaptop.tui.draw.bars import Piece
 from overlaptop.wire.messages import CollectiveSpan, StepDetail
 
 if TYPE_CHECKING:
+    from overlaptop.timeline.arrivals import Collective
     from overlaptop.timeline.spans import Spans
 
 
@@ -32,35 +33,48 @@ class Lanes:
     compute: tuple[Piece, ...]
     """Compute, and the stalls in its gaps."""
     comm: tuple[Piece, ...]
-    """Hidden and exposed communication."""
+    """Hidden and exposed communication, and of both what was waiting."""
     copy: tuple[Piece, ...]
     hidden_ns: tuple[int, ...]
     """Of each collective, in order: how much of it ran beside compute."""
     keys: tuple[CollectiveKey, ...]
     """Of each collective, in order."""
+    matched: tuple[Collective | None, ...]
+    """Of each collective, in order: the same on all ranks of its group; None where that is not known."""
 
 
-def lanes_of(detail: StepDetail) -> Lanes:
-    """Split communication into hidden and exposed, and put stalls into compute's gaps."""
+def lanes_of(detail: StepDetail, collectives: Sequence[Collective] = ()) -> Lanes:
+    """Split communication into hidden and exposed, and each into waiting and the rest, and put stalls into
+    compute's gaps. ``collectives``: those of this step, as far as they were matched over the ranks.
+    """
     # numpy takes 100 ms to import, which the first paint would pay: nothing to draw needs it before.
     from overlaptop.timeline import spans
+    from overlaptop.timeline.arrivals import waiting
 
     def from_flat(flat: Sequence[int]) -> Spans:
         return spans.from_pairs([(flat[i], flat[i + 1]) for i in range(0, len(flat) - 1, 2)])
 
     compute, comm = from_flat(detail.compute_spans_ns), from_flat(detail.comm_spans_ns)
     stall = spans.difference(from_flat(detail.stall_spans_ns), compute)
+    start_ns = detail.start_ns
+    waits = waiting(detail.rank, comm + start_ns, collectives, start_ns, start_ns + detail.step_ns)
+    wait = waits.wait - start_ns
+    hidden, exposed = spans.intersection(comm, compute), spans.difference(comm, compute)
     return Lanes(
         detail=detail,
         compute=_pieces((compute, "compute"), (stall, "stall")),
         comm=_pieces(
-            (spans.intersection(comm, compute), "hidden"), (spans.difference(comm, compute), "exposed")
+            (spans.difference(hidden, wait), "hidden"),
+            (spans.intersection(hidden, wait), "hidden_waiting"),
+            (spans.difference(exposed, wait), "exposed"),
+            (spans.intersection(exposed, wait), "waiting"),
         ),
         copy=_pieces((from_flat(detail.copy_spans_ns), "copy")),
         hidden_ns=tuple(
             spans.length_ns(spans.clip(compute, c.start_ns, c.end_ns)) for c in detail.collectives
         ),
         keys=_keys(detail.collectives),
+        matched=_matched(detail, collectives),
     )
 
 
@@ -79,6 +93,13 @@ def _keys(collectives: Sequence[CollectiveSpan]) -> tuple[CollectiveKey, ...]:
         found.append(CollectiveKey(*alike, seen[alike]))
         seen[alike] += 1
     return tuple(found)
+
+
+def _matched(detail: StepDetail, collectives: Sequence[Collective]) -> tuple[Collective | None, ...]:
+    """Found by when this rank's part of each began and ended."""
+    known = {part[1:]: each for each in collectives if (part := each.part(detail.rank)) is not None}
+    at_ns = detail.start_ns
+    return tuple(known.get((at_ns + each.start_ns, at_ns + each.end_ns)) for each in detail.collectives)
 
 
 def _pieces(*kinds: tuple[Spans, str]) -> tuple[Piece, ...]:

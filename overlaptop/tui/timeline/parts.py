@@ -28,16 +28,24 @@ EXPOSED = StepPart("exposed", "exposed", "communication with no compute beside i
 COPY = StepPart("copy", "copy only", "only host-device or device-local copies ran")
 IDLE = StepPart("idle", "idle", "nothing ran")
 STALL = StepPart("stall", "stall", "compute stood still at a wait for communication")
+WAITING = StepPart(
+    "waiting", "waiting", "of communication: the time until the late rank came; no byte moves"
+)
+HIDDEN_WAITING = StepPart("hidden_waiting", "waiting", "the same, beside compute: it costs nothing")
 STEP_PARTS = (COMPUTE, HIDDEN, EXPOSED, COPY, IDLE)
-PARTS = {part.key: part for part in (*STEP_PARTS, STALL)}
+PARTS = {part.key: part for part in (*STEP_PARTS, STALL, WAITING, HIDDEN_WAITING)}
 
 
-def parts_of(step: StepTotals) -> tuple[tuple[str, int], ...]:
-    """The parts of a measured step in the order in which they are drawn, in ns."""
+def parts_of(step: StepTotals, exposed_wait_ns: int = 0) -> tuple[tuple[str, int], ...]:
+    """The parts of a measured step in the order in which they are drawn, in ns. ``exposed_wait_ns``: what
+    is drawn as waiting, of what is exposed.
+    """
+    exposed_ns = (step.exposed_ns or 0) - exposed_wait_ns
     return (
         (COMPUTE.key, step.compute_only_ns or 0),
         (HIDDEN.key, step.hidden_ns or 0),
-        (EXPOSED.key, step.exposed_ns or 0),
+        (EXPOSED.key, exposed_ns),
+        *(((WAITING.key, exposed_wait_ns),) if exposed_wait_ns else ()),
         (COPY.key, step.copy_only_ns or 0),
         (IDLE.key, step.idle_ns or 0),
     )

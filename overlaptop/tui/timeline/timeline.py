@@ -28,7 +28,7 @@ class Timeline(JobView):
     def made_of(self) -> tuple[object, ...] | None:
         """The step and the viewport; without a step, draw: the reason changes."""
         state = self.state
-        return (state.lanes.detail, state.viewport, state.collective) if state.lanes else None
+        return (state.lanes, state.viewport, state.collective) if state.lanes else None
 
     def draw(self, width: int, height: int) -> list[StyledLine]:
         lanes = self.state.lanes

@@ -1,0 +1,70 @@
+"""The one thing that costs a job most, in a line: first on the overview and in ``--once``. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from overlaptop.fleet.snapshot import WHOLE_TRACE, Snapshot
+from overlaptop.fleet.watching import MOST_COMPARED, compared
+from overlaptop.report.figures import totals_in_words
+from overlaptop.report.order import all_see_gaps
+from overlaptop.text import duration, percent, whole_percent
+
+LATE_SHARE, COSTLY_SHARE = 0.6, 0.02
+"""A rank is late clearly from this share of the collectives on, where the others wait this share of the
+step."""
+
+
+class Headline(NamedTuple):
+    """A sentence."""
+
+    words: str
+    brief: str
+    """The same where there is little room."""
+    warns: bool = False
+    """Something is wrong, and can be mended."""
+
+
+def headline(snapshot: Snapshot) -> Headline | None:
+    """Who is late and what that costs; else what is left to win, or why it is not known. None before the
+    first measured step.
+    """
+    totals, window = snapshot.totals, snapshot.wait_window
+    if totals.exposed_ns is None:
+        return None
+    if window is None:
+        if totals.ranks > 1:
+            all_compared = bool(compared(snapshot.ranks))
+            why = snapshot.unsplit if all_compared else f"at most {MOST_COMPARED} ranks are compared"
+            return Headline(f"who waits for whom is not known: {why}", f"not split: {why}")
+        return _left_to_win(snapshot, "")
+    late = window.lateness.first
+    if window.share < COSTLY_SHARE:
+        known = window.unsplit_share < COSTLY_SHARE
+        return _left_to_win(snapshot, "waiting costs little" if known else "much is not split")
+    if late.share < LATE_SHARE:
+        return _left_to_win(snapshot, "the late rank changes")
+    others = window.lateness.ranks[1:]
+    who = "the others wait" if len(others) > 1 else f"rank {others[0].rank} waits"
+    cost = f"{duration(window.exposed_wait_ns)} {_per(snapshot)}"
+    late_in = f"late in {late.late} of {late.collectives} collectives"
+    in_brief = f"late in {whole_percent(late.share)}"
+    return Headline(
+        f"rank {late.rank} is {late_in}; {who} {cost} ({percent(window.share)})",
+        f"rank {late.rank} {in_brief}; {who.removeprefix('the ')} {cost} ({whole_percent(window.share)})",
+        warns=True,
+    )
+
+
+def _per(snapshot: Snapshot) -> str:
+    return "of the trace" if snapshot.totals.measured_step == WHOLE_TRACE else "a step"
+
+
+def _left_to_win(snapshot: Snapshot, why: str) -> Headline:
+    figures = totals_in_words(snapshot.totals, exact=all_see_gaps(snapshot.ranks))
+    exposed = f"{figures['exposed']} {_per(snapshot)}" if snapshot.totals.exposed_ns else "nothing"
+    gain = f"{exposed} is exposed; speed-up {figures['speed-up']}"
+    return Headline(
+        f"{why}{': ' * bool(why)}{gain}, {figures['attainable']} attainable",
+        f"{gain} of {figures['attainable']}",
+    )

@@ -1,0 +1,113 @@
+"""Who waits for whom: on the overview, in the timeline and in the list of collectives."""
+
+import pytest
+
+from overlaptop.fleet.watching import MOST_COMPARED
+from tests.fleet.builders import detail, info, status, step, welcome
+
+from .fakes import SIZES, FakeSession, line_of, opened, row_of, running_job, screen_of, shown, table_ranks
+from .waits import split_step, waiting_job
+
+
+def first_line(text):
+    """Below the header."""
+    lines = [line.strip() for line in text.splitlines()]
+    return lines[next(at for at, line in enumerate(lines) if line.startswith("overlap ")) - 1]
+
+
+@pytest.mark.parametrize(
+    ("size", "ranks", "words"),
+    [
+        (SIZES[0], 4, "! rank 2 is late in 16 of 16 collectives; the others wait 16.0 ms a step (20.0 %)"),
+        (SIZES[1], 3, "! rank 2 is late in 16 of 16 collectives; the others wait 16.0 ms a step (20.0 %)"),
+        (SIZES[2], 4, "! rank 2 late in 100 %; others wait 16.0 ms a step (20 %)"),
+    ],
+)
+async def test_the_first_line_names_the_late_rank_and_what_it_costs(size, ranks, words):
+    async with opened(waiting_job(ranks=ranks), size=size) as (app, pilot):
+        assert first_line(await shown(app, pilot)) == words
+        [run] = [run for run in app.screen._headline._lines[0] if "late" in run.text]
+        assert run.style.fg == "warning"
+
+
+async def test_of_two_ranks_the_one_that_waits_is_named():
+    assert "; rank 1 waits 16.0 ms a step" in await screen_of(waiting_job(lambda _: 0, ranks=2))
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        (lambda: waiting_job(lambda number: number % 4), "the late rank changes: "),
+        (lambda: waiting_job(late_ms=1), "waiting costs little: "),
+        (lambda: running_job(1), ""),
+    ],
+)
+async def test_where_no_rank_is_clearly_late_the_first_line_says_what_is_left_to_win(job, words):
+    line = first_line(await screen_of(job()))
+    assert line.startswith(f"· {words}")
+    exposed, gained = line.removeprefix(f"· {words}").split("; ")
+    assert exposed.endswith(" ms a step is exposed")
+    assert gained.startswith("speed-up 1.")
+    assert gained.endswith("× attainable")
+
+
+async def test_where_it_is_not_known_who_waits_the_first_line_says_why():
+    session = FakeSession(welcome(), status(), info(0), info(1), step(0, 0), step(1, 0), detail(0, 0))
+    text = await screen_of(session)
+    assert first_line(text) == "· who waits for whom is not known: no timeline of rank 1 is here"
+    assert "waiting ms" not in text
+
+
+async def test_each_rank_has_its_waiting_and_the_exposed_time_is_the_sum_of_its_parts():
+    async with opened(waiting_job()) as (app, pilot):
+        text = await shown(app, pilot)
+        assert "exposed 16.0 ms = waiting 12.0 + transfer 4.0 " in text
+        for rank, figures in ((0, ["20.00", "16.00"]), (2, ["4.00", "0.00"])):
+            row = row_of(text, rank)
+            assert row[row.index("%") :].split()[1:3] == figures
+        for _ in range(3):
+            text = await shown(app, pilot, "s")
+        assert "waiting ms▼" in text
+        assert table_ranks(app)[-1] == 2
+        await shown(app, pilot, "slash", *"waiting<1ms", "enter")
+        assert table_ranks(app) == [2]
+        text = await shown(app, pilot, "escape", "down", "enter")
+    assert "exposed 20.0 ms" in text
+    assert "= waiting 16.0 + transfer 4.0" in text
+
+
+async def test_the_timeline_and_the_list_have_the_waiting_part_of_each_collective_and_who_was_late():
+    async with opened(waiting_job(), size=(91, 45), ascii=True) as (app, pilot):
+        text = await shown(app, pilot)
+        # 80 ms over 80 cells, from the eleventh on.
+        comm = " " * 10 + ":" * 16 + "=" * 4 + "~" * 16 + "!" * 4 + " " * 30
+        assert line_of(text, " comm  ")[10:90] == comm
+        assert ":~ waiting" in text
+        await pilot.resize_terminal(160, 45)
+        text = await shown(app, pilot)
+        header, first, second = text[text.index(" #  op") :].splitlines()[:3]
+        assert "waiting ms  transfer ms  late rank   hidden" in header
+        assert first.split()[5:12] == ["20.00", "16.00", "4.00", "2", "100.0", "%", "async"]
+        assert second.split()[5:11] == ["20.00", "16.00", "4.00", "2", "0.0", "%"]
+
+
+async def test_what_is_shown_is_the_step_that_is_split_unless_the_ranks_newest_is_far_ahead():
+    session = waiting_job()
+    async with opened(session) as (app, pilot):
+        await shown(app, pilot)
+        for number, drawn in ((8, 7), (90, 90)):
+            session.clock.pass_s(2)
+            session.say(*split_step(0, number))
+            text = await shown(app, pilot)
+            assert f"rank 0  step {drawn} " in text
+            assert ("██ waiting" in text) == (drawn == 7)
+
+
+@pytest.mark.parametrize(("ranks", "watched"), [(MOST_COMPARED, MOST_COMPARED), (MOST_COMPARED + 1, 1)])
+async def test_the_timelines_of_all_ranks_are_asked_for_where_they_are_not_too_many(ranks, watched):
+    session = FakeSession(welcome(world_size=ranks), status(), *(info(rank) for rank in range(ranks)))
+    async with opened(session) as (app, pilot):
+        await shown(app, pilot)
+        assert len(session.watched) == watched
+        await shown(app, pilot, "down")
+        assert 1 in session.watched

@@ -1,0 +1,43 @@
+"""A job in which a rank comes late to its collectives, by how much."""
+
+from msgspec.structs import replace
+
+from overlaptop.wire.messages import CollectiveSpan
+from tests.fleet.builders import MS, detail, info, status, step, welcome
+
+from .fakes import FakeSession
+
+STEPS = 8
+"""As many as a Snapshot takes at once."""
+
+
+def split_step(rank, number, *, late_ms=0):
+    """80 ms with two all-reduces of all ranks, one hidden, one exposed. On the other ranks they begin at 10
+    and 30 ms, here so much later; everywhere they end at 30 and 50 ms.
+    """
+    first, second = 10 + late_ms, 30 + late_ms
+    spans = ((first, 30), (second, 50))
+    collectives = tuple(
+        CollectiveSpan("allreduce_", size, "0 default_pg", True, start * MS, end * MS)
+        for (start, end), size in zip(spans, (1 << 20, 2 << 20), strict=True)
+    )
+    comm, exposed = sum(end - start for start, end in spans), 50 - second
+    totals = step(rank, number, compute=80 - exposed, comm=comm, hidden=comm - exposed, idle=0, stall=0)
+    made = replace(
+        detail(rank, number),
+        compute_spans_ns=(0, second * MS, 50 * MS, 80 * MS),
+        comm_spans_ns=(first * MS, 30 * MS, second * MS, 50 * MS),
+        stall_spans_ns=(),
+        collectives=collectives,
+    )
+    return totals, made
+
+
+def waiting_job(late=lambda _number: 2, *, ranks=4, late_ms=16, steps=STEPS):
+    """``late``: which rank is, in the step of that number."""
+    session = FakeSession(welcome(world_size=ranks, script="train.py"), status())
+    session.say(*(info(rank) for rank in range(ranks)))
+    for number in range(steps):
+        for rank in range(ranks):
+            session.say(*split_step(rank, number, late_ms=late_ms if rank == late(number) else 0))
+    return session
