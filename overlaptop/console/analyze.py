@@ -14,6 +14,7 @@ from overlaptop.fleet.records import rank_record, step_record
 from overlaptop.fleet.snapshot import WHOLE_TRACE
 from overlaptop.formats.files import TraceError
 from overlaptop.formats.job import TracedJob, analyze
+from overlaptop.report.headline import headline
 from overlaptop.timeline.lanes import LaneRules, parse_rule
 
 if TYPE_CHECKING:
@@ -112,8 +113,11 @@ def _table(job: TracedJob, *, by_hta: bool, ascii_only: bool) -> str:
     comm_ns = sum(whole.comm_ns or 0 for whole in job.whole)
     hidden_ns = sum(whole.hidden_ns or 0 for whole in job.whole)
     overlap = text.percent(hidden_ns / comm_ns if comm_ns else None)
+    snapshot = session_of(job).tick()
+    said = headline(snapshot) if job.waits else None
     lines = [
-        once.title(session_of(job).tick()),
+        once.title(snapshot),
+        *([said.words] if said is not None else []),
         f"whole trace{', as HolisticTraceAnalysis counts' if by_hta else ''}, all ranks   "
         f"overlap {text.bounded(overlap, text.AT_MOST, exact=exact)}   "
         f"hidden {text.bounded(text.duration(hidden_ns), text.AT_MOST, exact=exact)} "

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from overlaptop.fleet.snapshot import WHOLE_TRACE, Snapshot
+from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, Snapshot
+from overlaptop.fleet.waits import WaitWindow
 from overlaptop.fleet.watching import MOST_COMPARED, compared
 from overlaptop.report.figures import totals_in_words
 from overlaptop.report.order import all_see_gaps
@@ -13,6 +14,8 @@ from overlaptop.text import duration, percent, whole_percent
 LATE_SHARE, COSTLY_SHARE = 0.6, 0.02
 """A rank is late clearly from this share of the collectives on, where the others wait this share of the
 step."""
+SHARED_SHARE = 0.9
+"""A few ranks are late by turns clearly from this share of the collectives on, all together."""
 
 
 class Headline(NamedTuple):
@@ -33,8 +36,8 @@ def headline(snapshot: Snapshot) -> Headline | None:
     if totals.exposed_ns is None:
         return None
     if window is None:
-        if totals.ranks > 1:
-            all_compared = bool(compared(snapshot.ranks))
+        if snapshot.job is not None and snapshot.job.world_size > 1:
+            all_compared = snapshot.link is LinkState.TRACE or compared(snapshot.ranks)
             why = snapshot.unsplit if all_compared else f"at most {MOST_COMPARED} ranks are compared"
             return Headline(f"who waits for whom is not known: {why}", f"not split: {why}")
         return _left_to_win(snapshot, "")
@@ -43,7 +46,7 @@ def headline(snapshot: Snapshot) -> Headline | None:
         known = window.unsplit_share < COSTLY_SHARE
         return _left_to_win(snapshot, "waiting costs little" if known else "much is not split")
     if late.share < LATE_SHARE:
-        return _left_to_win(snapshot, "the late rank changes")
+        return _shared(snapshot, window) or _left_to_win(snapshot, "the late rank changes")
     others = window.lateness.ranks[1:]
     who = "the others wait" if len(others) > 1 else f"rank {others[0].rank} waits"
     cost = f"{duration(window.exposed_wait_ns)} {_per(snapshot)}"
@@ -52,6 +55,23 @@ def headline(snapshot: Snapshot) -> Headline | None:
     return Headline(
         f"rank {late.rank} is {late_in}; {who} {cost} ({percent(window.share)})",
         f"rank {late.rank} {in_brief}; {who.removeprefix('the ')} {cost} ({whole_percent(window.share)})",
+        warns=True,
+    )
+
+
+def _shared(snapshot: Snapshot, window: WaitWindow) -> Headline | None:
+    """Half of the ranks or fewer are late in nearly all collectives, by turns; None where it is not so."""
+    late = window.lateness.fewest(SHARED_SHARE)
+    if not 0 < 2 * len(late) <= len(window.lateness.ranks):
+        return None
+    numbers = [str(each.rank) for each in sorted(late, key=lambda each: each.rank)]
+    who = f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
+    number, collectives = sum(each.late for each in late), window.lateness.collectives
+    cost = f"{duration(window.exposed_wait_ns)} {_per(snapshot)}"
+    return Headline(
+        f"{who} are late in turn, in {number} of {collectives} collectives; "
+        f"others wait {cost} ({percent(window.share)})",
+        f"{who} late in turn; others wait {cost} ({whole_percent(window.share)})",
         warns=True,
     )
 

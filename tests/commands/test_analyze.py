@@ -94,9 +94,10 @@ def test_without_a_terminal_there_is_a_table(tmp_path: Path) -> None:
     assert lines[0].endswith(
         f"{tmp_path} · 2 ranks · NVIDIA H200 · nccl 2.28.9 · job {tmp_path.name} · trace"
     )
-    assert lines[1] == "whole trace, all ranks   overlap 66.7 %   hidden 80.0 µs of 120 µs"
-    assert lines[3].split()[:6] == ["0", "2", "66.7", "%", "20.0", "µs"]
-    assert lines[5] == ""
+    assert lines[1].startswith("waiting costs little: ")
+    assert lines[2] == "whole trace, all ranks   overlap 66.7 %   hidden 80.0 µs of 120 µs"
+    assert lines[4].split()[:6] == ["0", "2", "66.7", "%", "20.0", "µs"]
+    assert lines[6] == ""
     assert run_analyze(tmp_path, "--ascii").stdout.isascii()
 
 
@@ -120,11 +121,33 @@ def test_the_headline_is_of_the_figures_in_the_table_below(
 
 def test_without_a_gpu_the_table_marks_its_figures_as_bounds() -> None:
     lines = run_analyze(DATA / "ddp_gloo").stdout.splitlines()
-    assert "overlap ≤78.7 %" in lines[1]
-    assert [line.split()[2] for line in lines[3:5]] == ["≤89.7", "≤73.7"]
-    assert [line.split()[-1] for line in lines[3:5]] == ["–", "–"]
-    assert lines[5] == "≤ ≥: without a GPU compute is an upper bound"
+    assert "overlap ≤78.7 %" in lines[2]
+    assert [line.split()[2] for line in lines[4:6]] == ["≤89.7", "≤73.7"]
+    assert [line.split()[-1] for line in lines[4:6]] == ["–", "–"]
+    assert lines[6] == "≤ ≥: without a GPU compute is an upper bound"
     assert "overlap <=78.7 %" in run_analyze(DATA / "ddp_gloo", "--ascii").stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ddp_25mb", "rank 2 is late in 75 of 75 collectives; the others wait 15.9 ms of the trace ("),
+        ("fsdp2", "rank 0 is late in 72 of 72 collectives; the others wait 191 ms of the trace ("),
+        (
+            "tp",
+            "ranks 1 and 2 are late in turn, in 144 of 144 collectives; others wait 343 ms of the trace (",
+        ),
+    ],
+)
+def test_a_line_says_who_is_late_and_what_that_costs(name: str, words: str) -> None:
+    assert run_analyze(DATA / name).stdout.splitlines()[1].startswith(words)
+    assert words not in run_analyze(DATA / name, "--hta").stdout
+
+
+def test_a_line_says_why_it_is_not_known_who_is_late() -> None:
+    lines = run_analyze(DATA / "ddp_25mb" / "rank0.json.gz").stdout.splitlines()
+    assert lines[1] == "who waits for whom is not known: no other rank of its group is known"
+    assert re.split(r"  +", lines[-1].strip()) == ["4", "0", "–", "–", "–", "–", "21.8 ms", "–"]
 
 
 def test_tables_split_the_communication_of_each_rank_over_the_trace_and_in_each_step() -> None:
