@@ -85,6 +85,32 @@ def test_windows_that_begin_at_different_collectives_are_paired_from_the_end():
     assert [each.late_rank for each in found] == [1, 1]
 
 
+@given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.lists(st.booleans(), min_size=6, max_size=6))
+def test_numbers_and_order_find_the_same_where_windows_end_together(lengths, small):
+    """`lengths`: how many of a job's last six collectives each rank's window holds."""
+
+    def window(rank, length, *, with_numbers):
+        found = []
+        for at in range(6 - length, 6):
+            size, number = 8 if small[at] else 1024, at if with_numbers else None
+            found.append(Call("allreduce", "dp", size, 100 * at + rank, 100 * at + 50, number))
+        return found
+
+    by_number, by_order = (
+        match({rank: window(rank, length, with_numbers=numbers) for rank, length in enumerate(lengths)})
+        for numbers in (True, False)
+    )
+    assert [each.parts for each in by_number] == [
+        tuple(Part(rank, 100 * at + rank, 100 * at + 50) for rank in range(len(lengths)))
+        for at in range(6 - min(lengths), 6)
+    ]
+    complete = [each for each in by_order if len(each.parts) == len(lengths)]
+    assert [each.parts for each in complete] == [each.parts for each in by_number]
+    # Of a size of which a shorter window holds none, the other ranks' calls are given with that reason.
+    assert not any(each.unsplit for each in complete)
+    assert all(each.unsplit for each in by_order if len(each.parts) < len(lengths))
+
+
 def test_ops_and_sizes_are_paired_apart():
     ranks = {
         rank: [*calls((0, 10 + rank)), *calls((20, 30), size=8), *calls((40, 50), op="allgather")]
