@@ -9,11 +9,12 @@ import os
 import sys
 import threading
 from collections import deque
+from collections.abc import Mapping
 from functools import partial
-from time import monotonic, sleep
+from time import monotonic, sleep, time_ns
 from typing import TYPE_CHECKING, Any
 
-from overlaptop.agent import placement
+from overlaptop.agent import placement, standstill
 from overlaptop.agent.clock import now_ns
 from overlaptop.agent.control.action import Action
 from overlaptop.agent.control.capture import Capture, ProfilerWatch, write_trace
@@ -34,10 +35,11 @@ from overlaptop.agent.options import AgentOptions
 from overlaptop.agent.placement import RankPlacement
 from overlaptop.agent.reporting.sender import Sender
 from overlaptop.agent.script.failure import failure_at_exit
+from overlaptop.agent.standstill import Progress
 from overlaptop.agent.telemetry.telemetry import Telemetry
 from overlaptop.wire import commands
 from overlaptop.wire.commands import Command
-from overlaptop.wire.messages import AGENT_DISABLED, Notice, RankEnd, RankInfo
+from overlaptop.wire.messages import AGENT_DISABLED, IssuedCall, Notice, RankEnd, RankInfo, Standstill
 
 if TYPE_CHECKING:  # torch and numpy come with the job, not before it
     from overlaptop.agent.hooks.steps import StepHooks
@@ -92,6 +94,11 @@ class Agent:
         self._turns = 0
         """Of the cost meter, when the cost was sent last."""
         """Steps whose detail may be sent: one a round, and what rounds without any have left."""
+        self._training_thread = 0
+        self._progress = Progress()
+        self._standstill_due_s = 0.0
+        self._stands = False
+        self._last_calls: Mapping[str, tuple[IssuedCall, ...]] = {}
         self._executor: CommandExecutor | None = None
         self._cwd = placement.working_directory()
         self._telemetry = Telemetry(self._notice, enabled=options.telemetry)
@@ -160,6 +167,7 @@ class Agent:
                 self._measuring.boundary(self._step + 1, optimizer)
         finally:
             self._step += 1
+            self._training_thread = threading.get_ident()
             if self._executor is not None and (armed := self._executor.armed) is not None:
                 armed.on_boundary(self._step)
 
@@ -191,6 +199,7 @@ class Agent:
         self._send_steps(sender, executor)
         executor.serve(sender.commands)
         self._send_reports(sender)
+        self._send_standstill(sender)
         if self._step >= 0:  # until then the script is still making what it will train
             self._knobs.serve(sender, sender.place.rank)
         self._telemetry.serve(sender, sender.place)
@@ -269,6 +278,30 @@ class Agent:
         for measured in reporter.best_detailed(own, self._details_due):
             sender.put_step(reporter.detail(measured, rank))
             self._details_due -= 1
+
+    def _send_standstill(self, sender: Sender) -> None:
+        """Where nothing moves any more: what this rank stands in, looked at once a second."""
+        now_s, rank = monotonic(), sender.place.rank
+        if not self._progress.stands((self._step, self._measuring.issued), self._recent_ns, now_s):
+            if self._stands:
+                sender.put_state(Standstill(rank, hung=False))
+            self._stands = False
+            return
+        if self._stands and now_s < self._standstill_due_s:
+            return
+        if not self._stands:
+            self._last_calls = self._measuring.last_calls()
+            issued_ns = max((call.at_ns for last in self._last_calls.values() for call in last), default=0)
+            if time_ns() - issued_ns < standstill.HUNG_AFTER_S * 1e9:
+                self._progress.moved(now_s)  # collectives that no hook has seen
+                return
+        self._standstill_due_s = now_s + 1.0
+        stack = standstill.stack_of(self._training_thread)
+        sender.put_state(Standstill(rank, True, standstill.groups_of(self._last_calls), stack))
+        if not self._stands:
+            where = " < ".join(stack) or "no line of the script"
+            self._notice("warning", f"comes no further; Python stands at {where}")
+        self._stands = True
 
     def _send_reports(self, sender: Sender) -> None:
         while self._executor is not None and self._executor.reports:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,10 @@ from overlaptop.agent.isolation.threads import run_uninterrupted
 from overlaptop.agent.options import AgentOptions
 
 if TYPE_CHECKING:  # torch and numpy come with the job, not before it
+    from overlaptop.agent.hooks.issued import IssuedCalls
     from overlaptop.agent.sources.base import Edge, Source
     from overlaptop.agent.sources.hooked_source import HookedSource
+    from overlaptop.wire.messages import IssuedCall
 
 
 class Measuring:
@@ -24,6 +26,7 @@ class Measuring:
         self._barrier = barrier
         self._notice = notice
         self._collectives_hooked = False
+        self._calls: IssuedCalls | None = None
 
     def begin(self, options: AgentOptions, follow: Callable[[Callable[[], Any]], None]) -> None:
         """Start anew, also in a forked child, which has the hooks already. ``follow``: Telemetry's."""
@@ -98,14 +101,31 @@ class Measuring:
         if self._collectives_hooked or self._options.phases_only or not dist.is_available():
             return
         from overlaptop.agent.hooks.collectives import CollectiveHooks
+        from overlaptop.agent.hooks.issued import IssuedCalls
 
-        hooks = CollectiveHooks(self._barrier, self._hooked_source)
+        self._calls = IssuedCalls()
+        hooks = CollectiveHooks(self._barrier, self._hooked_source, self._calls)
 
         def install() -> None:
             self._collectives_hooked = True
             hooks.install()
 
         run_uninterrupted(self._barrier.guarded("hooking collectives", install))
+
+    @property
+    def issued(self) -> int:
+        """How many collectives the hooks have seen; it stays 0 where there are none, as with `kernels`."""
+        return self._calls.count if self._calls is not None else 0
+
+    def last_calls(self) -> Mapping[str, tuple[IssuedCall, ...]]:
+        """The last collectives that were issued in each group, oldest first. On the agent's thread, and not
+        often: where no hooks see them it reads torch's flight recorder.
+        """
+        from overlaptop.agent.sources.kernels import KernelsSource
+
+        if isinstance(self.source, KernelsSource):
+            return self.source.last_calls()
+        return self._calls.by_group() if self._calls is not None else {}
 
     def _hooked_source(self) -> HookedSource[Any] | None:
         from overlaptop.agent.sources.hooked_source import HookedSource

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from overlaptop.agent import placement
+from overlaptop.agent.hooks.issued import IssuedCalls
 from overlaptop.agent.hooks.waits import WaitHooks, is_traced
 from overlaptop.agent.isolation.compiling import transparent, uncompiled
 from overlaptop.agent.isolation.fault_barrier import FaultBarrier
@@ -37,9 +38,15 @@ LISTS_COALESCED_WHEN_UNEVEN = ("allgather_", "reduce_scatter_")
 class CollectiveHooks:
     """Calls the source at each collective as it is issued, and at each wait for one."""
 
-    def __init__(self, barrier: FaultBarrier, source: Callable[[], HookedSource[Any] | None]) -> None:
-        """``source()`` is called each time: None before the first step boundary."""
+    def __init__(
+        self,
+        barrier: FaultBarrier,
+        source: Callable[[], HookedSource[Any] | None],
+        calls: IssuedCalls,
+    ) -> None:
+        """``source()`` is called each time: None before the first step boundary. ``calls`` gets all."""
         self._source = source
+        self._calls = calls
         self._waits = WaitHooks(barrier, source)
         self._library: Any = None
         self._functional: Any = None
@@ -107,20 +114,22 @@ class CollectiveHooks:
         if describe.point_to_point:
             describe.count(args)
         source = self._source()
-        if source is None:
+        call = describe(args) if source is not None else None
+        if source is None or call is None:
             return None
-        if self._coalescing and self._held_back(describe(args)):
+        self._calls.note(call)
+        if self._coalescing and self._held_back(call):
             return None
-        token = source.issue(partial(describe, args))
+        token = source.issue(lambda: call)
         if token is None:
             return None
         self._bracket_end_of_backward()
         return source, token
 
-    def _held_back(self, call: CollectiveCall | None) -> bool:
+    def _held_back(self, call: CollectiveCall) -> bool:
         """Whether this call waits for its group's coalescing to end, which launches it."""
-        calls = self._coalescing.get(call.group) if call is not None else None
-        if call is None or calls is None:
+        calls = self._coalescing.get(call.group)
+        if calls is None:
             return False
         calls.append(call)
         if len(calls) > MAX_COALESCED:

@@ -10,7 +10,9 @@ import io
 import json
 import math
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from overlaptop.agent import placement
@@ -24,6 +26,7 @@ from overlaptop.timeline.collectives import (
     sum_links_where_known,
     sum_where_known,
 )
+from overlaptop.wire.messages import MAX_LAST_CALLS, IssuedCall
 
 _KERNELS = (
     # what a profiling name contains, less underscores -> the kernels that it becomes; the first that fits
@@ -40,6 +43,7 @@ _KERNELS = (
 )
 _SEVERAL = ("all_to_all", "gather", "scatter")
 """Operations that are several sends and receives in one launch."""
+_STATES = {"started": "started", "completed": "ended"}
 _COALESCED = "nccl:coalesced"
 
 
@@ -70,27 +74,44 @@ class FlightRecorder:
         Raises:
             FlightRecorderError: it is switched off, or its dump is not understood.
         """
-        dump = self._dump(includeCollectives=True, includeStackTraces=False, onlyActive=False)
-        try:
-            content = _PlainUnpickler(io.BytesIO(dump)).load()
+        with _understood():
+            content = self._content()
             entries = content["entries"]
-            if not entries:
-                raise FlightRecorderError(
-                    "the flight recorder is off: TORCH_FR_BUFFER_SIZE=2000 switches it on"
-                )
             if entries[0]["record_id"] and entries[0]["time_created_ns"] > from_unix_ns:
                 return None
             recent = (entry for entry in entries if entry["time_created_ns"] >= from_unix_ns)
             return launches_of(recent, content.get("pg_config", {}))
-        except (
-            pickle.UnpicklingError,
-            EOFError,
-            AttributeError,
-            LookupError,
-            TypeError,
-            ValueError,
-        ) as fault:
-            raise FlightRecorderError(f"the flight recorder's dump is not understood: {fault}") from None
+
+    def last_calls(self) -> dict[str, tuple[IssuedCall, ...]]:
+        """The last collectives of each group, oldest first, and how far each is. As for `read`, not while a
+        CUDA graph is captured; raises as `read` does.
+        """
+        with _understood():
+            return last_calls_of(self._content()["entries"])
+
+    def _content(self) -> dict[str, Any]:
+        dump = self._dump(includeCollectives=True, includeStackTraces=False, onlyActive=False)
+        content: dict[str, Any] = _PlainUnpickler(io.BytesIO(dump)).load()
+        if not content["entries"]:
+            raise FlightRecorderError(
+                "the flight recorder is off: TORCH_FR_BUFFER_SIZE=2000 switches it on"
+            )
+        return content
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    try:
+        yield
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as fault:
+        raise FlightRecorderError(f"the flight recorder's dump is not understood: {fault}") from None
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -128,6 +149,24 @@ def launches_of(
         elif parts and any(_bytes(part) != 0 for part in parts):
             launches.append(_launch(entry, parts, local))
     return launches
+
+
+def last_calls_of(entries: Iterable[Mapping[str, Any]]) -> dict[str, tuple[IssuedCall, ...]]:
+    """The last collectives of each group, oldest first; sends and receives are left out."""
+    found: dict[str, deque[IssuedCall]] = {}
+    for entry in entries:
+        if not entry["is_p2p"]:
+            calls = found.setdefault(group_title(*entry["process_group"]), deque(maxlen=MAX_LAST_CALLS))
+            calls.append(
+                IssuedCall(
+                    _op(entry),
+                    _bytes(entry),
+                    int(entry["collective_seq_id"]),
+                    int(entry["time_created_ns"]),
+                    _STATES.get(entry.get("state", ""), "issued"),
+                )
+            )
+    return {group: tuple(calls) for group, calls in found.items()}
 
 
 _Sequence = tuple[str, bool, int]

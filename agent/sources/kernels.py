@@ -41,6 +41,7 @@ from overlaptop.agent.sources.own_cost import Estimate
 from overlaptop.agent.sources.self_check import fault_in
 from overlaptop.agent.sources.window import LEAD_STEPS, Window
 from overlaptop.timeline.lanes import LaneRules
+from overlaptop.wire.messages import IssuedCall
 
 ROUND_S = 0.1
 """The longest that `take` waits for a window to begin or end."""
@@ -375,6 +376,11 @@ class KernelsSource:
             launches = self._log.read(steps[0].step, steps[0].intervals[0].from_unix_ns)
         self.reason = self._log.reason
         return launches
+
+    def last_calls(self) -> dict[str, tuple[IssuedCall, ...]]:
+        """The last collectives of each group, by torch's flight recorder; empty where it is not known."""
+        with self._captures.held_off() as free:
+            return self._log.last_calls() if free else {}
 
     def _give_up(self, why: str) -> None:
         """Have the agent take another source."""

@@ -7,6 +7,7 @@ from time import monotonic
 
 from overlaptop.agent.sources.collective_join import CollectiveLaunch
 from overlaptop.agent.sources.flight_recorder import FlightRecorder, FlightRecorderError
+from overlaptop.wire.messages import IssuedCall
 
 PERIOD_S, SHARE = 20.0, 0.005
 """It is read no more often, and for no more of the time than so: 2,000 entries take some 20 ms."""
@@ -58,3 +59,10 @@ class LaunchLog:
         self._refusal = "the flight recorder is short: set TORCH_FR_BUFFER_SIZE" if launches is None else ""
         self._read_step, self._took_s = from_step, monotonic() - began_s
         return launches
+
+    def last_calls(self) -> dict[str, tuple[IssuedCall, ...]]:
+        """The last collectives of each group; empty where it is not known. As `read`, and as rarely."""
+        try:
+            return self._recorder.last_calls() if self._recorder is not None else {}
+        except FlightRecorderError:
+            return {}

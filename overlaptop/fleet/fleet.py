@@ -23,6 +23,7 @@ from overlaptop.wire.messages import (
     OwnCost,
     RankEnd,
     RankInfo,
+    Standstill,
     StepDetail,
     StepTotals,
     Welcome,
@@ -60,6 +61,7 @@ class _Rank:
         self.knobs: tuple[Knob, ...] = ()
         self.gradients: GradientFacts | None = None
         self.own_cost: OwnCost | None = None
+        self.standstill: Standstill | None = None
         self.machine: MachineFacts | None = None
         self.device: DeviceFacts | None = None
         self.numa: NumaFacts | None = None
@@ -134,6 +136,7 @@ class _Rank:
             knobs=self.knobs,
             gradients=self.gradients,
             own_cost=self.own_cost,
+            standstill=self.standstill,
             traffic=self.traffic,
             node=node,
             silent=stale and is_silent,
@@ -322,7 +325,7 @@ class Fleet:
     def _learn(
         self,
         rank: _Rank,
-        facts: MachineFacts | DeviceFacts | NumaFacts | KnobFacts | GradientFacts | OwnCost,
+        facts: Facts,
     ) -> None:
         match facts:
             case MachineFacts():
@@ -339,6 +342,8 @@ class Fleet:
                 rank.gradients = facts
             case OwnCost():
                 rank.own_cost = facts
+            case Standstill():
+                rank.standstill = facts if facts.hung else None
 
     def _refresh_traffic(self) -> None:
         """Look again at the GPUs of which something new is known."""

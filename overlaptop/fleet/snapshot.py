@@ -12,7 +12,16 @@ from overlaptop.fleet.waits import StepWaits, WaitWindow
 from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, Knob, Search
-from overlaptop.wire.messages import Notice, OwnCost, RankEnd, RankInfo, StepDetail, StepTotals, Welcome
+from overlaptop.wire.messages import (
+    Notice,
+    OwnCost,
+    RankEnd,
+    RankInfo,
+    Standstill,
+    StepDetail,
+    StepTotals,
+    Welcome,
+)
 
 WHOLE_TRACE = -1
 """The step as which a whole trace is shown."""
@@ -74,6 +83,8 @@ class RankView:
     silent: bool = False
     """Stale, and its hub receives nothing from it, not even that it waits for others."""
     end: RankEnd | None = None
+    standstill: Standstill | None = None
+    """In what it stands, as its agent says; None while it goes on."""
     waits: WaitTimes | None = None
     """How the communication of ``measured`` splits into waiting and transferring; None where that is not
     known."""

@@ -1,7 +1,8 @@
 """Whether a job hangs, and which rank is to blame, or how it came to an end: one verdict for every view.
 
-Two things show a hang. No step ends (`is_stale`, here): Fleet marks such ranks. And a rank's agent, which
-sends something each second, is silent: only the hub can see that (hub/ranks.py), and publishes it. Pure.
+Three things show a hang. No step ends (`is_stale`, here): Fleet marks such ranks. A rank's agent, which
+sends something each second, is silent: only the hub can see that (hub/ranks.py), and publishes it. And the
+agents that still speak say in what their ranks stand (Standstill), which `hang.py` judges. Pure.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from statistics import median
 
+from overlaptop.fleet.hang import Hang, hang_of
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.wire.messages import StepTotals
 
@@ -34,6 +36,8 @@ class Kind(Enum):
     """So did all others, in the same way: whoever did it to the first may have done it to each."""
     SILENT = "silent"
     """The hub receives nothing from some ranks, and no step of theirs ends."""
+    HUNG = "hung"
+    """No step ends, no collective is issued, and the agents say in what their ranks stand."""
     NO_STEP = "no step"
     """The hub receives messages of all ranks, and no step ends."""
 
@@ -51,6 +55,8 @@ class Trouble:
     """``ValueError: ...``, as the rank itself sent it."""
     others: int = 0
     """Ranks that ended badly after it."""
+    hang: Hang | None = None
+    """What hangs, where `kind` is HUNG."""
 
 
 def is_stale(age_s: float, steps: Sequence[StepTotals]) -> bool:
@@ -77,6 +83,12 @@ def trouble_of(snapshot: Snapshot) -> Trouble | None:
         and not (view.info is not None and view.info.agent_disabled)
     ]
     silent = [view for view in running if view.silent]
+    standing = {
+        view.rank: view.standstill for view in running if view.standstill is not None and not view.silent
+    }
+    if standing and all(view.stale for view in running):
+        hang = hang_of(standing, frozenset(view.rank for view in silent))
+        return Trouble(Kind.HUNG, hang.ranks, _since_ns(snapshot, running), hang=hang)
     if silent:
         return Trouble(Kind.SILENT, tuple(view.rank for view in silent), _since_ns(snapshot, silent))
     if running and all(view.stale for view in running):

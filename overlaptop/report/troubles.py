@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from overlaptop.fleet.hang import Blame, Hang
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.trouble import Kind, Trouble
-from overlaptop.text import age, clock, printable, runs_of
+from overlaptop.text import age, byte_count, clock, printable, runs_of
 
 MOST_NAMED = 6
 """Beyond it ranks are counted."""
@@ -22,6 +23,8 @@ def in_brief(trouble: Trouble, now_ns: int) -> str:
             return "all ranks ended without a word"
         case Kind.SILENT:
             return f"{_who(trouble)} silent for {for_s}"
+        case Kind.HUNG:
+            return f"HUNG for {for_s}"
         case Kind.NO_STEP:
             return f"no step for {for_s}"
 
@@ -38,6 +41,9 @@ def in_full(trouble: Trouble) -> str:
             return f"all ranks ended without a word, {_who(trouble)} first: by a signal, or os._exit"
         case Kind.SILENT:
             return f"{_who(trouble)} sent nothing since {since}: stopped, or its interpreter hangs"
+        case Kind.HUNG:
+            assert trouble.hang is not None
+            return printable(f"HUNG since {since}: {_hang(trouble.hang)}")
         case Kind.NO_STEP:
             return f"no step has ended since {since}"
 
@@ -60,10 +66,37 @@ def ending(view: RankView, first: Trouble | None) -> str:
     return printable(f"{how}{after}{': ' if end.failure else ''}{end.failure}")
 
 
+def _hang(hang: Hang) -> str:
+    """``all_reduce 25.0 MiB, ranks 0-2 wait, rank 3 has not entered: train.py:88 load_batch``."""
+    who, many, at = _ranks(hang.ranks), len(hang.ranks) > 1, f": {hang.at}" if hang.at else ""
+    if hang.blame is Blame.NO_COLLECTIVE:
+        return f"no collective is known to be awaited{f'; {who} at {hang.at}' if at else ''}"
+    what = _call(hang.op, hang.bytes)
+    if hang.waiting:
+        what += f", {_ranks(hang.waiting)} wait{'s' * (len(hang.waiting) == 1)}"
+    match hang.blame:
+        case Blame.NOT_ENTERED:
+            return f"{what}, {who} {'have' if many else 'has'} not entered{at}"
+        case Blame.DELAYED:
+            return f"{what}, {who} {'have' if many else 'has'} issued it and not begun: delayed{at}"
+        case Blame.DIFFERS:
+            return f"{what}, {who} issued {_call(hang.other, hang.other_bytes)} instead{at}"
+        case Blame.CANNOT_LEAVE:
+            return f"{what}: all have entered, none leaves{at}"
+
+
+def _call(op: str, size_bytes: int | None) -> str:
+    return f"{op.strip('_')} {byte_count(size_bytes)}" if size_bytes else op.strip("_")
+
+
 def _who(trouble: Trouble) -> str:
-    if len(trouble.ranks) > MOST_NAMED:
-        return f"{len(trouble.ranks)} ranks"
-    return f"rank{'s' * (len(trouble.ranks) > 1)} {runs_of(trouble.ranks)}"
+    return _ranks(trouble.ranks)
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    if len(ranks) > MOST_NAMED:
+        return f"{len(ranks)} ranks"
+    return f"rank{'s' * (len(ranks) > 1)} {runs_of(ranks)}"
 
 
 def _after(trouble: Trouble) -> str:

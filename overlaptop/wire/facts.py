@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from overlaptop.wire.devices import DeviceFacts, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, KnobFacts
-from overlaptop.wire.messages import OwnCost
+from overlaptop.wire.messages import OwnCost, Standstill
 
-Facts = MachineFacts | DeviceFacts | NumaFacts | KnobFacts | GradientFacts | OwnCost
+Facts = MachineFacts | DeviceFacts | NumaFacts | KnobFacts | GradientFacts | OwnCost | Standstill

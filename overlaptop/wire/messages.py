@@ -28,6 +28,10 @@ from overlaptop.wire.schema import Message, Part
 
 MAX_PHASES = 1024
 MAX_COLLECTIVES = 4096
+MAX_LAST_CALLS = 8
+MAX_LAST_GROUPS = 16
+MAX_STACK = 8
+CALL_STATES = ("issued", "started", "ended")
 
 SOURCES = ("kernels", "events", "host", "none")
 """Where a rank's spans come from; ``none`` until torch is loaded, or when the agent disabled itself."""
@@ -218,6 +222,38 @@ class OwnCost(Message, frozen=True, tag=41):
     measured_change: Change
     """Of a step that is measured in detail."""
     measured_error: Change
+
+
+class IssuedCall(Part, frozen=True):
+    """A collective that a rank has issued."""
+
+    op: Text
+    bytes: Count | None
+    sequence: Count
+    """As CollectiveSpan's."""
+    at_ns: UnixNs
+    """When it was issued."""
+    state: Annotated[str, one_of(CALL_STATES)] = "issued"
+    """``started``, ``ended``: on the device; ``issued``: no more is known."""
+
+
+class GroupCalls(Part, frozen=True):
+    """The last collectives that a rank has issued in one group, oldest first."""
+
+    group: Text
+    members: Ranks
+    calls: Annotated[tuple[IssuedCall, ...], Meta(max_length=MAX_LAST_CALLS)]
+
+
+class Standstill(Message, frozen=True, tag=42):
+    """In what a rank stands, once it has come no further for a while; sent again when that changes."""
+
+    rank: Rank
+    hung: bool
+    """False: it goes on again, and the rest is empty."""
+    groups: Annotated[tuple[GroupCalls, ...], Meta(max_length=MAX_LAST_GROUPS)] = ()
+    stack: Annotated[tuple[Text, ...], Meta(max_length=MAX_STACK)] = ()
+    """Where the training thread's Python stands, ``train.py:88 load_batch``, innermost first."""
 
 
 class Notice(Message, frozen=True, tag=4):

@@ -1,0 +1,80 @@
+"""Whether this rank comes no further, and in what it stands: read from within, on the agent's thread."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from types import FrameType
+
+from overlaptop.wire.messages import MAX_STACK, GroupCalls, IssuedCall
+
+HUNG_AFTER_S = 10.0
+HUNG_AFTER_STEPS = 5
+"""Nothing has moved for longer than both: five times the median of the last steps."""
+LATE_S = 2.0
+"""The agent looks ten times a second. If it has not for so long, the whole process was stopped: whether the
+job stands is then not known yet."""
+MAX_FILE_CHARS = 120
+
+
+class Progress:
+    """Since when a rank has come no further."""
+
+    def __init__(self) -> None:
+        self._seen: object = None
+        self._moved_s = self._looked_s = 0.0
+
+    def stands(self, seen: object, recent_ns: Sequence[int], now_s: float) -> bool:
+        """Whether ``seen``, what grows while the job moves, has been the same for too long.
+
+        ``recent_ns``: how long the last steps took; before the first nobody can tell.
+        """
+        if seen != self._seen or not recent_ns or now_s - self._looked_s > LATE_S:
+            self._seen, self._moved_s = seen, now_s
+        self._looked_s = now_s
+        if not recent_ns:
+            return False
+        limit_s = max(HUNG_AFTER_S, HUNG_AFTER_STEPS * median(recent_ns) / 1e9)
+        return now_s - self._moved_s > limit_s
+
+    def moved(self, now_s: float) -> None:
+        """It has, as is known from elsewhere."""
+        self._moved_s = now_s
+
+
+def stack_of(thread: int) -> tuple[str, ...]:
+    """``file:line function`` of the thread's innermost frames, without those of Python's library, of torch
+    and of the agent. Never a variable.
+    """
+    torch = getattr(sys.modules.get("torch"), "__file__", "") or __file__
+    hidden = (f"{Path(__file__).parent}/", f"{Path(torch).parent}/", "<frozen")
+    library = f"{sysconfig.get_path('stdlib')}/"
+    frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001 - it is documented
+    lines: list[str] = []
+    while frame is not None and len(lines) < MAX_STACK:
+        file = frame.f_code.co_filename
+        of_library = file.startswith(library) and "site-packages" not in file
+        if not of_library and not file.startswith(hidden):
+            lines.append(f"{file[-MAX_FILE_CHARS:]}:{frame.f_lineno} {frame.f_code.co_name}")
+        frame = frame.f_back
+    return tuple(lines)
+
+
+def groups_of(calls: Mapping[str, tuple[IssuedCall, ...]]) -> tuple[GroupCalls, ...]:
+    """These calls by group, with the members of each as torch knows them."""
+    import torch.distributed as dist
+
+    from overlaptop.timeline.collectives import group_title
+
+    if not dist.is_available() or not calls:
+        return ()
+    world = dist.distributed_c10d._world  # noqa: SLF001 - there is no public way
+    members = {
+        group_title(group.group_name, group.group_desc): tuple(sorted(ranks))
+        for group, ranks in tuple(world.pg_group_ranks.items())
+        if group is not None
+    }
+    return tuple(GroupCalls(name, members[name], last) for name, last in calls.items() if name in members)

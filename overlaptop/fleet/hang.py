@@ -1,0 +1,155 @@
+"""Which collective a job hangs in, and which rank the others wait for: by what each has issued. Pure.
+
+In the order of its group each collective has a number. The earliest one that not all have issued alike is
+the one that hangs: what comes after it is its echo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from overlaptop.wire.messages import GroupCalls, IssuedCall, Standstill
+
+_SAME_BYTES = ("allreduce", "all_reduce", "broadcast", "allgather_base", "reduce_scatter_base")
+"""Operations of which all ranks must be given as many bytes; of others they may differ."""
+
+
+class Blame(Enum):
+    """What keeps a job from going on, the more telling first."""
+
+    NOT_ENTERED = "not entered"
+    DELAYED = "delayed"
+    """All have issued it; on some ranks the device has not come to it."""
+    DIFFERS = "differs"
+    """Another operation, or another size, than the others'."""
+    CANNOT_LEAVE = "cannot leave"
+    NO_COLLECTIVE = "no collective"
+    """No rank is known to wait for another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """The verdict."""
+
+    blame: Blame
+    ranks: tuple[int, ...]
+    """Those to blame, in order; where nobody is, those of which something is known."""
+    waiting: tuple[int, ...] = ()
+    op: str = ""
+    """Of the collective, as it was issued by those that wait."""
+    bytes: int | None = None
+    group: str = ""
+    other: str = ""
+    """The operation that those to blame issued instead, or ``""``."""
+    other_bytes: int | None = None
+    at: str = ""
+    """Where the Python of the first of `ranks` of which it is known stands."""
+
+
+def hang_of(standing: Mapping[int, Standstill], silent: frozenset[int]) -> Hang:
+    """Judge a hang. ``standing``: of each rank whose agent speaks; ``silent``: those whose do not, which
+    count as not having entered anything.
+    """
+    groups: dict[tuple[str, tuple[int, ...]], dict[int, GroupCalls]] = {}
+    for rank, each in standing.items():
+        for group in each.groups:
+            groups.setdefault((group.group, group.members), {})[rank] = group
+    found = [
+        verdict
+        for (name, members), of_ranks in groups.items()
+        if (verdict := _in_group(name, members, of_ranks, silent & {*members}, standing)) is not None
+    ]
+    if not found:
+        ranks = tuple(sorted(silent or standing))
+        return Hang(Blame.NO_COLLECTIVE, ranks, at=_at(ranks, standing))
+    return min(found, key=lambda verdict: verdict[0])[1]
+
+
+def _in_group(
+    name: str,
+    members: tuple[int, ...],
+    groups: Mapping[int, GroupCalls],
+    silent: frozenset[int],
+    standing: Mapping[int, Standstill],
+) -> tuple[int, Hang] | None:
+    """What hangs in one group, and since when; None: nothing that is known."""
+    calls = {
+        rank: {call.sequence: call for call in group.calls}
+        for rank, group in groups.items()
+        if rank not in silent and group.calls
+    }
+    # One that speaks and has issued nothing here has not entered; one of which nothing is known may have.
+    calls |= {rank: {} for rank in members if rank in standing and rank not in calls and rank not in silent}
+    if not any(calls.values()):
+        return None
+    for number in sorted({number for each in calls.values() for number in each}):
+        here = {rank: each[number] for rank, each in calls.items() if number in each}
+        if not _over(here) and (differing := _differing(here)):
+            return _verdict(Blame.DIFFERS, differing, here, name, standing)
+    last = {rank: max(each, default=0) for rank, each in calls.items()}
+    number = min(last.values())
+    behind = {*silent}
+    if not silent and number < max(last.values()):
+        behind = {rank for rank, newest in last.items() if newest == number}
+        number += 1
+    # Of one that is far ahead, the oldest that is still known stands for it.
+    here = {
+        rank: next(call for own, call in sorted(calls[rank].items()) if own >= number)
+        for rank, newest in last.items()
+        if newest >= max(number, 1)
+    }
+    if not here or _over(here):
+        return None
+    if behind:
+        return _verdict(Blame.NOT_ENTERED, behind, here, name, standing)
+    late = {rank for rank, call in here.items() if call.state == "issued"}
+    if len(late) == len(here):
+        return None  # on gloo it is not known whether they have left it
+    return _verdict(Blame.DELAYED if late else Blame.CANNOT_LEAVE, late or {*here}, here, name, standing)
+
+
+def _over(here: Mapping[int, IssuedCall]) -> bool:
+    return all(call.state == "ended" for call in here.values())
+
+
+def _differing(here: Mapping[int, IssuedCall]) -> set[int]:
+    """The ranks, the fewer, that issued something else than the others; empty: all are alike."""
+    kinds: dict[tuple[str, int | None], set[int]] = {}
+    for rank, call in here.items():
+        same_bytes = call.op.strip("_").startswith(_SAME_BYTES)
+        kinds.setdefault((call.op, call.bytes if same_bytes else None), set()).add(rank)
+    if len(kinds) < 2:
+        return set()
+    # Of two alike it is not known which is wrong: the higher rank is named against the lower one.
+    return min(kinds.values(), key=lambda ranks: (len(ranks), -min(ranks)))
+
+
+def _verdict(
+    blame: Blame,
+    ranks: set[int],
+    here: Mapping[int, IssuedCall],
+    group: str,
+    standing: Mapping[int, Standstill],
+) -> tuple[int, Hang]:
+    waiting = tuple(sorted(here.keys() - ranks))
+    call = here[waiting[0]] if waiting else next(iter(here.values()))
+    other = here[min(ranks)] if blame is Blame.DIFFERS else None
+    hang = Hang(
+        blame,
+        tuple(sorted(ranks)),
+        waiting,
+        call.op,
+        call.bytes,
+        group,
+        other.op if other is not None else "",
+        other.bytes if other is not None else None,
+        _at(tuple(sorted(ranks)), standing),
+    )
+    return min(each.at_ns for each in here.values()), hang
+
+
+def _at(ranks: tuple[int, ...], standing: Mapping[int, Standstill]) -> str:
+    stacks = (standing[rank].stack for rank in ranks if rank in standing)
+    return next((stack[0] for stack in stacks if stack), "")

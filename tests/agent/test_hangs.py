@@ -1,0 +1,135 @@
+"""A job that hangs says in which collective, for which rank, and where that stands; then all is well."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from overlaptop.fleet.hang import Blame
+from overlaptop.fleet.trouble import Kind, trouble_of
+from overlaptop.report import troubles
+
+TRAINING = """
+    import time
+    from pathlib import Path
+
+    import torch
+    import torch.distributed as dist
+
+    import overlaptop.agent
+    import overlaptop.agent.standstill
+
+    overlaptop.agent.standstill.HUNG_AFTER_S = 1.0
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    stop, model = torch.zeros(1), torch.nn.Linear(256, 256)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def is_there(name):
+        found = torch.tensor([float(Path(name).exists())])
+        dist.all_reduce(found)
+        return bool(found)
+
+    def wait_for_end_of(name):
+        while Path(name).exists():
+            time.sleep(0.01)
+
+    while not is_there("stop"):
+        model(torch.randn(4, 256)).square().mean().backward()
+        if is_there("sleep") and rank == 1:
+            wait_for_end_of("sleep")
+        if is_there("leave_out"):
+            if rank == 0:
+                dist.all_reduce(torch.ones(1 << 18))
+            else:
+                wait_for_end_of("leave_out")
+                dist.all_reduce(torch.ones(1 << 18))
+        if is_there("other"):
+            pair = torch.ones(1 << 18)
+            if rank == 0:
+                dist.all_reduce(pair)
+            else:
+                dist.barrier()
+        while is_there("evaluate"):
+            time.sleep(0.05)
+        for each in model.parameters():
+            dist.all_reduce(each.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.01)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def job(start):
+    return start(training=TRAINING)
+
+
+def hang(snapshot):
+    found = trouble_of(snapshot)
+    return found.hang if found is not None and found.kind is Kind.HUNG else None
+
+
+def is_well(snapshot):
+    return trouble_of(snapshot) is None and all(view.standstill is None for view in snapshot.ranks)
+
+
+def test_a_stopped_rank_has_not_entered_and_after_it_goes_on_all_is_well(job, watch):
+    watching = watch()
+    pid = watching.until_it_trains().ranks[1].info.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        found = watching.until(lambda snapshot: (h := hang(snapshot)) and h.ranks == (1,) and h)
+        assert (found.blame, found.waiting, found.op) == (Blame.NOT_ENTERED, (0,), "allreduce_")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    watching.until(is_well)
+    watching.goes_on()
+    assert watching.end(job) == 0
+
+
+@pytest.mark.parametrize("name", ["sleep", "leave_out"])
+def test_a_rank_that_stands_in_python_is_named_with_its_line(job, watch, name):
+    watching = watch()
+    watching.until_it_trains()
+    (job.folder / name).touch()
+    found = watching.until(hang)
+    assert (found.blame, found.ranks, found.waiting) == (Blame.NOT_ENTERED, (1,), (0,))
+    assert "train.py:" in found.at
+    assert found.at.endswith(" wait_for_end_of")
+    assert found.bytes == (1 << 20 if name == "leave_out" else 4)
+    snapshot = watching.session.tick()
+    words = troubles.in_full(trouble_of(snapshot))
+    assert words.endswith(f"rank 0 waits, rank 1 has not entered: {found.at}")
+    watching.until(lambda snapshot: any("wait_for_end_of" in each.text for each in snapshot.notices))
+    (job.folder / name).unlink()
+    watching.until(is_well)
+    watching.goes_on()
+    assert watching.end(job) == 0
+
+
+def test_a_rank_that_calls_another_operation_is_told(job, watch):
+    watching = watch()
+    watching.until_it_trains()
+    (job.folder / "other").touch()
+    found = watching.until(hang)
+    assert (found.blame, found.ranks, found.waiting) == (Blame.DIFFERS, (1,), (0,))
+    assert (found.op, found.other) == ("allreduce_", "barrier")
+
+
+def test_a_long_step_in_which_collectives_end_is_no_hang(job, watch):
+    watching = watch()
+    watching.until_it_trains()
+    (job.folder / "evaluate").touch()
+
+    def long_without_a_step(snapshot):
+        assert hang(snapshot) is None
+        return all(view.age_s > 8 for view in snapshot.ranks)
+
+    watching.until(long_without_a_step)
+    (job.folder / "evaluate").unlink()
+    watching.until(is_well)
+    assert watching.end(job) == 0
