@@ -41,13 +41,15 @@ def headline(snapshot: Snapshot) -> Headline | None:
             why = snapshot.unsplit if all_compared else f"at most {MOST_COMPARED} ranks are compared"
             return Headline(f"who waits for whom is not known: {why}", f"not split: {why}")
         return _left_to_win(snapshot, "")
-    late = window.lateness.first
     if window.share < COSTLY_SHARE:
         known = window.unsplit_share < COSTLY_SHARE
         return _left_to_win(snapshot, "waiting costs little" if known else "much is not split")
-    if late.share < LATE_SHARE:
+    clearly_late = [each for each in window.lateness.ranks if each.share >= LATE_SHARE]
+    if not clearly_late:
         return _shared(snapshot, window) or _left_to_win(snapshot, "the late rank changes")
-    others = window.lateness.ranks[1:]
+    # Each group may have one, and some of them may always be a little late.
+    late = max(clearly_late, key=lambda each: each.caused_wait_ns)
+    others = [each for each in window.lateness.ranks if each is not late]
     who = "the others wait" if len(others) > 1 else f"rank {others[0].rank} waits"
     cost = f"{duration(window.exposed_wait_ns)} {_per(snapshot)}"
     late_in = f"late in {late.late} of {late.collectives} collectives"
