@@ -12,7 +12,7 @@ from overlaptop.agent.isolation.threads import run_uninterrupted
 from overlaptop.agent.options import AgentOptions
 
 if TYPE_CHECKING:  # torch and numpy come with the job, not before it
-    from overlaptop.agent.hooks.issued import IssuedCalls
+    from overlaptop.agent.hooks.collectives import CollectiveHooks
     from overlaptop.agent.sources.base import Edge, Source
     from overlaptop.agent.sources.hooked_source import HookedSource
     from overlaptop.wire.messages import IssuedCall
@@ -26,7 +26,7 @@ class Measuring:
         self._barrier = barrier
         self._notice = notice
         self._collectives_hooked = False
-        self._calls: IssuedCalls | None = None
+        self._hooks: CollectiveHooks | None = None
 
     def begin(self, options: AgentOptions, follow: Callable[[Callable[[], Any]], None]) -> None:
         """Start anew, also in a forked child, which has the hooks already. ``follow``: Telemetry's."""
@@ -101,10 +101,8 @@ class Measuring:
         if self._collectives_hooked or self._options.phases_only or not dist.is_available():
             return
         from overlaptop.agent.hooks.collectives import CollectiveHooks
-        from overlaptop.agent.hooks.issued import IssuedCalls
 
-        self._calls = IssuedCalls()
-        hooks = CollectiveHooks(self._barrier, self._hooked_source, self._calls)
+        hooks = self._hooks = CollectiveHooks(self._barrier, self._hooked_source)
 
         def install() -> None:
             self._collectives_hooked = True
@@ -115,7 +113,7 @@ class Measuring:
     @property
     def issued(self) -> int:
         """How many collectives the hooks have seen; it stays 0 where there are none, as with `kernels`."""
-        return self._calls.count if self._calls is not None else 0
+        return self._hooks.issued.count if self._hooks is not None else 0
 
     def last_calls(self) -> Mapping[str, tuple[IssuedCall, ...]]:
         """The last collectives that were issued in each group, oldest first. On the agent's thread, and not
@@ -125,7 +123,7 @@ class Measuring:
 
         if isinstance(self.source, KernelsSource):
             return self.source.last_calls()
-        return self._calls.by_group() if self._calls is not None else {}
+        return self._hooks.last_calls() if self._hooks is not None else {}
 
     def _hooked_source(self) -> HookedSource[Any] | None:
         from overlaptop.agent.sources.hooked_source import HookedSource

@@ -25,6 +25,7 @@ from overlaptop.agent.isolation.patching import replace
 from overlaptop.agent.sources.base import CollectiveCall, Wait
 from overlaptop.agent.sources.hooked_source import HookedSource
 from overlaptop.timeline.collectives import group_title, link_bytes, sum_links_where_known
+from overlaptop.wire.messages import IssuedCall
 
 KEY = "BackendSelect"
 MAX_COALESCED = 4096
@@ -38,15 +39,10 @@ LISTS_COALESCED_WHEN_UNEVEN = ("allgather_", "reduce_scatter_")
 class CollectiveHooks:
     """Calls the source at each collective as it is issued, and at each wait for one."""
 
-    def __init__(
-        self,
-        barrier: FaultBarrier,
-        source: Callable[[], HookedSource[Any] | None],
-        calls: IssuedCalls,
-    ) -> None:
-        """``source()`` is called each time: None before the first step boundary. ``calls`` gets all."""
+    def __init__(self, barrier: FaultBarrier, source: Callable[[], HookedSource[Any] | None]) -> None:
+        """``source()`` is called each time: None before the first step boundary."""
+        self.issued = IssuedCalls()
         self._source = source
-        self._calls = calls
         self._waits = WaitHooks(barrier, source)
         self._library: Any = None
         self._functional: Any = None
@@ -76,6 +72,25 @@ class CollectiveHooks:
         self._patch_coalescing()
         self._waits.install()
         self._numbers.begin(list(dist.distributed_c10d._world.pg_map))  # noqa: SLF001 - there is no public way
+
+    def last_calls(self) -> dict[str, tuple[IssuedCall, ...]]:
+        """The last collectives of each group by its title, oldest first. On the agent's thread.
+
+        Torch has counted them: the newest has the number that the group has come to, those before it one
+        less each.
+        """
+        found: dict[str, tuple[IssuedCall, ...]] = {}
+        for group in list(dist.distributed_c10d._world.pg_map):  # noqa: SLF001 - there is no public way
+            for kind in ("cpu", "cuda"):
+                calls = self.issued.last(group.group_name, kind)
+                backend = _backend_of(group, torch.device(kind)) if calls else None
+                if (number := self._numbers.next(group, backend)) is not None:
+                    first = number - len(calls)
+                    found[_group_name(group)] = tuple(
+                        IssuedCall(op, size_bytes, max(first + at, 0), at_ns)
+                        for at, (op, size_bytes, at_ns) in enumerate(calls)
+                    )
+        return found
 
     def _kernel(self, op: Any, after: Any) -> Callable[..., Any]:
         describe = _Describe(op, self._local_groups, self._numbers)
@@ -114,22 +129,21 @@ class CollectiveHooks:
         if describe.point_to_point:
             describe.count(args)
         source = self._source()
-        call = describe(args) if source is not None else None
-        if source is None or call is None:
+        if source is None:
             return None
-        self._calls.note(call)
-        if self._coalescing and self._held_back(call):
+        if self._coalescing and self._held_back(describe(args)):
             return None
-        token = source.issue(lambda: call)
+        self.issued.note(*describe.in_brief(args))
+        token = source.issue(partial(describe, args))
         if token is None:
             return None
         self._bracket_end_of_backward()
         return source, token
 
-    def _held_back(self, call: CollectiveCall) -> bool:
+    def _held_back(self, call: CollectiveCall | None) -> bool:
         """Whether this call waits for its group's coalescing to end, which launches it."""
-        calls = self._coalescing.get(call.group)
-        if calls is None:
+        calls = self._coalescing.get(call.group) if call is not None else None
+        if call is None or calls is None:
             return False
         calls.append(call)
         if len(calls) > MAX_COALESCED:
@@ -198,6 +212,8 @@ class CollectiveHooks:
         calls = self._coalescing.pop(_group_name(group), [])
         if source is None or not calls:
             return None
+        together = _together(calls)
+        self.issued.note(group.group_name, together.device_type, together.op, together.bytes)
         token = source.issue(partial(_together, calls))
         return None if token is None else (source, token)
 
@@ -306,6 +322,25 @@ class _Describe:
             coalesced=self._name in LISTS_COALESCED_WHEN_UNEVEN and not self._even(args),
             link=link_bytes(self._name, size_bytes, self._local_groups.ranks(title, group)),
             sequence=None if self.point_to_point else self._numbers.next(group, backend),
+        )
+
+    def in_brief(self, args: tuple[Any, ...]) -> tuple[str, str, str, int]:
+        """The group's name, the kind of device, the operation and its bytes: what a hang is told by, in a
+        tenth of the time that a whole description takes. No operation where it is not to be counted.
+        """
+        sizes, first = [0, 0], None
+        for side, positions in enumerate((self._in_at, self._out_at)):
+            for i in positions:
+                given = args[i] if i < len(args) else ()
+                for t in (given,) if isinstance(given, torch.Tensor) else _tensors(given):
+                    first = t if first is None else first
+                    sizes[side] += t.numel() * t.element_size()
+        counts = not self.point_to_point and (first is None or not is_traced(first))
+        return (
+            dist.ProcessGroup.unbox(args[self._group_at]).group_name,
+            first.device.type if first is not None else "cpu",
+            self._name if counts else "",
+            max(sizes),
         )
 
     def _even(self, args: tuple[Any, ...]) -> bool:

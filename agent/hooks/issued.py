@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 from time import time_ns
 
-from overlaptop.agent.sources.base import CollectiveCall
-from overlaptop.wire.messages import MAX_LAST_CALLS, MAX_LAST_GROUPS, IssuedCall
+from overlaptop.wire.messages import MAX_LAST_CALLS, MAX_LAST_GROUPS
 
 
 class IssuedCalls:
@@ -15,25 +14,20 @@ class IssuedCalls:
     def __init__(self) -> None:
         self.count = 0
         """Collectives and point-to-point operations that were issued so far."""
-        self._by_group: dict[str, deque[tuple[CollectiveCall, int]]] = {}
+        self._last: dict[tuple[str, str], deque[tuple[str, int | None, int]]] = {}
 
-    def note(self, call: CollectiveCall) -> None:
-        """One is about to be issued."""
+    def note(self, group: str, device_type: str, op: str, size_bytes: int | None) -> None:
+        """One is about to be issued; ``op`` is empty where it has no number in its group."""
         self.count += 1
-        if call.sequence is None:
+        if not op:
             return
-        calls = self._by_group.get(call.group)
+        calls = self._last.get((group, device_type))
         if calls is None:
-            if len(self._by_group) >= MAX_LAST_GROUPS:
+            if len(self._last) >= MAX_LAST_GROUPS:
                 return
-            calls = self._by_group[call.group] = deque(maxlen=MAX_LAST_CALLS)
-        calls.append((call, time_ns()))
+            calls = self._last[group, device_type] = deque(maxlen=MAX_LAST_CALLS)
+        calls.append((op, size_bytes, time_ns()))
 
-    def by_group(self) -> dict[str, tuple[IssuedCall, ...]]:
-        """The last ones, oldest first. When they end is not looked at in every step, so it is not known."""
-        return {
-            group: tuple(
-                IssuedCall(call.op, call.bytes, call.sequence or 0, at_ns) for call, at_ns in tuple(calls)
-            )
-            for group, calls in tuple(self._by_group.items())
-        }
+    def last(self, group: str, device_type: str) -> tuple[tuple[str, int | None, int], ...]:
+        """Operation, bytes and Unix time in ns of the last ones, oldest first."""
+        return tuple(self._last.get((group, device_type), ()))
