@@ -33,6 +33,8 @@ WINDOW_NS = 20_000_000_000
 LONG_STEPS = 3
 RESTARTED_NS = 1_000_000_000
 """A step of an earlier number that began so much later is of ranks that count from 0 again."""
+MOST = 0.6
+"""Who caused this share of a step's waiting is its late rank, whoever else was last by a little."""
 FAR_AHEAD_NS = 3_000_000_000
 
 NOT_YET = "the timelines of all ranks in one step are not here yet"
@@ -74,48 +76,48 @@ class Splitter:
         """Split what is new among `views`, which are all of the job's ranks. `nodes`: where they are, if on
         several, whose clocks are known only so well.
         """
-        counted = [view for view in views if not (view.ended or view.node_lost)] or views
-        absent = [view.rank for view in counted if not view.details]
-        fresh = (
-            []
-            if absent or not counted
-            else [self._split(step, counted, nodes) for step in self._new_steps(counted)]
-        )
+        fresh = [self._split(views, details, nodes) for details in self._complete(views)]
         for each in fresh:
             if self._window and each.waits.step <= self._window[-1].waits.step:
                 self._window.clear()
             self._window.append(each)
-        self._forget_old(counted)
+        self._forget_old(views)
         if not self._window:
+            absent = [view.rank for view in views if not (view.details or view.ended)]
             return JobWaits(unsplit=f"no timeline of {_ranks(absent)} is here" if absent else NOT_YET)
         newest, window = self._window[-1].waits, _window(self._window)
         unsplit = "" if window else _why(newest.collectives)
         return JobWaits(newest, window, unsplit, tuple(each.waits for each in fresh))
 
-    def _new_steps(self, views: Sequence[RankView]) -> list[int]:
-        """Steps that all ranks have in detail, and that have not been split; in their order."""
+    def _complete(self, views: Sequence[RankView]) -> list[dict[int, StepDetail]]:
+        """The steps that all ranks have in detail and that have not been split, by rank; in their order."""
         last = self._window[-1] if self._window else None
-        begun = {detail.step: detail.start_ns for detail in views[0].details}
-        common = set(begun).intersection(*({detail.step for detail in view.details} for view in views[1:]))
-        if last is not None:
-            common = {
-                step
-                for step in common
-                if step > last.waits.step or begun[step] > last.start_ns + RESTARTED_NS
-            }
-        known = (step for step in common if not any(_disturbed(view, step) for view in views))
-        return sorted(known, key=begun.__getitem__)
+        of_step: dict[int, dict[int, StepDetail]] = {}
+        for view in views:
+            for detail in view.details:
+                of_step.setdefault(detail.step, {})[view.rank] = detail
+        complete = []
+        for step, details in of_step.items():
+            begun_ns = _begun_ns(details)
+            needed = {view.rank for view in views if view.end is None or view.end.at_ns > begun_ns}
+            is_new = last is None or step > last.waits.step or begun_ns > last.start_ns + RESTARTED_NS
+            if is_new and needed <= details.keys() and not any(_disturbed(view, step) for view in views):
+                complete.append(details)
+        return sorted(complete, key=_begun_ns)
 
-    def _split(self, step: int, views: Sequence[RankView], nodes: Sequence[NodeView]) -> _Step:
-        details = {
-            view.rank: next(detail for detail in reversed(view.details) if detail.step == step)
-            for view in views
-        }
+    def _split(
+        self, views: Sequence[RankView], details: Mapping[int, StepDetail], nodes: Sequence[NodeView]
+    ) -> _Step:
+        step = next(iter(details.values())).step
         collectives = _matched(details, nodes)
-        times = {view.rank: _times(details[view.rank], step_of(view, step), collectives) for view in views}
+        times = {
+            view.rank: _times(details[view.rank], step_of(view, step), collectives)
+            for view in views
+            if view.rank in details
+        }
         return _Step(
             StepWaits(step, collectives, times),
-            min(detail.start_ns for detail in details.values()),
+            _begun_ns(details),
             round(fmean(detail.step_ns for detail in details.values())),
             lateness(collectives),
         )
@@ -213,6 +215,10 @@ def _times(detail: StepDetail, totals: StepTotals | None, collectives: Sequence[
     )
 
 
+def _begun_ns(details: Mapping[int, StepDetail]) -> int:
+    return min(detail.start_ns for detail in details.values())
+
+
 def _spans(flat: tuple[int, ...], start_ns: int) -> Spans:
     """Spans as a message has them, in Unix time."""
     return np.array(flat, dtype=np.int64).reshape(-1, 2) + start_ns
@@ -227,11 +233,13 @@ def _window(steps: Sequence[_Step]) -> WaitWindow | None:
     late = combined(each.lateness for each in steps if each.lateness is not None)
     if late is None:
         return None
+    late_rank, late_steps = Counter(map(_late_rank, steps)).most_common(1)[0]
+    awaited = late.late_rank if late_rank is None else late_rank
     waits_ns = [
         (times.exposed_wait_ns, times.exposed_unsplit_ns, each.step_ns)
         for each in steps
         for rank, times in each.waits.times.items()
-        if rank != late.late_rank
+        if rank != awaited
     ]
     wait_ns, unsplit_ns, steps_ns = map(sum, zip(*waits_ns, strict=True)) if waits_ns else (0, 0, 0)
     return WaitWindow(
@@ -240,7 +248,17 @@ def _window(steps: Sequence[_Step]) -> WaitWindow | None:
         round(wait_ns / max(1, len(waits_ns))),
         wait_ns / max(1, steps_ns),
         unsplit_ns / max(1, steps_ns),
+        late_rank,
+        late_steps if late_rank is not None else 0,
     )
+
+
+def _late_rank(step: _Step) -> int | None:
+    """The rank that caused most of the step's waiting by far; None where several did."""
+    if step.lateness is None or not step.lateness.wait_ns:
+        return None
+    most = max(step.lateness.ranks, key=lambda each: each.caused_wait_ns)
+    return most.rank if most.caused_wait_ns >= MOST * step.lateness.wait_ns else None
 
 
 def _why(collectives: Sequence[Collective]) -> str:

@@ -35,13 +35,18 @@ class WaitWindow:
     steps: int
     exposed_wait_ns: int
     """What a rank waits in a step with no compute beside it: the mean over steps and over all ranks but the
-    one that is late most often."""
+    late one; where there is none, but the one that was last most often."""
     share: float
     """Of those steps' time."""
     unsplit_share: float
     """Of those ranks' steps, what is exposed and not split: it may be waiting, too."""
+    late_rank: int | None = None
+    """The rank that caused most of the waiting in most steps; None where in most several did, or nobody."""
+    late_steps: int = 0
+    """In so many of the steps."""
 
     @property
-    def caused_wait_ns(self) -> int:
-        """What all others together wait in a step, in the mean, for the rank that is late most often."""
-        return round(self.lateness.first.caused_wait_ns / self.steps)
+    def caused_wait_ns(self) -> int | None:
+        """What all others together wait in a step for the late rank, in the mean; None where nobody is."""
+        late = self.lateness.of(self.late_rank) if self.late_rank is not None else None
+        return None if late is None else round(late.caused_wait_ns / self.steps)

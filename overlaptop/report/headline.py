@@ -10,10 +10,11 @@ from overlaptop.fleet.watching import MOST_COMPARED, compared
 from overlaptop.report.figures import totals_in_words
 from overlaptop.report.order import all_see_gaps
 from overlaptop.text import duration, percent, whole_percent
+from overlaptop.timeline.arrivals import RankLateness
 
 LATE_SHARE, COSTLY_SHARE = 0.6, 0.02
-"""A rank is late clearly from this share of the collectives on, where the others wait this share of the
-step."""
+"""A rank is late clearly from this share of the steps or collectives on, where the others wait this share
+of the step."""
 SHARED_SHARE = 0.9
 """A few ranks are late by turns clearly from this share of the collectives on, all together."""
 
@@ -44,27 +45,44 @@ def headline(snapshot: Snapshot) -> Headline | None:
     if window.share < COSTLY_SHARE:
         known = window.unsplit_share < COSTLY_SHARE
         return _left_to_win(snapshot, "waiting costs little" if known else "much is not split")
-    clearly_late = [each for each in window.lateness.ranks if each.share >= LATE_SHARE]
-    if not clearly_late:
+    late = _late(window)
+    if late is None:
         return _shared(snapshot, window) or _left_to_win(snapshot, "the late rank changes")
-    # Each group may have one, and some of them may always be a little late.
-    late = max(clearly_late, key=lambda each: each.caused_wait_ns)
     others = [each for each in window.lateness.ranks if each is not late]
     who = "the others wait" if len(others) > 1 else f"rank {others[0].rank} waits"
     cost = f"{duration(window.exposed_wait_ns)} {_per(snapshot)}"
-    late_in = f"late in {late.late} of {late.collectives} collectives"
-    in_brief = f"late in {whole_percent(late.share)}"
+    if late.share >= LATE_SHARE:
+        late_in = f"late in {late.late} of {late.collectives} collectives"
+        in_brief = f"late in {whole_percent(late.share)}"
+    else:  # most collectives of a step only follow the one that all waited in
+        late_in = in_brief = f"late in {window.late_steps} of {window.steps} steps"
+    rank = f"rank {late.rank}"
     return Headline(
-        f"rank {late.rank} is {late_in}; {who} {cost} ({percent(window.share)})",
-        f"rank {late.rank} {in_brief}; {who.removeprefix('the ')} {cost} ({whole_percent(window.share)})",
+        f"{rank} is {late_in}; {who} {cost} ({percent(window.share)})",
+        f"{rank} {in_brief}; {who.removeprefix('the ')} {cost} ({whole_percent(window.share)})",
         warns=True,
     )
+
+
+def _late(window: WaitWindow) -> RankLateness | None:
+    """Who causes most of the waiting in most steps; else who costs most of those that are late in most of
+    their collectives: each group may have one, and some may always be a little late.
+    """
+    if window.late_rank is not None and window.late_steps >= LATE_SHARE * window.steps:
+        return window.lateness.of(window.late_rank)
+    ranks = window.lateness.ranks
+    clearly_late = (
+        each
+        for each in ranks
+        if each.share >= LATE_SHARE and each.caused_wait_ns * len(ranks) >= 2 * window.lateness.wait_ns
+    )
+    return max(clearly_late, key=lambda each: each.caused_wait_ns, default=None)
 
 
 def _shared(snapshot: Snapshot, window: WaitWindow) -> Headline | None:
     """Half of the ranks or fewer are late in nearly all collectives, by turns; None where it is not so."""
     late = window.lateness.fewest(SHARED_SHARE)
-    if not 0 < 2 * len(late) <= len(window.lateness.ranks):
+    if len(late) < 2 or 2 * len(late) > len(window.lateness.ranks):
         return None
     numbers = [str(each.rank) for each in sorted(late, key=lambda each: each.rank)]
     who = f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"

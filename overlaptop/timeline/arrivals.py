@@ -13,23 +13,26 @@ The late rank is the one that starts last: it caused the waits of all others. Pe
 assumption of one common end: a broadcast's root may leave before others have arrived.
 
 A collective is *not split*, and says why, where a rank is missing, where ops or sizes differ, where the
-residual exceeds T/2, and where the clocks are less certain than the longest wait. Of a send and its receive
-only the receive is split: a send ends when its bytes are buffered.
+residual exceeds T/2 (unless the longest wait is twenty times as long: then that is known well enough), and
+where the clocks are less certain than the longest wait. Of a send and its receive only the receive is
+split: a send ends when its bytes are buffered.
 
 All times are integers, ns, on one clock of all ranks.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from overlaptop.timeline import collectives as ops
 from overlaptop.timeline.spans import Spans, clip, difference, from_pairs, intersection, length_ns, union
+
+CERTAIN_WAIT = 20
+"""A wait so many times as long as the ends disagree is known to 5 % whatever bytes did."""
 
 
 class Part(NamedTuple):
@@ -74,7 +77,7 @@ class Collective:
     @cached_property
     def last_start_ns(self) -> int:
         """When the last rank arrived."""
-        return max(part.start_ns for part in self.parts)
+        return max([part.start_ns for part in self.parts])
 
     @property
     def residual_ns(self) -> int:
@@ -94,7 +97,7 @@ class Collective:
             return max(0, end_ns - self.last_start_ns)
         if ops.kind_of(self.op) == "alltoall":
             return max(part.end_ns for part in self.parts) - self.last_start_ns
-        return min(part.end_ns - part.start_ns for part in self.parts)
+        return min([end_ns - start_ns for _, start_ns, end_ns in self.parts])
 
     @property
     def late_rank(self) -> int | None:
@@ -112,30 +115,42 @@ class Collective:
             return None
         return ops.bus_bandwidth(self.op, self.bytes, len(self.parts), self.least_transfer_ns)
 
+    @cached_property
+    def _shares(self) -> Mapping[int, tuple[int, int, int]]:
+        """By rank: when it started, when it waited no more, when it ended; by the clocks, split or not."""
+        last_ns = self.last_start_ns
+        return {
+            rank: (start_ns, max(start_ns, min(last_ns, end_ns)), end_ns)
+            for rank, start_ns, end_ns in self.parts
+        }
+
+    @property
+    def longest_wait_ns(self) -> int:
+        """How long the rank waited that waited longest; by the clocks, also where it is not split."""
+        return max([moved_ns - start_ns for start_ns, moved_ns, _ in self._shares.values()])
+
     def part(self, rank: int) -> Part | None:
         """The share of a rank; None: it has none, or it is missing."""
-        at = bisect_left(self.parts, (rank,))
-        return self.parts[at] if at < len(self.parts) and self.parts[at].rank == rank else None
+        share = self._shares.get(rank)
+        return None if share is None else Part(rank, share[0], share[2])
 
     def wait_ns(self, rank: int) -> int | None:
         """How long the rank waited for the last one; None: it has no part in it, or that is not split."""
-        part = self.part(rank)
-        if part is None or self.unsplit or rank == self.sender:
-            return None
-        return _wait_ns(part, self.last_start_ns)
+        share = self._shares.get(rank)
+        return None if share is None or self.unsplit or rank == self.sender else share[1] - share[0]
 
     def transfer_ns(self, rank: int) -> int | None:
         """The rank's duration less its wait; None as for `wait_ns`."""
-        part, wait_ns = self.part(rank), self.wait_ns(rank)
-        return None if part is None or wait_ns is None else part.end_ns - part.start_ns - wait_ns
+        share = self._shares.get(rank)
+        return None if share is None or self.unsplit or rank == self.sender else share[2] - share[1]
 
     @property
     def caused_wait_ns(self) -> int:
         """What all ranks together waited for the last one; 0 where it is not split."""
         if self.unsplit:
             return 0
-        last_ns = self.last_start_ns
-        return sum(_wait_ns(part, last_ns) for part in self.parts if part.rank != self.sender)
+        shares = self._shares.items()
+        return sum([moved_ns - start_ns for rank, (start_ns, moved_ns, _) in shares if rank != self.sender])
 
 
 def match(
@@ -178,7 +193,7 @@ def match(
         found += [_collective(each, expected, own, clock_error_ns) for each in _together(by_rank)]
     for (_, source, target, _), by_rank in paired.items():
         found += [_transfer(each, source, target, clock_error_ns) for each in _from_the_end(by_rank)]
-    found.sort(key=lambda each: min(part.start_ns for part in each.parts))
+    found.sort(key=lambda each: min(map(_START, each.parts)))
     return tuple(found)
 
 
@@ -247,15 +262,14 @@ def waiting(
     """
     waits, transfers, unsplit = [], [], []
     for each in collectives:
-        part = each.part(rank)
-        if part is None or part.end_ns <= start_ns or part.start_ns >= end_ns:
+        share = each._shares.get(rank)  # noqa: SLF001 - of this module, and asked for each rank and collective
+        if share is None or share[2] <= start_ns or share[0] >= end_ns:
             continue
-        wait_ns = each.wait_ns(rank)
-        if wait_ns is None:
-            unsplit.append(part[1:])
+        if each.unsplit or rank == each.sender:
+            unsplit.append((share[0], share[2]))
         else:
-            waits.append((part.start_ns, part.start_ns + wait_ns))
-            transfers.append((part.start_ns + wait_ns, part.end_ns))
+            waits.append(share[:2])
+            transfers.append(share[1:])
     in_step = clip(comm, start_ns, end_ns)
     transfer = intersection(in_step, from_pairs(transfers))
     elsewhere = union(transfer, from_pairs(unsplit))
@@ -384,10 +398,6 @@ _Together: TypeAlias = dict[int, Call]
 _ByRank: TypeAlias = dict[tuple[str, int | None, int | None, int | None], dict[int, list[Call]]]
 
 
-def _wait_ns(part: Part, last_start_ns: int) -> int:
-    return max(0, min(last_start_ns, part.end_ns) - part.start_ns)
-
-
 def _size(call: Call) -> int | None:
     """What must be the same on all ranks."""
     return call.bytes if ops.kind_of(call.op) in _SIZED else None
@@ -445,7 +455,9 @@ def _collective(
         why = "the ranks' operations differ"
     elif not alike_in_size and ops.kind_of(first.op) in _SIZED:
         why = "the ranks' sizes differ"
-    elif 2 * made.residual_ns > made.least_transfer_ns:
+    elif (
+        error_ns := made.residual_ns
+    ) * 2 > made.least_transfer_ns and error_ns * 20 > made.longest_wait_ns:
         why = "the ends disagree"
     else:
         why = _clocks(made, clock_error_ns)
@@ -470,14 +482,12 @@ def _clocks(made: Collective, clock_error_ns: int) -> str:
     """Whether they are good enough to tell this collective's waits from nothing."""
     if not clock_error_ns or len(made.parts) < 2:
         return ""
-    last_ns = made.last_start_ns
-    longest_ns = max(_wait_ns(part, last_ns) for part in made.parts)
-    return "the clocks are too uncertain" if clock_error_ns > longest_ns else ""
+    return "the clocks are too uncertain" if clock_error_ns > made.longest_wait_ns else ""
 
 
 def _not_split(made: Collective, why: str) -> Collective:
-    return Collective(made.op, made.group, made.bytes, made.parts, why, made.sender)
+    return replace(made, unsplit=why)
 
 
 def _parts(together: _Together) -> tuple[Part, ...]:
-    return tuple(Part(rank, together[rank].start_ns, together[rank].end_ns) for rank in sorted(together))
+    return tuple([Part(rank, together[rank].start_ns, together[rank].end_ns) for rank in sorted(together)])

@@ -1,0 +1,77 @@
+"""On real jobs, one of whose ranks comes late by a known time: it is named, and the wait is known."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+
+from overlaptop.fleet.fleet import Fleet
+from tests.fleet.builders import MS, welcome
+
+STEP_MS = 250
+STEPS = 14
+JOB = f"""
+import sys, time
+import torch, torch.distributed as dist
+import overlaptop.agent
+
+late, late_ms = map(int, sys.argv[1:])
+dist.init_process_group("gloo")
+gradients = [torch.ones(1 << 16) for _ in range(3)]
+dist.all_reduce(gradients[0])
+for step in range({STEPS}):
+    time.sleep(({STEP_MS} + late_ms * (dist.get_rank() == late)) / 1e3)
+    print(time.time_ns(), flush=True)
+    for gradient in gradients:
+        dist.all_reduce(gradient)
+    overlaptop.agent.step()
+dist.destroy_process_group()
+"""
+
+
+def split(job, ranks):
+    """The steps of a job that were split, and the last Snapshot in which something was."""
+    fleet = Fleet()
+    fleet.apply(welcome(world_size=ranks))
+    steps, last = [], None
+    for message in job.messages:
+        fleet.apply(message)
+        snapshot = fleet.snapshot()
+        steps += snapshot.fresh_waits
+        last = snapshot if snapshot.fresh_waits else last
+    assert len(steps) > STEPS / 2
+    return steps, last
+
+
+@pytest.mark.parametrize(("ranks", "late"), [(2, 1), (4, 2)])
+@pytest.mark.parametrize("late_ms", [STEP_MS // 5, STEP_MS])
+def test_a_rank_that_comes_late_is_named_and_the_others_wait_for_it_so_long(
+    run_ranks, ranks, late, late_ms
+):
+    job = run_ranks(JOB, nproc=ranks, arguments=(str(late), str(late_ms)), forked=True)
+    assert job.codes == [0] * ranks, job.errs
+    steps, last = split(job, ranks)
+    assert last.wait_window.late_rank == late
+    assert last.wait_window.late_steps > 0.6 * last.wait_window.steps
+    # The job's own record of when each rank came. Before the agent's first step there is one more.
+    came_ns = [list(map(int, out.split()))[1:] for out in job.outs]
+    for rank in set(range(ranks)) - {late}:
+        errors = [
+            wait_ns / (max(of[each.step] for of in came_ns) - came_ns[rank][each.step]) - 1
+            for each in steps
+            if (wait_ns := each.collectives[0].wait_ns(rank))
+        ]
+        assert abs(median(errors)) < 0.05, errors
+        assert median(each.times[rank].wait_ns for each in steps) > 0.95 * late_ms * MS
+    for view in last.ranks:
+        parts = view.waits
+        assert parts.wait_ns + parts.transfer_ns + parts.unsplit_ns == view.measured.comm_ns
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_healthy_job_names_nobody(run_ranks, ranks):
+    job = run_ranks(JOB, nproc=ranks, arguments=("-1", "0"), forked=True)
+    assert job.codes == [0] * ranks, job.errs
+    _, last = split(job, ranks)
+    assert last.wait_window.late_steps < 0.6 * last.wait_window.steps or last.wait_window.share < 0.02
