@@ -9,7 +9,7 @@ from overlaptop.fleet.waits import WaitWindow
 from overlaptop.fleet.watching import MOST_COMPARED, compared
 from overlaptop.report.figures import totals_in_words
 from overlaptop.report.order import all_see_gaps
-from overlaptop.text import duration, percent, whole_percent
+from overlaptop.text import AT_LEAST, duration, percent, whole_percent
 from overlaptop.timeline.arrivals import RankLateness
 
 LATE_SHARE, COSTLY_SHARE = 0.6, 0.02
@@ -50,7 +50,7 @@ def headline(snapshot: Snapshot) -> Headline | None:
         return _shared(snapshot, window) or _left_to_win(snapshot, "the late rank changes")
     others = [each for each in window.lateness.ranks if each is not late]
     who = "the others wait" if len(others) > 1 else f"rank {others[0].rank} waits"
-    cost = f"{duration(window.exposed_wait_ns)} {_per(snapshot)}"
+    cost, brief_cost = _costs(snapshot, window)
     if late.share >= LATE_SHARE:
         late_in = f"late in {late.late} of {late.collectives} collectives"
         in_brief = f"late in {whole_percent(late.share)}"
@@ -58,8 +58,8 @@ def headline(snapshot: Snapshot) -> Headline | None:
         late_in = in_brief = f"late in {window.late_steps} of {window.steps} steps"
     rank = f"rank {late.rank}"
     return Headline(
-        f"{rank} is {late_in}; {who} {cost} ({percent(window.share)})",
-        f"{rank} {in_brief}; {who.removeprefix('the ')} {cost} ({whole_percent(window.share)})",
+        f"{rank} is {late_in}; {who} {cost}",
+        f"{rank} {in_brief}; {who.removeprefix('the ')} {brief_cost}",
         warns=True,
     )
 
@@ -87,13 +87,22 @@ def _shared(snapshot: Snapshot, window: WaitWindow) -> Headline | None:
     numbers = [str(each.rank) for each in sorted(late, key=lambda each: each.rank)]
     who = f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
     number, collectives = sum(each.late for each in late), window.lateness.collectives
-    cost = f"{duration(window.exposed_wait_ns)} {_per(snapshot)}"
+    cost, brief_cost = _costs(snapshot, window)
     return Headline(
-        f"{who} are late in turn, in {number} of {collectives} collectives; "
-        f"others wait {cost} ({percent(window.share)})",
-        f"{who} late in turn; others wait {cost} ({whole_percent(window.share)})",
+        f"{who} are late in turn, in {number} of {collectives} collectives; others wait {cost}",
+        f"{who} late in turn; others wait {brief_cost}",
         warns=True,
     )
+
+
+def _costs(snapshot: Snapshot, window: WaitWindow) -> tuple[str, str]:
+    """What the others wait, and in brief: at least that, where compute is an upper bound or much is not
+    split.
+    """
+    exact = all_see_gaps(snapshot.ranks) and window.unsplit_share < COSTLY_SHARE
+    sign = "" if exact else AT_LEAST
+    waits = f"{sign}{duration(window.exposed_wait_ns)} {_per(snapshot)}"
+    return f"{waits} ({sign}{percent(window.share)})", f"{waits} ({sign}{whole_percent(window.share)})"
 
 
 def _per(snapshot: Snapshot) -> str:

@@ -131,11 +131,11 @@ def test_without_a_gpu_the_table_marks_its_figures_as_bounds() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("ddp_25mb", "rank 2 is late in 75 of 75 collectives; the others wait 15.9 ms of the trace ("),
-        ("fsdp2", "rank 0 is late in 72 of 72 collectives; the others wait 191 ms of the trace ("),
+        ("ddp_25mb", "rank 2 is late in 75 of 75 collectives; the others wait ≥15.9 ms of the trace ("),
+        ("fsdp2", "rank 0 is late in 72 of 72 collectives; the others wait ≥191 ms of the trace ("),
         (
             "tp",
-            "ranks 1 and 2 are late in turn, in 144 of 144 collectives; others wait 343 ms of the trace (",
+            "ranks 1 and 2 are late in turn, in 144 of 144 collectives; others wait ≥343 ms of the trace (",
         ),
     ],
 )

@@ -75,7 +75,7 @@ async def test_a_trace_as_a_whole_has_no_number_and_is_drawn_to_its_own_scale() 
     async with opened(trace_of(DATA / "ddp_25mb"), size=(160, 40)) as (app, pilot):
         await pilot.pause()
         lines = screen_lines(app)
-    said = "! rank 2 is late in 75 of 75 collectives; the others wait 15.9 ms of the trace (10.5 %)"
+    said = "! rank 2 is late in 75 of 75 collectives; the others wait ≥15.9 ms of the trace (≥10.5 %)"
     assert lines[2].strip() == said
     assert "overlap 42.3 %" in lines[3]
     assert not any("-1" in line or "−1" in line for line in lines[:4])

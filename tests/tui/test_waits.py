@@ -30,6 +30,18 @@ async def test_the_first_line_names_the_late_rank_and_what_it_costs(size, ranks,
         assert run.style.fg == "warning"
 
 
+async def test_the_cost_is_a_lower_bound_where_gaps_are_not_seen_and_where_much_is_not_split():
+    session = waiting_job()
+    session.say(*(info(rank, exact=False) for rank in range(4)))
+    text = await screen_of(session)
+    assert "; the others wait ≥16.0 ms a step (≥20.0 %)" in first_line(text)
+    assert row_of(text, 0).split("%")[1].split()[:2] == ["≥20.00", "≥16.00"]
+    ended_late = waiting_job(ends=lambda rank: 45 if rank == 3 else 50)
+    text = await screen_of(ended_late)
+    assert "not split" in text
+    assert "much is not split: " in first_line(text)
+
+
 async def test_of_two_ranks_the_one_that_waits_is_named():
     assert "; rank 1 waits 16.0 ms a step" in await screen_of(waiting_job(lambda _: 0, ranks=2))
 

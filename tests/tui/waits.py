@@ -11,33 +11,36 @@ STEPS = 8
 """As many as a Snapshot takes at once."""
 
 
-def split_step(rank, number, *, late_ms=0):
+def split_step(rank, number, *, late_ms=0, end_ms=50):
     """80 ms with two all-reduces of all ranks, one hidden, one exposed. On the other ranks they begin at 10
-    and 30 ms, here so much later; everywhere they end at 30 and 50 ms.
+    and 30 ms, here so much later; they end at 30 and at ``end_ms``.
     """
     first, second = 10 + late_ms, 30 + late_ms
-    spans = ((first, 30), (second, 50))
+    spans = ((first, 30), (second, end_ms))
     collectives = tuple(
         CollectiveSpan("allreduce_", size, "0 default_pg", True, start * MS, end * MS)
         for (start, end), size in zip(spans, (1 << 20, 2 << 20), strict=True)
     )
-    comm, exposed = sum(end - start for start, end in spans), 50 - second
+    comm, exposed = sum(end - start for start, end in spans), end_ms - second
     totals = step(rank, number, compute=80 - exposed, comm=comm, hidden=comm - exposed, idle=0, stall=0)
     made = replace(
         detail(rank, number),
-        compute_spans_ns=(0, second * MS, 50 * MS, 80 * MS),
-        comm_spans_ns=(first * MS, 30 * MS, second * MS, 50 * MS),
+        compute_spans_ns=(0, second * MS, end_ms * MS, 80 * MS),
+        comm_spans_ns=(first * MS, 30 * MS, second * MS, end_ms * MS),
         stall_spans_ns=(),
         collectives=collectives,
     )
     return totals, made
 
 
-def waiting_job(late=lambda _number: 2, *, ranks=4, late_ms=16, steps=STEPS):
-    """``late``: which rank is, in the step of that number."""
+def waiting_job(late=lambda _number: 2, *, ranks=4, late_ms=16, ends=lambda _rank: 50):
+    """``late``: which rank is, in the step of that number; ``ends``: when a rank leaves the second
+    collective, in ms.
+    """
     session = FakeSession(welcome(world_size=ranks, script="train.py"), status())
     session.say(*(info(rank) for rank in range(ranks)))
-    for number in range(steps):
+    for number in range(STEPS):
         for rank in range(ranks):
-            session.say(*split_step(rank, number, late_ms=late_ms if rank == late(number) else 0))
+            late_by = late_ms if rank == late(number) else 0
+            session.say(*split_step(rank, number, late_ms=late_by, end_ms=ends(rank)))
     return session

@@ -137,6 +137,13 @@ def _time(
     return cell
 
 
+def _waiting(view: RankView, scales: Scales, _width: int) -> StyledLine:
+    value_ns = waiting_ns(view)
+    exact = sees_gaps(view) and view.waits is not None and not view.waits.exposed_unsplit_ns
+    figure = bounded(scales.unit.text(value_ns), AT_LEAST, exact=exact)
+    return (Segment(figure, DIM if value_ns is None else TEXT),)
+
+
 def _overlap(view: RankView, _scales: Scales, _width: int) -> StyledLine:
     overlap = view.measured.overlap if view.measured else None
     return (Segment(bounded(percent(overlap), AT_MOST, exact=sees_gaps(view)), overlap_ink(overlap)),)
@@ -231,7 +238,7 @@ COLUMNS = (
     Column("bar", _bar_header, _bar, 16, 0, grow=3, right=False, floor=6),
     Column("overlap", "overlap", _overlap, 8, 1),
     Column("exposed", "exposed UNIT", _time(_exposed_ns, sign=AT_LEAST), 11, 2),
-    Column("waiting", "waiting UNIT", _time(waiting_ns), 11, 4, knows=lambda v: waiting_ns(v) is not None),
+    Column("waiting", "waiting UNIT", _waiting, 11, 4, knows=lambda v: waiting_ns(v) is not None),
     Column("stall", "stall UNIT", _time(_stall_ns), 9, 4, knows=stalls_apart),
     Column("idle", "idle UNIT", _time(idle_ns), 8, 7, knows=sees_gaps),
     Column("step", "step UNIT", _time(step_ns, BOLD), 8, 3),
