@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import closing
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from msgspec.structs import replace
 
@@ -16,25 +16,47 @@ from overlaptop.console import CommandError, print_message
 from overlaptop.console.following import require_connection
 from overlaptop.console.hosts import ConnectionReporter, Hosts, pause
 from overlaptop.console.jobs import join
-from overlaptop.fleet.records import cost_record, device_record, step_record
+from overlaptop.fleet.records import collective_record, cost_record, device_record, step_record
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
+from overlaptop.fleet.waits import StepWaits
 from overlaptop.text import printable, runs_of
-from overlaptop.wire.messages import AGENT_DISABLED, OwnCost, StepTotals
+from overlaptop.wire.bounds import MAX_INT64
+from overlaptop.wire.messages import AGENT_DISABLED, OwnCost, RankInfo, StepTotals
 
 TICK_S = 0.05
 UNSEEN_LIMIT_S = 3.0
 """Ranks on other nodes are announced but never seen here; ranks of this node may be a little late."""
 REPORT_LOST_S = 10.0
 """Between two reports of steps that were lost."""
+HOLD_NS = 1_000_000_000
+"""For so long a step waits for the timelines of the other ranks."""
+MAX_SPLIT = 64
+
+
+class _Held(NamedTuple):
+    """A step that has arrived."""
+
+    job: str
+    info: RankInfo | None
+    totals: StepTotals
+    arrived_ns: int
 
 
 class RecordWriter:
-    """Writes what arrived as lines of JSON: each step, at most `steps` for a rank, and what is under it."""
+    """Writes what arrived as lines of JSON: each step, at most `steps` for a rank, and what is under it.
 
-    def __init__(self, out: TextIO, steps: int | None = None) -> None:
+    With `detail`, also the collectives of all ranks; and a step is held until those of the other ranks are
+    there, so that its record can say who waited for whom.
+    """
+
+    def __init__(self, out: TextIO, steps: int | None = None, *, detail: bool = False) -> None:
         self._out = out
         self._steps = steps
+        self._detail = detail
+        self._held: deque[_Held] = deque()
+        self._split: deque[StepWaits] = deque(maxlen=MAX_SPLIT)
+        """The newest steps of which all ranks are known."""
         self._written: Counter[int] = Counter()
         self._without_gpu: dict[int, dict[str, object]] = {}
         """The last record of ranks without a GPU to sample."""
@@ -61,7 +83,14 @@ class RecordWriter:
                 continue
             self._written[totals.rank] += 1
             dropped = totals.dropped + self._lost_before(totals)
-            self._put(step_record(job, views[totals.rank].info, replace(totals, dropped=dropped)))
+            held = _Held(job, views[totals.rank].info, replace(totals, dropped=dropped), snapshot.at_ns)
+            self._held.append(held)
+        if self._detail:
+            self._split.extend(snapshot.fresh_waits)
+            for waits in snapshot.fresh_waits:
+                for collective in waits.collectives:
+                    self._put(collective_record(job, waits.step, collective))
+        self.release(snapshot.at_ns - HOLD_NS)
         for sample in snapshot.fresh_samples:
             self._put(device_record(job, views[sample.rank], sample))
         for view in snapshot.ranks:
@@ -73,6 +102,18 @@ class RecordWriter:
                 if self._without_gpu.get(view.rank) != record:
                     self._without_gpu[view.rank] = record
                     self._put(record)
+
+    def release(self, arrived_by_ns: int = MAX_INT64) -> None:
+        """Write the steps that wait for nothing more, and those that arrived by this Unix time."""
+        while self._held:
+            job, info, totals, arrived_ns = self._held[0]
+            waits = next((each for each in self._split if each.step == totals.step), None)
+            settled = waits is not None or not (self._detail and totals.measured)
+            passed = bool(self._split) and self._split[-1].step > totals.step
+            if not (settled or passed or arrived_ns <= arrived_by_ns):
+                break
+            self._held.popleft()
+            self._put(step_record(job, info, totals, waits))
 
     def report_lost(self, now_s: float = float("inf")) -> None:
         """Print on stderr how many steps were lost since the last report, unless that was only just now."""
@@ -91,7 +132,7 @@ class RecordWriter:
 
         CommandError where no rank will write them, since their agents have disabled themselves.
         """
-        if not self._all_are_done(snapshot, now_s):
+        if self._held or not self._all_are_done(snapshot, now_s):
             return False
         if self._steps in self._written.values():
             return True
@@ -171,6 +212,7 @@ def stream(
             require_connection(snapshot)
             pause(session, TICK_S)
     finally:
+        writer.release()
         writer.report_lost()
 
 
@@ -178,7 +220,7 @@ def run(
     key: str | None, steps: int | None, hosts: Hosts | None = None, *, wait: bool, detail: bool = False
 ) -> int:
     """Print the records of a running job until it ends."""
-    writer = RecordWriter(sys.stdout, steps)
+    writer = RecordWriter(sys.stdout, steps, detail=detail)
     with closing(join(key, hosts, wait=wait)) as session:
         stream(session, writer, detail=detail)
     if writer.written == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.text import AT_LEAST, AT_MOST
+from overlaptop.timeline.arrivals import Collective
 from overlaptop.wire.devices import DeviceSample
 from overlaptop.wire.messages import OwnCost, RankInfo, StepTotals
 
@@ -76,6 +77,34 @@ def _wait_fields(rank: int, waits: StepWaits | None) -> dict[str, object]:
         fields |= {name: getattr(times, name) for name in _WAIT_FIELDS[:-1]}
         fields["late_rank"] = waits.late_rank(rank)
     return fields
+
+
+def collective_record(job: str, step: int, each: Collective) -> dict[str, object]:
+    """The record of one collective on all its ranks, in the documented order of its fields.
+
+    Times are ns, moments are Unix ns. ``wait_ns`` and ``transfer_ns`` are of the ``ranks``, one by one;
+    None where they are not split, and ``unsplit`` says why.
+    """
+    ranks = [part.rank for part in each.parts]
+    return {
+        "type": "collective",
+        "job": job,
+        "step": step,
+        "op": each.op,
+        "group": each.group,
+        "bytes": each.bytes,
+        "start_ns": min(part.start_ns for part in each.parts),
+        "last_start_ns": each.last_start_ns,
+        "end_ns": max(part.end_ns for part in each.parts),
+        "ranks": ranks,
+        "wait_ns": [each.wait_ns(rank) for rank in ranks],
+        "transfer_ns": [each.transfer_ns(rank) for rank in ranks],
+        "late_rank": each.late_rank,
+        "least_transfer_ns": None if each.unsplit else each.least_transfer_ns,
+        "residual_ns": each.residual_ns,
+        "bus_bandwidth_bytes_per_s": each.bus_bandwidth,
+        "unsplit": each.unsplit or None,
+    }
 
 
 def device_record(job: str, view: RankView, sample: DeviceSample | None) -> dict[str, object]:

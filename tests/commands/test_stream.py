@@ -10,7 +10,7 @@ from overlaptop.console.stream import RecordWriter, stream
 from overlaptop.fleet.snapshot import LinkState
 from overlaptop.wire.messages import AGENT_DISABLED, Notice, OwnCost
 from overlaptop.wire.schema import Message
-from tests.fleet.builders import T0, device, info, numa, sample, unmeasured, welcome
+from tests.fleet.builders import T0, detail, device, info, numa, sample, unmeasured, welcome
 
 from .fakes import PlayedSession, arrival, end, rank_info, totals
 
@@ -192,3 +192,27 @@ def test_a_rank_without_a_gpu_has_a_record_whenever_it_changes() -> None:
     # It may still turn out to have one.
     _, records = played(PlayedSession(arrival(), [numa(0)], [device(0), *end()]))
     assert records == []
+
+
+def test_with_detail_a_step_is_held_until_it_is_known_who_waited_in_it_and_its_collectives_come() -> None:
+    session = PlayedSession(
+        arrival(),
+        [totals(0, 0), detail(0, 0)],
+        [unmeasured(0, 1), totals(1, 0), detail(1, 0), unmeasured(1, 1)],
+        [totals(0, 2), totals(1, 2)],  # their details never come
+        end(),
+    )
+    out = io.StringIO()
+    stream(session, RecordWriter(out, detail=True), detail=True)
+    records = [json.loads(line) for line in out.getvalue().splitlines()]
+    collectives = [record for record in records if record["type"] == "collective"]
+    assert [(each["op"], each["step"], each["ranks"]) for each in collectives] == [
+        ("allreduce_", 0, [0, 1]),
+        ("_allgather_base_", 0, [0, 1]),
+    ]
+    assert collectives[0]["wait_ns"] == [0, 0]
+    assert collectives[0]["least_transfer_ns"] == 10_000_000
+    steps = [record for record in records if record["type"] == "step"]
+    assert [(each["rank"], each["step"], each["transfer_ns"]) for each in steps] == [
+        (0, 0, 20_000_000), (0, 1, None), (1, 0, 20_000_000), (1, 1, None), (0, 2, None), (1, 2, None),
+    ]  # fmt: skip

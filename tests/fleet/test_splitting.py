@@ -1,0 +1,147 @@
+"""Steps of a running job, split: once all ranks' timelines are there, and only as far as clocks allow."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from overlaptop.fleet.fleet import Fleet
+from overlaptop.fleet.merging import Merger, NodeSnapshot
+from overlaptop.fleet.snapshot import LinkState, NodeView
+from overlaptop.fleet.splitting import NOT_YET, WINDOW_STEPS
+from overlaptop.wire.messages import CollectiveSpan, RankEnd, StepDetail
+
+from .builders import MS, T0, Clock, S, detail, info, status, step, welcome
+
+STEP_MS = 80
+
+
+def said(rank, number, starts_ms, *, at_ns=T0, ends_ms=(30, 50), sequence=0):
+    """One rank's totals and timeline of a step with two all-reduces, no compute beside them."""
+    spans = tuple(zip(starts_ms, ends_ms, strict=True))
+    comm = sum(end - start for start, end in spans)
+    start_ns = at_ns + number * STEP_MS * MS
+    collectives = tuple(
+        CollectiveSpan("allreduce_", 4096, "0 default_pg", True, start * MS, end * MS, sequence + nth)
+        for nth, (start, end) in enumerate(spans, 1 + 2 * number)
+    )
+    timeline = replace(
+        detail(rank, number),
+        start_ns=start_ns,
+        compute_spans_ns=(),
+        comm_spans_ns=tuple(at * MS for span in spans for at in span),
+        collectives=collectives,
+    )
+    return (
+        step(rank, number, compute=0, comm=comm, hidden=0, idle=STEP_MS - comm, start_ns=start_ns),
+        timeline,
+    )
+
+
+def fleet_of(*messages, ranks=2, node=""):
+    fleet = Fleet(Clock(), node)
+    for message in (welcome(world_size=ranks), status(), *map(info, range(ranks)), *messages):
+        fleet.apply(message)
+    return fleet
+
+
+def late(number, rank=1, **changes):
+    """A step in which this one of two ranks comes 15 ms late to the first collective."""
+    return [
+        message
+        for each in (0, 1)
+        for message in said(each, number, (25 if each == rank else 10, 40), **changes)
+    ]
+
+
+def test_a_step_is_split_once_with_its_parts_and_who_was_late():
+    fleet = fleet_of(*late(0))
+    snapshot = fleet.snapshot()
+    [waits] = snapshot.fresh_waits
+    assert (waits.step, waits is snapshot.waits, snapshot.unsplit) == (0, True, "")
+    first, second = snapshot.ranks
+    assert (first.waits.wait_ns, first.waits.transfer_ns, first.waits.exposed_wait_ns) == (
+        15 * MS, 15 * MS, 15 * MS,
+    )  # fmt: skip
+    assert (second.waits.wait_ns, second.waits.transfer_ns) == (0, 15 * MS)
+    assert fleet.snapshot().fresh_waits == ()
+
+
+def test_a_window_names_the_rank_that_causes_most_waiting_in_most_steps():
+    fleet = fleet_of()
+    for number in range(WINDOW_STEPS + 8):
+        for message in late(number, rank=number % 4 > 0):
+            fleet.apply(message)
+        fleet.snapshot()
+    window = fleet.snapshot().wait_window
+    assert (window.late_rank, window.late_steps, window.steps) == (1, 3 * WINDOW_STEPS // 4, WINDOW_STEPS)
+    assert window.caused_wait_ns == 15 * MS * 3 // 4
+    assert window.share == pytest.approx(15 / STEP_MS * 3 / 4)
+
+
+def test_what_is_missing_is_said_until_it_is_there():
+    fleet = fleet_of(*late(0)[:2])
+    assert fleet.snapshot().unsplit == "no timeline of rank 1 is here"
+    for message in late(1)[2:]:
+        fleet.apply(message)
+    assert fleet.snapshot().unsplit == NOT_YET
+    assert [view.waits for view in fleet.snapshot().ranks] == [None, None]
+    for message in late(1)[:2]:
+        fleet.apply(message)
+    assert fleet.snapshot().waits.step == 1
+
+
+def test_a_step_without_a_rank_that_has_ended_in_it_is_not_split():
+    """What the ranks that are left have in common is not the whole of it."""
+    fleet = fleet_of(*late(0))
+    fleet.snapshot()
+    fleet.apply(RankEnd(rank=1, at_ns=T0 + 100 * MS, clean=False))
+    for message in late(1)[:2]:
+        fleet.apply(message)
+    assert fleet.snapshot().fresh_waits == ()
+
+
+def test_a_disturbed_step_says_nothing_of_lateness():
+    fleet = fleet_of(*(m if isinstance(m, StepDetail) else replace(m, captured=True) for m in late(0)))
+    assert fleet.snapshot().waits is None
+
+
+def test_ranks_that_count_from_0_again_begin_a_window_of_their_own():
+    fleet = fleet_of()
+    for number in range(5):
+        for message in late(number, rank=0):
+            fleet.apply(message)
+        fleet.snapshot()
+    for message in late(0, rank=1, at_ns=T0 + 60 * S):
+        fleet.apply(message)
+    window = fleet.snapshot().wait_window
+    assert (window.steps, window.late_rank) == (1, 1)
+
+
+def test_a_window_forgets_what_was_long_ago():
+    fleet = fleet_of(*late(0))
+    assert fleet.snapshot().wait_window is not None
+    for rank in (0, 1):
+        fleet.apply(step(rank, 900, start_ns=T0 + 30 * S))
+    assert fleet.snapshot().wait_window is None
+
+
+@pytest.mark.parametrize(
+    ("residuals_ns", "wait_ns"),
+    [((MS, 2 * MS), 15 * MS), ((10 * MS, 6 * MS), None), ((MS, None), None)],
+)
+def test_ranks_on_two_hosts_are_split_as_far_as_their_clocks_are_known(residuals_ns, wait_ns):
+    parts = []
+    for rank, residual_ns in enumerate(residuals_ns):
+        messages = late(0)[2 * rank : 2 * rank + 2]
+        fleet = Fleet(Clock(), f"host-{rank}")
+        for message in (welcome(), status(), info(rank), *messages):
+            fleet.apply(message)
+        fleet.set_link(LinkState.LIVE)
+        node = NodeView(f"host-{rank}", LinkState.LIVE, T0, "", offset_ns=0, residual_ns=residual_ns)
+        parts.append(NodeSnapshot(node, fleet.snapshot()))
+    merged = Merger().merge(parts, T0)
+    assert merged.waits.collectives[0].wait_ns(0) == wait_ns
+    if wait_ns is None:
+        assert (merged.wait_window, merged.unsplit) == (None, "the clocks are too uncertain")
+        assert merged.ranks[0].waits.unsplit_ns == merged.ranks[0].measured.comm_ns
