@@ -300,7 +300,7 @@ class Agent:
         sender.put_state(Standstill(rank, True, standstill.groups_of(self._last_calls), stack))
         if not self._stands:
             where = " < ".join(stack) or "no line of the script"
-            self._notice("warning", f"comes no further; Python stands at {where}")
+            self._notice("info", f"comes no further; Python stands at {where}")
         self._stands = True
 
     def _send_reports(self, sender: Sender) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from statistics import median
 
-from overlaptop.fleet.hang import Hang, hang_of
+from overlaptop.fleet.hang import Blame, Hang, hang_of
 from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.wire.messages import StepTotals
 
@@ -37,7 +37,7 @@ class Kind(Enum):
     SILENT = "silent"
     """The hub receives nothing from some ranks, and no step of theirs ends."""
     HUNG = "hung"
-    """No step ends, no collective is issued, and the agents say in what their ranks stand."""
+    """No step ends, no collective is issued, and some ranks stand in one that others keep from ending."""
     NO_STEP = "no step"
     """The hub receives messages of all ranks, and no step ends."""
 
@@ -56,7 +56,7 @@ class Trouble:
     others: int = 0
     """Ranks that ended badly after it."""
     hang: Hang | None = None
-    """What hangs, where `kind` is HUNG."""
+    """What hangs, where `kind` is HUNG; where it is NO_STEP, at which line a rank stands, if known."""
 
 
 def is_stale(age_s: float, steps: Sequence[StepTotals]) -> bool:
@@ -86,13 +86,14 @@ def trouble_of(snapshot: Snapshot) -> Trouble | None:
     standing = {
         view.rank: view.standstill for view in running if view.standstill is not None and not view.silent
     }
-    if standing and all(view.stale for view in running):
-        hang = hang_of(standing, frozenset(view.rank for view in silent))
+    hang = hang_of(standing, frozenset(view.rank for view in silent)) if standing else None
+    all_stale = bool(running) and all(view.stale for view in running)
+    if all_stale and hang is not None and hang.blame is not Blame.NO_COLLECTIVE:
         return Trouble(Kind.HUNG, hang.ranks, _since_ns(snapshot, running), hang=hang)
     if silent:
         return Trouble(Kind.SILENT, tuple(view.rank for view in silent), _since_ns(snapshot, silent))
-    if running and all(view.stale for view in running):
-        return Trouble(Kind.NO_STEP, (), _since_ns(snapshot, running))
+    if all_stale:  # a long evaluation, or they hang where nobody sees it
+        return Trouble(Kind.NO_STEP, (), _since_ns(snapshot, running), hang=hang)
     return None
 
 

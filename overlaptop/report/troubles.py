@@ -45,7 +45,8 @@ def in_full(trouble: Trouble) -> str:
             assert trouble.hang is not None
             return printable(f"HUNG since {since}: {_hang(trouble.hang)}")
         case Kind.NO_STEP:
-            return f"no step has ended since {since}"
+            at = trouble.hang.at if trouble.hang is not None else ""
+            return printable(f"no step has ended since {since}{at and f'; the script stands at {at}'}")
 
 
 def color(trouble: Trouble) -> str:
@@ -69,8 +70,6 @@ def ending(view: RankView, first: Trouble | None) -> str:
 def _hang(hang: Hang) -> str:
     """``all_reduce 25.0 MiB, ranks 0-2 wait, rank 3 has not entered: train.py:88 load_batch``."""
     who, many, at = _ranks(hang.ranks), len(hang.ranks) > 1, f": {hang.at}" if hang.at else ""
-    if hang.blame is Blame.NO_COLLECTIVE:
-        return f"no collective is known to be awaited{f'; {who} at {hang.at}' if at else ''}"
     what = _call(hang.op, hang.bytes)
     if hang.waiting:
         what += f", {_ranks(hang.waiting)} wait{'s' * (len(hang.waiting) == 1)}"
@@ -83,6 +82,8 @@ def _hang(hang: Hang) -> str:
             return f"{what}, {who} issued {_call(hang.other, hang.other_bytes)} instead{at}"
         case Blame.CANNOT_LEAVE:
             return f"{what}: all have entered, none leaves{at}"
+        case Blame.NO_COLLECTIVE:
+            return f"no collective is known to be awaited{at}"
 
 
 def _call(op: str, size_bytes: int | None) -> str:

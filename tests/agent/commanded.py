@@ -33,8 +33,8 @@ def socket_directory() -> Iterator[Path]:
 
 
 class Job:
-    """One job of two ranks, whose script ends after as many steps as its argument says, or when the file
-    ``stop`` is there.
+    """One job, whose script ends after as many steps as its argument says, or when the file ``stop`` is
+    there.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Job:
         *,
         training: str = TRAINING,
         steps: int = 1_000_000,
+        ranks: int = 2,
         warm: Warm | None = None,
     ) -> None:
         """``words``: what comes before the script. Under torchrun, unless there are ``warm`` processes."""
@@ -53,10 +54,10 @@ class Job:
         all_words = [*words, str(script), str(steps)]
         with (folder / "log").open("w") as log:
             if warm is not None:
-                self.process = WarmRanks(warm, all_words, 2, folder, log, log)
+                self.process = WarmRanks(warm, all_words, ranks, folder, log, log)
                 return
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+                [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}",
                  *all_words],
                 cwd=folder, env={**environment(), "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log,
             )  # fmt: skip
@@ -102,10 +103,10 @@ class Dashboard:
             assert time.monotonic() < give_up_s, snapshot
             time.sleep(0.02)
 
-    def until_it_trains(self, steps=10):
+    def until_it_trains(self, steps=10, ranks=2):
         return self.until(
             lambda snapshot: (
-                len(snapshot.ranks) == 2
+                len(snapshot.ranks) == ranks
                 and all(view.last is not None and view.last.step >= steps for view in snapshot.ranks)
                 and snapshot
             )

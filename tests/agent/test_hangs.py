@@ -91,6 +91,25 @@ def test_a_stopped_rank_has_not_entered_and_after_it_goes_on_all_is_well(job, wa
     assert watching.end(job) == 0
 
 
+def test_of_three_ranks_those_that_wait_are_told_from_a_stopped_one_and_from_a_sleeping_one(start, watch):
+    job, watching = start(training=TRAINING, ranks=3), watch()
+    pid = watching.until_it_trains(ranks=3).ranks[2].info.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        found = watching.until(lambda snapshot: (h := hang(snapshot)) and h.ranks == (2,) and h)
+        assert (found.blame, found.waiting) == (Blame.NOT_ENTERED, (0, 1))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    watching.until(is_well)
+    (job.folder / "sleep").touch()
+    found = watching.until(lambda snapshot: (h := hang(snapshot)) and h.waiting == (0, 2) and h)
+    assert (found.blame, found.ranks) == (Blame.NOT_ENTERED, (1,))
+    assert found.at.endswith(" wait_for_end_of")
+    (job.folder / "sleep").unlink()
+    watching.until(is_well)
+    assert watching.end(job) == 0
+
+
 @pytest.mark.parametrize("name", ["sleep", "leave_out"])
 def test_a_rank_that_stands_in_python_is_named_with_its_line(job, watch, name):
     watching = watch()

@@ -99,6 +99,17 @@ def test_the_group_that_was_stuck_first_is_named():
     assert found.group == "0"
 
 
+def test_ranks_that_wait_for_nobody_are_at_a_line_of_the_script_and_not_hung():
+    job = PlayedJob()
+    calls = (group(7, "allreduce_", members=(0, 1)),)
+    job.send(step(0, 0), step(1, 0))
+    job.send(*(Standstill(rank, True, calls, ("train.py:90 evaluate",)) for rank in (0, 1)))
+    job.clock.pass_s(23)
+    found = trouble_of(job.fleet.snapshot())
+    assert found.kind is Kind.NO_STEP
+    assert troubles.in_full(found).endswith("; the script stands at train.py:90 evaluate")
+
+
 def test_a_job_hangs_until_its_agents_say_that_it_goes_on():
     job = PlayedJob()
     job.send(step(0, 0), step(1, 0))

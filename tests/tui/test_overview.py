@@ -16,7 +16,7 @@ from overlaptop.tui.overview.columns import COLUMNS, columns_for, layout, numa_c
 from overlaptop.tui.overview.rank_table import RankTable
 from overlaptop.tui.rank.screen import RankScreen
 from overlaptop.tui.widgets.job_header import JobHeader
-from overlaptop.wire.messages import AGENT_DISABLED, OwnCost, RankEnd
+from overlaptop.wire.messages import AGENT_DISABLED, GroupCalls, IssuedCall, OwnCost, RankEnd, Standstill
 from tests.fleet.builders import MS, T0, S, detail, info, status, step, unmeasured, welcome
 
 from .fakes import (
@@ -313,6 +313,33 @@ async def test_the_header_and_the_notices_name_a_silent_rank_in_red_and_take_it_
         await pilot.press("escape")
         session.say(status(), *(step(rank, 40) for rank in range(4)))
         assert "● live" in await shown(app, pilot)
+
+
+async def test_the_header_says_in_what_a_job_hangs_until_it_goes_on():
+    session = running_job()
+    calls = IssuedCall("allreduce_", 25 << 20, 57, T0)
+    groups = (GroupCalls("0 default_pg", (0, 1, 2, 3), (calls,)),)
+    before = (GroupCalls("0 default_pg", (0, 1, 2, 3), (replace(calls, sequence=56),)),)
+    async with opened(session, size=(140, 40)) as (app, pilot):
+        session.clock.pass_s(23)
+        session.say(*(Standstill(rank, True, groups) for rank in range(3)))
+        session.say(Standstill(3, True, before, ("train.py:88 load_batch", "train.py:120 main")))
+        text = await shown(app, pilot)
+        assert "● HUNG for 23 s" in text
+        assert "HUNG since" in text
+        told = "allreduce 25.0 MiB, ranks 0-2 wait, rank 3 has not entered: train.py:88 load_batch"
+        assert told in text
+        session.say(*(Standstill(rank, False) for rank in range(4)), *(step(rank, 40) for rank in range(4)))
+        text = await shown(app, pilot)
+        assert "● live" in text
+        assert "HUNG" not in text
+
+
+async def test_a_job_that_ended_well_says_so():
+    session = running_job()
+    session.say(*(RankEnd(rank, T0 + S, clean=True) for rank in range(4)))
+    session.fleet.set_link(LinkState.ENDED, "")
+    assert "every rank ended well" in await screen_of(session)
 
 
 async def test_the_row_and_the_header_say_which_rank_failed_and_why():

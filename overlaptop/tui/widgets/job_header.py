@@ -97,6 +97,8 @@ def _source_line(state: ViewState, width: int) -> StyledLine:
     if (trouble := trouble_of(snapshot)) is not None:
         style = TextStyle(troubles.color(trouble), bold=True)
         left.append(Item((Segment(f" {troubles.in_full(trouble)}", style),)))
+    elif snapshot.link is LinkState.ENDED and all(view.ended for view in snapshot.ranks):
+        left.append(Item((bold(" every rank ended well"),)))
     if snapshot.link_note:
         left.append(Item((Segment(f" {snapshot.link_note}", warning),)))
     for each in snapshot.commands[-1:]:

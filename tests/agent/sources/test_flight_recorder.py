@@ -8,7 +8,12 @@ import pickle
 import pytest
 from torch._C import _distributed_c10d
 
-from overlaptop.agent.sources.flight_recorder import FlightRecorder, FlightRecorderError, launches_of
+from overlaptop.agent.sources.flight_recorder import (
+    FlightRecorder,
+    FlightRecorderError,
+    last_calls_of,
+    launches_of,
+)
 
 from .recordings import RECORDED, recording
 
@@ -43,6 +48,18 @@ def entry(
 def coalesced(seq=2, at_ns=23, **fields):
     """The common launch of what has been coalesced."""
     return entry("coalesced", seq, at_ns, sizes=(), out=(), **fields)
+
+
+def test_the_last_collectives_of_each_group_say_how_far_they_are():
+    states = ["completed"] * 9 + ["started", "scheduled"]
+    entries = [{**entry("all_reduce", seq, seq), "state": state} for seq, state in enumerate(states, 1)]
+    calls = last_calls_of([*entries, entry("send", 3, p2p=True), entry("barrier", 1, group="1")])
+    assert [(each.sequence, each.state) for each in calls["0 default_pg"]] == [
+        *((number, "ended") for number in range(4, 10)),
+        (10, "started"),
+        (11, "issued"),
+    ]
+    assert [each.op for each in calls["1 mine"]] == ["barrier"]
 
 
 @pytest.mark.parametrize("name", RECORDED)
