@@ -19,6 +19,8 @@ from overlaptop.wire.protocol import PROTOCOL_VERSION
 from overlaptop.wire.schema import Message
 
 SNAPSHOTS_PER_S = 10
+ROUNDS = 5
+"""Of which the cheapest counts: the machine may be busy with other things."""
 T0_NS = 1_700_000_000_000_000_000
 BUCKET_BYTES = 25 << 20
 
@@ -95,7 +97,7 @@ def main() -> None:
         made = [messages(options.ranks, step, step_ns, collectives) for step in range(steps)]
         each = max(1, options.steps_per_s // SNAPSHOTS_PER_S)
         batches = [list(chain(*made[at : at + each])) for at in range(0, steps, each)]
-        taken_ns, split = busy_ns(batches, options.ranks)
+        taken_ns, split = min(busy_ns(batches, options.ranks) for _ in range(ROUNDS))
         share = taken_ns / (options.seconds * 10**9)
         print(f"{collectives} collectives: {share:.1%} of a core, {split} of {steps} steps split")
 

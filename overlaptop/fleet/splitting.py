@@ -80,6 +80,8 @@ class Splitter:
         for each in fresh:
             if self._window and each.waits.step <= self._window[-1].waits.step:
                 self._window.clear()
+            if self._window:  # so many objects would keep the garbage collector busy
+                self._window[-1] = _without_collectives(self._window[-1])
             self._window.append(each)
         self._forget_old(views)
         if not self._window:
@@ -251,6 +253,10 @@ def _window(steps: Sequence[_Step]) -> WaitWindow | None:
         late_rank,
         late_steps if late_rank is not None else 0,
     )
+
+
+def _without_collectives(step: _Step) -> _Step:
+    return replace(step, waits=replace(step.waits, collectives=()))
 
 
 def _late_rank(step: _Step) -> int | None:

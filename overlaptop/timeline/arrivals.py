@@ -456,8 +456,9 @@ def _collective(
     elif not alike_in_size and ops.kind_of(first.op) in _SIZED:
         why = "the ranks' sizes differ"
     elif (
-        error_ns := made.residual_ns
-    ) * 2 > made.least_transfer_ns and error_ns * 20 > made.longest_wait_ns:
+        2 * made.residual_ns > made.least_transfer_ns
+        and CERTAIN_WAIT * made.residual_ns > made.longest_wait_ns
+    ):
         why = "the ends disagree"
     else:
         why = _clocks(made, clock_error_ns)
