@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from types import FrameType
 
-from overlaptop.wire.messages import MAX_STACK, GroupCalls, IssuedCall
+from overlaptop.wire.messages import MAX_LAST_GROUPS, MAX_STACK, GroupCalls, IssuedCall
 
 HUNG_AFTER_S = 10.0
 HUNG_AFTER_STEPS = 5
@@ -18,6 +18,8 @@ LATE_S = 2.0
 """The agent looks ten times a second. If it has not for so long, the whole process was stopped: whether the
 job stands is then not known yet."""
 MAX_FILE_CHARS = 120
+MAX_MEMBERS = 4096
+"""Of a group that is told, as bounds.Ranks has it."""
 
 
 class Progress:
@@ -64,7 +66,9 @@ def stack_of(thread: int) -> tuple[str, ...]:
 
 
 def groups_of(calls: Mapping[str, tuple[IssuedCall, ...]]) -> tuple[GroupCalls, ...]:
-    """These calls by group, with the members of each as torch knows them."""
+    """These calls by group, with the members of each as torch knows them; of the groups used last, as many
+    as a message has room for.
+    """
     import torch.distributed as dist
 
     from overlaptop.timeline.collectives import group_title
@@ -75,6 +79,8 @@ def groups_of(calls: Mapping[str, tuple[IssuedCall, ...]]) -> tuple[GroupCalls, 
     members = {
         group_title(group.group_name, group.group_desc): tuple(sorted(ranks))
         for group, ranks in tuple(world.pg_group_ranks.items())
-        if group is not None
+        if group is not None and len(ranks) <= MAX_MEMBERS
     }
-    return tuple(GroupCalls(name, members[name], last) for name, last in calls.items() if name in members)
+    known = [GroupCalls(name, members[name], last) for name, last in calls.items() if name in members]
+    known.sort(key=lambda group: -group.calls[-1].at_ns)
+    return tuple(known[:MAX_LAST_GROUPS])

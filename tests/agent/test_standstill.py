@@ -1,0 +1,49 @@
+"""What a hanging rank tells of itself fits into a message."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import torch.distributed as dist
+
+from overlaptop.agent import standstill
+from overlaptop.wire.codec import decode, encode
+from overlaptop.wire.messages import MAX_LAST_GROUPS, IssuedCall, Standstill
+
+
+class Group(NamedTuple):
+    group_name: str
+    group_desc: str = ""
+
+
+def test_of_many_groups_those_used_last_are_told_and_none_that_is_too_large(monkeypatch):
+    ranks = {Group(str(number)): dict.fromkeys(range(2)) for number in range(40)}
+    ranks[Group("large")] = dict.fromkeys(range(5000))
+    monkeypatch.setattr(dist.distributed_c10d, "_world", SimpleNamespace(pg_group_ranks=ranks))
+    calls = {str(number): (IssuedCall("allreduce_", 4, 1, number),) for number in range(40)}
+    groups = standstill.groups_of({"large": (IssuedCall("allreduce_", 4, 1, 99),), **calls})
+    assert [each.group for each in groups] == [str(39 - back) for back in range(MAX_LAST_GROUPS)]
+    said = Standstill(0, True, groups)
+    assert decode(encode(said)) == said
+
+
+def test_a_process_that_was_stopped_does_not_take_itself_for_hung():
+    progress = standstill.Progress()
+    step_ns = [1_000_000]
+    looks = [tenth / 10 for tenth in range(90)]
+    assert not any(progress.stands(1, step_ns, now_s) for now_s in looks)
+    assert not progress.stands(1, step_ns, 60.0)  # nobody looked for 51 s
+    assert not progress.stands(1, step_ns, 61.0)
+    assert [progress.stands(1, step_ns, 61.0 + second) for second in range(1, 12)][-3:] == [
+        False,
+        True,
+        True,
+    ]
+    assert not progress.stands(2, step_ns, 72.1)
+
+
+def test_long_steps_are_given_five_times_their_length():
+    progress = standstill.Progress()
+    stands = [progress.stands(1, [4 * 10**9], float(second)) for second in range(30)]
+    assert stands.index(True) == 21
