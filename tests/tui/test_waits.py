@@ -73,7 +73,7 @@ async def test_where_it_is_not_known_who_waits_the_first_line_says_why():
 async def test_each_rank_has_its_waiting_and_the_exposed_time_is_the_sum_of_its_parts():
     async with opened(waiting_job()) as (app, pilot):
         text = await shown(app, pilot)
-        assert "exposed 16.0 ms = waiting 12.0 + transfer 4.0 " in text
+        assert "exposed 16.0 ms  = waiting 12.0 + transfer 4.0 " in text
         for rank, figures in ((0, ["20.00", "16.00"]), (2, ["4.00", "0.00"])):
             row = row_of(text, rank)
             assert row[row.index("%") :].split()[1:3] == figures

@@ -84,9 +84,9 @@ def total_items(state: ViewState, width: int) -> list[Item]:
 def _exposed_parts(state: ViewState, width: int) -> StyledLine:
     """What exposed communication was, where it is known and there is room."""
     waits = state.snapshot.totals.waits
-    return (
-        (dim(f"{exposed_in_words(waits):<{_PARTS_CELLS}}"),) if waits is not None and width >= _WIDE else ()
-    )
+    if waits is None or width < _WIDE:
+        return ()
+    return (dim(f" {exposed_in_words(waits):<{_PARTS_CELLS}}"),)
 
 
 def _knob(state: ViewState) -> list[Item]:
