@@ -49,7 +49,7 @@ def run(key: str | None, hosts: Hosts | None = None, *, as_json: bool, ascii_onl
 def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
     """Lay a snapshot out as text: the job, its totals, a row for each rank. Unknown is a dash."""
     table = Table(
-        ["rank", "step", "step time", "overlap", "exposed", "stall", "idle", "compute", "comm",
+        ["rank", "step", "step time", "overlap", "exposed", "waiting", "stall", "idle", "compute", "comm",
          "collectives", "dropped", "source", "state"],
         left={"source", "state"},
     )  # fmt: skip
@@ -159,6 +159,9 @@ def _row(view: RankView, link: LinkState, failure: Trouble | None) -> list[str]:
         text.duration(step.step_ns if step else None),
         text.bounded(text.percent(lanes.overlap if lanes else None), text.AT_MOST, exact=exact),
         text.bounded(text.duration(lanes.exposed_ns if lanes else None), text.AT_LEAST, exact=exact),
+        text.bounded(
+            text.duration(view.waits.exposed_wait_ns if view.waits else None), text.AT_LEAST, exact=exact
+        ),
         text.duration(lanes.stall_ns if lanes else None),
         text.duration(idle_ns(view)),
         text.duration(lanes.compute_ns if lanes else None),

@@ -33,7 +33,7 @@ def test_a_row_for_each_rank_has_its_figures_with_units_and_bounds_have_signs() 
     assert wanted.items() <= dict(each.split(" ", 1) for each in summary.split("   ")).items()
     assert last.startswith("compute is an upper bound")
     assert cells(page_of(*messages), 1) == [
-        "1", "1,284", "50.0 ms", "≤75.0 %", "≥5.00 ms", "5.00 ms", "–", "45.0 ms", "20.0 ms", "3", "0",
+        "1", "1,284", "50.0 ms", "≤75.0 %", "≥5.00 ms", "–", "5.00 ms", "–", "45.0 ms", "20.0 ms", "3", "0",
         "events", "running",
     ]  # fmt: skip
     page = page_of(*messages, ascii_only=True)
@@ -43,6 +43,8 @@ def test_a_row_for_each_rank_has_its_figures_with_units_and_bounds_have_signs() 
 
 def test_who_is_late_is_the_first_line_as_on_the_overview() -> None:
     page = render(waiting_job(late=lambda _: 0, ranks=2).tick())
+    header = next(line for line in page.splitlines() if line.startswith("rank  step"))
+    assert header.split().index("waiting") == header.split().index("exposed") + 1
     said = "rank 0 is late in 16 of 16 collectives; rank 1 waits 16.0 ms a step (20.0 %)"
     assert page.splitlines()[1] == said
 
