@@ -296,7 +296,7 @@ class Agent:
                 self._progress.moved(now_s)  # collectives that no hook has seen
                 return
         self._standstill_due_s = now_s + 1.0
-        stack = standstill.stack_of(self._training_thread)
+        stack = standstill.stack_of(self._training_thread, self._cwd)
         sender.put_state(Standstill(rank, True, standstill.groups_of(self._last_calls), stack))
         if not self._stands:
             where = " < ".join(stack) or "no line of the script"

@@ -47,9 +47,9 @@ class Progress:
         self._moved_s = now_s
 
 
-def stack_of(thread: int) -> tuple[str, ...]:
+def stack_of(thread: int, folder: Path) -> tuple[str, ...]:
     """``file:line function`` of the thread's innermost frames, without those of Python's library, of torch
-    and of the agent. Never a variable.
+    and of the agent. Never a variable. Files in ``folder`` are named without it.
     """
     torch = getattr(sys.modules.get("torch"), "__file__", "") or __file__
     hidden = (f"{Path(__file__).parent}/", f"{Path(torch).parent}/", "<frozen")
@@ -60,6 +60,7 @@ def stack_of(thread: int) -> tuple[str, ...]:
         file = frame.f_code.co_filename
         of_library = file.startswith(library) and "site-packages" not in file
         if not of_library and not file.startswith(hidden):
+            file = file.removeprefix(f"{folder}/")
             lines.append(f"{file[-MAX_FILE_CHARS:]}:{frame.f_lineno} {frame.f_code.co_name}")
         frame = frame.f_back
     return tuple(lines)

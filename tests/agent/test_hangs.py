@@ -117,7 +117,7 @@ def test_a_rank_that_stands_in_python_is_named_with_its_line(job, watch, name):
     (job.folder / name).touch()
     found = watching.until(hang)
     assert (found.blame, found.ranks, found.waiting) == (Blame.NOT_ENTERED, (1,), (0,))
-    assert "train.py:" in found.at
+    assert found.at.startswith("train.py:")
     assert found.at.endswith(" wait_for_end_of")
     assert found.bytes == (1 << 20 if name == "leave_out" else 4)
     snapshot = watching.session.tick()
