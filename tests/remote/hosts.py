@@ -195,6 +195,7 @@ class Sshd:
 
     def start(self) -> None:
         """Has it listen."""
+        (self.folder / "pid").unlink(missing_ok=True)  # of one that was killed with another
         with (self.folder / "log").open("ab") as log:
             config = str(self.folder / "sshd_config")
             self._process = self.host.start(str(SSHD), "-D", "-e", "-f", config, stderr=log)
