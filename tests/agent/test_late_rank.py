@@ -9,8 +9,8 @@ import pytest
 from overlaptop.fleet.fleet import Fleet
 from tests.fleet.builders import MS, welcome
 
-STEP_MS = 250
-STEPS = 14
+STEP_MS = 400
+STEPS = 10
 JOB = f"""
 import sys, time
 import torch, torch.distributed as dist
@@ -18,7 +18,7 @@ import overlaptop.agent
 
 late, late_ms = map(int, sys.argv[1:])
 dist.init_process_group("gloo")
-gradients = [torch.ones(1 << 16) for _ in range(3)]
+gradients = [torch.ones(1 << 20) for _ in range(3)]
 dist.all_reduce(gradients[0])
 for step in range({STEPS}):
     time.sleep(({STEP_MS} + late_ms * (dist.get_rank() == late)) / 1e3)
