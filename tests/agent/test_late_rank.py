@@ -49,8 +49,7 @@ def arrivals(job):
     return [list(map(int, out.split()))[1:] for out in job.outs]
 
 
-@pytest.mark.parametrize(("ranks", "late"), [(2, 1), (4, 2)])
-@pytest.mark.parametrize("late_ms", [STEP_MS // 5, STEP_MS])
+@pytest.mark.parametrize(("ranks", "late", "late_ms"), [(2, 1, STEP_MS), (4, 2, STEP_MS // 5)])
 def test_a_rank_that_comes_late_is_named_and_the_others_wait_for_it_so_long(
     run_ranks, ranks, late, late_ms
 ):
@@ -74,8 +73,8 @@ def test_a_rank_that_comes_late_is_named_and_the_others_wait_for_it_so_long(
         assert parts.wait_ns + parts.transfer_ns + parts.unsplit_ns == view.measured.comm_ns
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_a_healthy_job_names_nobody(run_ranks, ranks):
+def test_a_healthy_job_names_nobody(run_ranks):
+    ranks = 4
     job = run_ranks(JOB, nproc=ranks, arguments=("-1", "0"), forked=True)
     assert job.codes == [0] * ranks, job.errs
     _, last = split(job, ranks)

@@ -240,17 +240,25 @@ async def test_ascii_means_ascii(size):
 # Sizes, and words from elsewhere
 
 
+MACHINE = ("1 m end", "pagedown")
+EACH = ("1 plus", "enter", "question_mark", "n", "1 o", *MACHINE)
+
+
 @pytest.mark.parametrize(
-    "make", [lambda: running_job(8), h200_node, workstation, grace_hopper, cpu_only],
+    ("make", "screens"),
+    [
+        (lambda: running_job(8), EACH),
+        *((each, MACHINE) for each in (h200_node, workstation, grace_hopper, cpu_only)),
+    ],
     ids=["running", "h200", "workstation", "grace", "cpu"],
 )  # fmt: skip
-async def test_every_screen_fits_every_size(make):
+async def test_every_screen_fits_every_size(make, screens):
     session = make()
     session.say(Notice(0, T0, "warning", "a long notice that wraps in a narrow terminal and says little"))
     async with opened(session) as (app, pilot):
         for size in (*SIZES, (140, 24), (70, 36), (40, 12), (20, 5), (10, 3), (2, 1)):
             await pilot.resize_terminal(*size)
-            for keys in ("1 plus", "enter", "question_mark", "n", "1 o", "1 m end", "pagedown"):
+            for keys in screens:
                 await shown(app, pilot, *keys.split())
                 assert fills(app, size), (size, keys)
 
