@@ -43,6 +43,7 @@ from overlaptop.wire.messages import AGENT_DISABLED, IssuedCall, Notice, RankEnd
 
 if TYPE_CHECKING:  # torch and numpy come with the job, not before it
     from overlaptop.agent.hooks.steps import StepHooks
+    from overlaptop.agent.sources.base import StepSpans
 
 PERIOD_S = 0.1
 EXIT_FLUSH_S = 0.5
@@ -89,11 +90,12 @@ class Agent:
         """The step that is under way, counted as StepTotals does; -1 before the first boundary."""
         self._recent_ns: deque[int] = deque(maxlen=RECENT_STEPS)
         self._details_due = 0
-        self._taken: list[Any] = []
+        """Steps whose detail may be sent: one a round, and what rounds without any have left."""
+        self._taken: list[StepSpans] = []
+        """Steps that finished during a pause."""
         self._pause_until_s = 0.0
         self._turns = 0
         """Of the cost meter, when the cost was sent last."""
-        """Steps whose detail may be sent: one a round, and what rounds without any have left."""
         self._training_thread = 0
         self._progress = Progress()
         self._standstill_due_s = 0.0

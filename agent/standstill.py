@@ -6,9 +6,10 @@ import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from types import FrameType
 
+from overlaptop.agent.median import median
+from overlaptop.wire.bounds import MAX_RANKS
 from overlaptop.wire.messages import MAX_LAST_GROUPS, MAX_STACK, GroupCalls, IssuedCall
 
 HUNG_AFTER_S = 10.0
@@ -18,8 +19,6 @@ LATE_S = 2.0
 """The agent looks ten times a second. If it has not for so long, the whole process was stopped: whether the
 job stands is then not known yet."""
 MAX_FILE_CHARS = 120
-MAX_MEMBERS = 4096
-"""Of a group that is told, as bounds.Ranks has it."""
 
 
 class Progress:
@@ -80,7 +79,7 @@ def groups_of(calls: Mapping[str, tuple[IssuedCall, ...]]) -> tuple[GroupCalls, 
     members = {
         group_title(group.group_name, group.group_desc): tuple(sorted(ranks))
         for group, ranks in tuple(world.pg_group_ranks.items())
-        if group is not None and len(ranks) <= MAX_MEMBERS
+        if group is not None and len(ranks) <= MAX_RANKS
     }
     known = [GroupCalls(name, members[name], last) for name, last in calls.items() if name in members]
     known.sort(key=lambda group: -group.calls[-1].at_ns)

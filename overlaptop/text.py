@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 UNKNOWN = "–"
@@ -139,6 +139,11 @@ def clock(unix_ns: int) -> str:
 def runs_of(numbers: Iterable[int]) -> str:
     """``0-3, 8``: neighbours together; ``numbers`` ascend."""
     return ", ".join(runs(numbers))
+
+
+def named_ranks(ranks: Collection[int]) -> str:
+    """``rank 3``, ``ranks 0-2, 5``."""
+    return f"rank{'s' * (len(ranks) > 1)} {runs_of(ranks)}"
 
 
 def ordinal(n: int) -> str:

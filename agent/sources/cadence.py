@@ -105,7 +105,7 @@ class Cadence:
 
         Args:
             step: its number.
-            step_ns: how long it took by the host's clock.
+            step_ns: how long it took.
             measured: it was measured in detail.
             untouched: the source did nothing in it.
         """

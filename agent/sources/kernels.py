@@ -250,7 +250,10 @@ class KernelsSource:
                 self._state = _State.DRAINING
                 self._note_progress()
         elif not self._tracer.outstanding:
-            self._end_check() if self._check is not None else self._end_window()
+            if self._check is not None:
+                self._end_check()
+            else:
+                self._end_window()
             return
         self._check_progress()
 

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from overlaptop.agent.median import median
+
 MIN_TURNS, MAX_TURNS = 4, 64
 """An interval needs so many turns; the estimate forgets those before so many."""
 OUTLIER_SIGMAS = 5.0
@@ -82,7 +84,7 @@ class CostMeter:
     @property
     def step_ns(self) -> float:
         """The usual length of a step without the agent; 0 as long as it is not known."""
-        return _median([turn.pauses_ns for turn in self._turns]) if self._turns else 0.0
+        return median([turn.pauses_ns for turn in self._turns]) if self._turns else 0.0
 
     def note(self, step_ns: int, treatment: Treatment) -> None:
         """Take in the next step, which took so long."""
@@ -132,7 +134,7 @@ class CostMeter:
         slack_ns = _slack(before + steps.paused_ns)
 
         def mean(lengths_ns: list[int]) -> float:
-            longest_ns = _median(lengths_ns) + slack_ns
+            longest_ns = median(lengths_ns) + slack_ns
             return sum(min(each, longest_ns) for each in lengths_ns) / len(lengths_ns)
 
         pauses_ns = (mean(before) + mean(steps.paused_ns)) / 2
@@ -166,7 +168,7 @@ class CostMeter:
             return None
         step_ns = self.step_ns
         differences = [(length_ns - turn.pauses_ns) / step_ns for turn, length_ns, _ in stretches]
-        middle, slack = _median(differences), _slack(differences)
+        middle, slack = median(differences), _slack(differences)
         differences = [min(max(each, middle - slack), middle + slack) for each in differences]
         weights = [1 / (1 / steps + 1 / turn.certain_as) for turn, _, steps in stretches]
         return weighted_mean(differences, weights)
@@ -189,12 +191,5 @@ def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> Estimate
 
 def _slack(values: Sequence[float]) -> float:
     """How far from the median a value may lie."""
-    middle = _median(values)
-    return OUTLIER_SIGMAS * MAD_TO_SIGMA * _median([abs(each - middle) for each in values])
-
-
-def _median(values: Sequence[float]) -> float:
-    """Not statistics': with it come modules that the script may have files of the same name for."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return (ordered[middle] + ordered[~middle]) / 2
+    middle = median(values)
+    return OUTLIER_SIGMAS * MAD_TO_SIGMA * median([abs(each - middle) for each in values])

@@ -86,7 +86,7 @@ def _hosts(snapshot: Snapshot) -> list[str]:
     for node in snapshot.nodes:
         facts = nodes.in_words(node, snapshot.at_ns)
         if node.ranks:
-            facts += f"  rank{'s' * (len(node.ranks) > 1)} {text.runs_of(node.ranks)}"
+            facts += f"  {text.named_ranks(node.ranks)}"
         if node.link is LinkState.LIVE and node.residual_ns is not None:
             facts += f"  clock {nodes.known_within(node.residual_ns)}"
         lines.append(text.printable(facts))

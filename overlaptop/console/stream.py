@@ -20,7 +20,7 @@ from overlaptop.fleet.records import collective_record, cost_record, device_reco
 from overlaptop.fleet.session import Session
 from overlaptop.fleet.snapshot import LinkState, Snapshot
 from overlaptop.fleet.waits import StepWaits
-from overlaptop.text import printable, runs_of
+from overlaptop.text import named_ranks, printable
 from overlaptop.wire.bounds import MAX_INT64
 from overlaptop.wire.messages import AGENT_DISABLED, OwnCost, RankInfo, StepTotals
 
@@ -122,7 +122,7 @@ class RecordWriter:
         self._report_due_s = now_s + REPORT_LOST_S
         ranks, count = sorted(self._unreported), self._unreported.total()
         print_message(
-            f"{count:,} step{'s' * (count != 1)} of rank{'s' * (len(ranks) > 1)} {runs_of(ranks)} did not "
+            f"{count:,} step{'s' * (count != 1)} of {named_ranks(ranks)} did not "
             "come here: what reads this, or the connection, was too slow, or a hub was killed"
         )
         self._unreported.clear()

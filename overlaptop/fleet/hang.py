@@ -48,22 +48,22 @@ class Hang:
     """Where the Python of the first of `ranks` of which it is known stands."""
 
 
-def hang_of(standing: Mapping[int, Standstill], silent: frozenset[int]) -> Hang:
-    """Judge a hang. ``standing``: of each rank whose agent speaks; ``silent``: those whose do not, which
+def hang_of(standstills: Mapping[int, Standstill], silent: frozenset[int]) -> Hang:
+    """Judge a hang. ``standstills``: of each rank whose agent speaks; ``silent``: those whose do not, which
     count as not having entered anything.
     """
     groups: dict[tuple[str, tuple[int, ...]], dict[int, GroupCalls]] = {}
-    for rank, each in standing.items():
+    for rank, each in standstills.items():
         for group in each.groups:
             groups.setdefault((group.group, group.members), {})[rank] = group
     found = [
         verdict
         for (name, members), of_ranks in groups.items()
-        if (verdict := _in_group(name, members, of_ranks, silent & {*members}, standing)) is not None
+        if (verdict := _in_group(name, members, of_ranks, silent & {*members}, standstills)) is not None
     ]
     if not found:
-        ranks = tuple(sorted(silent or standing))
-        return Hang(Blame.NO_COLLECTIVE, ranks, at=_at(ranks, standing))
+        ranks = tuple(sorted(silent or standstills))
+        return Hang(Blame.NO_COLLECTIVE, ranks, at=_at(ranks, standstills))
     return min(found, key=lambda verdict: verdict[0])[1]
 
 
@@ -72,7 +72,7 @@ def _in_group(
     members: tuple[int, ...],
     groups: Mapping[int, GroupCalls],
     silent: frozenset[int],
-    standing: Mapping[int, Standstill],
+    standstills: Mapping[int, Standstill],
 ) -> tuple[int, Hang] | None:
     """What hangs in one group, and since when; None: nothing that is known."""
     calls = {
@@ -81,13 +81,15 @@ def _in_group(
         if rank not in silent and group.calls
     }
     # One that speaks and has issued nothing here has not entered; one of which nothing is known may have.
-    calls |= {rank: {} for rank in members if rank in standing and rank not in calls and rank not in silent}
+    calls |= {
+        rank: {} for rank in members if rank in standstills and rank not in calls and rank not in silent
+    }
     if not any(calls.values()):
         return None
     for number in sorted({number for each in calls.values() for number in each}):
         here = {rank: each[number] for rank, each in calls.items() if number in each}
         if not _over(here) and (differing := _differing(here)):
-            return _verdict(Blame.DIFFERS, differing, here, name, standing)
+            return _verdict(Blame.DIFFERS, differing, here, name, standstills)
     last = {rank: max(each, default=0) for rank, each in calls.items()}
     number = min(last.values())
     behind = {*silent}
@@ -103,11 +105,11 @@ def _in_group(
     if not here or _over(here):
         return None
     if behind:
-        return _verdict(Blame.NOT_ENTERED, behind, here, name, standing)
+        return _verdict(Blame.NOT_ENTERED, behind, here, name, standstills)
     late = {rank for rank, call in here.items() if call.state == "issued"}
     if len(late) == len(here):
         return None  # on gloo it is not known whether they have left it
-    return _verdict(Blame.DELAYED if late else Blame.CANNOT_LEAVE, late or {*here}, here, name, standing)
+    return _verdict(Blame.DELAYED if late else Blame.CANNOT_LEAVE, late or {*here}, here, name, standstills)
 
 
 def _over(here: Mapping[int, IssuedCall]) -> bool:
@@ -131,7 +133,7 @@ def _verdict(
     ranks: set[int],
     here: Mapping[int, IssuedCall],
     group: str,
-    standing: Mapping[int, Standstill],
+    standstills: Mapping[int, Standstill],
 ) -> tuple[int, Hang]:
     waiting = tuple(sorted(here.keys() - ranks))
     call = here[waiting[0]] if waiting else next(iter(here.values()))
@@ -145,11 +147,11 @@ def _verdict(
         group,
         other.op if other is not None else "",
         other.bytes if other is not None else None,
-        _at(tuple(sorted(ranks)), standing),
+        _at(tuple(sorted(ranks)), standstills),
     )
     return min(each.at_ns for each in here.values()), hang
 
 
-def _at(ranks: tuple[int, ...], standing: Mapping[int, Standstill]) -> str:
-    stacks = (standing[rank].stack for rank in ranks if rank in standing)
+def _at(ranks: tuple[int, ...], standstills: Mapping[int, Standstill]) -> str:
+    stacks = (standstills[rank].stack for rank in ranks if rank in standstills)
     return next((stack[0] for stack in stacks if stack), "")

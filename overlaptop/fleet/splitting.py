@@ -12,7 +12,7 @@ import numpy as np
 from overlaptop.fleet.snapshot import NodeView, RankView
 from overlaptop.fleet.totals import of_one_step, step_of
 from overlaptop.fleet.waits import StepWaits, WaitWindow
-from overlaptop.text import runs_of
+from overlaptop.text import named_ranks
 from overlaptop.timeline.arrivals import (
     Call,
     Collective,
@@ -86,7 +86,7 @@ class Splitter:
         self._forget_old(views)
         if not self._window:
             absent = [view.rank for view in views if not (view.details or view.ended)]
-            return JobWaits(unsplit=f"no timeline of {_ranks(absent)} is here" if absent else NOT_YET)
+            return JobWaits(unsplit=f"no timeline of {named_ranks(absent)} is here" if absent else NOT_YET)
         newest, window = self._window[-1].waits, _window(self._window)
         unsplit = "" if window else _why(newest.collectives)
         return JobWaits(newest, window, unsplit, tuple(each.waits for each in fresh))
@@ -271,7 +271,3 @@ def _why(collectives: Sequence[Collective]) -> str:
     """Why none of them is split: what holds for most."""
     reasons = Counter(each.unsplit for each in collectives if each.unsplit).most_common(1)
     return reasons[0][0] if reasons else NO_COLLECTIVES
-
-
-def _ranks(numbers: Sequence[int]) -> str:
-    return f"rank{'s' * (len(numbers) > 1)} {runs_of(numbers)}"

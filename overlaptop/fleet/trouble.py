@@ -83,10 +83,10 @@ def trouble_of(snapshot: Snapshot) -> Trouble | None:
         and not (view.info is not None and view.info.agent_disabled)
     ]
     silent = [view for view in running if view.silent]
-    standing = {
+    standstills = {
         view.rank: view.standstill for view in running if view.standstill is not None and not view.silent
     }
-    hang = hang_of(standing, frozenset(view.rank for view in silent)) if standing else None
+    hang = hang_of(standstills, frozenset(view.rank for view in silent)) if standstills else None
     all_stale = bool(running) and all(view.stale for view in running)
     if all_stale and hang is not None and hang.blame is not Blame.NO_COLLECTIVE:
         return Trouble(Kind.HUNG, hang.ranks, _since_ns(snapshot, running), hang=hang)

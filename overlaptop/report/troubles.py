@@ -5,7 +5,7 @@ from __future__ import annotations
 from overlaptop.fleet.hang import Blame, Hang
 from overlaptop.fleet.snapshot import RankView
 from overlaptop.fleet.trouble import Kind, Trouble
-from overlaptop.text import age, byte_count, clock, printable, runs_of
+from overlaptop.text import age, byte_count, clock, named_ranks, printable
 
 MOST_NAMED = 6
 """Beyond it ranks are counted."""
@@ -97,7 +97,7 @@ def _who(trouble: Trouble) -> str:
 def _ranks(ranks: tuple[int, ...]) -> str:
     if len(ranks) > MOST_NAMED:
         return f"{len(ranks)} ranks"
-    return f"rank{'s' * (len(ranks) > 1)} {runs_of(ranks)}"
+    return named_ranks(ranks)
 
 
 def _after(trouble: Trouble) -> str:

@@ -17,6 +17,8 @@ MAX_DURATION_NS = 30 * 24 * 3600 * 1_000_000_000
 """A month: no step takes longer, and any screen has room for it."""
 MAX_RANK = 1 << 20
 """Bounds rank numbers and world sizes, so that nobody makes a dashboard draw 2**63 rows."""
+MAX_RANKS = 4096
+"""Of one list."""
 MAX_TEXT_CHARS = 4096
 MAX_AUTHOR_CHARS = 200
 MAX_WORDS = 32
@@ -51,7 +53,7 @@ Author = Annotated[str, Meta(max_length=MAX_AUTHOR_CHARS)]
 
 Spans = Annotated[tuple[OffsetNs, ...], Meta(max_length=MAX_SPAN_NUMBERS)]
 """Starts and ends, one after the other: ``(start, end, start, end, ...)``."""
-Ranks = Annotated[tuple[Rank, ...], Meta(max_length=4096)]
+Ranks = Annotated[tuple[Rank, ...], Meta(max_length=MAX_RANKS)]
 Words = Annotated[tuple[Text, ...], Meta(max_length=MAX_WORDS)]
 
 

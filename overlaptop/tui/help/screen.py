@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from overlaptop.fleet.notices import grouped
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report import own_cost, troubles
-from overlaptop.text import clock, runs_of
+from overlaptop.text import clock, named_ranks
 from overlaptop.tui.dashboard import Dashboard
 from overlaptop.tui.draw.segments import Segment, StyledLine, TextStyle, bold, dim, hanging, paragraph
 from overlaptop.tui.help.glossary import NOTICES, OF_TRACES, OVERVIEW, RANK, SECTIONS, TIMELINE, WORDS
@@ -64,7 +64,7 @@ class NoticesPage(Page):
             return [*lines, (dim("  none: nothing is wrong that an agent knows of"),)]
         for notice in reversed(notices):
             color = {"error": "error", "warning": "warning"}.get(notice.level, "dim")
-            whose = f"rank{'s' * (len(notice.ranks) > 1)} {runs_of(notice.ranks)}"
+            whose = named_ranks(notice.ranks)
             level = Segment(f"{notice.level:<8} ", TextStyle(color, bold=True))
             lines += hanging((dim(f"  {clock(notice.at_ns)}  {whose:<10} "), level), notice.text, width)
         return lines
