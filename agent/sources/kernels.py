@@ -6,19 +6,19 @@ they become complete, and a step is read once every buffer is back that was in u
 its end. So nothing is ever read that is not complete, and between windows the job runs as without an agent.
 The steps there are timed by the host.
 
-The job's threads set the marks, at the first boundary they switch tracing on and off for a self-check, and
-while tracing is on CUPTI has one of them ask for an empty buffer now and then. All else happens on the
-agent's thread, in `take`.
+The job's threads set the marks, and switch tracing on and off, at the boundaries where it begins and ends
+and once for a self-check; while tracing is on CUPTI has one of them ask for an empty buffer now and then.
+All else happens on the agent's thread, in `take`.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum, auto
-from time import monotonic, sleep
+from time import monotonic
 
 import torch
 
@@ -43,10 +43,6 @@ from overlaptop.agent.sources.window import LEAD_STEPS, Window
 from overlaptop.timeline.lanes import LaneRules
 from overlaptop.wire.messages import IssuedCall
 
-ROUND_S = 0.1
-"""The longest that `take` waits for a window to begin or end."""
-START_S = 0.01
-"""Tracing is switched on so long before the boundary that it has to be on at."""
 DRAIN_TIMEOUT_S, DRAIN_TIMEOUT_STEPS = 15.0, 50
 """CUPTI may keep for so long, and so many more steps, what the GPU must by then have finished."""
 STANDSTILL_S, STANDSTILL_TIMES = 5.0, 4
@@ -61,7 +57,6 @@ CHECKS = 3
 """Tries of the self-check."""
 MAX_WAITING_STEPS = 4096
 MAX_BOUNDS = 256
-RECENT_STEPS = 8
 NS_PER_MS = 1_000_000
 
 PAUSED = "paused: torch.profiler is running"
@@ -97,8 +92,6 @@ class KernelsSource:
         self._step = 0
         self._host_step_ns = 0
         """How long the host took for the last step."""
-        self._host_steps_ns: deque[int] = deque(maxlen=RECENT_STEPS)
-        """And for the last few: a host that is ahead of its GPU stands in some and hurries in others."""
         self._boundaries: deque[tuple[int, int, int]] = deque()
         """Steps that have begun and not been reported, with the host's time of it, and `_switched` then."""
         self._switched = 0
@@ -110,7 +103,6 @@ class KernelsSource:
         measured, whether the source did nothing in it."""
         self._measured: dict[int, StepSpans] = {}
         self._window: Window | None = None
-        self._window_began_step = -1
         self._progress_s, self._progress_step = 0.0, 0
         """When a step was read, or the window began or ended, and the job's step then."""
         self._lost_before = 0
@@ -187,15 +179,19 @@ class KernelsSource:
         at_ns = now_ns()
         if self._boundaries:
             self._host_step_ns = at_ns - self._boundaries[-1][1]
-            self._host_steps_ns.append(self._host_step_ns)
         self._boundaries.append((step, at_ns, self._switched))
         if self.cadence.turns_at(step) and not (self._paused or self.gave_up):
             self._bounds.append((step, self._marker.event()))
         window = self._window
         if window is not None:
             window.boundary(step)
-        elif self._state is _State.IDLE and not (self._checked or self._paused or self.gave_up):
-            self._begin_check()
+            if window.finished.is_set():
+                self._if_free(self._switch_off)
+        elif self._state is _State.IDLE and not (self._paused or self.gave_up):
+            if not self._checked:
+                self._begin_check()
+            elif self.cadence.measures(step + LEAD_STEPS):
+                self._if_free(self._begin_window)
         self._step = step
 
     def edge(self, edge: Edge) -> None:
@@ -206,17 +202,10 @@ class KernelsSource:
 
     def take(self) -> list[StepSpans]:
         """Drive the windows on, and give the steps finished since the last call, in order."""
-        window = self._window
-        if self._state is _State.TRACING and window is not None:
-            # Switched off in time; but a window that goes on for long keeps nobody waiting.
-            if not self.cadence.measures(self._step + 1 + self._steps_in_a_round()):
-                window.finished.wait(ROUND_S)
-        elif self._state is _State.IDLE and 0 < (wait_s := self._starts_in_s()) <= ROUND_S:
-            sleep(wait_s)
         with self._lock:
             if not self.gave_up and not self._paused:
                 try:
-                    self._advance()
+                    self._gather()
                 except (CuptiError, UnknownRecordError) as fault:
                     self._give_up(str(fault))
             finished = self._finished_steps()
@@ -225,16 +214,10 @@ class KernelsSource:
 
     # The states, with the lock held.
 
-    def _advance(self) -> None:
-        if self._state is not _State.IDLE:
-            self._gather()
-        stepping = self._step != self._window_began_step
-        idle = self._state is _State.IDLE and self._checked and not self.gave_up
-        if idle and stepping and self._starts_in_s() <= 0:
-            self._begin_window()
-
     def _gather(self) -> None:
         """Take in what there is, and see whether the window, or the draining, is over."""
+        if self._state is _State.IDLE:
+            return
         until_ns = self._tracer.gather()
         self._read_window(until_ns)
         window = self._window
@@ -245,10 +228,7 @@ class KernelsSource:
             elif self._stands_still():
                 window.end()
             if window.finished.is_set():
-                self._tracer.stop()
-                self._switched += 1
-                self._state = _State.DRAINING
-                self._note_progress()
+                self._switch_off()
         elif not self._tracer.outstanding:
             if self._check is not None:
                 self._end_check()
@@ -256,25 +236,6 @@ class KernelsSource:
                 self._end_window()
             return
         self._check_progress()
-
-    def _starts_in_s(self) -> float:
-        """How long it is until tracing has to be switched on, at the fastest of the last steps' pace."""
-        step = self._step
-        if not self._host_steps_ns:
-            return math.inf
-        if self.cadence.measures(step + 1 + LEAD_STEPS):
-            steps = 1
-        else:
-            ahead = range(2, 2 + self._steps_in_a_round())
-            steps = next((each for each in ahead if self.cadence.measures(step + each + LEAD_STEPS)), 0)
-            if not steps:
-                return math.inf
-        step_s = min(self._host_steps_ns) / 1e9
-        since_s = (now_ns() - self._boundaries[-1][1]) / 1e9
-        return steps * step_s - since_s - min(START_S, step_s / 2)
-
-    def _steps_in_a_round(self) -> int:
-        return math.ceil(ROUND_S * 1e9 / max(min(self._host_steps_ns, default=0), NS_PER_MS))
 
     def _stands_still(self) -> bool:
         standing_s = (now_ns() - self._boundaries[-1][1]) / 1e9 if self._boundaries else 0.0
@@ -322,17 +283,36 @@ class KernelsSource:
         if fault and self._checks == CHECKS:
             self._give_up(f"CUPTI's records are not what they should be: {fault}")
 
+    def _if_free(self, switch: Callable[[], None]) -> None:
+        """Switch tracing on or off on a thread of the job's, which never waits for the agent's: where that
+        one is at work, tracing goes on a step later, and off when it is done.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                if not (self._paused or self.gave_up):
+                    switch()
+            except CuptiError as refusal:
+                self._give_up(str(refusal))
+            finally:
+                self._lock.release()
+
     def _begin_window(self) -> None:
         with self._captures.held_off() as free:
-            if not free:
+            if not free or self._state is not _State.IDLE:
                 return
             self._lost_before = self._tracer.lost
-            self._tracer.start()
+            signals_blocked(self._tracer.start)
         self._switched += 1
-        self._window_began_step = self._step
         self._window = Window(self._marker, self.cadence.measures)
         self._state = _State.TRACING
         self._note_progress()
+
+    def _switch_off(self) -> None:
+        if self._state is _State.TRACING:
+            self._tracer.stop()
+            self._switched += 1
+            self._state = _State.DRAINING
+            self._note_progress()
 
     def _end_window(self) -> None:
         window, self._window = self._window, None

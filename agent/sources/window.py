@@ -34,7 +34,10 @@ class Window:
     """Marks the bounds of steps and the edges in them, as the training thread passes there."""
 
     def __init__(self, marker: Marker, measures: Callable[[int], bool]) -> None:
-        """Begin in the middle of a step; `measures` says which of the next steps are to be measured."""
+        """Begin at the boundary before the first step that may be measured, as tracing is switched on.
+
+        `measures` says which of the next steps are to be measured.
+        """
         self.pending: deque[int] = deque()
         """Measured steps, begun and not read."""
         self.finished = threading.Event()
@@ -43,7 +46,6 @@ class Window:
         self._marker = marker
         self._measures = measures
         self._marks: deque[StreamMark] = deque()
-        self._to_skip = LEAD_STEPS
         self._open = False
         self._activities: Activities | None = None
 
@@ -52,9 +54,6 @@ class Window:
     def boundary(self, step: int) -> None:
         """`step` begins here."""
         if self.finished.is_set():
-            return
-        if self._to_skip:
-            self._to_skip -= 1
             return
         wanted = self._measures(step)
         if wanted:

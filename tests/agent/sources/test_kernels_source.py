@@ -143,7 +143,6 @@ def install(patch, gpu):
     patch.setattr(kernels, "Tracer", lambda: gpu)
     patch.setattr(kernels, "Marker", {0: gpu}.__getitem__)
     patch.setattr(launch_log, "FlightRecorder", lambda: gpu)
-    patch.setattr(kernels, "ROUND_S", 0.0)
     for module in (kernels, self_check):
         patch.setattr(module, "now_ns", lambda: gpu.now_ns)
     for module in (kernels, launch_log):
@@ -153,8 +152,9 @@ def install(patch, gpu):
 class MeasuredJob:
     """A training loop, and the agent's thread that takes its steps."""
 
-    def __init__(self, gpu, every=4):
+    def __init__(self, gpu, every=4, step_ns=STEP_NS):
         self.gpu = gpu
+        self.step_ns = step_ns
         self.source = KernelsSource(every, 0, LaneRules())
         self.source.start()
         self.next_step = 0
@@ -166,13 +166,13 @@ class MeasuredJob:
         source.boundary(self.next_step)
         self.next_step += 1
         gpu.kernel(GEMM, 2 * MS)
-        gpu.now_ns += STEP_NS // 2
+        gpu.now_ns += self.step_ns // 2
         source.edge(Edge.BACKWARD_BEGIN)
         gpu.kernel(GEMM, 2 * MS)
         gpu.now_ns += MS
         gpu.kernel(ALL_REDUCE, 2 * MS, stream=13)
         source.edge(Edge.BACKWARD_END)
-        gpu.now_ns += STEP_NS - STEP_NS // 2 - MS
+        gpu.now_ns += self.step_ns - self.step_ns // 2 - MS
 
     def take(self):
         steps = self.source.take()
@@ -270,11 +270,12 @@ def test_a_step_is_read_as_soon_as_the_gpu_has_passed_it_while_tracing_goes_on(g
     assert gpu.tracing
 
 
-def test_by_default_the_budget_chooses_and_some_steps_are_left_alone(gpu):
-    job = MeasuredJob(gpu, every=None)
+@pytest.mark.parametrize(("step_ms", "learning"), [(10, 3000), (250, 120), (1000, 60)])
+def test_by_default_the_budget_chooses_and_some_steps_are_left_alone(gpu, step_ms, learning):
+    job = MeasuredJob(gpu, every=None, step_ns=step_ms * MS)
     job.source.cadence.watched = True
-    job.run(6_000)
-    late = job.taken[3_000:]
+    job.run(2 * learning)
+    late = job.taken[learning:]
     assert sum(each.detailed for each in late) > 0.9 * len(late)
     cost = job.source.cadence.cost.of_measured_steps()
     assert abs(cost.share) <= 0.005  # the marks: 15 us of 10 ms
