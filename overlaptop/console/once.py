@@ -19,7 +19,7 @@ from overlaptop.report import troubles
 from overlaptop.report.figures import totals_in_words
 from overlaptop.report.headline import headline
 from overlaptop.report.links import nvlink_rate, pcie_rate
-from overlaptop.report.order import all_see_gaps, idle_ns, sees_gaps
+from overlaptop.report.order import all_see_gaps, idle_ns, sees_gaps, waiting_exact, waiting_ns
 
 ASCII = str.maketrans(
     {
@@ -159,9 +159,7 @@ def _row(view: RankView, link: LinkState, failure: Trouble | None) -> list[str]:
         text.duration(step.step_ns if step else None),
         text.bounded(text.percent(lanes.overlap if lanes else None), text.AT_MOST, exact=exact),
         text.bounded(text.duration(lanes.exposed_ns if lanes else None), text.AT_LEAST, exact=exact),
-        text.bounded(
-            text.duration(view.waits.exposed_wait_ns if view.waits else None), text.AT_LEAST, exact=exact
-        ),
+        text.bounded(text.duration(waiting_ns(view)), text.AT_LEAST, exact=waiting_exact(view)),
         text.duration(lanes.stall_ns if lanes else None),
         text.duration(idle_ns(view)),
         text.duration(lanes.compute_ns if lanes else None),

@@ -56,10 +56,11 @@ def _rows(job: TracedJob, waits: StepWaits) -> list[list[str]]:
             continue
         own = late.of(rank) if late is not None else None
         parts = ((times.wait_ns, times.exposed_wait_ns), (times.transfer_ns, times.exposed_transfer_ns))
+        exposed_known = times.known and times.exposed_known
         cells = [str(rank)]
         for part_ns, exposed_ns in parts:
             cells.append(text.duration(part_ns if times.known else None))
-            figure = text.duration(exposed_ns if times.known else None)
+            figure = text.duration(exposed_ns if exposed_known else None)
             cells.append(text.bounded(figure, text.AT_LEAST, exact=exact or exposed_ns == part_ns))
         cells.append(text.duration(times.unsplit_ns))
         cells.append(text.UNKNOWN if own is None else f"{own.late:,} of {own.collectives:,}")

@@ -67,15 +67,19 @@ def _bounds(totals: StepTotals, waited: dict[str, object]) -> dict[str, str]:
 
 
 def _wait_fields(rank: int, waits: StepWaits | None) -> dict[str, object]:
-    """A rank's waiting and transferring; None where nothing of its communication is split."""
+    """A rank's waiting and transferring; None where nothing of its communication is split, and of what was
+    exposed where nothing of that is.
+    """
     times = waits.times.get(rank) if waits is not None else None
     fields: dict[str, object] = dict.fromkeys(_WAIT_FIELDS)
     if waits is None or times is None:
         return fields
     fields["unsplit_ns"] = times.unsplit_ns
     if times.known:
-        fields |= {name: getattr(times, name) for name in _WAIT_FIELDS[:-1]}
+        fields |= {name: getattr(times, name) for name in ("wait_ns", "transfer_ns")}
         fields["late_rank"] = waits.late_rank(rank)
+    if times.exposed_known:
+        fields |= {name: getattr(times, name) for name in ("exposed_wait_ns", "exposed_transfer_ns")}
     return fields
 
 

@@ -25,16 +25,19 @@ def totals_in_words(totals: Totals, *, exact: bool) -> dict[str, str]:
 
 
 def exposed_in_words(times: WaitTimes) -> str:
-    """What exposed communication was, in the unit of its sum: ``= waiting 3.20 + transfer 0.50``.
+    """What exposed communication was, in the unit of its sum: ``= waiting 3.20 + transfer 0.50``; ``not
+    split`` where nothing of it is.
 
     Empty where there was none.
     """
+    if not times.exposed_known:
+        return "not split"
     parts = {
         "waiting": times.exposed_wait_ns,
         "transfer": times.exposed_transfer_ns,
         "not split": times.exposed_unsplit_ns,
     }
     exposed_ns = sum(parts.values())
-    said = [name for name, ns in parts.items() if ns or (times.known and name != "not split")]
+    said = [name for name, ns in parts.items() if ns or name != "not split"]
     words = " + ".join(f"{name} {part_of(parts[name], exposed_ns)}" for name in said)
     return f"= {words}" if exposed_ns else ""

@@ -89,8 +89,13 @@ def all_see_gaps(ranks: Iterable[RankView]) -> bool:
 
 
 def waiting_ns(view: RankView) -> int | None:
-    """Exposed waiting of the measured step; None where nothing of its communication is split."""
-    return view.waits.exposed_wait_ns if view.waits is not None and view.waits.known else None
+    """Exposed waiting of the measured step; None where nothing of its exposed communication is split."""
+    return view.waits.exposed_wait_ns if view.waits is not None and view.waits.exposed_known else None
+
+
+def waiting_exact(view: RankView) -> bool:
+    """Whether that is all of it: else it is a lower bound."""
+    return sees_gaps(view) and view.waits is not None and not view.waits.exposed_unsplit_ns
 
 
 def idle_ns(view: RankView) -> int | None:

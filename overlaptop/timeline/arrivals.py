@@ -217,6 +217,11 @@ class WaitTimes:
         return bool(self.wait_ns or self.transfer_ns or not self.unsplit_ns)
 
     @property
+    def exposed_known(self) -> bool:
+        """False where communication was exposed and nothing of what was exposed is split."""
+        return bool(self.exposed_wait_ns or self.exposed_transfer_ns or not self.exposed_unsplit_ns)
+
+    @property
     def hidden_wait_ns(self) -> int:
         """Waiting while compute ran: it cost nothing."""
         return self.wait_ns - self.exposed_wait_ns

@@ -129,6 +129,12 @@ def test_a_record_of_a_step_of_which_nothing_is_split_says_only_how_much_that_is
     assert [record[name] for name in WAIT_FIELDS] == [None, None, 30 * MS, None, None, None]
 
 
+def test_of_a_step_of_which_only_hidden_communication_is_split_what_was_exposed_is_unknown():
+    waits = waits_of({0: calls((12, 30)), 1: calls((20, 30))})
+    record = step_record("j", info(0), step(0, 3), waits)
+    assert [record[name] for name in WAIT_FIELDS] == [8 * MS, 10 * MS, 12 * MS, None, None, 1]
+
+
 def test_what_is_exposed_of_waiting_is_a_bound_where_compute_is_one():
     waits = waits_of({0: calls((0, 30)), 1: calls((20, 30))})
     assert step_record("j", info(0, exact=False), step(0, 3), waits)["bounds"]["exposed_wait_ns"] == "≥"

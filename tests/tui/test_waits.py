@@ -38,8 +38,14 @@ async def test_the_cost_is_a_lower_bound_where_gaps_are_not_seen_and_where_much_
     assert row_of(text, 0).split("%")[1].split()[:2] == ["≥20.00", "≥16.00"]
     ended_late = waiting_job(ends=lambda rank: 45 if rank == 3 else 50)
     text = await screen_of(ended_late)
-    assert "not split" in text
     assert "much is not split: " in first_line(text)
+
+
+async def test_of_what_is_not_split_waiting_and_transfer_are_unknown_and_not_zero():
+    text = await screen_of(waiting_job(ends=lambda rank: 45 if rank == 3 else 50))
+    assert "exposed 14.8 ms  not split" in text
+    assert "waiting 0" not in text
+    assert "waiting ms" not in line_of(text, "exposed ms")
 
 
 async def test_of_two_ranks_the_one_that_waits_is_named():

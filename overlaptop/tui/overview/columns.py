@@ -20,7 +20,7 @@ from overlaptop.report.links import (
     nvlink_rate,
     pcie_rate,
 )
-from overlaptop.report.order import idle_ns, sees_gaps, stalls_apart, step_ns, waiting_ns
+from overlaptop.report.order import idle_ns, sees_gaps, stalls_apart, step_ns, waiting_exact, waiting_ns
 from overlaptop.report.troubles import ending
 from overlaptop.text import (
     AT_LEAST,
@@ -139,8 +139,7 @@ def _time(
 
 def _waiting(view: RankView, scales: Scales, _width: int) -> StyledLine:
     value_ns = waiting_ns(view)
-    exact = sees_gaps(view) and view.waits is not None and not view.waits.exposed_unsplit_ns
-    figure = bounded(scales.unit.text(value_ns), AT_LEAST, exact=exact)
+    figure = bounded(scales.unit.text(value_ns), AT_LEAST, exact=waiting_exact(view))
     return (Segment(figure, DIM if value_ns is None else TEXT),)
 
 
