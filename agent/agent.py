@@ -39,7 +39,17 @@ from overlaptop.agent.standstill import Progress
 from overlaptop.agent.telemetry.telemetry import Telemetry
 from overlaptop.wire import commands
 from overlaptop.wire.commands import Command
-from overlaptop.wire.messages import AGENT_DISABLED, IssuedCall, Notice, RankEnd, RankInfo, Standstill
+from overlaptop.wire.messages import (
+    AGENT_DISABLED,
+    ENVIRONMENT,
+    EnvironmentFacts,
+    EnvironmentVariable,
+    IssuedCall,
+    Notice,
+    RankEnd,
+    RankInfo,
+    Standstill,
+)
 
 if TYPE_CHECKING:  # torch and numpy come with the job, not before it
     from overlaptop.agent.hooks.steps import StepHooks
@@ -102,6 +112,7 @@ class Agent:
         self._stands = False
         self._last_calls: Mapping[str, tuple[IssuedCall, ...]] = {}
         self._executor: CommandExecutor | None = None
+        self._environment: EnvironmentFacts | None = None
         self._cwd = placement.working_directory()
         self._telemetry = Telemetry(self._notice, enabled=options.telemetry)
         self._measuring.begin(options, self._telemetry.follow)
@@ -204,6 +215,7 @@ class Agent:
         self._send_standstill(sender)
         if self._step >= 0:  # until then the script is still making what it will train
             self._knobs.serve(sender, sender.place.rank)
+            self._send_environment(sender)
         self._telemetry.serve(sender, sender.place)
         self._send_notices(sender)
         sender.pump()
@@ -304,6 +316,14 @@ class Agent:
             where = " < ".join(stack) or "no line of the script"
             self._notice("info", f"comes no further; Python stands at {where}")
         self._stands = True
+
+    def _send_environment(self, sender: Sender) -> None:
+        """As it is once the first step has begun: the script may have set variables before."""
+        if self._environment is None:
+            known = ((name, os.environ.get(name)) for name in ENVIRONMENT)
+            variables = [EnvironmentVariable(name, value) for name, value in known if value is not None]
+            self._environment = EnvironmentFacts(sender.place.rank, tuple(variables))
+        sender.put_state(self._environment)
 
     def _send_reports(self, sender: Sender) -> None:
         while self._executor is not None and self._executor.reports:

@@ -12,6 +12,9 @@ MOST_MB = 10_000
 FIRST_CAP_BYTES = MIB
 """Of the first bucket where the script names no size: torch's own, the same since it has had one."""
 
+FLAGS = ("gradient_as_bucket_view", "find_unused_parameters", "static_graph")
+"""What a model remembers of how it was made, as the last fields of GradientFacts."""
+
 
 class BucketKnob:
     """Tells of the bucket size and of the gradients that fill the buckets. See registry.KnobProvider."""
@@ -78,6 +81,7 @@ class BucketKnob:
             group.size(),
             group_title(group.group_name, group.group_desc),
             FIRST_CAP_BYTES if known.made_with.by_default else None,
+            *(getattr(model, name, None) for name in FLAGS),
         )
         self._gradients = known, facts
         return facts

@@ -18,6 +18,7 @@ from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, Num
 from overlaptop.wire.facts import Facts
 from overlaptop.wire.knobs import GradientFacts, Knob, KnobFacts, Search
 from overlaptop.wire.messages import (
+    EnvironmentFacts,
     HubStatus,
     Notice,
     OwnCost,
@@ -61,6 +62,7 @@ class _Rank:
         self.knobs: tuple[Knob, ...] = ()
         self.gradients: GradientFacts | None = None
         self.own_cost: OwnCost | None = None
+        self.environment: EnvironmentFacts | None = None
         self.standstill: Standstill | None = None
         self.machine: MachineFacts | None = None
         self.device: DeviceFacts | None = None
@@ -136,6 +138,7 @@ class _Rank:
             knobs=self.knobs,
             gradients=self.gradients,
             own_cost=self.own_cost,
+            environment=self.environment,
             standstill=self.standstill,
             traffic=self.traffic,
             node=node,
@@ -342,6 +345,8 @@ class Fleet:
                 rank.gradients = facts
             case OwnCost():
                 rank.own_cost = facts
+            case EnvironmentFacts():
+                rank.environment = facts
             case Standstill():
                 rank.standstill = facts if facts.hung else None
 

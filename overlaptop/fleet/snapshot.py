@@ -13,6 +13,7 @@ from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, Knob, Search
 from overlaptop.wire.messages import (
+    EnvironmentFacts,
     Notice,
     OwnCost,
     RankEnd,
@@ -74,6 +75,8 @@ class RankView:
     """Those of its DDP model, as far as they are known."""
     own_cost: OwnCost | None = None
     """What its agent costs; None as long as that is not known."""
+    environment: EnvironmentFacts | None = None
+    """Which environment variables it has, of those that matter here; None before that is known."""
     traffic: Traffic | None = None
     """What its links carried, beside what its collectives account for; None before anything is known."""
     node: str = ""

@@ -104,6 +104,10 @@ class GradientFacts(Message, frozen=True, tag=17):
     """The process group's name, as CollectiveSpan has it."""
     first_cap_bytes: Count | None
     """The first bucket's own cap; None: the same as the others'."""
+    gradient_as_bucket_view: bool | None = None
+    """As the model was made with, like the two below. None: not known."""
+    find_unused_parameters: bool | None = None
+    static_graph: bool | None = None
 
 
 class Search(Message, frozen=True, tag=18):

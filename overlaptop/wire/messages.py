@@ -39,6 +39,21 @@ SOURCES = ("kernels", "events", "host", "none")
 AGENT_DISABLED = "the agent disabled itself"
 """The source_reason of a rank whose agent had a fault of its own and measures no more."""
 
+ENVIRONMENT = (
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_LAUNCH_BLOCKING",
+    "NCCL_BLOCKING_WAIT",
+    "NCCL_IB_DISABLE",
+    "NCCL_MAX_CTAS",
+    "NCCL_P2P_DISABLE",
+    "NCCL_SHM_DISABLE",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCH_NCCL_BLOCKING_WAIT",
+    "TORCH_NCCL_ENABLE_TIMING",
+)
+"""The environment variables that findings ask for."""
+
 PHASES = ("forward", "backward", "optimizer")
 NOTICE_LEVELS = ("info", "warning", "error")
 
@@ -222,6 +237,24 @@ class OwnCost(Message, frozen=True, tag=41):
     measured_change: Change
     """Of a step that is measured in detail."""
     measured_error: Change
+
+
+class EnvironmentVariable(Part, frozen=True):
+    """One that a rank was started with, or set itself."""
+
+    name: Annotated[str, one_of(ENVIRONMENT)]
+    value: Text
+
+
+class EnvironmentFacts(Message, frozen=True, tag=43):
+    """Which of `ENVIRONMENT` are set in a rank's process, and no others. Sent once."""
+
+    rank: Rank
+    variables: Annotated[tuple[EnvironmentVariable, ...], Meta(max_length=len(ENVIRONMENT))]
+
+    def value(self, name: str) -> str:
+        """Of one of `ENVIRONMENT`; empty where it is not set."""
+        return next((each.value for each in self.variables if each.name == name), "")
 
 
 class IssuedCall(Part, frozen=True):

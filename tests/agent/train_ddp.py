@@ -4,6 +4,7 @@ Ends after argv[1] steps, or when the file ``stop`` is there; uses torch's profi
 ``profile``, and disables rank 1's agent once there is a file ``fault``.
 """
 
+import os
 import sys
 import time
 from contextlib import nullcontext
@@ -16,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import overlaptop.agent
 
+os.environ["NCCL_MAX_CTAS"] = "16"
 torch.manual_seed(0)
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)

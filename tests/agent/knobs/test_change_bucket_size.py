@@ -11,6 +11,7 @@ from overlaptop.agent.control.two_phase_commit import NOTICE_S
 from overlaptop.wire import commands
 from overlaptop.wire.endpoints import list_jobs
 from overlaptop.wire.knobs import GradientFacts, Knob
+from overlaptop.wire.messages import EnvironmentVariable
 
 BUCKET_CAP_MB = Knob("bucket_cap_mb", None, "", "", 1, 10_000)
 
@@ -83,7 +84,9 @@ def test_ranks_tell_what_can_be_changed_and_tell_a_new_hub_and_a_new_value_too(s
     assert [each.knob.name for each in first.session.tick().knobs] == ["bucket_cap_mb", "accumulation"]
     first.until_it_trains()
     for rank, view in enumerate(first.session.tick().ranks):
-        assert view.gradients == GradientFacts(rank, (1 << 20,) * 3, 2, "0 default_pg", 1 << 20)
+        told = GradientFacts(rank, (1 << 20,) * 3, 2, "0 default_pg", 1 << 20, False, False, False)
+        assert view.gradients == told
+        assert view.environment.variables == (EnvironmentVariable("NCCL_MAX_CTAS", "16"),)
     os.kill(list_jobs()[0].hub_pid, signal.SIGKILL)
     late = watch()
     late.knob("bucket_cap_mb", "25")
