@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_RANKS, Fleet
+from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_RANKS, RECENT_DETAILS, Fleet
 from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, Snapshot
-from overlaptop.fleet.splitting import JobWaits, waits_of_one
+from overlaptop.fleet.splitting import JobWaits, split_step, waits_of_one
 from overlaptop.fleet.totals import total
-from overlaptop.fleet.waits import StepWaits
+from overlaptop.fleet.waits import SplitStep, StepWaits
 from overlaptop.wire.commands import Command
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.knobs import Search
@@ -30,6 +30,11 @@ class FinishedRank:
     steps: tuple[StepTotals, ...]
     details: tuple[StepDetail, ...] = ()
     """Of any of these."""
+
+    @property
+    def newest_details(self) -> tuple[StepDetail, ...]:
+        """As many as a running job's rank has, oldest first."""
+        return tuple(each for each in self.details if each.step != WHOLE_TRACE)[-RECENT_DETAILS:]
 
 
 class FinishedSession:
@@ -54,7 +59,14 @@ class FinishedSession:
             raise ValueError(f"rank {highest}: only ranks below {MAX_RANKS:,} can be shown, use --json")
         self._welcome, self._ranks, self._notices, self._now_ns = welcome, ranks, notices, now_ns
         self._waits = waits
-        self._numbers = [WHOLE_TRACE, *sorted({step.step for each in ranks for step in each.steps})]
+        self._steps: dict[int, list[StepTotals]] = {}
+        for each in ranks:
+            for step in (each.whole, *each.steps):
+                self._steps.setdefault(step.step, []).append(step)
+        self._numbers = sorted(self._steps)
+        self._split_steps = (
+            tuple(map(self._split_step, self._numbers[1:][-HISTORY_STEPS:])) if waits else ()
+        )
         self._at = 0
         self._snapshot = self._snapshot_of(WHOLE_TRACE)
 
@@ -70,13 +82,19 @@ class FinishedSession:
             fleet.apply(notice)
         fleet.set_link(LinkState.TRACE)
         whole = fleet.snapshot()
-        histories = {each.info.rank: each.steps[-HISTORY_STEPS:] for each in self._ranks}
+        known = {each.info.rank: each for each in self._ranks}
         waits = self._waits_of(number)
         times = waits.newest.times if waits.newest is not None else {}
         views = [replace(view, waits=times.get(view.rank)) for view in whole.ranks]
         # A live job's ranks that were announced and never seen may still come. These will not.
         ranks = tuple(
-            replace(view, history=histories[view.rank]) for view in views if view.info is not None
+            replace(
+                view,
+                history=known[view.rank].steps[-HISTORY_STEPS:],
+                details=(*view.details, *known[view.rank].newest_details),
+            )
+            for view in views
+            if view.info is not None
         )
         return replace(
             whole,
@@ -87,14 +105,18 @@ class FinishedSession:
             wait_window=waits.window,
             unsplit=waits.unsplit,
             fresh_waits=(),
+            split_steps=self._split_steps,
         )
 
     def _waits_of(self, number: int) -> JobWaits:
         """Who waited for whom in this step, or in the whole trace."""
         if number not in self._waits:
             return JobWaits()
-        steps = (step for each in self._ranks for step in (each.whole, *each.steps) if step.step == number)
-        return waits_of_one(self._waits[number], round(fmean(step.step_ns for step in steps)))
+        return waits_of_one(self._waits[number], _mean_ns(self._steps[number]))
+
+    def _split_step(self, number: int) -> SplitStep:
+        steps = self._steps[number]
+        return split_step(self._waits[number], min(step.start_ns for step in steps), _mean_ns(steps))
 
     def turn(self, steps: int) -> None:
         """Show the step that comes so many later, or earlier; before the first one is the whole trace."""
@@ -134,3 +156,7 @@ class FinishedSession:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def _mean_ns(steps: Sequence[StepTotals]) -> int:
+    return round(fmean(step.step_ns for step in steps))

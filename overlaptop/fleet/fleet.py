@@ -283,6 +283,7 @@ class Fleet:
             wait_window=waits.window,
             unsplit=waits.unsplit,
             fresh_waits=waits.fresh,
+            split_steps=waits.steps,
         )
 
     def _rank(self, number: int) -> _Rank | None:

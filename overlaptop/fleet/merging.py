@@ -98,6 +98,7 @@ class Merger:
             wait_window=waits.window,
             unsplit=waits.unsplit,
             fresh_waits=waits.fresh,
+            split_steps=waits.steps,
         )
 
     def _is_owned(self, message: StepTotals | DeviceSample | RankView, part: NodeSnapshot) -> bool:

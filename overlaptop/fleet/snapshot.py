@@ -8,7 +8,7 @@ from enum import Enum
 from overlaptop.fleet.commands import CommandView
 from overlaptop.fleet.knobs import JobKnob
 from overlaptop.fleet.traffic import Traffic
-from overlaptop.fleet.waits import StepWaits, WaitWindow
+from overlaptop.fleet.waits import SplitStep, StepWaits, WaitWindow
 from overlaptop.timeline.arrivals import WaitTimes
 from overlaptop.wire.devices import DeviceFacts, DeviceSample, MachineFacts, NumaFacts
 from overlaptop.wire.knobs import GradientFacts, Knob, Search
@@ -202,3 +202,5 @@ class Snapshot:
     """Why nothing is split, for the screen; empty where something is."""
     fresh_waits: tuple[StepWaits, ...] = ()
     """Steps that were split since the previous snapshot, in their order."""
+    split_steps: tuple[SplitStep, ...] = ()
+    """Those of ``wait_window``, oldest first; of a trace, all of its steps."""

@@ -11,12 +11,11 @@ import numpy as np
 
 from overlaptop.fleet.snapshot import NodeView, RankView
 from overlaptop.fleet.totals import of_one_step, step_of
-from overlaptop.fleet.waits import StepWaits, WaitWindow
+from overlaptop.fleet.waits import SplitStep, StepWaits, WaitWindow
 from overlaptop.text import named_ranks
 from overlaptop.timeline.arrivals import (
     Call,
     Collective,
-    Lateness,
     WaitTimes,
     combined,
     lateness,
@@ -33,8 +32,6 @@ WINDOW_NS = 20_000_000_000
 LONG_STEPS = 3
 RESTARTED_NS = 1_000_000_000
 """A step of an earlier number that began so much later is of ranks that count from 0 again."""
-MOST = 0.6
-"""Who caused this share of a step's waiting is its late rank, whoever else was last by a little."""
 FAR_AHEAD_NS = 3_000_000_000
 
 NOT_YET = "the timelines of all ranks in one step are not here yet"
@@ -51,26 +48,15 @@ class JobWaits:
     """Why nothing is split; empty where something is."""
     fresh: tuple[StepWaits, ...] = ()
     """Steps split since the last look, in their order."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A split step of the window."""
-
-    waits: StepWaits
-    start_ns: int
-    """When the first rank began it, Unix time."""
-    step_ns: int
-    """The mean over ranks."""
-    lateness: Lateness | None
-    """None where none of its collectives is split."""
+    steps: tuple[SplitStep, ...] = ()
+    """Those of the window, oldest first."""
 
 
 class Splitter:
     """Splits each step once the timelines of all ranks in it are there, and remembers the last seconds."""
 
     def __init__(self) -> None:
-        self._window: deque[_Step] = deque(maxlen=WINDOW_STEPS)
+        self._window: deque[SplitStep] = deque(maxlen=WINDOW_STEPS)
 
     def look(self, views: Sequence[RankView], nodes: Sequence[NodeView] = ()) -> JobWaits:
         """Split what is new among `views`, which are all of the job's ranks. `nodes`: where they are, if on
@@ -87,9 +73,9 @@ class Splitter:
         if not self._window:
             absent = [view.rank for view in views if not (view.details or view.ended)]
             return JobWaits(unsplit=f"no timeline of {named_ranks(absent)} is here" if absent else NOT_YET)
-        newest, window = self._window[-1].waits, _window(self._window)
+        newest, window = self._window[-1].waits, window_of(self._window)
         unsplit = "" if window else _why(newest.collectives)
-        return JobWaits(newest, window, unsplit, tuple(each.waits for each in fresh))
+        return JobWaits(newest, window, unsplit, tuple(each.waits for each in fresh), tuple(self._window))
 
     def _complete(self, views: Sequence[RankView]) -> list[dict[int, StepDetail]]:
         """The steps that all ranks have in detail and that have not been split, by rank; in their order."""
@@ -109,7 +95,7 @@ class Splitter:
 
     def _split(
         self, views: Sequence[RankView], details: Mapping[int, StepDetail], nodes: Sequence[NodeView]
-    ) -> _Step:
+    ) -> SplitStep:
         step = next(iter(details.values())).step
         collectives = _matched(details, nodes)
         times = {
@@ -117,11 +103,10 @@ class Splitter:
             for view in views
             if view.rank in details
         }
-        return _Step(
+        return split_step(
             StepWaits(step, collectives, times),
             _begun_ns(details),
             round(fmean(detail.step_ns for detail in details.values())),
-            lateness(collectives),
         )
 
     def _forget_old(self, views: Sequence[RankView]) -> None:
@@ -151,9 +136,14 @@ def _began_ns(views: Sequence[RankView]) -> int:
     return max((view.measured.start_ns for view in views if view.measured is not None), default=0)
 
 
+def split_step(waits: StepWaits, start_ns: int, step_ns: int) -> SplitStep:
+    """One step with who was late in it; `start_ns` and `step_ns` as SplitStep has them."""
+    return SplitStep(waits, start_ns, step_ns, lateness(waits.collectives))
+
+
 def waits_of_one(waits: StepWaits, step_ns: int) -> JobWaits:
     """What one step says by itself, or a whole trace; `step_ns` is its mean length over the ranks."""
-    window = _window([_Step(waits, 0, step_ns, lateness(waits.collectives))])
+    window = window_of([split_step(waits, 0, step_ns)])
     return JobWaits(waits, window, "" if window else _why(waits.collectives))
 
 
@@ -231,11 +221,12 @@ def _disturbed(view: RankView, step: int) -> bool:
     return totals is not None and totals.disturbed
 
 
-def _window(steps: Sequence[_Step]) -> WaitWindow | None:
+def window_of(steps: Sequence[SplitStep]) -> WaitWindow | None:
+    """What these steps say together; None where nothing of them is split."""
     late = combined(each.lateness for each in steps if each.lateness is not None)
     if late is None:
         return None
-    late_rank, late_steps = Counter(map(_late_rank, steps)).most_common(1)[0]
+    late_rank, late_steps = Counter(step.late_rank for step in steps).most_common(1)[0]
     awaited = late.late_rank if late_rank is None else late_rank
     waits_ns = [
         (times.exposed_wait_ns, times.exposed_unsplit_ns, each.step_ns)
@@ -255,16 +246,8 @@ def _window(steps: Sequence[_Step]) -> WaitWindow | None:
     )
 
 
-def _without_collectives(step: _Step) -> _Step:
+def _without_collectives(step: SplitStep) -> SplitStep:
     return replace(step, waits=replace(step.waits, collectives=()))
-
-
-def _late_rank(step: _Step) -> int | None:
-    """The rank that caused most of the step's waiting by far; None where several did."""
-    if step.lateness is None or not step.lateness.wait_ns:
-        return None
-    most = max(step.lateness.ranks, key=lambda each: each.caused_wait_ns)
-    return most.rank if most.caused_wait_ns >= MOST * step.lateness.wait_ns else None
 
 
 def _why(collectives: Sequence[Collective]) -> str:

@@ -5,18 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, Snapshot
-from overlaptop.fleet.waits import WaitWindow
+from overlaptop.fleet.waits import LATE_SHARE, WaitWindow
 from overlaptop.fleet.watching import MOST_COMPARED, compared
 from overlaptop.report.figures import totals_in_words
 from overlaptop.report.order import all_see_gaps
 from overlaptop.text import AT_LEAST, duration, percent, whole_percent
-from overlaptop.timeline.arrivals import RankLateness
 
-LATE_SHARE, COSTLY_SHARE = 0.6, 0.02
-"""A rank is late clearly from this share of the steps or collectives on, where the others wait this share
-of the step."""
-SHARED_SHARE = 0.9
-"""A few ranks are late by turns clearly from this share of the collectives on, all together."""
+COSTLY_SHARE = 0.02
+"""Waiting is worth a warning from this share of the step on."""
 
 
 class Headline(NamedTuple):
@@ -45,7 +41,7 @@ def headline(snapshot: Snapshot) -> Headline | None:
     if window.share < COSTLY_SHARE:
         known = window.unsplit_share < COSTLY_SHARE
         return _left_to_win(snapshot, "waiting costs little" if known else "much is not split")
-    late = _late(window)
+    late = window.clearly_late
     if late is None:
         return _shared(snapshot, window) or _left_to_win(snapshot, "the late rank changes")
     others = [each for each in window.lateness.ranks if each is not late]
@@ -64,27 +60,12 @@ def headline(snapshot: Snapshot) -> Headline | None:
     )
 
 
-def _late(window: WaitWindow) -> RankLateness | None:
-    """Who causes most of the waiting in most steps; else who costs most of those that are late in most of
-    their collectives: each group may have one, and some may always be a little late.
-    """
-    if window.late_rank is not None and window.late_steps >= LATE_SHARE * window.steps:
-        return window.lateness.of(window.late_rank)
-    ranks = window.lateness.ranks
-    clearly_late = (
-        each
-        for each in ranks
-        if each.share >= LATE_SHARE and each.caused_wait_ns * len(ranks) >= 2 * window.lateness.wait_ns
-    )
-    return max(clearly_late, key=lambda each: each.caused_wait_ns, default=None)
-
-
 def _shared(snapshot: Snapshot, window: WaitWindow) -> Headline | None:
     """Half of the ranks or fewer are late in nearly all collectives, by turns; None where it is not so."""
-    late = window.lateness.fewest(SHARED_SHARE)
-    if len(late) < 2 or 2 * len(late) > len(window.lateness.ranks):
+    late = window.late_by_turns
+    if not late:
         return None
-    numbers = [str(each.rank) for each in sorted(late, key=lambda each: each.rank)]
+    numbers = [str(each.rank) for each in late]
     who = f"ranks {', '.join(numbers[:-1])} and {numbers[-1]}"
     number, collectives = sum(each.late for each in late), window.lateness.collectives
     cost, brief_cost = _costs(snapshot, window)

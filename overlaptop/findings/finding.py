@@ -1,0 +1,37 @@
+"""What a rule found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Certainty(Enum):
+    """How sure a finding is."""
+
+    MEASURED = "measured"
+    """The cause itself was measured."""
+    LIKELY = "likely"
+    """What was measured fits this cause, and the others that would look alike are excluded."""
+    POSSIBLE = "possible"
+    """What was measured fits this cause, and others too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One cause, what it costs and what to do."""
+
+    title: str
+    """One line, subject first, with the measured figure."""
+    measured: str
+    """What was measured, in words with figures."""
+    advice: str
+    """What to type or to change."""
+    certainty: Certainty
+    gain_ns: int | None = None
+    """The most that mending it can win in a step: never more than the exposed or idle time that it
+    explains. None: not known."""
+    ranks: tuple[int, ...] = ()
+    """Those that it is about; empty: the whole job."""
+    rule: str = ""
+    """Name of the rule's file; `find` fills it in."""

@@ -1,0 +1,1 @@
+"""The rules, one a file. Each has ``look``: Evidence -> Findings."""
