@@ -39,7 +39,8 @@ class Place:
 
 
 def find_place(parser: argparse.ArgumentParser, device: str) -> Place:
-    """The place by torchrun's environment, or alone without one; exits where there is no GPU for it.
+    """The place by torchrun's environment, or alone without one; exits where GPUs are asked for and none is
+    there. Ranks share GPUs where there are fewer.
 
     Args:
         parser: says what is wrong.
@@ -51,13 +52,16 @@ def find_place(parser: argparse.ArgumentParser, device: str) -> Place:
         return Place(rank, world_size, torch.device("cpu"))
 
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     gpus = torch.cuda.device_count()
-    if local_rank >= gpus:
-        parser.error(
-            f"rank {rank} needs GPU {local_rank} and there are {gpus}: start fewer processes, "
-            "or pass --device cpu"
-        )
-    return Place(rank, world_size, torch.device("cuda", local_rank))
+    if not gpus:
+        parser.error("there is no GPU: pass --device cpu")
+    if ranks_here > gpus:
+        # NCCL takes two ranks on one GPU for a mistake, but only where both are of one host.
+        os.environ |= {"NCCL_HOSTID": f"rank {rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+        if local_rank == 0:
+            print(f"{ranks_here} ranks share {gpus} GPU{'s' * (gpus > 1)}, over loopback", flush=True)
+    return Place(rank, world_size, torch.device("cuda", local_rank % gpus))
 
 
 def parse(workload: Workload, argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, Place]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +83,25 @@ def new_file(text: str) -> Path:
     return path
 
 
+def new_folder(text: str) -> Path:
+    """An option's value: where a folder is, or can be made."""
+    path = Path(text)
+    if not path.is_dir() and (path.exists() or not path.absolute().parent.is_dir()):
+        raise argparse.ArgumentTypeError(f"no folder can be made at {text!r}")
+    return path
+
+
+def command(text: str) -> str:
+    """An option's value: words as for a shell, one at least."""
+    try:
+        words = shlex.split(text)
+    except ValueError as fault:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be read: {fault}") from fault
+    if not words:
+        raise argparse.ArgumentTypeError("must name what to run")
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option of a workload. Without `kind` and `choices` it is a switch."""
@@ -89,7 +109,7 @@ class Option:
     flag: str
     what: str
     """What it does, for a list."""
-    kind: Callable[[str], Path | int | float] | None = None
+    kind: Callable[[str], Path | int | float | str] | None = None
     """Makes the value of what was typed, or raises argparse.ArgumentTypeError."""
     metavar: str = ""
     choices: tuple[str, ...] = ()

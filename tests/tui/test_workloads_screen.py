@@ -103,11 +103,11 @@ async def test_each_workload_keeps_what_was_typed_for_it():
         assert "ddp.py --layers 8" in await settled(app, pilot)
         await pilot.press("down")
         assert "fsdp.py --prefetch-forward 1" in await settled(app, pilot)
-        await pilot.press("down", "down")
-        assert "allreduce_matmul.py" in await settled(app, pilot)
+        await pilot.press(*["down"] * len(WORKLOADS))
+        assert f"{WORKLOADS[-1].name}.py" in await settled(app, pilot)
         await pilot.press("enter")
         await settled(app, pilot)
-        assert launcher.orders == [LaunchRequest("allreduce_matmul")]
+        assert launcher.orders == [LaunchRequest(WORKLOADS[-1].name)]
 
 
 @pytest.mark.parametrize("size", SIZES)

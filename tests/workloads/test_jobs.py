@@ -1,5 +1,7 @@
 import argparse
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -28,7 +30,7 @@ def results(run_warm, tmp_path):
     """What a job writes for each step, as text, so that equal means equal to the last bit."""
 
     def run_job(workload, *args, ranks=2):
-        arguments = [*args, OPTION[workload], "results"]
+        arguments = [*args, *((OPTION[workload], "results") if workload in OPTION else ())]
         return read_results(run_warm(find(workload).path, arguments, tmp_path, ranks), tmp_path)
 
     return run_job
@@ -140,6 +142,37 @@ def test_no_thread_of_gloo_outlives_the_process_group(workload, run_warm, tmp_pa
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(("by", "workload"), [("gc", "ddp"), ("loader", "allreduce_matmul")])
+def test_a_fault_makes_one_rank_late_and_changes_no_result(by, workload, ddp_losses, results, tmp_path):
+    steps, tiny = 8, TINY_GPT if workload == "ddp" else TINY_MATMUL
+    words = [workload, *tiny, *(SMALL_BUCKETS if workload == "ddp" else ()), OPTION[workload], "results"]
+    faulty = ["--by", by, "--untouched", "4", "--steps", str(steps), "--record", "lost", "--device", "cpu"]
+    expected = ddp_losses if workload == "ddp" else results(workload, "--steps", str(steps), *tiny)
+    assert results("faults", *faulty, "--share", "1", "--workload", shlex.join(words)) == expected
+    of_each = [(tmp_path / "lost" / f"rank-{rank}.jsonl").read_text().splitlines() for rank in (0, 1)]
+    assert of_each[0] == []
+    lost = [json.loads(line) for line in of_each[1]]
+    # Lost from the boundary behind an untouched step on, or in the next one's forward.
+    assert [each["step"] for each in lost] == [*range(4, steps - (workload == "ddp"))]
+    assert all(each["lost_ns"] > 0 for each in lost)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--workload", "nonesuch"], "there is no workload and no script called 'nonesuch'"),
+        (["--workload", "faults"], "faults runs any workload but itself"),
+        (["--workload", "ddp --nonesuch"], "unrecognized arguments: --nonesuch"),
+        (["--by", "magic"], "invalid choice: 'magic'"),
+    ],
+)
+def test_a_fault_that_cannot_be_run_is_one_line(run_warm, tmp_path, options, why):
+    done = run_warm(find("faults").path, [*options, "--device", "cpu"], tmp_path, 0)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert why in line
+
+
 @pytest.mark.parametrize("slower_from", [None, 10, 100])
 def test_time_runs_out_within_a_step_also_where_steps_become_longer(monkeypatch, slower_from):
     """A step of eight batches takes eight times as long, from whichever step on."""
@@ -238,21 +271,34 @@ def test_a_bad_option_is_one_clear_line_and_status_2(workload, args, complaint, 
     assert complaint in line
 
 
-def test_a_rank_without_a_gpu_of_its_own_says_so(capsys, monkeypatch):
+def test_ranks_share_gpus_where_there_are_fewer_and_say_so(capsys, monkeypatch):
     import torch
 
     from overlaptop.workloads import job
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    os.environ |= {"LOCAL_WORLD_SIZE": "4"}
+    for gpus, local_rank, index, host in ((4, 3, 3, None), (2, 3, 1, "rank 3"), (2, 0, 0, "rank 0")):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
+        os.environ |= {"RANK": str(local_rank), "LOCAL_RANK": str(local_rank)}
+        _, place = job.parse(DDP, [])
+        assert place.device == torch.device("cuda", index)
+        assert os.environ.get("NCCL_HOSTID") == host
+    assert capsys.readouterr().out == "4 ranks share 2 GPUs, over loopback\n"
+
+
+def test_a_gpu_that_is_not_there_is_one_line(capsys, monkeypatch):
+    import torch
+
+    from overlaptop.workloads import job
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(SystemExit) as ended:
-        job.parse(DDP, [])
+        job.parse(DDP, ["--device", "cuda"])
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "rank 1 needs GPU 1 and there are 1" in line
-    assert "--device cpu" in line
+    assert line.endswith("there is no GPU: pass --device cpu")
 
 
 def test_buckets_hold_every_parameter_once_from_last_to_first():

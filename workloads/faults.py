@@ -1,0 +1,343 @@
+"""Runs a bundled workload, or any script, with one thing wrong on purpose: one rank comes late.
+
+    torchrun --nproc-per-node=2 -m overlaptop.agent workloads/faults.py --by gc --workload "ddp --layers 2"
+
+The first steps are left as they are and say how long a step takes; from then on the late rank loses a share
+of that in each step. What is run does not know of it: hooks of torch say where its steps end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import math
+import os
+import random
+import runpy
+import shlex
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.data import DataLoader, IterableDataset
+
+import overlaptop.agent
+from overlaptop.workloads import catalog
+from overlaptop.workloads.options import OptionsError, Parser, complete
+
+PRODUCT = 4096
+"""Rows and columns of the matrices of ``compute`` on a GPU; on a CPU a sixteenth."""
+COLLECTION_NS = 50_000_000
+"""At most, of one garbage collection; several make up more."""
+NICE_STEP = 1.25
+"""The share of a CPU that one step of niceness is worth: sched_prio_to_weight in kernel/sched/core.c."""
+MAX_NICE = 19
+SPIN = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # it ends with the rank
+os.nice(int(sys.argv[1]))
+while os.getppid() == int(sys.argv[2]):
+    for _ in range(1_000_000):
+        pass
+"""
+
+
+class Cause(ABC):
+    """Why a rank is late."""
+
+    in_forward = True
+    """Whether time is lost in the middle of forward; else before it."""
+
+    def prepare(self, lose_ns: int) -> None:
+        """Get ready to lose about so much at a time; called once."""
+        del lose_ns
+
+    @abstractmethod
+    def lose(self, lose_ns: int) -> None:
+        """Lose time, on the training thread."""
+
+
+class Sleep(Cause):
+    """The training thread sleeps, and so issues everything late."""
+
+    def lose(self, lose_ns: int) -> None:
+        """Sleep."""
+        time.sleep(lose_ns / 1e9)
+
+
+class Compute(Cause):
+    """Matrix products besides those of the workload."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._device = device
+        self._product_ns = 0.0
+
+    def prepare(self, lose_ns: int) -> None:
+        """Find out how long a product takes while the other ranks do what they do."""
+        del lose_ns
+        n = PRODUCT if self._on_gpu else PRODUCT // 16
+        self._matrix = torch.ones(
+            n, n, device=self._device, dtype=torch.bfloat16 if self._on_gpu else torch.float32
+        )
+        for _ in range(2):  # the first round is slower
+            torch.cuda.synchronize() if self._on_gpu else None
+            began_ns = time.perf_counter_ns()
+            for _ in range(10):
+                self._matrix @ self._matrix
+            torch.cuda.synchronize() if self._on_gpu else None
+            self._product_ns = (time.perf_counter_ns() - began_ns) / 10
+
+    def lose(self, lose_ns: int) -> None:
+        """Multiply: on a CPU for so long, on a GPU as many as take so long."""
+        if self._on_gpu:
+            for _ in range(max(1, round(lose_ns / self._product_ns))):
+                self._matrix @ self._matrix
+            return
+        until_ns = time.perf_counter_ns() + lose_ns
+        while time.perf_counter_ns() < until_ns:
+            self._matrix @ self._matrix
+
+
+class Collect(Cause):
+    """Python's garbage collector, in an interpreter that holds many objects."""
+
+    def prepare(self, lose_ns: int) -> None:
+        """Make as many objects as it takes."""
+        self._times = math.ceil(lose_ns / COLLECTION_NS)
+        gc.freeze()  # what there is already is not looked at: it would take its own time
+        count = 10_000
+        for _ in range(3):
+            self._objects: list[list[object]] = [[] for _ in range(count)]
+            gc.collect()
+            began_ns = time.perf_counter_ns()
+            gc.collect()
+            count = max(1, round(count * lose_ns / self._times / (time.perf_counter_ns() - began_ns)))
+
+    def lose(self, lose_ns: int) -> None:
+        """Collect."""
+        del lose_ns
+        for _ in range(self._times):
+            gc.collect()
+
+
+class _Slow(IterableDataset[int]):
+    lose_ns = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            time.sleep(self.lose_ns / 1e9)
+            yield 0
+
+
+class Load(Cause):
+    """A DataLoader that makes the training thread wait for each batch."""
+
+    in_forward = False
+
+    def prepare(self, lose_ns: int) -> None:
+        """Open it."""
+        del lose_ns
+        self._data = _Slow()
+        self._batches = iter(DataLoader(self._data, batch_size=None))
+
+    def lose(self, lose_ns: int) -> None:
+        """Wait for a batch."""
+        self._data.lose_ns = lose_ns
+        next(self._batches)
+
+
+class Cpus(Cause):
+    """All threads of the rank on one CPU, on which another process computes."""
+
+    in_forward = False
+
+    def __init__(self, share: float) -> None:
+        # A competitor of weight w takes w / (1 + w) of the CPU: all that we compute takes 1 + w as long.
+        self._nice = min(MAX_NICE, max(0, round(-math.log(share, NICE_STEP))))
+
+    def prepare(self, lose_ns: int) -> None:
+        """Bind the rank, and have something compete with it."""
+        del lose_ns
+        cpu = max(os.sched_getaffinity(0))
+        for thread in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(OSError):  # it ended since
+                os.sched_setaffinity(int(thread.name), {cpu})
+        # Not in another session: the kernel shares CPUs between sessions first.
+        self._competitor = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", SPIN, str(self._nice), str(os.getpid())]
+        )
+
+    def lose(self, lose_ns: int) -> None:
+        """It is lost all the time."""
+        del lose_ns
+
+
+class Injector:
+    """Finds the steps of whatever runs in this process, and has it lose time from some step on."""
+
+    def __init__(
+        self, cause: Cause | None, share: float, untouched: int, *, uneven: bool, device: torch.device
+    ) -> None:
+        """``cause``: None: nothing is wrong with this rank. ``uneven``: another share in each step."""
+        self._cause = cause
+        self._share = share
+        self._untouched = untouched
+        self._uneven = uneven
+        self._rank = int(os.environ.get("RANK", "0"))
+        self._on_gpu = device.type == "cuda" and isinstance(cause, Compute)
+        self._step = -1
+        """As the agent counts: from 0 at the first boundary."""
+        self._ended_ns: list[int] = []
+        """When the untouched steps did."""
+        self._lose_ns = 0
+        """A step; 0: still untouched."""
+        self._owed = False
+        """This step's loss is still to come."""
+        self._has_modules = self._marks_steps = False
+        self._optimizer: object = None
+        self._delayed_ns = 0
+        self._record: Any = None
+        self._unwritten: deque[tuple[int, int, Any, Any]] = deque()
+
+    def install(self, folder: Path | None) -> None:
+        """Hook torch. ``folder``: where each step's loss is written, ``rank-1.jsonl``."""
+        register_optimizer_step_post_hook(self._stepped)
+        if self._cause is not None and self._cause.in_forward:
+            register_module_forward_hook(self._forwarded)
+        mark = overlaptop.agent.step
+
+        def marked() -> None:
+            mark()
+            self._marks_steps = True
+            self._boundary()
+
+        overlaptop.agent.step = marked
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._record = (folder / f"rank-{self._rank}.jsonl").open("w", buffering=1)
+
+    def _stepped(self, optimizer: object, _args: object, _kwargs: object) -> None:
+        self._optimizer = self._optimizer or optimizer
+        if optimizer is self._optimizer and not self._marks_steps:
+            self._boundary()
+
+    def _forwarded(self, _module: object, _inputs: object, _output: object) -> None:
+        self._has_modules = True
+        if self._owed:
+            self._lose()
+
+    def _boundary(self) -> None:
+        if isinstance(self._cause, Cpus):
+            self._note_delay()
+        self._step += 1
+        if self._cause is None:
+            return
+        if not self._lose_ns:
+            self._ended_ns.append(time.perf_counter_ns())
+            if self._step < self._untouched:
+                return
+            self._calibrate()
+        self._owed = True
+        if not (self._cause.in_forward and self._has_modules):
+            self._lose()
+
+    def _calibrate(self) -> None:
+        assert self._cause is not None
+        ends = self._ended_ns[len(self._ended_ns) // 3 :]  # the first ones are longer
+        step_ns = median(after - before for before, after in pairwise(ends))
+        self._lose_ns = max(1, round(self._share * step_ns))
+        self._cause.prepare(self._lose_ns)
+        print(
+            f"rank {self._rank}: from step {self._step} on it loses {self._lose_ns / 1e6:.1f} ms in each, "
+            f"of {step_ns / 1e6:.1f} ms",
+            flush=True,
+        )
+
+    def _lose(self) -> None:
+        assert self._cause is not None
+        self._owed = False
+        lose_ns = self._lose_ns
+        if self._uneven:
+            draw = random.Random(f"{self._rank} {self._step}").random()  # noqa: S311
+            lose_ns = round(2 * lose_ns * draw)
+        at_ns, began, ended = time.time_ns(), None, None
+        if self._on_gpu:
+            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            began.record()
+        began_ns = time.perf_counter_ns()
+        self._cause.lose(lose_ns)
+        if ended is not None:
+            ended.record()
+            self._unwritten.append((self._step, at_ns, began, ended))
+            while self._unwritten and self._unwritten[0][3].query():
+                step, at_ns, began, ended = self._unwritten.popleft()
+                self._write(step, at_ns, round(began.elapsed_time(ended) * 1e6))
+        elif not isinstance(self._cause, Cpus):
+            self._write(self._step, at_ns, time.perf_counter_ns() - began_ns)
+
+    def _note_delay(self) -> None:
+        """How long the training thread was ready to run and did not, by proc(5)'s schedstat."""
+        delayed_ns = int(Path("/proc/thread-self/schedstat").read_text().split()[1])
+        if self._step >= 0:
+            self._write(self._step, time.time_ns(), delayed_ns - self._delayed_ns)
+        self._delayed_ns = delayed_ns
+
+    def _write(self, step: int, at_ns: int, lost_ns: int) -> None:
+        if self._record is not None:
+            self._record.write(json.dumps({"step": step, "at_ns": at_ns, "lost_ns": lost_ns}) + "\n")
+
+
+def main() -> None:
+    """Run the workload."""
+    parser = catalog.FAULTS.parser()
+    options = parser.parse_args()
+    complete(catalog.FAULTS.options, options, "cpu")
+    path, words = _command(parser, options.workload, options)
+    on_gpu = options.device == "cuda" or (options.device == "auto" and torch.cuda.is_available())
+    device = torch.device("cuda" if on_gpu else "cpu")
+    uneven = options.by == "batches"
+    causes: dict[str, Callable[[], Cause]] = {
+        "sleep": Sleep, "compute": lambda: Compute(device), "batches": lambda: Compute(device),
+        "gc": Collect, "loader": Load, "cpus": lambda: Cpus(options.share),
+    }  # fmt: skip
+    late = uneven or int(os.environ.get("RANK", "0")) == options.late_rank
+    cause = causes[options.by]() if late else None
+    injector = Injector(cause, options.share, options.untouched, uneven=uneven, device=device)
+    injector.install(options.record)
+    sys.argv = [path, *words]
+    sys.path[0] = str(Path(path).absolute().parent)
+    runpy.run_path(path, run_name="__main__")
+
+
+def _command(parser: Parser, run: str, options: Any) -> tuple[str, list[str]]:
+    """The script that is run and its options; ends the process where it would refuse them."""
+    script, *words = shlex.split(run) or [""]
+    workload = catalog.find(script)
+    if workload is catalog.FAULTS:
+        parser.error("--workload: faults runs any workload but itself")
+    if workload is None:
+        if not Path(script).is_file():
+            parser.error(f"--workload: there is no workload and no script called {script!r}")
+        return script, words
+    words += ["--device", options.device, *(("--steps", str(options.steps)) if options.steps else ())]
+    try:
+        workload.check(words)
+    except OptionsError as fault:
+        parser.error(f"--workload: {fault}")
+    return str(workload.path), words
+
+
+if __name__ == "__main__":
+    main()
