@@ -53,6 +53,7 @@ from overlaptop.wire.messages import (
 
 if TYPE_CHECKING:  # torch and numpy come with the job, not before it
     from overlaptop.agent.hooks.steps import StepHooks
+    from overlaptop.agent.hooks.training_thread import TrainingThread
     from overlaptop.agent.sources.base import StepSpans
 
 PERIOD_S = 0.1
@@ -76,6 +77,7 @@ class Agent:
         """``script``: the job's script as it was named on the command line."""
         self.barrier = FaultBarrier(self._notice)
         self._steps: StepHooks | None = None
+        self._spent: TrainingThread | None = None
         self._measuring = Measuring(self.barrier, self._notice)
         self._profilers = ProfilerWatch()
         self._models = DdpModels(self.barrier)
@@ -116,6 +118,8 @@ class Agent:
         self._cwd = placement.working_directory()
         self._telemetry = Telemetry(self._notice, enabled=options.telemetry)
         self._measuring.begin(options, self._telemetry.follow)
+        if self._spent is not None:
+            self._spent.begin()
         self._pid = os.getpid()
         self.failure = ""
         """What ended the script, as RankEnd has it."""
@@ -154,7 +158,10 @@ class Agent:
         # middle of another thread's import is left with half a module. Also numpy, which starts threads.
         signals_blocked(partial(importlib.import_module, "overlaptop.agent.reporting.reporter"))
         from overlaptop.agent.hooks.steps import StepHooks
+        from overlaptop.agent.hooks.training_thread import TrainingThread
 
+        self._spent = TrainingThread(self.barrier)
+        self._spent.install()
         self._steps = StepHooks(self.barrier, self._on_boundary, self._measuring.edge)
         self._steps.install()
         self._profilers.install()
@@ -178,6 +185,8 @@ class Agent:
                 self._knobs.note_step(self._step + 1)  # before anybody can know that it has begun
             if self.barrier.active:
                 self._measuring.boundary(self._step + 1, optimizer)
+                if self._spent is not None:
+                    self._spent.boundary(self._step + 1)
         finally:
             self._step += 1
             self._training_thread = threading.get_ident()
@@ -277,7 +286,8 @@ class Agent:
         taken, self._taken = [*self._taken, *source.take()], []
         for measured in taken:
             command = executor.disturbed_by(measured.step)
-            totals = reporter.totals(measured, rank, sender.dropped + source.lost, command)
+            spent = self._spent.take(measured.step) if self._spent is not None else None
+            totals = reporter.totals(measured, rank, sender.dropped + source.lost, command, spent)
             sender.put_step(totals)
             if not command:
                 self._recent_ns.append(totals.step_ns)

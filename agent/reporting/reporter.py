@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from overlaptop.agent.hooks.training_thread import ThreadTimes
 from overlaptop.agent.sources.base import StepSpans
 from overlaptop.agent.sources.own_cost import CostMeter
 from overlaptop.timeline import spans
@@ -20,11 +21,17 @@ MAX_COLLECTIVES = 1024
 MAX_STEP = 1 << 62
 
 
-def totals(measured: StepSpans, rank: int, dropped: int, disturbed_by: str = "") -> StepTotals:
+def totals(
+    measured: StepSpans,
+    rank: int,
+    dropped: int,
+    disturbed_by: str = "",
+    spent: ThreadTimes | None = None,
+) -> StepTotals:
     """The step in numbers; the lanes are None where only its phases were measured.
 
     ``disturbed_by``: the command that kept it from the job's own pace, if one did: the step took place, but
-    its parts say nothing.
+    its parts say nothing. ``spent``: what the training thread did meanwhile, where that is known.
     """
     phase_ns: Counter[str] = Counter()
     for phase in measured.phases:
@@ -64,6 +71,9 @@ def totals(measured: StepSpans, rank: int, dropped: int, disturbed_by: str = "")
         transitional=disturbed_by not in ("", CAPTURE),
         link_tx_bytes=link.tx if link else None,
         link_rx_bytes=link.rx if link else None,
+        cpu_ns=spent.cpu_ns if spent else None,
+        loading_ns=spent.loading_ns if spent else None,
+        full_collections=spent.full_collections if spent else None,
     )
 
 

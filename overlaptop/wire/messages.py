@@ -142,6 +142,12 @@ class StepTotals(Message, frozen=True, tag=2):
     transitional: bool = False
     """A setting was changed in it, as a command asked, or had not come into force yet: its times belong to
     neither value. Its lane totals are None."""
+    cpu_ns: DurationNs | None = None
+    """CPU time of the training thread; this and the next two by the host's clock."""
+    loading_ns: DurationNs | None = None
+    """What that thread spent in a DataLoader's ``next``."""
+    full_collections: Count | None = None
+    """Python's garbage collections of the oldest generation."""
 
     @property
     def disturbed(self) -> bool:

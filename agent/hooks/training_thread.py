@@ -1,0 +1,88 @@
+"""What the training thread spent a step on, by counters that the interpreter and the kernel keep anyway."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter_ns, thread_time_ns
+from typing import Any, NamedTuple
+
+from torch.utils.data import dataloader
+
+from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+from overlaptop.agent.isolation.patching import replace
+
+MAX_STEPS = 4096
+"""Steps not yet taken; past that the oldest are forgotten."""
+
+
+class ThreadTimes(NamedTuple):
+    """Of one step."""
+
+    cpu_ns: int
+    """CPU time of the training thread."""
+    loading_ns: int
+    """What it spent in a DataLoader's ``next``."""
+    full_collections: int
+    """Garbage collections of the oldest generation."""
+
+
+class TrainingThread:
+    """Compares counters at the boundaries of steps.
+
+    Collections are counted, not timed: the interpreter swallows what a signal handler raises in gc's
+    callbacks, and a signal that comes during a collection is handled in the callback at its end.
+    """
+
+    def __init__(self, barrier: FaultBarrier) -> None:
+        self._barrier = barrier
+        self.begin()
+
+    def begin(self) -> None:
+        """Start anew, also in a forked child."""
+        self._thread = 0
+        self._at_boundary = ThreadTimes(0, 0, 0)
+        self._loading_ns = 0
+        self._steps: deque[tuple[int, ThreadTimes]] = deque(maxlen=MAX_STEPS)
+
+    def install(self) -> None:
+        """Time the loops' DataLoaders. The hook stays until the process ends."""
+        base, clock = dataloader._BaseDataLoaderIter, perf_counter_ns  # noqa: SLF001 - there is no other hook
+        loaded = self._barrier.guarded("the DataLoader hook", self._on_loaded)
+
+        def timed(advance: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            def timed_next(iterator: Any) -> Any:
+                begun_ns = clock()
+                try:
+                    return advance(iterator)
+                finally:
+                    loaded(begun_ns)
+
+            return timed_next
+
+        replace(base, "__next__", timed)
+
+    def boundary(self, step: int) -> None:
+        """`step` begins here, and the one before it ends."""
+        now = ThreadTimes(thread_time_ns(), self._loading_ns, gc.get_stats()[-1]["collections"])
+        if self._thread == threading.get_ident():
+            spent = ThreadTimes(
+                *(max(0, new - old) for new, old in zip(now, self._at_boundary, strict=True))
+            )
+            self._steps.append((step - 1, spent))
+        self._thread = threading.get_ident()
+        self._at_boundary = now
+
+    def take(self, step: int) -> ThreadTimes | None:
+        """What the thread spent this step on; None where that is not known. Steps are taken in order."""
+        while self._steps and self._steps[0][0] <= step:
+            number, spent = self._steps.popleft()
+            if number == step:
+                return spent
+        return None
+
+    def _on_loaded(self, begun_ns: int) -> None:
+        if self._thread == threading.get_ident():
+            self._loading_ns += perf_counter_ns() - begun_ns

@@ -1,0 +1,93 @@
+"""What the training thread spent its steps on."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+
+import pytest
+from torch.utils.data import DataLoader, Dataset
+
+from overlaptop.agent.hooks.training_thread import TrainingThread
+from overlaptop.agent.isolation.fault_barrier import FaultBarrier
+
+MS = 1_000_000
+LOADING_S = 0.03
+
+
+class Slow(Dataset):
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, at):
+        time.sleep(LOADING_S)
+        return at
+
+
+@pytest.fixture
+def thread():
+    """The hook stays in for the life of the process, so each test silences its own at the end."""
+    faults = []
+    barrier = FaultBarrier(lambda level, text: faults.append(text))
+    made = TrainingThread(barrier)
+    made.install()
+    yield made
+    barrier.active = False
+    assert faults == []
+
+
+def test_loading_computing_and_full_collections_are_told_apart(thread):
+    thread.boundary(0)
+    assert list(DataLoader(Slow(), batch_size=None)) == [0, 1, 2]
+    thread.boundary(1)
+    until_ns = time.thread_time_ns() + 20 * MS
+    while time.thread_time_ns() < until_ns:
+        pass
+    thread.boundary(2)
+    gc.collect()
+    gc.collect(0)
+    thread.boundary(3)
+    loading, computing, collecting = (thread.take(step) for step in range(3))
+    assert loading.loading_ns >= 3 * LOADING_S * 1e9 > loading.cpu_ns
+    assert computing.cpu_ns >= 20 * MS
+    assert computing.loading_ns == collecting.loading_ns == 0
+    assert (loading.full_collections, collecting.full_collections) == (0, 1)
+
+
+def test_what_another_thread_loads_is_not_the_training_threads(thread):
+    thread.boundary(0)
+    other = threading.Thread(target=lambda: list(DataLoader(Slow(), batch_size=None)))
+    other.start()
+    other.join()
+    thread.boundary(1)
+    assert thread.take(0).loading_ns == 0
+
+
+def test_of_a_step_that_two_threads_ran_nothing_is_known(thread):
+    thread.boundary(0)
+    other = threading.Thread(target=thread.boundary, args=(1,))
+    other.start()
+    other.join()
+    thread.boundary(2)
+    assert thread.take(0) is None
+    assert thread.take(1) is None
+
+
+def test_a_step_that_nobody_asked_for_is_skipped(thread):
+    for step in range(4):
+        thread.boundary(step)
+    assert thread.take(1) is not None
+    assert thread.take(0) is None
+    assert thread.take(2) is not None
+    assert thread.take(3) is None
+
+
+def test_what_the_dataset_raises_goes_on_to_the_script(thread):
+    class Broken(Slow):
+        def __getitem__(self, at):
+            raise ValueError(at)
+
+    thread.boundary(0)
+    with pytest.raises(ValueError, match="0"):
+        list(DataLoader(Broken(), batch_size=None))
