@@ -63,16 +63,19 @@ class Work:
         return product[0].float().mean() + self._gradient[:1024].float().mean()
 
 
+def run(options: argparse.Namespace, place: job.Place) -> None:
+    """Work until the steps or the time are over."""
+    work = Work(options, place)
+    report = job.Report(place, "figure", options.results)
+    for _ in job.step_numbers(options, place):
+        report.add(work.step())
+        mark_step()
+    report.close()
+
+
 def main() -> None:
     """Run the job."""
-    options, place = job.parse(catalog.ALLREDUCE_MATMUL)
-    with job.process_group(place):
-        work = Work(options, place)
-        report = job.Report(place, "figure", options.results)
-        for _ in job.step_numbers(options, place):
-            report.add(work.step())
-            mark_step()
-        report.close()
+    job.main(catalog.ALLREDUCE_MATMUL, run)
 
 
 if __name__ == "__main__":

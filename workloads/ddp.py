@@ -77,8 +77,14 @@ def train_on(
     return total
 
 
-def train(options: argparse.Namespace, place: job.Place) -> None:
+def run(options: argparse.Namespace, place: job.Place) -> None:
     """Train until the steps or the time are over."""
+    with gpt.arithmetic(options):
+        train(options, place)
+
+
+def train(options: argparse.Namespace, place: job.Place) -> None:
+    """Train with the numbers as the process has them."""
     model = gpt.build(options, place)
     ddp = DistributedDataParallel(
         model, bucket_cap_mb=options.bucket_cap_mb, gradient_as_bucket_view=not options.no_overlap
@@ -108,9 +114,7 @@ def train(options: argparse.Namespace, place: job.Place) -> None:
 
 def main() -> None:
     """Run the job."""
-    options, place = job.parse(catalog.DDP)
-    with gpt.arithmetic(options), job.process_group(place):
-        train(options, place)
+    job.main(catalog.DDP, run)
 
 
 if __name__ == "__main__":

@@ -64,8 +64,15 @@ def set_prefetch(model: gpt.Gpt, forward: int, backward: int) -> None:
             choose(unit, order[at : at + depth])
 
 
-def train(options: argparse.Namespace, place: job.Place) -> None:
+def run(options: argparse.Namespace, place: job.Place) -> None:
     """Train until the steps or the time are over."""
+    with gpt.arithmetic(options):
+        train(options, place)
+    forget_group()
+
+
+def train(options: argparse.Namespace, place: job.Place) -> None:
+    """Train with the numbers as the process has them."""
     model = gpt.build(options, place)
     shard(model, place, reshard_after_forward=options.reshard_after_forward)
     set_prefetch(model, options.prefetch_forward, options.prefetch_backward)
@@ -97,10 +104,7 @@ def forget_group() -> None:
 
 def main() -> None:
     """Run the job."""
-    options, place = job.parse(catalog.FSDP)
-    with gpt.arithmetic(options), job.process_group(place):
-        train(options, place)
-        forget_group()
+    job.main(catalog.FSDP, run)
 
 
 if __name__ == "__main__":

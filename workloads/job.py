@@ -19,8 +19,9 @@ import torch.distributed as dist
 # shuts down aborts the process. Imported before there is a group, it holds none.
 import torch.distributed.nn
 
+from overlaptop.workloads import shared_gpu
 from overlaptop.workloads.catalog import Workload
-from overlaptop.workloads.options import complete
+from overlaptop.workloads.options import Defaults, complete
 
 MIB = 1 << 20
 
@@ -36,11 +37,21 @@ class Place:
     rank: int
     world_size: int
     device: torch.device
+    shares_gpu: bool = False
+    """Whether there are more ranks here than GPUs."""
+
+    @property
+    def defaults(self) -> Defaults:
+        """Which defaults of the options it takes."""
+        if self.device.type == "cpu":
+            return "cpu"
+        return "shared" if self.shares_gpu else "cuda"
 
 
 def find_place(parser: argparse.ArgumentParser, device: str) -> Place:
-    """The place by torchrun's environment, or alone without one; exits where GPUs are asked for and none is
-    there. Ranks share GPUs where there are fewer.
+    """The place by torchrun's environment, or alone without one; exits where it cannot be.
+
+    With fewer GPUs than ranks they take them in turn.
 
     Args:
         parser: says what is wrong.
@@ -52,16 +63,17 @@ def find_place(parser: argparse.ArgumentParser, device: str) -> Place:
         return Place(rank, world_size, torch.device("cpu"))
 
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
     gpus = torch.cuda.device_count()
-    if not gpus:
-        parser.error("there is no GPU: pass --device cpu")
-    if ranks_here > gpus:
-        # NCCL takes two ranks on one GPU for a mistake, but only where both are of one host.
-        os.environ |= {"NCCL_HOSTID": f"rank {rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
-        if local_rank == 0:
-            print(f"{ranks_here} ranks share {gpus} GPU{'s' * (gpus > 1)}, over loopback", flush=True)
-    return Place(rank, world_size, torch.device("cuda", local_rank % gpus))
+    if gpus == 0:
+        parser.error("--device cuda: there is no GPU here")
+    shares_gpu = ranks_here > gpus
+    if shares_gpu and ranks_here < world_size:
+        parser.error(
+            f"{ranks_here} ranks and {gpus} GPU{'s' * (gpus > 1)} here: ranks of several hosts cannot "
+            "share GPUs; start fewer processes, or pass --device cpu"
+        )
+    return Place(rank, world_size, torch.device("cuda", local_rank % gpus), shares_gpu)
 
 
 def parse(workload: Workload, argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, Place]:
@@ -74,7 +86,7 @@ def parse(workload: Workload, argv: Sequence[str] | None = None) -> tuple[argpar
     parser = workload.parser()
     parsed = parser.parse_args(argv)
     place = find_place(parser, parsed.device or "auto")
-    complete(workload.options, parsed, place.device.type)
+    complete(workload.options, parsed, place.defaults)
     return parsed, place
 
 
@@ -84,6 +96,10 @@ def process_group(place: Place) -> Iterator[None]:
     on_gpu = place.device.type == "cuda"
     if on_gpu:
         torch.cuda.set_device(place.device)
+    if place.shares_gpu:
+        shared_gpu.prepare_nccl(place.rank)
+        if place.rank == 0:
+            print(shared_gpu.in_words(place.world_size, torch.cuda.device_count()), flush=True)
     backend, device_id = ("nccl", place.device) if on_gpu else ("gloo", None)
     if "RANK" in os.environ:
         dist.init_process_group(backend, device_id=device_id)
@@ -96,6 +112,18 @@ def process_group(place: Place) -> Iterator[None]:
     if on_gpu:
         torch.cuda.synchronize()
     dist.destroy_process_group()
+
+
+def main(workload: Workload, run: Callable[[argparse.Namespace, Place], None]) -> None:
+    """Run the job of this process's command line.
+
+    Args:
+        workload: which options there are.
+        run: does the work, inside the process group, until its steps or its time are over.
+    """
+    options, place = parse(workload)
+    with process_group(place):
+        run(options, place)
 
 
 def step_numbers(

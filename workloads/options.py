@@ -11,9 +11,11 @@ import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 Value = bool | int | float | str | None
+Defaults = Literal["cuda", "shared", "cpu"]
+"""For what a default is: a GPU a rank, a GPU that several ranks share, or a CPU."""
 
 
 class OptionsError(ValueError):
@@ -118,6 +120,8 @@ class Option:
     ``--no-...`` turns off."""
     on_gpu: Value = None
     """In place of `default` on GPUs."""
+    on_shared: Value = None
+    """In place of `on_gpu` where several ranks share a GPU."""
     on_cpu: Value = None
     """In place of `default` on CPUs."""
     dest: str = ""
@@ -138,9 +142,11 @@ class Option:
         """As a list names it: ``--layers N``."""
         return self.flag if self.is_switch else f"{self.flag} {self.metavar or '|'.join(self.choices)}"
 
-    def default_on(self, device_type: str) -> Value:
-        """What is taken on ``cuda`` or ``cpu`` where the option is not given."""
-        own = self.on_gpu if device_type == "cuda" else self.on_cpu
+    def default_on(self, where: Defaults) -> Value:
+        """What is taken there where the option is not given."""
+        own = self.on_cpu if where == "cpu" else self.on_gpu
+        if where == "shared" and self.on_shared is not None:
+            own = self.on_shared
         return self.default if own is None else own
 
     @property
@@ -148,7 +154,8 @@ class Option:
         """What it does, and its default."""
         if self.on_gpu is not None:
             on_gpu, on_cpu = value_text(self.on_gpu), value_text(self.on_cpu)
-            return f"{self.what}; default {on_gpu} on a GPU, {on_cpu} on a CPU"
+            shared = "" if self.on_shared is None else f"{value_text(self.on_shared)} on a shared one, "
+            return f"{self.what}; default {on_gpu} on a GPU, {shared}{on_cpu} on a CPU"
         if self.default is None or self.default is False:
             return self.what
         return f"{self.what}; default {value_text(self.default)}"
@@ -172,8 +179,8 @@ def value_text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def complete(options: Iterable[Option], parsed: argparse.Namespace, device_type: str) -> None:
-    """Give each option that was not given its default on ``cuda`` or ``cpu``."""
+def complete(options: Iterable[Option], parsed: argparse.Namespace, where: Defaults) -> None:
+    """Give each option that was not given its default there."""
     for option in options:
         if getattr(parsed, option.name) is None:
-            setattr(parsed, option.name, option.default_on(device_type))
+            setattr(parsed, option.name, option.default_on(where))

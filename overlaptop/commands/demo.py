@@ -5,9 +5,9 @@ from __future__ import annotations
 from overlaptop.console.arguments import add_screen, cut_at_dashes, make_parser, positive, screen_of
 
 DESCRIPTION = """\
-Start a bundled training job under torchrun, watch it, and end it: NCCL on the GPUs that are there,
-else gloo on two processes. `python -m overlaptop.workloads` lists the workloads. What follows -- goes
-to the workload: overlaptop demo ddp -- --bucket-cap-mb 100
+Start a bundled training job under torchrun, watch it, and end it: NCCL on the GPUs that are there, two
+ranks on one if there is only one; else gloo on two processes. `python -m overlaptop.workloads` lists
+the workloads. What follows -- goes to the workload: overlaptop demo ddp -- --bucket-cap-mb 100
 """
 
 
@@ -23,7 +23,7 @@ def run(words: list[str]) -> int:
         "workload", nargs="?", default="ddp", metavar="WORKLOAD", help=f"{names} (default: ddp)"
     )
     parser.add_argument(
-        "--nproc", type=positive, metavar="N", help="processes (default: one a GPU, else 2 on the CPU)"
+        "--nproc", type=positive, metavar="N", help="processes (default: one a GPU, at least 2)"
     )
     parser.add_argument("--steps", type=positive, metavar="N", help="end the job after N steps")
     parser.add_argument(

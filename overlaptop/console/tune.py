@@ -88,7 +88,7 @@ def _launcher(script: str, options: Sequence[str], nproc: int | None) -> Launche
         if not Path(script).is_file():
             names = ", ".join(each.name for each in catalog.WORKLOADS)
             raise CommandError(f"no script {script}, and no workload of that name; there are: {names}", 2)
-        return Launcher(script, options, place(nproc), agent_options=("--control",))
+        return Launcher(script, options, place(nproc, may_share=False), agent_options=("--control",))
     try:
         given = workload.check(options)
     except OptionsError as fault:

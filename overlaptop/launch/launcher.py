@@ -19,6 +19,7 @@ from pathlib import Path
 
 from overlaptop.launch.supervised import LaunchError, Lease, SupervisedJob
 from overlaptop.workloads.catalog import Workload
+from overlaptop.workloads.options import Defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,33 +28,54 @@ class JobPlacement:
 
     nproc: int
     backend: str
-    """``nccl``, each rank on a GPU of its own, or ``gloo``, all on the CPU."""
+    """``nccl``, on GPUs, or ``gloo``, all on the CPU."""
+    shared_gpus: int = 0
+    """The GPUs, where there are fewer than processes; 0: each process has one of its own, or none."""
 
     @property
-    def device_type(self) -> str:
-        """``cuda`` or ``cpu``: whose defaults a workload takes."""
-        return "cpu" if self.backend == "gloo" else "cuda"
+    def defaults(self) -> Defaults:
+        """Which defaults a workload takes."""
+        if self.backend == "gloo":
+            return "cpu"
+        return "shared" if self.shared_gpus else "cuda"
 
     @property
     def in_words(self) -> str:
         """``2 GPUs, NCCL``."""
         if self.backend == "gloo":
             return f"the CPU, {self.nproc} process{'es' * (self.nproc > 1)}, gloo"
-        return f"{self.nproc} GPU{'s' * (self.nproc > 1)}, NCCL"
+        gpus = self.shared_gpus or self.nproc
+        shared = f" shared by {self.nproc} processes" if self.shared_gpus else ""
+        return f"{gpus} GPU{'s' * (gpus > 1)}{shared}, NCCL"
 
 
-def place(nproc: int | None = None, device: str = "auto") -> JobPlacement:
-    """Choose NCCL on the GPUs there are, else gloo on two processes.
+def place(nproc: int | None = None, device: str = "auto", *, may_share: bool = True) -> JobPlacement:
+    """Choose NCCL on the GPUs of this machine, else gloo; by `placement_on`."""
+    return placement_on(usable_gpus(), nproc, device, may_share=may_share)
 
-    More processes than GPUs run on gloo: NCCL takes no two ranks on one GPU. `device` is what a workload
-    was told: ``cpu`` runs on gloo in any case. Raises LaunchError where ``cuda`` finds too few GPUs.
+
+def placement_on(
+    gpus: int, nproc: int | None = None, device: str = "auto", *, may_share: bool = True
+) -> JobPlacement:
+    """Choose NCCL on a machine's GPUs, else gloo on two processes.
+
+    Args:
+        gpus: how many it has.
+        nproc: how many processes; None: one a GPU, but at least two.
+        device: what a workload was told: ``cpu`` runs on gloo in any case.
+        may_share: the script lets several ranks share a GPU, as bundled workloads do. Of others more
+            processes than GPUs run on gloo, and one GPU gets one process.
+
+    Raises:
+        LaunchError: ``cuda`` on a machine without a GPU.
     """
-    gpus = usable_gpus()
+    if device == "cuda" and not gpus:
+        raise LaunchError("--device cuda: there is no GPU")
     if nproc is None:
-        nproc = gpus or 2
-    if device == "cuda" and nproc > gpus:
-        raise LaunchError(f"--device cuda needs a GPU for each process: {nproc} wanted, {gpus} there")
-    return JobPlacement(nproc, "nccl" if nproc <= gpus and device != "cpu" else "gloo")
+        nproc = max(2, gpus) if may_share or not gpus else gpus
+    if not gpus or device == "cpu" or (nproc > gpus and not may_share):
+        return JobPlacement(nproc, "gloo")
+    return JobPlacement(nproc, "nccl", gpus if nproc > gpus else 0)
 
 
 @functools.cache
@@ -164,6 +186,9 @@ class Launcher(SupervisedJob):
         environment.setdefault("OMP_NUM_THREADS", str(max(1, share - 1)))
         if self.placement.backend == "gloo":
             environment["CUDA_VISIBLE_DEVICES"] = ""
+        if self.placement.shared_gpus:
+            # The default but under MPS, where it is 2 and makes streams share a queue.
+            environment.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "8")
         return environment
 
 

@@ -62,7 +62,7 @@ class LocalLauncher:
         except (LaunchRequestError, LaunchError) as fault:
             return LaunchPlan(request, str(fault))
         on = launcher.placement
-        return LaunchPlan(request, "", launcher.command_line, on.in_words, on.nproc, on.device_type, given)
+        return LaunchPlan(request, "", launcher.command_line, on.in_words, on.nproc, on.defaults, given)
 
     def start(self, plan: LaunchPlan, lease: Lease | None = None) -> None:
         """End the job before and start this one, on a thread. Raises ValueError for a plan with a fault."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from overlaptop.fleet.hosts_session import HostsSession
-from overlaptop.launch.launcher import JobPlacement
+from overlaptop.launch.launcher import placement_on
 from overlaptop.launch.relayed import WITHOUT_OWNER_S
 from overlaptop.launch.request import (
     LaunchPhase,
@@ -18,11 +18,13 @@ from overlaptop.launch.request import (
     LaunchStatus,
     checked,
 )
+from overlaptop.launch.supervised import LaunchError
 from overlaptop.remote.host import RemoteHost
 from overlaptop.wire.codec import WireError
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.wire.relaying import RelayLaunchStatus
 from overlaptop.workloads.catalog import WORKLOADS, Workload
+from overlaptop.workloads.options import Defaults
 
 CLEAR_S = 3.0
 """For a host to report that what was started there is being ended."""
@@ -67,18 +69,17 @@ class RemoteLauncher:
         device = given.get("device", "auto")
         if host is None or (fault := _fault(host)):
             return LaunchPlan(request, _NO_HOST if host is None else fault)
-        if device == "cuda" and gpus is not None and (request.nproc or 1) > gpus:
-            return LaunchPlan(
-                request, f"--device cuda needs a GPU for each process: {host.name} has {gpus}"
-            )
         # As far as the number of GPUs tells; the host decides, and may know better.
-        nproc, device_type, where = request.nproc or 0, "cpu", "its GPUs, else its CPU"
+        nproc, where = request.nproc or 0, "its GPUs, else its CPU"
+        defaults: Defaults = "cpu"
         if gpus is not None or device == "cpu":
-            nproc = request.nproc or gpus or 2
-            placement = JobPlacement(nproc, "gloo" if device == "cpu" or nproc > (gpus or 0) else "nccl")
-            device_type, where = placement.device_type, placement.in_words
+            try:
+                placement = placement_on(gpus or 0, request.nproc, str(device))
+            except LaunchError as error:
+                return LaunchPlan(request, f"{host.name}: {error}")
+            nproc, defaults, where = placement.nproc, placement.defaults, placement.in_words
         return LaunchPlan(
-            request, "", _command_line(request), f"{host.name}: {where}", nproc, device_type, given
+            request, "", _command_line(request), f"{host.name}: {where}", nproc, defaults, given
         )
 
     def start(self, plan: LaunchPlan) -> None:

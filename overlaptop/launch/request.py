@@ -13,7 +13,7 @@ from typing import Protocol
 
 from overlaptop.wire.endpoints import JobRecord
 from overlaptop.workloads.catalog import Workload
-from overlaptop.workloads.options import OptionsError
+from overlaptop.workloads.options import Defaults, OptionsError
 
 MAX_NPROC = 256
 
@@ -83,8 +83,8 @@ class LaunchPlan:
     place: str = ""
     """On what, in words: ``2 GPUs, NCCL``."""
     nproc: int = 0
-    device_type: str = "cpu"
-    """``cuda`` or ``cpu``: whose defaults the workload takes."""
+    defaults: Defaults = "cpu"
+    """Which defaults the workload takes."""
     given: Mapping[str, object] = field(default_factory=dict)
     """The values of the options that were given, by Option.name."""
 

@@ -50,7 +50,7 @@ def test_a_plan_says_what_would_be_run_and_on_what() -> None:
     assert plan.fault == ""
     assert plan.command_line.endswith("ddp.py --bucket-cap-mb 50 --device cpu")
     assert "torchrun --nproc-per-node=3 -m overlaptop.agent " in plan.command_line
-    assert (plan.place, plan.nproc, plan.device_type) == ("the CPU, 3 processes, gloo", 3, "cpu")
+    assert (plan.place, plan.nproc, plan.defaults) == ("the CPU, 3 processes, gloo", 3, "cpu")
     assert plan.given == {"bucket_cap_mb": 50.0, "device": "cpu"}
     plans = [LocalLauncher().plan(LaunchRequest(workload.name)) for workload in WORKLOADS]
     assert [(plan.fault, plan.given) for plan in plans] == [("", {})] * len(WORKLOADS)
@@ -82,9 +82,10 @@ def test_what_the_workload_would_refuse_is_refused_in_one_line_and_not_started(
 def test_what_the_machine_has_not_is_refused_in_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launching, "usable_gpus", lambda: 2)
     on_gpus = LaunchRequest("ddp", ("--device", "cuda"), 2)
-    assert LocalLauncher().plan(on_gpus).device_type == "cuda"
-    fault = LocalLauncher().plan(replace(on_gpus, nproc=3)).fault
-    assert fault == "--device cuda needs a GPU for each process: 3 wanted, 2 there"
+    assert LocalLauncher().plan(on_gpus).defaults == "cuda"
+    assert LocalLauncher().plan(replace(on_gpus, nproc=3)).defaults == "shared"
+    monkeypatch.setattr(launching, "usable_gpus", lambda: 0)
+    assert LocalLauncher().plan(on_gpus).fault == "--device cuda: there is no GPU"
     monkeypatch.undo()
     monkeypatch.setattr(launching.importlib.util, "find_spec", lambda name: None)
     launching.usable_gpus.cache_clear()

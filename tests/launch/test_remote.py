@@ -49,22 +49,23 @@ def started(launcher, *words, host=""):
 
 
 @pytest.mark.parametrize(
-    ("gpus", "nproc", "options", "place", "count", "device"),
+    ("gpus", "nproc", "options", "place", "count", "defaults"),
     [
         (8, None, (), "gpu-a: 8 GPUs, NCCL", 8, "cuda"),
-        (1, None, (), "gpu-a: 1 GPU, NCCL", 1, "cuda"),
+        (1, None, (), "gpu-a: 1 GPU shared by 2 processes, NCCL", 2, "shared"),
+        (1, 1, (), "gpu-a: 1 GPU, NCCL", 1, "cuda"),
         (8, 2, (), "gpu-a: 2 GPUs, NCCL", 2, "cuda"),
-        (2, 4, (), "gpu-a: the CPU, 4 processes, gloo", 4, "cpu"),
+        (2, 4, (), "gpu-a: 2 GPUs shared by 4 processes, NCCL", 4, "shared"),
         (8, 3, ("--device", "cpu"), "gpu-a: the CPU, 3 processes, gloo", 3, "cpu"),
         (0, None, (), "gpu-a: the CPU, 2 processes, gloo", 2, "cpu"),
         (None, None, (), "gpu-a: its GPUs, else its CPU", 0, "cpu"),
     ],
 )
 def test_where_it_would_run_follows_from_the_gpus_that_the_host_told_of(
-    gpus, nproc, options, place, count, device
+    gpus, nproc, options, place, count, defaults
 ):
     plan = launcher_of(Host("gpu-a", gpus)).plan(LaunchRequest("ddp", options, nproc))
-    assert (plan.fault, plan.place, plan.nproc, plan.device_type) == ("", place, count, device)
+    assert (plan.fault, plan.place, plan.nproc, plan.defaults) == ("", place, count, defaults)
     assert plan.request.host == "gpu-a"
 
 
@@ -73,8 +74,11 @@ def test_where_it_would_run_follows_from_the_gpus_that_the_host_told_of(
     [
         ([Host("gpu-a")], LaunchRequest("nonsense"), "no workload is called 'nonsense'; there are: ddp, "),
         ([Host("gpu-a")], LaunchRequest("ddp", ("--layers", "x")), "--layers"),
-        ([Host("gpu-a", 2)], LaunchRequest("ddp", ("--device", "cuda"), 4), "gpu-a has 2"),
-        ([Host("gpu-a", 0)], LaunchRequest("ddp", ("--device", "cuda")), "gpu-a has 0"),
+        (
+            [Host("gpu-a", 0)],
+            LaunchRequest("ddp", ("--device", "cuda")),
+            "gpu-a: --device cuda: there is no GPU",
+        ),
         ([Host("gpu-a", readonly=True)], LaunchRequest("ddp"), "gpu-a lets this dashboard only look on"),
         ([Host("gpu-a", up=False, note="it broke")], LaunchRequest("ddp"), "cannot be reached: it broke"),
         ([Host("a", up=False), Host("b", up=False)], LaunchRequest("ddp"), "no host is there to start it"),

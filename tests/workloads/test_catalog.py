@@ -6,7 +6,7 @@ import pytest
 from overlaptop.workloads.catalog import DDP, FSDP, WORKLOADS, find
 from overlaptop.workloads.options import OptionsError, complete, value_text
 
-NOT_WORKLOADS = {"__init__", "__main__", "catalog", "gpt", "job", "options"}
+NOT_WORKLOADS = {"__init__", "__main__", "catalog", "gpt", "job", "options", "shared_gpu"}
 
 
 def test_the_catalog_lists_every_workload_of_its_folder():
@@ -60,8 +60,8 @@ def test_what_a_check_of_options_says_is_what_the_script_says(workload, capsys):
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
 def test_every_default_is_a_value_that_the_option_takes(workload):
     for option in workload.options:
-        for device_type in ("cuda", "cpu"):
-            default = option.default_on(device_type)
+        for where in ("cuda", "shared", "cpu"):
+            default = option.default_on(where)
             if option.is_switch:
                 assert isinstance(default, bool)
             elif default is not None:

@@ -271,34 +271,73 @@ def test_a_bad_option_is_one_clear_line_and_status_2(workload, args, complaint, 
     assert complaint in line
 
 
-def test_ranks_share_gpus_where_there_are_fewer_and_say_so(capsys, monkeypatch):
+@pytest.fixture
+def as_rank(monkeypatch):
+    """``as_rank(rank, world_size, here, gpus)``: as torchrun starts it where there are so many GPUs."""
     import torch
 
+    def become(rank, world_size, here, gpus):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        sizes = {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": here}
+        for name, value in {"RANK": rank, "LOCAL_RANK": rank % here, **sizes}.items():
+            monkeypatch.setenv(name, str(value))
+
+    return become
+
+
+@pytest.mark.parametrize(
+    ("rank", "world_size", "gpus", "index", "shares"),
+    [(1, 2, 2, 1, False), (1, 2, 4, 1, False), (0, 2, 1, 0, True), (1, 2, 1, 0, True), (3, 4, 2, 1, True)],
+)
+def test_ranks_have_a_gpu_each_or_take_them_in_turn(as_rank, rank, world_size, gpus, index, shares):
     from overlaptop.workloads import job
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    os.environ |= {"LOCAL_WORLD_SIZE": "4"}
-    for gpus, local_rank, index, host in ((4, 3, 3, None), (2, 3, 1, "rank 3"), (2, 0, 0, "rank 0")):
-        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
-        os.environ |= {"RANK": str(local_rank), "LOCAL_RANK": str(local_rank)}
-        _, place = job.parse(DDP, [])
-        assert place.device == torch.device("cuda", index)
-        assert os.environ.get("NCCL_HOSTID") == host
-    assert capsys.readouterr().out == "4 ranks share 2 GPUs, over loopback\n"
+    as_rank(rank, world_size, world_size, gpus)
+    options, place = job.parse(DDP, [])
+    assert (place.device.index, place.shares_gpu) == (index, shares)
+    assert (options.layers, options.width) == ((8, 1024) if shares else (16, 2048))
 
 
-def test_a_gpu_that_is_not_there_is_one_line(capsys, monkeypatch):
-    import torch
-
+@pytest.mark.parametrize(
+    ("world_size", "here", "gpus", "complaint"),
+    [(2, 2, 0, "there is no GPU here"), (4, 2, 1, "ranks of several hosts cannot share GPUs")],
+)
+def test_a_rank_for_which_there_is_no_gpu_says_so(as_rank, capsys, world_size, here, gpus, complaint):
     from overlaptop.workloads import job
 
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    as_rank(1, world_size, here, gpus)
     with pytest.raises(SystemExit) as ended:
         job.parse(DDP, ["--device", "cuda"])
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("there is no GPU: pass --device cpu")
+    assert complaint in line
+
+
+def test_ranks_that_share_a_gpu_are_hosts_of_their_own_to_nccl_and_the_job_says_so_once(
+    monkeypatch, capsys
+):
+    from overlaptop.workloads import job
+
+    monkeypatch.setattr(os, "environ", {"RANK": "0"})
+    for name in ("set_device", "synchronize"):
+        monkeypatch.setattr(job.torch.cuda, name, lambda *args: None)
+    monkeypatch.setattr(job.torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(job.dist, "destroy_process_group", lambda: None)
+    asked = []
+    monkeypatch.setattr(
+        job.dist, "init_process_group", lambda backend, device_id: asked.append((backend, dict(os.environ)))
+    )
+    for rank in (0, 1):
+        place = job.Place(rank, 2, job.torch.device("cuda", 0), shares_gpu=True)
+        with job.process_group(place):
+            pass
+    assert [backend for backend, _ in asked] == ["nccl", "nccl"]
+    first, second = (environment for _, environment in asked)
+    assert first["NCCL_HOSTID"] != second["NCCL_HOSTID"]
+    assert all(each["NCCL_SOCKET_IFNAME"] == "lo" for each in (first, second))
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("2 ranks share 1 GPU: ")
 
 
 def test_buckets_hold_every_parameter_once_from_last_to_first():

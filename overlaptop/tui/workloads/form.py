@@ -78,11 +78,11 @@ class FormState:
     def rows(self) -> list[OptionRow]:
         """Its options as they would be; without a plan, the defaults on a CPU."""
         plan = self.plan if self.plan is not None and not self.plan.fault else None
-        device_type = plan.device_type if plan is not None else "cpu"
+        where = plan.defaults if plan is not None else "cpu"
         given = plan.given if plan is not None else {}
         found = []
         for option in self.workload.options:
-            default = option.default_on(device_type)
+            default = option.default_on(where)
             default_text = "" if default is None else value_text(default)
             value = value_text(given[option.name]) if option.name in given else default_text
             found.append(OptionRow(option, value, option.name in given, default_text))

@@ -1,0 +1,98 @@
+"""A workload as those see it who list or start it, and the options that several have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from overlaptop.workloads.options import (
+    Checker,
+    Option,
+    Parser,
+    count,
+    multiple_of,
+    new_file,
+    positive_float,
+    positive_int,
+)
+
+HEAD_WIDTH = 64
+"""Of an attention head of the small GPT: its width is a multiple."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A script that torchrun can start."""
+
+    name: str
+    path: Path
+    """Absolute."""
+    summary: str
+    """One line for a list."""
+    description: str
+    """What it does and what its modes are, for its ``--help``."""
+    options: tuple[Option, ...]
+    look_for: str = ""
+    """What to look for on the screen, for its ``--help``."""
+
+    def parser(self) -> Parser:
+        """What its script reads its command line with."""
+        epilog = f"On the screen: {self.look_for}" if self.look_for else None
+        return self._told_to(Parser(prog=self.path.name, description=self.description, epilog=epilog))
+
+    def check(self, words: Sequence[str]) -> dict[str, object]:
+        """The options that these words give, by name; OptionsError where the script would refuse them."""
+        parsed = self._told_to(Checker(add_help=False)).parse_args(words)
+        return {name: value for name, value in vars(parsed).items() if value is not None}
+
+    def _told_to(self, parser: Parser) -> Parser:
+        for option in self.options:
+            option.add_to(parser)
+        return parser
+
+
+def bundled(name: str, summary: str, description: str, look_for: str, *options: Option) -> Workload:
+    """The workload whose script is ``workloads/NAME.py``."""
+    path = Path(__file__).absolute().parent.with_name(f"{name}.py")
+    return Workload(name, path, summary, description, options, look_for)
+
+
+def common(results: str) -> tuple[Option, ...]:
+    """The options that every bundled job has; `results` is the one for a file of each step's result."""
+    return (
+        Option("--steps", "stop after so many; 0: go on until stopped", count, "N", default=0),
+        Option("--seconds", "stop after about this long", positive_float, "S"),
+        Option("--data-ms", "wait so long in each step, as for a slow data loader", count, "MS", default=0),
+        Option(
+            "--dtype", "of weights, gradients and activations", choices=("float32", "bfloat16"),
+            on_gpu="bfloat16", on_cpu="float32",
+        ),
+        Option(
+            "--device", "auto: a GPU where there is one", choices=("auto", "cuda", "cpu"), default="auto",
+        ),
+        Option("--seed", "of weights and data", count, "N", default=0),
+        Option(results, "write rank 0's, one a line, with all digits", new_file, "FILE", dest="results"),
+    )  # fmt: skip
+
+
+def gpt(*, gpu_layers: int, gpu_width: int) -> tuple[Option, ...]:
+    """The options of the small GPT and its determinism, and the common ones.
+
+    On a CPU it has 3.7 million parameters, 15 MB of gradients: a step of 0.1 to 0.3 s on two laptop cores.
+    On a shared GPU 0.12 billion, 0.2 GB, which loopback sockets have to carry.
+    """
+    return (
+        Option(
+            "--layers", "transformer blocks", positive_int, "N", on_gpu=gpu_layers, on_shared=8, on_cpu=4,
+        ),
+        Option(
+            "--width", f"of the model, a multiple of {HEAD_WIDTH}", multiple_of(HEAD_WIDTH), "N",
+            on_gpu=gpu_width, on_shared=1024, on_cpu=256,
+        ),
+        Option("--batch", "sequences a rank and step", positive_int, "N", default=4),
+        Option("--seq", "tokens a sequence", positive_int, "N", on_gpu=1024, on_cpu=128),
+        Option("--vocabulary", "different tokens", positive_int, "N", on_gpu=8192, on_cpu=1024),
+        Option("--deterministic", "the same bits in each run; slower", default=False),
+        *common("--losses"),
+    )  # fmt: skip

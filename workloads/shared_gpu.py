@@ -1,0 +1,27 @@
+"""Several NCCL ranks on one GPU: a real job also where there are fewer GPUs than ranks.
+
+NCCL refuses two ranks on one GPU of one host. It tells hosts apart by an id that may be set: with one for
+each rank, all of them on the loopback interface, it runs its kernels and moves the bytes through sockets.
+Rates are those of sockets, and the ranks' kernels take turns on the GPU. Under NVIDIA's MPS they run at the
+same time; whether that runs is for the machine's owner to say, so nothing here starts it.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def prepare_nccl(rank: int) -> None:
+    """Let this rank share its GPU. Call it before the process group is made."""
+    os.environ["NCCL_HOSTID"] = f"overlaptop-rank-{rank}"
+    os.environ["NCCL_SOCKET_IFNAME"] = "lo"
+    os.environ["NCCL_IB_DISABLE"] = "1"
+
+
+def in_words(ranks: int, gpus: int) -> str:
+    """One line for the job's output."""
+    where = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+    return (
+        f"{ranks} ranks share {where}: NCCL goes over loopback sockets, and the ranks' kernels take turns; "
+        "under MPS (nvidia-cuda-mps-control -d) they would run at the same time"
+    )
