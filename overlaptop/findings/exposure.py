@@ -1,0 +1,192 @@
+"""How a job's communication lies beside its compute: in the mean, and collective by collective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence, JobStep
+from overlaptop.timeline.arrivals import Collective
+from overlaptop.timeline.collectives import kind_of
+from overlaptop.wire.messages import StepDetail, StepTotals
+
+COSTLY_SHARE = 0.05
+"""Transferring that is exposed is worth a finding from this share of the step on."""
+NEVER = 0.05
+"""Compute and communication run never at once where less of the transferring than this is hidden."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """What a rank has of each in a step, in the mean of all ranks and steps that are split. ns."""
+
+    exposed_wait_ns: int
+    """Of the ranks that are not late."""
+    step_ns: float
+    compute_ns: float
+    """An upper bound where the source sees no gaps."""
+    compute_only_ns: float
+    transfer_ns: float
+    exposed_transfer_ns: float
+
+    @property
+    def costly(self) -> bool:
+        """Whether transferring is exposed for long, and not only since ranks wait for a late one: what that
+        does to the overlap of the others says nothing of how the job is written.
+        """
+        return (
+            self.exposed_transfer_ns >= COSTLY_SHARE * self.step_ns
+            and self.exposed_transfer_ns >= self.exposed_wait_ns
+        )
+
+    @property
+    def one_after_the_other(self) -> bool:
+        """Whether compute and communication are both there for long and never at once."""
+        hidden_ns = self.transfer_ns - self.exposed_transfer_ns
+        long_ns = 2 * COSTLY_SHARE * self.step_ns
+        both = min(self.exposed_transfer_ns, self.compute_ns) >= long_ns
+        return self.costly and both and hidden_ns < NEVER * self.transfer_ns
+
+    @property
+    def could_be_hidden_ns(self) -> int:
+        """The most that overlap could hide more than now."""
+        return round(min(self.exposed_transfer_ns, self.compute_only_ns))
+
+    @property
+    def in_words(self) -> str:
+        """``4.50 ms of 5.10 ms of transferring has no compute beside it``."""
+        exposed, all_of_it = map(text.duration, (self.exposed_transfer_ns, self.transfer_ns))
+        return f"{exposed} of {all_of_it} of transferring has no compute beside it"
+
+
+def exposure(evidence: Evidence) -> Exposure | None:
+    """None where nothing is split."""
+    rows = [
+        (
+            totals.step_ns,
+            totals.compute_ns or 0,
+            totals.compute_only_ns or 0,
+            times.transfer_ns,
+            times.exposed_transfer_ns,
+        )
+        for step in evidence.steps
+        if step.split is not None
+        for rank, totals in step.totals.items()
+        if (times := step.split.waits.times.get(rank)) is not None and times.known
+    ]
+    if not rows:
+        return None
+    return Exposure(evidence.exposed_wait_ns, *map(fmean, zip(*rows, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A collective that is split, where it lies in its step, and what of it is exposed."""
+
+    collective: Collective
+    kind: str
+    """As `kind_of` has it; empty for another operation."""
+    phase: str
+    """The one that had begun last on its first rank when it started there; empty: not known."""
+    nth: int
+    """The how manieth of that name in the step, from 0 on."""
+    exposed_ns: int
+    """Of its transferring: the mean over ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCalls:
+    """The newest step of which the timelines of all ranks are here, collective by collective."""
+
+    step: JobStep
+    issued: tuple[Issued, ...]
+    """In order of their first start; only those that are split."""
+
+    def backward_count(self) -> int:
+        """How often a rank goes through backward in it: more than once where gradients accumulate."""
+        detail = next(iter(self.step.details.values()))
+        return sum(phase.name == "backward" for phase in detail.phases)
+
+    def of(self, *kinds: str, group: str = "", phase: str = "") -> list[Issued]:
+        """Those of these kinds; of one group and phase only, where these are named."""
+        return [
+            each
+            for each in self.issued
+            if each.kind in kinds
+            and (not group or each.collective.group == group)
+            and (not phase or each.phase == phase)
+        ]
+
+
+def step_calls(evidence: Evidence) -> StepCalls | None:
+    """None where no such step is here."""
+    for step in reversed(evidence.steps):
+        found = step.split.waits.collectives if step.split is not None else ()
+        if found and step.details.keys() == step.totals.keys():
+            return StepCalls(step, tuple(_issued(found, step.details)))
+    return None
+
+
+def exposed_sum_ns(issued: Iterable[Issued]) -> int:
+    """What is exposed of these together."""
+    return sum(each.exposed_ns for each in issued)
+
+
+def mean_ns(steps: Iterable[StepTotals], field: str) -> float | None:
+    """The mean of one of their times; None where one of them does not have it."""
+    values = [getattr(step, field) for step in steps]
+    return fmean(values) if values and None not in values else None
+
+
+def all_totals(evidence: Evidence) -> list[StepTotals]:
+    """Of all ranks in all steps."""
+    return [totals for step in evidence.steps for totals in step.totals.values()]
+
+
+def _issued(found: Sequence[Collective], details: Mapping[int, StepDetail]) -> Iterable[Issued]:
+    split = [each for each in found if not each.unsplit]
+    exposed: list[list[int]] = [[] for _ in split]
+    for rank, detail in details.items():
+        moving = [
+            (at, part.start_ns + wait_ns, part.end_ns)
+            for at, each in enumerate(split)
+            if (part := each.part(rank)) is not None and (wait_ns := each.wait_ns(rank)) is not None
+        ]
+        if not moving:
+            continue
+        places, starts_ns, ends_ns = np.array(moving, dtype=np.int64).T
+        beside_ns = _compute_until(detail, ends_ns) - _compute_until(detail, starts_ns)
+        for at, ns in zip(places.tolist(), (ends_ns - starts_ns - beside_ns).tolist(), strict=True):
+            exposed[at].append(ns)
+    for each, exposed_ns in zip(split, exposed, strict=True):
+        first = each.parts[0]
+        phase, nth = _phase(details.get(first.rank), first.start_ns)
+        mean = round(fmean(exposed_ns)) if exposed_ns else 0
+        yield Issued(each, kind_of(each.op) or "", phase, nth, mean)
+
+
+def _compute_until(detail: StepDetail, times_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How much of the step's compute lies before each of these moments, Unix ns."""
+    spans = np.array(detail.compute_spans_ns, dtype=np.int64).reshape(-1, 2) + detail.start_ns
+    if not len(spans):
+        return np.zeros_like(times_ns)
+    starts_ns, ends_ns = spans.T
+    before_ns = np.concatenate(([0], np.cumsum(ends_ns - starts_ns)))
+    at = np.searchsorted(starts_ns, times_ns, side="right")
+    beyond_ns = np.where(at > 0, np.maximum(0, ends_ns[at - 1] - times_ns), 0)
+    until_ns: NDArray[np.int64] = before_ns[at] - beyond_ns
+    return until_ns
+
+
+def _phase(detail: StepDetail | None, at_ns: int) -> tuple[str, int]:
+    begun = (
+        [phase.name for phase in detail.phases if detail.start_ns + phase.start_ns <= at_ns]
+        if detail
+        else []
+    )
+    return (begun[-1], begun.count(begun[-1]) - 1) if begun else ("", 0)

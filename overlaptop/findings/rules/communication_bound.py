@@ -1,0 +1,53 @@
+"""Bytes take longer to move than there is compute: what no overlap hides.
+
+Raised where a rank transfers for longer than it computes. Perfect overlap hides as much as there is
+compute, so ``transfer - compute`` stays exposed whatever is done about overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.exposure import exposure
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.settings import gradients_of, uses_fsdp2
+
+MOST_MICRO_STEPS = 64
+"""Nobody accumulates over more."""
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for the job."""
+    mean = exposure(evidence)
+    if mean is None or not mean.costly or mean.transfer_ns <= mean.compute_ns:
+        return
+    left_ns = min(mean.exposed_transfer_ns, mean.transfer_ns - mean.compute_ns)
+    overlap_saves = text.duration(mean.exposed_transfer_ns - left_ns)
+    yield Finding(
+        title=f"bytes move for {text.duration(mean.transfer_ns)} a step, compute takes "
+        f"{text.duration(mean.compute_ns)}: overlap can save {overlap_saves}, no more",
+        measured=f"{mean.in_words}, in a step of {text.duration(mean.step_ns)}",
+        advice=_advice(evidence, mean.transfer_ns / mean.compute_ns if mean.compute_ns else None),
+        certainty=Certainty.MEASURED,
+        gain_ns=round(left_ns),
+    )
+
+
+def _advice(evidence: Evidence, micro_steps: float | None) -> str:
+    count = "more" if micro_steps is None or micro_steps > MOST_MICRO_STEPS else str(ceil(micro_steps))
+    if gradients_of(evidence) is not None:
+        return (
+            f"accumulate gradients over {count} micro-batches, all but the last in model.no_sync(); or a "
+            "larger batch; or halve the bytes of fp32 gradients: model.register_comm_hook(None, "
+            "torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_hook)"
+        )
+    if uses_fsdp2(evidence):
+        return (
+            f"a larger micro-batch; or, if memory holds whole gradients, accumulate over {count} with "
+            "model.set_requires_gradient_sync(False) in all but the last; or shard within a host only: "
+            "fully_shard(..., mesh=) with a mesh of hosts by GPUs"
+        )
+    return "a larger batch, accumulation of gradients, or fewer bytes: a smaller type, or less sharding"

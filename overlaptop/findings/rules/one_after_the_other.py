@@ -1,0 +1,72 @@
+"""Compute and communication are both there for long, and never at once.
+
+What serialises them is named where it is seen: an environment variable, or the call. Where
+`timing_events` or `one_queue` name the cause, this rule is silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.exposure import Issued, StepCalls, exposure, step_calls
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.rules import one_queue, timing_events
+from overlaptop.findings.settings import is_on, ranks_with
+
+BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for the job."""
+    mean = exposure(evidence)
+    if mean is None or not mean.one_after_the_other:
+        return
+    if any(rule.look(evidence) for rule in (timing_events, one_queue)):
+        return
+    advice, certainty = _cause(evidence)
+    yield Finding(
+        title="compute and communication run one after the other: "
+        f"{text.duration(mean.could_be_hidden_ns)} of {text.duration(mean.step_ns)} a step could be hidden",
+        measured=mean.in_words,
+        advice=advice,
+        certainty=certainty,
+        gain_ns=mean.could_be_hidden_ns,
+    )
+
+
+def _cause(evidence: Evidence) -> tuple[str, Certainty]:
+    if ranks_with(evidence, "CUDA_LAUNCH_BLOCKING", "1"):
+        return "unset CUDA_LAUNCH_BLOCKING: each launch waits for the GPU", Certainty.MEASURED
+    for variable in BLOCKING:
+        if is_on(evidence, variable):
+            return f"unset {variable}: wait() holds up the CPU until bytes have moved", Certainty.LIKELY
+    found = step_calls(evidence)
+    if found is None or not found.issued:
+        return (
+            "issue collectives with async_op=True, and wait() where their result is needed",
+            Certainty.POSSIBLE,
+        )
+    costly = _costly(found)
+    where = f" in {costly[0].phase}" if costly[0].phase else ""
+    call = f"{costly[0].kind or costly[0].collective.op}{where} ({len(costly)} a step)"
+    if costly[0].phase == "optimizer" and costly[0].kind == "allreduce":
+        return (
+            f"{call} begins once backward is over: let it begin beside backward, with "
+            "DistributedDataParallel or register_post_accumulate_grad_hook",
+            Certainty.LIKELY,
+        )
+    return (
+        f"{call}: issue it with async_op=True before compute that does not need its result, and wait() "
+        "behind that; where all compute needs it, split the batch in two and overlap the halves",
+        Certainty.POSSIBLE,
+    )
+
+
+def _costly(found: StepCalls) -> list[Issued]:
+    """The calls of the one kind and phase that are exposed for the longest."""
+    by_place: dict[tuple[str, str], list[Issued]] = {}
+    for each in found.issued:
+        by_place.setdefault((each.kind, each.phase), []).append(each)
+    return max(by_place.values(), key=lambda issued: sum(each.exposed_ns for each in issued))

@@ -1,0 +1,37 @@
+"""FSDP2 on one hardware queue: its gathers wait behind compute, and compute behind them.
+
+CUDA_DEVICE_MAX_CONNECTIONS=1 orders the launches of all streams. Megatron's tensor parallelism asks for
+that; FSDP2 has streams of its own for gathers and reductions, which then take turns with compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.exposure import exposure
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.rules import timing_events
+from overlaptop.findings.settings import ranks_with, uses_fsdp2
+
+
+def look(evidence: Evidence) -> Sequence[Finding]:
+    """One for the ranks that have it set; none where timing events do the same."""
+    ranks = ranks_with(evidence, "CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    mean = exposure(evidence)
+    if not ranks or not uses_fsdp2(evidence) or mean is None or not mean.one_after_the_other:
+        return ()
+    if timing_events.look(evidence):
+        return ()
+    return (
+        Finding(
+            title="FSDP2's streams share one hardware queue with compute: "
+            f"{text.duration(mean.could_be_hidden_ns)} a step could be hidden",
+            measured="CUDA_DEVICE_MAX_CONNECTIONS=1 is set, and " + mean.in_words,
+            advice="unset CUDA_DEVICE_MAX_CONNECTIONS; with tensor parallelism beside it, 16 to 32",
+            certainty=Certainty.LIKELY,
+            gain_ns=mean.could_be_hidden_ns,
+            ranks=ranks,
+        ),
+    )

@@ -1,0 +1,39 @@
+"""Timing events on one hardware connection serialise streams.
+
+With CUDA_DEVICE_MAX_CONNECTIONS=1 and TORCH_NCCL_ENABLE_TIMING=1 an overlap of 93.6 % became 0 % (two
+H200s, DDP; pytorch issue 143890, TransformerEngine issue 1353). Raised where both are set and nothing runs
+at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.exposure import exposure
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.settings import is_on, ranks_with
+
+
+def look(evidence: Evidence) -> Sequence[Finding]:
+    """One for the ranks that have both set."""
+    timed = frozenset(is_on(evidence, "TORCH_NCCL_ENABLE_TIMING"))
+    ranks = tuple(
+        rank for rank in ranks_with(evidence, "CUDA_DEVICE_MAX_CONNECTIONS", "1") if rank in timed
+    )
+    mean = exposure(evidence)
+    if not ranks or mean is None or not mean.one_after_the_other:
+        return ()
+    return (
+        Finding(
+            title="timing events on one hardware connection keep compute and communication apart: "
+            f"{text.duration(mean.could_be_hidden_ns)} a step could be hidden",
+            measured="CUDA_DEVICE_MAX_CONNECTIONS=1 and TORCH_NCCL_ENABLE_TIMING=1 are set, and "
+            + mean.in_words,
+            advice="unset TORCH_NCCL_ENABLE_TIMING, or CUDA_DEVICE_MAX_CONNECTIONS where nothing needs it",
+            certainty=Certainty.LIKELY,
+            gain_ns=mean.could_be_hidden_ns,
+            ranks=ranks,
+        ),
+    )

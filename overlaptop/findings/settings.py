@@ -1,0 +1,37 @@
+"""How a job is set, as its ranks say: knobs, DDP's gradients, environment variables."""
+
+from __future__ import annotations
+
+from overlaptop.findings.evidence import Evidence
+from overlaptop.wire.knobs import PREFETCH, GradientFacts, Knob
+
+
+def knob_of(evidence: Evidence, name: str) -> Knob | None:
+    """As the first rank that has it says; None: no rank has it."""
+    knobs = (knob for view in evidence.ranks.values() for knob in view.knobs)
+    return next((knob for knob in knobs if knob.name == name), None)
+
+
+def gradients_of(evidence: Evidence) -> GradientFacts | None:
+    """Those of the job's one DDP model; None where there is none, or several."""
+    found = (view.gradients for view in evidence.ranks.values() if view.gradients is not None)
+    return next(found, None)
+
+
+def uses_fsdp2(evidence: Evidence) -> bool:
+    """Whether ranks have FSDP2 modules."""
+    return any(knob_of(evidence, name) is not None for name in PREFETCH.values())
+
+
+def ranks_with(evidence: Evidence, variable: str, *values: str) -> tuple[int, ...]:
+    """The ranks that have this environment variable set to one of these values, in lower case."""
+    return tuple(
+        rank
+        for rank, view in sorted(evidence.ranks.items())
+        if view.environment is not None and view.environment.value(variable).lower() in values
+    )
+
+
+def is_on(evidence: Evidence, variable: str) -> tuple[int, ...]:
+    """The ranks that have a switch of torch's on (its getCvarBool)."""
+    return ranks_with(evidence, variable, "1", "y", "yes", "t", "true")

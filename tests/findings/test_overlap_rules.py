@@ -1,0 +1,94 @@
+"""Why communication is not hidden: too much of it, or something that keeps it apart from compute."""
+
+from __future__ import annotations
+
+import pytest
+
+from overlaptop.findings.exposure import exposure
+from overlaptop.findings.find import find
+from overlaptop.findings.finding import Certainty
+
+from .jobs import rules
+from .timelines import MS, Timeline, call, environment, gradients, job, knobs
+
+FSDP2 = knobs(prefetch_forward=None, prefetch_backward=None)
+PHASES = (("forward", 0, 20), ("backward", 20, 90), ("optimizer", 90, 100))
+ONE_CONNECTION = environment(CUDA_DEVICE_MAX_CONNECTIONS="1")
+TIMED = environment(CUDA_DEVICE_MAX_CONNECTIONS="1", TORCH_NCCL_ENABLE_TIMING="1")
+
+
+def overlapped(rank, number):
+    """Four all-reduces beside backward; the last one reaches 2 ms beyond."""
+    calls = tuple(call("allreduce_", at, at + 10) for at in (40, 52, 64, 77))
+    return Timeline(100, ((0, 85), (90, 100)), calls, phases=PHASES)
+
+
+def apart(rank, number):
+    """Three of them with no compute beside them."""
+    calls = tuple(call("allreduce_", at, at + 10) for at in (30, 50, 70))
+    return Timeline(100, ((0, 30), (40, 50), (60, 70), (80, 100)), calls, phases=PHASES)
+
+
+def long(rank, number):
+    """Bytes move for 80 ms beside and behind 20 ms of compute."""
+    return Timeline(100, ((0, 20),), (call("allreduce_", 10, 90),), phases=PHASES)
+
+
+def only(evidence):
+    (found,) = find(evidence)
+    explained_ns = exposure(evidence).exposed_transfer_ns
+    assert 0 < found.gain_ns <= explained_ns
+    return found
+
+
+def test_communication_that_is_hidden_raises_nothing_whatever_is_set():
+    assert find(job(overlapped, *TIMED, FSDP2, gradients([25] * 4), knobs(bucket_cap_mb=25))) == ()
+
+
+def test_what_no_overlap_can_hide_is_told_with_what_it_can():
+    found = only(job(long, gradients([100])))
+    assert (found.rule, found.certainty) == ("communication_bound", Certainty.MEASURED)
+    assert found.gain_ns == 60 * MS
+    assert "overlap can save 10.0 ms" in found.title
+    assert "over 4 micro-batches, all but the last in model.no_sync()" in found.advice
+    assert "set_requires_gradient_sync(False)" in only(job(long, FSDP2)).advice
+
+
+def test_one_after_the_other_names_the_call_and_its_phase():
+    found = only(job(apart))
+    assert (found.rule, found.certainty) == ("one_after_the_other", Certainty.POSSIBLE)
+    assert found.gain_ns == 30 * MS
+    assert found.advice.startswith("allreduce in backward (3 a step): issue it with async_op=True")
+
+
+@pytest.mark.parametrize(
+    ("told", "begins"),
+    [
+        ({"CUDA_LAUNCH_BLOCKING": "1"}, "unset CUDA_LAUNCH_BLOCKING"),
+        ({"TORCH_NCCL_BLOCKING_WAIT": "true"}, "unset TORCH_NCCL_BLOCKING_WAIT"),
+        ({"TORCH_NCCL_BLOCKING_WAIT": "0"}, "allreduce in backward"),
+    ],
+)
+def test_one_after_the_other_names_the_variable_that_does_it(told, begins):
+    assert only(job(apart, *environment(**told))).advice.startswith(begins)
+
+
+def test_timing_events_on_one_connection_are_named_where_both_are_set():
+    found = only(job(apart, *TIMED))
+    assert (found.rule, found.ranks) == ("timing_events", (0, 1))
+    assert only(job(apart, *ONE_CONNECTION)).rule == "one_after_the_other"
+
+
+def test_one_hardware_queue_is_named_under_fsdp2():
+    assert only(job(apart, *ONE_CONNECTION, FSDP2)).rule == "one_queue"
+    assert only(job(apart, *TIMED, FSDP2)).rule == "timing_events"
+
+
+def test_what_is_exposed_since_ranks_wait_for_a_late_one_is_no_matter_of_overlap():
+    def late(rank, number):
+        starts = (33, 53, 73) if rank else (10, 40, 60)
+        calls = tuple(call("allreduce_", at, end) for at, end in zip(starts, (40, 60, 80), strict=True))
+        return Timeline(100, ((0, 10), (40, 50), (80, 100)), calls, phases=PHASES)
+
+    found = {rule for rule, _ in rules(job(late))}
+    assert not found & {"one_after_the_other", "communication_bound"}
