@@ -11,19 +11,22 @@ from dataclasses import dataclass
 
 from overlaptop.agent.sources.own_cost import CostMeter, Estimate, Treatment
 
-WATCHED_BUDGET, IDLE_BUDGET = 0.005, 0.001
-"""How much longer steps may become on average where somebody watches this rank, and where nobody does."""
+WATCHED_BUDGET, IDLE_BUDGET = 0.0045, 0.0009
+"""How much longer steps may become on average where somebody watches this rank, and where nobody does: a
+tenth less than 0.5 % and 0.1 %, since the cost is an estimate."""
 FIRST_SHARE = 0.5
 """While the cost is not known. With 3 %, which is much, 20 s of it lose 0.3 s."""
 RELEARN_SHARE = 0.25
 LEAST_SHARE = 1 / 1024
-KEEP_SHARES = 0.85, 1.5
-"""A share is kept as long as the budget pays for between so many times as much."""
+KEEP_SHARES = 0.9, 1.1
+"""A share is kept as long as the budget pays for between so many times as much, and not for all steps."""
 WATCHED_SIGMAS, IDLE_SIGMAS = 0.5, 1.0
 """The cost is taken to be so many standard errors higher than it is estimated."""
-CYCLE_S, LONG_CYCLE_S = 1.0, 6.0
-"""A cycle is no longer than so, in order that some step is measured each second; where all but a few
-steps are measured, it takes so long at least."""
+GAP_S, GAP_STEPS = 1.0, 4
+"""From one measured step to the next it is no longer than so, or so many steps where these are longer, if
+the share allows it."""
+LONG_CYCLE_S = 6.0
+"""Where all but a few steps are measured, a cycle takes so long at least."""
 PAUSE_S = 0.25
 """A pause is of as many steps as take so long,"""
 PAUSE_STEPS = 3
@@ -130,12 +133,13 @@ class Cadence:
         if estimate is not None:
             self._known = True
             share = self._affordable(estimate)
-            if not KEEP_SHARES[0] * self._share <= share < KEEP_SHARES[1] * self._share:
-                self._share = 2.0 ** math.floor(math.log2(share))
+            keeps = KEEP_SHARES[0] * self._share <= share < KEEP_SHARES[1] * self._share
+            if not keeps or share >= 1.0:
+                self._share = share
         elif self._known:  # the job has turned to something else
             self._share = min(self._share, RELEARN_SHARE)
         self._plan = plan(self.cost.step_ns or self._mean_step_ns, self._share, self._lead_steps)
-        self.cost.follow(self._plan)
+        self.cost.follow((self.watched, self._known))
 
     def _affordable(self, estimate: Estimate) -> float:
         """The share of steps that the budget pays for, by what they may well cost.
@@ -155,19 +159,24 @@ def plan(step_ns: float, share: float, lead_steps: int = 0) -> Plan:
     step_s = max(step_ns, 1.0) / 1e9
     drain_steps = 1 if lead_steps else 0
     pause_steps = math.ceil(PAUSE_S / step_s)
-    if share >= 1.0:
-        pause_steps = max(pause_steps, PAUSE_STEPS - 1)
-        off_steps = drain_steps + pause_steps + lead_steps
-        cycle = _power_of_two(max(LONG_CYCLE_PAUSES * off_steps, LONG_CYCLE_S / step_s))
+    long_pause = max(pause_steps, PAUSE_STEPS - 1)
+    off_steps = drain_steps + long_pause + lead_steps
+    cycle = _power_of_two(max(LONG_CYCLE_PAUSES * off_steps, LONG_CYCLE_S / step_s))
+    if share * cycle >= cycle - off_steps + lead_steps:
         begin = cycle - off_steps + drain_steps
-        return Plan(cycle, cycle - off_steps, begin, begin + pause_steps)
-    cycle = _power_of_two(CYCLE_S / step_s / 2 + 1)
-    while True:
+        return Plan(cycle, cycle - off_steps, begin, begin + long_pause)
+    longest_gap_steps = max(GAP_S / step_s, GAP_STEPS)
+    best_cycle = best = 0
+    cycle = 2
+    while cycle <= MAX_CYCLE_STEPS:
         measured = min(math.floor(share * cycle), cycle - drain_steps - 1) - lead_steps
-        if measured >= 1 or cycle >= MAX_CYCLE_STEPS:
-            break
+        if measured >= 1:
+            if best and cycle - measured + 1 > longest_gap_steps:
+                break
+            if measured * best_cycle >= best * cycle:
+                best_cycle, best = cycle, measured
         cycle *= 2
-    measured = max(1, measured)
+    cycle, measured = best_cycle or MAX_CYCLE_STEPS, max(1, best)
     begin = measured + drain_steps
     pause_steps = min(max(pause_steps, PAUSE_STEPS), cycle - lead_steps - begin)
     return Plan(cycle, measured, begin, begin + pause_steps)

@@ -40,7 +40,11 @@ class Treatment(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A share of the step time, 0.01 for 1 %. In 19 of 20 cases the true one lies within `error` of it."""
+    """A share of the step time, 0.01 for 1 %.
+
+    In nine of ten cases, by simulation, the true one lies within `error` of it: a 95 % interval, if the
+    turns did not get longer as the estimate gets lower.
+    """
 
     share: float
     error: float
@@ -59,8 +63,8 @@ class _Turn:
     """As many steps in one pause would give as certain a mean."""
     paused_steps: int
     """In the second of the two."""
-    plan: object
-    """By which the stretch was measured."""
+    budget: object
+    """By which steps were chosen."""
 
 
 @dataclass(slots=True)
@@ -79,7 +83,7 @@ class CostMeter:
         self._turns: deque[_Turn] = deque(maxlen=MAX_TURNS)
         self._steps = _Steps()
         self._last_pause: list[int] = []
-        self._plan: object = None
+        self._budget: object = None
 
     @property
     def step_ns(self) -> float:
@@ -111,9 +115,9 @@ class CostMeter:
     def of_all_steps(self) -> Estimate | None:
         """How much longer steps are on average, pauses included, all that the agent does taken together.
 
-        By its present plan; None as long as that is not known.
+        By the present budget; None as long as that is not known.
         """
-        turns = [turn for turn in self._turns if turn.plan == self._plan]
+        turns = [turn for turn in self._turns if turn.budget == self._budget]
         estimate = self._estimate([(turn, turn.usual_ns, turn.usual_steps) for turn in turns])
         if estimate is None:
             return None
@@ -121,10 +125,10 @@ class CostMeter:
         part = usual_steps / (usual_steps + sum(turn.paused_steps for turn in turns))
         return Estimate(estimate.share * part, estimate.error * part)
 
-    def follow(self, plan: object) -> None:
-        """What is noted from now on was measured by this plan."""
-        if plan != self._plan:
-            self._plan, self._steps = plan, _Steps()
+    def follow(self, budget: object) -> None:
+        """What is noted from now on was chosen by this budget."""
+        if budget != self._budget:
+            self._budget, self._steps = budget, _Steps()
 
     def _end_turn(self) -> None:
         steps, self._steps = self._steps, _Steps()
@@ -150,7 +154,7 @@ class CostMeter:
                 pauses_ns=pauses_ns,
                 certain_as=4 / (1 / len(before) + 1 / len(steps.paused_ns)),
                 paused_steps=len(steps.paused_ns),
-                plan=self._plan,
+                budget=self._budget,
             )
         )
 

@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node=2 benchmarks/jobs/sized.py --step-ms 250 [--launch-bound] --steps 100
 
-A step is as many micro-batches as fill it. More ranks than GPUs share them, if NCCL is told that each is a
-host of its own: NCCL_HOSTID.
+A step is as many micro-batches as fill it. More ranks than GPUs share them: NCCL is told that each is a
+host of its own.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ def main() -> None:
     parser.add_argument("--launch-bound", action="store_true")
     parser.add_argument("--steps", type=int, required=True)
     options = parser.parse_args()
+    if int(os.environ["LOCAL_WORLD_SIZE"]) > torch.cuda.device_count():
+        os.environ |= {
+            "NCCL_HOSTID": os.environ["RANK"],
+            "NCCL_SOCKET_IFNAME": "lo",
+            "NCCL_IB_DISABLE": "1",
+        }
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     dist.init_process_group("nccl")
     width, batch = (256, 16) if options.launch_bound else (4096, 2048)
