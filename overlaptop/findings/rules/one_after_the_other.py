@@ -1,7 +1,7 @@
 """Compute and communication are both there for long, and never at once.
 
 What serialises them is named where it is seen: an environment variable, or the call. Where
-`timing_events` or `one_queue` name the cause, this rule is silent.
+`timing_events`, `one_queue` or `bucket_too_large` name the cause, this rule is silent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from overlaptop import text
 from overlaptop.findings.evidence import Evidence
 from overlaptop.findings.exposure import Issued, StepCalls, exposure, step_calls
 from overlaptop.findings.finding import Certainty, Finding
-from overlaptop.findings.rules import one_queue, timing_events
+from overlaptop.findings.rules import bucket_too_large, one_queue, timing_events
 from overlaptop.findings.settings import is_on, ranks_with
 
 BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
@@ -23,7 +23,7 @@ def look(evidence: Evidence) -> Iterable[Finding]:
     mean = exposure(evidence)
     if mean is None or not mean.one_after_the_other:
         return
-    if any(rule.look(evidence) for rule in (timing_events, one_queue)):
+    if any(tuple(rule.look(evidence)) for rule in (timing_events, one_queue, bucket_too_large)):
         return
     advice, certainty = _cause(evidence)
     yield Finding(

@@ -1,0 +1,54 @@
+"""What is exposed is DDP's last bucket: it is too large to be sent beside what is left of backward.
+
+Raised where most of what is exposed is the last all-reduce. The size is that of the model of
+`models/buckets` where the all-reduces tell what one takes however small it is, else half the present one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overlaptop import text
+from overlaptop.findings.buckets import Buckets, advice, buckets_of
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.exposure import COSTLY_SHARE, exposed_sum_ns
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.models.buckets import MIB
+
+MOSTLY = 0.7
+"""Of what is exposed of all of them."""
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for the job."""
+    found = buckets_of(evidence)
+    if found is None:
+        return
+    last = found.reduced[-1]
+    last_mib = (last.collective.bytes or 0) / MIB
+    if last.exposed_ns < MOSTLY * exposed_sum_ns(found.reduced) or last_mib < 2:
+        return
+    better_mib, saved = _better(found, last_mib)
+    gain_ns = round(min(found.mean.exposed_transfer_ns, last.exposed_ns) * saved)
+    if better_mib >= min(found.cap_mib, last_mib) or gain_ns < COSTLY_SHARE * found.mean.step_ns:
+        return
+    yield Finding(
+        title=f"the last bucket of {last_mib:.0f} MiB is too large to hide: smaller ones can save "
+        f"{text.duration(gain_ns)} a step",
+        measured=f"{text.duration(last.exposed_ns)} of it has no compute beside it, of "
+        f"{text.duration(exposed_sum_ns(found.reduced))} of {len(found.reduced)} all-reduces together",
+        advice=advice(better_mib),
+        certainty=Certainty.LIKELY,
+        gain_ns=gain_ns,
+    )
+
+
+def _better(found: Buckets, last_mib: float) -> tuple[int, float]:
+    """A size in MiB, and the share of what is exposed that it saves."""
+    link = found.link()
+    if link is None:
+        return max(1, round(last_mib / 2)), 0.5
+    now, best = found.now(link), found.best(link)
+    if not now.exposed_ns:
+        return found.cap_mib, 0.0
+    return best.cap_bytes // MIB, max(0.0, 1 - best.exposed_ns / now.exposed_ns)

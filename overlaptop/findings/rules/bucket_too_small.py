@@ -1,0 +1,42 @@
+"""Many of DDP's buckets, each of which takes its latency rather than its bytes.
+
+Raised where the time that all-reduces take however small they are makes half of their transferring, and
+the model of `models/buckets` finds a larger size that leaves less exposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overlaptop import text
+from overlaptop.findings.buckets import advice, buckets_of
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.models.buckets import MIB
+from overlaptop.report.headline import COSTLY_SHARE
+
+MOSTLY = 0.5
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for the job."""
+    found = buckets_of(evidence)
+    link = found.link() if found is not None else None
+    if found is None or link is None:
+        return
+    now, best = found.now(link), found.best(link)
+    latency_ns = now.count * link.alpha_ns
+    gain_ns = round(min(found.mean.exposed_transfer_ns, now.exposed_ns - best.exposed_ns))
+    if best.cap_bytes <= now.cap_bytes or latency_ns < MOSTLY * now.comm_ns:
+        return
+    if gain_ns < COSTLY_SHARE * found.mean.step_ns:
+        return
+    yield Finding(
+        title=f"buckets of {found.cap_mib} MiB are too small: larger ones can save "
+        f"{text.duration(gain_ns)} a step",
+        measured=f"{len(found.reduced)} all-reduces a step take {text.duration(link.alpha_ns)} each "
+        f"however small they are, {text.duration(latency_ns)} of {text.duration(now.comm_ns)} together",
+        advice=advice(best.cap_bytes // MIB),
+        certainty=Certainty.LIKELY,
+        gain_ns=gain_ns,
+    )

@@ -1,0 +1,49 @@
+"""DDP copies gradients out of its buckets at backward's end, since they are no views of them.
+
+Raised where the model was made so, and copies with nothing beside them take time in backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import fmean
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.exposure import exposure, step_calls
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.settings import gradients_of
+from overlaptop.timeline.spans import clip, difference, from_pairs, length_ns, union
+from overlaptop.wire.messages import StepDetail
+
+COSTLY_SHARE = 0.01
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for the job."""
+    gradients, mean, calls = gradients_of(evidence), exposure(evidence), step_calls(evidence)
+    if gradients is None or gradients.gradient_as_bucket_view is not False or mean is None or calls is None:
+        return
+    copies_ns = fmean(map(_copies_alone_ns, calls.step.details.values()))
+    if copies_ns < COSTLY_SHARE * mean.step_ns:
+        return
+    yield Finding(
+        title=f"gradients are copied out of their buckets: {text.duration(copies_ns)} a step",
+        measured="copies with nothing beside them in backward; DDP was made with "
+        "gradient_as_bucket_view=False",
+        advice="DistributedDataParallel(model, gradient_as_bucket_view=True), which also saves "
+        "as much memory as the gradients take; gradients must not be detached in place then",
+        certainty=Certainty.LIKELY,
+        gain_ns=round(copies_ns),
+    )
+
+
+def _copies_alone_ns(detail: StepDetail) -> int:
+    """In backward."""
+    compute, comm, copies = (
+        from_pairs([*zip(flat[::2], flat[1::2], strict=True)])
+        for flat in (detail.compute_spans_ns, detail.comm_spans_ns, detail.copy_spans_ns)
+    )
+    alone = difference(copies, union(compute, comm))
+    backward = (phase for phase in detail.phases if phase.name == "backward")
+    return sum(length_ns(clip(alone, phase.start_ns, phase.end_ns)) for phase in backward)

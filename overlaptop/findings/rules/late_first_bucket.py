@@ -1,0 +1,65 @@
+"""DDP's first all-reduce begins long after backward: the link stands idle meanwhile.
+
+DDP fills its buckets in the order in which gradients became ready in the first step. A huge gradient among
+the first ones, or one that becomes ready late, holds its bucket and all behind it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overlaptop import text
+from overlaptop.findings.buckets import buckets_of
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.exposure import COSTLY_SHARE
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.settings import gradients_of
+from overlaptop.models.buckets import MIB, bucket_sizes
+from overlaptop.wire.knobs import GradientFacts
+
+LATE = 0.5
+"""Of backward."""
+FEWEST = 4
+"""Of fewer buckets the first one is late in any case."""
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for the job."""
+    found, gradients = buckets_of(evidence), gradients_of(evidence)
+    if found is None or gradients is None or len(found.reduced) < FEWEST:
+        return
+    first = found.reduced[0]
+    rank = first.collective.parts[0].rank
+    detail = found.calls.step.details[rank]
+    backward = [phase for phase in detail.phases if phase.name == "backward"][first.nth]
+    after_ns = first.collective.parts[0].start_ns - detail.start_ns - backward.start_ns
+    length_ns = backward.end_ns - backward.start_ns
+    gain_ns = round(min(found.mean.exposed_transfer_ns, after_ns - length_ns / len(found.reduced)))
+    if after_ns < LATE * length_ns or gain_ns < COSTLY_SHARE * found.mean.step_ns:
+        return
+    size_bytes = bucket_sizes(gradients.size_bytes, found.cap_mib * MIB, gradients.first_cap_bytes)[0]
+    inside: list[int] = []
+    for each in gradients.size_bytes:
+        if sum(inside) < size_bytes:
+            inside.append(each)
+    yield Finding(
+        title=f"the first bucket begins {text.duration(after_ns)} after backward, which takes "
+        f"{text.duration(length_ns)}",
+        measured=f"in it: {text.plural(len(inside), 'gradient')}, the largest of "
+        f"{text.byte_count(max(inside))}; {text.duration(found.mean.exposed_transfer_ns)} of transferring "
+        "is exposed a step",
+        advice=_advice(gradients),
+        certainty=Certainty.POSSIBLE,
+        gain_ns=gain_ns,
+    )
+
+
+def _advice(gradients: GradientFacts) -> str:
+    if gradients.find_unused_parameters and not gradients.static_graph:
+        return (
+            "static_graph=True if each pass uses the same parameters: buckets are then filled in the "
+            "order in which gradients become ready"
+        )
+    if gradients.first_cap_bytes is None:
+        return "DistributedDataParallel without bucket_cap_mb: its first bucket is then of 1 MiB"
+    return "divide the huge layer among them, or shard it (fully_shard) rather than replicate it"

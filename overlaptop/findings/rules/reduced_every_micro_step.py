@@ -1,0 +1,50 @@
+"""Gradients are accumulated over several micro-batches, and reduced in each.
+
+Raised where a step goes through backward several times and moves the same bytes in each: the reductions of
+all but the last can be left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.exposure import COSTLY_SHARE, exposed_sum_ns, exposure, step_calls
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.settings import gradients_of, uses_fsdp2
+
+MUCH = 0.25
+"""Of the gradients' bytes: less may be a compressed reduction, or something else."""
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for the job."""
+    gradients, mean, calls = gradients_of(evidence), exposure(evidence), step_calls(evidence)
+    if mean is None or calls is None or (gradients is None and not uses_fsdp2(evidence)):
+        return
+    count = calls.backward_count()
+    if gradients is not None:
+        reduced = calls.of("allreduce", group=gradients.group, phase="backward")
+        least_bytes = MUCH * sum(gradients.size_bytes)
+    else:
+        reduced, least_bytes = calls.of("reducescatter", phase="backward"), 1
+    sent = [sum(each.collective.bytes or 0 for each in reduced if each.nth == nth) for nth in range(count)]
+    if count < 2 or len(set(sent)) > 1 or sent[0] < max(1, least_bytes):
+        return
+    saved_ns = exposed_sum_ns(each for each in reduced if each.nth < count - 1)
+    gain_ns = round(min(mean.exposed_transfer_ns, saved_ns))
+    if gain_ns < COSTLY_SHARE * mean.step_ns:
+        return
+    yield Finding(
+        title=f"gradients are reduced in each of {count} micro-batches: {text.duration(gain_ns)} a step "
+        "for nothing",
+        measured=f"{count} backward passes a step, {text.byte_count(sent[0])} reduced in each; "
+        f"{text.duration(saved_ns)} of all but the last is exposed",
+        advice="with model.no_sync(): around forward and backward of all micro-batches but the last"
+        if gradients is not None
+        else "model.set_requires_gradient_sync(False) before all micro-batches but the last, True before "
+        "it; whole gradients stay in memory meanwhile",
+        certainty=Certainty.MEASURED,
+        gain_ns=gain_ns,
+    )

@@ -1,0 +1,52 @@
+"""DDP searches the graph for parameters that a pass did not use, while the GPU stands idle.
+
+It does so between forward and backward, on the CPU, where find_unused_parameters is on. Raised where the
+model was made so and GPUs stand idle there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import fmean
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.exposure import exposure, step_calls
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.settings import gradients_of
+from overlaptop.wire.messages import StepDetail
+
+COSTLY_SHARE = 0.01
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for the job."""
+    gradients, mean, calls = gradients_of(evidence), exposure(evidence), step_calls(evidence)
+    if gradients is None or not gradients.find_unused_parameters or gradients.static_graph:
+        return
+    exact = all(view.info is not None and view.info.compute_exact for view in evidence.ranks.values())
+    if mean is None or calls is None or not exact:
+        return
+    gap_ns = fmean(map(_gap_ns, calls.step.details.values()))
+    if gap_ns < COSTLY_SHARE * mean.step_ns:
+        return
+    yield Finding(
+        title=f"DDP searches for unused parameters while GPUs stand idle: {text.duration(gap_ns)} a step",
+        measured="no compute between forward and backward; DDP was made with find_unused_parameters=True",
+        advice="DistributedDataParallel(model, find_unused_parameters=False) if each pass uses all of "
+        "them; static_graph=True if each uses the same ones",
+        certainty=Certainty.POSSIBLE,
+        gain_ns=round(gap_ns),
+    )
+
+
+def _gap_ns(detail: StepDetail) -> int:
+    """Without compute around the beginning of each backward."""
+    ends = (0, *detail.compute_spans_ns[1::2])
+    starts = (*detail.compute_spans_ns[::2], detail.step_ns)
+    begins = [phase.start_ns for phase in detail.phases if phase.name == "backward"]
+    return sum(
+        start - end
+        for end, start in zip(ends, starts, strict=True)
+        if any(end <= at < start for at in begins)
+    )

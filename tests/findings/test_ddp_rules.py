@@ -1,0 +1,123 @@
+"""What of DDP's settings keeps a job from hiding its reductions."""
+
+from __future__ import annotations
+
+import pytest
+
+from overlaptop.findings.exposure import exposure
+from overlaptop.findings.find import find
+
+from .jobs import rules
+from .timelines import MS, Timeline, call, gradients, job, knobs
+
+PHASES = (("forward", 0, 20), ("backward", 20, 90), ("optimizer", 90, 100))
+
+
+def reduced(calls, compute=((0, 80), (90, 100)), copies=()):
+    """A job whose all-reduces are these, each as start, end and MiB, in a backward from 20 to 90 ms."""
+    made = tuple(call("allreduce_", *each) for each in calls)
+    return lambda rank, number: Timeline(100, compute, made, copies, PHASES)
+
+
+def ddp(cap_mib, sizes_mib, **flags):
+    """A model with these gradients and this size of buckets."""
+    flags = {
+        "gradient_as_bucket_view": True,
+        "find_unused_parameters": False,
+        "static_graph": False,
+    } | flags
+    return gradients(sizes_mib, **flags), knobs(bucket_cap_mb=cap_mib)
+
+
+def the(evidence, rule):
+    (found,) = [each for each in find(evidence) if each.rule == rule]
+    assert found.gain_ns > 0
+    return found
+
+
+HEALTHY = reduced([(30, 34, 1), (40, 50, 25), (52, 62, 25), (64, 74, 25), (76, 81, 12)])
+
+
+def test_small_exposed_rests_of_ddp_raise_nothing():
+    assert find(job(HEALTHY, *ddp(25, [25] * 4))) == ()
+
+
+def test_buckets_that_take_their_latency_are_too_small_and_the_models_size_is_named():
+    # 2 ms and 1 ms a MiB: 32 of 1 MiB take 96 ms, and 64 of these are latency.
+    calls = [(22 + 3 * at, 25 + 3 * at, 1) for at in range(20)] + [(82, 86, 2)]
+    evidence = job(reduced(calls, compute=((0, 60), (90, 100))), *ddp(1, [1] * 22))
+    found = the(evidence, "bucket_too_small")
+    assert found.gain_ns <= exposure(evidence).exposed_transfer_ns
+    assert found.advice.startswith("overlaptop set bucket_cap_mb=")
+    assert "take 2.00 ms each however small" in found.measured
+
+
+def test_buckets_of_one_size_do_not_tell_their_latency():
+    calls = [(22 + 3 * at, 25 + 3 * at, 1) for at in range(21)]
+    evidence = job(reduced(calls, compute=((0, 60), (90, 100))), *ddp(1, [1] * 21))
+    assert ("bucket_too_small", ()) not in rules(evidence)
+
+
+@pytest.mark.parametrize("first", [[], [(30, 32, 1)]])
+def test_a_last_bucket_that_is_all_that_is_exposed_is_too_large(first):
+    evidence = job(reduced([*first, (40, 60, 50), (70, 90, 50)], ((0, 70), (90, 100))), *ddp(50, [10] * 10))
+    found = the(evidence, "bucket_too_large")
+    assert found.gain_ns <= exposure(evidence).exposed_transfer_ns == 20 * MS
+    assert ("one_after_the_other", ()) not in rules(evidence)
+    size = int(found.advice.partition("bucket_cap_mb=")[2].partition(",")[0])
+    assert size < 50
+
+
+def test_a_first_bucket_that_begins_late_tells_what_is_in_it():
+    calls = [(60, 68, 25), (68, 74, 25), (74, 80, 25), (80, 86, 25)]
+    evidence = job(reduced(calls, ((0, 72), (90, 100))), *ddp(25, [1, 300, 1, 1, 1]))
+    found = the(evidence, "late_first_bucket")
+    assert "2 gradients, the largest of 300 MiB" in found.measured
+    assert found.gain_ns <= exposure(evidence).exposed_transfer_ns
+    assert "without bucket_cap_mb" in found.advice
+    unused = job(reduced(calls, ((0, 72), (90, 100))), *ddp(25, [25] * 4, find_unused_parameters=True))
+    assert "static_graph=True" in the(unused, "late_first_bucket").advice
+
+
+def test_gradients_that_are_copied_out_of_their_buckets_are_told_with_the_switch():
+    copied = reduced([(40, 50, 25)], ((0, 80), (90, 100)), copies=((84, 89),))
+    found = the(job(copied, *ddp(25, [25], gradient_as_bucket_view=False)), "gradient_copies")
+    assert found.gain_ns == 5 * MS
+    assert "gradient_as_bucket_view=True" in found.advice
+    for flag in (True, None):
+        assert find(job(copied, *ddp(25, [25], gradient_as_bucket_view=flag))) == ()
+    assert find(job(HEALTHY, *ddp(25, [25], gradient_as_bucket_view=False))) == ()
+
+
+def test_a_search_for_unused_parameters_is_told_where_gpus_stand_idle_meanwhile():
+    gap = reduced([(40, 50, 25)], ((0, 18), (22, 100)))
+    searching = ddp(25, [25], find_unused_parameters=True)
+    assert the(job(gap, *searching), "unused_parameters").gain_ns == 4 * MS
+    assert find(job(gap, *searching, exact=False)) == ()
+    assert find(job(HEALTHY, *searching)) == ()
+    assert find(job(gap, *ddp(25, [25], find_unused_parameters=True, static_graph=True))) == ()
+
+
+def accumulating(*calls):
+    phases = (
+        ("forward", 0, 10), ("backward", 10, 45), ("forward", 45, 55), ("backward", 55, 90),
+        ("optimizer", 90, 100),
+    )  # fmt: skip
+    made = tuple(call(*each) for each in calls)
+    return lambda rank, number: Timeline(100, ((0, 35), (45, 80), (90, 100)), made, phases=phases)
+
+
+def test_a_reduction_in_every_micro_step_is_told_and_one_in_the_last_is_not():
+    both = accumulating(("allreduce_", 25, 45), ("allreduce_", 70, 90))
+    found = the(job(both, *ddp(25, [25])), "reduced_every_micro_step")
+    assert (found.gain_ns, "no_sync()" in found.advice) == (10 * MS, True)
+    last = accumulating(("allreduce_", 70, 90))
+    assert ("reduced_every_micro_step", ()) not in rules(job(last, *ddp(25, [25])))
+    little = accumulating(("allreduce_", 25, 45, 1e-5), ("allreduce_", 70, 90, 1e-5))
+    assert ("reduced_every_micro_step", ()) not in rules(job(little, *ddp(25, [25])))
+
+
+def test_fsdp2_that_reduces_in_every_micro_step_is_told_its_own_switch():
+    scattered = accumulating(("_reduce_scatter_base", 25, 45), ("_reduce_scatter_base", 70, 90))
+    found = the(job(scattered, knobs(prefetch_forward=None)), "reduced_every_micro_step")
+    assert "set_requires_gradient_sync(False)" in found.advice
