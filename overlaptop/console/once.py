@@ -16,7 +16,7 @@ from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
 from overlaptop.fleet.trouble import Trouble, first_failure, trouble_of
 from overlaptop.report import hosts as nodes
 from overlaptop.report import troubles
-from overlaptop.report.figures import totals_in_words
+from overlaptop.report.figures import totals_in_words, window_in_words
 from overlaptop.report.headline import headline
 from overlaptop.report.links import nvlink_rate, pcie_rate
 from overlaptop.report.order import all_see_gaps, idle_ns, sees_gaps, waiting_exact, waiting_ns
@@ -63,7 +63,9 @@ def render(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
         title(snapshot),
         *([troubles.in_full(trouble)] if trouble is not None else []),
         *([said.words] if said is not None else []),
-        "   ".join(f"{name} {figure}" for name, figure in totals.items()),
+        "   ".join(
+            [*(f"{name} {figure}" for name, figure in totals.items()), window_in_words(snapshot.totals)]
+        ),
         table.render(),
         *_hosts(snapshot),
         *_links(snapshot.ranks),

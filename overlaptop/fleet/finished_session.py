@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_RANKS, RECENT_DETAILS, Fleet
+from overlaptop.fleet.fleet import MAX_RANKS, RECENT_DETAILS, Fleet
 from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, Snapshot
 from overlaptop.fleet.splitting import JobWaits, split_step, waits_of_one
-from overlaptop.fleet.totals import total
+from overlaptop.fleet.totals import HISTORY_STEPS, total
 from overlaptop.fleet.waits import SplitStep, StepWaits
 from overlaptop.wire.commands import Command
 from overlaptop.wire.endpoints import JobRecord

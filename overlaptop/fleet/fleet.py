@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from overlaptop.fleet.commands import CommandBook
 from overlaptop.fleet.knobs import job_knobs
-from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot
+from overlaptop.fleet.snapshot import LinkState, RankView, Snapshot, Window
 from overlaptop.fleet.splitting import JobWaits, Splitter, with_waits
-from overlaptop.fleet.totals import total
+from overlaptop.fleet.totals import HISTORY_STEPS, total
 from overlaptop.fleet.traffic import LONGEST_WINDOW_S, StepWindow, Traffic, traffic_of
 from overlaptop.fleet.trouble import is_stale
 from overlaptop.wire.commands import Command, CommandOutcome
@@ -31,7 +31,6 @@ from overlaptop.wire.messages import (
 )
 from overlaptop.wire.schema import Message
 
-HISTORY_STEPS = 600
 RECENT_DETAILS = 8
 MAX_NOTICES = 200
 MAX_FRESH = 16_384
@@ -266,7 +265,12 @@ class Fleet:
             link_note=self._link_note,
             job=self._job,
             ranks=views,
-            totals=total(views if alone else (), lost + sum(view.dropped for view in views)),
+            totals=total(
+                views if alone else (),
+                lost + sum(view.dropped for view in views),
+                Window.SECONDS,
+                waits.kept,
+            ),
             notices=tuple(self._notices),
             fresh=fresh,
             commands=self._commands.views(
@@ -284,6 +288,7 @@ class Fleet:
             unsplit=waits.unsplit,
             fresh_waits=waits.fresh,
             split_steps=waits.steps,
+            kept_split_steps=waits.kept,
         )
 
     def _rank(self, number: int) -> _Rank | None:

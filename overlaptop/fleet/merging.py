@@ -10,7 +10,7 @@ from msgspec import structs
 from overlaptop.fleet.commands import MAX_COMMANDS, UNANSWERED_NS, CommandView, together
 from overlaptop.fleet.fleet import MAX_NOTICES, MAX_RANKS
 from overlaptop.fleet.knobs import JobKnob, job_knobs
-from overlaptop.fleet.snapshot import LinkState, NodeView, RankView, Snapshot
+from overlaptop.fleet.snapshot import LinkState, NodeView, RankView, Snapshot, Window
 from overlaptop.fleet.splitting import Splitter, with_waits
 from overlaptop.fleet.totals import total
 from overlaptop.text import runs
@@ -73,7 +73,9 @@ class Merger:
             link_note=note,
             job=job,
             ranks=ranks,
-            totals=total(ranks, sum(part.snapshot.totals.dropped for part in parts)),
+            totals=total(
+                ranks, sum(part.snapshot.totals.dropped for part in parts), Window.SECONDS, waits.kept
+            ),
             notices=self._notices(parts),
             fresh=tuple(
                 step for part in parts for step in part.snapshot.fresh if self._is_owned(step, part)
@@ -99,6 +101,7 @@ class Merger:
             unsplit=waits.unsplit,
             fresh_waits=waits.fresh,
             split_steps=waits.steps,
+            kept_split_steps=waits.kept,
         )
 
     def _is_owned(self, message: StepTotals | DeviceSample | RankView, part: NodeSnapshot) -> bool:

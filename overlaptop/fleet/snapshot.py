@@ -28,6 +28,15 @@ WHOLE_TRACE = -1
 """The step as which a whole trace is shown."""
 
 
+class Window(Enum):
+    """Of which steps the job's figures are: these, counted back from the newest that all ranks have."""
+
+    SECONDS = "last 20 s"
+    MINUTE = "last 60 s"
+    STEPS = "last 10 steps"
+    STEP = "one step"
+
+
 class LinkState(Enum):
     """The state of the connection to the job's hub."""
 
@@ -129,11 +138,12 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The job over the ranks' newest measured step. None where nothing is known.
+    """The job over a window of steps. None where nothing is known.
 
-    One rule for all: times are the mean over ranks, shares are of the sums over ranks, which is the same.
-    ``speedup`` is ``(len C + len M) / step`` and ``attainable`` ``(len C + len M) / max(len C, len M)``,
-    of the sums over ranks.
+    One rule for all: times are the mean over ranks and steps, shares are of the sums over ranks and steps,
+    which is the same. ``speedup`` is ``(len C + len M) / step`` and ``attainable``
+    ``(len C + len M) / max(len C, len M)``, of the sums. Steps that a command disturbed are left out, what
+    was before a setting was changed, and steps in which the job stood still.
     """
 
     step: int | None
@@ -148,7 +158,7 @@ class Totals:
     speedup: float | None
     attainable: float | None
     launch_lead_ns: int | None
-    """The least over ranks: they wait for the last."""
+    """The least of the ranks' means: they wait for the last."""
     launch_bound: tuple[int, ...]
     """The ranks on which the CPU cannot launch as fast as the GPU works."""
     dropped: int
@@ -156,11 +166,24 @@ class Totals:
     ranks: int
     """How many the lane figures are of."""
     measured_step: int | None
-    """The step that they are of; None where it is not the same on all ranks."""
+    """The newest step that they are of, which is that of the ranks' rows; None where it is not the same on
+    all ranks."""
     waits: WaitTimes | None = None
-    """How the ranks' communication splits; None where that is not known of each."""
+    """How the ranks' communication splits, the mean over ``split_steps``; None where that is not known of
+    each."""
+    split_steps: int = 0
+    """How many of the steps were compared over the ranks: of more than ten a second not all are."""
     own_cost: OwnCost | None = None
     """What the agents cost: the rank's in the middle, since ranks in step with each other pay together."""
+    window: Window = Window.STEP
+    steps: int = 0
+    """How many measured steps of a rank the lane figures are of."""
+    first_step: int | None = None
+    """The oldest of them."""
+    cut: bool = False
+    """They are the newest of the window's: it has more than are kept or can be read."""
+    stood_still: int = 0
+    """Steps of the window that were left out because the job stood still in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,3 +227,5 @@ class Snapshot:
     """Steps that were split since the previous snapshot, in their order."""
     split_steps: tuple[SplitStep, ...] = ()
     """Those of ``wait_window``, oldest first; of a trace, all of its steps."""
+    kept_split_steps: tuple[SplitStep, ...] = ()
+    """Those of the last minute, oldest first."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from statistics import fmean
 
 import numpy as np
 
-from overlaptop.fleet.snapshot import NodeView, RankView
-from overlaptop.fleet.totals import of_one_step, step_of
+from overlaptop.fleet.snapshot import NodeView, RankView, Window
+from overlaptop.fleet.totals import LEAST_STEPS, WINDOW_NS, in_window, of_one_step, step_of
 from overlaptop.fleet.waits import SplitStep, StepWaits, WaitWindow
 from overlaptop.text import named_ranks
 from overlaptop.timeline.arrivals import (
@@ -26,10 +27,9 @@ from overlaptop.timeline.spans import Spans
 from overlaptop.wire.bounds import MAX_DURATION_NS
 from overlaptop.wire.messages import StepDetail, StepTotals
 
-WINDOW_STEPS = 32
-WINDOW_NS = 20_000_000_000
-"""For so long a split step counts, and for LONG_STEPS of its own length where that is longer."""
-LONG_STEPS = 3
+WINDOW_STEPS = 64
+"""Of Window.SECONDS: ten times a second all are looked at."""
+KEPT_STEPS = 600
 RESTARTED_NS = 1_000_000_000
 """A step of an earlier number that began so much later is of ranks that count from 0 again."""
 FAR_AHEAD_NS = 3_000_000_000
@@ -49,14 +49,18 @@ class JobWaits:
     fresh: tuple[StepWaits, ...] = ()
     """Steps split since the last look, in their order."""
     steps: tuple[SplitStep, ...] = ()
-    """Those of the window, oldest first."""
+    """Those of the window, which is Window.SECONDS; oldest first."""
+    kept: tuple[SplitStep, ...] = ()
+    """Those of Window.MINUTE."""
 
 
 class Splitter:
     """Splits each step once the timelines of all ranks in it are there, and remembers the last seconds."""
 
     def __init__(self) -> None:
-        self._window: deque[SplitStep] = deque(maxlen=WINDOW_STEPS)
+        self._kept: deque[SplitStep] = deque(maxlen=KEPT_STEPS)
+        self._read = -1
+        """Up to this step it is known whether a setting was changed."""
 
     def look(self, views: Sequence[RankView], nodes: Sequence[NodeView] = ()) -> JobWaits:
         """Split what is new among `views`, which are all of the job's ranks. `nodes`: where they are, if on
@@ -64,22 +68,25 @@ class Splitter:
         """
         fresh = [self._split(views, details, nodes) for details in self._complete(views)]
         for each in fresh:
-            if self._window and each.waits.step <= self._window[-1].waits.step:
-                self._window.clear()
-            if self._window:  # so many objects would keep the garbage collector busy
-                self._window[-1] = _without_collectives(self._window[-1])
-            self._window.append(each)
-        self._forget_old(views)
-        if not self._window:
+            if self._kept and each.waits.step <= self._kept[-1].waits.step:
+                self._kept.clear()
+            if self._kept:  # so many objects would keep the garbage collector busy
+                self._kept[-1] = _without_collectives(self._kept[-1])
+            self._kept.append(each)
+        newest_ns = self._forget(views)
+        if not self._kept:
             absent = [view.rank for view in views if not (view.details or view.ended)]
             return JobWaits(unsplit=f"no timeline of {named_ranks(absent)} is here" if absent else NOT_YET)
-        newest, window = self._window[-1].waits, window_of(self._window)
+        kept, newest = tuple(self._kept), self._kept[-1].waits
+        recent = [each for each in kept[-WINDOW_STEPS:] if _is_within(each, newest_ns, Window.SECONDS)]
+        steps = tuple(in_window(recent, None))
+        window = window_of(steps)
         unsplit = "" if window else _why(newest.collectives)
-        return JobWaits(newest, window, unsplit, tuple(each.waits for each in fresh), tuple(self._window))
+        return JobWaits(newest, window, unsplit, tuple(each.waits for each in fresh), steps, kept)
 
     def _complete(self, views: Sequence[RankView]) -> list[dict[int, StepDetail]]:
         """The steps that all ranks have in detail and that have not been split, by rank; in their order."""
-        last = self._window[-1] if self._window else None
+        last = self._kept[-1] if self._kept else None
         of_step: dict[int, dict[int, StepDetail]] = {}
         for view in views:
             for detail in view.details:
@@ -109,13 +116,23 @@ class Splitter:
             round(fmean(detail.step_ns for detail in details.values())),
         )
 
-    def _forget_old(self, views: Sequence[RankView]) -> None:
+    def _forget(self, views: Sequence[RankView]) -> int:
+        """What is too old, and what was before a setting changed. Returns when the newest step began."""
+        history: Sequence[StepTotals] = max((view.history for view in views), key=len, default=())
+        unread = takewhile(lambda step: step.step > self._read, reversed(history))
+        changed = next((step.step for step in unread if step.transitional), -1)
+        self._read = history[-1].step if history else -1
         newest_ns = max((view.last.start_ns for view in views if view.last is not None), default=0)
-        while self._window:
-            oldest = self._window[0]
-            if newest_ns - oldest.start_ns <= max(WINDOW_NS, LONG_STEPS * oldest.step_ns):
+        while self._kept:
+            oldest = self._kept[0]
+            if oldest.waits.step > changed and _is_within(oldest, newest_ns, Window.MINUTE):
                 break
-            self._window.popleft()
+            self._kept.popleft()
+        return newest_ns
+
+
+def _is_within(step: SplitStep, newest_ns: int, window: Window) -> bool:
+    return newest_ns - step.start_ns <= max(WINDOW_NS[window], LEAST_STEPS * step.step_ns)
 
 
 def with_waits(views: Sequence[RankView], waits: StepWaits | None) -> tuple[RankView, ...]:

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from overlaptop.fleet.snapshot import Totals
-from overlaptop.text import ABOUT, AT_LEAST, AT_MOST, bounded, count, duration, part_of, percent, ratio
+from overlaptop.fleet.snapshot import WHOLE_TRACE, Totals, Window
+from overlaptop.text import (
+    ABOUT,
+    AT_LEAST,
+    AT_MOST,
+    bounded,
+    count,
+    duration,
+    part_of,
+    percent,
+    plural,
+    ratio,
+)
 from overlaptop.timeline.arrivals import WaitTimes
 
 
@@ -24,11 +35,12 @@ def totals_in_words(totals: Totals, *, exact: bool) -> dict[str, str]:
     }
 
 
-def exposed_in_words(times: WaitTimes) -> str:
+def exposed_in_words(times: WaitTimes, exposed_ns: int | None = None) -> str:
     """What exposed communication was, in the unit of its sum: ``= waiting 3.20 + transfer 0.50``; ``not
     split`` where nothing of it is.
 
-    Empty where there was none.
+    ``exposed_ns``: what it was in all steps, where `times` are the means of some of them: the parts are
+    then their shares of it, ``≈ waiting 3.20 + transfer 0.50``. Empty where there was none.
     """
     if not times.exposed_known:
         return "not split"
@@ -37,7 +49,31 @@ def exposed_in_words(times: WaitTimes) -> str:
         "transfer": times.exposed_transfer_ns,
         "not split": times.exposed_unsplit_ns,
     }
-    exposed_ns = sum(parts.values())
+    sum_ns = sum(parts.values())
+    whole_ns = sum_ns if exposed_ns is None else exposed_ns
+    if not sum_ns or not whole_ns:
+        return ""
     said = [name for name, ns in parts.items() if ns or name != "not split"]
-    words = " + ".join(f"{name} {part_of(parts[name], exposed_ns)}" for name in said)
-    return f"= {words}" if exposed_ns else ""
+    words = " + ".join(f"{name} {part_of(parts[name] / sum_ns * whole_ns, whole_ns)}" for name in said)
+    return f"{ABOUT if abs(whole_ns - sum_ns) > len(parts) else '='} {words}"  # less is rounding
+
+
+def window_in_words(totals: Totals) -> str:
+    """What the totals are of: ``mean of 8 ranks × 87 steps, last 20 s``, ``step 184, mean of 8 ranks``."""
+    if not totals.steps:
+        return ""
+    of_ranks = f"{totals.ranks} ranks" if totals.ranks > 1 else ""
+    if totals.steps == 1:
+        number = totals.measured_step
+        step = (
+            [] if number is None else ["whole trace" if number == WHOLE_TRACE else f"step {count(number)}"]
+        )
+        return ", ".join([*step, *([f"mean of {of_ranks}"] if of_ranks else [])])
+    newest = totals.cut or totals.window is Window.STEPS
+    steps = f"{'newest ' if newest else ''}{totals.steps} steps"
+    words = [f"mean of {' × '.join(filter(None, (of_ranks, steps)))}"]
+    if not newest:
+        words.append(totals.window.value)
+    if totals.stood_still:
+        words.append(f"{plural(totals.stood_still, 'standstill')} left out")
+    return ", ".join(words)

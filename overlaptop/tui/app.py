@@ -357,6 +357,11 @@ class OverlaptopApp(App[int]):
             self.dashboard.pause()
         self.show()
 
+    def action_window(self) -> None:
+        """The next window of the job's figures."""
+        self.dashboard.state.next_window()
+        self.show()
+
     def action_textures(self) -> None:
         """Glyphs besides colours; always so where there are none."""
         look = self.dashboard.look

@@ -32,6 +32,12 @@ APP_KEYS = (
     Key("b", "b", "exact", "type an exact value of it; or: script, for the one that the script gave"),
     Key("u,7", "u  7", "tune", "Tune: all that can be changed, and the log of changes"),
     Key("a", "a", "search", "search for its best value by measuring; once more stops that and goes back"),
+    Key(
+        "W",
+        "W",
+        "window",
+        "the job's figures over the last 20 s, the last 60 s, the last 10 steps, one step",
+    ),
     Key("t", "t", "next_theme", "next theme"),
     Key("g", "g", "textures", "tell parts apart by glyphs as well as colours"),
     Key("n,3", "n  3", "notices", "notices from agents"),
@@ -150,7 +156,7 @@ _CHANGING = {
 }
 _NEED_A_JOB = {"capture", "captures", "machine", "search", "tune"}
 _NOT_OF_TRACES = _NEED_A_JOB | {
-    *("larger", "smaller", "exact", "comparison", "jobs", "workloads", "hosts", "pause"),
+    *("larger", "smaller", "exact", "comparison", "jobs", "workloads", "hosts", "pause", "window"),
 }
 
 

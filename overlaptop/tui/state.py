@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from overlaptop.fleet.knobs import JobKnob
-from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, RankView, Snapshot
-from overlaptop.fleet.totals import of_one_step, total
+from overlaptop.fleet.snapshot import WHOLE_TRACE, LinkState, RankView, Snapshot, Window
+from overlaptop.fleet.splitting import window_of
+from overlaptop.fleet.totals import in_window, of_one_step, total
 from overlaptop.fleet.waits import StepWaits
 from overlaptop.report.hosts import by_node
 from overlaptop.report.order import Filter, all_see_gaps, ordered, sort_keys
@@ -38,6 +39,8 @@ class ViewState:
     rank: int = 0
     """The chosen rank."""
     filter: Filter = field(default_factory=Filter)
+    window: Window = Window.SECONDS
+    """Of which steps the job's figures are."""
     sort_key: str = "rank"
     reverse: bool = False
     viewport: Viewport = WHOLE_STEP
@@ -83,20 +86,32 @@ class ViewState:
         return len(self.snapshot.nodes) > 1 and self.sort_key == "rank"
 
     def show(self, snapshot: Snapshot) -> None:
-        """Show this snapshot, with the figures of all ranks in the step of the timeline."""
-        self.snapshot = snapshot = _without_empty_waits(snapshot)
-        chosen, lanes = self.chosen, self.lanes
-        if chosen is None or chosen.measured is None or lanes is None or not self.moving:
+        """Show this snapshot: the rows in the step of the timeline, the job's figures over the window."""
+        self.snapshot = _without_empty_waits(snapshot)
+        if not self.moving:
             return
+        ranks = self._in_step_of_timeline() or self.snapshot.ranks
+        totals, kept = snapshot.totals, snapshot.kept_split_steps
+        if self.window is not totals.window:
+            totals = total(ranks, totals.dropped, self.window, kept)
+            in_it = in_window(kept, totals.first_step)
+            if self.window is Window.STEP:
+                in_it = [each for each in kept if each.waits.step == totals.measured_step]
+            snapshot = replace(snapshot, wait_window=window_of(in_it))
+        self.snapshot = _without_empty_waits(replace(snapshot, ranks=ranks, totals=totals))
+
+    def _in_step_of_timeline(self) -> tuple[RankView, ...] | None:
+        """All ranks; None where they are so already, where some has not reported it yet, and where that
+        step was long ago.
+        """
+        ranks, chosen, lanes = self.snapshot.ranks, self.chosen, self.lanes
+        if chosen is None or chosen.measured is None or lanes is None:
+            return None
         step, behind_ns = lanes.detail.step, chosen.measured.start_ns - lanes.detail.start_ns
-        if step == snapshot.totals.measured_step or behind_ns > OLD_S * 1e9:
-            return
-        ranks = tuple(
-            replace(view, waits=self.waits_of(view.rank)) for view in of_one_step(snapshot.ranks, step)
-        )
-        totals = total(ranks, snapshot.totals.dropped)
-        if totals.measured_step == step:  # else some rank has not reported it yet
-            self.snapshot = replace(snapshot, ranks=ranks, totals=totals)
+        if step == self.snapshot.totals.measured_step or behind_ns > OLD_S * 1e9:
+            return None
+        found = tuple(replace(view, waits=self.waits_of(view.rank)) for view in of_one_step(ranks, step))
+        return found if total(found, 0).measured_step == step else None
 
     @property
     def rows(self) -> list[RankView]:
@@ -251,6 +266,11 @@ class ViewState:
     def exact(self) -> bool:
         """Whether every rank's source sees the gaps between kernels."""
         return all_see_gaps(self.snapshot.ranks)
+
+    def next_window(self) -> None:
+        """The job's figures of other steps."""
+        windows = list(Window)
+        self.window = windows[(windows.index(self.window) + 1) % len(windows)]
 
     def move(self, rows: int) -> None:
         """Choose the rank that many rows further down; stops at either end."""

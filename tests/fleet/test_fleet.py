@@ -3,9 +3,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as replaced
 
-from overlaptop.fleet.fleet import HISTORY_STEPS, MAX_FRESH, MAX_NOTICES, MAX_SAMPLES, RECENT_DETAILS, Fleet
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.fleet import MAX_FRESH, MAX_NOTICES, MAX_SAMPLES, RECENT_DETAILS, Fleet
+from overlaptop.fleet.snapshot import LinkState, Window
+from overlaptop.fleet.totals import HISTORY_STEPS, total
 from overlaptop.wire.messages import Notice, RankEnd
 
 from .builders import (
@@ -220,14 +222,76 @@ def test_ranks_that_ended_count_only_when_all_have_and_the_step_never_goes_back(
     assert (both.step, both.ranks) == (9, 2)
 
 
-def test_all_figures_of_the_job_are_of_one_step_that_all_ranks_have_measured(fleet):
+def test_all_figures_of_the_job_are_of_steps_that_all_ranks_have_measured(fleet):
     both = [step(rank, number, idle=number) for rank in (0, 1) for number in (1, 2)]
     snapshot = feed(fleet, info(0), info(1), *both, unmeasured(0, 3), step(0, 4, idle=100), step(1, 3))
     assert [view.measured.step for view in snapshot.ranks] == [2, 2]
     assert [view.last.step for view in snapshot.ranks] == [4, 3]
     totals = snapshot.totals
     assert (totals.step, totals.measured_step, totals.ranks) == (3, 2, 2)
-    assert totals.idle_ns == 2 * MS
+    assert (totals.first_step, totals.steps, totals.idle_ns) == (1, 2, 1.5 * MS)
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(*[st.integers(1, 900)] * 4), min_size=4, max_size=4), min_size=1, max_size=3
+    )
+)
+def test_figures_are_means_over_ranks_and_steps_and_shares_of_the_sums(steps):
+    made = [
+        [step(rank, number, compute=compute + hidden, comm=hidden + exposed, hidden=hidden, idle=idle)
+         for number, (compute, hidden, exposed, idle) in enumerate(of_rank)]
+        for rank, of_rank in enumerate(steps)
+    ]  # fmt: skip
+    fleet = Fleet(Clock())
+    for message in (m for rank, of_rank in enumerate(made) for m in (info(rank), *of_rank)):
+        fleet.apply(message)
+    totals = total(fleet.snapshot().ranks, 0, Window.STEPS)
+    every = [each for of_rank in made for each in of_rank]
+
+    def mean(name):
+        return round(sum(getattr(each, name) for each in every) / len(every))
+
+    assert (totals.ranks, totals.steps, totals.cut) == (len(steps), 4, False)
+    assert [totals.step_ns, totals.exposed_ns, totals.idle_ns] == [
+        mean("step_ns"), mean("exposed_ns"), mean("idle_ns"),
+    ]  # fmt: skip
+    assert totals.overlap == sum(e.hidden_ns for e in every) / sum(e.comm_ns for e in every)
+    busy_ns = sum(e.compute_ns + e.comm_ns for e in every)
+    assert totals.speedup == busy_ns / sum(e.step_ns for e in every)
+
+
+@pytest.mark.parametrize(
+    ("window", "steps", "cut"),
+    [
+        (Window.STEP, 1, False),
+        (Window.STEPS, 10, False),
+        (Window.SECONDS, 250, False),
+        (Window.MINUTE, 600, True),
+    ],
+)
+def test_a_window_is_as_long_as_it_says_or_says_that_it_is_cut(fleet, window, steps, cut):
+    snapshot = feed(fleet, info(0), *(step(0, number) for number in range(700)))
+    totals = total(snapshot.ranks, 0, window)
+    assert (totals.steps, totals.cut, totals.first_step) == (steps, cut, 700 - steps)
+
+
+def test_a_window_begins_anew_where_a_setting_was_changed_and_leaves_out_what_a_command_disturbed(fleet):
+    before = [step(0, number, idle=50) for number in range(5)]
+    changed = replaced(step(0, 5), transitional=True, comm_ns=None)
+    captured = replaced(step(0, 7), captured=True, comm_ns=None)
+    totals = feed(fleet, info(0), *before, changed).totals
+    assert (totals.steps, totals.idle_ns) == (5, 50 * MS)
+    totals = feed(fleet, step(0, 6, idle=1), captured, step(0, 8, idle=3)).totals
+    assert (totals.steps, totals.idle_ns) == (2, 2 * MS)
+
+
+def test_a_step_in_which_the_job_stood_still_is_left_out_and_counted(fleet):
+    going = [step(0, number) for number in range(9)]
+    totals = feed(fleet, info(0), *going, step(0, 9, idle=60_000), step(0, 10, start_ns=T0 + 62 * S)).totals
+    assert (totals.steps, totals.step_ns, totals.stood_still) == (2, 80 * MS, 1)
+    slow = [step(1, number, idle=12_000) for number in range(3)]
+    assert feed(fleet, info(1), *slow, RankEnd(0, T0, True)).totals.stood_still == 0
 
 
 def test_ranks_that_count_their_steps_apart_are_each_taken_at_their_newest(fleet):

@@ -34,6 +34,7 @@ from .fakes import (
 )
 from .knobs import BUCKET, controlled_job, tell, with_value
 from .machines import cpu_only, device, h200_node, misplaced, numa, sample, unbound, workstation
+from .waits import STEPS, split_step, waiting_job
 
 
 async def test_it_says_what_the_job_is_how_it_overlaps_and_the_figures_of_each_rank():
@@ -42,7 +43,7 @@ async def test_it_says_what_the_job_is_how_it_overlaps_and_the_figures_of_each_r
         assert table_ranks(app) == [0, 1, 2, 3]
     for words in (
         "/home/me/train.py", "4 ranks", "2 hosts", "NVIDIA H200", "nccl 2.28.9", "kernels", "step 39",
-        "● live", "step 39, mean of 4 ranks",
+        "● live", "mean of 4 ranks × 40 steps, last 20 s",
         "overlap 73.3 %", "exposed 8.00 ms", "stall 1.50 ms", "idle 10.0 ms",
         "collectives in every step",
     ):  # fmt: skip
@@ -126,7 +127,27 @@ async def test_what_says_nothing_in_this_job_makes_room():
         assert "dropped 3" in await shown(app, pilot)
 
 
-# Of which step and moment
+# Of which steps and moment
+
+
+async def test_a_key_chooses_the_window_of_all_figures_and_the_line_says_which_it_is():
+    session = waiting_job()
+    for number in range(STEPS, STEPS + 6):
+        session.tick()
+        session.say(*(m for rank in range(4) for m in split_step(rank, number, late_ms=8 * (rank == 1))))
+    async with opened(session) as (app, pilot):
+        for of, lateness in (
+            ("mean of 4 ranks × 14 steps, last 20 s", "ranks 1 and 2 are late in turn, in 28 of 28"),
+            ("mean of 4 ranks × 14 steps, last 60 s", "ranks 1 and 2 are late in turn, in 28 of 28"),
+            ("mean of 4 ranks × newest 10 steps", "rank 1 is late in 12 of 20 collectives"),
+            ("step 13, mean of 4 ranks", "rank 1 is late in 2 of 2 collectives; the others wait 8.00 ms"),
+        ):
+            text = await shown(app, pilot)
+            assert of in text
+            assert lateness in text
+            await pilot.press("W")
+        assert "exposed 18.0 ms  = waiting 6.0 + transfer 12.0 " in text
+        assert "last 20 s" in await shown(app, pilot)
 
 
 async def test_rows_totals_and_the_timeline_are_of_one_step_until_it_is_of_long_ago():
@@ -143,7 +164,7 @@ async def test_rows_totals_and_the_timeline_are_of_one_step_until_it_is_of_long_
             assert f"step {number}, mean of 4 ranks" in text
             return text
 
-        await shown(app, pilot)
+        await shown(app, pilot, *"WWW")
         said(40, comm=54, hidden=0)
         session.say(detail(0, 40))
         await is_of(40)

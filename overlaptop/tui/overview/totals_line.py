@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from overlaptop.fleet.knobs import NOT_ALLOWED
-from overlaptop.report.figures import exposed_in_words, totals_in_words
+from overlaptop.report.figures import exposed_in_words, totals_in_words, window_in_words
 from overlaptop.report.order import stalls_apart
 from overlaptop.text import duration, ordinal, runs_of, shortened
 from overlaptop.tui.draw.segments import (
@@ -22,7 +22,7 @@ from overlaptop.tui.draw.segments import (
     line_width,
     wrap,
 )
-from overlaptop.tui.state import ViewState, step_name
+from overlaptop.tui.state import ViewState
 from overlaptop.tui.tune.knob_values import short_name, with_unit
 from overlaptop.tui.view import JobView
 
@@ -75,18 +75,18 @@ def total_items(state: ViewState, width: int) -> list[Item]:
         item("speed-up", figures["speed-up"], 6, BOLD, dim(" of "), bold(f"{figures['attainable']:<6}")),
         *_launching(state),
         *([] if seen else [item("idle", figures["idle"], 8, DIM)]),
-        *_rule(state),
         *([item("dropped", figures["dropped"], 1, _WARNING)] if totals.dropped else []),
         *_sampling(state),
+        *_rule(state),
     ]
 
 
 def _exposed_parts(state: ViewState, width: int) -> StyledLine:
     """What exposed communication was, where it is known and there is room."""
-    waits = state.snapshot.totals.waits
-    if waits is None or width < _WIDE:
+    totals = state.snapshot.totals
+    if totals.waits is None or width < _WIDE:
         return ()
-    return (dim(f" {exposed_in_words(waits):<{_PARTS_CELLS}}"),)
+    return (dim(f" {exposed_in_words(totals.waits, totals.exposed_ns):<{_PARTS_CELLS}}"),)
 
 
 def _knob(state: ViewState) -> list[Item]:
@@ -125,10 +125,8 @@ def _launching(state: ViewState) -> list[Item]:
 
 def _rule(state: ViewState) -> list[Item]:
     """What the figures are of."""
-    totals = state.snapshot.totals
-    of = ["".join(step_name(totals.measured_step))] if totals.measured_step is not None else []
-    of += [f"mean of {totals.ranks} ranks"] if totals.ranks > 1 else []
-    return [Item((dim(", ".join(of)),))] if of else []
+    words = window_in_words(state.snapshot.totals)
+    return [Item((dim(words),))] if words else []
 
 
 def _sampling(state: ViewState) -> list[Item]:

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from overlaptop.fleet.commands import FAILED
 from overlaptop.fleet.notices import grouped
-from overlaptop.fleet.snapshot import LinkState
+from overlaptop.fleet.snapshot import LinkState, Window
 from overlaptop.fleet.trouble import trouble_of
 from overlaptop.report import own_cost, troubles
 from overlaptop.report.hosts import LINK_GLYPHS, live_words
@@ -54,7 +54,9 @@ def _job_line(state: ViewState, width: int) -> StyledLine:
         name, number = step_name(snapshot.totals.step)
         right.append(Item((dim(name), bold(number)), 3))
     if snapshot.totals.step_ns is not None:
-        right.append(Item((bold(f"{duration(snapshot.totals.step_ns):>7}"),), 2))
+        of_one = snapshot.totals.window is Window.STEP
+        length = bold(f"{duration(snapshot.totals.step_ns):>7}")
+        right.append(Item((length,) if of_one else (length, dim(" mean")), 2))
     shown = [item for item in left if item.line[0].text]
     return (Segment(" "), *fit(shown, [*right, Item(_link(state))], width - 1))
 
