@@ -30,7 +30,7 @@ class JobStep:
     """Who waited for whom in it; None where that is not known."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
     """What is known of a job's last steps; of a trace, of all of its steps."""
 

@@ -1,26 +1,60 @@
-"""Why a rank is late: what it does longer than the others, step by step."""
+"""Why a rank is late: what it does longer than the others, step by step.
+
+A rank can start a collective late for three reasons, looked at in this order: it launched late (its CPU
+loaded data, collected garbage, or stood still), it computed longer, or it waited for yet another rank in
+another group; then that one is the late rank, and the first only passes its lateness on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from statistics import median
+from enum import Enum
+from functools import lru_cache
+from statistics import median, quantiles
 
 from overlaptop import text
 from overlaptop.findings.evidence import Evidence
-from overlaptop.report.headline import COSTLY_SHARE
-from overlaptop.timeline.arrivals import RankLateness
-from overlaptop.wire.messages import StepTotals
+from overlaptop.fleet.snapshot import RankView
+from overlaptop.fleet.waits import LATE_SHARE
+from overlaptop.wire.messages import RankInfo, StepTotals
 
+WORTH_SHARE = 0.05
+"""Waiting is looked into from this share of the step on: in healthy jobs ranks differ by a few
+hundredths."""
 EXPLAINS = 0.5
 """A cause explains that a rank is late where it lasts this share of what the others wait. Less than all:
-some of the waiting hides behind compute, and causes add up."""
+some of it hides behind compute, and causes add up."""
+VARIES = 1.0
+"""What a rank computes longer varies where its middle three fifths spread over so many times its median. A
+slow GPU is slower by about the same in each step."""
+LOW_CLOCK = 0.95
+"""A clock is low below this share of the other ranks' median."""
+
+
+class Cause(Enum):
+    """Why a rank is late, in the order in which they are looked for."""
+
+    LOADING = "loading"
+    """Its training thread waits for data."""
+    COLLECTING = "collecting"
+    """Its interpreter collects garbage."""
+    PLACEMENT = "placement"
+    """It may not run where it should."""
+    STANDING = "standing"
+    """It launches late: its GPU is idle, or its training thread without the CPU, for another reason."""
+    LOW_CLOCK = "low clock"
+    """It computes longer, and its GPU's clock is lower than the others'."""
+    UNEVEN = "uneven"
+    """It computes longer, and by another time in each step."""
+    COMPUTING = "computing"
+    """It computes longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateRank:
-    """A rank for which the others wait, and what it does longer than they in a step (the median over steps;
-    negative: shorter). None: not seen.
+    """A rank for which the others wait, and what it does longer than they do in a step: the median over
+    steps, negative where shorter. None: not seen.
     """
 
     rank: int
@@ -29,56 +63,195 @@ class LateRank:
     """In so many of which it was late."""
     wait_ns: int
     """What the others wait for it in a step with nothing beside it, in the mean: what mending can win."""
-    computes_longer_ns: int | None
-    stands_longer_ns: int | None
-    """Its GPU idle."""
+    computes_ns: int | None
+    stands_ns: int | None
+    loads_ns: int | None
+    collections: float | None
+    """Full garbage collections in one of its steps."""
+    cause: Cause | None
+    """None: nothing that it does longer explains it."""
+    passed_on_by: tuple[int, ...] = ()
+    """Ranks that are late since they wait for it, or for the next one of these; the last one waits for
+    it."""
 
     @property
     def in_words(self) -> str:
         """``rank 2 is late in 71 of 75 collectives; the others wait 12.1 ms a step``."""
-        return (
-            f"rank {self.rank} is late in {self.late} of {self.collectives} collectives; "
-            f"the others wait {text.duration(self.wait_ns)} a step"
-        )
+        late = f"rank {self.rank} is late in {self.late} of {self.collectives} collectives"
+        others = f"the others wait {text.duration(self.wait_ns)} a step"
+        if self.passed_on_by:
+            others = f"{text.named_ranks(self.passed_on_by)} waits for it in another group, and {others}"
+        return f"{late}; {others}"
 
-    def explains(self, longer_ns: int | None) -> bool:
-        """Whether doing something so much longer explains what the others wait."""
-        return longer_ns is not None and longer_ns >= EXPLAINS * self.wait_ns
+    def gain_ns(self, longer_ns: int | None) -> int:
+        """What can be won where it does something no longer than the others."""
+        return self.wait_ns if longer_ns is None else max(0, min(self.wait_ns, longer_ns))
 
 
+@lru_cache(maxsize=1)
 def late_ranks(evidence: Evidence) -> tuple[LateRank, ...]:
     """The one that is late clearly, or those that are by turns; empty where waiting costs little."""
     window = evidence.window
-    if window is None or window.share < COSTLY_SHARE:
+    if window is None or window.share < WORTH_SHARE:
         return ()
     clearly = window.clearly_late
     late = (clearly,) if clearly is not None else window.late_by_turns
-    ranks = frozenset(each.rank for each in late)
-    return tuple(_late_rank(evidence, each, ranks) for each in late if each.rank in evidence.ranks)
+    found: dict[int, tuple[int, ...]] = {}
+    for each in late:
+        rank, chain = _followed_back(evidence, each.rank)
+        if rank in evidence.ranks and window.lateness.of(rank) is not None:
+            found.setdefault(rank, chain)
+    involved = frozenset(found).union(*found.values())
+    return tuple(_late_rank(evidence, rank, chain, involved) for rank, chain in found.items())
 
 
-def _late_rank(evidence: Evidence, late: RankLateness, all_late: frozenset[int]) -> LateRank:
-    others = evidence.ranks.keys() - all_late
-    info = evidence.ranks[late.rank].info
-    exact = info is not None and info.compute_exact
+def computing_ns(info: RankInfo | None, step: StepTotals) -> int | None:
+    """How long the rank computed: by its kernels, without a GPU by its training thread's CPU time. None
+    where its source does not see it.
+    """
+    if info is None or info.compute_exact:
+        return step.compute_ns
+    return step.cpu_ns if info.source == "host" else None
+
+
+def standing_ns(info: RankInfo | None, step: StepTotals) -> int | None:
+    """How long its GPU was idle; without a GPU, how long its training thread had no CPU time and waited for
+    no other rank. None where its source does not see it.
+    """
+    if info is None or info.compute_exact:
+        return step.idle_ns
+    if info.source != "host" or step.cpu_ns is None or step.exposed_ns is None:
+        return None
+    return max(0, step.step_ns - step.exposed_ns - step.cpu_ns)
+
+
+def misplacement(evidence: Evidence, rank: int, others: Collection[int]) -> str:
+    """How the CPUs of the rank are worse than the others', in words; empty: they are not, or not known."""
+    numa = evidence.ranks[rank].numa
+    if numa is None:
+        return ""
+    if numa.state == "wrong node":
+        return f"rank {rank} {numa.reason}"
+    own, theirs = _cpus(evidence.ranks[rank]), [_cpus(evidence.ranks[other]) for other in others]
+    known = [cpus for cpus in theirs if cpus is not None]
+    if own is not None and known and 2 * own <= median(known):
+        return f"rank {rank} may run on {text.plural(own, 'CPU')}, the others on {round(median(known))}"
+    return ""
+
+
+def clock_share(evidence: Evidence, rank: int, others: Collection[int]) -> float | None:
+    """The rank's SM clock as a share of the others', by medians of the last minute; None: not known."""
+    own = _clock_hz(evidence.ranks[rank])
+    theirs = [hz for other in others if (hz := _clock_hz(evidence.ranks[other])) is not None]
+    return own / median(theirs) if own is not None and theirs else None
+
+
+def _late_rank(evidence: Evidence, rank: int, chain: tuple[int, ...], involved: frozenset[int]) -> LateRank:
+    assert evidence.window is not None
+    late = evidence.window.lateness.of(rank)
+    assert late is not None
+    others = evidence.ranks.keys() - involved
+    longer = {
+        name: _longer(evidence, rank, others, measure)
+        for name, measure in (
+            ("computes", computing_ns),
+            ("stands", standing_ns),
+            ("loads", lambda _info, step: step.loading_ns),
+            ("collections", lambda _info, step: step.full_collections),
+        )
+    }
+    middle = {name: round(median(each)) if each else None for name, each in longer.items()}
+    collections = longer["collections"]
     return LateRank(
-        late.rank,
+        rank,
         late.late,
         late.collectives,
         evidence.exposed_wait_ns,
-        _longer_ns(evidence, late.rank, others, lambda step: step.compute_ns) if exact else None,
-        _longer_ns(evidence, late.rank, others, lambda step: step.idle_ns) if exact else None,
+        middle["computes"],
+        middle["stands"],
+        middle["loads"],
+        sum(collections) / len(collections) if collections else None,
+        _cause(evidence, rank, others, longer),
+        chain,
     )
 
 
-def _longer_ns(
-    evidence: Evidence, rank: int, others: Iterable[int], measure: Callable[[StepTotals], int | None]
-) -> int | None:
-    """By how much more of it the rank has in a step than the others in their median; None: not known."""
+def _cause(
+    evidence: Evidence, rank: int, others: Collection[int], longer: dict[str, list[float]]
+) -> Cause | None:
+    enough_ns = EXPLAINS * evidence.exposed_wait_ns
+    computes_ns, stands_ns, loads_ns = (
+        median(longer[name]) if longer[name] else 0.0 for name in ("computes", "stands", "loads")
+    )
+    if loads_ns >= enough_ns:
+        return Cause.LOADING
+    if max(computes_ns, stands_ns) < enough_ns:
+        return None
+    collects = longer["collections"]
+    if collects and sum(each > 0 for each in collects) >= LATE_SHARE * len(collects):
+        return Cause.COLLECTING
+    if misplacement(evidence, rank, others):
+        return Cause.PLACEMENT
+    if stands_ns > computes_ns:
+        return Cause.STANDING
+    if (share := clock_share(evidence, rank, others)) is not None and share < LOW_CLOCK:
+        return Cause.LOW_CLOCK
+    if len(longer["computes"]) > 1:
+        fifths = quantiles(longer["computes"], n=5)
+        if fifths[3] - fifths[0] > VARIES * computes_ns:
+            return Cause.UNEVEN
+    return Cause.COMPUTING
+
+
+def _longer(
+    evidence: Evidence,
+    rank: int,
+    others: Collection[int],
+    measure: Callable[[RankInfo | None, StepTotals], int | None],
+) -> list[float]:
+    """By how much more of it the rank has than the others in their median, in each step where it is
+    known.
+    """
+
+    def of(each: int, step: StepTotals) -> int | None:
+        return measure(evidence.ranks[each].info, step)
+
     more: list[float] = []
     for step in evidence.steps:
-        own = measure(step.totals[rank])
-        theirs = [ns for other in others if (ns := measure(step.totals[other])) is not None]
+        own = of(rank, step.totals[rank])
+        theirs = [value for other in others if (value := of(other, step.totals[other])) is not None]
         if own is not None and theirs:
             more.append(own - median(theirs))
-    return round(median(more)) if more else None
+    return more
+
+
+def _followed_back(evidence: Evidence, late: int) -> tuple[int, tuple[int, ...]]:
+    """The rank for which this one waits itself, where that explains that it is late; and who waits for whom
+    on the way there. By the collectives of the newest step.
+    """
+    chain: list[int] = []
+    while late not in chain:
+        caused = [each for each in evidence.collectives if each.late_rank == late]
+        caused_ns = sum(each.caused_wait_ns // max(1, len(each.parts) - 1) for each in caused)
+        groups = {each.group for each in caused}
+        waited_ns: dict[int, int] = {}
+        for each in evidence.collectives:  # in its own groups ranks may be late by turns
+            other = each.late_rank
+            if each.group not in groups and other is not None and (own_ns := each.wait_ns(late)):
+                waited_ns[other] = waited_ns.get(other, 0) + own_ns
+        awaited = max(waited_ns, key=lambda rank: waited_ns[rank], default=None)
+        if awaited is None or not caused_ns or waited_ns[awaited] < EXPLAINS * caused_ns:
+            return late, tuple(chain)
+        chain.append(late)
+        late = awaited
+    return chain[0], ()  # each waits for the next one: nobody is the first
+
+
+def _cpus(view: RankView) -> int | None:
+    """On how many CPUs it may run."""
+    return sum(share.amount for share in view.numa.cpu_nodes) or None if view.numa is not None else None
+
+
+def _clock_hz(view: RankView) -> float | None:
+    known = [sample.sm_clock_hz for sample in view.samples if sample.sm_clock_hz is not None]
+    return median(known) if known else None

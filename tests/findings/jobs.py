@@ -17,19 +17,19 @@ TRANSFER_MS = 5
 OPTIMIZER_MS = 5
 
 
-def job(does, *facts, ranks=RANKS, steps=STEPS, exact=True, watched=True, **changes):
+def job(does, *facts, ranks=RANKS, steps=STEPS, exact=True, watched=True, changed=None, **changes):
     """The evidence of a running job.
 
     ``does(rank, number)`` is what the rank does in that step, in order, as pairs of a word and ms:
     ``compute``, ``idle`` and ``copy``. Then come an all-reduce of all ranks, which ends TRANSFER_MS
     after the last rank began it, and an optimizer of OPTIMIZER_MS. ``facts``: messages more.
-    ``changes``: of the totals, functions of rank and number. ``watched``: with timelines.
+    ``watched``: with timelines, each as ``changed`` makes it. ``changes``: of the totals, functions of rank
+    and number.
     """
     fleet = Fleet(Clock())
     fleet.set_link(LinkState.LIVE)
     for message in (welcome(world_size=ranks), *(info(rank, exact=exact) for rank in range(ranks))):
         fleet.apply(message)
-    snapshots = []
     start_ns = T0
     for number in range(steps):
         done = {rank: does(rank, number) for rank in range(ranks)}
@@ -37,12 +37,11 @@ def job(does, *facts, ranks=RANKS, steps=STEPS, exact=True, watched=True, **chan
         end_ms = max(begins.values()) + TRANSFER_MS
         for rank, parts in done.items():
             totals, detail = _step(rank, number, parts, end_ms, start_ns)
-            changed = {name: of(rank, number) for name, of in changes.items()}
-            fleet.apply(replace(totals, **changed))
+            fleet.apply(replace(totals, **{name: of(rank, number) for name, of in changes.items()}))
             if watched:
-                fleet.apply(detail)
+                fleet.apply(changed(detail) if changed else detail)
         start_ns += round((end_ms + OPTIMIZER_MS) * MS)
-        snapshots.append(fleet.snapshot())
+        fleet.snapshot()  # or only the last few timelines would be split
     for message in (status(), *facts):
         fleet.apply(message)
     return evidence_of(fleet.snapshot())

@@ -1,18 +1,54 @@
-"""Why a rank is late."""
+"""Why a rank is late: the right rank, the right cause, and what mending it can win."""
 
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from overlaptop.findings.find import find
+from overlaptop.findings.find import find as ask
 from overlaptop.findings.finding import Certainty
+from overlaptop.wire.devices import NodeShare
+from overlaptop.wire.messages import CollectiveSpan
+from tests.fleet.builders import info, numa, sample
 
-from .jobs import MS, healthy, job, rules
+from .jobs import MS, RANKS, STEPS, TRANSFER_MS, healthy, job
+
+LATE = 1
+MINE = {
+    "data_loading", "garbage_collection", "jitter", "late_launch", "launch_bound", "low_clock", "placement",
+    "slow_compute", "uneven_batches",
+}  # fmt: skip
 
 
-def late(rank, number, *more, late_rank=1):
-    """As `healthy`, but one rank does more."""
-    return [*healthy(rank, number), *(more if rank == late_rank else ())]
+def find(evidence):
+    """What these rules find: in the jobs here all communication is exposed, which others speak of."""
+    return tuple(each for each in ask(evidence) if each.rule in MINE)
+
+
+def rules(evidence):
+    return {(each.rule, each.ranks) for each in find(evidence)}
+
+
+def late(*more, rank=LATE, amount=lambda number: 1):
+    """As `healthy`, but one rank does more, by ``amount`` of it in each step."""
+
+    def does(each, number):
+        scaled = [(name, ms * amount(number)) for name, ms in more]
+        return [*healthy(each, number), *(scaled if each == rank else ())]
+
+    return does
+
+
+def of_late(value, others=0):
+    return lambda rank, number: value if rank == LATE else others
+
+
+def host(rank):
+    return replace(info(rank, exact=False), source="host", device="cpu", backend="gloo")
+
+
+HOST = tuple(host(rank) for rank in range(RANKS))
+"""Ranks without a GPU: what computes or stands is told by the training thread's CPU time."""
 
 
 @pytest.mark.parametrize("watched", [True, False])
@@ -20,18 +56,155 @@ def test_in_a_healthy_job_nothing_is_found(watched):
     assert find(job(healthy, watched=watched)) == ()
 
 
+def test_in_a_healthy_job_without_a_gpu_nothing_is_found():
+    costs = {"cpu_ns": lambda rank, number: (58 + rank) * MS, "loading_ns": of_late(MS, MS)}
+    assert find(job(healthy, *HOST, **costs)) == ()
+
+
+def test_a_job_of_one_rank_has_no_late_one():
+    assert find(job(late(("compute", 20), rank=0), ranks=1)) == ()
+
+
 def test_in_few_steps_nothing_is_found():
-    assert find(job(lambda rank, number: late(rank, number, ("compute", 20)), steps=4)) == ()
+    assert find(job(late(("compute", 20)), steps=4)) == ()
 
 
-def test_a_rank_that_computes_longer_is_named_with_what_mending_it_can_win():
-    evidence = job(lambda rank, number: late(rank, number, ("compute", 20)))
+def test_a_rank_that_is_a_little_late_is_none():
+    assert find(job(late(("compute", 2)))) == ()
+
+
+CAUSES = {
+    "slow_compute": job(late(("compute", 20))),
+    "uneven_batches": job(late(("compute", 20), amount=lambda number: 0.2 + number % 4)),
+    "late_launch": job(late(("idle", 20)), launch_lead_ns=of_late(30 * MS, 30 * MS)),
+    "launch_bound": job(late(*[("compute", 0.1), ("idle", 0.5)] * 40), launch_lead_ns=of_late(0, 9 * MS)),
+    "data_loading": job(late(("idle", 20)), loading_ns=of_late(21 * MS, MS)),
+    "garbage_collection": job(late(("idle", 20)), full_collections=of_late(1)),
+    "low_clock": job(
+        late(("compute", 20)),
+        *(
+            sample(rank, sm_clock_hz=1_200_000_000 if rank == LATE else 1_900_000_000,
+                   throttle_reasons=("power cap",) if rank == LATE else ())
+            for rank in range(RANKS)
+        ),
+    ),
+    "placement": job(
+        late(("idle", 20)),
+        *(numa(rank, state="wrong node", reason="runs on node 1, its GPU is on node 0",
+               advice="numactl --cpunodebind=0") for rank in [LATE]),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", CAUSES)
+def test_a_late_rank_is_named_with_its_cause_and_what_mending_it_can_win(rule):
+    evidence = CAUSES[rule]
     (found,) = find(evidence)
-    assert (found.rule, found.ranks, found.certainty) == ("slow_gpu", (1,), Certainty.LIKELY)
-    assert found.title.startswith("rank 1 computes 20")
-    assert 19 * MS < found.gain_ns <= evidence.exposed_wait_ns < 21 * MS
+    assert (found.rule, found.ranks) == (rule, (LATE,))
+    assert found.title.startswith(f"rank {LATE}")
+    assert found.advice
+    assert found.measured
+    assert 0.7 * evidence.exposed_wait_ns < found.gain_ns <= evidence.exposed_wait_ns
 
 
-def test_a_rank_that_computes_no_longer_has_no_slow_gpu():
-    evidence = job(lambda rank, number: late(rank, number, ("idle", 20)))
-    assert ("slow_gpu", (1,)) not in rules(evidence)
+WITHOUT_A_GPU = {
+    "slow_compute": job(late(("compute", 20)), *HOST, cpu_ns=of_late(80 * MS, 60 * MS)),
+    "late_launch": job(late(("idle", 20)), *HOST, cpu_ns=of_late(60 * MS, 60 * MS)),
+    "data_loading": job(
+        late(("idle", 20)), *HOST, cpu_ns=of_late(60 * MS, 60 * MS), loading_ns=of_late(20 * MS)
+    ),
+    "garbage_collection": job(
+        late(("idle", 20)), *HOST, cpu_ns=of_late(80 * MS, 60 * MS), full_collections=of_late(3)
+    ),
+    "placement": job(
+        late(("idle", 20)),
+        *HOST,
+        *(numa(rank, state="no gpu", cpu_set="3", advice="",
+               cpu_nodes=(NodeShare(0, 1 if rank == LATE else 8),)) for rank in range(RANKS)),
+        cpu_ns=of_late(60 * MS, 60 * MS),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", WITHOUT_A_GPU)
+def test_without_a_gpu_the_training_threads_cpu_time_tells_the_cause(rule):
+    (found,) = find(WITHOUT_A_GPU[rule])
+    assert (found.rule, found.ranks) == (rule, (LATE,))
+
+
+def test_where_neither_compute_nor_idle_time_is_seen_no_cause_is_made_up():
+    unseen = [replace(info(rank, exact=False), source="events") for rank in range(RANKS)]
+    assert find(job(late(("idle", 20)), *unseen)) == ()
+
+
+def test_what_is_not_longer_than_the_wait_explains_cannot_win_more():
+    evidence = job(late(("idle", 20)), loading_ns=of_late(300 * MS))
+    (found,) = find(evidence)
+    assert found.gain_ns == evidence.exposed_wait_ns < 25 * MS
+    assert found.certainty is Certainty.MEASURED
+
+
+def test_a_rank_that_is_late_since_it_waits_in_another_group_passes_the_blame_on():
+    """Ranks 0 and 1 are a group; the others wait for rank 1, which waits for rank 0."""
+
+    def changed(detail):
+        begin_ns, end_ns = detail.comm_spans_ns
+        pair_ns = end_ns - TRANSFER_MS * MS
+        at_ns = begin_ns if detail.rank > LATE else pair_ns + (1 + 2 * (detail.rank == LATE)) * MS
+        both = CollectiveSpan("allreduce_", 1, "all", False, at_ns, end_ns, detail.step)
+        pair = CollectiveSpan("allreduce_", 1, "pair", False, begin_ns, pair_ns + MS, detail.step)
+        return replace(detail, collectives=(pair, both) if detail.rank <= LATE else (both,))
+
+    evidence = job(late(("compute", 30), rank=0), changed=changed)
+    (found,) = find(evidence)
+    assert (found.rule, found.ranks) == ("slow_compute", (0,))
+    assert "rank 1 waits for it in another group" in found.measured
+
+
+def test_the_whole_job_waits_for_data_where_each_rank_does():
+    data = {"loading_ns": of_late(20 * MS, 20 * MS)}
+    (found,) = find(job(lambda rank, number: [("idle", 20), ("compute", 60)], **data))
+    assert (found.rule, found.ranks, found.gain_ns) == ("data_loading", (), 20 * MS)
+    assert find(job(lambda rank, number: [("compute", 80)], **data)) == (), "loaded beside a busy GPU"
+
+
+def test_the_whole_job_is_launch_bound_where_each_rank_is():
+    def small(rank, number):
+        return [("compute", 0.5), ("idle", 0.5)] * 40
+
+    assert rules(job(small, launch_lead_ns=of_late(0))) == {("launch_bound", ())}
+    assert rules(job(small, launch_lead_ns=of_late(20 * MS, 20 * MS))) == set()
+    one_pause = job(lambda rank, number: [("compute", 20), ("idle", 20)], launch_lead_ns=of_late(0))
+    assert rules(one_pause) == set()
+
+
+def test_a_late_rank_that_changes_with_what_it_computes_has_uneven_batches():
+    def does(rank, number):
+        return [("compute", 60 + 30 * (number % RANKS == rank))]
+
+    assert rules(job(does)) == {("uneven_batches", ())}
+
+
+def test_a_late_rank_that_changes_and_computes_no_longer_is_jitter():
+    def does(rank, number):
+        return [("compute", 60), ("idle", 30 * (number % RANKS == rank))]
+
+    evidence = job(does)
+    (found,) = find(evidence)
+    assert (found.rule, found.gain_ns) == ("jitter", evidence.exposed_wait_ns)
+    assert rules(job(lambda rank, number: [("compute", 60), ("idle", number % RANKS == rank)])) == set()
+
+
+def test_steps_that_are_longer_where_a_rank_collects_garbage_cost_what_they_are_longer():
+    def collects(rank, number):
+        return number % 5 == rank
+
+    def does(rank, number):
+        return [("idle", 1 + 40 * collects(rank, number)), ("compute", 60)]
+
+    found = {each.rule: each for each in find(job(does, steps=3 * STEPS, full_collections=collects))}
+    collecting = found["garbage_collection"]
+    assert collecting.ranks == (0, 1, 2, 3)
+    assert collecting.gain_ns <= 4 * 40 * MS / 5 + 1
+    free = job(lambda rank, number: [("compute", 60)], steps=3 * STEPS, full_collections=collects)
+    assert rules(free) == set()

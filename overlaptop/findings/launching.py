@@ -1,0 +1,82 @@
+"""Whether a rank's CPU launches too slowly, and where its GPU pauses."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import numpy as np
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.fleet.waits import LATE_SHARE
+from overlaptop.timeline.breakdown import MUCH_IDLE, NO_LEAD
+from overlaptop.timeline.spans import Spans, difference, union
+from overlaptop.wire.messages import StepDetail
+
+LONG_PAUSE_NS = 1_000_000
+"""A launch takes some 10 µs, and Python between two of them some 100 µs: a longer pause is something
+else."""
+
+
+def is_launch_bound(evidence: Evidence, rank: int) -> bool:
+    """Whether in most steps the CPU had no lead at the end, and the GPU was idle in short pauses. Not so
+    where neither leads nor idle time are seen.
+    """
+    steps = [step.totals[rank] for step in evidence.steps if rank in step.totals]
+    leads = [
+        step.launch_lead_ns < NO_LEAD * step.step_ns for step in steps if step.launch_lead_ns is not None
+    ]
+    info = evidence.ranks[rank].info
+    if not leads or info is None or not info.compute_exact:
+        return False
+    step_ns = median(step.step_ns for step in steps)
+    no_lead = sum(leads) >= LATE_SHARE * len(leads)
+    return no_lead and short_pauses_ns(evidence, rank) > MUCH_IDLE * step_ns
+
+
+def short_pauses_ns(evidence: Evidence, rank: int) -> float:
+    """The GPU's idle time in a step, less long pauses and what its thread spent on loading data: the
+    median.
+    """
+    long_ns = [
+        sum(end - start for start, end in pauses(step.details[rank]).tolist())
+        for step in evidence.steps
+        if rank in step.details
+    ]
+    less_ns = median(long_ns) if long_ns else 0.0
+    idle_ns = [
+        (step.totals[rank].idle_ns or 0) - max(less_ns, step.totals[rank].loading_ns or 0)
+        for step in evidence.steps
+        if rank in step.totals
+    ]
+    return max(0.0, median(idle_ns)) if idle_ns else 0.0
+
+
+def longest_pause(evidence: Evidence, rank: int) -> str:
+    """Where in the step, in words: ``the longest pause, 20.1 ms, is in forward, 3.20 ms after the step's
+    start``; empty where no timeline of it is here.
+    """
+    detail = next((step.details[rank] for step in reversed(evidence.steps) if rank in step.details), None)
+    found = pauses(detail).tolist() if detail is not None else []
+    if detail is None or not found:
+        return ""
+    start_ns, end_ns = max(found, key=lambda pause: pause[1] - pause[0])
+    phase = next((each.name for each in detail.phases if each.start_ns <= start_ns < each.end_ns), "")
+    inside = f"is in {phase}, " if phase else "is "
+    return (
+        f"the longest pause, {text.duration(end_ns - start_ns)}, {inside}{text.duration(start_ns)} after "
+        "the step's start"
+    )
+
+
+def pauses(detail: StepDetail) -> Spans:
+    """In which nothing ran for LONG_PAUSE_NS or more: (n, 2), ns from the step's start."""
+    lanes = (detail.compute_spans_ns, detail.comm_spans_ns, detail.copy_spans_ns)
+    busy = union(*(_spans(flat) for flat in lanes))
+    idle = difference(_spans((0, detail.step_ns)), busy)
+    found: Spans = idle[idle[:, 1] - idle[:, 0] >= LONG_PAUSE_NS]
+    return found
+
+
+def _spans(flat: tuple[int, ...]) -> Spans:
+    return np.array(flat, dtype=np.int64).reshape(-1, 2)

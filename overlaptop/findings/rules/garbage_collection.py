@@ -1,0 +1,76 @@
+"""Python's garbage collector stops a rank, and the others wait.
+
+Raised for a late rank that collects the oldest generation in most steps, and the others do not (`late`);
+and for the whole job where now and then a rank does: its steps with a full collection are longer, outside
+of exposed communication, than those without, in the median, and that is COSTLY_SHARE of the time.
+Collections of the younger generations take microseconds and are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.late import Cause, late_ranks
+from overlaptop.report.headline import COSTLY_SHARE
+from overlaptop.wire.messages import StepTotals
+
+FEWEST = 2
+"""Steps with a full collection of a rank: one may be long for another reason."""
+ADVICE = (
+    "call gc.disable(), and gc.collect() on all ranks in the same step, every few hundred steps; "
+    "gc.freeze() after the first steps leaves out what stays"
+)
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for each late rank that collects in most steps, else one for the job."""
+    late = late_ranks(evidence)
+    for each in late:
+        if each.cause is Cause.COLLECTING:
+            longer_ns = max(each.computes_ns or 0, each.stands_ns or 0)
+            yield Finding(
+                title=f"rank {each.rank} collects garbage, {each.collections:.1f} times a step more than "
+                "the others",
+                measured=f"{each.in_words}; between collectives it takes {text.duration(longer_ns)} a step "
+                "longer than they do",
+                advice=ADVICE,
+                certainty=Certainty.LIKELY,
+                gain_ns=each.gain_ns(longer_ns),
+                ranks=(each.rank,),
+            )
+    if late or evidence.window is None:
+        return
+    costs_ns = {
+        rank: cost_ns
+        for rank, view in evidence.ranks.items()
+        if (cost_ns := _cost_ns([step for step in view.history if step.measured and not step.disturbed]))
+    }
+    step_ns = median(totals.step_ns for step in evidence.steps for totals in step.totals.values())
+    together_ns = round(sum(costs_ns.values()))
+    if together_ns >= COSTLY_SHARE * step_ns:
+        yield Finding(
+            title=f"garbage collections stop ranks for {text.duration(together_ns)} a step, in the mean",
+            measured=f"steps of {text.named_ranks(sorted(costs_ns))} with a full collection are so much "
+            "longer than those without",
+            advice=ADVICE,
+            certainty=Certainty.LIKELY,
+            gain_ns=min(together_ns, evidence.exposed_wait_ns),
+            ranks=tuple(sorted(costs_ns)),
+        )
+
+
+def _cost_ns(steps: list[StepTotals]) -> float:
+    """What full collections cost a rank in a step, in the mean; 0 where that is not clear."""
+    own_ns: dict[bool, list[int]] = {True: [], False: []}
+    for step in steps:
+        if step.full_collections is not None and step.exposed_ns is not None:
+            own_ns[step.full_collections > 0].append(step.step_ns - step.exposed_ns)
+    with_ns, without_ns = own_ns[True], own_ns[False]
+    if len(with_ns) < FEWEST or len(without_ns) < len(with_ns):
+        return 0.0
+    longer_ns = median(with_ns) - median(without_ns)
+    return max(0.0, longer_ns) * len(with_ns) / (len(with_ns) + len(without_ns))

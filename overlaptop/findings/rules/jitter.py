@@ -1,0 +1,40 @@
+"""Ranks wait more than they transfer, and the late rank changes: jitter, no single culprit.
+
+Raised where exposed waiting is JITTER_SHARE of the step and more than exposed transfer, no rank is late
+clearly and no few are by turns, and the late rank is not the one that computes longest (uneven batches).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.late import late_ranks
+from overlaptop.findings.rules.uneven_batches import late_by_compute_ns
+
+JITTER_SHARE = 0.1
+"""Some jitter is everywhere: below this, nobody would look for it."""
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for the job, or none."""
+    window = evidence.window
+    if window is None or window.share < JITTER_SHARE or late_ranks(evidence):
+        return
+    if late_by_compute_ns(evidence) is not None:
+        return
+    times = [each for step in evidence.steps if step.split for each in step.split.waits.times.values()]
+    if sum(each.exposed_wait_ns for each in times) <= sum(each.exposed_transfer_ns for each in times):
+        return
+    most = window.lateness.first
+    yield Finding(
+        title=f"the late rank changes, and a rank waits {text.duration(evidence.exposed_wait_ns)} a step",
+        measured=f"waiting is {text.percent(window.share)} of the step; rank {most.rank} is late most "
+        f"often, in {most.late} of {most.collectives} collectives",
+        advice="look for what strikes ranks now and then: garbage collection, data loading, processes on "
+        "the same CPUs (top), clocks; bind ranks to CPUs of their own",
+        certainty=Certainty.POSSIBLE,
+        gain_ns=evidence.exposed_wait_ns,
+    )

@@ -1,0 +1,36 @@
+"""A rank is late since it launches late, in long pauses: its CPU stood in Python, in I/O or in a lock.
+
+Raised where a rank is late clearly and its GPU (without a GPU, its training thread) stands still longer
+than the others', neither loading data nor collecting garbage, on CPUs like theirs (`late`). Where the
+pauses are many short ones between kernels, and the launch lead is used up, that is `launch_bound`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.late import Cause, late_ranks
+from overlaptop.findings.launching import is_launch_bound, longest_pause
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for each such rank."""
+    for late in late_ranks(evidence):
+        if late.cause is not Cause.STANDING or is_launch_bound(evidence, late.rank):
+            continue
+        info = evidence.ranks[late.rank].info
+        on_gpu = info is None or info.source != "host"
+        what = "GPU is idle" if on_gpu else "training thread stands still"
+        where = longest_pause(evidence, late.rank) if on_gpu else ""
+        yield Finding(
+            title=f"rank {late.rank}'s {what} {text.duration(late.stands_ns)} a step longer than others'",
+            measured=late.in_words + (f"; {where}" if where else ""),
+            advice=f"py-spy dump --pid {info.pid if info and info.pid > 0 else 'PID'} shows where its "
+            "Python stands: sleeping, reading, logging, a lock; top, whether other processes take its CPUs",
+            certainty=Certainty.LIKELY,
+            gain_ns=late.gain_ns(late.stands_ns),
+            ranks=(late.rank,),
+        )

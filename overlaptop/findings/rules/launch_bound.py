@@ -1,0 +1,50 @@
+"""The CPU cannot launch kernels as fast as the GPU runs them.
+
+Raised for a late rank whose GPU is idle longer than the others', and for the whole job where in LATE_SHARE
+of the steps each rank is launch-bound (`launching`): no launch lead at the step's end, and idle time in
+short pauses, which loading data does not explain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.late import Cause, late_ranks
+from overlaptop.findings.launching import is_launch_bound, short_pauses_ns
+
+ADVICE = (
+    "launch less: torch.compile (mode='reduce-overhead' for CUDA graphs), a fused optimizer, a larger "
+    "micro-batch"
+)
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for each late rank that is launch-bound, else one for the job."""
+    late = late_ranks(evidence)
+    for each in late:
+        if each.cause is Cause.STANDING and is_launch_bound(evidence, each.rank):
+            yield Finding(
+                title=f"rank {each.rank} is launch-bound: its GPU is idle {text.duration(each.stands_ns)} "
+                "a step longer than the others'",
+                measured=each.in_words,
+                advice=f"top shows what else runs on its CPUs; {ADVICE}",
+                certainty=Certainty.LIKELY,
+                gain_ns=each.gain_ns(each.stands_ns),
+                ranks=(each.rank,),
+            )
+    if late or not evidence.steps or not all(is_launch_bound(evidence, rank) for rank in evidence.ranks):
+        return
+    idle_ns = [short_pauses_ns(evidence, rank) for rank in evidence.ranks]
+    leads = [each.launch_lead_ns for step in evidence.steps for each in step.totals.values()]
+    lead_ns = median(lead for lead in leads if lead is not None)
+    yield Finding(
+        title=f"the CPU launches too slowly: GPUs are idle {text.duration(median(idle_ns))} a step",
+        measured=f"it is {text.duration(lead_ns)} ahead of the GPU when a step ends, in the median",
+        advice=ADVICE,
+        certainty=Certainty.LIKELY,
+        gain_ns=round(min(idle_ns)),
+    )

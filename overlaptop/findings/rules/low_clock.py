@@ -1,0 +1,35 @@
+"""The SM clock of a late rank's GPU is lower than the others': power or heat.
+
+Raised where a rank is late clearly, computes longer, and the median of its clock over the last minute is
+below `LOW_CLOCK` of the other ranks' median. A clock that is as low on all ranks makes nobody late.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.late import Cause, clock_share, late_ranks
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for each such rank."""
+    for late in late_ranks(evidence):
+        if late.cause is not Cause.LOW_CLOCK:
+            continue
+        share = clock_share(evidence, late.rank, evidence.ranks.keys() - {late.rank})
+        samples = evidence.ranks[late.rank].samples
+        reasons = Counter(reason for sample in samples for reason in sample.throttle_reasons or ())
+        why = f", reduced by {', '.join(sorted(reasons))}" if reasons else ""
+        yield Finding(
+            title=f"rank {late.rank}'s GPU runs at {text.whole_percent(share)} of the others' clock",
+            measured=f"{late.in_words}; it computes {text.duration(late.computes_ns)} a step longer{why}",
+            advice="nvidia-smi -q -d POWER,TEMPERATURE,PERFORMANCE shows the limit that it meets; look at "
+            "its cooling, raise its power limit, or take another GPU",
+            certainty=Certainty.MEASURED if reasons else Certainty.LIKELY,
+            gain_ns=late.gain_ns(late.computes_ns),
+            ranks=(late.rank,),
+        )

@@ -1,0 +1,38 @@
+"""overlaptop itself makes steps longer.
+
+Raised where the measured change of the mean step, less its error, is COSTLY_SHARE or more. It is measured
+on the job itself, by steps in which the agent does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.report import own_cost
+
+COSTLY_SHARE = 0.01
+"""Twice what the agent may spend while somebody looks."""
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for the job, or none."""
+    costs = sorted(
+        (view.own_cost for view in evidence.ranks.values() if view.own_cost is not None),
+        key=lambda cost: cost.change,
+    )
+    if not costs or not evidence.steps:
+        return
+    middle = costs[len(costs) // 2]
+    if middle.change - middle.error < COSTLY_SHARE:
+        return
+    step_ns = median(totals.step_ns for step in evidence.steps for totals in step.totals.values())
+    yield Finding(
+        title=f"overlaptop makes steps {own_cost.in_brief(middle)} longer",
+        measured="measured on this job, by steps in which its agent does nothing",
+        advice=own_cost.LESS,
+        certainty=Certainty.MEASURED,
+        gain_ns=round(step_ns * middle.change / (1 + middle.change)),
+    )

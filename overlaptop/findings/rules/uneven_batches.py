@@ -1,0 +1,70 @@
+"""The rank that computes longest is late, by another time in each step: batches are uneven.
+
+Raised where one rank is late clearly and what it computes longer varies from step to step (`late`), or
+where the late rank changes, and in LATE_SHARE of the steps it is the one that computes longer by EXPLAINS
+of what the others wait on average. One slow GPU would be slow in each step, and jitter of the CPU leaves
+compute as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import mean, median
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence, JobStep
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.findings.late import EXPLAINS, WORTH_SHARE, Cause, computing_ns, late_ranks
+from overlaptop.fleet.waits import LATE_SHARE
+
+ADVICE = "divide a step's tokens evenly over ranks: sort or bucket samples by length, or pack sequences"
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for each late rank whose compute varies, or one for the job."""
+    late = late_ranks(evidence)
+    for each in late:
+        if each.cause is Cause.UNEVEN:
+            yield Finding(
+                title=f"rank {each.rank} computes {text.duration(each.computes_ns)} a step longer than the "
+                "others, by another time in each",
+                measured=each.in_words,
+                advice=ADVICE,
+                certainty=Certainty.POSSIBLE,
+                gain_ns=each.gain_ns(each.computes_ns),
+                ranks=(each.rank,),
+            )
+    longer_ns = None if late else late_by_compute_ns(evidence)
+    if longer_ns is not None:
+        yield Finding(
+            title=f"another rank computes {text.duration(longer_ns)} longer than the others in each step",
+            measured="in most steps that is the late one, and a rank waits "
+            f"{text.duration(evidence.exposed_wait_ns)} a step",
+            advice=ADVICE,
+            certainty=Certainty.LIKELY,
+            gain_ns=min(evidence.exposed_wait_ns, longer_ns),
+        )
+
+
+def late_by_compute_ns(evidence: Evidence) -> int | None:
+    """By how much longer the steps' late ranks compute than the others, in the mean; None where they do
+    not, or waiting costs little.
+    """
+    window = evidence.window
+    if window is None or window.share < WORTH_SHARE or evidence.exposed_wait_ns == 0:
+        return None
+    longer = [_longer_ns(evidence, step) for step in evidence.steps if step.split is not None]
+    explained = [ns for ns in longer if ns is not None and ns >= EXPLAINS * evidence.exposed_wait_ns]
+    return round(mean(explained)) if explained and len(explained) >= LATE_SHARE * len(longer) else None
+
+
+def _longer_ns(evidence: Evidence, step: JobStep) -> float | None:
+    """By how much longer the step's late rank computed than the others; None: nobody was late, or not
+    known.
+    """
+    assert step.split is not None
+    late = step.split.late_rank
+    times = {rank: computing_ns(evidence.ranks[rank].info, totals) for rank, totals in step.totals.items()}
+    own = times.pop(late, None) if late is not None else None
+    others = [ns for ns in times.values() if ns is not None]
+    return own - median(others) if own is not None and others else None

@@ -1,0 +1,57 @@
+"""All-to-alls move far more on one rank than on the others: experts are loaded unevenly.
+
+Raised where the bytes of a group's all-to-alls, summed over the steps of which timelines are here, are
+UNEVEN times their mean over the group's ranks on one of them. Bytes are the larger of what a rank puts in
+and gets out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import mean
+
+from overlaptop import text
+from overlaptop.findings.evidence import Evidence
+from overlaptop.findings.finding import Certainty, Finding
+from overlaptop.timeline.collectives import kind_of
+
+UNEVEN = 1.3
+"""Routers with an auxiliary loss stay below it (capacity factors of 1.25 are usual)."""
+
+
+def look(evidence: Evidence) -> Iterable[Finding]:
+    """One for each uneven group."""
+    of_group: dict[str, dict[int, int]] = {}
+    lasts: dict[str, dict[int, list[int]]] = {}
+    for step in evidence.steps:
+        for rank, detail in step.details.items():
+            took: dict[str, int] = {}
+            for each in detail.collectives:
+                if kind_of(each.op) == "alltoall" and each.bytes:
+                    moved = of_group.setdefault(each.group, {})
+                    moved[rank] = moved.get(rank, 0) + each.bytes
+                    took[each.group] = took.get(each.group, 0) + each.end_ns - each.start_ns
+            for group, ns in took.items():
+                lasts.setdefault(group, {}).setdefault(rank, []).append(ns)
+    for group, moved in of_group.items():
+        most = max(moved, key=lambda rank: moved[rank])
+        skew = moved[most] / mean(moved.values())
+        if len(moved) < 2 or skew < UNEVEN:
+            continue
+        last_ns = mean(lasts[group][most])
+        yield Finding(
+            title=f"rank {most} moves {skew:.2f} times the mean of its group's all-to-alls",
+            measured=f"{text.byte_count(moved[most])} there, {text.byte_count(min(moved.values()))} on the "
+            f"rank that moves least; group {text.printable(group)}; {text.duration(last_ns)} a step",
+            advice="spread tokens over experts: an auxiliary loss or a bias of the router, a lower "
+            "capacity factor, or other experts on this rank",
+            certainty=Certainty.MEASURED,
+            gain_ns=_gain_ns(evidence, most, last_ns * (1 - 1 / skew)),
+            ranks=(most,),
+        )
+
+
+def _gain_ns(evidence: Evidence, rank: int, less_ns: float) -> int:
+    """So much shorter its all-to-alls would be, as far as they are exposed."""
+    exposed = [step.totals[rank].exposed_ns or 0 for step in evidence.steps if rank in step.totals]
+    return round(min(less_ns, mean(exposed) if exposed else 0))
